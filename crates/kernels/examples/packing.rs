@@ -1,12 +1,12 @@
-//! This example compresses or decompresses standard input to standard output, so that it can be measured beside
-//! further programs without building all of Inshore:
+//! This example compresses or decompresses standard input to standard output, so that it can be measured against other
+//! programs without building all of Inshore:
 //!
 //! ```text
 //! cargo run --release -p inshore-kernels --example packing -- zstd 12 < text > text.zst
 //! cargo run --release -p inshore-kernels --example packing -- -d < text.zst > text
 //! ```
 //!
-//! The example runs two threads, with a budget of 1 GiB or as many MiB as the last argument says.
+//! The example runs two threads, with a budget of 1 GiB, or of as many MiB as the last argument says.
 #![allow(missing_docs)]
 
 use std::{env, error::Error, io, process::exit};

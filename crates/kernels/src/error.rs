@@ -1,9 +1,9 @@
 //! This module defines the errors of kernels.
 
-/// Holds the result of a kernel.
+/// The result of a kernel.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Says why a kernel failed. A message says what failed, where, what was found and what was expected.
+/// An error of a kernel. A message says what failed, where, what was found and what was expected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -50,10 +50,10 @@ pub enum Error {
     ReplacedTooLong {
         /// Holds the offset of the block.
         offset: u64,
-        /// Holds the limit for the lines of a block together.
+        /// Holds the limit on the total length of a block's lines.
         limit: u64,
     },
-    /// A dataset is no set of language profiles, or cannot become one.
+    /// A dataset is not a set of language profiles, or cannot become one.
     #[error("{name}: {what}")]
     BadProfiles {
         /// Names the dataset.
@@ -79,7 +79,7 @@ pub enum Error {
         /// Says what is wrong with the bytes.
         what: String,
     },
-    /// A file's name does not determine the name of the result.
+    /// The name of the result cannot be derived from a file's name.
     #[error("{}: {what}", path.display())]
     BadName {
         /// Names the file.
@@ -87,7 +87,7 @@ pub enum Error {
         /// Says what is wrong with the name.
         what: &'static str,
     },
-    /// A file to decompress has no known ending, so that the name of the result is not known.
+    /// A file to be decompressed has no known ending, so the name of the result cannot be derived.
     #[error("{}: unknown ending: expected .gz, .bz2, .zst or .lz4", path.display())]
     UnknownEnding {
         /// Names the file.
@@ -107,7 +107,7 @@ pub enum Error {
         /// Says what is wrong with the line.
         what: String,
     },
-    /// The system refused something, but not to read.
+    /// The system refused an operation other than reading.
     #[error("{name}: cannot {what}: {source}")]
     Io {
         /// Names the file.
@@ -137,7 +137,7 @@ impl From<inshore_store::RuntimeError> for Error {
 }
 
 impl Error {
-    /// Tells whether a source is no text: a "line" with a NUL byte was too long.
+    /// Tells whether a source is not text, because a "line" with a NUL byte was too long.
     pub fn is_binary_line(&self) -> bool {
         matches!(self, Error::Read(inshore_kernel::Error::LineTooLong { has_nul: true, .. }))
     }

@@ -3,24 +3,24 @@
 //! [`Profiles`] hold for each language the n-grams (n = 4 bytes of normalised text) that are most frequent in a
 //! sample. The language of a text is the language whose profile contains most of the text's n-grams.
 //!
-//! Profiles become Bloom filters, as in the paper, but all languages share one filter: an entry is a word with a bit
-//! for each language, so that two look-ups tell for all languages whether they have the n-gram. The counts are
-//! bit-sliced too (the counters' lowest bits in one word, the next bits in the next word), so that the cost of an
-//! n-gram does not depend on the number of languages.
+//! Profiles become Bloom filters, as in the paper, but all languages share one filter. An entry is a word with a bit
+//! for each language, so that two look-ups tell for all languages whether they have the n-gram. The counts are also
+//! bit-sliced: one word holds the lowest bits of all counters, the next word holds the next bits, and so on. The cost
+//! of an n-gram therefore does not depend on the number of languages.
 //!
-//! Normalised text has letters in lower case (ASCII and Latin-1; further scripts stay unchanged), one space in place
-//! of everything between letters, and spaces around each line, so that no n-gram spans two lines: a text may be cut
-//! after any line.
+//! Normalised text has letters in lower case (ASCII and Latin-1; letters of other scripts stay unchanged). One space
+//! replaces everything between letters. Each line is surrounded by spaces, so that no n-gram spans two lines, and a
+//! text may be split after any line.
 //!
 //! # Cost
 //!
-//! Sketch: for each byte 1 ns to normalise the byte and 2 ns for the n-gram: two loads from 1 MiB of filters and 14
-//! operations on words; 16 operations more for each text and language. Measured with reading, and a row of CSV for
-//! each text: 8 ns for each byte of documents of 1 KB, 22 ns of sentences.
+//! Normalising a byte takes 1 ns. Its n-gram takes 2 ns: two loads from 1 MiB of filters and 14 operations on words.
+//! Each text takes another 16 operations for each language. Measured including reading, with one row of CSV for each
+//! text: 8 ns for each byte of documents of 1 KB, and 22 ns for each byte of sentences.
 //!
-//! Paper: LLNL 2008, "Language classification" and figure 3: 5,000 4-grams for each language, 4 hash functions of 16
-//! Kbit each. This module has 2 functions of 64 Kbit, with as few false positives (0.6 % at 5,000 n-grams) and half
-//! the look-ups.
+//! The paper (LLNL 2008, "Language classification" and figure 3) has 5,000 4-grams for each language and 4 hash
+//! functions of 16 Kbit each. This module has 2 functions of 64 Kbit, with as few false positives (0.6 % at 5,000
+//! n-grams) and half the look-ups.
 
 mod columns;
 mod portable;
@@ -43,28 +43,28 @@ use crate::{Error, Result};
 
 /// The size of an n-gram in bytes.
 pub const GRAM_BYTES: usize = 4;
-/// Limits the languages of a set of profiles: each language is a bit of a word.
+/// The largest number of languages in a set of profiles, since each language is a bit of a word.
 pub const LANGUAGES_MAX: usize = 64;
-/// The kind of a dataset with profiles.
+/// The kind of a dataset that holds profiles.
 const KIND: &str = "language";
 /// The name of the dataset's file.
 const FILE: &str = "grams";
 const VERSION: u32 = 1;
-/// The memory for a counted n-gram in a hash map, including growth of the map.
+/// The memory for a counted n-gram in a hash map, including room for growth of the map.
 pub const COUNTED_GRAM_BYTES: u64 = 48;
 
-/// Holds the most frequent n-grams of some languages.
+/// The most frequent n-grams of each of some languages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profiles {
     languages: Vec<(String, Vec<u32>)>,
 }
 
-/// Holds the attributes of the dataset, as JSON.
+/// The attributes of the dataset, as JSON.
 #[derive(Serialize, Deserialize)]
 struct Attributes {
     version: u32,
     gram_bytes: usize,
-    /// Lists each label and the number of its n-grams in the file, in order.
+    /// Each label and the number of its n-grams in the file, in the order of the file.
     languages: Vec<(String, usize)>,
 }
 
@@ -79,20 +79,21 @@ impl Profiles {
         self.languages.iter().find(|(known, _)| known == label).map(|(_, grams)| grams.len())
     }
 
-    /// Makes profiles of labelled samples: the `grams` most frequent n-grams of each sample (among equally frequent
-    /// n-grams the smallest). Memory: 48 bytes for each different n-gram of a sample and thread, within the budget.
+    /// Makes profiles of labelled samples. A profile consists of the `grams` most frequent n-grams of its sample; among
+    /// equally frequent n-grams the smallest are taken. Memory: 48 bytes for each different n-gram of a sample in each
+    /// thread, within the budget.
     ///
     /// # Errors
-    /// [`Error::BadProfiles`] for no label, too many labels, or a sample without letters; [`Error::Read`];
+    /// [`Error::BadProfiles`] if there is no label, too many labels, or a sample has no letters; [`Error::Read`];
     /// [`inshore_store::Error::OverBudget`].
     pub fn train(job: &Context, samples: Vec<(String, Vec<Source>)>, grams: usize) -> Result<Profiles> {
         Profiles::of_samples(samples, grams, |sources| count(job, sources.into_iter()))
     }
 
-    /// Makes profiles of samples whose n-grams `count` counts, as [`Profiles::train`] does.
+    /// Makes profiles of samples as [`Profiles::train`] does; `count` counts the n-grams of a sample.
     ///
     /// # Errors
-    /// The errors of `count`; [`Error::BadProfiles`] for no label, too many labels, or a sample without letters.
+    /// The errors of `count`; [`Error::BadProfiles`] if there is no label, too many labels, or a sample has no letters.
     pub fn of_samples<S>(
         samples: Vec<(String, Vec<S>)>,
         grams: usize,
@@ -200,7 +201,7 @@ fn count(job: &Context, sources: impl Iterator<Item = Source> + Send) -> Result<
     Ok(all)
 }
 
-/// Counts n-grams. This is a kernel.
+/// The kernel that counts n-grams.
 struct CountGrams;
 
 struct GramCounts {
@@ -225,14 +226,14 @@ impl Kernel for CountGrams {
 
     fn block(&self, worker: &mut GramCounts, block: &Block<'_>) -> Result<()> {
         let GramCounts { text, counts, reservation } = worker;
-        // The budget is asked before the map grows, line by line.
+        // Memory is reserved line by line, before the map grows.
         for line in block.bytes.split_inclusive(|&byte| byte == b'\n') {
             let most = (counts.len() + line.len() + 4) as u64;
             if most * COUNTED_GRAM_BYTES > reservation.bytes() {
                 reservation.resize((2 * most).max(1 << 16) * COUNTED_GRAM_BYTES)?;
             }
             for gram in text.of(line).windows(GRAM_BYTES) {
-                // N-grams with two adjacent spaces lie between lines.
+                // An n-gram with two adjacent spaces spans two lines.
                 if !gram.windows(2).any(|two| two == b"  ") {
                     let gram = u32::from_be_bytes(gram.try_into().expect("4 bytes"));
                     *counts.entry(gram).or_default() += 1;
@@ -263,16 +264,17 @@ impl Default for Normaliser {
 }
 
 impl Normaliser {
-    /// Normalises each line of `bytes`, between spaces; the first line begins after [`GRAM_BYTES`] spaces.
+    /// Normalises each line of `bytes` and surrounds it with spaces; the first line begins after [`GRAM_BYTES`] spaces.
     fn of(&mut self, bytes: &[u8]) -> &[u8] {
         let Normaliser { classes, text } = self;
         let lines = memchr::memchr_iter(b'\n', bytes).count() + 1;
-        // A line feed becomes as many spaces as an n-gram has bytes.
+        // A line feed becomes [`GRAM_BYTES`] spaces.
         text.clear();
         text.resize(bytes.len() + GRAM_BYTES * (lines + 1), b' ');
         let (mut place, mut before, mut raw) = (GRAM_BYTES, b' ', 0);
         for &byte in bytes {
-            // A capital letter of Latin-1 is two bytes; the second byte is the small letter's byte minus 32.
+            // A capital letter of Latin-1 is two bytes in UTF-8; its second byte is 32 less than that of the small
+            // letter.
             let is_capital = raw == 0xc3 && (0x80..=0x9e).contains(&byte) && byte != 0x97;
             raw = byte;
             let class = classes[byte as usize];
@@ -294,36 +296,36 @@ impl Normaliser {
     }
 }
 
-/// Tells languages apart.
+/// Identifies the language of texts.
 #[derive(Debug)]
 pub struct Classifier {
     labels: Vec<String>,
-    /// Holds a bit for each language; each n-gram has a place here and a place in `second`.
+    /// A filter whose words have a bit for each language; each n-gram has a word in this filter and one in `second`.
     first: Vec<u64>,
     second: Vec<u64>,
 }
 
 const FILTER: usize = 1 << 16;
 
-/// Returns both places of an n-gram.
+/// Returns the indexes of an n-gram's words in both filters.
 #[inline]
 fn places(gram: u32) -> (usize, usize) {
     let product = u64::from(gram).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ((product >> 48) as usize, (product >> 24) as usize % FILTER)
 }
 
-/// Counts for each language the n-grams that a text and the language's profile share.
+/// The number of n-grams that a text shares with each language's profile.
 #[derive(Clone, Debug)]
 pub struct Scores {
     counts: Vec<u64>,
 }
 
-/// Holds the language of a text.
+/// The language of a text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Classification {
-    /// The number of the label.
+    /// The index of the label.
     pub language: usize,
-    /// The lead over the next language, as a share of the best count, from 0 to 1.
+    /// The lead over the second-best language as a share of the best count, from 0 to 1.
     pub confidence: f64,
 }
 
@@ -333,7 +335,8 @@ impl Scores {
         self.counts.iter_mut().zip(&other.counts).for_each(|(count, more)| *count += more);
     }
 
-    /// Returns the language with most n-grams, the first of several with equally many; `None` if no language has any.
+    /// Returns the language with the most n-grams; if several have equally many, the first. Returns `None` if no
+    /// language has any.
     pub fn verdict(&self) -> Option<Classification> {
         let (language, &best) =
             self.counts.iter().enumerate().max_by_key(|&(at, count)| (count, Reverse(at)))?;
@@ -343,7 +346,7 @@ impl Scores {
     }
 }
 
-/// Holds a worker's memory for classifying texts.
+/// A worker's memory for classifying texts.
 #[derive(Debug, Default)]
 pub struct Reader(Normaliser);
 
@@ -364,7 +367,7 @@ impl Classifier {
         Classifier { labels: profiles.labels().map(str::to_string).collect(), first, second }
     }
 
-    /// Returns the labels, by their numbers.
+    /// Returns the labels in the order of their indexes.
     pub fn labels(&self) -> &[String] {
         &self.labels
     }
@@ -374,11 +377,11 @@ impl Classifier {
         Scores { counts: vec![0; self.labels.len()] }
     }
 
-    /// Scores a text, or some whole lines of a text.
+    /// Scores a text, or some complete lines of a text.
     pub fn score(&self, reader: &mut Reader, text: &[u8]) -> Scores {
         let mut scores = self.no_scores();
         let text = reader.0.of(text);
-        // The first spaces do not end any n-gram.
+        // No n-gram ends in the first spaces.
         self.count(&text[GRAM_BYTES..], &mut scores.counts);
         scores
     }
@@ -387,7 +390,7 @@ impl Classifier {
         let first: &[u64; FILTER] = self.first[..].try_into().expect("made so long");
         let second: &[u64; FILTER] = self.second[..].try_into().expect("made so long");
         let mut gram = u32::from_ne_bytes([b' '; GRAM_BYTES]);
-        // Counters of 4 bits hold 15 n-grams, counters of 8 bits 17 times as many.
+        // A counter of 4 bits can count 15 n-grams, and a counter of 8 bits 17 times as many.
         for part in text.chunks(15 * 17) {
             let mut high = [0u64; 8];
             for some in part.chunks(15) {
@@ -414,7 +417,7 @@ impl Classifier {
     }
 }
 
-/// Says which units of text are identified.
+/// The units of text whose language is identified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TextUnit {
     /// Each source is a text.
@@ -423,22 +426,22 @@ pub enum TextUnit {
     Line,
 }
 
-/// Reports the language of a source, or of a line.
+/// The language of a source or of a line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LanguageResult<'a> {
     /// The name of the source.
     pub name: &'a str,
-    /// The number of the line, from 1; none for a whole source.
+    /// The number of the line, from 1; `None` for a complete source.
     pub line: Option<u64>,
-    /// The language; none if no profile contains any n-gram of the text.
+    /// The language; `None` if no profile contains any n-gram of the text.
     pub verdict: Option<Classification>,
 }
 
 /// Identifies the language of each source, or of each line that is not empty, in order.
 ///
 /// # Errors
-/// Returns the errors of `each`; [`Error::Store`] if the job was stopped. An error of reading a source goes to
-/// `failed`, which skips the source, or returns the error to end the run.
+/// The errors of `each`; [`Error::Store`] if the job was stopped. An error of reading a source is passed to `failed`,
+/// which either skips the source, or returns the error and thereby ends the run.
 pub fn identify(
     job: &Context,
     classifier: &Classifier,
@@ -451,7 +454,7 @@ pub fn identify(
     Ok(())
 }
 
-/// Handles the results of blocks.
+/// Creates a consumer that passes the results of blocks to `each`.
 fn telling<K: Kernel<Part = LanguagePart, Error = Error>>(
     classifier: &Classifier,
     unit: TextUnit,
@@ -484,19 +487,19 @@ fn telling<K: Kernel<Part = LanguagePart, Error = Error>>(
     }
 }
 
-/// Identifies languages. This is a kernel.
+/// The kernel that identifies languages.
 #[derive(Debug)]
 struct Identify<C> {
     classifier: C,
     unit: TextUnit,
 }
 
-/// Holds the result of a block.
+/// The result of a block.
 #[derive(Debug)]
 pub enum LanguagePart {
-    /// Holds the scores of a part of the text.
+    /// The scores of a part of the text.
     Whole(Scores),
-    /// Holds line numbers and the lines' languages.
+    /// The line numbers and the languages of the lines.
     Lines(Vec<(u64, Option<Classification>)>),
 }
 
@@ -566,7 +569,7 @@ mod tests {
         Profiles::train(&job(2), samples.into(), grams).unwrap()
     }
 
-    /// Scores a text naively: by sets of the n-grams of each line's letters.
+    /// Scores a text naively, with the sets of n-grams of each line's letters.
     fn naive(profiles: &Profiles, text: &str) -> Vec<u64> {
         let mut counts = vec![0; profiles.languages.len()];
         let sets: Vec<HashSet<u32>> =

@@ -12,20 +12,21 @@ use inshore_tables::{Input, NewFile};
 use super::{Format, PackSummary, compress, decompress};
 use crate::{Error, Result};
 
-/// Says where a result goes.
+/// Options for the file that a compression or decompression writes.
 #[derive(Clone, Debug, Default)]
 pub struct FileOptions {
-    /// Names the file to write, `-` for standard output; by default the input's name with another ending.
+    /// Names the file to write; `-` is standard output. By default the name is the input's name with the format's
+    /// ending added or removed.
     pub output: Option<PathBuf>,
-    /// Replaces a file that exists.
+    /// Replaces an existing file.
     pub force: bool,
     /// Removes the input once the result is on the drive.
     pub remove: bool,
 }
 
-/// Compresses the file `input` into `options.output`, or into a file beside the input with the format's ending, and
-/// returns the output's path. The result has the permissions and the modification time of the input; it appears
-/// whole, or not at all. The format is the given one, else that of the output's ending, else zstd.
+/// Compresses the file `input` into `options.output`, or by default into a file in the same folder with the format's
+/// ending added. Returns the output's path. The result has the permissions and the modification time of the input, and
+/// appears only once it is complete. The format is the given one, or else that of the output's ending, or else zstd.
 ///
 /// # Errors
 /// The errors of [`compress`]; [`Error::BadName`] for a file whose ending is that of a compression format;
@@ -54,8 +55,8 @@ pub fn compress_file(
     })
 }
 
-/// Decompresses the file `input` into `options.output`, or into a file beside the input without the ending, and
-/// returns the output's path. Metadata is treated as in [`compress_file`].
+/// Decompresses the file `input` into `options.output`, or by default into a file in the same folder without the
+/// ending. Returns the output's path. Metadata is treated as in [`compress_file`].
 ///
 /// # Errors
 /// The errors of [`decompress`]; [`Error::UnknownEnding`]; [`Error::Exists`].
@@ -90,7 +91,7 @@ fn one(
     if !is_in_place && !options.force && output.exists() {
         return Err(Error::Exists { path: output });
     }
-    // Otherwise the new result would be removed.
+    // If input and output are the same file, removing the input would remove the new result.
     if let (Some(from), Ok(to)) = (input.path(), fs::canonicalize(&output))
         && !is_in_place
         && fs::canonicalize(from).is_ok_and(|from| from == to)
@@ -99,7 +100,8 @@ fn one(
     }
     let from = input.path().filter(|_| !is_in_place);
     let out = match from {
-        // A user who may not read the source must not be able to open the result at any moment.
+        // The result starts private: a user who may not read the source must not be able to open the result at any
+        // moment.
         Some(_) => NewFile::create_private(&output)?,
         None => NewFile::create(&output)?,
     };
@@ -115,7 +117,7 @@ fn one(
     Ok((output, done))
 }
 
-/// Copies the permissions and the modification time of the source to a file without a name.
+/// Copies the permissions and the modification time of the source to `file`, which has no name yet.
 fn keep_facts(from: &Path, file: &fs::File, to: &Path) -> Result<()> {
     let keep = || -> io::Result<()> {
         let facts = fs::metadata(from)?;

@@ -14,13 +14,14 @@ pub(super) const ZSTD_MAGIC: u32 = 0xfd2f_b528;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
-    /// Consists of gzip members, of 1 MiB where we write them (with libdeflate).
+    /// The file consists of gzip members. Inshore writes members of 1 MiB of input (with libdeflate).
     Gzip,
-    /// Consists of bzip2 streams, of 900 kB where we write them.
+    /// The file consists of bzip2 streams. Inshore writes streams of 900 kB of input.
     Bzip2,
-    /// Consists of Zstandard frames, of 4 MiB where we write them, from level 9 on of 16 MiB, from level 17 on of 32 MiB.
+    /// The file consists of Zstandard frames. Inshore writes frames of 4 MiB of input, from level 9 on of 16 MiB, and
+    /// from level 17 on of 32 MiB.
     Zstd,
-    /// Consists of LZ4 frames; we write one frame of independent blocks of 4 MiB.
+    /// The file consists of LZ4 frames. Inshore writes one frame of independent blocks of 4 MiB.
     Lz4,
 }
 
@@ -50,13 +51,13 @@ impl Format {
         }
     }
 
-    /// Returns the format that a file's name says.
+    /// Returns the format that the ending of a file's name determines.
     pub fn of_path(path: &Path) -> Option<Format> {
         let ending = path.extension()?.to_str()?.to_ascii_lowercase();
         Self::ALL.into_iter().find(|format| format.ending() == ending)
     }
 
-    /// Returns the levels, and the default level.
+    /// Returns the range of levels, and the default level.
     pub fn levels(self) -> (std::ops::RangeInclusive<u32>, u32) {
         match self {
             Format::Gzip => (1..=12, 6),

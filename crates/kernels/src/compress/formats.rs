@@ -1,4 +1,4 @@
-//! This module compresses a block into a piece of each format, and back.
+//! This module compresses a block into a piece of each format, and decompresses it.
 
 use std::{hash::Hasher, io::Write};
 
@@ -8,27 +8,28 @@ use twox_hash::XxHash32;
 use super::format::{Format, LZ4_MAGIC};
 use crate::{Error, Result};
 
-/// Begins the extra field in a gzip member's header that holds the member's size, so that members can be decompressed
-/// in parallel: two letters, then a length of four, then the size in bytes. Further programs skip the field, as RFC
-/// 1952 says.
+/// The start of the extra field in a gzip member's header that holds the member's size, so that members can be
+/// decompressed in parallel. The field consists of two letters, a length of four, and the size in bytes. Other programs
+/// skip the field, as RFC 1952 requires.
 pub(super) const GZIP_SIZE_FIELD: [u8; 4] = [b'I', b'S', 4, 0];
-/// The header of our members: magic, deflate, an extra field, no time, no hint, no system, length of the extra
-/// field.
+/// The header of the members that Inshore writes: magic number, deflate, an extra field, no time, no hint, no system,
+/// and the length of the extra field.
 const GZIP_HEAD: [u8; 12] = [0x1f, 0x8b, 8, 4, 0, 0, 0, 0, 0, 255, 8, 0];
-/// Counts the header with the extra field (a checksum and the size follow the data).
+/// The number of bytes in the header with the extra field. (A checksum and the size follow the data.)
 pub(super) const GZIP_HEAD_BYTES: usize = GZIP_HEAD.len() + 8;
 const GZIP_TAIL_BYTES: usize = 8;
 /// The first of the 16 magic numbers of a skippable frame, which zstd and lz4 share.
 pub(super) const SKIPPABLE_MAGIC: u32 = 0x184d_2a50;
-/// Describes the frame: version 1, independent blocks, a checksum of the content; blocks of up to 4 MiB.
+/// The frame descriptor: version 1, independent blocks of up to 4 MiB, and a checksum of the content.
 const LZ4_DESCRIPTOR: [u8; 2] = [0b0110_0100, 0x70];
-/// The largest window and piece of zstd that is written, as a power of two.
+/// The largest window and piece that are written for zstd, as a power of two.
 pub(super) const LARGEST_ZSTD_WINDOW: u32 = 25;
-/// Is set in the length of a block that is stored uncompressed.
+/// The bit in the length of a block that says that the block is stored uncompressed.
 pub(super) const LZ4_PLAIN: u32 = 1 << 31;
 
-/// Returns the window of zstd as a power of two, if pieces are as large: from the level on at which zstd's own window
-/// is 4 MiB, and twice as large from the level on at which zstd's own is 8 MiB.
+/// Returns the window of zstd as a power of two, for levels whose window is set to the size of a piece. The window is
+/// 16 MiB from the level on at which zstd's own window is 4 MiB, and 32 MiB from the level on at which zstd's own
+/// window is 8 MiB.
 fn zstd_window(level: u32) -> Option<u32> {
     match level {
         0..=8 => None,
@@ -49,12 +50,11 @@ impl Format {
 
     /// Returns the number of input bytes in a piece.
     ///
-    /// Pieces of zstd are independent, and a text with distant repetitions loses by that: level 12 compressed such a
-    /// text to 27.1 % in pieces of 4 MiB, to 22.2 % in pieces of 16 MiB with the level's window of 4 MiB, and to 18.0
-    /// % with the window as large as the piece; the zstd program compressed it to 21.5 %. Small pieces keep more
-    /// threads busy with less
-    /// memory, the purpose of low levels. Level 19 left 14.8 % in pieces of 16 MiB where the zstd program left 12.7
-    /// %.
+    /// Pieces of zstd are independent, so a text with distant repetitions compresses less. Level 12 compressed such a
+    /// text to 27.1 % in pieces of 4 MiB, and to 22.2 % in pieces of 16 MiB with the level's window of 4 MiB. With the
+    /// window as large as the piece, the text was compressed to 18.0 %; the zstd program compressed it to 21.5 %. Small
+    /// pieces keep more threads busy with less memory, which suits low levels. Level 19 compressed to 14.8 % in pieces
+    /// of 16 MiB, and the zstd program to 12.7 %.
     pub(super) fn block_bytes(self, level: u32) -> usize {
         match self {
             Format::Gzip => 1 << 20,
@@ -75,7 +75,7 @@ impl Format {
                 }
             }
             Format::Bzip2 => 8 << 20,
-            // Measured: ZSTD_sizeof_CCtx, rounded up.
+            // The sizes are measured with ZSTD_sizeof_CCtx and rounded up.
             Format::Zstd => match level {
                 0..=8 => 8 << 20,
                 9..=11 => 24 << 20,
@@ -146,8 +146,8 @@ impl Format {
     }
 
     /// Decompresses a piece into the first bytes of `out`, and returns their number; an error says what is wrong with
-    /// the piece. The old bytes of `out` do not matter, so that buffers can be used again: new memory for each piece
-    /// would cost as much as decompression in some formats.
+    /// the piece. The old bytes of `out` do not matter, so a buffer can be used again. New memory for each piece would
+    /// cost as much as decompression in some formats.
     pub(super) fn unpack(self, piece: &[u8], out: &mut [u8]) -> std::result::Result<usize, String> {
         match self {
             Format::Gzip => {
@@ -203,7 +203,7 @@ impl std::str::FromStr for Format {
     }
 }
 
-/// Writes the bytes before and after all pieces.
+/// Writes the bytes before the first piece and after the last piece.
 pub(super) struct Packer {
     format: Format,
     hash: XxHash32,
@@ -237,7 +237,7 @@ impl Packer {
     }
 }
 
-/// Returns the second byte of the hash of a frame's descriptor.
+/// Returns the checksum byte of a frame's descriptor, which is the second byte of its hash.
 pub(super) fn lz4_descriptor_check(descriptor: &[u8]) -> u8 {
     let mut hash = XxHash32::with_seed(0);
     hash.write(descriptor);

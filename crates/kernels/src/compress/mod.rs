@@ -1,16 +1,17 @@
-//! This module compresses and decompresses with all cores: gzip, bzip2, zstd and lz4, in files that standard programs
-//! read and write.
+//! This module compresses and decompresses with all cores. The formats are gzip, bzip2, zstd and lz4, in files that
+//! standard programs read and write.
 //!
 //! ```text
 //!   read ──► block, block, ... ──► worker: compress ─┐
 //!                              ──► worker: compress ─┴──► written in order      each block a member, stream or frame
 //! ```
 //!
-//! All four formats allow a sequence of independent pieces: members of gzip, streams of bzip2, frames of zstd, blocks
-//! of lz4. So blocks of the input are compressed in parallel, and files with several pieces are decompressed in
-//! parallel too ([`units`]). A file of one piece, as most programs write, goes to one worker.
+//! All four formats allow a sequence of independent pieces: members of gzip, streams of bzip2, frames of zstd, and
+//! blocks of lz4. Blocks of the input are therefore compressed in parallel, and files with several pieces are
+//! decompressed in parallel ([`units`]). A file with one piece, as most programs write it, is decompressed by one
+//! worker.
 //!
-//! The same input gives the same bytes, whatever the memory and the number of threads.
+//! The same input gives the same bytes with any memory and any number of threads.
 //!
 //! Paper: programs that run where the data lies, 2019 thesis 3.2.3.
 
@@ -40,14 +41,14 @@ pub use self::{
 use self::{formats::Packer, units::Units};
 use crate::{Error, Result, ordered::in_order};
 
-/// Sums up a compression or decompression.
+/// The summary of a compression or decompression.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PackSummary {
-    /// Counts bytes read.
+    /// The number of bytes read.
     pub bytes_in: u64,
-    /// Counts bytes written.
+    /// The number of bytes written.
     pub bytes_out: u64,
-    /// Counts pieces that were worked on independently.
+    /// The number of pieces that were compressed or decompressed independently.
     pub pieces: u64,
 }
 
@@ -62,7 +63,8 @@ fn piece_memory_bytes(format: Format, level: u32) -> u64 {
     block + block + block / 64 + format.state_bytes(level)
 }
 
-/// Returns the number of threads that have room; one block more than there are threads is in flight.
+/// Returns the number of threads for which the budget has memory. The number of blocks in flight is one more than the
+/// number of threads.
 fn threads(budget: &Budget, each: u64) -> usize {
     let room = budget.free_bytes() / each;
     (room.saturating_sub(1) as usize).clamp(1, budget.threads())
@@ -70,9 +72,9 @@ fn threads(budget: &Budget, each: u64) -> usize {
 
 /// Compresses all of `input` into `output`; `name` names the input in errors.
 ///
-/// Memory: for each thread and one more two blocks (1 MiB for gzip, 900 kB for bzip2, 4 MiB for zstd and lz4, 16 MiB
-/// for zstd from level 9 on) and the state of the compressor; with less than [`smallest_pack_memory_bytes`] for all
-/// threads, fewer threads work.
+/// The memory is two blocks and the state of the compressor for each thread and one more. A block has 1 MiB for gzip,
+/// 900 kB for bzip2, 4 MiB for zstd and lz4, and 16 MiB for zstd from level 9 on. With less than
+/// [`smallest_pack_memory_bytes`] for all threads, fewer threads work.
 ///
 /// # Errors
 /// [`Error::BadLevel`]; [`Error::Table`] and [`Error::Write`] for reading and writing; [`Error::Store`] if the job
@@ -124,12 +126,12 @@ pub fn compress(
     Ok(summary)
 }
 
-/// Decompresses all of `input` into `output`; `name` names the input in errors, and the first bytes determine the
-/// format. Bytes after the end of the compressed data are an error, and so is an early end.
+/// Decompresses all of `input` into `output`; `name` names the input in errors. The first bytes determine the format.
+/// Bytes after the end of the compressed data are an error, and so is a truncated input.
 ///
-/// Memory: pieces of up to 16 MiB are decompressed in parallel, as many of them as fit in half of the budget; one
-/// thread decompresses larger pieces while reading them, in the format's own window. bzip2: as many threads, and
-/// blocks for each, as fit in the budget, 5 MB for a block and its table.
+/// Memory: pieces of up to 16 MiB are decompressed in parallel, as many of them as fit in half of the budget. One
+/// thread decompresses larger pieces while reading them, in the format's own window. For bzip2, the number of threads
+/// and of blocks for each thread is as large as the budget allows, with 5 MB for a block and its table.
 ///
 /// # Errors
 /// [`Error::Damaged`] for input that has none of the formats, is truncated or damaged; [`Error::Table`],
@@ -147,7 +149,7 @@ pub fn decompress(
     if format == Format::Bzip2 {
         return streams::decompress(job, name, units, &mut out);
     }
-    // Each thread and one more has a piece and the decompressed bytes.
+    // Each thread and one more holds a piece and its decompressed bytes.
     let quarter = budget.free_bytes() / 4;
     let threads = (quarter / units.piece_bytes()? as u64).saturating_sub(1) as usize;
     let threads = threads.clamp(1, budget.threads());
@@ -189,8 +191,8 @@ pub fn decompress(
     Ok(summary)
 }
 
-/// Allocates output buffers for the pieces in flight; a written buffer is used again. The buffers lie on huge pages,
-/// since the first touch of small pages costs a tenth of the decompression.
+/// Allocates output buffers for the pieces in flight; a buffer is used again after it was written. The buffers lie on
+/// huge pages, since the first touch of small pages costs a tenth of the decompression.
 fn buffers(budget: &Budget, threads: usize, bytes: usize) -> Result<Mutex<Vec<Buffer>>> {
     let buffers = (0..=threads).map(|_| Buffer::zeroed(budget, bytes, "buffers of decompressed pieces"));
     Ok(Mutex::new(buffers.collect::<std::result::Result<_, _>>()?))
@@ -216,11 +218,11 @@ fn copy(
 }
 
 const COPY_BYTES: usize = 256 << 10;
-/// Limits the pieces that are decompressed in parallel: a piece that we wrote has 16 MiB, and may become slightly
-/// larger.
+/// The largest piece that is decompressed in parallel. A piece that Inshore wrote has 16 MiB of input, and may become
+/// slightly larger.
 const PIECE_BYTES_MAX: usize = 17 << 20;
 
-/// Fills `block` as far as there are bytes.
+/// Fills `block` from `input`, completely unless the input ends.
 fn fill(input: &mut impl Read, block: &mut [u8], name: &str) -> Result<usize> {
     let mut filled = 0;
     while filled < block.len() {
@@ -234,7 +236,7 @@ fn fill(input: &mut impl Read, block: &mut [u8], name: &str) -> Result<usize> {
     Ok(filled)
 }
 
-/// Converts an error of reading: our own error, damage that a decompressor found, or an error of the system.
+/// Converts an error of reading: an error of this crate, damage that a decompressor found, or an error of the system.
 fn read_error(name: &str, error: std::io::Error) -> Error {
     match error.downcast::<inshore_tables::Error>() {
         Ok(error) => Error::Table(error),

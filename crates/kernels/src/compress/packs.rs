@@ -1,8 +1,8 @@
-//! Compresses files as a task on the node that stores them: compressed bytes are sent.
+//! Compresses files as a task on the node that stores them, so that compressed bytes are sent.
 //!
-//! A block that a node reads becomes one piece of the format, or a few, and concatenated pieces are a file of the
-//! format. The result is compressed about as well as that of [`super::compress`], with other bytes: the blocks are as
-//! large as the node's reads (2 MiB, less in little memory), and lz4 has a frame for each.
+//! A block that a node reads becomes one or a few pieces of the format, and concatenated pieces are a file of the
+//! format. The result is about as small as that of [`super::compress`], but has other bytes. Its blocks are as large as
+//! the node's reads (2 MiB, less with little memory), and lz4 has a frame for each block.
 
 use inshore_kernel::{Block, Border, Failure, Kernel, Parts, Portable, Reply, Task, TaskHandler};
 use inshore_store::{Budget, Context, Reservation};
@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 use super::{Format, Packer};
 use crate::{Error, Result};
 
-/// The most bytes of a block that a node reads.
+/// The largest number of bytes in a block that a node reads.
 const BLOCK_BYTES: u64 = 2 << 20;
 
-/// The work of compressing, for a node: with as many threads as the memory of the task has room for.
+/// The task of compressing on a node, with as many threads as the memory of the task allows.
 #[derive(Debug)]
 pub struct Packs;
 
@@ -26,7 +26,7 @@ impl TaskHandler for Packs {
     fn work(&self, task: Task, reply: &mut dyn Reply) -> std::result::Result<Value, Failure> {
         let pack = Pack::of_arguments(&task.arguments)?;
         let (memory_bytes, threads) = (task.job.budget().memory_bytes(), task.job.budget().threads());
-        // Half of it is for reading.
+        // Half of the memory is for reading.
         let room = memory_bytes / 4 / pack.worker_bytes();
         let budget = Budget::new(memory_bytes, (room as usize).clamp(1, threads));
         Parts::<Pack>::default().work(Task { job: task.job.within(budget), ..task }, reply)
@@ -38,12 +38,12 @@ impl TaskHandler for Packs {
 pub struct Pack {
     format: Format,
     level: u32,
-    /// Bytes of a block, for sources other than datasets.
+    /// The number of bytes in a block, for sources other than datasets.
     block_bytes: Option<usize>,
 }
 
 impl Pack {
-    /// Creates the kernel for `format`, at its default level without a `level`.
+    /// Creates the kernel for `format`; without a `level`, the kernel has the format's default level.
     ///
     /// # Errors
     /// [`Error::BadLevel`].
@@ -56,7 +56,7 @@ impl Pack {
         self.format.state_bytes(self.level) + 2 * BLOCK_BYTES
     }
 
-    /// Returns nothing, compressed as one piece: a file that a program can decompress.
+    /// Returns an empty input compressed as one piece, which is a file that a program can decompress.
     ///
     /// # Errors
     /// The errors of the compressor.
@@ -65,7 +65,7 @@ impl Pack {
         Ok([packer.head(), self.format.pack(&[], self.level)?, packer.tail()].concat())
     }
 
-    /// Some bytes as pieces of the format.
+    /// Compresses `bytes` to pieces of the format.
     fn pieces(self, bytes: &[u8]) -> Result<Vec<u8>> {
         let mut packed = Vec::new();
         for bytes in bytes.chunks(self.format.block_bytes(self.level)) {
@@ -125,7 +125,7 @@ impl Portable for Pack {
         }
     }
 
-    /// Uses blocks about as large as those of a node with enough memory, for the same compression ratio.
+    /// Uses blocks about as large as those of a node with enough memory, so that the compression ratio is the same.
     fn for_client(arguments: &Value) -> Result<Pack> {
         let pack = Pack::of_arguments(arguments)?;
         Ok(Pack { block_bytes: Some(BLOCK_BYTES as usize), ..pack })

@@ -1,16 +1,17 @@
-//! This module cuts files of bzip2 before blocks, which it finds by the 48 bits that each block begins with.
+//! This module splits bzip2 files at blocks, which it finds by the 48 bits with which each block begins.
 //!
 //! ```text
 //! header block block block end | header block block end        streams of any length, at any bit
 //! └── part ──────┘└── part ────────┘└── part ──┘               each begins with a header (the first) or a block
 //! ```
 //!
-//! So all cores decompress a single stream, as `bzip2` writes it, as well as several streams. The 48 bits can occur
-//! in the middle of a block, by chance once in 2^48 bits or by design: a part that is cut there ends too early. Parts
-//! are returned in order, with their bits; such a part is joined with the next, and read on the caller's thread.
+//! With this split all cores decompress even a single stream, as `bzip2` writes it. The 48 bits can also occur in the
+//! middle of a block, by chance (once in 2^48 bits) or by design. A part that was split there ends too early. Workers
+//! return parts in order, with their bits; a part that ends too early is joined with the next part, and decompressed on
+//! the caller's thread.
 //!
-//! Workers check the checksum of each block; the caller's thread checks the checksum of each stream as parts come
-//! back.
+//! Workers verify the checksum of each block. The caller's thread verifies the checksum of each stream when the parts
+//! are returned.
 
 use std::{
     io::{Read, Write},
@@ -28,12 +29,13 @@ use super::{
 };
 use crate::{Error, Result, ordered::in_order};
 
-/// The number of blocks of a part, and of a workspace.
+/// The numbers of blocks in a part and in a workspace that are tried, in this order.
 ///
-/// More blocks in step hide more of the memory's latency, and leave less of the cache to each: [`super::bunzip2`].
+/// If more blocks are decoded in lockstep, more of the memory's latency is hidden, but less of the cache is left to
+/// each block: see [`super::bunzip2`].
 const PART_BLOCKS: [usize; 3] = [4, 2, 1];
-/// The least distance of two block starts that count: a stream of 900,000 bytes ends with a tiny block of the few
-/// bytes by which the stream exceeds the first block.
+/// The smallest distance between two block starts at which the input is split. A stream of 900,000 bytes ends with a
+/// tiny block, which has the few bytes by which the stream exceeds the first block.
 const BLOCK_BYTES_MIN: usize = 1 << 10;
 /// The memory reserved for the bits of a block; no known program writes larger blocks.
 const BLOCK_BYTES: usize = 1 << 20;
@@ -42,10 +44,10 @@ const BLOCK_BYTES_MAX: usize = 5 << 19;
 const MAGIC_BITS: usize = 48;
 const HEADER_BITS: usize = 32;
 
-/// Says how many threads work, on how many blocks each.
+/// The number of threads, and the number of blocks on which each thread works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Plan {
-    /// Is 0 if all work is done on the caller's thread.
+    /// The number of threads; 0 if all work is done on the caller's thread.
     threads: usize,
     blocks: usize,
 }
@@ -65,12 +67,12 @@ impl Plan {
         2 * self.blocks * BLOCK_BYTES
     }
 
-    /// Returns the number of parts: those in flight, one being read, and one being joined.
+    /// Returns the number of parts: the parts in flight, one that is being read, and one that is being joined.
     fn parts(self) -> usize {
         if self.threads == 0 { 2 } else { self.threads + 3 }
     }
 
-    /// Returns the memory of the threads' and the caller's rooms, and of the parts.
+    /// Returns the memory for the workspaces of the threads and the caller, and for the parts.
     fn in_bytes(self) -> u64 {
         let rooms = self.threads as u64 * Workspace::bytes(self.blocks) + Workspace::bytes(1);
         rooms + (self.parts() * self.blocks * BLOCK_BYTES) as u64
@@ -137,13 +139,14 @@ pub(super) fn decompress<R: Read + Send>(
     Ok(PackSummary { bytes_in: cutter.units.bytes(), bytes_out: out.bytes, pieces })
 }
 
-/// Holds the bits of a file between two places.
+/// A range of the bits of a file.
 #[derive(Debug)]
 struct BitRange {
     bytes: Vec<u8>,
-    /// The first bit, in the first byte.
+    /// The offset of the range's first bit, which is in the first byte.
     at: usize,
-    /// The end in bits of `bytes`; the rest of the last byte belongs to the next part.
+    /// The offset of the range's end within `bytes`, in bits; the remaining bits of the last byte belong to the next
+    /// part.
     end: usize,
     is_first: bool,
 }
@@ -170,11 +173,11 @@ impl BitRange {
     }
 }
 
-/// Cuts the input.
+/// Splits the input into parts.
 struct InputSplitter<R> {
     units: Units<R>,
     plan: Plan,
-    /// The bit of the next byte that the next part begins with.
+    /// The first bit of the next part, within the next byte.
     at: usize,
     is_first: bool,
     more: Option<Reservation>,
@@ -184,7 +187,7 @@ impl<R: Read> InputSplitter<R> {
     fn next_part(&mut self, budget: &Budget) -> Result<Option<BitRange>> {
         let most = self.plan.blocks * BLOCK_BYTES;
         let mut wanted = READ_BYTES;
-        // The first part's block follows a header.
+        // The block of the first part follows a header.
         let mut from = self.at + MAGIC_BITS + if self.is_first { HEADER_BITS } else { 0 };
         let (mut blocks, mut last) = (0, None);
         let end = loop {
@@ -230,12 +233,13 @@ impl<R: Read> InputSplitter<R> {
     }
 }
 
-/// Finds the 48 bits, at any bit from `from` on.
+/// Finds the 48 bits with which a block begins, at any bit from `from` on.
 ///
-/// At whatever bit they begin, the next two bytes are known, so that two look-ups for each byte are enough.
+/// At whichever bit the 48 bits begin, the next two bytes are completely known, so two table look-ups for each byte
+/// suffice.
 fn find_block(bytes: &[u8], from: usize) -> Option<usize> {
-    // Each table maps a byte to the bits (one bit each) at which the 48 bits can begin in the previous byte (`NEAR`),
-    // or in the byte before that (`FAR`).
+    // Each table maps a byte to a bit mask of the positions at which the 48 bits can begin in the previous byte
+    // (`NEAR`), or in the byte before that (`FAR`).
     const NEAR: [u8; 256] = beginnings(32);
     const FAR: [u8; 256] = beginnings(24);
     let mut first = from / 8;
@@ -273,7 +277,7 @@ const fn beginnings(down: u32) -> [u8; 256] {
 /// An element of a stream.
 #[derive(Clone, Copy, Debug)]
 enum Element {
-    /// A stream begins, whose blocks have at most this many times 100,000 letters.
+    /// The start of a stream, whose blocks have at most this number times 100,000 symbols.
     Stream(usize),
     Block {
         letters: usize,
@@ -282,7 +286,7 @@ enum Element {
     End(u32),
 }
 
-/// Holds a part, and the result of reading the part: the first `len` of `bytes`.
+/// A part and the result of decompressing it, which is the first `len` bytes of `bytes`.
 struct DecompressedRange<B> {
     part: BitRange,
     bytes: B,
@@ -290,11 +294,11 @@ struct DecompressedRange<B> {
     run: std::result::Result<ReadRange, BlockError>,
 }
 
-/// Reports how much of a part was read.
+/// A report of how much of a part was read.
 struct ReadRange {
-    /// Lists elements of the stream, with the bits where they begin.
+    /// The elements of the stream that were found, with the bits at which they begin.
     met: Vec<(usize, Element)>,
-    /// The next bit.
+    /// The bit after the last element that was read.
     at: usize,
     why: StopReason,
 }
@@ -309,13 +313,13 @@ enum StopReason {
     Full,
 }
 
-/// Reads as much of a part as `bytes` has room for.
+/// Decompresses as much of a part as `bytes` has room for.
 fn unpack<B: DerefMut<Target = [u8]>>(
     part: BitRange,
     room: &mut Workspace,
     mut bytes: B,
 ) -> DecompressedRange<B> {
-    // `len` counts complete blocks, so that no bytes stay of a block that did not fit.
+    // `len` counts only complete blocks, so that the bytes of a block that did not fit are dropped.
     let (mut filled, mut len) = (0, 0);
     let run = run(&part, !part.is_first, room, |out| {
         match out {
@@ -331,7 +335,7 @@ fn unpack<B: DerefMut<Target = [u8]>>(
     DecompressedRange { part, bytes, len, run }
 }
 
-/// Reads a part, which begins with a header or, in a stream, a block.
+/// Reads a part, which begins with a header or, inside a stream, with a block.
 fn run(
     part: &BitRange,
     mut in_stream: bool,
@@ -361,7 +365,7 @@ fn run(
     }
 }
 
-/// Reads the next element; a block is laid out.
+/// Reads the next element; a block is prepared for decoding.
 fn next(
     bits: &mut Bits<'_>,
     at: usize,
@@ -383,12 +387,12 @@ fn next(
     }
 }
 
-/// Puts parts together in order.
+/// Puts the results of parts together in order.
 struct Assembler {
     name: String,
-    /// Holds the state inside a stream: the level, and the checksum of the blocks so far.
+    /// The state inside a stream: the level, and the combined checksum of the blocks so far.
     stream: Option<(usize, u32)>,
-    /// Holds a part whose last element does not end where the part was cut.
+    /// A part whose last element does not end where the part was split.
     open: Option<BitRange>,
     room: Option<Workspace>,
 }
@@ -398,7 +402,7 @@ impl Assembler {
         Assembler { name: name.to_string(), stream: None, open: None, room: None }
     }
 
-    /// Takes the next part, read by a worker.
+    /// Takes the next part, which a worker has read.
     fn saw(
         &mut self,
         part: BitRange,
@@ -407,7 +411,7 @@ impl Assembler {
         out: &mut CountingWriter<impl Write>,
     ) -> Result<()> {
         if self.open.is_some() || (self.stream.is_none() && !part.is_first) {
-            // The part was cut inside a block, so that the worker's result is invalid.
+            // The part was split inside a block, so the worker's result is invalid.
             return self.read(part, out);
         }
         let run = run.map_err(|wrong| self.wrong(wrong))?;
@@ -452,7 +456,7 @@ impl Assembler {
         Ok(())
     }
 
-    /// Checks sizes and checksums that need the whole stream.
+    /// Checks the sizes and checksums that depend on several elements of the stream.
     fn follow(&mut self, met: Vec<(usize, Element)>) -> Result<()> {
         for (_, met) in met {
             let right = match (met, &mut self.stream) {
@@ -507,7 +511,7 @@ mod tests {
         encoder.finish().unwrap()
     }
 
-    /// Reads `packed`, cut at these bits, as workers and the caller would.
+    /// Reads `packed`, split at the bits `cuts`, as the workers and the caller would.
     fn cut_and_read(packed: &[u8], cuts: &[usize], blocks: usize, limit: usize) -> Result<Vec<u8>> {
         let (mut follow, mut out) = (Assembler::new("bytes"), CountingWriter { inner: Vec::new(), bytes: 0 });
         let mut room = Workspace::new(blocks);
@@ -524,7 +528,7 @@ mod tests {
         Ok(out.inner)
     }
 
-    /// Generates letters, runs of all lengths, and bytes of any kind.
+    /// Generates letters, runs of all lengths, and arbitrary bytes.
     fn text() -> impl Strategy<Value = Vec<u8>> {
         let piece = prop_oneof![
             (prop::collection::vec(any::<u8>(), 1..8), 1usize..200)
@@ -550,7 +554,7 @@ mod tests {
         ) {
             let packed: Vec<u8> = texts.iter().flat_map(|(text, level)| stream(text, *level)).collect();
             let mut cuts: Vec<usize> = places.iter().map(|place| place.index(8 * packed.len())).collect();
-            // Some cuts are those that the cutter finds, some are wrong.
+            // Some of the bits are those that the splitter finds, and some are wrong.
             let mut from = 8 * packed.len() / 3;
             while let Some(found) = find_block(&packed, from) {
                 cuts.push(found);
@@ -618,7 +622,7 @@ mod tests {
         let text: Vec<u8> =
             (0..400_000u32).flat_map(|number| number.wrapping_mul(2_654_435_761).to_be_bytes()).collect();
         let packed = stream(&text, 1);
-        // The budgets range from too little for two threads to plenty.
+        // The budgets range from too little memory for two threads to plenty.
         for (mib, parts) in [(8, 2), (20, 15), (1 << 10, 4)] {
             let job = Context::new(Budget::new(mib << 20, 2), inshore_store::Cancel::default());
             let mut out = Vec::new();

@@ -1,4 +1,4 @@
-//! These tests cover round trips, files by and for standard programs, and damage.
+//! These tests cover round trips, files that standard programs read or write, and damage.
 
 use std::{
     io::Write,
@@ -29,7 +29,7 @@ fn unpacked(bytes: &[u8], memory_bytes: u64, threads: usize) -> Result<Vec<u8>> 
     Ok(out)
 }
 
-/// Makes text, a long run, and noise.
+/// Makes data that consists of text, a long run of one byte, and noise.
 fn sample(bytes: usize) -> Vec<u8> {
     let mut state = 1u64;
     let mut noise = move || {
@@ -93,7 +93,7 @@ fn high_levels_of_zstd_use_distant_repetitions() {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (state >> 33) as u8
     };
-    // The repetitions are farther apart than the level's own window of 4 MiB, in two pieces.
+    // The repetitions are farther apart than the level's own window of 4 MiB. The input has two pieces.
     let once: Vec<u8> = (0..6 << 20).map(|_| noise()).collect();
     let bytes = once.repeat(3);
     let compressed = packed(&bytes, Format::Zstd, Some(9), 2);
@@ -102,7 +102,7 @@ fn high_levels_of_zstd_use_distant_repetitions() {
     let mut again = Vec::new();
     compress(&job(smallest, 2), "bytes", &bytes[..], &mut again, Format::Zstd, Some(9)).unwrap();
     assert!(again == compressed);
-    // The first budgets allow parallel decompression, the last does not.
+    // The first two budgets allow parallel decompression; the last does not.
     for (mib, pieces) in [(512, 2), (128, 2), (40, 1)] {
         let mut out = Vec::new();
         let summary = decompress(&job(mib << 20, 2), "bytes", &compressed[..], &mut out).unwrap();
@@ -110,7 +110,7 @@ fn high_levels_of_zstd_use_distant_repetitions() {
     }
 }
 
-/// Returns the program that defines the format; `None` if it is not installed.
+/// Returns the name of the program that defines the format.
 fn program(format: Format) -> &'static str {
     match format {
         Format::Gzip => "gzip",
@@ -157,7 +157,7 @@ fn standard_programs_read_our_files_and_we_read_theirs() {
                     bytes,
                     "{name} {arguments:?}, {size} bytes"
                 );
-                // Several files, by the program and by us, are concatenated.
+                // Files that were written by the program and by Inshore are concatenated.
                 let both = [&written[..], &packed(bytes, format, None, 2), &written].concat();
                 let expected = [bytes, bytes, bytes].concat();
                 assert_eq!(unpacked(&both, 256 << 20, 2).unwrap(), expected, "{name} and ours, {size} bytes");
@@ -180,7 +180,8 @@ fn a_small_stream_that_becomes_large_is_written_while_it_is_read() {
     assert_eq!(unpacked(&stream, 8 << 20, 2).unwrap(), bytes);
 }
 
-/// Any cut or changed file is an error, or gives the same bytes (a time in a header, a cut between two members).
+/// Any truncated or changed file causes an error, or gives the same bytes (if a time in a header was changed, or the
+/// file ends between two members).
 #[test]
 fn damage_is_found() {
     let bytes = sample(5_000);

@@ -1,4 +1,4 @@
-//! This module cuts compressed input into pieces that are decompressed in parallel.
+//! This module splits compressed input into pieces that are decompressed in parallel.
 //!
 //! | format | a piece is | known by |
 //! |---|---|---|
@@ -6,8 +6,8 @@
 //! | zstd | a frame | the lengths of its blocks |
 //! | lz4 | an independent block | its length |
 //!
-//! Input that is larger than the limit, or that cannot be cut (a member of gzip by another program, dependent blocks
-//! of lz4), and all that follows, is decompressed while being read. bzip2 is cut before any block, at any bit:
+//! Input is decompressed while being read from the first piece on that is larger than the limit or cannot be split (a
+//! gzip member of another program, or dependent blocks of lz4). bzip2 is split before any block, at any bit: see
 //! [`super::streams`].
 
 use std::{
@@ -36,32 +36,31 @@ pub(super) const READ_BYTES: usize = 256 << 10;
 pub(super) struct Units<R> {
     name: String,
     input: R,
-    /// Holds bytes that were read; those before `taken` are used up.
+    /// The bytes that were read; those before `taken` are used up.
     buffer: Vec<u8>,
     taken: usize,
     read: u64,
     ended: bool,
     format: Format,
     limit: usize,
-    /// Holds the state inside a frame of lz4: the size of the largest block, and whether a checksum of the content
-    /// follows.
+    /// The state inside an lz4 frame: the size of the largest block, and whether a checksum of the content follows.
     frame: Option<(usize, bool)>,
-    /// Says that the following input is decompressed while being read.
+    /// Tells whether the following input is decompressed while being read.
     is_whole: bool,
 }
 
 /// A piece of compressed input.
 pub(super) struct CompressedUnit {
     kind: Kind,
-    /// Counts bytes of the piece, and of skippable frames before the piece.
+    /// The number of compressed bytes of the piece and of the skippable frames before it.
     packed_bytes: u64,
 }
 
 enum Kind {
     Piece(Vec<u8>),
-    /// Holds a block of lz4, and the largest size of its content.
+    /// A block of lz4, and the largest size of its content.
     Block(Vec<u8>, usize),
-    /// Ends a frame of lz4, with the checksum of the content.
+    /// The end of an lz4 frame, with the checksum of the content if there is one.
     End(Option<u32>),
 }
 
@@ -70,7 +69,7 @@ pub(super) struct DecompressedUnit {
     memory: Buffer,
     len: usize,
     pub packed_bytes: u64,
-    /// Says whether the bytes belong to a frame with a checksum at the end.
+    /// Tells whether the bytes belong to a frame with a checksum at the end.
     is_block: bool,
     end: Option<Option<u32>>,
 }
@@ -105,7 +104,7 @@ impl DecompressedUnit {
         &self.memory[..self.len]
     }
 
-    /// Returns the buffer, for another piece.
+    /// Returns the buffer, so that another piece can use it.
     pub fn into_memory(self) -> Buffer {
         self.memory
     }
@@ -120,7 +119,7 @@ pub(super) fn truncated(name: &str, format: Format) -> Error {
 }
 
 impl CompressedUnit {
-    /// Decompresses the piece into a buffer with room for the largest piece.
+    /// Decompresses the piece into `memory`, which has room for the largest piece.
     pub fn unpack(self, format: Format, name: &str, mut memory: Buffer) -> Result<DecompressedUnit> {
         let packed_bytes = self.packed_bytes;
         let fail = |what: String| damaged(name, format!("damaged {format} data: {what}"));
@@ -154,7 +153,7 @@ impl<R: Read> Units<R> {
         let head = units.peek(Compression::HEAD_BYTES)?;
         units.format = match (Format::of_head(head), Compression::of_head(head)) {
             (Some(format), _) => format,
-            // A file with nothing but skippable frames is an empty file of zstd.
+            // A file that consists only of skippable frames is an empty zstd file.
             (None, _) if has_skipped && head.is_empty() => Format::Zstd,
             (None, other) => {
                 let found = match other {
@@ -197,12 +196,12 @@ impl<R: Read> Units<R> {
         self.format
     }
 
-    /// Limits the size of pieces, compressed or not.
+    /// Sets the largest size of a piece, compressed or decompressed.
     pub fn limit(&mut self, bytes: usize) {
         self.limit = bytes;
     }
 
-    /// Returns a limit that the first piece, and similar ones, stay below.
+    /// Returns a limit on the size of pieces that suffices for the first piece and similar ones.
     pub fn piece_bytes(&mut self) -> Result<usize> {
         let bytes = match self.format {
             Format::Zstd => {
@@ -248,7 +247,7 @@ impl<R: Read> Units<R> {
         piece
     }
 
-    /// Skips bytes that were peeked at.
+    /// Skips bytes that [`Units::peek`] returned.
     pub fn skip(&mut self, bytes: usize) {
         self.taken += bytes;
     }
@@ -257,7 +256,7 @@ impl<R: Read> Units<R> {
         truncated(&self.name, self.format)
     }
 
-    /// Returns the next piece; `None` at the end of the input, or if the rest cannot be cut.
+    /// Returns the next piece, or `None` at the end of the input or if the rest cannot be split.
     pub fn next_unit(&mut self) -> Result<Option<CompressedUnit>> {
         if self.is_whole {
             return Ok(None);
@@ -410,7 +409,7 @@ impl<R: Read> Units<R> {
         Ok(Some(Kind::Block(self.take(size), most)))
     }
 
-    /// Returns a reader that decompresses the input that could not be cut.
+    /// Returns a reader that decompresses the rest of the input, which could not be split.
     pub fn rest(&mut self, job: &Context) -> Result<Option<TailReader<'_>>> {
         if !self.is_whole {
             return Ok(None);

@@ -5,8 +5,8 @@
 //!                                                ──► worker: score ─┴──► caller: verdicts, in order
 //! ```
 //!
-//! A piece has about as many bytes as the budget allows, however long the rows are. The reading thread scores a text
-//! that is longer than a piece, so that long rows need only the memory of the reader.
+//! A piece has about as many bytes as the budget allows, however long the rows are. A text that is longer than a piece
+//! is scored by the reading thread, so that long rows need only the memory of the reader.
 
 use arrow_array::{Array, cast::AsArray};
 use arrow_schema::DataType;
@@ -16,13 +16,13 @@ use inshore_tables::{Input, TableReader};
 use super::{Classification, Classifier, Reader};
 use crate::{Result, ordered::in_order};
 
-/// The number of rows read at once, and the most rows of a piece.
+/// The number of rows read at once, and the largest number of rows in a piece.
 const BATCH_ROWS: usize = 4096;
 /// The target size of a piece's texts in bytes; small budgets use less.
 const PIECE_BYTES: u64 = 1 << 20;
 const PIECE_BYTES_MIN: u64 = 64 << 10;
 
-/// Holds consecutive rows.
+/// Consecutive rows of the table.
 #[derive(Default)]
 struct Piece {
     texts: Vec<u8>,
@@ -30,9 +30,9 @@ struct Piece {
 }
 
 enum Row {
-    /// A text of the piece, from the previous text's end to this end.
+    /// A text of the piece, which reaches from the previous text's end to this offset.
     Text(usize),
-    /// The result of a text that was too long for a piece.
+    /// The result for a text that was too long for a piece.
     Scored(Option<Classification>),
 }
 
@@ -52,10 +52,10 @@ impl Piece {
 }
 
 /// Identifies the language of each row of a text column, in order, with all threads of the job; a null is an empty
-/// text. Passes the row number, from 0, to `each`.
+/// text. `each` gets the row number, which starts at 0, and the language.
 ///
-/// Memory: that of [`TableReader`], and for each thread and two more a piece of a quarter of the free budget, divided
-/// by their number (64 KiB to 1 MiB).
+/// Memory: that of [`TableReader`], and one piece for each thread and two more. The pieces share a quarter of the free
+/// budget, and have 64 KiB to 1 MiB each.
 ///
 /// # Errors
 /// [`Error::Table`](crate::Error::Table) for a table that cannot be read, or has no such column; the errors of
@@ -68,13 +68,13 @@ pub fn identify_column(
     mut each: impl FnMut(u64, Option<Classification>) -> Result<()>,
 ) -> Result<()> {
     let (budget, threads) = (job.budget(), job.budget().threads());
-    // One piece more than there are workers is in flight, and one is being filled.
+    // One more piece than there are workers is in flight, and one is being filled.
     let pieces = threads as u64 + 2;
     let piece_bytes = (budget.free_bytes() / 4 / pieces).clamp(PIECE_BYTES_MIN, PIECE_BYTES);
     let _memory = budget.reserve(pieces * piece_bytes, "rows of text")?;
     let mut table = TableReader::open(input, &[(column, DataType::Utf8)], BATCH_ROWS, budget)?;
     let (mut reader, mut position, mut row) = (Reader::default(), 0, 0);
-    // Holds the batch that is being divided, and the first row that is in no piece.
+    // The batch that is being divided into pieces, and its first row that is not yet in a piece.
     let mut batch = None;
     let next = || {
         job.check_cancelled()?;

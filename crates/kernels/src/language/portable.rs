@@ -1,4 +1,4 @@
-//! Identifies languages as a task: profiles are sent to a node, and verdicts are returned.
+//! Identifies languages as a task: profiles are sent to a node, and the node returns languages.
 
 use std::ops::Deref;
 
@@ -21,7 +21,7 @@ struct LanguageArguments {
     languages: Vec<(String, Vec<u32>)>,
 }
 
-/// Profiles, and the classifier that is built from them.
+/// Profiles, and the classifier that is made from them.
 #[derive(Debug)]
 struct OwnedClassifier {
     profiles: Profiles,
@@ -47,12 +47,12 @@ impl LanguageOfText {
         LanguageOfText(Identify { classifier: OwnedClassifier { profiles, classifier }, unit })
     }
 
-    /// Returns the classifier that the profiles make.
+    /// Returns the classifier that is made from the profiles.
     pub fn classifier(&self) -> &Classifier {
         &self.0.classifier
     }
 
-    /// Returns a consumer of the kernel's events, which hands over languages as [`super::identify`] does.
+    /// Returns a consumer of the kernel's events, which passes on languages as [`super::identify`] does.
     pub fn telling(
         &self,
         each: impl FnMut(LanguageResult<'_>) -> Result<()> + Send,
@@ -86,9 +86,9 @@ impl Kernel for LanguageOfText {
 
 const WHOLE: u8 = 0;
 const LINES: u8 = 1;
-/// The number of no language.
+/// The number that stands for no language.
 const NONE: u8 = u8::MAX;
-/// A line: its number, its language, and how sure that is.
+/// The bytes of a line's result: the line's number, its language, and the confidence.
 const LINE_BYTES: usize = 17;
 
 impl Portable for LanguageOfText {
@@ -203,7 +203,7 @@ mod tests {
                 Some(LanguagePart::Lines(found)) => prop_assert_eq!(found, lines),
                 other => prop_assert!(false, "{:?}", other),
             }
-            // Whatever is cut off is no part, or fewer lines.
+            // A truncated result is either invalid, or has fewer lines.
             bytes.truncate(cut.index(bytes.len()));
             let found = LanguageOfText::decode(&bytes);
             prop_assert!(bytes.len() % LINE_BYTES == 1 || found.is_none());

@@ -1,4 +1,5 @@
-//! This module writes languages as a table: the source, the place in the source, the language and the confidence.
+//! This module writes languages as a table, with columns for the source, the position in the source, the language and
+//! the confidence.
 
 use std::{path::Path, sync::Arc};
 
@@ -17,10 +18,10 @@ use crate::Result;
 /// The number of rows written at once.
 const BATCH_ROWS: usize = 4096;
 
-/// Says which places in a source texts have, which is also the name of the column.
+/// The kind of position that a text has in a source, which also determines the name of the column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LanguagePlace {
-    /// A source is a text.
+    /// A complete source is a text.
     Whole,
     /// A line is a text, identified by the line number, from 1.
     Line,
@@ -41,13 +42,14 @@ impl LanguagePlace {
 /// Counts the texts in a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LanguageSummary {
-    /// Counts texts.
+    /// The number of texts.
     pub texts: u64,
-    /// Counts texts that share no n-gram with any profile.
+    /// The number of texts that share no n-gram with any profile.
     pub unknown: u64,
 }
 
-/// Writes a table of languages: source, line or row if there is one, language and confidence (null if unknown).
+/// Writes a table of languages with these columns: the source, the line or row if there is one, the language and the
+/// confidence (both null if the language is unknown).
 pub struct LanguageTable<'a> {
     labels: &'a [String],
     schema: SchemaRef,
@@ -97,7 +99,7 @@ impl<'a> LanguageTable<'a> {
         self.add(found.name, found.line, found.verdict)
     }
 
-    /// Adds the language of a text; a place that is not given is 0 if the table has a column for places.
+    /// Adds the language of a text. If the table has a column for positions, a `place` of `None` becomes 0.
     ///
     /// # Errors
     /// The errors of writing.
@@ -126,7 +128,7 @@ impl<'a> LanguageTable<'a> {
         Ok(self.writer.write(&batch)?)
     }
 
-    /// Completes the table, so that the file appears, and returns the counts.
+    /// Completes the table, whose file then appears, and returns the counts.
     ///
     /// # Errors
     /// The errors of writing.

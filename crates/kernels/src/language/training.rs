@@ -1,6 +1,6 @@
-//! Counts n-grams as a task on a node: the answer has all n-grams of the node's pieces, in order.
+//! Counts n-grams as a task on a node; the answer has all n-grams of the node's shards, in order.
 //!
-//! Cost: every different n-gram of a node goes over the wire once for each language, with its count.
+//! Every different n-gram of a node is sent over the network once for each language, with its count.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ const KIND: &str = "count-grams";
 /// The number of n-grams in a batch.
 const BATCH_ROWS: usize = 64 << 10;
 
-/// The work of counting n-grams, for a node.
+/// The task of counting n-grams on a node.
 #[derive(Debug)]
 pub struct CountsGrams;
 
