@@ -1,11 +1,10 @@
-//! This crate holds the streaming kernels: the work that is done with the blocks of files and datasets. Each kernel
-//! has a module.
+//! This crate holds the streaming kernels, which process the blocks of files and datasets. Each kernel has a module.
 //!
 //! - [`Search`] finds lines that match patterns.
 //! - [`count_words`] counts how often each word occurs.
 //! - [`compress()`] and [`decompress`] handle gzip, bzip2, zstd and lz4 with all cores.
 //! - [`Checksum`] computes checksums of files.
-//! - [`identify`] tells which language a text is in, by [`Profiles`].
+//! - [`identify`] identifies the language of a text with [`Profiles`].
 //!
 //! [`walk`] lists input files (below folders, with the rules of .gitignore), and [`text_sources`] opens files and
 //! datasets.

@@ -6,9 +6,9 @@ use crossbeam_channel::{Receiver, bounded};
 
 use crate::Result;
 
-/// Runs `work` on the pieces that `next` returns, on `threads` threads, and calls `done` with the results in the
-/// order of the pieces. `next` and `done` run on the caller's thread; at most one piece more than there are threads
-/// is in flight.
+/// Runs `work` on the pieces that `next` returns, on `threads` threads, and calls `done` with the results in the order
+/// of the pieces. `next` and `done` run on the caller's thread. The number of pieces in flight is at most one more than
+/// the number of threads.
 pub(crate) fn in_order<T: Send, R: Send>(
     threads: usize,
     mut next: impl FnMut() -> Result<Option<T>>,
@@ -21,7 +21,7 @@ pub(crate) fn in_order<T: Send, R: Send>(
             let (queue, work) = (queue.clone(), &work);
             scope.spawn(move || {
                 for (task, answer) in queue {
-                    // If the caller failed, no receiver is left.
+                    // If `next` or `done` failed, the receiver no longer exists.
                     let _ = answer.send(work(task));
                 }
             });

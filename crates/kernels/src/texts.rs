@@ -12,28 +12,30 @@ use inshore_kernel::{Error as ReadError, Failure, OpenedSource, Source, TaskSour
 use inshore_store::{Context, Job, NamedFile, PlainFile, file_bytes};
 use inshore_tables::{Compression, Input};
 
-/// Says how a file becomes text.
+/// The options for reading a file as text.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TextOptions {
-    /// Decompresses gzip, bzip2, zstd and lz4, known by the first bytes; further compression formats are errors.
+    /// Decompresses gzip, bzip2, zstd and lz4 files, which are recognized by their first bytes. Files in other
+    /// compression formats are errors.
     pub unpack: bool,
-    /// Reads archives (zip, 7z, rar) as plain bytes, even if further formats are decompressed or refused: a walk
-    /// through folders meets many archives that the user does not mean.
+    /// Reads archives (zip, 7z, rar) as plain bytes, even if other formats are decompressed or refused. A walk through
+    /// folders finds many archives that the user does not mean.
     pub keep_archives: bool,
-    /// Reads files as UTF-8 even if a byte order mark says UTF-16.
+    /// Reads files as UTF-8 even if a byte order mark indicates UTF-16.
     pub keep_encoding: bool,
 }
 
 impl TextOptions {
-    /// Tells whether a file that begins with `head` is decompressed or refused.
+    /// Tells whether a file that begins with `head` must be decompressed or refused.
     fn unpacks(&self, head: &[u8]) -> bool {
         let is_meant = |format: Compression| !(self.keep_archives && format.is_archive());
         self.unpack && Compression::of_head(head).is_some_and(is_meant)
     }
 }
 
-/// Opens a file, or standard input for `-`, as text: decompressed if asked for, converted from UTF-16 if a byte order
-/// mark says so, and otherwise unchanged. All workers share an unchanged file; one worker reads any other source.
+/// Opens a file, or standard input for `-`, as text. The file is decompressed if the options ask for it, and converted
+/// from UTF-16 if it has such a byte order mark. All workers read a file that needs neither; one worker reads any other
+/// source.
 pub fn text_source(path: impl Into<PathBuf>, options: TextOptions) -> Source {
     let path = path.into();
     let name = if path == Path::new("-") { "<stdin>".to_string() } else { path.display().to_string() };
@@ -69,9 +71,9 @@ pub fn dataset_name(path: &Path) -> Option<&str> {
     path.to_str()?.strip_prefix("store:")
 }
 
-/// Returns the files of the dataset `named` (`NAME` or `NAME/FILE`) in the job's store, each with its title. A file
-/// is read unchanged, unless `options` asks for decompression and the first bytes are those of a compression format;
-/// only UTF-8 is supported.
+/// Returns the files of the dataset `named` (`NAME` or `NAME/FILE`) in the job's store, each with its name for
+/// messages. A file is read unchanged, unless `options` asks for decompression and the first bytes are those of a
+/// compression format; only UTF-8 is supported.
 ///
 /// # Errors
 /// [`inshore_store::Error::NotFound`].
@@ -95,7 +97,7 @@ pub fn stored_sources(
     Ok(files.into_iter().map(source).collect())
 }
 
-/// Opens a file of a dataset, decompressed if compressed.
+/// Opens a file of a dataset, and decompresses it if it is compressed.
 fn open_stored(found: NamedFile, job: Job) -> inshore_kernel::Result<OpenedSource> {
     let file = found.file.clone();
     let input = Input::of_stored(&job, found);
@@ -115,7 +117,7 @@ fn head_of(input: &Input) -> inshore_kernel::Result<Vec<u8>> {
     Ok(head)
 }
 
-/// Returns the source of a piece, or a source that fails with the reason why the piece was not handed out.
+/// Returns the source of a shard, or a source that fails with the reason why the shard could not be opened.
 pub(crate) fn source_of_task(source: Result<TaskSource, Failure>) -> Source {
     match source {
         Ok(source) => source.source,
@@ -123,16 +125,16 @@ pub(crate) fn source_of_task(source: Result<TaskSource, Failure>) -> Source {
     }
 }
 
-/// Returns the job on whose store a dataset lies.
+/// Returns the job, whose store has the dataset `path`, or an error if there is no job.
 fn with_store<'a>(job: Option<&'a Job>, path: &Path) -> inshore_store::Result<&'a Job> {
     job.ok_or_else(|| inshore_store::Error::NoStore { path: path.to_path_buf() })
 }
 
-/// Opens files and datasets of the job's store, decompressed if compressed, in the order of `paths`.
+/// Opens files, and datasets of the job's store, in the order of `paths`. Compressed files are decompressed.
 ///
 /// # Errors
-/// The errors of [`stored_sources`]; [`inshore_store::Error::NoStore`] for a dataset without a job. Each file is
-/// opened when its turn comes.
+/// The errors of [`stored_sources`]; [`inshore_store::Error::NoStore`] if a path names a dataset and there is no job.
+/// Files are opened later, so errors of opening are not returned here.
 pub fn text_sources(job: Option<&Job>, paths: &[PathBuf]) -> inshore_store::Result<Vec<Source>> {
     let options = TextOptions { unpack: true, ..TextOptions::default() };
     let mut all = Vec::new();
@@ -148,10 +150,10 @@ pub fn text_sources(job: Option<&Job>, paths: &[PathBuf]) -> inshore_store::Resu
     Ok(all)
 }
 
-/// Returns files and datasets of the job's store as inputs of tables, in the order of `paths`.
+/// Returns files, and datasets of the job's store, as inputs of tables, in the order of `paths`.
 ///
-/// # Errors
-/// [`inshore_store::Error::NotFound`] for a dataset, and [`inshore_store::Error::NoStore`] without a job. Each file
+/// [`inshore_store::Error::NotFound`] for an unknown dataset, and [`inshore_store::Error::NoStore`] if a path names a
+/// dataset and there is no job. Files are opened later, so errors of opening are not returned here.
 /// is opened when its turn comes.
 pub fn table_inputs(job: Option<&Job>, paths: &[PathBuf]) -> inshore_tables::Result<Vec<Input>> {
     let mut all = Vec::new();
@@ -175,10 +177,11 @@ fn has_utf16_mark(head: &[u8]) -> bool {
     head.starts_with(&[0xff, 0xfe]) || head.starts_with(&[0xfe, 0xff])
 }
 
-/// Reads the text of an input from beginning to end: decompressed if asked for, and decoded, as the first bytes say.
+/// Reads the text of an input from beginning to end. The first bytes determine how the text is decoded and, if the
+/// options ask for it, decompressed.
 ///
 /// # Errors
-/// Returns the error of opening or reading, and an error if the budget has no room for decompression.
+/// The errors of opening or reading; an error if the budget has no memory for decompression.
 pub fn text_reader(
     input: &Input,
     options: TextOptions,
@@ -186,11 +189,12 @@ pub fn text_reader(
 ) -> inshore_kernel::Result<Box<dyn Read + Send>> {
     let input = input.clone().stopped_by(context.cancel());
     let failed = |error| inshore_kernel::Error::from_read(input.name(), error);
-    // Only files that a walk found keep archives, and a file can be opened twice.
+    // The first bytes are read separately only if archives are kept. This option is set only for files that a walk
+    // found, which can be opened twice.
     let unpacks = options.unpack && (!options.keep_archives || options.unpacks(&head_of(&input)?));
     let bytes = match unpacks {
         false => input.open_as_is().map_err(opened)?,
-        // Each worker may decompress a file.
+        // Decompression takes memory from the budget, since each worker may decompress a file.
         true => input.open_counted(context.budget()).map_err(opened)?,
     };
     if options.keep_encoding {
@@ -215,7 +219,7 @@ fn opened(error: inshore_tables::Error) -> inshore_kernel::Error {
 
 type PeekedReader<R> = io::Chain<Cursor<Vec<u8>>, R>;
 
-/// Reads the first `count` bytes, and returns them and a reader of all bytes.
+/// Reads the first `count` bytes. Returns them, and a reader of all bytes including the first.
 fn peeked<R: Read>(mut bytes: R, count: usize) -> io::Result<(Vec<u8>, PeekedReader<R>)> {
     let mut head = Vec::with_capacity(count);
     bytes.by_ref().take(count as u64).read_to_end(&mut head)?;

@@ -1,5 +1,5 @@
-//! This module lists the files to search: the files below folders, with the rules of .gitignore and similar files, in
-//! the order of paths.
+//! This module lists the files to search, in the order of paths: the files below folders, filtered by the rules of
+//! .gitignore and similar files.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result, TextOptions, text_source};
 
-/// Selects files below folders.
+/// The options that select files below folders.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WalkOptions {
@@ -21,20 +21,20 @@ pub struct WalkOptions {
     pub types_not: Vec<String>,
     /// Includes hidden files and folders.
     pub hidden: bool,
-    /// Ignores .gitignore, .ignore and .rgignore.
+    /// Disregards the rules in .gitignore, .ignore and .rgignore.
     pub no_ignore: bool,
     /// Follows symbolic links.
     pub follow: bool,
-    /// Limits the depth of folders.
+    /// The largest depth of folders that are listed.
     pub max_depth: Option<usize>,
 }
 
-/// Describes a selected file.
+/// A selected file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WalkedFile {
-    /// Holds the path; `-` is standard input.
+    /// The path of the file; `-` is standard input.
     pub path: PathBuf,
-    /// Says whether the user named the file itself, and not a folder above.
+    /// Tells whether the user named the file itself, and not a folder that contains it.
     pub is_named: bool,
 }
 
@@ -50,9 +50,10 @@ impl WalkedFile {
     }
 }
 
-/// Lists the files below `paths`, in the order of paths; without paths, the files below the current folder, named
-/// relative to that folder. A path that names a file is listed whatever the options say; a path or folder that cannot
-/// be read is an error in its place. The file that receives standard output is skipped.
+/// Lists the files below `paths`, in the order of paths. Without paths, the files below the current folder are listed,
+/// with names relative to that folder. A path that names a file is listed whatever the options say. A path or folder
+/// that cannot be read becomes an error at its position in the list. The file to which standard output is redirected is
+/// skipped.
 ///
 /// # Errors
 /// [`Error::BadOption`] for an invalid glob or an unknown type.
@@ -135,8 +136,8 @@ fn bad(option: &'static str, found: &str, error: ignore::Error) -> Error {
     Error::BadOption { option, found: found.to_string(), what: error.to_string() }
 }
 
-/// Converts an error of the walk: to a system error with the path if there is one, else to the message of the walk,
-/// for example about cyclic links.
+/// Converts an error of the walk. The result is a system error with its path if there is a path, or else has the
+/// message of the walk, for example about cyclic links.
 fn walk_error(error: ignore::Error) -> inshore_kernel::Error {
     let path = match &error {
         ignore::Error::WithPath { path, .. } => Some(path.clone()),
@@ -175,7 +176,7 @@ fn system_code(error: &std::io::Error) -> Option<i32> {
     None
 }
 
-/// Lists the known file types, each with its globs.
+/// Returns the known file types, each with its globs.
 pub fn file_types() -> Vec<String> {
     let definitions = TypesBuilder::new().add_defaults().definitions();
     definitions.iter().map(|known| format!("{}: {}", known.name(), known.globs().join(", "))).collect()

@@ -1,18 +1,18 @@
-//! This module bounds the memory of a search's automata before they are built.
+//! This module computes a bound on the memory of a search's automata before they are built.
 //!
 //! ```text
 //!   many texts     one Aho-Corasick automaton: so much for each byte and each text
 //!   expressions    a syntax tree, then an automaton (NFA) in both directions, then caches of it for each thread
 //! ```
 //!
-//! The engine has limits, but fails at a limit and does not say how much would be enough. This module therefore
-//! bounds sizes from the patterns. For texts the bound is a multiple of their bytes. For expressions the bound sums
-//! over the parts of the expression, since a repetition multiplies the size of the repeated part. Small patterns take
-//! so little that they are not counted ([`UNCOUNTED_BYTES`]).
+//! The engine has limits, but fails at a limit and does not say how much memory would be enough. This module therefore
+//! computes a bound from the patterns. For texts the bound is a multiple of the number of their bytes. For expressions
+//! the bound is a sum over the parts of the expression, in which a repetition multiplies the size of the repeated part.
+//! Small patterns take so little memory that it is not counted ([`UNCOUNTED_BYTES`]).
 //!
-//! Measured with grep-regex 0.1.14 and regex-automata 0.4.18, by the growth of the peak resident size: 100,000 texts
-//! of 4, 10 and 30 bytes took 350, 640 and 1,660 bytes each; 20,000 texts of 10 bytes with ignored case took 5,620
-//! bytes each.
+//! The following was measured with grep-regex 0.1.14 and regex-automata 0.4.18, by the growth of the peak resident
+//! size. 100,000 texts of 4, 10 and 30 bytes took 350, 640 and 1,660 bytes each. 20,000 texts of 10 bytes with ignored
+//! case took 5,620 bytes each.
 
 use std::collections::HashMap;
 
@@ -24,45 +24,47 @@ use regex_syntax::hir::{Class, Hir, HirKind};
 use super::PatternOptions;
 use crate::Result;
 
-/// Memory that is not reserved: the fixed part of the memory promise covers this amount beside the program itself.
+/// The memory for automata that is not reserved. The fixed part of the memory promise covers this memory in addition to
+/// the program itself.
 const UNCOUNTED_BYTES: u64 = 4 << 20;
-/// The number of texts from which on the engine builds one Aho-Corasick automaton.
+/// The smallest number of texts for which the engine builds one Aho-Corasick automaton.
 const TEXTS_MIN: u64 = 3000;
 /// The memory for each byte of a text while an Aho-Corasick automaton is built.
 const TEXT_BYTE_BYTES: u64 = 60;
-/// The memory for each text, beside that for its bytes.
+/// The memory for each text, in addition to the memory for its bytes.
 const TEXT_BYTES: u64 = 280;
 /// The memory for each byte of expressions while they are parsed and compiled.
 const EXPRESSION_BYTE_BYTES: u64 = 230;
-/// The memory for each class in expressions, which may be large.
+/// The memory for each character class in expressions; classes may be large.
 const EXPRESSION_CLASS_BYTES: u64 = 8 << 10;
-/// The memory for each byte with ignored case, so that each letter is a class.
+/// The memory for each byte of expressions with ignored case, where each letter becomes a character class.
 const CASELESS_BYTE_BYTES: u64 = 620;
-/// Bounds the tree of patterns that are parsed to find the size of the automaton; the automaton of a larger pattern
-/// is taken to be `UNSEEN` times as large.
+/// The largest estimated size of a pattern's syntax tree with which the pattern is parsed to find the size of its
+/// automaton. The automaton of a larger pattern is assumed to be `UNSEEN` times as large as the tree.
 const PARSED_BYTES_MAX: u64 = 32 << 20;
 const UNSEEN: u64 = 16;
-/// The memory of an NFA's state.
+/// The memory for each state of an NFA.
 const STATE_BYTES: u64 = 24;
-/// The memory of an NFA's transition.
+/// The memory for each transition of an NFA.
 const TRANSITION_BYTES: u64 = 8;
-/// Counts half copies of the bytes of an NFA in both directions while the NFA is built (2.2 copies were measured).
+/// The memory for building an NFA in both directions, in units of half its size (4.4 units were measured).
 const BUILDING_HALVES: u64 = 6;
-/// Counts such half copies in the caches of a thread: one for each direction, and one for the simulation that runs
-/// after a cache fails.
+/// The memory for the caches of a thread, in units of half the NFA's size: one unit for each direction, and one for the
+/// simulation that runs after a cache fails.
 const SEARCHING_HALVES: u64 = 3;
-/// The share of the budget for the caches of all threads, beside the bytes of the NFA.
+/// The caches of all threads take the free budget divided by this number, in addition to memory that is proportional to
+/// the NFA.
 const CACHES_PART: u64 = 8;
 /// The size of the smallest cache.
 const CACHE_BYTES_MIN: u64 = 256 << 10;
 
-/// Sums the number of patterns, their bytes and the bytes of the automata.
+/// The size of a set of patterns: their number, their bytes, and the bytes of their automata.
 #[derive(Clone, Debug)]
 pub struct PatternSize {
     options: PatternOptions,
     patterns: u64,
     bytes: u64,
-    /// Bounds the number of classes such as `\w`.
+    /// An upper bound on the number of character classes such as `\w`.
     classes: u64,
     is_plain: bool,
     nfas: Nfas,
@@ -70,7 +72,7 @@ pub struct PatternSize {
 }
 
 impl PatternSize {
-    /// Returns the size of no patterns.
+    /// Returns the size of an empty set of patterns.
     pub fn new(options: &PatternOptions) -> PatternSize {
         PatternSize {
             options: *options,
@@ -83,7 +85,7 @@ impl PatternSize {
         }
     }
 
-    /// Adds a pattern.
+    /// Adds a pattern to the set.
     pub fn add(&mut self, pattern: &str) {
         self.patterns += 1;
         self.bytes += pattern.len() as u64;
@@ -108,7 +110,7 @@ impl PatternSize {
         self.is_plain && !(ignore_case || smart_case || words || lines) && self.patterns >= TEXTS_MIN
     }
 
-    /// Bounds the memory with this many threads.
+    /// Returns a bound on the memory of the automata with this number of threads.
     fn memory_bytes(&self, threads: usize) -> u64 {
         if self.is_of_texts() {
             return self.least_bytes();
@@ -119,20 +121,21 @@ impl PatternSize {
         parsed.max(self.nfa_bytes.saturating_mul(BUILDING_HALVES + SEARCHING_HALVES * threads as u64) / 2)
     }
 
-    /// Returns the memory of the smallest kind of automaton.
+    /// Returns the memory of one Aho-Corasick automaton for all patterns, which is the smallest kind of automaton.
     fn least_bytes(&self) -> u64 {
         self.bytes * TEXT_BYTE_BYTES + self.patterns * TEXT_BYTES
     }
 
-    /// Returns false if the patterns so far certainly exceed a budget; if it returns true, [`Self::check`] decides.
+    /// Returns false if the patterns added so far certainly exceed the budget. If the result is true, [`Self::check`]
+    /// decides.
     pub fn may_fit(&self, budget: &Budget) -> bool {
         self.least_bytes() <= UNCOUNTED_BYTES + budget.free_bytes()
     }
 
-    /// Checks that the patterns fit a budget, and returns the bytes to reserve.
+    /// Checks that the patterns fit in the budget, and returns the number of bytes to reserve.
     ///
     /// # Errors
-    /// [`crate::Error::Store`] with the budget that is enough.
+    /// [`crate::Error::Store`] if the budget is too small; the error names a budget that is enough.
     pub fn check(&self, budget: &Budget) -> Result<u64> {
         let counted = self.memory_bytes(budget.threads()).saturating_sub(UNCOUNTED_BYTES);
         if counted > 0 {
@@ -146,12 +149,12 @@ impl PatternSize {
     }
 }
 
-/// Holds the memory reserved for automata.
+/// The memory that is reserved for automata.
 #[derive(Debug)]
 pub(super) struct PatternMemory {
     /// The size of a cache; each thread has two.
     pub cache_bytes: usize,
-    /// Is held as long as the automata live.
+    /// The reservation, which lives as long as the automata.
     _reserved: Reservation,
 }
 
@@ -159,7 +162,7 @@ impl PatternMemory {
     /// Reserves memory for the automata of `patterns` in a budget.
     ///
     /// # Errors
-    /// [`crate::Error::Store`] if the budget is too small, with the budget that is enough.
+    /// [`crate::Error::Store`] if the budget is too small; the error names a budget that is enough.
     pub fn take(
         patterns: &[impl AsRef<str>],
         options: &PatternOptions,
@@ -170,29 +173,29 @@ impl PatternMemory {
         let (counted, threads) = (size.check(budget)?, budget.threads() as u64);
         let caches = (budget.free_bytes() - counted) / CACHES_PART;
         let cache_bytes = (caches / 2 / threads).max(CACHE_BYTES_MIN);
-        // In the smallest budget, the caches are a part of the memory that is not counted.
+        // With the smallest budget, the caches are part of the memory that is not counted.
         let is_roomy = budget.free_bytes() - counted - caches >= smallest_memory_bytes(budget.threads());
         let reserved = counted + if is_roomy { caches } else { 0 };
         Ok(PatternMemory {
-            // The engine's smallest cache is about a third of this.
+            // The engine's smallest cache is about a third of this size.
             cache_bytes: (cache_bytes + size.nfa_bytes / 2) as usize,
             _reserved: budget.reserve(reserved, "automata of patterns")?,
         })
     }
 }
 
-/// Caches the sizes of automata of character classes.
+/// A table of the sizes of automata of character classes, which are computed once.
 #[derive(Clone, Debug, Default)]
 struct Nfas {
     of_classes: HashMap<Vec<(char, char)>, u64>,
 }
 
 impl Nfas {
-    /// Bounds the NFA of a pattern in both directions. An invalid pattern takes nothing: the engine reports the
-    /// error.
+    /// Returns a bound on the size of a pattern's NFA in both directions. An invalid pattern has size 0, since the
+    /// engine reports the error.
     fn bytes(&mut self, pattern: &str, options: &PatternOptions) -> u64 {
         let PatternOptions { fixed, ignore_case, smart_case, .. } = *options;
-        // The engine looks for capitals in all patterns together, and takes less memory if one pattern has some.
+        // The engine looks for capital letters in all patterns together, and takes less memory if one pattern has some.
         let is_caseless = ignore_case || smart_case && !pattern.chars().any(char::is_uppercase);
         let is_plain = fixed || !pattern.chars().any(regex_syntax::is_meta_character);
         if is_plain && !is_caseless {
@@ -245,7 +248,7 @@ impl Nfas {
                 nfa.map_or(0, |nfa| nfa.memory_usage() as u64)
             };
             let (one, none) = (Hir::class(class.clone()), Hir::empty());
-            // The states at the beginning and end of every automaton are subtracted.
+            // The states at the beginning and end, which every automaton has, are subtracted.
             let of =
                 |is_reverse| built(&one, is_reverse).saturating_sub(built(&none, is_reverse)) + STATE_BYTES;
             of(false) + of(true)
@@ -280,7 +283,7 @@ mod tests {
             r"(?:a|b|cde|[0-9ä]{7})*",
         ] {
             let (told, is) = (nfa(pattern), compiled(pattern));
-            // The states at the beginning and end of every automaton are few.
+            // The bound does not count the few states at the beginning and end of every automaton.
             assert!(told + 1000 >= is && told <= 4 * is, "{pattern}: {told} instead of {is}");
         }
         assert_eq!(nfa("("), 0);
@@ -304,12 +307,12 @@ mod tests {
             drop(memory);
             assert!(PatternMemory::take(patterns, &options, &Budget::new(smallest - 1, 2)).is_err());
         }
-        // Files of patterns are measured pattern by pattern, with the same result.
+        // The size of many patterns is the sum of the sizes of single patterns.
         let mut size = PatternSize::new(&PatternOptions { ignore_case: true, ..fixed });
         many.iter().for_each(|pattern| size.add(pattern));
         assert!(!size.may_fit(&Budget::new(1 << 20, 2)) && size.may_fit(&Budget::new(100 << 20, 2)));
         assert!(size.check(&Budget::new(100 << 20, 2)).is_err());
-        // For usual patterns nothing is counted but caches.
+        // For usual patterns only the caches are reserved.
         let usual = Budget::new(1 << 20, 2);
         PatternMemory::take(&[r"\w+ERROR\s\d{1,3}"], &PatternOptions::default(), &usual).unwrap();
         assert_eq!(usual.reserved_bytes_max(), 0);

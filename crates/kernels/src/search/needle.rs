@@ -1,30 +1,30 @@
-//! This module looks for a literal and for NUL bytes in a single pass.
+//! This module searches for a literal and for NUL bytes in a single pass.
 //!
 //! - The needle is a literal that every line of the result contains.
-//! - The pair is the two bytes of the needle that are probably rarest. The whole needle is compared at places where
-//!   both bytes stand at their distance.
-//! - Free bytes are the bytes before the first NUL byte and before the first place at which the needle begins.
+//! - The pair is the two bytes of the needle that are probably rarest. The complete needle is compared only where both
+//!   bytes occur at their distance.
+//! - Free bytes are the bytes before both the first NUL byte and the start of the first needle.
 //!
-//! A search for a rare literal waits for memory, so each byte is fetched once. The processor prefetches no further
-//! than a page of 4 KiB: so each byte is prefetched one page before the comparison.
+//! A search for a rare literal waits for memory, so each byte is loaded only once. The processor's own prefetching
+//! stops at the end of a page of 4 KiB, so the search prefetches each byte one page in advance.
 //!
-//! Measured on one core of Zen 5, 4.2 GB in the page cache: `memmem` and then `memchr` took 0.19 s of CPU time, one
-//! pass 0.13, with prefetched pages 0.12. AVX-512 was no faster (0.16 and 0.12).
+//! Measured on one core of Zen 5 with 4.2 GB in the page cache: `memmem` followed by `memchr` took 0.19 s of CPU time,
+//! one pass took 0.13 s, and one pass with prefetched pages took 0.12 s. AVX-512 was no faster (0.16 and 0.12 s).
 
 use memchr::{arch::all::packedpair::Pair, memchr, memmem::Finder};
 
-/// The number of bytes that are scanned twice while they lie in the first-level cache, on machines without AVX2.
+/// The number of bytes in a chunk that is scanned twice while it is in the first-level cache, on machines without AVX2.
 const CHUNK_BYTES: usize = 16 << 10;
 
 #[derive(Clone, Debug)]
 pub(super) struct Needle {
     finder: Finder<'static>,
-    /// Holds the places of the pair in the needle, in order.
+    /// The offsets of the pair's bytes in the needle, in ascending order.
     pair: [usize; 2],
 }
 
 impl Needle {
-    /// Makes a needle; `None` if there are fewer than two bytes, or a NUL byte.
+    /// Makes a needle; returns `None` if `bytes` has fewer than two bytes, or a NUL byte.
     pub fn new(bytes: &[u8]) -> Option<Needle> {
         let pair = Pair::new(bytes).filter(|_| memchr(0, bytes).is_none())?;
         let mut pair = [pair.index1().into(), pair.index2().into()];
@@ -32,11 +32,11 @@ impl Needle {
         Some(Needle { finder: Finder::new(bytes).into_owned(), pair })
     }
 
-    /// Counts the free bytes of `text` before the first NUL byte or needle.
+    /// Counts the bytes of `text` before both the first NUL byte and the first needle.
     pub fn free_bytes(&self, text: &[u8]) -> usize {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") {
-            // SAFETY: this processor has the instructions.
+            // SAFETY: this processor has AVX2.
             return unsafe { self.free_bytes_avx2(text) };
         }
         self.free_bytes_portable(text)
@@ -62,22 +62,23 @@ impl Needle {
     fn free_bytes_avx2(&self, text: &[u8]) -> usize {
         use std::arch::x86_64::*;
 
-        /// The number of bytes that are scanned together: two cache lines.
+        /// The number of bytes that are scanned in a step: two cache lines.
         const STEP_BYTES: usize = 128;
         const AHEAD_BYTES: usize = 4096;
 
         let (needle, [first, last]) = (self.finder.needle(), self.pair);
-        // The loop below compares a byte with NUL where the loop compares the byte with the first byte of the pair. A
-        // needle that begins before that place ends after it.
+        // The loop below tests bytes for NUL only from offset `first` on, so the bytes before are tested here. A needle
+        // that begins before such a NUL byte could only end after it.
         if let Some(nul) = memchr(0, &text[..first.min(text.len())]) {
             return nul;
         }
         let vector = |byte: u8| _mm256_set1_epi8(byte as i8);
         let (one, other, nul) = (vector(needle[first]), vector(needle[last]), vector(0));
         let start = text.as_ptr();
-        // Marks places where a needle may begin, or where NUL stands at the distance of the pair's first byte.
+        // Marks offsets at which a needle may begin, or at which the byte `first` bytes later is NUL.
         let hits = |at: usize| {
-            // SAFETY: the pair's later byte and the 31 bytes after it lie in the text, as the loop's condition says.
+            // SAFETY: the pair's second byte and the 31 bytes after it are within the text, as the loop's condition
+            // ensures.
             let (here, there) = unsafe {
                 let place = start.add(at);
                 (_mm256_loadu_si256(place.add(first).cast()), _mm256_loadu_si256(place.add(last).cast()))
@@ -89,8 +90,8 @@ impl Needle {
         while at + STEP_BYTES + last <= text.len() {
             for line in [0, STEP_BYTES / 2] {
                 let ahead = start.wrapping_add(at + AHEAD_BYTES + line);
-                // SAFETY: the address may lie after the text, since nothing is read. Newer Rust needs no `unsafe`
-                // here.
+                // SAFETY: the address may lie after the text, since a prefetch reads nothing. Newer Rust versions need
+                // no `unsafe` here.
                 #[allow(unused_unsafe)]
                 unsafe {
                     _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
@@ -102,8 +103,8 @@ impl Needle {
             if _mm256_movemask_epi8(any) != 0 {
                 for (part, hits) in parts.into_iter().enumerate() {
                     let mut places = _mm256_movemask_epi8(hits) as u32;
-                    // The first hit is the first of all: a needle that began after the NUL byte would have a later
-                    // hit.
+                    // The first hit that is NUL or a needle is the result: a needle that began after the NUL byte would
+                    // be a later hit.
                     while places != 0 {
                         let place = at + 32 * part + places.trailing_zeros() as usize;
                         if text[place + first] == 0 {
@@ -139,7 +140,7 @@ mod tests {
             (dice >> 33) as usize % limit
         };
         for case in 0..4000 {
-            // The text has few different bytes, so that parts of needles, and pairs outside of needles, are
+            // The text has few different bytes, so that parts of needles, and pairs outside of needles, occur
             // everywhere.
             let letters = [&b"ab"[..], b"abcdefgz", b"aaaaaaaaaaaaaaab"][case % 3];
             let len = [2, 3, 9, 40, 300][below(5)];

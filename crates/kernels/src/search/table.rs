@@ -27,54 +27,55 @@ use serde::{Deserialize, Serialize};
 use super::{BlockMatches, FoundLine, PatternOptions, Search, SearchOutput};
 use crate::{Error, Result, WalkedFile};
 
-/// The target size of a batch; small budgets use less.
+/// The target size of a batch in bytes; small budgets use less.
 const BATCH_BYTES: u64 = 1 << 20;
 const BATCH_BYTES_MIN: u64 = 64 << 10;
 /// The time after which gathered rows are passed on, even if they are few.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Says which rows a search returns.
+/// The columns of the rows that a search returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SearchColumns {
-    /// Returns a row for each line.
+    /// A row for each matching line.
     #[default]
     Lines,
-    /// Returns a row for each line, with the places of the matches.
+    /// A row for each matching line, with the positions of the matches.
     LinesWithSpans,
-    /// Returns the number of matching lines for each file.
+    /// A row for each file, with the number of matching lines.
     LineCounts,
-    /// Returns the number of matches for each file.
+    /// A row for each file, with the number of matches.
     MatchCounts,
 }
 
-/// Says how results of a search become rows.
+/// The options for turning results of a search into rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SearchTableOptions {
-    /// Says which rows to return.
+    /// The columns of the rows.
     pub columns: SearchColumns,
-    /// Limits the lines of a file that count.
+    /// The largest number of matching lines of a file that are returned or counted.
     pub max_count: u64,
-    /// Returns rows for files without a match too, if matches or lines are counted.
+    /// Also returns rows for files without a match, if matches or lines are counted.
     pub include_zero: bool,
-    /// Returns lines as raw bytes, and places in bytes. Otherwise lines are text, with U+FFFD for bytes that are not
-    /// UTF-8, and places are counted in characters.
+    /// Returns lines as raw bytes, and positions in bytes. Otherwise lines are text with U+FFFD for bytes that are not
+    /// UTF-8, and positions are in characters.
     pub as_bytes: bool,
-    /// Searches binary files as text. Otherwise a file ends before the line with the first NUL byte; a file with an
-    /// early NUL byte has no rows, nor has any binary file in which lines are counted unless the user named the file.
+    /// Searches binary files as text. Otherwise the search of a file ends before the line with the first NUL byte. A
+    /// file with an early NUL byte has no rows. If lines are counted, a binary file has no rows, unless the user named
+    /// the file.
     pub text: bool,
 }
 
 impl Default for SearchTableOptions {
-    /// Returns all lines, as text, of files that are text.
+    /// Returns options for all matching lines, as text, of files that are text.
     fn default() -> Self {
         let columns = SearchColumns::default();
         SearchTableOptions { columns, max_count: u64::MAX, include_zero: false, as_bytes: false, text: false }
     }
 }
 
-/// Searches files and returns rows.
+/// A search of files whose results are rows.
 #[derive(Debug)]
 pub struct SearchTable {
     kernel: Search,
@@ -86,24 +87,24 @@ pub struct SearchTable {
 /// An item of a search's result.
 #[derive(Debug)]
 pub enum SearchItem {
-    /// Holds at least one row.
+    /// One or more rows.
     Rows(RecordBatch),
-    /// A file could not be read, or not to the end.
+    /// A file could not be read, or not completely.
     Failed(Error),
 }
 
-/// Counts the files searched and the lines found.
+/// The numbers of files searched and of lines found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SearchSummary {
-    /// Counts files that were searched.
+    /// The number of files that were searched.
     pub files: u64,
-    /// Counts files with a match.
+    /// The number of files with a match.
     pub files_matched: u64,
-    /// Counts lines that matched.
+    /// The number of lines that matched.
     pub lines: u64,
-    /// Counts files whose search ended because they turned out to be binary.
+    /// The number of files whose search ended because they turned out to be binary.
     pub binary: u64,
-    /// Counts files that could not be read.
+    /// The number of files that could not be read.
     pub failed: u64,
 }
 
@@ -137,19 +138,19 @@ impl SearchTable {
         &self.kernel
     }
 
-    /// Returns the columns.
+    /// Returns the columns of the rows as a schema.
     pub fn schema(&self) -> &SchemaRef {
         &self.schema
     }
 
-    /// Searches `files`, and passes rows to `each` in the order of files; rows name the file by the candidate's path.
+    /// Searches `files`, and passes rows to `each` in the order of files; the rows name a file by its path in `files`.
     ///
-    /// Memory: that of [`Search::run`], and four batches of a sixty-fourth of the budget (64 KiB to 1 MiB), one of which
-    /// `each` may keep until the next call; a longer line takes more.
+    /// Memory: that of [`Search::run`], and four batches of a sixty-fourth of the budget each (64 KiB to 1 MiB). `each`
+    /// may keep one batch until the next call. A line longer than a batch takes more.
     ///
     /// # Errors
-    /// Returns the errors of `each`; [`Error::Store`] if the job was stopped or has too little memory. A file that
-    /// cannot be read is an item.
+    /// The errors of `each`; [`Error::Store`] if the job was stopped or has too little memory. A file that cannot be
+    /// read is passed to `each` as an item.
     pub fn run(
         &self,
         job: &Context,
@@ -186,7 +187,7 @@ fn span_fields() -> Fields {
     Fields::from(["start", "end"].map(|name| Field::new(name, DataType::UInt32, false)).to_vec())
 }
 
-/// Turns the results of a search into rows, and hands over batches of them.
+/// Turns the results of a search into rows, and passes on batches of them.
 pub struct SearchRows<'a, E> {
     table: &'a SearchTable,
     each: E,
@@ -202,25 +203,25 @@ pub struct SearchRows<'a, E> {
     offsets: Vec<u64>,
     texts: StringBuilder,
     raw: BinaryBuilder,
-    /// Holds the end of each row's spans, starting with 0.
+    /// The end of each row's spans, after a leading 0.
     span_ends: Vec<i32>,
     spans: (Vec<u32>, Vec<u32>),
 }
 
-/// Sums over the current source.
+/// The sums for the current source.
 #[derive(Default)]
 struct SourceCounts {
     lines: u64,
     matches: u64,
-    /// Says that the search of the source ended early, so that the count is not known.
+    /// Tells whether the search of the source ended early, so that the count is not known.
     is_left: bool,
 }
 
 impl<'a, E: FnMut(SearchItem) -> Result<Next>> SearchRows<'a, E> {
-    /// Prepares rows of `table`, which go to `each`. Memory: see [`SearchTable::run`].
+    /// Prepares for rows of `table`, which are passed to `each`. Memory: see [`SearchTable::run`].
     ///
     /// # Errors
-    /// The budget has no room for four batches.
+    /// An error if the budget has no memory for four batches.
     pub fn new(table: &'a SearchTable, job: &Context, each: E) -> Result<SearchRows<'a, E>> {
         let batch_bytes = (job.budget().memory_bytes() / 64).clamp(BATCH_BYTES_MIN, BATCH_BYTES);
         let memory = job.budget().reserve(4 * batch_bytes, "rows of results")?;
@@ -257,7 +258,7 @@ impl<'a, E: FnMut(SearchItem) -> Result<Next>> SearchRows<'a, E> {
         Ok(if self.is_stopped { Next::Stop } else { next })
     }
 
-    /// Hands over the last rows, and returns the counts.
+    /// Passes on the last rows, and returns the summary.
     ///
     /// # Errors
     /// The errors of `each`.
@@ -301,7 +302,7 @@ impl<'a, E: FnMut(SearchItem) -> Result<Next>> SearchRows<'a, E> {
             self.source.lines = max_count;
             return Ok(Next::SkipSource);
         }
-        // Bytes after a NUL byte are no lines.
+        // After a NUL byte, the search of a file for lines ends.
         if found.nul.is_some() && !self.is_counting() {
             self.summary.binary += 1;
             return Ok(Next::SkipSource);
@@ -399,7 +400,7 @@ impl<'a, E: FnMut(SearchItem) -> Result<Next>> SearchRows<'a, E> {
         Ok(())
     }
 
-    /// Hands over gathered rows.
+    /// Passes on the gathered rows.
     fn flush(&mut self) -> Result<()> {
         if self.begun.take().is_none() {
             return Ok(());
@@ -433,11 +434,11 @@ impl<'a, E: FnMut(SearchItem) -> Result<Next>> SearchRows<'a, E> {
     }
 }
 
-/// Converts places in bytes to places in characters of the decoded text.
+/// Converts positions in bytes to positions in characters of the decoded text.
 fn characters(text: &[u8], spans: &[(u32, u32)]) -> impl Iterator<Item = (u32, u32)> {
     let (mut bytes, mut passed) = (0, 0);
     let mut place = move |to: u32| {
-        // A node may have sent the line with its end.
+        // A node may have sent the line with its line end.
         let to = (to as usize).min(text.len());
         let piece = &text[bytes..to];
         bytes = to;

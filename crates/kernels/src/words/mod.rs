@@ -1,20 +1,20 @@
-//! This module counts words, however many different ones there are.
+//! This module counts words, however many distinct words there are.
 //!
 //! ```text
 //!   block ─► words (split) ─► front: short, frequent words, in a core's cache
 //!                               └─► table: all words of the worker ── full, or at the end ──► sort of rows ─► word, count
 //! ```
 //!
-//! A few words make up most of a text: the front counts them without leaving the cache, and a word that another word
-//! evicts from the front goes to the table. A full table is spilled into a sort of rows (`inshore_sortreduce::rows`),
-//! where the counts of equal words are added; runs go to flash if they do not fit. So the result is exact in any
-//! budget.
+//! A few words make up most of a text. The front counts these words without leaving the cache, and a word that another
+//! word evicts from the front goes to the table. A full table is spilled into a sort of rows
+//! (`inshore_sortreduce::rows`), which adds the counts of equal words and writes runs to flash if they do not fit in
+//! memory. The result is therefore exact with any budget.
 //!
 //! # Cost
 //!
-//! Sketch: 2 ns to find a word's ends (64 bytes at a time), 4 ns in the front, and 60 ns in the table for the tenth
-//! of the words that get there: 12 ns for each. Measured: 42 ns of a core for each of 716 million words of English
-//! with 9 million different ones, 140 MB/s for each core.
+//! The estimated cost is 2 ns to find a word's start and end (64 bytes at a time), 4 ns in the front, and 60 ns in the
+//! table for the tenth of the words that get there: 12 ns for each word. The measured cost is 42 ns of a core for each
+//! of 716 million words of English with 9 million distinct words, or 140 MB/s for each core.
 //!
 //! Paper: word count near the data, 2014 thesis 5.2.
 
@@ -38,15 +38,15 @@ use self::table::{FRONT_BYTES, Table};
 pub use self::{tally::Tally, work::CountsWords};
 use crate::{Error, Result};
 
-/// Says which words count and are returned.
+/// The options for which words are counted and returned.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct WordOptions {
-    /// Splits at white space (space, tab, line feed, vertical tab, form feed, carriage return). Otherwise words are
-    /// those of Unicode (UAX #29) that have a letter or digit.
+    /// Splits at white space (space, tab, line feed, vertical tab, form feed, carriage return). Otherwise words are the
+    /// words of Unicode (UAX #29) that contain a letter or digit.
     pub split: bool,
     /// Counts words that differ only in case as one word, in lower case.
     pub ignore_case: bool,
-    /// Drops words that occur less often.
+    /// The smallest count of a word that is returned.
     pub min_count: u64,
     /// The number of most frequent words in the summary.
     pub top: usize,
@@ -55,41 +55,42 @@ pub struct WordOptions {
 }
 
 impl Default for WordOptions {
-    /// Returns options for words of Unicode that are case-sensitive and return all words.
+    /// Returns options for Unicode words that are case-sensitive, with which all words are returned.
     fn default() -> Self {
         WordOptions { split: false, ignore_case: false, min_count: 1, top: 0, table_bytes: None }
     }
 }
 
-/// Sums up a count of words.
+/// The summary of a count of words.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct WordSummary {
-    /// Counts bytes of text.
+    /// The number of bytes of text.
     pub bytes: u64,
-    /// Counts words.
+    /// The number of words.
     pub words: u64,
-    /// Counts different words.
+    /// The number of distinct words.
     pub distinct: u64,
-    /// Counts words that were frequent enough to be returned.
+    /// The number of distinct words that were frequent enough to be returned.
     pub written: u64,
-    /// Lists the most frequent words and their counts; equally frequent words come in the order of their bytes.
+    /// The most frequent words and their counts, the most frequent first; equally frequent words are in the order of
+    /// their bytes.
     pub top: Vec<(String, u64)>,
-    /// Counts how often a worker's table was full.
+    /// The number of times that a worker's table was full.
     pub spills: u64,
-    /// Counts runs written to the store's scratch.
+    /// The number of runs written to the store's scratch space.
     pub runs: u64,
-    /// Counts bytes of these runs.
+    /// The number of bytes in these runs.
     pub bytes_spilled: u64,
 }
 
-/// Describes the rows of the sort: about this many bytes for a frame, a word and a count.
+/// The shape of the sort's rows. A row has about 24 bytes: a frame, a word and a count.
 const SHAPE: FramedRows = FramedRows { row_bytes_hint: 24 };
-/// The number of bytes of rows per batch into and out of the sort.
+/// The number of bytes of rows that are passed to the sort, or read from it, at once.
 const BATCH_BYTES: usize = 1 << 20;
 /// The size of the smallest table.
 const TABLE_BYTES_MIN: u64 = 1 << 20;
 
-/// Adds counts of equal words.
+/// The operation that adds the counts of equal words.
 #[derive(Clone)]
 struct AddCounts;
 
@@ -107,16 +108,16 @@ fn count_of(row: &[u8]) -> u64 {
     u64::from_le_bytes(row[row.len() - 8..].try_into().expect("8 bytes"))
 }
 
-/// Returns the bytes that must be free in a budget for this many threads to count words.
+/// Returns the number of bytes that must be free in a budget so that this many threads can count words.
 pub fn smallest_word_memory_bytes(threads: usize) -> u64 {
     let tables = (TABLE_BYTES_MIN + FRONT_BYTES) * threads as u64;
     tables + smallest_row_memory_bytes(threads) + smallest_memory_bytes(threads)
 }
 
-/// Returns the job with the number of threads that its memory allows for counting words.
+/// Returns the job with as many threads as its memory allows for counting words.
 ///
 /// # Errors
-/// [`inshore_store::Error::BudgetTooSmall`] if even one thread has no room.
+/// [`inshore_store::Error::BudgetTooSmall`] if there is not enough memory for one thread.
 fn with_room(job: &Job) -> Result<Job> {
     let budget = job.budget();
     budget.need(smallest_word_memory_bytes(1), || "counting words".to_string())?;
@@ -136,12 +137,12 @@ pub fn word_schema() -> SchemaRef {
     Arc::new(Schema::new(fields))
 }
 
-/// Counts the words of all sources and passes words and counts to `each`, in the order of the words' bytes. Bytes of
-/// a word that are not UTF-8 become U+FFFD (split at white space), or end the word (words of Unicode).
+/// Counts the words of all sources and passes words and counts to `each`, in the order of the words' bytes. Bytes that
+/// are not UTF-8 become U+FFFD within words that are split at white space, and end words of Unicode.
 ///
-/// Memory: two fifths of the budget for tables, two fifths for the sort, the rest for reading and for the consumer.
-/// If the budget has no room for all threads, fewer threads count. For each full table, each different word is
-/// written to the store's scratch with a frame and a count, and read once.
+/// Memory: two fifths of the budget are for tables, two fifths for the sort, and the rest for reading and for the
+/// consumer. If the budget has no memory for all threads, fewer threads count. Whenever a table is full, each of its
+/// words is written to the store's scratch space with a frame and a count, and later read once.
 ///
 /// # Errors
 /// [`Error::Read`] for a source that cannot be read; [`Error::Store`]; the errors of `each`.
@@ -193,16 +194,16 @@ pub fn count_words(
     Ok(summary)
 }
 
-/// Counts words. This is a kernel, whose counts stay with the workers.
+/// The kernel that counts words. The counts stay with the workers.
 struct Words {
     options: WordOptions,
-    /// Holds a table for each worker. The tables are made before reading starts, since the reader takes a share of
-    /// the free budget.
+    /// A table for each worker. The tables are made before reading starts, since the reader takes a share of the free
+    /// budget.
     tables: Mutex<Vec<Table>>,
     sort: Mutex<Spill>,
 }
 
-/// Holds the sort once it is needed, and until then the sort's memory.
+/// The sort; until it is needed, only the memory reserved for it.
 struct Spill {
     job: Job,
     memory: Option<Reservation>,
@@ -210,10 +211,10 @@ struct Spill {
     rows: Vec<u8>,
 }
 
-/// Holds the state of a worker.
+/// The state of a worker.
 struct Worker {
     table: Table,
-    /// Holds the block in lower case.
+    /// The current block in lower case.
     lower: String,
     words: u64,
     bytes: u64,
@@ -306,7 +307,7 @@ impl Kernel for Words {
                 lower.as_bytes()
             }
             Ok(text) => text.as_bytes(),
-            // Invalid text is rare enough to be copied for each block.
+            // Text that is not valid UTF-8 is rare enough that each such block may be copied.
             Err(_) => {
                 lower = String::from_utf8_lossy(block.bytes).into_owned();
                 if self.options.ignore_case {

@@ -1,20 +1,21 @@
-//! This module finds the beginnings and ends of words.
+//! This module finds the starts and ends of words.
 //!
-//! 64 bytes at a time become a bit mask of bytes that belong to words; where adjacent bits differ, a word begins or
-//! ends. Text that is not ASCII goes to the `unicode-segmentation` crate, together with text that an adjacent mark
-//! may join to it.
+//! A step turns 64 bytes into a bit mask of the bytes that belong to words; where adjacent bits differ, a word begins
+//! or ends. The `unicode-segmentation` crate splits text that is not ASCII, together with neighbouring text that a mark
+//! (a joining character) may attach to it.
 
 use unicode_segmentation::UnicodeSegmentation;
 
-/// Calls `each` with the ends of the pieces between white space.
+/// Calls `each` with the start and the end of each piece between white space.
 pub(super) fn at_white_space(text: &[u8], each: impl FnMut(usize, usize)) {
     runs(text, in_no_space, each);
 }
 
-/// Calls `each` with the ends of the words of UAX #29 that have a letter or digit. The text must be UTF-8. A
-/// combining mark that is a letter, but follows no letter, is a word without the preceding space or sign.
+/// Calls `each` with the start and the end of each word of UAX #29 that contains a letter or digit. The text must be
+/// UTF-8. A combining mark that is a letter, but follows no letter, is a word without the preceding space or sign.
 pub(super) fn words(text: &[u8], mut each: impl FnMut(usize, usize)) {
-    // A group holds runs that marks may join, from the first run to the last.
+    // A group has the runs that marks may join, from the first run to the last. A run consists of consecutive bytes
+    // that belong to words.
     let mut last: Option<Group> = None;
     let is_ascii = text.is_ascii();
     runs(text, in_word, |start, end| {
@@ -36,11 +37,11 @@ pub(super) fn words(text: &[u8], mut each: impl FnMut(usize, usize)) {
     }
 }
 
-/// A group of runs with one character between each and the next.
+/// A group of runs in which one character separates each run from the next.
 struct Group {
     start: usize,
     end: usize,
-    /// Says whether the group is ASCII and a single word.
+    /// Tells whether the group is ASCII and a single word.
     plain: bool,
 }
 
@@ -63,7 +64,7 @@ impl Group {
             }
             return;
         }
-        // The piece includes the next mark: after a Hebrew letter the mark belongs to the word (WB7a).
+        // The text includes the next mark, since after a Hebrew letter the mark belongs to the word (WB7a).
         let with_mark = self.end + usize::from(text.get(self.end).is_some_and(|&byte| is_mark(byte)));
         let piece = std::str::from_utf8(&text[self.start..with_mark]);
         let piece = piece.expect("a piece of UTF-8 between ASCII characters");
@@ -96,19 +97,19 @@ fn runs(text: &[u8], in_word: impl Fn(&[u8; 64]) -> u64, mut each: impl FnMut(us
     for (number, chunk) in whole.iter().enumerate() {
         step(number * 64, in_word(chunk));
     }
-    // A space ends any word, also the last word.
+    // The chunk is filled with spaces, since a space ends any word, including the last one.
     let mut last = [b' '; 64];
     last[..rest.len()].copy_from_slice(rest);
     step(whole.len() * 64, in_word(&last));
 }
 
-/// Returns a bit for each byte that is no white space.
+/// Returns a bit mask of the bytes that are not white space.
 #[inline(always)]
 fn in_no_space(chunk: &[u8; 64]) -> u64 {
     mask(chunk, |byte| !(byte == b' ' || byte.wrapping_sub(9) <= 4))
 }
 
-/// Returns a bit for each letter, digit and underscore of ASCII, and for each byte that is not ASCII.
+/// Returns a bit mask of the bytes that are ASCII letters, digits or underscores, or not ASCII.
 #[inline(always)]
 fn in_word(chunk: &[u8; 64]) -> u64 {
     mask(chunk, |byte| {
@@ -116,8 +117,8 @@ fn in_word(chunk: &[u8; 64]) -> u64 {
     })
 }
 
-/// Returns a bit for each byte. The two steps, a flag for each byte and then its bit, let the compiler use vector
-/// compares.
+/// Returns a bit for each byte for which `is_set` is true. There are two steps, a flag for each byte and then its bit,
+/// so that the compiler can use vector comparisons.
 #[inline(always)]
 fn mask(chunk: &[u8; 64], is_set: impl Fn(u8) -> bool) -> u64 {
     let flags: [u8; 64] = std::array::from_fn(|i| u8::from(is_set(chunk[i])));
@@ -131,12 +132,13 @@ fn mask(chunk: &[u8; 64], is_set: impl Fn(u8) -> bool) -> u64 {
     bits
 }
 
-/// Tells whether a character of ASCII may join its neighbours, or belong to the previous character.
+/// Tells whether an ASCII character may join its neighbours to one word, or belong to the previous character.
 fn is_mark(byte: u8) -> bool {
     matches!(byte, b'.' | b'\'' | b':' | b',' | b';' | b'"')
 }
 
-/// Tells whether the mark at `place`, between two characters of words, joins them (WB6, WB7, WB11, WB12).
+/// Tells whether the mark at offset `place`, which stands between two characters of words, joins them (WB6, WB7, WB11,
+/// WB12).
 fn joins(text: &[u8], place: usize) -> bool {
     let (before, mark, after) = (text[place - 1], text[place], text[place + 1]);
     let between = |is: fn(&u8) -> bool| is(&before) && is(&after);
@@ -164,8 +166,8 @@ mod tests {
         found(text, |text, each| words(text, each))
     }
 
-    /// Returns the words that Unicode defines, without leading ASCII spaces and punctuation: a combining mark joins the
-    /// space before it, and both are one word if the mark is a letter.
+    /// Returns the words that Unicode defines, without leading ASCII spaces and punctuation. Unicode joins a combining
+    /// mark to the space before it, and if the mark is a letter, both together count as a word.
     fn naive(text: &str) -> Vec<String> {
         let is_aside = |letter: char| letter.is_ascii() && !letter.is_ascii_alphanumeric() && letter != '_';
         text.unicode_words().map(|word| word.trim_start_matches(is_aside).to_string()).collect()

@@ -6,18 +6,18 @@
 //!   arena   [ hash u64 | count u64 | length u32 | word | up to 8 ] ...   entries in the order of their first occurrence
 //! ```
 //!
-//! A new word in the front replaces the second of the two words at its place, the rarer one. Evicted words are
-//! inserted in batches: the slots and entries of a batch are looked up before its first word is inserted, so that
-//! cache misses overlap.
+//! A pair of the front holds two words, the more frequent one first. A new word replaces the second word of its pair.
+//! Evicted words are inserted into the table in batches: the slots and entries of a batch are looked up before its
+//! first word is inserted, so that cache misses overlap.
 
 use std::hint::black_box;
 
 use inshore_store::{Budget, Buffer, Result, taken_bytes};
 
-/// The number of pairs in the front, of 64 bytes each: 2 MiB, which lie on one huge page and mostly in a core's
-/// cache.
+/// The number of pairs in the front. A pair has 64 bytes, so the front has 2 MiB, which lie on one huge page and are
+/// mostly in a core's cache.
 const PAIRS: usize = 32 << 10;
-/// The number of words that wait between the front and the table.
+/// The number of evicted words that wait to be inserted into the table.
 const WAITING: usize = 32;
 /// The size of the front in bytes.
 pub(super) const FRONT_BYTES: u64 = (PAIRS * size_of::<Pair>()) as u64;
@@ -26,15 +26,15 @@ const SLOTS_MIN: usize = 1 << 12;
 
 #[derive(Clone, Copy, Default)]
 struct ShortWord {
-    /// Holds the bytes of the word, and the length in the highest byte.
+    /// The bytes of the word, with its length in the highest byte.
     word: u128,
     count: u64,
 }
 
-/// Holds two words: the two halves of each, the count, and an unused number.
+/// Two words of the front. Each word is stored as the two halves of its `u128`, its count, and an unused number.
 type Pair = [u64; 8];
 
-/// Holds words and their counts.
+/// Words and their counts.
 pub(super) struct Table {
     front: Buffer,
     waiting: Vec<ShortWord>,
@@ -47,12 +47,12 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Makes a table in `bytes` bytes of the budget.
+    /// Makes a table that takes `bytes` bytes of the budget.
     pub fn new(budget: &Budget, bytes: usize) -> Result<Table> {
-        // A word of 8 bytes with a header of 28 takes 36 bytes of the arena and 8 / 0.6 of slots.
+        // A word of 8 bytes with a header of 28 bytes takes 36 bytes of the arena and 8 / 0.6 bytes of slots.
         let rest = bytes.saturating_sub(FRONT_BYTES as usize).max(1 << 18);
         let slots_max = ((rest / 4 / 8).next_power_of_two() / 2).max(SLOTS_MIN);
-        // While the slots are doubled, the old slots exist too.
+        // While the slots are doubled, the old slots also exist.
         let slots_bytes = taken_bytes(slots_max * 8) * 3 / 2;
         let arena_bytes = rest.saturating_sub(slots_bytes).max(1 << 16) / 4096 * 4096;
         Ok(Table {
@@ -67,7 +67,7 @@ impl Table {
         })
     }
 
-    /// Adds 1 to the count of the word from `start` to `end` of `text`; returns `false` if there is no room for the
+    /// Adds 1 to the count of the word from `start` to `end` of `text`. Returns `false` if there is no room for the
     /// word.
     #[inline]
     pub fn add(&mut self, text: &[u8], start: usize, end: usize) -> bool {
@@ -86,7 +86,7 @@ impl Table {
         }
         if (*second_low, *second_high) == (low, high) {
             *second_count += 1;
-            // The more frequent word stands first.
+            // The more frequent word of a pair comes first.
             if *second_count > *first_count {
                 std::mem::swap(first_low, second_low);
                 std::mem::swap(first_high, second_high);
@@ -102,7 +102,8 @@ impl Table {
         before.count == 0 || self.wait(before, place)
     }
 
-    /// Queues an evicted word; if the queue is full, puts the word back.
+    /// Queues an evicted word. If the queue is full and cannot be emptied, puts the word back into the front and
+    /// returns `false`.
     fn wait(&mut self, short: ShortWord, place: usize) -> bool {
         if self.waiting.len() == WAITING && !self.insert_waiting() {
             let pair = &mut self.front.typed_mut::<Pair>()[place];
@@ -113,7 +114,7 @@ impl Table {
         true
     }
 
-    /// Inserts the waiting words into the table; returns `false` if there is no room for all.
+    /// Inserts the waiting words into the table; returns `false` if there is not enough room.
     #[inline(never)]
     fn insert_waiting(&mut self) -> bool {
         let mask = self.slots.len() / 8 - 1;
@@ -123,7 +124,7 @@ impl Table {
             let hash = hash_short(short.word);
             *found = (hash, slots[hash as usize & mask] as u32 as usize * 8);
         }
-        // This loads all entries into the cache together.
+        // The sum reads all entries, so that they are loaded into the cache at the same time.
         black_box(found.iter().fold(0, |sum, &(_, place)| sum ^ self.arena[place]));
         while let Some(&short) = self.waiting.last() {
             let bytes = short.word.to_le_bytes();
@@ -136,7 +137,7 @@ impl Table {
         true
     }
 
-    /// Adds to the count of a word in the table.
+    /// Adds `count` to the count of a word in the table.
     fn insert(&mut self, word: &[u8], hash: u64, count: u64) -> bool {
         let tag = (hash >> 32) << 32;
         let slots: &mut [u64] = self.slots.typed_mut();
@@ -177,7 +178,7 @@ impl Table {
         true
     }
 
-    /// Doubles the slots if the budget has room; otherwise the table is full earlier.
+    /// Doubles the number of slots if the budget has room; otherwise the table is full earlier.
     fn grow(&mut self) {
         let count = self.slots.len() / 8;
         let Ok(mut larger) = Buffer::zeroed(&self.budget, count * 16, "a table of words") else {
@@ -208,10 +209,10 @@ impl Table {
         }
     }
 
-    /// Passes all words and counts to `each`, some words several times, and clears the table.
+    /// Passes all words and counts to `each`, and clears the table. A word may be passed several times.
     ///
     /// # Errors
-    /// Returns the errors of `each`.
+    /// The errors of `each`.
     pub fn empty<E>(
         &mut self,
         mut each: impl FnMut(&[u8], u64) -> std::result::Result<(), E>,
@@ -259,7 +260,8 @@ fn pack(text: &[u8], start: usize, end: usize) -> u128 {
 const A: u64 = 0x9e37_79b9_7f4a_7c15;
 const B: u64 = 0xc2b2_ae3d_27d4_eb4f;
 
-/// Combines both halves of a product: each bit of the word reaches each bit of the hash.
+/// Multiplies `a` and `b` and combines both halves of the product, so that each bit of the word affects each bit of the
+/// hash.
 #[inline]
 fn fold(a: u64, b: u64) -> u64 {
     let product = a as u128 * b as u128;

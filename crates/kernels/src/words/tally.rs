@@ -6,14 +6,14 @@ use arrow_array::{ArrayRef, RecordBatch, UInt64Array, builder::StringBuilder};
 
 use super::{WordOptions, WordSummary, word_schema};
 
-/// Gathers words that come in order into batches, and keeps the most frequent words.
+/// Gathers words, which are added in ascending order, into batches, and keeps the most frequent words.
 #[derive(Debug)]
 pub struct Tally {
     options: WordOptions,
     best: BinaryHeap<(Reverse<u64>, String)>,
     words: StringBuilder,
     counts: Vec<u64>,
-    /// Counts the bytes of gathered words.
+    /// The number of bytes of gathered words and counts.
     bytes: usize,
     distinct: u64,
     written: u64,
@@ -33,7 +33,7 @@ impl Tally {
         }
     }
 
-    /// Adds a word that follows all added words, with its total count.
+    /// Adds a word with its total count. The word must follow all words added before.
     pub fn add(&mut self, word: &str, count: u64) {
         self.distinct += 1;
         if count < self.options.min_count {
@@ -52,17 +52,17 @@ impl Tally {
         }
     }
 
-    /// Returns the number of gathered words.
+    /// Returns the number of words gathered since the last batch.
     pub fn len(&self) -> usize {
         self.counts.len()
     }
 
-    /// Returns true if no words are gathered.
+    /// Returns true if no words were gathered since the last batch.
     pub fn is_empty(&self) -> bool {
         self.counts.is_empty()
     }
 
-    /// Returns the bytes of gathered words and counts.
+    /// Returns the number of bytes of gathered words and counts.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -76,7 +76,7 @@ impl Tally {
         RecordBatch::try_new(word_schema(), columns).expect("columns of one length")
     }
 
-    /// Adds the totals to the summary.
+    /// Writes the totals and the most frequent words to the summary.
     pub fn tell(self, summary: &mut WordSummary) {
         (summary.distinct, summary.written) = (self.distinct, self.written);
         let best = self.best.into_sorted_vec();

@@ -14,7 +14,7 @@ fn text(words: usize, distinct: u64, mut seed: u64) -> String {
     let mut text = String::new();
     for number in 0..words {
         seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        // The distribution is squared, so that some words are frequent.
+        // The distribution is skewed, so that some words are frequent.
         let random = (seed >> 33) % distinct;
         let word = random * ((seed >> 20) % distinct) / distinct;
         text.push_str(&match word % 11 {
@@ -60,7 +60,7 @@ fn counts_equal_a_naive_count_in_memory_and_through_flash() {
                 (512 << 20, 1, None),
                 (512 << 20, 3, None),
                 (smallest, 2, None),
-                // The budget has room for one thread.
+                // The budget has enough memory for one thread only.
                 (8 << 20, 16, None),
                 (64 << 20, 2, Some(200_000)),
             ] {

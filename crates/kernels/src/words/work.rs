@@ -1,4 +1,4 @@
-//! Words counted on a node, as a task.
+//! Counts words as a task on a node.
 
 use inshore_kernel::{Error as ReadError, Failure, Reply, Source, Task, TaskHandler};
 use inshore_store::Job;
@@ -9,7 +9,7 @@ use crate::{Error, texts::source_of_task};
 
 const KIND: &str = "count-words";
 
-/// The work of counting words, for a node.
+/// The task of counting words on a node.
 #[derive(Debug)]
 pub struct CountsWords;
 
@@ -25,7 +25,7 @@ impl TaskHandler for CountsWords {
 }
 
 impl CountsWords {
-    /// Counts the words of sources and answers with all of them.
+    /// Counts the words of sources, and replies with all words and counts.
     ///
     /// # Errors
     /// The errors of [`count_words`] and of `reply`.
