@@ -1,6 +1,6 @@
-//! Runs the kernels of `sdk/rust/kernels` as native code, with the same runner as their WebAssembly, as the baseline of
-//! `bench/kernels.py`. `native_kernels scan|search|words THREADS BLOCK_BYTES ARGUMENT FILE...` writes the result to
-//! standard output, and the run time in seconds to standard error.
+//! Runs the kernels of `sdk/rust/kernels` as native code, with the same runner that runs their WebAssembly. The results
+//! are the baseline of `bench/kernels.py`. `native_kernels scan|search|words THREADS BLOCK_BYTES ARGUMENT FILE...`
+//! writes the result to standard output, and the run time in seconds to standard error.
 
 use std::{
     cell::RefCell,
@@ -48,10 +48,10 @@ extern "C" fn inshore_memmem(hay: *const u8, hay_len: usize, needle: *const u8, 
     memmem::find(hay, needle).map_or(-1, |at| at as i64)
 }
 
-/// The constructor of a worker, from the kernel's argument.
+/// A function that creates a worker from the kernel's argument.
 type WorkerConstructor = fn(&[u8]) -> Result<Box<dyn Worker>, i32>;
 
-/// A kernel of the SDK as a kernel of this crate.
+/// A kernel of the SDK, wrapped as a kernel of this crate.
 struct Native {
     argument: Vec<u8>,
     block_bytes: usize,
@@ -66,7 +66,7 @@ trait Worker: Send {
     fn finish(&mut self);
 }
 
-/// A kernel with a state.
+/// A kernel whose workers keep a state.
 struct StatefulKernel<K>(K);
 /// A kernel whose results are written in order.
 struct OrderedKernel<K>(K);

@@ -1,9 +1,10 @@
-//! Chooses the number of blocks that a kernel which reads blocks itself gets at once: enough to make the cost of each
-//! call small, and few enough that no other worker waits long for the last blocks.
+//! Chooses the batch size for a kernel that reads blocks itself: the number of blocks that the kernel gets at once. A
+//! batch has enough blocks to make the cost of each call small, and few enough that no other worker waits long for the
+//! last blocks.
 
 use std::time::Duration;
 
-/// The largest batch: half of the parts that may wait for their turn.
+/// The largest batch: half of the parts that may wait for delivery.
 const BLOCKS_MAX: u64 = 32;
 /// The target time of a batch. One call costs some 20 us. On a busy machine, the scheduler now and then suspends a
 /// worker for about this long.
@@ -47,7 +48,7 @@ mod tests {
             batch.took(batch.blocks(), TIME / 2);
         }
         assert_eq!(batch.blocks(), BLOCKS_MAX);
-        // A short batch at the end of a file does not change the size.
+        // A short batch at the end of a file does not change the batch size.
         let mut short = Batch::default();
         short.took(1, TIME / 2);
         assert_eq!(short.blocks(), Batch::default().blocks());

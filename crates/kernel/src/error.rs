@@ -12,10 +12,10 @@ pub enum Error {
     /// An error of the store, or of a file in the file system.
     #[error(transparent)]
     Store(#[from] inshore_store::Error),
-    /// An error of a stream's producer, such as a decompressor.
+    /// An error of the producer of a stream, such as a decompressor.
     #[error(transparent)]
     Stream(Box<dyn std::error::Error + Send + Sync>),
-    /// A line that exceeds the part of the budget for a single line.
+    /// A line is longer than the part of the budget that a single line may take.
     #[error(
         "{source_name}: the line at byte {offset} exceeds the limit of {} for a line: raise --memory",
         format_bytes(*limit)
@@ -25,7 +25,7 @@ pub enum Error {
         source_name: String,
         /// The offset of the line's start.
         offset: u64,
-        /// The number of bytes that would have been accepted.
+        /// The length in bytes of the longest line that would have been accepted.
         limit: u64,
         /// True if the bytes read so far contain a NUL byte, which text does not.
         has_nul: bool,
@@ -39,8 +39,8 @@ impl From<inshore_store::RuntimeError> for Error {
 }
 
 impl Error {
-    /// Converts an error of reading a stream. A decompressor's error names the source already; `name` is added to a
-    /// system error.
+    /// Converts an error of reading a stream. A decompressor's error already names the source, and a system error gets
+    /// `name` added.
     pub fn from_read(name: &str, error: std::io::Error) -> Error {
         if error.get_ref().is_some() {
             return Error::Stream(error.into_inner().expect("looked at just now"));

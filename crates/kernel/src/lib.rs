@@ -1,12 +1,12 @@
 //! Kernels as tasks: streaming functions over blocks of files and datasets, and the runner for them.
 //!
-//! The main types:
+//! The main types are:
 //!
-//! - [`Kernel`]: a function over a block. A kernel knows neither files nor machines: it receives bytes and returns a
-//!   part.
-//! - [`Source`]: a file, a file of a dataset, or a stream (a pipe, a decompressor).
-//! - [`Block`]: some whole lines of a source, or any consecutive bytes.
-//! - [`run`]: reads the blocks of all sources with all threads of a job and delivers the parts in order.
+//! - A [`Kernel`] is a function over a block. A kernel knows neither files nor machines: it receives bytes and returns
+//!   a part.
+//! - A [`Source`] is a file, a file of a dataset, or a stream (a pipe, a decompressor).
+//! - A [`Block`] is some complete lines of a source, or any consecutive bytes.
+//! - [`run`] reads the blocks of all sources with all threads of a job and delivers the parts in order.
 //!
 //! ```text
 //!   Source, Source, ...          claimed in order       parts, delivered in order
@@ -14,13 +14,13 @@
 //!                        ──► worker: read ─ Kernel ──┴──► consumer (one at a time)
 //! ```
 //!
-//! A file in the page cache is copied in blocks that fit a core's cache. Other files and datasets are read past the
-//! page cache; each worker has its next blocks in flight while processing one block. A block ends at a line end: the
-//! worker with the block in which a line begins reads the rest of the line. Workers are therefore independent,
-//! and a source can be cut anywhere, also between nodes. A stream, which has to be read sequentially, goes to one
-//! worker.
+//! A file in the page cache is copied in blocks that fit in a core's cache. Other files and datasets are read directly
+//! from the drive; each worker has its next blocks in flight while it processes one block. A block ends at a line end:
+//! the worker with the block in which a line begins also reads the rest of the line. Workers are therefore independent,
+//! and a source can be cut anywhere, even between nodes. A stream must be read sequentially, so one worker reads all of
+//! it.
 //!
-//! Papers: kernels in the storage device, 2014 thesis chapter 5; 2016 article section 7.
+//! Papers: kernels in the storage device (2014 thesis, chapter 5; 2016 article, section 7).
 #![warn(missing_docs)]
 
 mod batch;

@@ -1,4 +1,4 @@
-//! Counts the lines before each block of a source, while several workers process blocks.
+//! Provides the number of lines before each block of a source, while several workers process blocks.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,11 +14,11 @@ pub(crate) struct LineCounts {
 
 #[derive(Debug, Default)]
 struct Counts {
-    /// The number of lines before each counted block that may still be asked for.
+    /// The number of lines before each counted block for which a worker may still ask.
     before: BTreeMap<u64, u64>,
-    /// The counts of blocks that follow an uncounted block.
+    /// The line counts of the blocks that follow an uncounted block.
     early: BTreeMap<u64, u64>,
-    /// The uncounted blocks that no worker will ask for.
+    /// The uncounted blocks for which no worker will ask.
     forgotten: BTreeSet<u64>,
     /// True if no further block will be counted.
     is_closed: bool,
@@ -57,7 +57,7 @@ impl LineCounts {
         }
     }
 
-    /// Returns the number of lines before a recorded block. Blocks until all earlier blocks are recorded; after
+    /// Returns the number of lines before a recorded block. The call waits until all earlier blocks are recorded; after
     /// [`Self::close`], the result is arbitrary.
     pub fn before(&self, block: u64) -> u64 {
         let counts = self.state.lock().expect("no panic under this lock");
@@ -65,7 +65,7 @@ impl LineCounts {
         counts.expect("no panic under this lock").before.get(&block).copied().unwrap_or(0)
     }
 
-    /// Ends all waits, since the run ends early.
+    /// Ends the waits of all workers, since the run ends early.
     pub fn close(&self) {
         if let Ok(mut counts) = self.state.lock() {
             counts.is_closed = true;
@@ -73,7 +73,7 @@ impl LineCounts {
         self.changed.notify_all();
     }
 
-    /// Drops the count of a block that no worker will ask for any more.
+    /// Drops the count of a block for which no worker will ask any more.
     pub fn forget(&self, block: u64) {
         let mut counts = self.state.lock().expect("no panic under this lock");
         if counts.before.remove(&block).is_none() {

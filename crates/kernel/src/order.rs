@@ -1,9 +1,9 @@
 //! Assigns blocks to workers, and delivers the parts of the blocks in order.
 //!
-//! Sources are claimed in order, and so are the blocks of a source; any worker takes any block of the first source with
-//! unclaimed blocks. Parts are delivered in the same order, one at a time, by the worker that finds the next part
-//! ready. Workers run ahead of the delivery by a bounded number of parts, so that a slow consumer slows down the
-//! readers.
+//! Workers claim sources in order, and the blocks of a source in order. Any worker may claim the next block of the
+//! first source that has unclaimed blocks. Parts are delivered in the same order, one at a time, by whichever worker
+//! finds the next part ready. The number of parts that wait for delivery is bounded, so that a slow consumer slows down
+//! the readers.
 
 use std::{
     collections::BTreeMap,
@@ -15,42 +15,44 @@ use crate::{SourceOffset, lines::LineCounts, reading::RandomAccessSource};
 /// The consumer's decision after an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Continue with the next event.
+    /// The run continues with the next event.
     Go,
-    /// Skip the rest of this source; the end of the source is still delivered.
+    /// The rest of this source is skipped; the end of the source is still delivered.
     SkipSource,
-    /// Stop the run.
+    /// The run stops.
     Stop,
 }
 
-/// The order of claims and deliveries.
+/// Keeps the order of claims and deliveries.
 pub(crate) struct Order<P> {
     state: Mutex<State<P>>,
     changed: Condvar,
-    /// The limits: parts that may wait for delivery, bytes of these parts, and sources that may be open.
+    /// The limits: the number of parts that may wait for delivery, the bytes of these parts, and the number of open
+    /// sources.
     window: u64,
     window_bytes: u64,
     sources_max: usize,
 }
 
-/// The number of parts per worker that may wait. If a worker's core is taken away for some milliseconds, the other
-/// workers compute this many parts while the next part in order is missing.
+/// The number of parts per worker that may wait for delivery. If the system suspends a worker for some milliseconds,
+/// the other workers can compute this many parts each before they wait for the suspended worker's part.
 const PARTS_PER_WORKER: u64 = 64;
 /// The number of sources per worker that may be open.
 const SOURCES_PER_WORKER: usize = 4;
 
 struct State<P> {
-    /// The source and block whose part is delivered next.
+    /// The source and the block whose part is delivered next.
     turn: (usize, u64),
     parts: BTreeMap<(usize, u64), (P, u64)>,
-    /// The size of the waiting parts in bytes.
+    /// The size in bytes of the parts that wait for delivery.
     bytes: u64,
-    /// The sources that were claimed and have not ended.
+    /// The sources that were claimed and have not ended yet.
     sources: BTreeMap<usize, ClaimedSource>,
     all_claimed: bool,
     delivering: bool,
     stopped: bool,
-    /// The number of workers that wait for a change. Counting them saves a system call when no worker waits.
+    /// The number of workers that wait for a change. If no worker waits, waking them, which is a system call, is left
+    /// out.
     waiting: usize,
 }
 
@@ -58,7 +60,7 @@ struct ClaimedSource {
     name: Arc<str>,
     /// The number of blocks that workers have claimed.
     taken: u64,
-    /// The number of blocks, once known.
+    /// The number of blocks; `None` until it is known.
     total: Option<u64>,
     shape: SourceState,
     skipped: bool,
@@ -77,18 +79,18 @@ pub(crate) struct SharedSource {
     pub lines: LineCounts,
 }
 
-/// The next work of a worker.
+/// The next work for a worker.
 pub(crate) enum Claim {
     Block {
         source: usize,
         number: u64,
         shared: Arc<SharedSource>,
     },
-    /// Open the next source.
+    /// The worker opens the next source.
     Source,
-    /// No work at the moment.
+    /// There is no work at the moment.
     Nothing,
-    /// No work is left.
+    /// There will be no more work.
     End,
 }
 
@@ -184,7 +186,8 @@ impl<P> Order<P> {
     }
 
     /// Claims up to `count` blocks of a source directly after the caller's block, and returns the number of claimed
-    /// blocks: none if another worker has the next block or no further part may wait.
+    /// blocks. The result is 0 if another worker has claimed the next block, or if no further part may wait for
+    /// delivery.
     pub fn claim_behind(&self, source: usize, number: u64, count: u64) -> u64 {
         let mut state = self.lock();
         let room = self.window.saturating_sub(state.parts.len() as u64);
@@ -199,12 +202,12 @@ impl<P> Order<P> {
         more
     }
 
-    /// Returns true if one more part may wait for its turn.
+    /// Returns true if one more part may wait for delivery.
     fn has_room(&self, state: &State<P>) -> bool {
         (state.parts.len() as u64) < self.window && state.bytes < self.window_bytes
     }
 
-    /// Registers a claimed source; called in the order of sources.
+    /// Registers a claimed source. The caller must register sources in order.
     pub fn add_source(&self, source: usize, name: Arc<str>) {
         let claimed =
             ClaimedSource { name, taken: 0, total: None, shape: SourceState::Opening, skipped: false };
@@ -218,7 +221,7 @@ impl<P> Order<P> {
         self.tell(state);
     }
 
-    /// Records that a source has this number of blocks, at least one; the caller takes the first block.
+    /// Records that a source has `blocks` blocks, at least one; the caller processes the first block.
     pub fn divide(&self, source: usize, blocks: u64, shared: Arc<SharedSource>) {
         let mut state = self.lock();
         let claimed = state.sources.get_mut(&source).expect("it has not ended");
@@ -235,7 +238,8 @@ impl<P> Order<P> {
         self.tell(state);
     }
 
-    /// Returns true if another block of a stream is wanted. Blocks until the block's part has room to wait.
+    /// Returns true if another block of a stream is wanted. The call waits until the block's part may wait for
+    /// delivery.
     pub fn next_of_stream(&self, source: usize) -> bool {
         let mut state = self.lock();
         loop {
@@ -255,7 +259,7 @@ impl<P> Order<P> {
         }
     }
 
-    /// Ends a stream, or a source that could not be opened, after this number of blocks.
+    /// Ends a stream, or a source that could not be opened, after `blocks` blocks.
     pub fn end_of_stream(&self, source: usize, blocks: u64) {
         if let Some(claimed) = self.lock().sources.get_mut(&source)
             && !claimed.skipped
@@ -274,8 +278,9 @@ impl<P> Order<P> {
         }
     }
 
-    /// Stores the part of a block, unless its source was skipped. Blocks until the part's turn if the part does not fit
-    /// into the byte limit. The worker with the first missing part never blocks, so the wait ends.
+    /// Stores the part of a block, unless its source was skipped. If the part does not fit into the byte limit, the
+    /// call waits until the part is the next to be delivered. The worker with the next part never waits, so the other
+    /// waits end.
     pub fn push(&self, source: usize, block: u64, part: P, bytes: u64) {
         let waits = |state: &State<P>| {
             let is_early = state.turn != (source, block) && state.sources.contains_key(&source);
@@ -292,7 +297,7 @@ impl<P> Order<P> {
         }
     }
 
-    /// Delivers all parts whose turn has come, unless another worker is delivering.
+    /// Delivers all parts that are next in order, unless another worker is delivering.
     ///
     /// # Errors
     /// Errors of `consume`; nothing is delivered afterwards.
@@ -331,7 +336,7 @@ impl<P> Order<P> {
 }
 
 impl<P> State<P> {
-    /// Ends all waits for a turn or for line counts.
+    /// Ends all waits for deliveries and for line counts.
     fn stop(&mut self) {
         self.stopped = true;
         for claimed in self.sources.values() {
@@ -341,7 +346,7 @@ impl<P> State<P> {
         }
     }
 
-    /// Removes and returns the next delivery, if its part is ready.
+    /// Removes and returns the next delivery, if its part is available.
     fn take_turn(&mut self) -> Option<Delivery<P>> {
         loop {
             if self.stopped {

@@ -26,14 +26,14 @@ pub struct Event<'a, K: Kernel> {
     pub source: usize,
     /// The name of the source.
     pub name: &'a str,
-    /// The position in the source up to which parts were delivered, this part included.
+    /// The position in the source up to which parts were delivered, including this part.
     pub reach: ResumePosition,
-    /// The part of a block, or the error; `None` at the end of the source. After an error only the end of the source
-    /// follows.
+    /// The part of a block, or the error; `None` at the end of the source. After an error, the only further event of
+    /// the source is its end.
     pub part: Option<std::result::Result<K::Part, K::Error>>,
 }
 
-/// A position in a source at the beginning of a line: reading on from there gives exactly the rest.
+/// A position in a source at the beginning of a line. Reading from there gives exactly the rest of the source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResumePosition {
     /// The number of bytes from the start of the source up to the position.
@@ -44,22 +44,23 @@ pub struct ResumePosition {
 
 /// Returns the smallest budget with which `threads` workers can read, in bytes; a kernel may need more.
 pub fn smallest_memory_bytes(threads: usize) -> u64 {
-    // An eighth of the budget is for parts that wait for their turn.
+    // An eighth of the budget is for parts that wait for delivery.
     threads as u64 * Plan::WORKER_BYTES_MIN * 8 / 7 + 8
 }
 
-/// Runs `kernel` over all blocks of `sources` and passes the parts to `consume`, one at a time, in the order of the
-/// sources and of their blocks, for any number of threads. Returns the workers' states, one for each thread of the
+/// Runs `kernel` over all blocks of `sources` and passes the parts to `consume`, one at a time. The order is that of
+/// the sources and of their blocks, for any number of threads. Returns the workers' states, one for each thread of the
 /// job's budget.
 ///
-/// A source that cannot be opened or read is an event, not an error: the consumer decides how to go on. Progress is
-/// counted in bytes of files and datasets; the creator of a stream has to count the stream's bytes.
+/// If a source cannot be opened or read, the consumer receives an event and decides whether the run continues. Progress
+/// is counted in bytes of files and datasets; the creator of a stream has to count the stream's bytes.
 ///
-/// Memory: for each worker a block of 256 KiB and, if some source is read past the page cache, three buffers of up to 2
-/// MiB (five, if the memory of five is an eighth of the worker's share); at most half of the budget's free memory if
-/// little is free. Large files in the page cache may be mapped instead, in two windows of 16 MiB for all workers; the
-/// windows belong to the page cache and not to the job. A line may take a quarter of a worker's share. Parts that wait
-/// for their turn take an eighth of the budget; the part that each worker is computing is not counted.
+/// Memory: each worker has a block of 256 KiB. If some source is not in the page cache, each worker also has three
+/// buffers of up to 2 MiB (five, if the memory of five is an eighth of the worker's share). If little memory is free,
+/// this is at most half of the budget's free memory. Large files in the page cache may be mapped instead, in two memory
+/// maps of 16 MiB for all workers; their memory belongs to the page cache and not to the job. A line may take a quarter
+/// of a worker's share. Parts that wait for delivery take an eighth of the budget, which does not include the part that
+/// each worker is computing.
 ///
 /// # Errors
 /// Errors of `consume`; errors of [`Kernel::worker`]; [`Error::Store`] if the job was cancelled or the budget is too
@@ -73,8 +74,8 @@ pub fn run<K: Kernel>(
     run_or_leave(context, kernel, sources, &|| {}, consume)
 }
 
-/// Runs like [`run`], over sources that may block: `leave` is called if a thread fails or panics, and ends the blocking
-/// wait of another thread.
+/// Does what [`run`] does, for sources whose iterator may block. If a thread fails or panics, `leave` is called and
+/// must end the blocking wait of another thread.
 pub(crate) fn run_or_leave<K: Kernel>(
     context: &Context,
     kernel: &K,
@@ -112,19 +113,18 @@ struct Run<'a, K: Kernel, S, C> {
     plan: Plan,
     order: Order<BlockResult<K>>,
     sources: Mutex<(usize, std::iter::Fuse<S>)>,
-    /// Ends a blocking wait for the next source.
+    /// A function that ends a blocking wait for the next source.
     leave: &'a (dyn Fn() + Sync),
     consumer: Mutex<Consumer<C>>,
 }
 
-/// The consumer, and its position in the current source.
+/// The consumer, with its position in the current source.
 struct Consumer<C> {
     consume: C,
     reach: ResumePosition,
 }
 
-/// The result of a block: the block's end with its number of line feeds, and the part. `None` if no line began in the
-/// block.
+/// The result of a block: the position at the end of the block, and the part; `None` if no line began in the block.
 type BlockResult<K> =
     std::result::Result<Option<(ResumePosition, <K as Kernel>::Part)>, <K as Kernel>::Error>;
 
@@ -144,7 +144,7 @@ where
 {
     /// Runs one worker thread.
     fn work(&self) -> std::result::Result<K::Worker, K::Error> {
-        // The guard ends the other threads if this thread ends early, since they would wait for its parts.
+        // The guard ends the other threads if this thread ends early, since they would wait for this thread's parts.
         let alarm = StopOnDrop(&self.order, self.leave);
         let by_line = matches!(self.kernel.border(), Border::Line { .. });
         let mut reading = ReadBuffers::new(self.context, self.plan, by_line, self.kernel.zeros_end_lines())?;
@@ -180,8 +180,8 @@ where
                     _ => break,
                 }
             }
-            // Two sources that are opened at the same time may divide in any order. A worker that waits with a later
-            // block must not hold an earlier one, for which the other workers wait.
+            // Two sources that are opened at the same time may be divided into blocks in any order. A worker that waits
+            // while it processes a later block must not hold an earlier one, for which other workers wait.
             let place = |task: &Task| (task.source, task.number);
             if let Some(earliest) = ahead.iter_mut().min_by_key(|task| place(task))
                 && place(earliest) < place(&task)
@@ -207,8 +207,8 @@ where
         Ok(Task { source, number, shared, flying })
     }
 
-    /// Claims and opens the next source. Returns its first block, or processes the whole source if the source is a
-    /// stream.
+    /// Claims and opens the next source. Returns the source's first block, or, if the source is a stream, processes the
+    /// complete source.
     fn open(
         &self,
         reading: &mut ReadBuffers,
@@ -272,7 +272,7 @@ where
             Err(error) => Err(error.into()),
         };
         if let Some(lines) = numbered {
-            // For a block in which no line began, and for a failed block.
+            // This has an effect for a block in which no line began, and for a block that failed.
             lines.tell_none(number);
             lines.forget(number);
         }
@@ -307,7 +307,8 @@ where
         Ok(())
     }
 
-    /// Lets the kernel read and process blocks. Returns the number of blocks that the kernel finished or failed at.
+    /// Lets the kernel read and process blocks. Returns the number of blocks that were finished, including a block that
+    /// failed.
     fn do_file_blocks(
         &self,
         worker: &mut K::Worker,
@@ -401,7 +402,7 @@ where
         self.deliver()
     }
 
-    /// Delivers the parts whose turn has come.
+    /// Delivers the parts that are next in order.
     fn deliver(&self) -> std::result::Result<(), K::Error> {
         self.order.deliver(|turn| {
             let mut consumer = self.consumer.lock().expect("no panic under this lock");
@@ -426,7 +427,7 @@ where
     }
 }
 
-/// Stops all workers when dropped; dropped only if a worker fails or panics.
+/// Stops all workers when dropped. The guard is dropped only if a worker fails or panics.
 struct StopOnDrop<'a, P>(&'a Order<P>, &'a (dyn Fn() + Sync));
 
 impl<P> Drop for StopOnDrop<'_, P> {

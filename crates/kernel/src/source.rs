@@ -6,13 +6,13 @@ use inshore_store::{CheckedFile, Context, Job, PlainFile, file_bytes};
 
 use crate::{Error, Result};
 
-/// The kind of a dataset whose files are pieces of files that are spread over nodes.
+/// The kind of a dataset whose files are shards of files that are spread over nodes.
 pub const SPREAD: &str = "spread";
 
-/// The file of such a dataset that contains the locations of all pieces.
+/// The name of the file, in a dataset of kind [`SPREAD`], that contains the locations of all shards.
 pub const MAP: &str = "map";
 
-/// A source to read in blocks. The worker that claims the source opens it.
+/// A source that can be read in blocks. The worker that claims the source opens it.
 pub struct Source {
     name: String,
     base: SourceOffset,
@@ -20,10 +20,10 @@ pub struct Source {
     open: OpenFunction,
 }
 
-/// The position of a source within the whole of which the source is a part.
+/// The position of a source in the file that it is a part of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SourceOffset {
-    /// The number of bytes of the whole before the source.
+    /// The number of bytes of the file before the source.
     pub offset: u64,
     /// The number of line feeds in these bytes, if lines are counted.
     pub lines: u64,
@@ -33,12 +33,12 @@ type OpenFunction = Box<dyn FnOnce(&Context) -> Result<OpenedSource> + Send>;
 
 /// A [`Source`] that was opened.
 pub enum OpenedSource {
-    /// A file of the file system: any worker reads any block.
+    /// A file of the file system. Any worker may read any block.
     File(PlainFile),
-    /// A byte range of a dataset's file, and the job on the file's store: any worker reads any block, with checksums
-    /// verified. The range begins at a line start.
+    /// A byte range of a dataset's file, and the job on the file's store. Any worker may read any block, and checksums
+    /// are verified. The range begins at the start of a line.
     Dataset(Job, CheckedFile, Range<u64>),
-    /// A stream of bytes: one worker reads all of the stream.
+    /// A stream of bytes. One worker reads all of the stream.
     Stream(Box<dyn Read + Send>),
 }
 
@@ -51,8 +51,8 @@ impl Source {
         Source { name: name.into(), base: SourceOffset::default(), part: None, open: Box::new(open) }
     }
 
-    /// Creates a source from a file of the file system. A file without a size (a pipe, a file of /proc) becomes a
-    /// stream.
+    /// Creates a source from a file of the file system. A file without a reliable size (a pipe, a file of /proc)
+    /// becomes a stream.
     pub fn file(path: impl Into<PathBuf>) -> Source {
         let path = path.into();
         Source::new(path.display().to_string(), move |_| {
@@ -81,24 +81,24 @@ impl Source {
         Source::dataset_part(job, file, all)
     }
 
-    /// Creates a source from a byte range of a dataset's file on the store of `job`. The range has to lie within the
-    /// file and begin at a line start.
+    /// Creates a source from a byte range of a dataset's file on the store of `job`. The range must lie within the file
+    /// and begin at the start of a line.
     pub fn dataset_part(job: &Job, file: CheckedFile, range: Range<u64>) -> Source {
         let (part, job) = (Some((file.clone(), range.clone())), job.clone());
         let source = Source::new(file.name().to_string(), move |context| {
-            // The reader's budget may be a part of the job's budget.
+            // The budget of the reader may be a part of the job's budget.
             Ok(OpenedSource::Dataset(job.within(context.budget().clone()), file, range))
         });
         Source { part, ..source }
     }
 
-    /// Returns the dataset's file and byte range of this source, for work that reads in no order; `None` for other
-    /// sources.
+    /// Returns the dataset's file and byte range of this source, for callers that read in no particular order. Returns
+    /// `None` for other sources.
     pub fn part(&self) -> Option<&(CheckedFile, Range<u64>)> {
         self.part.as_ref()
     }
 
-    /// Returns the length of that byte range; 0 for other sources.
+    /// Returns the length of the byte range that [`Source::part`] returns; 0 for other sources.
     pub fn part_bytes(&self) -> u64 {
         self.part.as_ref().map_or(0, |(_, range)| range.end - range.start)
     }
@@ -109,14 +109,14 @@ impl Source {
         self
     }
 
-    /// Returns the same source as a part of a whole: offsets and line numbers count from the start of the whole, of
-    /// which `base` precedes the source.
+    /// Returns the same source as a part of a file: offsets and line numbers count from the start of the file, and
+    /// `base` is the position of the source in the file.
     pub fn behind(mut self, base: SourceOffset) -> Source {
         self.base = base;
         self
     }
 
-    /// Returns the position of the source within its whole.
+    /// Returns the position of the source in the file that it is a part of.
     pub fn base(&self) -> SourceOffset {
         self.base
     }
@@ -126,7 +126,7 @@ impl Source {
         &self.name
     }
 
-    /// Opens the source, and returns its name with the bytes.
+    /// Opens the source, and returns its name and the opened source.
     pub fn open(self, context: &Context) -> (String, Result<OpenedSource>) {
         (self.name, (self.open)(context))
     }

@@ -27,11 +27,11 @@ use serde_json::{Value, json};
 struct Echo {
     border: Border,
     how: AccessMode,
-    /// Called before the second and every later block.
+    /// A function that is called before the second and every later block.
     meanwhile: Option<Box<dyn Fn() + Sync>>,
 }
 
-/// The kernel's access to blocks of files in the page cache.
+/// The way in which the kernel gets blocks of files in the page cache.
 #[derive(Clone, Copy, PartialEq)]
 enum AccessMode {
     Copied,
@@ -81,7 +81,7 @@ impl Kernel for Echo {
             if let Some(meanwhile) = self.meanwhile.as_ref().filter(|_| start > 0) {
                 meanwhile();
             }
-            // The kernel stops early at some blocks, and cannot read a file that became shorter.
+            // The kernel stops before some blocks; it also stops if it cannot read a file that became shorter.
             let is_left = start as u64 / blocks.stride % 7 == 3;
             if is_left || file.read_exact_at(&mut text, 0).is_err() {
                 break;
@@ -176,7 +176,7 @@ fn trickle(bytes: Vec<u8>) -> Source {
     })
 }
 
-/// Returns lines with lengths up to `longest`, `len` bytes in all.
+/// Returns `len` bytes of lines, each with up to `longest` bytes.
 fn text(len: usize, longest: u64, mut seed: u64) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(len);
     while bytes.len() < len {
@@ -212,7 +212,7 @@ fn files_in_the_page_cache_may_be_looked_at_where_they_lie() {
             assert!(found == [(bytes.clone(), None)], "{len} bytes, {threads} threads");
         }
     }
-    // The file becomes shorter during the run: the lost bytes cause an error, and neither zeros nor a crash.
+    // The file becomes shorter during the run. The lost bytes must cause an error, and neither zeros nor a crash.
     let bytes = text(40 << 20, 100, 5);
     for left in [0, 5 << 20, (21 << 20) + 77, (40 << 20) - 5] {
         fs::write(&path, &bytes).unwrap();
