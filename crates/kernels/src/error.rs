@@ -71,7 +71,7 @@ pub enum Error {
         /// Holds the levels of the format.
         levels: std::ops::RangeInclusive<u32>,
     },
-    /// Compressed bytes are damaged or cut, or are not compressed at all.
+    /// Compressed bytes are damaged or truncated, or are not compressed at all.
     #[error("{name}: {what}")]
     Damaged {
         /// Names the file.

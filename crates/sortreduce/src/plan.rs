@@ -249,7 +249,7 @@ impl DensePlan {
     }
 }
 
-/// Returns the number of keys per shard: a power of two whose bitmap has whole words.
+/// Returns the number of keys per shard: a power of two whose bitmap consists of complete words.
 fn shard_keys(key_range: u64, value_bytes: usize) -> usize {
     // Without values a shard is only a bitmap.
     let by_cache = SHARD_VALUES_BYTES.checked_div(value_bytes).unwrap_or(SHARD_VALUES_BYTES * 8);
