@@ -6,8 +6,8 @@ use inshore_store::Context;
 
 use crate::{Error, lines::LineCounts};
 
-/// The default size of a block of a file in the page cache. Such a block is copied into a buffer that fits a core's
-/// second-level cache.
+/// The default size of a block of a file in the page cache. A block of a file in the page cache is copied into a buffer
+/// that fits a core's second-level cache.
 pub(crate) const CACHED_BYTES: usize = 256 << 10;
 
 /// A streaming function over blocks of sources. The parts of a source's blocks are delivered in order, or, if the order
@@ -44,15 +44,16 @@ pub trait Kernel: Sync {
     }
 
     /// Returns true if blocks of large cached files may be memory-mapped instead of copied, 1 MiB each. While the
-    /// kernel reads such a block, a concurrent writer to the file may change its bytes. A kernel may return true only
-    /// if it makes no assumption about the bytes (valid UTF-8 may become invalid) and verifies every conclusion.
+    /// kernel reads a mapped block, a concurrent writer to the file may change the block's bytes. A kernel may return
+    /// true only if it makes no assumption about the bytes (valid UTF-8 may become invalid) and verifies every
+    /// conclusion.
     fn takes_windows(&self) -> bool {
         false
     }
 
     /// Returns true if the kernel itself reads blocks of cached files, several at a time, in [`Kernel::file_blocks`].
-    /// This is meant for kernels that run in another process, so that the bytes stay in the cache of that process's
-    /// core. The lines of such blocks cannot be numbered.
+    /// Kernels that run in another process read blocks themselves, so that the bytes stay in the cache of that
+    /// process's core. The lines of blocks that a kernel reads cannot be numbered.
     fn reads_files(&self) -> bool {
         false
     }
@@ -74,7 +75,7 @@ pub trait Kernel: Sync {
     }
 
     /// Returns true if the kernel treats bytes after a NUL byte as binary data. In a line that exceeds the memory for a
-    /// line, each run of NUL bytes (such as a hole in a file) is then reduced to one NUL byte. Offsets after such a
+    /// line, each run of NUL bytes (such as a hole in a file) is then reduced to one NUL byte. Offsets after a reduced
     /// run, within the same block, are too small.
     fn zeros_end_lines(&self) -> bool {
         false
@@ -141,7 +142,7 @@ impl Block<'_> {
     }
 
     /// Returns the number of the block's first line, counted from 1 at the beginning of the source or of the file that
-    /// it is a part of. The call waits until other workers have counted the lines of all earlier blocks.
+    /// it is a part of. The function waits until other workers have counted the lines of all earlier blocks.
     ///
     /// # Panics
     /// Panics if the [`Border`] is not `numbered`.

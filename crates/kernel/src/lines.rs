@@ -57,8 +57,8 @@ impl LineCounts {
         }
     }
 
-    /// Returns the number of lines before a recorded block. The call waits until all earlier blocks are recorded; after
-    /// [`Self::close`], the result is arbitrary.
+    /// Returns the number of lines before a recorded block. The function waits until all earlier blocks are recorded;
+    /// after [`Self::close`], the result is arbitrary.
     pub fn before(&self, block: u64) -> u64 {
         let counts = self.state.lock().expect("no panic under this lock");
         let counts = self.changed.wait_while(counts, |counts| counts.next <= block && !counts.is_closed);

@@ -51,7 +51,7 @@ struct State<P> {
     all_claimed: bool,
     delivering: bool,
     stopped: bool,
-    /// The number of workers that wait for a change. If no worker waits, waking them, which is a system call, is left
+    /// The number of workers that wait for a change. If no worker waits, the system call that wakes workers is left
     /// out.
     waiting: usize,
 }
@@ -88,9 +88,9 @@ pub(crate) enum Claim {
     },
     /// The worker opens the next source.
     Source,
-    /// There is no work at the moment.
+    /// No work is available at the moment.
     Nothing,
-    /// There will be no more work.
+    /// No more work will become available.
     End,
 }
 
@@ -238,8 +238,8 @@ impl<P> Order<P> {
         self.tell(state);
     }
 
-    /// Returns true if another block of a stream is wanted. The call waits until the block's part may wait for
-    /// delivery.
+    /// Returns true if another block of a stream is wanted. The function waits until the queue of parts has room for
+    /// the block's part.
     pub fn next_of_stream(&self, source: usize) -> bool {
         let mut state = self.lock();
         loop {

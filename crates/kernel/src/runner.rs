@@ -38,7 +38,7 @@ pub struct Event<'a, K: Kernel> {
 pub struct ResumePosition {
     /// The number of bytes from the start of the source up to the position.
     pub bytes: u64,
-    /// The number of line feeds in these bytes, if the kernel numbers lines.
+    /// The number of line feeds up to the position, if the kernel numbers lines.
     pub lines: u64,
 }
 
@@ -272,7 +272,7 @@ where
             Err(error) => Err(error.into()),
         };
         if let Some(lines) = numbered {
-            // This has an effect for a block in which no line began, and for a block that failed.
+            // The call has an effect if no line began in the block, or if the block failed.
             lines.tell_none(number);
             lines.forget(number);
         }

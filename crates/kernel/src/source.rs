@@ -25,7 +25,7 @@ pub struct Source {
 pub struct SourceOffset {
     /// The number of bytes of the file before the source.
     pub offset: u64,
-    /// The number of line feeds in these bytes, if lines are counted.
+    /// The number of line feeds before the source, if lines are counted.
     pub lines: u64,
 }
 

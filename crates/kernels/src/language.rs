@@ -14,9 +14,9 @@
 //!
 //! # Cost
 //!
-//! Normalising a byte takes 1 ns. Its n-gram takes 2 ns: two loads from 1 MiB of filters and 14 operations on words.
-//! Each text takes another 16 operations for each language. Measured including reading, with one row of CSV for each
-//! text: 8 ns for each byte of documents of 1 KB, and 22 ns for each byte of sentences.
+//! Normalising a byte takes 1 ns. Looking up the n-gram at a byte takes 2 ns: two loads from 1 MiB of filters and 14
+//! operations on words. Each text takes another 16 operations for each language. Measured including reading, with one
+//! row of CSV for each text: 8 ns for each byte of documents of 1 KB, and 22 ns for each byte of sentences.
 //!
 //! The paper (LLNL 2008, "Language classification" and figure 3) has 5,000 4-grams for each language and 4 hash
 //! functions of 16 Kbit each. This module has 2 functions of 64 Kbit, with as few false positives (0.6 % at 5,000
@@ -354,7 +354,7 @@ impl Classifier {
     /// The memory of a classifier in bytes.
     pub const BYTES: u64 = 2 * (FILTER * 8) as u64;
 
-    /// Makes a classifier of these languages.
+    /// Makes a classifier for the languages of `profiles`.
     pub fn new(profiles: &Profiles) -> Classifier {
         let (mut first, mut second) = (vec![0; FILTER], vec![0; FILTER]);
         for (number, (_, grams)) in profiles.languages.iter().enumerate() {
@@ -666,7 +666,7 @@ mod tests {
             let text = words.concat();
             let mut reader = Reader::default();
             let whole = classifier.score(&mut reader, text.as_bytes());
-            // With so few n-grams in such large filters, there are no false positives.
+            // The profiles have so few n-grams that the filters give no false positives.
             prop_assert_eq!(&whole.counts, &naive(&profiles, &text));
             let lines: Vec<&str> = text.split_inclusive('\n').collect();
             let cut = cut.index(lines.len() + 1);

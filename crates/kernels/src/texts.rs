@@ -34,8 +34,8 @@ impl TextOptions {
 }
 
 /// Opens a file, or standard input for `-`, as text. The file is decompressed if the options ask for it, and converted
-/// from UTF-16 if it has such a byte order mark. All workers read a file that needs neither; one worker reads any other
-/// source.
+/// from UTF-16 if it has a byte order mark of UTF-16. All workers read a file that needs neither; one worker reads any
+/// other source.
 pub fn text_source(path: impl Into<PathBuf>, options: TextOptions) -> Source {
     let path = path.into();
     let name = if path == Path::new("-") { "<stdin>".to_string() } else { path.display().to_string() };
@@ -189,7 +189,7 @@ pub fn text_reader(
 ) -> inshore_kernel::Result<Box<dyn Read + Send>> {
     let input = input.clone().stopped_by(context.cancel());
     let failed = |error| inshore_kernel::Error::from_read(input.name(), error);
-    // The first bytes are read separately only if archives are kept. This option is set only for files that a walk
+    // The first bytes are read separately only if archives are kept. `keep_archives` is set only for files that a walk
     // found, which can be opened twice.
     let unpacks = options.unpack && (!options.keep_archives || options.unpacks(&head_of(&input)?));
     let bytes = match unpacks {

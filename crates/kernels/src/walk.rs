@@ -13,11 +13,11 @@ use crate::{Error, Result, TextOptions, text_source};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WalkOptions {
-    /// Selects files whose paths match one of these globs; a glob after '!' selects files that do not match.
+    /// The globs of which a selected file's path must match one; a glob after '!' excludes files that match it.
     pub globs: Vec<String>,
-    /// Selects files of these types; see [`file_types`].
+    /// The types of selected files; see [`file_types`].
     pub types: Vec<String>,
-    /// Excludes files of these types.
+    /// The types of files that are excluded.
     pub types_not: Vec<String>,
     /// Includes hidden files and folders.
     pub hidden: bool,

@@ -2,8 +2,8 @@
 //!
 //! Memory is a number of bytes that is passed in, reserved before use and returned: [`Budget::reserve`] precedes every
 //! large allocation of a job, and the allocation lives no longer than the [`Reservation`]. Some memory is not counted:
-//! code, thread stacks, small vectors, and the internal state of the Parquet and zstd libraries. This memory is covered
-//! by a fixed 64 MiB, which contract 1 of the memory promise adds to the budget.
+//! code, thread stacks, small vectors, and the internal state of the Parquet and zstd libraries. Memory that is not
+//! counted is covered by a fixed 64 MiB, which contract 1 of the memory promise adds to the budget.
 
 use std::sync::{
     Arc,

@@ -58,8 +58,8 @@ impl Drop for Region {
     }
 }
 
-/// A buffer holds bytes that are zero at first. Its address is aligned to 4 KiB; from 2 MiB on, the address is aligned
-/// to 2 MiB and the buffer lies on huge pages.
+/// A buffer holds bytes that are zero at first. The buffer's address is aligned to 4 KiB; from 2 MiB on, the address is
+/// aligned to 2 MiB and the buffer lies on huge pages.
 ///
 /// Pages that were never touched take no physical memory, but count in full against the budget.
 #[derive(Debug)]

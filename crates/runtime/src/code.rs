@@ -7,7 +7,7 @@ use rustix::mm::{Advice, madvise};
 /// Releases the memory of this program's code, or of the library that contains this function. The pages leave the
 /// resident size. Code that runs later returns from the page cache, 64 KiB at a time. The call is worth its cost after
 /// a step that ran much code once, such as planning a query (60 MiB) or connecting to nodes (40 MiB in a development
-/// build). It costs a millisecond, and does nothing if /proc/self/smaps cannot be read.
+/// build). The call costs a millisecond, and does nothing if /proc/self/smaps cannot be read.
 pub fn release_code() {
     let maps = fs::read_to_string("/proc/self/smaps").unwrap_or_default();
     let Some((start, end)) = code_at(&maps, release_code as fn() as usize) else { return };

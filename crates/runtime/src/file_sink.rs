@@ -37,8 +37,8 @@ pub struct FileSink {
     edges: Option<FileEdges>,
 }
 
-/// `FileEdges` holds the bytes at the start and the end of a part of a file that do not fill a page. These bytes share
-/// a page with the neighbouring part, so they are written after all parts.
+/// `FileEdges` holds the bytes at the start and the end of a part of a file that do not fill a page. The page of such
+/// bytes also has bytes of the neighbouring part, so these bytes are written after all parts.
 #[derive(Debug, Default)]
 pub struct FileEdges {
     /// Ranges of bytes with their offsets in the file.
@@ -248,7 +248,7 @@ impl FileEdges {
     /// [`Error::Io`].
     pub fn write(parts: Vec<FileEdges>, file: &File, name: &str, bytes: u64) -> Result<()> {
         let write = || -> io::Result<()> {
-            // Direct writes and these writes never touch the same page.
+            // Direct writes and the writes of edges never touch the same page.
             fcntl_setfl(file, fcntl_getfl(file)? - OFlags::DIRECT)?;
             for (offset, edge) in parts.iter().flat_map(|part| &part.bytes) {
                 file.write_all_at(edge, *offset)?;

@@ -3,8 +3,8 @@
 //! A request owns its buffer until it is done, and the buffer is then returned with the result, so no other thread can
 //! use it meanwhile. If the storage is a file and the system allows it, the mechanism is io_uring ([`crate::ring`]).
 //! Otherwise (a device of a test, a container that forbids io_uring, `INSHORE_IO_URING=0`) a pool of up to sixteen
-//! threads calls the storage, which keeps sixteen requests in flight. These threads sleep in the kernel and do not
-//! count as worker threads of the budget.
+//! threads calls the storage, which keeps sixteen requests in flight. The threads of the pool sleep in the kernel and
+//! do not count as worker threads of the budget.
 
 use std::{
     io,
@@ -68,8 +68,8 @@ impl Pending {
     }
 
     /// Waits until one of `pending` is done, and returns its index. If some requests are in the ring and some in the
-    /// pool, the function does not wait and returns 0, although the first request may still be in flight. Such a
-    /// mixture happens only on a device with half-written segments.
+    /// pool, the function does not wait and returns 0, although the first request may still be in flight. Ring and pool
+    /// are mixed only on a device with half-written segments.
     ///
     /// # Panics
     /// Panics if `pending` is empty.

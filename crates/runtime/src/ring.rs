@@ -22,7 +22,8 @@ use io_uring::{IoUring, opcode, types};
 
 use crate::{Buffer, Direction, Guard, PAGE_BYTES, Part};
 
-/// The number of entries of the ring, and thus of parts that can be in flight at once. Further submissions wait.
+/// The number of entries of the ring, and thus of parts that can be in flight at once. If all entries are in use,
+/// further submissions wait.
 const ENTRIES: u32 = 256;
 const PART_BITS: u32 = 16;
 /// The time between two attempts to submit if the kernel takes no entry and no completion is pending.

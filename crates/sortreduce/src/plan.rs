@@ -25,8 +25,8 @@ const READ_BYTES_MAX: usize = 512 << 10;
 /// 6.0 ns per word, and forming runs of (u32, u64) in 128 MiB takes 31 / 21 / 21 ns per record, since larger slabs need
 /// fewer buckets.
 const SLAB_RECORDS_MAX: usize = 16 << 10;
-/// The largest number of keys in a slab without values; sorting these takes half the memory. With a budget of 1 GiB a
-/// whole bucket then fits in a slab and needs no second scatter, which saves 3 of 18 ns per key.
+/// The largest number of keys in a slab without values; sorting keys without values takes half the memory. With a
+/// budget of 1 GiB a whole bucket then fits in a slab and needs no second scatter, which saves 3 of 18 ns per key.
 const SLAB_KEYS_MAX: usize = 64 << 10;
 /// The largest number of records in a slab of a merge. Slabs of a merge are larger, since each takes a piece of every
 /// run.
@@ -62,8 +62,8 @@ pub(crate) struct MergePlan {
     pub write_bytes: usize,
     /// The bytes for the checksums and first keys of the blocks of all runs.
     index_bytes: usize,
-    /// The bytes of runs that one sink may write. The checksums and keys of these runs take half of the index, and
-    /// those of merged runs take the other half. This limit suffices unless incompressible records make packed runs
+    /// The bytes of runs that one sink may write. The checksums and first keys of a sink's runs take half of the index,
+    /// and those of merged runs take the other half. The index suffices unless incompressible records make packed runs
     /// several times as large.
     pub spilled_bytes_max: u64,
 }
@@ -242,7 +242,8 @@ impl DensePlan {
         Some(DensePlan { bin_records, ..plan })
     }
 
-    /// Returns the bytes of the records that scans return. There is one scan per sink, since as many threads will read.
+    /// Returns the bytes of the records that scans return. There is one scan per sink, since the number of reading
+    /// threads is expected to be the number of sinks.
     pub fn scan_bytes(&self, key_bytes: usize, value_bytes: usize) -> usize {
         self.sinks
             * (taken_bytes(self.scan_records * key_bytes) + taken_bytes(self.scan_records * value_bytes))

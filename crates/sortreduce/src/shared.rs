@@ -60,7 +60,7 @@ pub(crate) enum Method<O: Operation> {
 
 /// Progress of the sinks of a merging sort-reduce.
 pub(crate) struct FormationProgress<O: Operation> {
-    /// Formations that no sink uses. Their chunks are sorted.
+    /// Formations that no sink uses. The chunks of idle formations are sorted.
     pub idle: Vec<Formation<O>>,
     formed: FormationResult<O::Key>,
 }

@@ -117,9 +117,9 @@ impl<O: Operation> Sink<O> {
         })
     }
 
-    /// Starts a unit of the input: all records pushed until the next call belong to the unit. Their order must be the
-    /// same at every attempt, and one sink must push all of a unit. Only [`crate::Config::keep`] needs units. Returns
-    /// `false` if all records of the unit are in kept runs and need not be pushed.
+    /// Starts a unit of the input: all records pushed until the next call belong to the unit. The order of a unit's
+    /// records must be the same at every attempt, and one sink must push all of the unit. Only [`crate::Config::keep`]
+    /// needs units. Returns `false` if all records of the unit are in kept runs and need not be pushed.
     ///
     /// # Errors
     /// Errors of [`Sink::push`].

@@ -24,7 +24,8 @@ pub struct Sorted<O: Operation> {
 pub(crate) enum Level {
     /// The result is added to no level, since no merge was needed.
     None,
-    /// The result is added to level 0, which has an array and no runs; this number of records entered level 0.
+    /// The result is added to level 0, which has an array and no runs; the value is the number of records that entered
+    /// level 0.
     Pushed(u64),
     /// The result is added to the counters of merges of this level.
     Merge(u32),
@@ -45,8 +46,8 @@ impl<O: Operation> Sorted<O> {
     }
 
     /// Splits the result into parts of ascending keys with about equally many records to read, one for each thread. The
-    /// parts in order are the complete stream; a part may be empty. There are at most `parts` parts. The memory is
-    /// divided among the parts, so there are fewer if it does not suffice for their read buffers. The memory suffices
+    /// parts in order are the complete stream; a part may be empty. The memory is divided among the parts. The result
+    /// has at most `parts` parts, and fewer if the memory does not suffice for their read buffers. The memory suffices
     /// for as many parts as there were sinks, unless hundreds of runs remain.
     ///
     /// Splitting costs some reads of memory. If runs are merged, each part reads at most two blocks of each run in
@@ -102,9 +103,9 @@ impl<O: Operation> Sorted<O> {
     }
 
     /// Splits the result into about `parts` parts, as [`Sorted::split`] does. At most `readers` parts are read at the
-    /// same time and divide the memory. Threads take one part after the other and pass on their records in order. There
-    /// are fewer parts if more than an eighth of the runs would be read twice. Returns the parts and the allowed number
-    /// of readers.
+    /// same time and divide the memory. Threads take one part after the other and pass on their records in order. The
+    /// result has fewer parts if more than an eighth of the runs would be read twice. Returns the parts and the allowed
+    /// number of readers.
     ///
     /// # Errors
     /// None so far.

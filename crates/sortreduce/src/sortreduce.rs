@@ -30,8 +30,8 @@ impl<O: Operation> SortReduce<O> {
         self.0.strategy()
     }
 
-    /// Returns the number of records that an interrupted sort-reduce kept in runs. These records are skipped when they
-    /// are pushed.
+    /// Returns the number of records that an interrupted sort-reduce kept in runs. Kept records are skipped when they
+    /// are pushed again.
     pub fn records_kept(&self) -> u64 {
         self.0.records_kept
     }

@@ -1,8 +1,8 @@
 //! Compresses files as a task on the node that stores them, so that compressed bytes are sent.
 //!
 //! A block that a node reads becomes one or a few pieces of the format, and concatenated pieces are a file of the
-//! format. The result is about as small as that of [`super::compress`], but has other bytes. Its blocks are as large as
-//! the node's reads (2 MiB, less with little memory), and lz4 has a frame for each block.
+//! format. The result is about as small as that of [`super::compress`], but has other bytes. The blocks of the result
+//! are as large as the node's reads (2 MiB, less with little memory), and lz4 has a frame for each block.
 
 use inshore_kernel::{Block, Border, Failure, Kernel, Parts, Portable, Reply, Task, TaskHandler};
 use inshore_store::{Budget, Context, Reservation};

@@ -57,7 +57,7 @@ fn compression_round_trips_at_every_size_and_level() {
             let compressed = packed(&bytes, format, None, 2);
             assert_eq!(unpacked(&compressed, 256 << 20, 2).unwrap(), bytes, "{format}, {size} bytes");
             assert_eq!(compressed, packed(&bytes, format, None, 1), "{format}, {size} bytes, one thread");
-            // These pieces are too large for parallel decompression.
+            // The pieces are too large for parallel decompression.
             assert_eq!(
                 unpacked(&compressed, 9 << 20, 1).unwrap(),
                 bytes,

@@ -311,7 +311,7 @@ impl<R: Read> Units<R> {
                 return if head.is_empty() { Ok(None) } else { Err(self.truncated()) };
             }
             let word = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("four bytes"));
-            // This is a skippable frame.
+            // A skippable frame has one of 16 magic numbers, which differ in the lowest four bits.
             if word(0) & !15 == SKIPPABLE_MAGIC {
                 let size = 8 + word(4) as usize;
                 if size > limit {

@@ -41,7 +41,7 @@ impl Deref for OwnedClassifier {
 pub struct LanguageOfText(Identify<OwnedClassifier>);
 
 impl LanguageOfText {
-    /// Creates the kernel for these profiles.
+    /// Creates the kernel with `profiles`.
     pub fn new(profiles: &Profiles, unit: TextUnit) -> LanguageOfText {
         let (profiles, classifier) = (profiles.clone(), Classifier::new(profiles));
         LanguageOfText(Identify { classifier: OwnedClassifier { profiles, classifier }, unit })

@@ -68,7 +68,7 @@ impl Needle {
 
         let (needle, [first, last]) = (self.finder.needle(), self.pair);
         // The loop below tests bytes for NUL only from offset `first` on, so the bytes before are tested here. A needle
-        // that begins before such a NUL byte could only end after it.
+        // that begins before offset `first` ends after the NUL byte.
         if let Some(nul) = memchr(0, &text[..first.min(text.len())]) {
             return nul;
         }

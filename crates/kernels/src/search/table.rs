@@ -58,10 +58,10 @@ pub struct SearchTableOptions {
     pub max_count: u64,
     /// Also returns rows for files without a match, if matches or lines are counted.
     pub include_zero: bool,
-    /// Returns lines as raw bytes, and positions in bytes. Otherwise lines are text with U+FFFD for bytes that are not
+    /// Returns lines as raw bytes, and positions in bytes. If false, lines are text with U+FFFD for bytes that are not
     /// UTF-8, and positions are in characters.
     pub as_bytes: bool,
-    /// Searches binary files as text. Otherwise the search of a file ends before the line with the first NUL byte. A
+    /// Searches binary files as text. If false, the search of a file ends before the line with the first NUL byte. A
     /// file with an early NUL byte has no rows. If lines are counted, a binary file has no rows, unless the user named
     /// the file.
     pub text: bool,

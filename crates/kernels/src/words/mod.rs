@@ -5,8 +5,8 @@
 //!                               └─► table: all words of the worker ── full, or at the end ──► sort of rows ─► word, count
 //! ```
 //!
-//! A few words make up most of a text. The front counts these words without leaving the cache, and a word that another
-//! word evicts from the front goes to the table. A full table is spilled into a sort of rows
+//! A few words make up most of a text. The front counts frequent words without leaving the cache, and a word that
+//! another word evicts from the front goes to the table. A full table is spilled into a sort of rows
 //! (`inshore_sortreduce::rows`), which adds the counts of equal words and writes runs to flash if they do not fit in
 //! memory. The result is therefore exact with any budget.
 //!
@@ -41,7 +41,7 @@ use crate::{Error, Result};
 /// The options for which words are counted and returned.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct WordOptions {
-    /// Splits at white space (space, tab, line feed, vertical tab, form feed, carriage return). Otherwise words are the
+    /// Splits at white space (space, tab, line feed, vertical tab, form feed, carriage return). If false, words are the
     /// words of Unicode (UAX #29) that contain a letter or digit.
     pub split: bool,
     /// Counts words that differ only in case as one word, in lower case.
@@ -79,7 +79,7 @@ pub struct WordSummary {
     pub spills: u64,
     /// The number of runs written to the store's scratch space.
     pub runs: u64,
-    /// The number of bytes in these runs.
+    /// The number of bytes in the runs.
     pub bytes_spilled: u64,
 }
 
@@ -307,7 +307,7 @@ impl Kernel for Words {
                 lower.as_bytes()
             }
             Ok(text) => text.as_bytes(),
-            // Text that is not valid UTF-8 is rare enough that each such block may be copied.
+            // A block that is not valid UTF-8 is copied; such blocks are rare.
             Err(_) => {
                 lower = String::from_utf8_lossy(block.bytes).into_owned();
                 if self.options.ignore_case {

@@ -117,8 +117,8 @@ fn in_word(chunk: &[u8; 64]) -> u64 {
     })
 }
 
-/// Returns a bit for each byte for which `is_set` is true. There are two steps, a flag for each byte and then its bit,
-/// so that the compiler can use vector comparisons.
+/// Returns a bit for each byte for which `is_set` is true. The function makes a flag for each byte and then a bit from
+/// each flag, so that the compiler can use vector comparisons.
 #[inline(always)]
 fn mask(chunk: &[u8; 64], is_set: impl Fn(u8) -> bool) -> u64 {
     let flags: [u8; 64] = std::array::from_fn(|i| u8::from(is_set(chunk[i])));

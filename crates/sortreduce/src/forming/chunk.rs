@@ -17,8 +17,8 @@
 //! made the chunk half empty, pushing continues; otherwise the owner writes the chunk as a run. A small number of
 //! distinct keys thus never leaves memory.
 //!
-//! The obvious alternative, two arrays with a radix pass between them, halves the chunk. There would be twice as many
-//! runs, and fewer equal keys would be combined before they are written.
+//! The obvious alternative, two arrays with a radix pass between them, halves the chunk. With a chunk of half the size
+//! there would be twice as many runs, and fewer equal keys would be combined before they are written.
 
 use inshore_store::{Budget, Job, Reservation, Result};
 
@@ -197,7 +197,7 @@ impl<K: Key, V: Value> Chunk<K, V> {
         (&self.keys[range.clone()], &self.values[range])
     }
 
-    /// Sorts and reduces all records. Afterwards no block is open.
+    /// Sorts and reduces all records. After the call no block is open.
     ///
     /// # Errors
     /// [`inshore_store::Error::Cancelled`].

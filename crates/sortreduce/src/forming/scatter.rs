@@ -3,7 +3,8 @@
 //! Each bucket has a cursor into one pair of arrays, `keys` and `values`. The arrays consist of equal blocks (a power
 //! of two of records), and a cursor is always within a block that is not full. The loop therefore has one test for each
 //! record, which fails once per block. The loop writes to as many cache lines as there are buckets. Up to about a
-//! thousand of these lines stay in the second-level cache, so that memory receives only complete lines.
+//! thousand of the lines that are being written stay in the second-level cache, so that memory receives only complete
+//! lines.
 
 use crate::{
     Key, Value,

@@ -45,7 +45,7 @@ impl ChunkSizes {
         ChunkSizes { blocks, block_records, bucket_bits, reserve_blocks }
     }
 
-    /// Returns the bytes that a chunk of these sizes takes from the budget.
+    /// Returns the bytes that a chunk takes from the budget.
     pub fn bytes<K: Key, V: Value>(&self) -> usize {
         let records = self.blocks * self.block_records;
         taken_bytes(records * size_of::<K>())
@@ -54,7 +54,8 @@ impl ChunkSizes {
     }
 }
 
-/// This number of blocks suffices for two open blocks in each bucket of a chunk with the fewest buckets.
+/// The smallest number of blocks in a chunk, which suffices for two open blocks in each bucket of a chunk with the
+/// fewest buckets.
 const SMALLEST_BLOCKS: usize = 8;
 
 /// Returns the number of spare blocks for scattering. Each level of scattering at least halves the range of a large

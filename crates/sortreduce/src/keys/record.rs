@@ -97,13 +97,14 @@ pub trait Operation: Clone + Send + Sync + 'static {
         None
     }
     /// Returns a number of bits that suffices for each pushed value, if the number is small; combined values may need
-    /// more bits. If these bits and the bits of a key within its bin are at most 32, the partition strategy keeps both
-    /// as one 32-bit word until values are combined. Such a word takes a fraction of the bytes of a wide value.
+    /// more bits. If the short value and a key within its bin have at most 32 bits together, the partition strategy
+    /// keeps both as one 32-bit word until values are combined. The 32-bit word takes a fraction of the bytes of a wide
+    /// value.
     fn short_bits(&self) -> Option<u32> {
         None
     }
-    /// Returns a pushed value in the number of bits that [`Operation::short_bits`] returns; called only if there is
-    /// such a number.
+    /// Returns a pushed value in the number of bits that [`Operation::short_bits`] returns; the function is called only
+    /// if [`Operation::short_bits`] returns a number.
     fn shorten(&self, _value: Self::Value) -> u32 {
         0
     }

@@ -48,7 +48,7 @@ pub(crate) struct ArenaPart {
     pub row_bytes_max: usize,
 }
 
-/// The prefetch loads the row that comes this number of rows later.
+/// The distance of the prefetch: the number of rows between the current row and the row that is prefetched.
 const AHEAD: usize = 12;
 
 impl Arena {

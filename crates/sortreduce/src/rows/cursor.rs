@@ -1,4 +1,4 @@
-//! Cursors over sorted rows: those of a run on flash, or those of an arena.
+//! Cursors over the sorted rows of a run on flash, or of an arena.
 
 use std::{ops::Range, sync::Arc};
 

@@ -1,8 +1,8 @@
 //! Runs of rows that remain after an interrupted sort.
 //!
 //! A kept run records which bytes of the input its rows were. The runs whose spans are contiguous from the start of the
-//! input need not be sorted again. If several threads write runs, the interruption may lose an earlier run and not a
-//! later one; runs after such a gap are discarded.
+//! input need not be sorted again. If several threads write runs, an interruption may lose an earlier run and not a
+//! later one; the runs after the lost run are discarded.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -24,7 +24,7 @@ pub(crate) struct ResumedRowRuns {
     pub runs: Vec<(u64, RowRun)>,
     /// The number of input bytes in the runs.
     pub bytes: u64,
-    /// The number of rows in these input bytes.
+    /// The number of input rows in the runs.
     pub rows_in: u64,
 }
 

@@ -191,8 +191,8 @@ impl<S: RowShape> Order<'_, '_, S> {
         }
     }
 
-    /// Separates the rows whose keys end before `depth`, sorted by length, from the others. These rows move to the
-    /// front, or to the back in a descending sort. All rows of the group must be equal up to `depth`, with missing
+    /// Separates the rows whose keys end before `depth`, sorted by length, from the others. The rows that end move to
+    /// the front, or to the back in a descending sort. All rows of the group must be equal up to `depth`, with missing
     /// bytes taken as zeros. Returns the range of the other rows.
     fn set_ended_apart(&self, group: &mut [u64], depth: usize) -> Option<std::ops::Range<usize>> {
         let len = |word: u64| self.rows.key(self.number(word)).len().min(depth + 1);

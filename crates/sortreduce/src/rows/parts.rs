@@ -11,7 +11,7 @@
 //! key. No index is stored, so runs of an interrupted sort are split like others.
 //!
 //! The obvious alternative, blocks of a result that any thread merges in turn, reads a piece of every run for each
-//! block. With little memory these pieces would be smaller than a drive reads efficiently.
+//! block. With little memory the pieces of runs would be smaller than a drive reads efficiently.
 //!
 //! Finding a split key in a run costs about `log2(blocks)` times two reads of a block; for 90 runs of 56 MiB, splitting
 //! takes 0.1 to 0.2 s.
@@ -69,7 +69,7 @@ fn ranges<T: Copy>(start: T, cuts: Vec<T>, end: T) -> Vec<Range<T>> {
     starts.zip(ends).map(|(start, end)| start..end).collect()
 }
 
-/// Splits runs into at most `parts` parts and returns, for each run, the byte range of each part. There is only one
+/// Splits runs into at most `parts` parts and returns, for each run, the byte range of each part. The result is one
 /// part if the start of a row cannot be found in the middle of a run.
 pub(super) fn cut_runs<S: RowShape>(
     job: &Job,

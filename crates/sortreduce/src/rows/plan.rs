@@ -44,7 +44,7 @@ pub fn smallest_row_memory_bytes(threads: usize) -> u64 {
 /// Returns the smallest [`RowConfig::memory_bytes`] with which this number of threads sorts `input_bytes` bytes of
 /// rows, as long as all arenas stay in use. Checksums of all runs are kept in memory, so that a small budget limits the
 /// input to about 250 times the budget or more. A sort with more input continues with one arena less, whose memory is
-/// then used for checksums. Its limit is some thousand times the budget.
+/// then used for checksums. A sort with one arena less is limited to some thousand times the budget.
 pub fn smallest_row_memory_bytes_for(threads: usize, input_bytes: u64) -> u64 {
     let mut memory_bytes = smallest_row_memory_bytes(threads);
     while MemoryShares::new(memory_bytes as usize, threads).run_bytes_max() < input_bytes {

@@ -85,7 +85,7 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
     }
 
     /// Returns the number of bytes from the start of the input that an interrupted sort kept in runs. The sink skips
-    /// these bytes.
+    /// the bytes that were kept.
     pub fn bytes_kept(&self) -> u64 {
         self.shared.bytes_kept
     }
@@ -462,7 +462,7 @@ impl<S: RowShape, O: RowOperation> RowSink<'_, S, O> {
         self.sort.to_pass_over()
     }
 
-    /// Skips bytes of the input, at most [`RowSink::to_pass_over`]; the caller need not read these bytes.
+    /// Skips bytes of the input, at most [`RowSink::to_pass_over`]; the caller need not read the skipped bytes.
     pub fn pass_over(&mut self, bytes: u64) {
         assert!(bytes <= self.to_pass_over());
         self.sort.filling.bytes += bytes;

@@ -245,9 +245,9 @@ pub(crate) struct BadBlock;
 
 /// Returns the records of one block after another.
 ///
-/// If blocks are never packed, all records of a block are returned in place at once. Otherwise records are unpacked
-/// into a window. The window is refilled before it is empty, also from the next block, so that a merge never gets just
-/// the last few records of a frame.
+/// If blocks are never packed, all records of a block are returned in place at once. If blocks may be packed, records
+/// are unpacked into a window. The window is refilled before it is empty, also from the next block, so that a merge
+/// never gets just the last few records of a frame.
 #[derive(Debug)]
 pub(crate) struct BlockReader<K, V> {
     layout: BlockLayout<K, V>,
@@ -483,7 +483,7 @@ mod tests {
         assert!(blocks.iter().any(|(first, block, _)| first / 30_000 == 2 && block[4] == 1));
     }
 
-    /// The alignment of these values does not match the header.
+    /// Values whose alignment does not match the block's header.
     #[derive(
         Clone,
         Copy,

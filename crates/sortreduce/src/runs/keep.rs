@@ -2,8 +2,8 @@
 //!
 //! The input is divided into units, each pushed by one sink; a unit is, for example, a share of a file or a block of
 //! sequences. A run holds the records that its sink pushed since its previous run, and lists them by unit. A sink ends
-//! its runs one after the other, so the runs hold the records of each unit up to some number. When the unit is pushed
-//! again, these records are skipped.
+//! its runs one after the other, so the runs hold the records of each unit up to some number. When a unit is pushed
+//! again, its records in runs are skipped.
 //!
 //! ```text
 //!   state   [ format | blocks | records | unit, from, to, whether the unit ends there | unit, ... ]      u64 each

@@ -4,8 +4,8 @@
 //! the last keys of all windows is the round's limit. The round copies all records up to the limit from all sources to
 //! the slab. Rounds repeat until the slab is full; then the slab is sorted and reduced like any other (see
 //! [`crate::forming::sort`]). The cost per record hardly grows with the number of sources, so hundreds of runs are
-//! merged in one pass. The cost of a loser tree, in contrast, grows with the logarithm of that number and with its
-//! cache misses. Dense keys are accumulated without sorting.
+//! merged in one pass. The cost of a loser tree, in contrast, grows with the logarithm of the number of sources and
+//! with the tree's cache misses. Dense keys are accumulated without sorting.
 //!
 //! A window doubles if its last key was the limit, and shrinks if few of its records are taken. Runs of disjoint or
 //! very different keys therefore also need few rounds.

@@ -80,8 +80,8 @@ impl<K: Key> FirstKeys<K> {
 }
 
 impl<K: Key> Run<K> {
-    /// Opens a kept run with these numbers of blocks and records in `file`; returns `None` if the file is not such a
-    /// run.
+    /// Opens a kept run with these numbers of blocks and records in `file`; returns `None` if the length or the block
+    /// size of the file does not match.
     ///
     /// # Errors
     /// Errors of I/O and damaged data; an error if the budget has too little memory for the first keys of the blocks.

@@ -241,7 +241,7 @@ fn pack_rows(words: &Words, bits: u32, out: &mut [[u64; LANES]]) {
         for (out, word) in out[place].iter_mut().zip(row) {
             *out |= word << shift;
         }
-        // The high bits that did not fit go to the next row of words; the last row leaves no such bits.
+        // The high bits that did not fit go to the next row of words; all bits of the last row fit.
         for (out, word) in out[(place + 1).min(last)].iter_mut().zip(row) {
             *out |= (word >> 1) >> (u64::BITS - 1 - shift);
         }

@@ -86,7 +86,7 @@ pub struct Estimate {
     pub bytes_written: u64,
     /// Bytes of runs or bins read back.
     pub bytes_read: u64,
-    /// The seconds that the drive needs for writing and reading these bytes.
+    /// The seconds that the drive needs for writing and reading runs or bins.
     pub drive_seconds: f64,
     /// The CPU seconds of all cores together.
     pub cpu_seconds: f64,

@@ -15,9 +15,9 @@
 //! If a value needs few bits, these bits are stored above the key's low bits in the same word of 32 bits, and there are
 //! no separate values ([`Operation::short_bits`]).
 //!
-//! Compared with merging, this strategy needs no sort, takes one pass, and writes fewer bytes of each key. It loses if
-//! many updates share few keys: sorting a chunk combines updates before they are written, whereas this strategy writes
-//! each of them.
+//! Compared with merging, partitioning needs no sort, takes one pass, and writes fewer bytes of each key. Partitioning
+//! loses if many updates share few keys: sorting a chunk combines updates before they are written, whereas partitioning
+//! writes each update.
 //!
 //! A record costs one scattered write (2 to 4 ns) and one packed copy (1 ns) on input, and an unpacking (1 ns) and an
 //! access to the table (2 to 4 ns) on output. In addition each key of the range costs a 64th of a bitmap word.

@@ -5,10 +5,10 @@
 //!   processor is selected at run time.
 //!
 //! [`quick`] splits words at pivots, one vector at a time, until 64 (AVX2) or 128 (AVX-512) words are left, and
-//! [`network`] sorts these in registers. After bad pivots the standard library's sort takes over, which bounds the time
-//! to O(n log n). Words that occur often are removed in one step, so that few distinct words are sorted in few steps.
-//! The methods are those of Bramas, "A Novel Hybrid Quicksort Algorithm Vectorized using AVX-512" (2017), and of
-//! Blacher et al., "Vectorized and performance-portable Quicksort" (2022).
+//! [`network`] sorts the remaining words in registers. After bad pivots the standard library's sort takes over, which
+//! bounds the time to O(n log n). Words that occur often are removed in one step, so that few distinct words are sorted
+//! in few steps. The methods are those of Bramas, "A Novel Hybrid Quicksort Algorithm Vectorized using AVX-512" (2017),
+//! and of Blacher et al., "Vectorized and performance-portable Quicksort" (2022).
 //!
 //! Sorting n words costs log2(n / 40) steps of 1 cycle per word, and a network of 3 to 5 cycles per word.
 //!
@@ -23,7 +23,8 @@
 //! | 16 Mi | 18.5 | 18.4 | 25.6 |
 //!
 //! On another machine AVX-512 takes 9.0 ns at 64 Ki, where AVX2 takes 16.5 and vqsort (with AVX-512) 7.9. At 16 Mi the
-//! times are 18.0, 27.6 and 14.4 ns. All tests check NEON under QEMU; NEON was not timed, for lack of such a machine.
+//! times are 18.0, 27.6 and 14.4 ns. All tests check NEON under QEMU; NEON was not timed, for lack of a machine with
+//! NEON.
 //!
 //! Unlike radix sort, quicksort needs no second array and does not depend on the distribution of keys. For slabs of
 //! evenly spread keys a scatter precedes the sort: see [`spread`].
@@ -73,7 +74,7 @@ impl Instructions {
         Instructions::Neon,
     ];
 
-    /// Tells whether this processor has the instruction set. After the first call this takes only a few loads.
+    /// Tells whether this processor has the instruction set. After the first call the function takes only a few loads.
     #[inline]
     fn are_here(self) -> bool {
         match self {

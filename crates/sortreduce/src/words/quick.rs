@@ -2,8 +2,8 @@
 //!
 //! A partition step reads groups of vectors from the end of the words that has less free space. The step splits each
 //! vector into the words up to the pivot and the words above it, and writes the complete vector to both ends. The words
-//! that belong to the other end overwrite only words that were already read. There is no branch on a comparison, and
-//! all writes are complete vectors.
+//! that belong to the other end overwrite only words that were already read. No branch depends on a comparison, and all
+//! writes are complete vectors.
 
 use std::{hint::select_unpredictable, mem::MaybeUninit};
 
@@ -210,7 +210,7 @@ struct PartitionTarget<W> {
 
 impl<W: Word> PartitionTarget<W> {
     /// # Safety
-    /// There is room to write `2 * LANES` words.
+    /// `2 * LANES` words of the destination are free.
     #[inline(always)]
     unsafe fn put<V: Vector<Word = W>>(&mut self, vector: V, limit: V) {
         let above = vector.flip().above(limit);
@@ -225,7 +225,7 @@ impl<W: Word> PartitionTarget<W> {
     }
 
     /// # Safety
-    /// There is room to write a word.
+    /// A word of the destination is free.
     #[inline(always)]
     unsafe fn put_word(&mut self, word: W, pivot: W) {
         // SAFETY: promised by the caller.

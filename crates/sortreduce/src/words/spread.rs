@@ -1,7 +1,7 @@
 //! Sorts words that are spread about evenly over their range.
 //!
-//! One scatter over ranges takes two passes, and replaces seven steps of quicksort over a slab. Afterwards a network
-//! sorts each range.
+//! One scatter over ranges takes two passes, and replaces seven steps of quicksort over a slab. After the scatter a
+//! network sorts each range.
 //!
 //! The table shows nanoseconds of CPU time per word on one busy core of Zen 3 (AVX2), as medians of seven runs. The
 //! first figure is for words of 30 random bits and a record number, the second for Zipf keys and a record number. The

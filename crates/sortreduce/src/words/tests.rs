@@ -120,8 +120,8 @@ fn large_sizes_are_sorted() {
 }
 
 /// A network that sorts all sequences of zeros and ones sorts everything (Knuth 5.3.4, theorem Z). Columns are tested
-/// with all such sequences. Complete sets of rows have too many sequences, so they are tested with every number of ones
-/// at random positions.
+/// with all sequences of zeros and ones. Complete sets of rows have too many sequences, so they are tested with every
+/// number of ones at random positions.
 #[test]
 fn networks_sort_zeros_and_ones() {
     fn check_rows<const LANES: usize, const ROWS: usize>() {

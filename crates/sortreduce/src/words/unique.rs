@@ -1,8 +1,8 @@
 //! Removes repeated words from a sorted sequence.
 //!
 //! A vector of words is compared with the vector that begins one word earlier, and the words that are greater move to
-//! its front. The next vector overwrites the rest. There is no branch on equality, which would be unpredictable, and no
-//! dependency from word to word. A word takes 0.2 ns, whereas a scalar loop takes 0.8 ns (Zen 5, AVX-512).
+//! its front. The next vector overwrites the rest. No branch depends on equality, which is unpredictable, and no word
+//! depends on the previous one. A word takes 0.2 ns, whereas a scalar loop takes 0.8 ns (Zen 5, AVX-512).
 
 use super::{Instructions, vector::Vector};
 

@@ -517,7 +517,7 @@ fn the_choice_follows_the_expected_records() {
     let endless = Config { records_max: Some(1 << 50), ..large };
     assert_ne!(choose(&endless, 4), Strategy::Partition);
     assert_eq!(choose(&with(range, 1_000_000_000, 100_000_000), 4), Strategy::Merge);
-    // There are few keys. Half of the updates are combined in the cache, and the rest in a chunk.
+    // With few keys, half of the updates are combined in the cache, and the rest in a chunk.
     assert_eq!(choose(&with(None, 1_000_000_000, 1 << 14), 8), Strategy::HashFirst);
     assert_eq!(choose(&with(None, 1_000_000_000, 500_000_000), 8), Strategy::Merge);
     let forced = Config { strategy: Some(Strategy::Merge), ..with(range, 1_000_000_000, 100_000_000) };
