@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-/// The largest batch: half of the parts that may wait for delivery.
+/// The largest number of blocks in a batch: half of the number of parts per worker that may wait for delivery.
 const BLOCKS_MAX: u64 = 32;
 /// The target time of a batch. One call costs some 20 us. On a busy machine, the scheduler now and then suspends a
 /// worker for about this long.

@@ -137,7 +137,7 @@ impl<P> Order<P> {
         }
     }
 
-    /// Returns the next work. With `wait`, never returns [`Claim::Nothing`]; without `wait`, never returns
+    /// Returns the next work for a worker. With `wait`, never returns [`Claim::Nothing`]; without `wait`, never returns
     /// [`Claim::Source`].
     pub fn claim(&self, wait: bool) -> Claim {
         let mut state = self.lock();

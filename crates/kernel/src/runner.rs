@@ -56,11 +56,11 @@ pub fn smallest_memory_bytes(threads: usize) -> u64 {
 /// is counted in bytes of files and datasets; the creator of a stream has to count the stream's bytes.
 ///
 /// Memory: each worker has a block of 256 KiB. If some source is not in the page cache, each worker also has three
-/// buffers of up to 2 MiB (five, if the memory of five is an eighth of the worker's share). If little memory is free,
-/// this is at most half of the budget's free memory. Large files in the page cache may be mapped instead, in two memory
-/// maps of 16 MiB for all workers; their memory belongs to the page cache and not to the job. A line may take a quarter
-/// of a worker's share. Parts that wait for delivery take an eighth of the budget, which does not include the part that
-/// each worker is computing.
+/// buffers of up to 2 MiB (five, if five take at most an eighth of the worker's share). If little memory is free, this
+/// is at most half of the budget's free memory. Large files in the page cache may be mapped instead, in two memory maps
+/// of 16 MiB for all workers; their memory belongs to the page cache and not to the job. A line may take a quarter of a
+/// worker's share. Parts that wait for delivery take an eighth of the budget, which does not include the part that each
+/// worker is computing.
 ///
 /// # Errors
 /// Errors of `consume`; errors of [`Kernel::worker`]; [`Error::Store`] if the job was cancelled or the budget is too

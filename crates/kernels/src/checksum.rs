@@ -80,9 +80,9 @@ impl Checksum {
 
 /// Returns the checksum of each file, in the order of `inputs`; each thread of the job reads one file at a time.
 ///
+/// # Errors
 /// Each file has its own result, with the errors of [`Checksum::of`]. If the job was stopped, files that were not yet
 /// read have [`inshore_store::Error::Cancelled`].
-/// reached have [`inshore_store::Error::Cancelled`].
 pub fn checksum_files(job: &Context, algorithm: Checksum, inputs: &[Input]) -> Vec<Result<String>> {
     let next = Mutex::new(inputs.iter().enumerate());
     let done: Mutex<Vec<(usize, Result<String>)>> = Mutex::default();

@@ -4,9 +4,9 @@
 //! sample. The language of a text is the language whose profile contains most of the text's n-grams.
 //!
 //! Profiles become Bloom filters, as in the paper, but all languages share one filter. An entry is a word with a bit
-//! for each language, so that two look-ups tell for all languages whether they have the n-gram. The counts are also
-//! bit-sliced: one word holds the lowest bits of all counters, the next word holds the next bits, and so on. The cost
-//! of an n-gram therefore does not depend on the number of languages.
+//! for each language, so that two look-ups determine which languages have an n-gram. The counts are also bit-sliced:
+//! one word holds the lowest bits of all counters, the next word holds the next bits, and so on. The cost of an n-gram
+//! therefore does not depend on the number of languages.
 //!
 //! Normalised text has letters in lower case (ASCII and Latin-1; letters of other scripts stay unchanged). One space
 //! replaces everything between letters. Each line is surrounded by spaces, so that no n-gram spans two lines, and a
@@ -336,7 +336,7 @@ impl Scores {
     }
 
     /// Returns the language with the most n-grams; if several have equally many, the first. Returns `None` if no
-    /// language has any.
+    /// language has any n-gram of the text.
     pub fn verdict(&self) -> Option<Classification> {
         let (language, &best) =
             self.counts.iter().enumerate().max_by_key(|&(at, count)| (count, Reverse(at)))?;

@@ -152,9 +152,9 @@ pub fn text_sources(job: Option<&Job>, paths: &[PathBuf]) -> inshore_store::Resu
 
 /// Returns files, and datasets of the job's store, as inputs of tables, in the order of `paths`.
 ///
+/// # Errors
 /// [`inshore_store::Error::NotFound`] for an unknown dataset, and [`inshore_store::Error::NoStore`] if a path names a
 /// dataset and there is no job. Files are opened later, so errors of opening are not returned here.
-/// is opened when its turn comes.
 pub fn table_inputs(job: Option<&Job>, paths: &[PathBuf]) -> inshore_tables::Result<Vec<Input>> {
     let mut all = Vec::new();
     for path in paths {

@@ -118,8 +118,8 @@ impl FileSink {
         self.len() == 0
     }
 
-    /// Returns the free space of the current buffer, which is never empty. The caller fills some of it and then calls
-    /// [`FileSink::advance`].
+    /// Returns the free space of the current buffer, which is never empty. The caller fills some of the space and then
+    /// calls [`FileSink::advance`].
     pub fn space(&mut self) -> &mut [u8] {
         &mut self.filling[self.filled..]
     }
@@ -278,7 +278,7 @@ impl Output {
         if let Some(bytes) = bytes_hint.filter(|&bytes| bytes > 0 && kind.is_file()) {
             // The length is only a hint, so it is no error if the file system lacks fallocate. If the file has its full
             // length from the start, several writes proceed at the same time (1.7 GB/s on ext4). If each write extends
-            // the file, they do not (1.15 GB/s).
+            // the file, writes proceed one by one (1.15 GB/s).
             if let Err(error @ rustix::io::Errno::NOSPC) = fallocate(&file, FallocateFlags::empty(), 0, bytes)
             {
                 return Err(fail(error.into()));

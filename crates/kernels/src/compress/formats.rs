@@ -12,8 +12,8 @@ use crate::{Error, Result};
 /// decompressed in parallel. The field consists of two letters, a length of four, and the size in bytes. Other programs
 /// skip the field, as RFC 1952 requires.
 pub(super) const GZIP_SIZE_FIELD: [u8; 4] = [b'I', b'S', 4, 0];
-/// The header of the members that Inshore writes: magic number, deflate, an extra field, no time, no hint, no system,
-/// and the length of the extra field.
+/// The header of the members that Inshore writes: magic number, deflate, an extra field, no modification time, no
+/// compression hint, no operating system, and the length of the extra field.
 const GZIP_HEAD: [u8; 12] = [0x1f, 0x8b, 8, 4, 0, 0, 0, 0, 0, 255, 8, 0];
 /// The number of bytes in the header with the extra field. (A checksum and the size follow the data.)
 pub(super) const GZIP_HEAD_BYTES: usize = GZIP_HEAD.len() + 8;

@@ -14,7 +14,7 @@ use crate::{Error, Result};
 /// The largest number of bytes in a block that a node reads.
 const BLOCK_BYTES: u64 = 2 << 20;
 
-/// The task of compressing on a node, with as many threads as the memory of the task allows.
+/// The task that compresses on a node, with as many threads as the task's memory allows.
 #[derive(Debug)]
 pub struct Packs;
 

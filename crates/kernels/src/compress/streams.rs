@@ -6,9 +6,9 @@
 //! ```
 //!
 //! With this split all cores decompress even a single stream, as `bzip2` writes it. The 48 bits can also occur in the
-//! middle of a block, by chance (once in 2^48 bits) or by design. A part that was split there ends too early. Workers
-//! return parts in order, with their bits; a part that ends too early is joined with the next part, and decompressed on
-//! the caller's thread.
+//! middle of a block, by chance (once in 2^48 bits) or by design. A part that was split inside a block ends too early.
+//! Workers return parts in order, with their bits; a part that ends too early is joined with the next part, and
+//! decompressed on the caller's thread.
 //!
 //! Workers verify the checksum of each block. The caller's thread verifies the checksum of each stream when the parts
 //! are returned.
@@ -233,7 +233,7 @@ impl<R: Read> InputSplitter<R> {
     }
 }
 
-/// Finds the 48 bits with which a block begins, at any bit from `from` on.
+/// Returns the position of the 48 bits with which a block begins, searching at any bit from `from` on.
 ///
 /// At whichever bit the 48 bits begin, the next two bytes are completely known, so two table look-ups for each byte
 /// suffice.
@@ -277,7 +277,7 @@ const fn beginnings(down: u32) -> [u8; 256] {
 /// An element of a stream.
 #[derive(Clone, Copy, Debug)]
 enum Element {
-    /// The start of a stream, whose blocks have at most this number times 100,000 symbols.
+    /// The start of a stream, with its level: blocks have at most the level times 100,000 symbols.
     Stream(usize),
     Block {
         letters: usize,

@@ -178,7 +178,7 @@ impl Table {
         true
     }
 
-    /// Doubles the number of slots if the budget has room; otherwise the table is full earlier.
+    /// Doubles the number of slots if the budget has room; if it has no room, the table is full earlier.
     fn grow(&mut self) {
         let count = self.slots.len() / 8;
         let Ok(mut larger) = Buffer::zeroed(&self.budget, count * 16, "a table of words") else {

@@ -95,8 +95,8 @@ impl<S: RowShape, O: RowOperation> SortedRows<S, O> {
         Ok(filled)
     }
 
-    /// Appends complete rows to `out` until it has at least `bytes` bytes; appends nothing at the end. Do not mix with
-    /// [`SortedRows::fill`].
+    /// Appends complete rows to `out` until it has at least `bytes` bytes; appends nothing at the end. A caller must
+    /// not use both this function and [`SortedRows::fill`].
     ///
     /// # Errors
     /// The errors are those of [`SortedRows::fill`].

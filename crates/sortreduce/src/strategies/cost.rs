@@ -25,34 +25,34 @@ use crate::{
 // The following constants are nanoseconds of one core per record: the CPU time of `examples/strategies.rs` with 64
 // million records and two threads (see its table), including the zeroing of memory and I/O threads. The ratios of the
 // constants matter more than their absolute values.
-/// Dense: bins, shards, and the scan of the result, for a value of 4 bytes and for each additional byte. Measured: 17
-/// and 19 ns with 65,536 keys over an array of 400 and 800 MB, without first touches of memory.
+/// The time of dense for bins, shards, and the scan of the result, for a value of 4 bytes and for each additional byte.
+/// Dense took 17 and 19 ns with 65,536 keys over an array of 400 and 800 MB, without first touches of memory.
 const DENSE_NS: f64 = 12.0;
 const DENSE_BYTE_NS: f64 = 0.6;
-/// Dense: the additional time for an array larger than the last-level cache, close to the 14 ns of one random update in
-/// 256 MiB. Measured: 32 and 38 ns in total with keys all over arrays of 400 and 800 MB.
+/// The additional time of dense for an array larger than the last-level cache, close to the 14 ns of one random update
+/// in 256 MiB. Dense took 32 and 38 ns in total with keys all over arrays of 400 and 800 MB.
 const DENSE_FAR_NS: f64 = 20.0;
 const DENSE_FAR_BYTES: f64 = (32 << 20) as f64;
 const LINE_BYTES: f64 = 64.0;
-/// The first touch of a byte of memory.
+/// The time of the first touch of a byte of memory.
 const TOUCH_NS: f64 = 0.35;
-/// Partition: pushing fills bins and packs blocks, and reading unpacks blocks and fills tables. Including
-/// `PARTITION_KEY_NS`, pushing and reading together take 21 ns if all records stay in memory.
+/// The times of partition for pushing (filling bins and packing blocks) and for reading (unpacking blocks and filling
+/// tables). Including `PARTITION_KEY_NS`, pushing and reading together take 21 ns if all records stay in memory.
 const PARTITION_PUSH_NS: f64 = 12.0;
 const PARTITION_READ_NS: f64 = 8.0;
-/// Partition: the time for each key of the range, for bitmap and table.
+/// The time of partition for each key of the range, for bitmap and table.
 const PARTITION_KEY_NS: f64 = 0.5;
-/// Merge: scattering to buckets and one sort of a chunk, for a record of 8 bytes and for each additional byte. Measured
-/// with 65,536 keys, where no runs are merged: 21 and 24 ns with 8 and 16 bytes.
+/// The time of merge for scattering to buckets and one sort of a chunk, for a record of 8 bytes and for each additional
+/// byte. With 65,536 keys, where no runs are merged, merge took 21 and 24 ns for records of 8 and 16 bytes.
 const FORM_NS: f64 = 21.0;
 const FORM_BYTE_NS: f64 = 0.4;
-/// Merge: packing, unpacking and merging a record of a run. Measured with evenly spread keys: 36 and 42 ns including
-/// the forming of runs.
+/// The time of merge for packing, unpacking and merging a record of a run. With evenly spread keys, merge took 36 and
+/// 42 ns including the forming of runs.
 const MERGE_NS: f64 = 16.0;
 const MERGE_BYTE_NS: f64 = 0.25;
-/// Hash-first: a probe of the table, in addition to forming runs, for a record of 8 bytes and for each additional byte.
-/// Measured with 65,536 keys, of which 63 and 47 % hit: 8.6 and 13 ns including the records passed on, where forming
-/// runs took 10.3 and 10.8 ns.
+/// The time of hash-first for a probe of the table, in addition to forming runs, for a record of 8 bytes and for each
+/// additional byte. With 65,536 keys, where 63 and 47 % of the probes hit, hash-first took 8.6 and 13 ns including the
+/// records passed on; merge without the table took 10.3 and 10.8 ns.
 const FRONT_NS: f64 = 10.0;
 const FRONT_BYTE_NS: f64 = 0.4;
 /// The assumed share of records with popular keys. The share is used if there are far fewer distinct keys than evenly
@@ -273,7 +273,7 @@ impl<'a> Model<'a> {
 
     fn dense(&self) -> Option<[Phase; 2]> {
         let RecordLayout { key_bytes, value_bytes, .. } = self.layout;
-        // Keys are assumed to be as wide as `choose` assumes, so that both functions agree.
+        // Keys of fewer than 8 bytes are treated as keys of 8 bytes, since `choose` assumes 8 bytes and must agree.
         DensePlan::new(self.config, key_bytes.max(8), value_bytes)?;
         // The system provides memory in large pages, so a few keys over a wide range touch as many pages as there are
         // keys.
@@ -344,7 +344,8 @@ impl<'a> Model<'a> {
 
     fn hash_first(&self) -> Option<[Phase; 2]> {
         let (slots, fronts) = front::plan(self.config, self.layout)?;
-        // If the key range is this small, an array of all keys also fits in the cache, and needs no hashing.
+        // If the key range has at most as many keys as the table has slots, an array of all keys also fits in the
+        // cache, and needs no hashing.
         if self.config.key_range.is_some_and(|range| range <= slots as u64) && self.dense().is_some() {
             return None;
         }

@@ -19,8 +19,9 @@
 //! loses if many updates share few keys: sorting a chunk combines updates before they are written, whereas partitioning
 //! writes each update.
 //!
-//! A record costs one scattered write (2 to 4 ns) and one packed copy (1 ns) on input, and an unpacking (1 ns) and an
-//! access to the table (2 to 4 ns) on output. In addition each key of the range costs a 64th of a bitmap word.
+//! A record costs one scattered write (2 to 4 ns) and one copy into the packed block (1 ns) on input, and an unpacking
+//! (1 ns) and an access to the table (2 to 4 ns) on output. In addition each key of the range costs a 64th of a bitmap
+//! word.
 
 use std::{
     ops::Range,

@@ -40,25 +40,25 @@ impl Vector for Avx2U64 {
 
     #[inline(always)]
     unsafe fn load(from: *const u64) -> Self {
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller meets the function's safety conditions.
         Avx2U64(unsafe { _mm256_loadu_si256(from.cast()) })
     }
 
     #[inline(always)]
     unsafe fn splat(word: u64) -> Self {
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller meets the function's safety conditions.
         Avx2U64(unsafe { _mm256_set1_epi64x(word as i64) })
     }
 
     #[inline(always)]
     unsafe fn store(self, to: *mut u64) {
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller meets the function's safety conditions.
         unsafe { _mm256_storeu_si256(to.cast(), self.0) }
     }
 
     #[inline(always)]
     unsafe fn store_first(self, to: *mut u64, count: usize) {
-        // SAFETY: promised by the caller; lanes from `count` on are not written.
+        // SAFETY: the caller meets the function's safety conditions; lanes from `count` on are not written.
         unsafe {
             let lanes = _mm256_setr_epi64x(0, 1, 2, 3);
             let mask = _mm256_cmpgt_epi64(_mm256_set1_epi64x(count as i64), lanes);

@@ -16,19 +16,19 @@ impl Vector for Avx512U64 {
 
     #[inline(always)]
     unsafe fn load(from: *const u64) -> Self {
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller meets the function's safety conditions.
         Avx512U64(unsafe { _mm512_loadu_epi64(from.cast()) })
     }
 
     #[inline(always)]
     unsafe fn splat(word: u64) -> Self {
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller meets the function's safety conditions.
         Avx512U64(unsafe { _mm512_set1_epi64(word as i64) })
     }
 
     #[inline(always)]
     unsafe fn store(self, to: *mut u64) {
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller meets the function's safety conditions.
         unsafe { _mm512_storeu_epi64(to.cast(), self.0) }
     }
 
@@ -112,7 +112,7 @@ impl Vector for Avx512U64 {
 
     #[inline(always)]
     unsafe fn store_first(self, to: *mut u64, count: usize) {
-        // SAFETY: promised by the caller; lanes from `count` on are not written.
+        // SAFETY: the caller meets the function's safety conditions; lanes from `count` on are not written.
         unsafe { _mm512_mask_storeu_epi64(to.cast(), ((1u32 << count) - 1) as u8, self.0) }
     }
 }

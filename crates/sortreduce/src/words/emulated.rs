@@ -11,7 +11,7 @@ impl<W: Word, const LANES: usize> Vector for Emulated<W, LANES> {
     const LANES: usize = LANES;
 
     unsafe fn load(from: *const W) -> Self {
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller meets the function's safety conditions.
         Emulated(unsafe { from.cast::<[W; LANES]>().read() })
     }
 
@@ -20,7 +20,7 @@ impl<W: Word, const LANES: usize> Vector for Emulated<W, LANES> {
     }
 
     unsafe fn store(self, to: *mut W) {
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller meets the function's safety conditions.
         unsafe { to.cast::<[W; LANES]>().write(self.0) }
     }
 

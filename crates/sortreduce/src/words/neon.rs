@@ -24,19 +24,19 @@ impl Vector for NeonU64 {
 
     #[inline(always)]
     unsafe fn load(from: *const u64) -> Self {
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller meets the function's safety conditions.
         NeonU64(unsafe { vld1q_u64(from) })
     }
 
     #[inline(always)]
     unsafe fn splat(word: u64) -> Self {
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller meets the function's safety conditions.
         NeonU64(unsafe { vdupq_n_u64(word) })
     }
 
     #[inline(always)]
     unsafe fn store(self, to: *mut u64) {
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller meets the function's safety conditions.
         unsafe { vst1q_u64(to, self.0) }
     }
 

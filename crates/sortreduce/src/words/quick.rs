@@ -24,7 +24,7 @@ const SAMPLE_ROWS: usize = 8;
 #[inline(always)]
 pub(super) unsafe fn sort<V: Vector>(words: &mut [V::Word]) {
     if words.len() <= ROWS * V::LANES {
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller meets the function's safety conditions.
         return unsafe { sort_small::<V>(words.as_mut_ptr(), words.len()) };
     }
     let mut random = 0x9e37_79b9_7f4a_7c15 ^ words.len() as u64;
@@ -75,7 +75,7 @@ pub(super) unsafe fn sort<V: Vector>(words: &mut [V::Word]) {
 /// The processor has the instructions of `V`; the caller has exclusive access to the words.
 #[inline(always)]
 unsafe fn sort_small<V: Vector>(start: *mut V::Word, count: usize) {
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller meets the function's safety conditions.
     unsafe {
         if count <= V::LANES {
             sort_few(std::slice::from_raw_parts_mut(start, count));
@@ -119,7 +119,7 @@ unsafe fn pivot<V: Vector>(start: *const V::Word, count: usize, random: &mut u64
         rows
     };
     let mut sample = [V::Word::default(); SAMPLE_ROWS * LANES_MAX];
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller meets the function's safety conditions.
     unsafe { sort_rows_into(rows, &mut sample) };
     // The sample is sorted column by column.
     let quarter = |number: usize| {
@@ -135,7 +135,8 @@ unsafe fn pivot<V: Vector>(start: *const V::Word, count: usize, random: &mut u64
 /// The processor has the instructions of `V`; the caller has exclusive access to the words.
 #[inline(always)]
 unsafe fn partition<V: Vector>(start: *mut V::Word, count: usize, pivot: V::Word) -> usize {
-    // Two groups are loaded at a time, which take half of the registers. SAFETY: promised by the caller.
+    // Two groups are loaded at a time, which take half of the registers.
+    // SAFETY: the caller meets the function's safety conditions.
     unsafe {
         if V::LANES >= 8 {
             partition_groups::<V, 8>(start, count, pivot)
@@ -157,7 +158,7 @@ unsafe fn partition_groups<V: Vector, const GROUP: usize>(
 ) -> usize {
     let group = GROUP * V::LANES;
     if count < 2 * group {
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller meets the function's safety conditions.
         return partition_few(unsafe { std::slice::from_raw_parts_mut(start, count) }, pivot);
     }
     // SAFETY: all reads are of the `count` words. The `unread` words between `from_low` and `from_high` are still to be
@@ -215,7 +216,7 @@ impl<W: Word> PartitionTarget<W> {
     unsafe fn put<V: Vector<Word = W>>(&mut self, vector: V, limit: V) {
         let above = vector.flip().above(limit);
         let split = vector.split(above);
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller meets the function's safety conditions.
         unsafe {
             split.store(self.low);
             split.store(self.low.add(self.between - V::LANES));
@@ -228,7 +229,7 @@ impl<W: Word> PartitionTarget<W> {
     /// A word of the destination is free.
     #[inline(always)]
     unsafe fn put_word(&mut self, word: W, pivot: W) {
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller meets the function's safety conditions.
         unsafe {
             *self.low = word;
             *self.low.add(self.between - 1) = word;
@@ -240,7 +241,7 @@ impl<W: Word> PartitionTarget<W> {
 
 #[inline(always)]
 unsafe fn load_group<V: Vector, const GROUP: usize>(from: *const V::Word) -> [V; GROUP] {
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller meets the function's safety conditions.
     unsafe {
         let mut vectors = [V::load(from); GROUP];
         for (number, vector) in vectors.iter_mut().enumerate() {

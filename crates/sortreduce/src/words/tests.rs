@@ -180,7 +180,7 @@ unsafe fn check_vector<V: Vector<Word = u64>, const LANES: usize>() {
             Emulated::<u64, LANES>(std::array::from_fn(word)),
             Emulated(std::array::from_fn(|i| word(i + 50))),
         );
-        // SAFETY: promised by the caller; the arrays have as many elements as `V` has lanes.
+        // SAFETY: the caller meets the function's safety conditions; the arrays have as many elements as `V` has lanes.
         unsafe {
             let (x, y, limit) = (V::load(a.0.as_ptr()), V::load(b.0.as_ptr()), V::splat(b.0[0]));
             assert_eq!((unload(x), unload(y)), (a, b));

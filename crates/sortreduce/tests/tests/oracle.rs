@@ -509,8 +509,8 @@ fn the_choice_follows_the_expected_records() {
         ..config(64 * MIB, 2)
     };
     let range = Some(100_000_000);
-    // In the first case bins stay in memory. In the second they do not, and bins take more bytes of the drive than
-    // packed runs.
+    // In the first case bins stay in memory. In the second case bins do not stay in memory, and take more bytes of the
+    // drive than packed runs.
     let large = Config { memory_bytes: 1 << 30, ..with(range, 64_000_000, 48_000_000) };
     assert_eq!(choose(&large, 4), Strategy::Partition);
     // The number of records could fill more blocks than bins can index.
