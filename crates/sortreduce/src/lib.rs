@@ -68,9 +68,9 @@
 //!
 //! The following estimate of costs is for n records of b bytes (packed, on the drive), of which d n are left after
 //! reduction in chunks. Dense writes nothing to the drive. Merging writes and reads d n b bytes for each pass, with one
-//! pass for up to `fan_in * chunk` bytes. The CPU time of a record is one scattered write (2 to 4 ns), one sort of
-//! 64-bit words in slabs that fit the second-level cache (6 ns), one gather (2 ns), packing and unpacking (6 ns), and
-//! some copies (1 ns each). The merge sorts and gathers once more.
+//! pass for up to `fan_in * chunk` bytes. The CPU time of a record is the sum of one scattered write (2 to 4 ns), one
+//! sort of 64-bit words in slabs that fit in the second-level cache (6 ns), one gather (2 ns), packing and unpacking (6
+//! ns), and some copies (1 ns each). The merge sorts and gathers once more.
 //!
 //! The table shows nanoseconds of CPU time per record, measured with `examples/rates.rs` on one core of Zen 5 class
 //! with 64 million records. The times include I/O threads and page zeroing. The machine was **busy with other work**:

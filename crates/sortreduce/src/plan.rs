@@ -22,8 +22,8 @@ const BLOCK_BYTES_MAX: usize = 64 << 10;
 const WRITE_BYTES_MAX: usize = 1 << 20;
 const READ_BYTES_MAX: usize = 512 << 10;
 /// The largest number of records in a slab of a chunk. Slabs of 8 Ki / 16 Ki / 32 Ki words are sorted in 5.2 / 5.1 /
-/// 6.0 ns per word, and forming runs of (u32, u64) in 128 MiB takes 31 / 21 / 21 ns per record, since larger slabs need
-/// fewer buckets.
+/// 6.0 ns per word. Forming runs of (u32, u64) records in 128 MiB takes 31 / 21 / 21 ns per record, since larger slabs
+/// need fewer buckets.
 const SLAB_RECORDS_MAX: usize = 16 << 10;
 /// The largest number of keys in a slab without values; sorting keys without values takes half the memory. With a
 /// budget of 1 GiB a whole bucket then fits in a slab and needs no second scatter, which saves 3 of 18 ns per key.

@@ -6,9 +6,9 @@
 //! | zstd | a frame | the lengths of its blocks |
 //! | lz4 | an independent block | its length |
 //!
-//! Input is decompressed while being read from the first piece on that is larger than the limit or cannot be split (a
-//! gzip member of another program, or dependent blocks of lz4). bzip2 is split before any block, at any bit: see
-//! [`super::streams`].
+//! Some pieces are larger than the limit, and some input cannot be split (a gzip member of another program, or
+//! dependent blocks of lz4). From such input on, all input is decompressed by one thread while it is read. bzip2 is
+//! split before any block, at any bit: see [`super::streams`].
 
 use std::{
     hash::Hasher,

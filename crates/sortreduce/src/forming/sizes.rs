@@ -59,7 +59,7 @@ impl ChunkSizes {
 const SMALLEST_BLOCKS: usize = 8;
 
 /// Returns the number of spare blocks for scattering. Each level of scattering at least halves the range of a large
-/// bucket, so there are at most as many levels as bits in a key, and each level may open two blocks.
+/// bucket, so there are at most as many levels as bits in a key. Each level may open two blocks.
 pub(crate) fn spare_blocks<K: Key>() -> usize {
     2 * K::BITS as usize + 2
 }

@@ -2,8 +2,8 @@
 //!
 //! All higher levels (chunks, merges) cut their work into slabs. A slab is sorted in one of three ways:
 //!
-//! - **accumulate**: if the slab's keys span a small range, each value is combined into a table that is indexed by key,
-//!   and a bitmap marks the keys that occurred. Accumulating needs no sorting and takes about 2 ns per record.
+//! - **accumulate**: if the slab's keys span a small range, each value is combined into a table that is indexed by key.
+//!   A bitmap marks the keys that occurred. Accumulating needs no sorting and takes about 2 ns per record.
 //! - **keys alone**: if values have no bytes, the keys are sorted as they are, since 64-bit keys are words already.
 //! - **packed**: the difference of the key from the smallest key and the record's number go into one 64-bit word. The
 //!   words are sorted, and the records are gathered and combined in that order. Keys that need too many bits lose their

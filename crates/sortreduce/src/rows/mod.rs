@@ -16,10 +16,10 @@
 //! If no rows are combined, the last merge can be split into parts, one for each thread (`parts.rs`).
 //!
 //! An arena is the unit of work. Bytes are read directly from the input into an arena, and a worker sorts the arena
-//! while the next one fills. The workers sort words of 64 bits, so that a comparison reads no row: the high bits of a
+//! while the next one fills. The workers sort words of 64 bits, so that a comparison reads no row. The high bits of a
 //! word are a few bytes of the key, and the low bits are the row's number (`order.rs`). Ties are decided by the
-//! following bytes of the key. Runs hold unchanged rows, and runs are merged in the order of the input, so rows with
-//! equal keys are returned in the order of the input (the sort is stable).
+//! following bytes of the key. Rows in runs are unchanged, and runs are merged in the order of the input, so the sort
+//! is stable: rows with equal keys keep the order of the input.
 //!
 //! The obvious alternative, which GNU sort uses, sorts pointers by comparing rows and misses the cache twice for each
 //! comparison.

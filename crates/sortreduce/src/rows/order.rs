@@ -5,9 +5,9 @@
 //! ```
 //!
 //! If row numbers have at most 24 bits, a word has room for five bytes of the key. Rows that are equal in the bytes
-//! compared so far form a group, whose words get the next five bytes, and so on: a radix sort from the most significant
-//! digit, five bytes at a time. A group of few rows is sorted by comparison. All steps run in place on the words. Row
-//! numbers ascend in the order of the input, so rows with equal keys keep that order.
+//! compared so far form a group, whose words get the next five bytes, and so on. The sort is therefore a radix sort
+//! from the most significant digit, five bytes at a time. A group of few rows is sorted by comparison. All steps run in
+//! place on the words. Row numbers ascend in the order of the input, so rows with equal keys keep that order.
 
 use super::shape::RowShape;
 use crate::words;

@@ -14,8 +14,9 @@ const GROUP_RECORDS: usize = 256;
 /// gets the slot's index.
 ///
 /// If keys are spread, the branch on an occupied slot is unpredictable, and a misprediction costs more than all other
-/// work. A group of records therefore goes through two loops without that branch: the first loop fills empty slots
-/// and lists the other records (with many cache misses in flight), and the second loop combines the listed records.
+/// work. A group of records therefore goes through two loops without that branch: the first loop fills empty slots and
+/// lists the records whose slots are occupied (with many cache misses in flight). The second loop combines the listed
+/// records.
 pub(crate) fn accumulate<K: Key, V: Value>(
     min: K::Word,
     keys: &[K],
