@@ -57,7 +57,7 @@ pub struct Sort {
     pub resume: bool,
 }
 
-/// A column to sort by.
+/// A column by which tables are sorted, and its direction.
 #[derive(Clone, Debug)]
 pub struct Key(pub SortKey);
 
@@ -76,12 +76,12 @@ impl std::str::FromStr for Key {
     }
 }
 
-/// A range of bytes in a record.
+/// A range of bytes in a record, by which records are sorted.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyBytes {
-    /// First byte.
+    /// The first byte of the range, counted from 0.
     pub start: u64,
-    /// End, the byte after the last.
+    /// The byte after the last byte of the range.
     pub end: u64,
 }
 

@@ -1,4 +1,4 @@
-//! `inshore search`: with ripgrep's arguments, wherever ripgrep has an equivalent.
+//! `inshore search`, which has the arguments of ripgrep wherever ripgrep has an equivalent.
 
 use std::path::PathBuf;
 
@@ -184,7 +184,7 @@ pub struct Search {
     pub type_list: bool,
 }
 
-/// Use of colours.
+/// Selects when output has colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Color {
     /// On a terminal, unless NO_COLOR is set.

@@ -22,7 +22,7 @@ Examples:
     Ls,
     /// Show the properties of a dataset
     ///
-    /// Kind, size, redundancy, and files with the unit of their checksums. Reads no data.
+    /// Its kind, size, redundancy, and its files with the unit of their checksums. No data is read.
     #[command(after_help = "\
 Examples:
   inshore store stat logs
@@ -35,7 +35,8 @@ Examples:
     Get(Get),
     /// Seal a dataset: no more bytes can be appended
     ///
-    /// For datasets that were created with `put --append`. Appended bytes stay; a command that is appending fails.
+    /// Works on datasets that were created with `put --append`. Appended bytes stay; a command that is still appending
+    /// fails.
     #[command(after_help = "\
 Examples:
   inshore store seal logs
@@ -114,8 +115,8 @@ pub struct Init {
 
 /// Put a file into the store
 ///
-/// Streams a file or standard input into a dataset at the speed of the drive. The dataset exists, whole and durable, when the
-/// command ends; if the command is stopped, even by kill -9, no dataset is left.
+/// Streams a file or standard input into a dataset at the speed of the drive. When the command ends, the dataset is
+/// complete and durable. If the command is stopped, even by kill -9, no dataset is left.
 ///
 /// With --node the file is spread over nodes in shards that end with a line (.fastq, .fq: with a record of four lines), so that
 /// later commands can run near them.
@@ -160,8 +161,8 @@ pub struct Put {
 
 /// Read the bytes of a dataset
 ///
-/// To standard output, or into a file that appears whole or not at all. The checksum of every byte is verified: after damage that
-/// redundancy cannot repair the command fails, and names the place.
+/// Writes them to standard output, or into a file that appears complete or not at all. The checksum of every byte is
+/// verified: after damage that redundancy cannot repair, the command fails and names the damaged place.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -188,8 +189,9 @@ pub struct Get {
 
 /// Verify all checksums
 ///
-/// Reads every extent, each copy, all parity, headers, lists, superblocks and all copies of the log, and compares them with their
-/// checksums. Changes nothing (`inshore store scrub` repairs). The exit code is 1 if damage was found.
+/// Reads every extent with all copies and parity, and also headers, lists, superblocks and all copies of the log, and
+/// compares them with their checksums. Changes nothing (`inshore store scrub` repairs). The exit code is 1 if damage
+/// was found.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -219,9 +221,10 @@ pub struct Scrub {
 
 /// Measure a drive
 ///
-/// Sequential and random reads and writes of 4 KiB to 2 MiB with 1 to 64 requests in flight, as jobs do them: past the page
-/// cache, in free space of the store. Takes half a minute for each device and the time to write the working set, and writes tens
-/// of gigabytes on a fast drive (--quick: a fifth). Other load on the drive is measured too.
+/// Measures sequential and random reads and writes of 4 KiB to 2 MiB with 1 to 64 requests in flight, as jobs do them:
+/// past the page cache, in free space of the store. A measurement takes half a minute for each device plus the time to
+/// write the working set, and writes tens of gigabytes on a fast drive (with --quick a fifth of that). Other load on
+/// the drive at the same time changes the results.
 ///
 /// The results are kept in the store (drive.json): --explain then reports, for each job, the time that the drive alone would have
 /// taken. A folder that is no device of a store is measured in a temporary folder below it; no results are kept.
@@ -344,8 +347,9 @@ pub struct Repair {
 
 /// Show the location of a dataset's bytes
 ///
-/// One line for each extent: the offset of the range in the file, its length, and for each copy the device, the extent on it and
-/// the offset in the extent. Extent e of a folder is at byte (e mod 128) x 2 MiB of segment e / 128.
+/// Prints one line for each extent: the offset of the range in the file, its length, and for each copy the device, the
+/// extent on the device and the offset in the extent. On a device that is a folder, extent e is at byte (e mod 128) x 2
+/// MiB of segment e / 128.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -410,7 +414,8 @@ fn parse_block(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Parses the size of a shard: at least 64 KiB, from which searches tell whether a text is binary.
+/// Parses the size of a shard. It must be at least 64 KiB, since searches look at that many bytes to tell whether a
+/// text is binary.
 fn parse_piece(text: &str) -> Result<u64, String> {
     let bytes = parse_bytes(text).map_err(|error| error.to_string())?;
     if bytes < 64 << 10 { Err("pieces have 64KiB at least".to_string()) } else { Ok(bytes) }
