@@ -1,4 +1,5 @@
-//! Power losses under ext4: its image is a file on a [`Disk`], which records the writes and flushes of the kernel.
+//! Simulates power losses under ext4. The image of the file system is a file on a [`Disk`], which records the kernel's
+//! writes and flushes.
 //!
 //! ```text
 //!   command ── files ── ext4 ── loop device ── image ── FUSE ── Disk
@@ -8,7 +9,8 @@
 //!              with a journal: mounted            without: checked by e2fsck, then mounted
 //! ```
 //!
-//! This test assumes nothing about the order in which a file system writes names and files: ext4 itself reports its files.
+//! This test assumes nothing about the order in which a file system writes names and files, since ext4 itself tells
+//! which files a state has.
 
 use std::{
     fs::{self, File},
