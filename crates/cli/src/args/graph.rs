@@ -15,7 +15,7 @@ pub enum GraphCommand {
     Import(Import),
     /// Generate a synthetic graph
     ///
-    /// For measurements and demonstrations. The same arguments give the same graph on every machine.
+    /// Use it for measurements and demonstrations. The same arguments give the same graph on every machine.
     #[command(
         arg_required_else_help = true,
         after_help = "\
@@ -29,7 +29,7 @@ Examples:
     },
     /// List the graphs of the store
     ///
-    /// One line for each graph: its name, vertices, edges, kind and size on flash. With --json, an array.
+    /// Prints one line for each graph: its name, vertices, edges, kind and size on flash. With --json, prints an array.
     #[command(after_help = "\
 Examples:
   inshore graph ls

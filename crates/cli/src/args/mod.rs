@@ -112,7 +112,7 @@ pub struct GlobalOptions {
     /// store on several drives pass any of its folders, or DIR:DIR:... if they were moved apart
     #[arg(long, global = true, value_name = "DIR")]
     pub store: Option<PathBuf>,
-    /// Print counters and facts as one JSON value, and no other output, on standard output
+    /// Print counters and results as one JSON value on standard output, and nothing else there
     #[arg(long, global = true)]
     pub json: bool,
     /// Print no progress, no costs and no notices on standard error
@@ -264,7 +264,8 @@ Examples:
     #[cfg(feature = "vectors")]
     /// Nearest neighbours: import vectors, and find the nearest ones of a batch of queries
     ///
-    /// Vectors are imported once, and searched in one pass for all queries, exactly, in the memory that you set.
+    /// Vectors are imported once. A search compares all queries with all vectors in one pass, exactly, in the memory
+    /// that you set.
     #[command(
         arg_required_else_help = true,
         after_help = "\
@@ -290,7 +291,7 @@ Examples:
     },
     /// Write the manual pages
     ///
-    /// With --out, one page for each command into a folder; otherwise the first page to standard output.
+    /// With --out, writes one page for each command into a folder. Otherwise writes the first page to standard output.
     #[command(after_help = "\
 Examples:
   inshore man | man -l -

@@ -50,7 +50,7 @@ pub struct Ext4 {
 }
 
 impl Ext4 {
-    /// Creates and mounts a file system with these files. The file `report` lies beside it, on the same drive.
+    /// Creates and mounts a file system with these files. The file `report` is next to the image, on the same drive.
     ///
     /// # Errors
     /// Without FUSE or loop devices, or if this process must not mount.
@@ -98,7 +98,8 @@ impl Ext4 {
     /// If there is no file system.
     pub fn look(scratch: &Path, drive: &Files, journal: Journal) -> Result<Files, String> {
         let look = || -> io::Result<Files> {
-            // Each image has a file of its own: the loop device of the last one may live on for a while, with cached data.
+            // Each image is a new file, since the loop device of the last image may exist for a while longer, with
+            // cached data.
             let image = tempfile::NamedTempFile::new_in(scratch)?;
             fs::write(image.path(), &drive[IMAGE].bytes)?;
             if journal == Journal::Without {

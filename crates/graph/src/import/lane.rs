@@ -161,7 +161,7 @@ impl<'a, E: EdgeOperation> Lanes<'a, E> {
         let buffers_bytes = STEP * (size_of::<u64>() + size_of::<E::Value>());
         let buffers = job.budget().reserve((count * buffers_bytes) as u64, "edges to be sorted")?;
         let free = job.budget().free_bytes();
-        // Each lane parses a block and has one waiting, and the reader fills another.
+        // Each lane has a block that it parses and a block that waits, and the reader fills another block.
         let block_bytes = (free as usize / 8 / (2 * count + 1)).clamp(64 << 10, LINE_BYTES_MAX as usize);
         let logs = count as u64 * WRITE_BYTES;
         let numbering = set.sealing_bytes() + writer_bytes(job);

@@ -92,7 +92,6 @@
 //!
 //! # Traits that stay private
 //!
-//! The engine's steps (push, pull, destination blocks, in memory or through sort-reduce) stand behind one trait of their own,
 //! The engine's steps (push, pull, destination blocks, in memory or through sort-reduce) use one trait, `StepProgram`.
 //! Both the hosts of programs and the built-in algorithms implement it. The trait stays private because its
 //! implementations make promises that no caller can keep safely and no engine can check cheaply: that a message may be

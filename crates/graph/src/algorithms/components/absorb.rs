@@ -65,7 +65,7 @@ pub(super) fn fits(free: u64, vertices: u64) -> bool {
 /// The sets that a pass over edges reads and extends.
 struct Pass<'a> {
     set: SharedSet<'a>,
-    /// Ends of edges that were written to scratch.
+    /// The vertices of edges that were written to scratch.
     marks: SharedSet<'a>,
 }
 

@@ -92,7 +92,7 @@ struct OpenFile {
     _reservation: Reservation,
 }
 
-/// One opening of a file, and the positions of its last reads.
+/// An open handle of a file, and the stream that its last reads belong to.
 struct Handle {
     file: Arc<OpenFile>,
     run: Mutex<Run>,
