@@ -8,6 +8,8 @@
 //!                                      and two that the algorithm counts: u64 each
 //! ```
 //!
+//! The description that is stored with a checkpoint has the numbers of the last two lines, each as a u64.
+//!
 //! A checkpoint is complete and durable, or absent. A new checkpoint is committed before the old one is removed, so
 //! after the first commit there is always a checkpoint. If there are two, the one with the most supersteps is used.
 

@@ -1,6 +1,6 @@
 //! Graphs larger than memory and the algorithms on them.
 //!
-//! Nouns of the crate:
+//! The main terms of the crate:
 //!
 //! - [`Graph`]: a graph on flash, opened from a store: compressed sparse rows of its out-edges (and in-edges on request),
 //!   degrees, weights, and the user's own vertex ids. Layout: `docs/format.md`.

@@ -38,8 +38,8 @@ Examples:
     Ls,
     /// Show the properties of a graph
     ///
-    /// Its vertices, edges, degrees, size on flash, and the smallest budget with which every job on it works. No edges
-    /// are read.
+    /// Shows its vertices, edges, degrees, size on flash, and the smallest budget with which every job on it works. No
+    /// edges are read.
     #[command(after_help = "\
 Examples:
   inshore graph info web

@@ -22,7 +22,7 @@ Examples:
     Ls,
     /// Show the properties of a dataset
     ///
-    /// Its kind, size, redundancy, and its files with the unit of their checksums. No data is read.
+    /// Shows its kind, size, redundancy, and its files with the unit of their checksums. No data is read.
     #[command(after_help = "\
 Examples:
   inshore store stat logs

@@ -14,7 +14,7 @@ use crate::Result;
 const HEAD_WORDS: usize = 2;
 /// A flag of a row that has all edges of its vertex.
 const IS_WHOLE: u32 = 1 << 31;
-/// Rows are cached only if there is at least one byte of memory for this number of edges of the graph.
+/// Rows are cached only if their memory in bytes is at least the number of the graph's edges divided by this number.
 const TRIED_SHARE: u64 = 16;
 /// Size of a buffer, which holds some thousands of rows.
 const PIECE_BYTES: usize = 256 << 10;

@@ -32,16 +32,17 @@ use super::{
 };
 use crate::{Regime, Result, Step, Tuning, generate::random_u64};
 
-/// Pulling is considered only if at least one in this number of vertices is active. With fewer, counting their edges
-/// would cost more than a pull saves.
+/// Pulling is considered only if the number of active vertices is at least that of all vertices divided by this number.
+/// With fewer active vertices, counting their edges would cost more than a pull saves.
 const ASKED_SHARE: u64 = 4096;
 /// Cost of an edge along which a message is sent, in numbers of edges that are scanned. Sending is slower because the
 /// accumulator is rarely in a cache (8 ns instead of 3 ns in a Kronecker graph of scale 25).
 const SENT_COST: u64 = 2;
 /// Cost of reading one row from flash, in numbers of edges that are scanned in memory.
 const ROW_COST: u64 = 4096;
-/// While more than one in this number of edges carries a message, all vertices are scanned. Edges then go by
-/// destination blocks if there are any, since an edge takes a twelfth of its time through sort-reduce.
+/// While the number of edges that carry a message is more than that of all edges divided by this number, all vertices
+/// are scanned. Edges then go by destination blocks if there are any, since an edge takes a twelfth of the time that it
+/// takes through sort-reduce.
 const LISTED_SHARE: u64 = 16;
 /// Memory that cached rows leave free for logs, cursors and the output phase.
 const BESIDE_CACHED_BYTES: u64 = 4 << 20;

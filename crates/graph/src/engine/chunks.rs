@@ -59,7 +59,7 @@ pub(crate) trait Sender: Sync {
     /// Returns the message of an active vertex along each of its edges; `None` sends nothing.
     fn send(&self, vertex: u32, state: &Self::State, degree: u32) -> Option<Self::Sent>;
 
-    /// Returns an active vertex's term of [`EdgePhaseResult::aggregate`].
+    /// Returns the number that an active vertex adds to [`EdgePhaseResult::aggregate`].
     fn aggregate(&self, _vertex: u32, _state: &Self::State, _degree: u32) -> u64 {
         0
     }

@@ -16,8 +16,8 @@ use crate::Result;
 
 /// Distance, in messages, by which accumulators are prefetched.
 const AHEAD: usize = 24;
-/// A list of vertices holds at most one in this number of all vertices. Sorting a list of that length takes as long as
-/// scanning all accumulators.
+/// The capacity of a list of vertices is the number of all vertices divided by this number. Sorting a list of that
+/// length takes as long as scanning all accumulators.
 const TOUCHED_SHARE: u64 = 64;
 const TOUCHED_MIN: u64 = 16 << 10;
 

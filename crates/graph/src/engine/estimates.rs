@@ -77,7 +77,7 @@ pub(crate) struct StepNeeds {
     pub weighted: bool,
     /// True if the same rows may be read repeatedly, so that a copy in memory may be faster.
     pub rereads: bool,
-    /// The bytes of an array of vertex state in memory, and the memory of an array on flash.
+    /// The bytes that vertex state takes if it is in memory, and the bytes of memory that it takes if it is on flash.
     pub state_bytes: u64,
     pub flash_bytes: u64,
     /// The bytes of a message, and the bytes of a sort-reduce record, which includes a key.

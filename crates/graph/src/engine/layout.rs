@@ -12,10 +12,9 @@ use super::{
 };
 use crate::{Regime, Result, csr};
 
-/// The bits of active vertices take at most one byte in this number of bytes of the budget.
+/// The bits of active vertices take at most the budget divided by this number.
 const ACTIVE_BITS_SHARE: u64 = 16;
-/// With sort-reduce, vertex state is in memory if it takes at most one byte per this number of bytes of sort-reduce's
-/// memory.
+/// With sort-reduce, vertex state is in memory if it takes at most sort-reduce's memory divided by this number.
 const STATE_SHARE: u64 = 4;
 
 impl Layout {

@@ -76,7 +76,7 @@ pub(crate) trait StepProgram: Clone + Send + Sync + 'static {
     /// Tells whether a vertex with this new and old state takes part in the next superstep.
     fn is_active(&self, vertex: u32, new: &Self::State, old: &Self::State) -> bool;
 
-    /// Returns an active vertex's term of the wrapping sum that `set_aggregate` gets.
+    /// Returns the number that an active vertex adds to the wrapping sum that `set_aggregate` gets.
     fn aggregate(&self, _vertex: u32, _state: &Self::State, _degree: u32) -> u64 {
         0
     }
@@ -85,7 +85,7 @@ pub(crate) trait StepProgram: Clone + Send + Sync + 'static {
     /// `finalize`.
     fn set_aggregate(&mut self, _sum: u64) {}
 
-    /// Returns a vertex's term of [`super::SuperstepOutcome::change`].
+    /// Returns the number that a vertex adds to [`super::SuperstepOutcome::change`].
     fn change(&self, _new: &Self::State, _old: &Self::State) -> u64 {
         0
     }

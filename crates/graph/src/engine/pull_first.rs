@@ -191,9 +191,9 @@ impl ActiveView<'_> {
     }
 }
 
-/// Counting edges takes a sample if there are more vertices than one in this number of all vertices.
+/// Edges are counted in a sample if the number of vertices is more than that of all vertices divided by this number.
 const MANY_SHARE: u64 = 64;
-/// A sample takes one range of vertices in this number of ranges.
+/// A sample takes every n-th range of vertices, where n is this number.
 const SAMPLED_SHARE: u32 = 8;
 /// The number of vertices in a range: about as many as the index pages in a cursor's memory have.
 const SAMPLED_VERTICES: u32 = 64 << 10;

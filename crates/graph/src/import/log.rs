@@ -41,7 +41,7 @@ impl EdgeLogWriter {
     }
 }
 
-/// A finished log.
+/// A log to which no more edges are added.
 pub(super) struct EdgeLog {
     edges: CheckedFile,
     weights: Option<CheckedFile>,

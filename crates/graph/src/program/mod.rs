@@ -204,8 +204,9 @@ pub trait VertexProgram: Send + Sync + 'static {
     /// Tells whether a vertex that got a message is active in the next superstep.
     fn is_active(&self, new: Self::Value, old: Self::Value) -> bool;
 
-    /// Returns an active vertex's term of [`SuperstepInfo::aggregate`]; sums wrap at 2^64. (Pregel's aggregators: Malewicz et al.
-    /// 2010, section 3.3.) The function is called for vertices without out-edges too.
+    /// Returns the number that an active vertex adds to [`SuperstepInfo::aggregate`]; sums wrap at 2^64. (These are
+    /// Pregel's aggregators: Malewicz et al. 2010, section 3.3.) The function is called for vertices without out-edges
+    /// too.
     fn aggregate(&self, _value: Self::Value, _out_degree: u64) -> u64 {
         0
     }

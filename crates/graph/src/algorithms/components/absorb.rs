@@ -29,9 +29,10 @@ use crate::{
 
 /// Size of the buffer in which each thread collects remaining edges.
 const BUFFER_BYTES: usize = 64 << 10;
-/// If more than one edge in this number remains, another pass costs less than writing the remaining edges.
+/// If more edges remain than all edges divided by this number, another pass costs less than writing the remaining
+/// edges.
 const REMAINING_SHARE: u64 = 8;
-/// Passes over the remaining edges repeat while each pass removes at least one edge in this number.
+/// Passes over the remaining edges repeat while each pass removes at least a share of 1 / `SHRINKS_BY` of these edges.
 const SHRINKS_BY: u64 = 4;
 
 /// The set of connected vertices, and the edges outside of it.

@@ -10,6 +10,11 @@
 //!   range 0 up: a root with a parent below asks there for its label, since that range is finished
 //! ```
 //!
+//! A pair goes to the bin of the range that has its larger number, and is processed when this range is in memory. It
+//! then joins two trees. If both of their roots have a parent in a lower range already, the pair of these two parents
+//! goes down instead. When all pairs are processed, ranges are read in ascending order, and each member gets its label.
+//! A root with a parent in a lower range gets the parent's label by a lookup.
+//!
 //! Lower ranges have smaller numbers, and a parent is always smaller than its child. The root of a tree is therefore
 //! its smallest member.
 //!

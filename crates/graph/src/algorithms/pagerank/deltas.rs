@@ -10,9 +10,14 @@
 //!              arrives is added to rank and pending
 //! ```
 //!
+//! Here n is the number of vertices, t the tolerance, and d the damping.
+//!
 //! The thesis (2018, algorithm 4) recomputes whole sums of the vertices that may change, and finds the senders of these
 //! sums along in-edges and by a Bloom filter. Sending changes needs neither: the senders are the vertices that were
 //! finalized with a large pending change.
+//!
+//! Let x be the vector of ranks, p the vector of pending changes, and A the matrix that divides the rank of each vertex
+//! evenly among its out-edges.
 //!
 //! Ranks r solve r = c + d A r, where c is the same for all vertices, whatever part of c comes from vertices without
 //! out-edges. For every b, the solution of x = b + d A x is therefore a multiple of r, and division by the sum at the

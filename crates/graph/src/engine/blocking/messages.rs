@@ -169,7 +169,7 @@ impl FlashReader<'_> {
         }
         let MessageFile { first_sender, file } = &self.parts[number];
         let place = |sender: u64| (sender.saturating_sub(*first_sender) * message_bytes).min(file.len());
-        // Reading begins at the block of the first message.
+        // Reading begins at the start of the block that holds the first message.
         let first = place(self.senders.start) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
         let range = first..place(self.senders.end).max(first);
         let spare = std::mem::take(&mut self.spare);

@@ -9,6 +9,8 @@
 //!            submits   its way    checks    of readers
 //! ```
 //!
+//! A slot is busy while one thread works on it, and flying while a read into its buffer is in flight.
+//!
 //! A sequential reader finds whole extents that were read ahead ([`Cache::begin`]). Any other reader gets only the
 //! blocks that it reads from. A slot that was read ahead is not evicted for other read-ahead. If there are more
 //! sequential readers than slots, the later readers therefore read block by block, and no block is read twice.
