@@ -1,4 +1,4 @@
-//! Results of the algorithms, in all output formats.
+//! Tests of the results of graph algorithms, in all output formats.
 
 use std::fs::File;
 

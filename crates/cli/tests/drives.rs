@@ -1,4 +1,4 @@
-//! Output, stored results and cleanup of `inshore store bench`.
+//! Tests of the output, the stored results and the cleanup of `inshore store bench`.
 
 use std::fs;
 

@@ -355,7 +355,7 @@ fn a_search_across_lines_reads_what_it_must_and_says_where_it_cannot() {
     folder.write("marked", "\u{feff}fox\nhen\n");
     folder.run("store put marked --name marked --quiet").ok();
     assert_eq!(folder.run("search -U -o -b x\\nh store:marked").ok().stdout, "5:x\n5:h\n");
-    // A pattern that cannot match across lines needs no more memory than without -U.
+    // A pattern whose matches cannot span lines needs no more memory with -U than without it.
     assert_eq!(folder.run("search -U -c middle text --memory 16MiB").ok().stdout, "1\n");
 }
 

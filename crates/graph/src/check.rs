@@ -37,7 +37,7 @@ pub struct CheckOptions {
     pub source: Option<u64>,
     /// Betweenness: the number of sources that were drawn.
     pub sources: u64,
-    /// Betweenness: the seed of the draw.
+    /// Betweenness: the seed of the random numbers that drew the sources.
     pub seed: u64,
 }
 

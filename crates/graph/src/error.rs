@@ -8,7 +8,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The store failed: I/O, damage, budget, names, cancellation.
+    /// The store failed, for example because of I/O, damage, the budget, a name, or cancellation.
     #[error(transparent)]
     Store(#[from] inshore_store::Error),
     /// Sorting and reducing failed.

@@ -26,7 +26,7 @@ pub struct Kronecker {
     pub seed: u64,
 }
 
-/// Thresholds of a 16-bit draw for the quadrants A, B and C.
+/// The thresholds by which a random number of 16 bits selects one of the quadrants A, B and C.
 const A: u16 = (0.57 * 65536.0) as u16;
 const AB: u16 = (0.76 * 65536.0) as u16;
 const ABC: u16 = (0.95 * 65536.0) as u16;

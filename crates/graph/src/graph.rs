@@ -20,7 +20,7 @@ use zerocopy::{
 
 use crate::{Error, Result, csr, program::VertexId};
 
-/// The dataset kind of graphs.
+/// The kind that the store records for datasets that are graphs.
 pub(crate) const KIND: &str = "graph";
 const MAGIC: [u8; 8] = *b"INSHGRPH";
 const VERSION: u32 = 2;

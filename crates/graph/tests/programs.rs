@@ -16,7 +16,7 @@ use inshore_sortreduce::Strategy;
 use inshore_store::{Budget, Cancel, Job};
 use support::{MIB, TestStore, forced, rows, ways};
 
-/// Returns the original id of vertex `n`, `3 n + 2`: no id is its number.
+/// The number of vertices in the graph. Vertex number `n` has the original id `3 n + 2`, so that no id is its number.
 const VERTICES: u32 = 300;
 
 fn id(number: u32) -> u64 {
@@ -359,7 +359,7 @@ fn a_program_without_an_end_or_without_its_weights_is_refused() {
     assert!(run(&graph, &job, Sums { fault: SOUND }, &options(Tuning::default())).is_err());
 }
 
-/// The columns of a search.
+/// The columns that a search answers with.
 type DestinationBlocks = Vec<Column<(u64, Option<VertexId>)>>;
 
 /// Computes the level of each vertex, with one of several faults.

@@ -228,7 +228,7 @@ fn ldbc_validation_graphs_give_ldbc_answers() {
                 "pr" => {
                     assert_ranks(&world, &graph, if undirected { 26 } else { 14 }, &expected, LDBC_EPSILON)
                 }
-                // LDBC's test-cdlp-* have 5 iterations.
+                // The results that LDBC gives for test-cdlp-* are those after 5 iterations.
                 "cdlp" => assert_communities(&world, &graph, 5, &expected),
                 "lcc" => assert_coefficients(&world, &graph, &expected),
                 _ => assert_components(&world, &graph, &expected),

@@ -41,7 +41,7 @@ pub struct FinishedOperation<A> {
     pub report: Report,
     /// Descriptions of the work that nodes did, for `--explain`.
     pub costs: Vec<(&'static str, String)>,
-    /// True if an unreadable input was reported.
+    /// True if an input could not be read. The error was reported then.
     has_failed: bool,
 }
 

@@ -32,7 +32,7 @@ use super::{
 const IMAGE: &str = "image";
 /// The smallest image with room for a journal and the files of commands.
 const IMAGE_BYTES: u64 = 8 << 20;
-/// Small blocks, so that as few names, files and inodes as possible reach the drive together.
+/// The size of a block. It is small, so that as few names, files and inodes as possible reach the drive together.
 const BLOCK_BYTES: usize = 1024;
 
 /// Tells whether the file system has a journal.
@@ -53,7 +53,7 @@ impl Ext4 {
     /// Creates and mounts a file system with these files. The file `report` is next to the image, on the same drive.
     ///
     /// # Errors
-    /// Without FUSE or loop devices, or if this process must not mount.
+    /// Fails without FUSE or loop devices, or if this process must not mount.
     pub fn mount(files: &Files, report: &str, journal: Journal) -> io::Result<Ext4> {
         let image = image_of(files, journal)?;
         let drive = [(IMAGE, image), (report, Vec::new())];
@@ -95,7 +95,7 @@ impl Ext4 {
     /// Returns the files that ext4 finds on a drive with these blocks.
     ///
     /// # Errors
-    /// If there is no file system.
+    /// Fails if the drive has no file system.
     pub fn look(scratch: &Path, drive: &Files, journal: Journal) -> Result<Files, String> {
         let look = || -> io::Result<Files> {
             // Each image is a new file, since the loop device of the last image may exist for a while longer, with

@@ -49,7 +49,7 @@ pub struct BetweennessOptions {
     /// Number of vertices to search from, drawn without repetition; 16 by default. If the graph has no more vertices
     /// than this number, the search starts from each of them.
     pub sources: u64,
-    /// The seed of the draw; 1 by default.
+    /// The seed of the random numbers that draw the sources; 1 by default.
     pub seed: u64,
     /// Resumes an interrupted job with the same options on the same graph, and saves checkpoints at about this
     /// interval.
@@ -166,7 +166,7 @@ impl StepProgram for SumDependencies {
     }
 }
 
-/// Computes the centrality of all vertices: columns `vertex`, `centrality`.
+/// Computes the centrality of all vertices, in columns `vertex`, `centrality`.
 ///
 /// Cost for each source: at most two reads of the edges of the reached vertices, one in each direction, and two
 /// passes over vertex state (16 bytes a vertex, and 8 for its sum if there are several sources). A directed graph
@@ -184,7 +184,7 @@ pub fn betweenness(graph: &Graph, job: &Job, options: &BetweennessOptions) -> Re
     let question = (options.sources, options.seed);
     let mut checkpoints = Checkpoints::new(graph, job, options.resume, "graph betweenness", question)?;
     let in_memory = match options.tuning.regime {
-        // The sums are read and written once per source, in order.
+        // The sums may be on flash, since they are read and written in order, once per source.
         None => memory_bytes::<f64>(vertices) <= job.budget().free_bytes() / 16,
         Some(regime) => regime != Regime::External,
     };

@@ -24,7 +24,7 @@ use crate::{Error, Result, sequencer::Sequencer};
 /// The number of bytes per write: the first constant is for small budgets, the second for large ones.
 const WRITE_BYTES: usize = 256 << 10;
 const WRITE_BYTES_MAX: usize = 1 << 20;
-/// Budgets from this size on use the large unit.
+/// The smallest budget with which the larger number of bytes is written at once.
 const LARGE_BUDGET_BYTES: u64 = 128 << 20;
 
 /// The number of edges that are staged at once.

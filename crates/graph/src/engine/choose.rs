@@ -115,7 +115,7 @@ impl Choice {
     }
 }
 
-/// Makes the choice.
+/// Chooses the layout if there is none yet, and otherwise the step of the next superstep.
 ///
 /// # Errors
 /// [`inshore_store::Error::BudgetTooSmall`] if the tuning forces a layout that does not fit.

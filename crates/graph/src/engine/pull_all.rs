@@ -37,7 +37,7 @@ const AHEAD: usize = 64;
 
 impl<P: StepProgram> Sender for PullAll<'_, P> {
     type State = P::State;
-    /// The vertex and its degree.
+    /// The vertex that owns the row, and its degree.
     type Sent = (u32, u32);
     type Sink = PullBuffers<P::Message>;
     const LOOKS: bool = true;
@@ -101,8 +101,8 @@ impl<P: StepProgram> PullAll<'_, P> {
 }
 
 impl<S: State> Engine<S> {
-    /// Runs a superstep in which the `waiting` vertices add the messages of the `active` ones along `rows`. If the
-    /// choice has memory for them, rows without an active vertex are cached for the next supersteps.
+    /// Runs a superstep in which each of the `waiting` vertices sums the messages of the `active` vertices in its row.
+    /// If the choice has memory for them, rows without an active vertex are cached for the next supersteps.
     pub(super) fn pull_all<P: StepProgram<State = S>>(
         &mut self,
         program: &P,

@@ -81,7 +81,7 @@ where
     T: SingleSender<State = P::State, Message = P::Message>,
 {
     type State = P::State;
-    /// The vertex and its degree.
+    /// The vertex that owns the row, and its degree.
     type Sent = (u32, u32);
     type Sink = T::Sink;
 

@@ -274,7 +274,7 @@ pub(super) struct ComponentLabels<'a> {
     /// Parents of the higher ranges, the next range last. The lookups in each range follow, the current range last.
     done: Vec<CheckedFile>,
     questions: Vec<Pairs>,
-    /// Answers to the higher ranges, the topmost last.
+    /// The writers of answers to the lookups of higher ranges, the topmost range last.
     answers: Vec<PairWriter>,
     /// A bit for each member of the current range; it is set if the member's lookup was answered.
     marks: Option<Buffer>,
