@@ -44,7 +44,7 @@ pub struct CommunitiesOptions {
     pub iterations: u32,
     /// Resumes an interrupted job with the same options on the same graph, and saves checkpoints at about this
     /// interval.
-    /// [`RowReader::finish`](crate::Rows::finish) removes the checkpoints. `None` neither resumes nor saves.
+    /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. `None` neither resumes nor saves.
     #[serde(with = "seconds")]
     pub resume: Option<Duration>,
     /// Overrides the choices of the engine, for tests and comparisons. With any strategy but `dense`, edges carry

@@ -107,7 +107,7 @@ impl<S: State> Engine<S> {
             let share = active.count().map_or(1.0, |count| count as f64 / self.vertices as f64);
             config.expected_records = (choice.step == Step::Push).then_some((edges as f64 * share) as u64);
         }
-        // Only the merge strategy is resized here, since other strategies have a smallest size of their own.
+        // If another strategy is forced, its memory is not reduced, since that strategy has a smallest size of its own.
         if matches!(config.strategy, None | Some(Strategy::Merge))
             && let Some(edges) = self.pools.few_edges(&self.job, rows, active)?
         {
