@@ -1,4 +1,5 @@
-//! Passes the commit of the build to the command: `INSHORE_COMMIT` if set, else the commit that git reports.
+//! Passes the commit of the build to the command: the value of `INSHORE_COMMIT` if it is set, and otherwise the commit
+//! that git reports.
 
 use std::{env, process::Command};
 

@@ -1,8 +1,8 @@
 //! The `inshore` command.
 //!
-//! `main` is the table of contents: each arm of its `match` is one command, in one function of [`verbs`]. [`args`] has the
-//! arguments, which [`parse`] reads; a [`job::session::Session`] is shared state of all commands (store, budget, stop flag); a
-//! [`report::outcome::Outcome`] is the result of a job, for a person or as JSON.
+//! `main` is the table of contents: each arm of its `match` is one command, and calls one function of [`verbs`].
+//! [`args`] has the arguments, which [`parse`] reads. A [`job::session::Session`] is the state that all commands share
+//! (store, budget, stop flag). A [`report::outcome::Outcome`] is the result of a job, for a person or as JSON.
 //!
 //! ```text
 //!   args ─► Session ─► Run (a job and its progress bar) ─► Outcome ─► standard output, standard error, exit code
@@ -10,7 +10,7 @@
 //!
 //! A query runs in a child process with a memory limit, and the command waits for it: see [`job::worker`].
 //!
-//! Exit codes: 0 done, 1 a "no", 2 an error, 130 stopped by a signal.
+//! Exit codes: 0 means success, 1 that the answer is "no", 2 an error, and 130 that a signal stopped the command.
 
 mod args;
 mod job;
@@ -34,7 +34,7 @@ use verbs::*;
 static ALLOCATOR: inshore::sandbox::LimitedAllocator = inshore::sandbox::LimitedAllocator;
 
 fn main() -> ExitCode {
-    // A node may have started this program as a child, to contain a command or for a task.
+    // If a node started this program as a child, this call runs the child's task and does not return.
     inshore::child_main_if_asked();
     signals::exit_at_abort();
     quiet_caught_panics();
@@ -48,9 +48,9 @@ fn main() -> ExitCode {
     done.unwrap_or_else(|error| failure::tell(&error))
 }
 
-/// Suppresses panics of file decoders and of the SQL library on the terminal: they are caught, and become errors of this program.
-/// RUST_BACKTRACE shows them nevertheless. A thread that the system refuses to start is an error, too: the panic ends the
-/// process, since other threads may wait for that one for ever.
+/// Keeps panics of file decoders and of the SQL library off the terminal: they are caught, and become errors of this
+/// program. RUST_BACKTRACE shows them nevertheless. If the system refuses to start a thread, the panic ends the process
+/// with an error, since other threads might wait for that thread for ever.
 fn quiet_caught_panics() {
     let tell = std::panic::take_hook();
     let is_shown = std::env::var_os("RUST_BACKTRACE").is_some_and(|asked| asked != "0");
@@ -64,13 +64,13 @@ fn quiet_caught_panics() {
     }));
 }
 
-/// Runs one command; if the deadline stopped the command, the error names the deadline.
+/// Runs one command. If the deadline stopped it, the error names the deadline.
 fn run_to_deadline(cli: Cli) -> anyhow::Result<bool> {
     let deadline = cli.everywhere.deadline;
     run(cli).map_err(|error| failure::at_deadline(error, deadline))
 }
 
-/// Runs one command. `false` is a "no", which is not an error.
+/// Runs one command. The result `false` means that the answer is "no", which is not an error.
 fn run(cli: Cli) -> anyhow::Result<bool> {
     let Cli { everywhere: options, command } = cli;
     #[cfg(feature = "nodes")]

@@ -1,4 +1,4 @@
-//! Results of the algorithms, in all output formats.
+//! Tests of the results of graph algorithms, in all output formats.
 
 use std::fs::File;
 
@@ -177,7 +177,7 @@ fn explain_tells_how_it_was_done() {
     {
         assert!(said.stderr.lines().any(|line| line.starts_with(name)), "{name}: {said:?}");
     }
-    // The plan is printed before the run, once.
+    // Each line of the plan is printed before the run, and only once.
     let plans: Vec<_> = said.stderr.lines().take_while(|line| line.starts_with("plan: ")).collect();
     assert_eq!(plans.len(), 2, "{said:?}");
     assert!(plans[0].starts_with("plan: vertex state in memory, updates through sort-reduce in"), "{said:?}");

@@ -1,5 +1,5 @@
-//! System calls that strace lets fail or never end: acknowledged data exists, and data that the system may have lost is reported
-//! or repaired.
+//! Tests with system calls that strace makes fail or never return. Data that a command acknowledged must exist, and
+//! data that the system may have lost must be reported or repaired.
 
 use std::{
     fs,
@@ -11,7 +11,8 @@ use rustix::process::Signal;
 
 use crate::util::{CommandOutput, Folder, Run};
 
-/// Returns the path of strace, if it may trace here; otherwise prints why the test is skipped.
+/// Returns the path of strace, if this machine allows tracing. Otherwise prints why the test is skipped, and returns
+/// `None`.
 fn strace() -> Option<PathBuf> {
     let found = ["/usr/bin/strace", "/bin/strace"].map(PathBuf::from).into_iter().find(|path| path.exists());
     let traces = |path: &PathBuf| {
@@ -25,7 +26,8 @@ fn strace() -> Option<PathBuf> {
     found
 }
 
-/// Runs a command, logs its calls of these kinds in the file `trace`, and changes one of them by `inject`.
+/// Runs a command under strace, which logs its system calls of these kinds in the file `trace`, and changes one of them
+/// as `inject` says.
 fn traced(run: Run, strace: &Path, calls: &str, inject: Option<&str>) -> Run {
     let calls = format!("trace={calls}");
     let inject = inject.map(|inject| format!("inject={inject}"));
@@ -57,7 +59,8 @@ fn a_sort_that_cannot_look_who_is_at_work_loses_none_of_the_runs_that_it_named()
     traced(folder.run(words), &strace, "getdents64", None).ok();
     let calls = folder.read("trace").lines().filter(|line| line.contains("getdents64(")).count();
     assert!(calls > 30, "{calls} calls");
-    // Listing a folder takes two calls or three: one call at the beginning, when runs are named, and at the end.
+    // The calls are at the beginning, where runs get their names, in the middle, and at the end. Listing a folder takes
+    // two or three calls.
     for call in [1, calls / 4, calls / 3, calls / 2, calls / 2 + 1, 2 * calls / 3, calls - 3] {
         let inject = format!("getdents64:error=EIO:when={call}");
         fs::remove_file(folder.path("out.txt")).unwrap();
@@ -86,7 +89,7 @@ fn space_of_what_was_removed_is_given_back_where_the_process_was_killed_after_it
         folder.run("store get goes").exits(2);
         folder.run(next).ok();
         let after = taken(&folder);
-        // The next dataset takes an extent of its own.
+        // The limit allows for the dataset of the next command, which takes one extent.
         assert!(
             after <= before + (4 << 20) && with > after + (10 << 20),
             "{next}: {before}, {with}, {after}"

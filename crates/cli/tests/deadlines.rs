@@ -1,4 +1,4 @@
-//! `--deadline`: a command ends at its deadline, whatever it is doing.
+//! Tests of `--deadline`: a command ends at its deadline, whatever it is doing.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use crate::{
     util::{CommandOutput, Folder, PATIENCE, Run},
 };
 
-/// Starts nodes with TLS; returns the options of a client with credentials.
+/// Starts nodes with TLS. Returns them, and the options of a client with credentials.
 fn closed_cluster(folder: &Folder, count: usize) -> (Vec<Node>, String) {
     folder.run("node credentials keys --for-node n --address 127.0.0.1").ok();
     folder.run("node credentials keys --for-client c --rights read,run,write").ok();
@@ -20,7 +20,7 @@ fn closed_cluster(folder: &Folder, count: usize) -> (Vec<Node>, String) {
     (nodes, options)
 }
 
-/// Asserts that the command fails at its deadline, and says so.
+/// Asserts that the command fails at its deadline, and that its error names the deadline.
 fn is_over(command: Run, seconds: f64) -> CommandOutput {
     let began = Instant::now();
     let said = command.exits(2);
@@ -42,7 +42,7 @@ fn a_stopped_node_is_lost_at_its_silence_and_copies_make_up_for_it() {
     let right = ask("safe", "").ok();
     assert_eq!(right.stderr, "");
     nodes[2].send(Signal::STOP);
-    // The system accepts the connection, and no server answers.
+    // The operating system accepts the connection, but no server answers.
     let said = ask("safe", "--silence 2").ok();
     assert_eq!(said.stdout, right.stdout);
     let told: Vec<&str> = said.stderr.lines().collect();
@@ -51,7 +51,7 @@ fn a_stopped_node_is_lost_at_its_silence_and_copies_make_up_for_it() {
     assert!(told[0].ends_with("; copies on other nodes were read"), "{}", said.stderr);
     let said = ask("single", "--silence 2").exits(2);
     assert!(said.stderr.contains("were not read") && said.stderr.contains(&nodes[2].address), "{said:?}");
-    // If every step takes longer than the deadline allows, the other replicas get half of the time.
+    // If a step takes longer than the deadline allows, the client gives half of the time to the other replicas.
     let said = ask("safe", "--silence 3600 --deadline 8").ok();
     assert_eq!(said.stdout, right.stdout);
     let status = folder.run(&format!("node status --silence 2 {options}")).exits(1);
@@ -99,7 +99,7 @@ fn the_work_of_this_machine_is_over_at_the_deadline() {
     ] {
         is_over(folder.run(&format!("sql - --deadline 1 {more}")).stdin(query), 1.0);
     }
-    // A job without nodes has a deadline, too.
+    // The deadline also applies to a job without nodes.
     is_over(folder.run("graph generate kronecker --scale 26 --name g --memory 16MiB --deadline 1"), 1.0);
 }
 
@@ -108,7 +108,7 @@ fn input_that_does_not_come_is_not_waited_for_beyond_the_deadline() {
     let folder = Folder::new();
     let node = Node::start(&folder, "node", "");
     let words = format!("store put - --name text --node {} --deadline 0.5", node.address);
-    // Its standard input is a pipe to which no process writes.
+    // The command's standard input is a pipe to which no process writes.
     let mut child = folder.run(&words).spawn();
     let pipe = child.stdin.take();
     let output = child.wait_with_output().unwrap();
@@ -125,7 +125,7 @@ fn a_process_that_gets_no_threads_or_no_memory_ends_with_an_error() {
     let folder = Folder::new();
     folder.write("l", text());
     let within = |words: &str, mib: u64| folder.run(words).with_address_space(mib << 10).ends();
-    // With less memory not even the program's code has room.
+    // The search finds the least address space with which the program can start at all.
     let enough = (1..200).map(|step| step * 8).find(|&mib| within("--version", mib).0 == Some(0));
     let enough = enough.expect("the program is not that large");
     let mut failed = 0;

@@ -1,4 +1,4 @@
-//! Output, stored results and cleanup of `inshore store bench`.
+//! Tests of the output, the stored results and the cleanup of `inshore store bench`.
 
 use std::fs;
 
@@ -22,7 +22,7 @@ fn a_measured_drive_is_drawn_and_kept_and_from_then_on_explained() {
     assert!(folder.read("store/drive.json").contains("\"version\": 1"));
     let after = folder.run("graph pagerank g --top 1 --explain").ok();
     assert!(after.stderr.contains("drive floor"), "{}", after.stderr);
-    // A file of another version is ignored without harm.
+    // A file that another version of the program wrote is ignored without harm.
     folder.write("store/drive.json", "{\"version\": 99}");
     let unknown = folder.run("graph pagerank g --top 1 --explain").ok();
     assert!(!unknown.stderr.contains("drive floor"), "{}", unknown.stderr);

@@ -1,7 +1,8 @@
-//! Faults of nodes and links: the answer is right, from a replica or late, or there is a timely error that names the data that
-//! was not read; and nodes stop working for clients that have gone.
+//! Tests of faults in nodes and links. The answer is right, perhaps from a replica or late, or there is a timely error
+//! that names the data that was not read. Nodes also stop working for clients that have gone.
 //!
-//! Where root may create network namespaces, each node has one, with a link of its own that can be cut and slowed.
+//! If the test may create network namespaces (as root), each node has one, with a link of its own that the test can cut
+//! and slow down.
 
 use std::{
     path::PathBuf,
@@ -18,12 +19,14 @@ use crate::{
     util::{CommandOutput, Folder, PATIENCE, Run, until},
 };
 
-/// Upper bound, on any machine, on a command that does not wait for nodes. All possible waits are longer.
+/// The largest time, on any machine, that a command may take if it does not wait for nodes. All timeouts in these tests
+/// are longer.
 const AT_ONCE: Duration = Duration::from_secs(15);
-/// Upper bound on a command with a deadline, or on noticing a fault after some seconds: a slow node takes more than a minute.
+/// The largest time that a command with a deadline may take, or that noticing a fault after some seconds may take. A
+/// slowed node takes more than a minute.
 const IN_TIME: Duration = Duration::from_secs(60);
 
-/// A hub, and namespaces with a link to it each: those of the nodes, and the client's at the end.
+/// A hub, and network namespaces that each have a link to it: one for each node, and the last one for the client.
 struct Net {
     ip: PathBuf,
     tc: PathBuf,
@@ -39,7 +42,7 @@ fn program(name: &str) -> Option<PathBuf> {
 }
 
 impl Net {
-    /// Creates a net; prints why the test is skipped if this machine does not allow that.
+    /// Creates the network. If this machine does not allow that, prints why the test is skipped.
     fn new(count: usize) -> Option<Net> {
         let (Some(ip), Some(tc)) = (program("ip"), program("tc")) else {
             println!("skipped: there is no ip or no tc here");
@@ -96,7 +99,7 @@ impl Net {
         self.ip(&format!("-n {} link set p{place} up", self.hub()));
     }
 
-    /// Returns the bytes received at a place.
+    /// Returns the number of bytes that the namespace at index `place` has received.
     fn received(&self, place: usize) -> u64 {
         let words = format!("-n {} -s -j link show eth0", self.space(place));
         let shown = Command::new(&self.ip).args(words.split(' ')).output().unwrap();
@@ -124,7 +127,7 @@ impl Drop for Net {
     }
 }
 
-/// Nodes in a net, with a file on them once ("single") and twice ("safe").
+/// Nodes in a network. They have a file once ("single"), and a file with two replicas ("safe").
 struct Cluster {
     nodes: Vec<Node>,
     net: Net,
@@ -160,7 +163,7 @@ impl Cluster {
         Node::started(self.folder.run(&serve).within(&self.net.ip, &self.net.space(place)))
     }
 
-    /// Creates a command that names the nodes.
+    /// Creates a command that names the nodes, and runs as the client.
     fn client(&self, words: &str) -> Run {
         let named: Vec<String> = (0..self.net.count).map(|place| self.net.address(place)).collect();
         let words = format!(
@@ -174,7 +177,7 @@ impl Cluster {
         (0..self.net.count).for_each(|place| self.net.slow(place, rate));
     }
 
-    /// Runs a command, and calls `does` in the middle of it.
+    /// Runs a command, and calls `does` while the command is at work.
     fn in_the_middle(&self, words: &str, does: impl FnOnce()) -> (Option<i32>, CommandOutput, Duration) {
         thread::scope(|scope| {
             let before = self.net.received(self.net.count);
@@ -197,7 +200,7 @@ impl Cluster {
         assert!(self.folder.read(name) == self.text, "{name} is not what was put");
     }
 
-    /// Waits until no task runs on the nodes that answer.
+    /// Waits until no task runs on any node that answers.
     fn is_idle_soon(&self) {
         let began = Instant::now();
         until("tasks run on", || {
@@ -230,20 +233,20 @@ fn a_node_killed_in_the_middle_is_made_up_for_by_copies_or_named() {
         cluster.in_the_middle("store get single -o none --quiet", || cluster.nodes[1].send(Signal::KILL));
     names_what_is_missing(ended, &cluster.net.address(1));
     assert!(!cluster.folder.path("none").exists());
-    // The node returns, with its data.
+    // The node comes back, and has its data.
     cluster.nodes[1] = cluster.serve(1);
     cluster.client("store get single -o again --quiet").ok();
     cluster.has_text("again");
 }
 
-/// `INSHORE_CUT_SECONDS` is the time for which the link is cut.
+/// Cuts a link for `INSHORE_CUT_SECONDS` seconds.
 #[test]
 fn a_link_that_is_cut_is_survived_made_up_for_or_named() {
     let Some(cluster) = Cluster::new(3) else { return };
     cluster.slow_all("8mbit");
     let seconds =
         std::env::var("INSHORE_CUT_SECONDS").ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(6);
-    // The cut is shorter than any timeout.
+    // The link is cut for a shorter time than any timeout.
     let (code, said, _) = cluster.in_the_middle("store get single -o late --quiet", || {
         cluster.net.cut(1);
         thread::sleep(Duration::from_secs(3));
@@ -268,7 +271,7 @@ fn a_link_that_is_cut_is_survived_made_up_for_or_named() {
     cluster.has_text("made-up");
     let ended = cut("store get single -o none --quiet --silence 4");
     names_what_is_missing(ended, &cluster.net.address(1));
-    // The node is useful again at once, and does not work for a client that has gone.
+    // The node takes new work at once, since it no longer works for a client that has gone.
     cluster.client("search -q ERROR store:single").ok();
     cluster.is_idle_soon();
 }
@@ -287,7 +290,7 @@ fn a_node_a_hundred_times_slower_is_waited_for_left_or_named_at_the_deadline() {
     let began = Instant::now();
     let (code, said) = cluster.client("store get single -o none --quiet --deadline 3").ends();
     names_what_is_missing((code, said, began.elapsed()), &cluster.net.address(1));
-    // Replicas have its data: the client leaves a node that is silent for long enough.
+    // Replicas have the node's data, so the client gives up the node when it has been silent for long enough.
     let began = Instant::now();
     cluster.client("store get safe -o got --quiet --stall 2").ok();
     cluster.has_text("got");
@@ -336,7 +339,7 @@ fn a_node_that_stands_still_is_lost() {
     assert_eq!(ask("").ok().stdout, right);
 }
 
-/// Starts a command that prints more than its reader takes, with little memory for the waiting output.
+/// Starts a command that prints more than its reader takes. It has little memory for output that waits.
 fn stuck(folder: &Folder, words: &str) -> Child {
     folder.run(&format!("{words} --memory 32MiB")).spawn()
 }
@@ -362,7 +365,7 @@ fn tasks_of_a_killed_client_end_within_seconds() {
     client.kill().unwrap();
     let began = Instant::now();
     until("tasks run on", || tasks(&folder, &named, "running") == 0);
-    // A node waits 20 s for a client that lives and reads nothing.
+    // A node waits 20 s for a client that is alive and reads nothing.
     println!("ended after {:.1} s", began.elapsed().as_secs_f64());
     assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
     client.wait().unwrap();
@@ -381,7 +384,7 @@ fn a_full_queue_refuses_with_the_reason() {
     clients.push(stuck(&folder, &ask));
     until("nothing waits", || tasks(&folder, named, "waiting") == 1);
     let began = Instant::now();
-    // The queue may have room soon: the client retries until the deadline.
+    // The queue is full, but may have room soon, so the client retries until the deadline.
     let said = folder.run(&format!("search ERROR store:web.log --node {named} --deadline 2")).exits(2);
     let is_told = said.stderr.contains("the queue is full: 1 tasks run and 1 wait");
     assert!(is_told || said.stderr.contains("deadline"), "{}", said.stderr);

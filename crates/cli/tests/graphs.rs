@@ -1,4 +1,4 @@
-//! Graphs come and go.
+//! Tests that create and remove graphs.
 
 use std::io::Write;
 

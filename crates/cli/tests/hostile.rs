@@ -1,8 +1,8 @@
-//! Malformed bytes, sent to an agent in a process of its own: the agent survives, its memory stays bounded, and valid requests
-//! are answered.
+//! Sends malformed bytes to an agent in a process of its own. The agent must survive, its memory must stay bounded, and
+//! it must still answer valid requests.
 //!
-//! Valid requests are broken in one of their layers: the JSON, the protocol buffer around it, the frame of gRPC around that, or
-//! the frames of HTTP/2. A failure prints its seed; INSHORE_SEEDS sets their number.
+//! Valid requests are damaged in one of their layers: the JSON, the protocol buffer around it, the gRPC frame around
+//! that, or the HTTP/2 frames. A failure prints its seed. INSHORE_SEEDS sets the number of seeds.
 
 use std::{
     fs,
@@ -37,7 +37,7 @@ impl Dice {
         all[self.below(all.len())].clone()
     }
 
-    /// Breaks bytes in one to four places.
+    /// Damages bytes in one to four places.
     fn broken(&mut self, mut bytes: Vec<u8>) -> Vec<u8> {
         for _ in 0..=self.below(4) {
             let place = self.below(bytes.len());
@@ -61,7 +61,7 @@ impl Dice {
         bytes
     }
 
-    /// Replaces one value by another.
+    /// Replaces one value in the JSON by another.
     fn broken_json(&mut self, value: &mut Value) {
         let deep = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         let go_on = self.below(4) > 0;
@@ -133,7 +133,7 @@ fn field(number: usize, bytes: &[u8]) -> Vec<u8> {
     [varint(number << 3 | 2), varint(bytes.len()), bytes.to_vec()].concat()
 }
 
-/// Builds headers without compression (RFC 7541, section 6.2.2): names and values in full.
+/// Builds uncompressed headers (RFC 7541, section 6.2.2), in which names and values are written in full.
 fn headers(method: &str) -> Vec<u8> {
     let path = format!("/arrow.flight.protocol.FlightService/{method}");
     let all = [
@@ -148,7 +148,7 @@ fn headers(method: &str) -> Vec<u8> {
     all.iter().flat_map(|(name, value)| [vec![0], text(name), text(value)].concat()).collect()
 }
 
-/// A request: a method, messages as JSON with the number of their field, and other fields.
+/// A request: its method, its messages as JSON with the number of their field, and other fields.
 struct Request {
     method: &'static str,
     messages: Vec<(usize, Value, Vec<u8>)>,
@@ -210,7 +210,7 @@ fn requests(id: u64) -> Vec<Request> {
     ]
 }
 
-/// Returns the bytes of a conversation that begins with a request, broken somewhere.
+/// Returns the bytes of a conversation that begins with a request, damaged in one layer.
 fn conversation(request: &Request, dice: &mut Dice) -> Vec<u8> {
     let layer = dice.below(5);
     let broken = dice.below(request.messages.len());
@@ -231,7 +231,7 @@ fn conversation(request: &Request, dice: &mut Dice) -> Vec<u8> {
         }
         let mut prefix = [vec![0], (message.len() as u32).to_be_bytes().to_vec()].concat();
         if is_broken && layer == 3 {
-            // The frame is marked as compressed without an algorithm, or has a wrong length.
+            // The frame says that it is compressed although no algorithm is named, or it has a wrong length.
             prefix = match dice.below(4) {
                 0 => [vec![1], prefix[1..].to_vec()].concat(),
                 1 => [vec![0], u32::MAX.to_be_bytes().to_vec()].concat(),
@@ -255,7 +255,7 @@ fn conversation(request: &Request, dice: &mut Dice) -> Vec<u8> {
     }
 }
 
-/// Sends bytes to an agent, and reads a little of its answer. The connection may be closed at any time.
+/// Sends bytes to an agent, and reads a little of its answer. The agent may close the connection at any time.
 fn say(address: &str, bytes: &[u8], patience: Duration) {
     let Ok(mut stream) = TcpStream::connect(address) else { return };
     stream.set_write_timeout(Some(Duration::from_secs(5))).unwrap();
@@ -265,7 +265,7 @@ fn say(address: &str, bytes: &[u8], patience: Duration) {
     let _ = stream.read(&mut [0; 4096]);
 }
 
-/// Returns the number of the only dataset, by the catalog.
+/// Returns the number of the only dataset, as the catalog lists it.
 fn dataset_id(address: &str) -> u64 {
     let message = field(1, b"catalog");
     let body = [vec![0], (message.len() as u32).to_be_bytes().to_vec(), message].concat();
@@ -325,12 +325,12 @@ fn an_agent_outlives_whatever_is_sent_to_it() {
             is_well();
         }
     }
-    // Messages above the limit, and endless ones: the agent keeps a bounded part of them.
+    // Some messages are above the limit, and others never end. The agent keeps a bounded part of each.
     let large = [vec![0], (64u32 << 20).to_be_bytes().to_vec(), vec![b' '; 40 << 20]].concat();
     let mut bytes = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), frame(4, 0, 0, &[])].concat();
     bytes.extend(frame(1, 4, 1, &headers("DoGet")));
     large.chunks(16 << 10).for_each(|chunk| bytes.extend(frame(0, 0, 1, chunk)));
-    // Headers without an end.
+    // These headers never end.
     let mut endless = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), frame(4, 0, 0, &[])].concat();
     endless.extend(frame(1, 0, 1, &headers("DoGet")));
     (0..2000).for_each(|_| endless.extend(frame(9, 0, 1, &[0x40; 16_000])));
@@ -345,7 +345,8 @@ fn an_agent_outlives_whatever_is_sent_to_it() {
         let status = folder.run(&format!("node status --node {address} --json")).ok().json();
         status[0]["status"]["running"].as_array().unwrap().is_empty()
     });
-    // 64 MiB for tasks, 64 more for the process, and the data in flight on 32 connections.
+    // The agent may use 64 MiB for tasks, 64 MiB more for the process, and memory for the data in flight on 32
+    // connections.
     let most = resident_bytes_max(process);
     println!("at most {} MiB were resident", most >> 20);
     assert!(most < 192 << 20, "{most} bytes were resident");

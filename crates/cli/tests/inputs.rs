@@ -1,4 +1,5 @@
-//! Inputs: compressed files, files of unknown size, byte order marks; and error messages for unreadable ones.
+//! Tests of inputs: compressed files, files of unknown size, byte order marks, and error messages for files that cannot
+//! be read.
 
 use std::{fs, io::Write, os::unix::fs::symlink};
 
@@ -12,7 +13,7 @@ fn gzip(text: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Returns the text in formats that are not decompressed, each with its name.
+/// Returns the text in formats that Inshore does not decompress. Each has a file name and the name of its format.
 fn refused() -> Vec<(&'static str, Vec<u8>, &'static str)> {
     let xz = [
         0xfd, 0x37, 0x7a, 0x58, 0x5a, 0x00, 0x00, 0x04, 0xe6, 0xd6, 0xb4, 0x46, 0x02, 0x00, 0x21, 0x01, 0x1c,
@@ -28,7 +29,7 @@ fn refused() -> Vec<(&'static str, Vec<u8>, &'static str)> {
         ("text.xz", xz.to_vec(), "xz"),
         ("text.lzma", lzma.to_vec(), "lzma"),
         ("text.Z", vec![0x1f, 0x9d, 0x90, 0x68, 0xca, 0xb0, 0x61, 0xf3, 0xb6], "compress"),
-        // The name of a file does not matter.
+        // The format is recognized by the content, whatever the name of the file is.
         ("text.txt", xz.to_vec(), "xz"),
     ]
 }
@@ -39,7 +40,7 @@ fn compressed_files_are_unpacked_by_every_verb_or_refused_by_name() {
     folder.write("text", TEXT);
     for format in ["gzip", "bzip2", "zstd", "lz4"] {
         folder.run(&format!("compress text -o packed --format {format} --force --quiet")).ok();
-        // Other usual names, and none.
+        // The same content is tried under other usual names, and under a name without an extension.
         for name in ["packed", "packed.csv"] {
             if name != "packed" {
                 fs::copy(folder.path("packed"), folder.path(name)).unwrap();
@@ -95,7 +96,7 @@ fn a_search_tells_of_files_that_it_cannot_unpack_and_searches_the_others() {
     for (name, bytes, _) in refused() {
         folder.write(&format!("logs/{name}"), bytes);
     }
-    // Archives that were not named are binary files like others.
+    // Archives that the user did not name are treated as binary files.
     folder.write("logs/z.zip", b"PK\x03\x04\0\0hello\n");
     let said = folder.run("search -z hello logs").exits(2);
     assert_eq!(said.stdout, "logs/a.gz:hello\n");
@@ -173,7 +174,7 @@ fn files_that_do_not_know_their_size_are_read_to_their_end() {
         folder.run(&format!("store put {path} --name it --quiet")).ok();
         assert_eq!(folder.run("store get it").ok().stdout, text, "{path}");
         folder.run("store rm it").ok();
-        // The table's first line is its header.
+        // The first line of the table is its header.
         symlink(path, folder.path("it.csv")).unwrap();
         let said = folder.run("sql --quiet SELECT/**/count(*)/**/AS/**/n/**/FROM/**/'it.csv'").ok().stdout;
         assert_eq!(said, "n\n0\n", "{path}");

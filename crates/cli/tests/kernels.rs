@@ -1,4 +1,4 @@
-//! WebAssembly kernels: created, built, pushed, and run over files here and on nodes.
+//! Tests of WebAssembly kernels: they are created, built, pushed to stores, and run over files here and on nodes.
 
 use std::{ffi::OsString, path::Path, process::Command, time::Instant};
 
@@ -53,7 +53,7 @@ pub fn lines() -> Vec<u8> {
     ))
 }
 
-/// Builds a kernel that counts lines: eight bytes.
+/// Builds a kernel that counts lines, and returns the count as eight bytes.
 fn count() -> Vec<u8> {
     module(&format!(
         r#"(global $count (mut i64) (i64.const 0))
@@ -76,7 +76,7 @@ fn count() -> Vec<u8> {
     ))
 }
 
-/// Builds a kernel that runs `body` for each block.
+/// Builds a kernel that runs `body` for each block of lines.
 fn on_block(body: &str) -> Vec<u8> {
     module(&format!("{BLOCK} {body} (i32.const 0))"))
 }
@@ -86,7 +86,7 @@ fn text() -> String {
     (0..150_000).map(|number| format!("{} {number}\n", letters[number * 7 % 5])).collect()
 }
 
-/// Creates a folder with kernels and a text; none if this machine cannot contain kernels, which is printed.
+/// Creates a folder with kernels and a text. If this machine cannot contain kernels, prints that and returns `None`.
 pub fn folder() -> Option<Folder> {
     let folder = Folder::new();
     folder.write("lines.wasm", lines());
@@ -181,7 +181,7 @@ fn compressed_files_and_empty_ones_are_read() {
     assert_eq!(counted(&folder, "counted"), 0);
 }
 
-/// Returns lines of any length up to `longest`; the last one has no end.
+/// Returns lines of random length up to `longest`. The last line has no line end.
 fn lines_up_to(longest: u64, bytes: usize) -> String {
     let (mut text, mut seed) = (String::new(), longest);
     while text.len() < bytes {
@@ -197,7 +197,7 @@ fn lines_up_to(longest: u64, bytes: usize) -> String {
 #[test]
 fn files_that_the_modules_process_reads_give_what_streams_do() {
     let Some(folder) = folder() else { return };
-    // Lines that end in the margin of a block, after it, and not even in the next block.
+    // Lines that cross the end of a block end in the margin after it, after the margin, or only after the next block.
     for (longest, bytes) in [(100, 9_000_000), (50_000, 9_000_000), (1_500_000, 20_000_000)] {
         let text = lines_up_to(longest, bytes);
         let expected: String =
@@ -216,7 +216,7 @@ fn files_that_the_modules_process_reads_give_what_streams_do() {
     }
 }
 
-/// Lists malicious modules, and the expected error of each.
+/// Lists malicious modules, each with the error that is expected.
 fn hostile() -> Vec<(&'static str, Vec<u8>, &'static str)> {
     let recurse = "(func $again (call $again) (call $again))";
     let garbage = r#"(func (export "inshore_state") (result i32) (call $emit (i32.const 0) (i32.const 13)) (i32.const 0))
@@ -269,7 +269,7 @@ fn hostile_kernels_end_with_an_error_and_the_nodes_live_on() {
         folder.run(&format!("kernel run spins.wasm store:big.txt --node {named} --deadline 2")).exits(2);
     assert!(said.stderr.contains("deadline"), "{}", said.stderr);
     assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
-    // Here the time limit of a call ends the kernel.
+    // This kernel never returns, so the time limit of a call ends it.
     let said = folder.run("kernel run spins.wasm big.txt --threads 1").exits(2);
     assert!(said.stderr.contains("its deadline passed"), "{}", said.stderr);
     folder.run(&format!("kernel run count.wasm store:big.txt --node {named} --output counted --quiet")).ok();

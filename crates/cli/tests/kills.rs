@@ -1,5 +1,5 @@
-//! `kill -9` at any moment, many times, on stores of one to four drives with several processes at work: acknowledged data exists,
-//! other data exists as a whole or not at all.
+//! Kills commands with `kill -9` at many moments, on stores of one to four drives with several processes at work. Data
+//! that a command acknowledged must exist, and other data must exist completely or not at all.
 
 use std::{
     io::Write,
@@ -12,10 +12,10 @@ use serde_json::Value;
 
 use crate::util::Folder;
 
-/// Redundancy of each worker's dataset, if there are enough drives.
+/// The redundancy of each worker's dataset, and the number of drives that it needs.
 const KEPT: [(u64, &str); 3] = [(1, ""), (2, "--copies 2"), (3, "--parity 2+1")];
 
-/// SplitMix64.
+/// A SplitMix64 generator of pseudo-random numbers.
 struct SplitMix64(u64);
 
 impl SplitMix64 {
@@ -41,7 +41,7 @@ fn pattern(seed: u64, len: usize) -> Vec<u8> {
     (0..len).map(|at| block[at % 4096] ^ (at / 4096) as u8).collect()
 }
 
-/// Starts a command whose standard input is `input`; the feeding thread ends with it.
+/// Starts a command whose standard input is `input`. The thread that feeds it ends when the command ends.
 fn start(folder: &Folder, words: &str, input: Vec<u8>) -> Child {
     let mut child = folder.run(words).spawn();
     let mut pipe = child.stdin.take().unwrap();
@@ -49,13 +49,13 @@ fn start(folder: &Folder, words: &str, input: Vec<u8>) -> Child {
     child
 }
 
-/// Runs one worker: commands on a dataset of its own, most of them killed. Returns the number of kills.
+/// Runs one worker: it runs commands on a dataset of its own, and kills most of them. Returns the number of kills.
 fn work(folder: &Folder, worker: u64, kept: &str, kills: u64) -> u64 {
     let mut chance = SplitMix64(worker);
     let name = format!("w{worker}");
     let mut known: Option<ExpectedContent> = None;
     let mut killed = 0;
-    // The usual time of a command, without the check of its result: kills should come before that.
+    // The usual time of a command, without the check of its result. Kills should come earlier than that.
     let mut usual = Duration::from_millis(20);
     while killed < kills {
         let bytes = pattern(chance.below(u64::MAX), chance.below(3_000_000) as usize);
@@ -103,7 +103,7 @@ fn work(folder: &Folder, worker: u64, kept: &str, kills: u64) -> u64 {
                     is(&after)
                 );
                 killed += 1;
-                // Killed commands are shorter than others.
+                // The time of a killed command is too short for the average, so the average is corrected upwards.
                 usual += usual / 64;
             }
             code => panic!("{words}: {code:?} {}", String::from_utf8_lossy(&output.stderr)),
@@ -113,12 +113,12 @@ fn work(folder: &Folder, worker: u64, kept: &str, kills: u64) -> u64 {
     killed
 }
 
-/// Returns the length and whether the dataset is sealed.
+/// Returns the length of the dataset, and whether it is sealed.
 fn is(known: &Option<ExpectedContent>) -> Option<(usize, bool)> {
     known.as_ref().map(|known| (known.bytes.len(), known.sealed))
 }
 
-/// Reads a dataset of the store.
+/// Reads a dataset of the store, if it exists.
 fn look(folder: &Folder, name: &str) -> Option<ExpectedContent> {
     let all: Value = serde_json::from_str(&folder.run("store ls --json").ok().stdout).unwrap();
     let found = all.as_array().unwrap().iter().find(|dataset| dataset["name"] == name)?;
@@ -129,7 +129,7 @@ fn look(folder: &Folder, name: &str) -> Option<ExpectedContent> {
     Some(ExpectedContent { bytes: output.stdout, sealed: found["sealed"].as_bool().unwrap() })
 }
 
-/// Kills commands on a new store of so many drives. Returns the number of kills.
+/// Runs workers on a new store with this number of drives, and kills their commands. Returns the number of kills.
 fn killed(drives: u64, kills: u64) -> u64 {
     let folder = Folder::new();
     folder
@@ -153,7 +153,7 @@ fn killed(drives: u64, kills: u64) -> u64 {
     killed
 }
 
-/// `INSHORE_KILLS` is the number of kills in all: `make kills-long` kills 10,000 times.
+/// `INSHORE_KILLS` is the total number of kills. `make kills-long` kills 10,000 times.
 #[test]
 fn what_was_acknowledged_survives_every_kill() {
     let kills: u64 = std::env::var("INSHORE_KILLS").map_or(60, |count| count.parse().unwrap());

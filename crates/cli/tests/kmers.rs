@@ -1,4 +1,4 @@
-//! K-mers counted on nodes, compared with the same files counted here.
+//! Counts k-mers on nodes, and compares the counts with those of the same files counted here.
 
 use std::{fs, path::Path, process::Child, thread, time::Duration};
 
@@ -14,13 +14,13 @@ fn bases(count: usize, seed: u64) -> String {
     let mut state = seed;
     let mut base = || {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        // One in a thousand letters is no base.
+        // One in a thousand letters is not a base.
         if (state >> 40).is_multiple_of(1000) { 'N' } else { char::from(b"ACGT"[(state >> 61) as usize & 3]) }
     };
     (0..count).map(|_| base()).collect()
 }
 
-/// Returns one sequence over many shards in short lines, some small ones, and one in a single line.
+/// Returns sequences: one with short lines that spans many shards, some small ones, and one on a single line.
 fn genome() -> String {
     let mut text = ">chromosome 1\n".to_string();
     for (number, line) in bases(300_000, 1).as_bytes().chunks(31).enumerate() {
@@ -44,7 +44,7 @@ fn reads() -> String {
     (0..5000).map(read).collect()
 }
 
-/// Returns the numbers of a summary that depend on the data alone.
+/// Returns those numbers of a summary that depend on the data alone.
 fn numbers(said: &Value) -> Vec<Value> {
     ["sequences", "bases", "kmers", "distinct", "written", "histogram"]
         .map(|name| {
@@ -113,7 +113,7 @@ fn what_nodes_cannot_count_is_refused_and_leaves_nothing() {
     put("packed.fq.gz");
     put("table.csv");
     put("reads.fq --name records --record 100");
-    // The name does not show that an earlier version cut the file at line ends.
+    // The name does not tell that the file has FASTQ records, so the file was cut into shards at any line end.
     folder.write("reads.txt", reads());
     put("reads.txt");
     for (words, expected) in [
@@ -138,7 +138,7 @@ fn what_nodes_cannot_count_is_refused_and_leaves_nothing() {
 fn k_mers_survive_a_node_that_is_killed_and_a_stop_leaves_nothing() {
     let folder = Folder::new();
     let (nodes, named) = cluster(&folder, 3);
-    // The text is long enough to interrupt its count, even where tests are fast.
+    // The text is long enough that its count can be interrupted even on fast machines.
     let text =
         format!(">one\n{}\n", bases(60 * 100_000, 4).as_bytes().chunks(60).map(line).collect::<String>());
     folder.write("genome.fa", text);
@@ -150,7 +150,7 @@ fn k_mers_survive_a_node_that_is_killed_and_a_stop_leaves_nothing() {
     let count = |name: &str, output: &str| {
         folder.run(&format!("count kmers store:{name} --codes -o {output} --node {named} --json"))
     };
-    // Ctrl-C stops a count, in as many attempts as it takes to hit the middle.
+    // Ctrl-C stops a count. The test tries until the signal arrives while the count runs.
     let stopped = |_| {
         let mut child = count("safe.fa", "stopped.parquet").spawn();
         while !is_working(&folder, &nodes[1]) && child.try_wait().unwrap().is_none() {
@@ -164,7 +164,7 @@ fn k_mers_survive_a_node_that_is_killed_and_a_stop_leaves_nothing() {
     };
     assert_eq!((0..20).find_map(stopped), Some(130));
     assert!(!folder.path("stopped.parquet").exists());
-    // The node is killed as soon as it works.
+    // The node is killed as soon as it has begun to work.
     thread::scope(|scope| {
         let counting = scope.spawn(|| count("safe.fa", "there.parquet").ends());
         while !is_working(&folder, &nodes[1]) && !counting.is_finished() {
@@ -181,7 +181,7 @@ fn k_mers_survive_a_node_that_is_killed_and_a_stop_leaves_nothing() {
     });
     let bytes = |name: &str| fs::read(folder.path(name)).unwrap();
     assert!(bytes("there.parquet") == bytes("here.parquet"));
-    // The same with a node that was gone before.
+    // The same count runs with a node that was stopped before the count.
     count("safe.fa", "again.parquet").ok();
     assert!(bytes("again.parquet") == bytes("here.parquet"));
     let said = count("single.fa", "none.parquet").exits(2);

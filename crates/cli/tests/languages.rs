@@ -1,4 +1,5 @@
-//! `inshore language`: trained languages are identified again, on samples of a few lines and on real sentences.
+//! Tests of `inshore language`: languages that were trained are identified, in samples of a few lines and in real
+//! sentences.
 
 use std::{fs, io::Read, path::Path};
 

@@ -1,4 +1,4 @@
-//! Help, completions, manual pages, and output to pipes.
+//! Tests of help, completions, manual pages, and output to pipes.
 
 use std::fs;
 

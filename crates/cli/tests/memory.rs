@@ -1,5 +1,6 @@
-//! Contract 1: a job's resident size stays below its budget plus 64 MiB, and no memory cgroup of the budget plus 96 MiB kills it.
-//! The test graph has an input of sixteen times the budget, and edges on flash of ten times the budget.
+//! Contract 1: the resident size of a job stays below its budget plus 64 MiB, and a memory cgroup of the budget plus 96
+//! MiB does not kill it. The input of the test graph is sixteen times the budget, and its edges on flash are ten times
+//! the budget.
 
 use std::{
     fs,
@@ -11,11 +12,11 @@ use std::{
 const MIB: u64 = 1 << 20;
 const BUDGET: u64 = 8 * MIB;
 
-/// A memory cgroup (version 1 or 2), removed on drop. `None` if none can be created.
+/// A memory cgroup (version 1 or 2) that is removed on drop; `None` if no cgroup can be created.
 pub struct Cgroup(PathBuf);
 
 impl Cgroup {
-    /// Creates a cgroup; `purpose` tells the groups of one process apart.
+    /// Creates a cgroup. `purpose` distinguishes the groups of one process.
     pub fn new(purpose: &str, limit_bytes: u64) -> Option<Cgroup> {
         let name = format!("inshore-test-{purpose}-{}", std::process::id());
         for (root, limit) in
@@ -38,14 +39,14 @@ impl Cgroup {
         fs::write(self.0.join("cgroup.procs"), process.to_string()).unwrap();
     }
 
-    /// Returns the present anonymous memory of its processes.
+    /// Returns the anonymous memory that the group's processes use now.
     pub fn anonymous_bytes(&self) -> u64 {
         let text = fs::read_to_string(self.0.join("memory.stat")).unwrap();
         let line = text.lines().find_map(|line| line.strip_prefix("rss ").or(line.strip_prefix("anon ")));
         line.unwrap().parse().unwrap()
     }
 
-    /// Returns how many of its processes the system killed for lack of memory.
+    /// Returns the number of the group's processes that the system killed for lack of memory.
     pub fn kills(&self) -> u64 {
         let text = ["memory.oom_control", "memory.events"].map(|name| fs::read_to_string(self.0.join(name)));
         let text = text.into_iter().find_map(Result::ok).unwrap();
@@ -83,7 +84,7 @@ fn said(folder: &tempfile::TempDir, group: Option<&Cgroup>, words: &str) -> Stri
     stdout.into_owned()
 }
 
-/// Returns the peak resident size by the counters; asserts that reservations are within the budget.
+/// Returns the peak resident size in the counters. Asserts that reservations stayed within the budget.
 fn peak(counters: &str) -> u64 {
     let counters: serde_json::Value = serde_json::from_str(counters).unwrap();
     let report = &counters["report"];
@@ -101,7 +102,8 @@ fn import_pagerank_and_bfs_of_ten_times_the_budget_keep_it() {
     if group.is_none() {
         println!("skipped: no memory cgroup can be made here; only the resident size is checked");
     }
-    // The input is not part of the measurement: a file of 16 bytes for each of 2^20 vertices x 22 edges, halved by .bin.
+    // Making the input is not part of the measurement. The file has 16 bytes for each of 2^20 x 22 edges, and the
+    // format .bin halves this.
     run(
         &folder,
         None,
@@ -261,7 +263,7 @@ fn patterns_count_against_the_budget_or_are_refused_with_one_that_is_enough() {
             let (number, unit) = size.split_once(' ').unwrap();
             let scale = if unit == "GiB" { 1024.0 } else { 1.0 };
             let size = (number.parse::<f64>().unwrap() * scale * MIB as f64) as u64;
-            // A size that would need more than tests may take is only printed.
+            // If a size needs more than tests may use, it is only printed.
             if size < 640 * MIB {
                 assert_eq!(keeps(size), None, "{words} in {} MiB", size / MIB);
             }
@@ -354,7 +356,7 @@ fn a_node_and_its_client_keep_to_their_budgets() {
     assert!(is_alive && peak <= of_node + 64 * MIB, "the node had {} MiB resident", peak / MIB);
 }
 
-/// Returns one sequence of so many bases.
+/// Returns one sequence with this number of bases.
 fn text_of_bases(bases: usize) -> String {
     let (mut state, mut text) = (1u64, ">one".to_string());
     for base in 0..bases {
@@ -371,8 +373,9 @@ fn text_of_bases(bases: usize) -> String {
 fn queries_over_more_than_the_budget_keep_it() {
     let folder = tempfile::tempdir().unwrap();
     let budget = 32 * MIB;
-    // Tests do not optimise the planning library, so its code takes more memory than the whole rest of the program may: the
-    // memory of one query without tables is added here. (Optimised, `bench/sql.py` shows queries below budget + 64 MiB.)
+    // In tests the query library is not optimised, so its code alone takes more memory than the rest of the program
+    // may. The memory of one query without tables is therefore added to the limit here. (`bench/sql.py` shows that
+    // queries of an optimised build stay below budget + 64 MiB.)
     let program = run(&folder, None, "sql \"SELECT 1\" -o one.csv --memory 32MiB").saturating_sub(32 * MIB);
     let group = Cgroup::new("queries", budget + 96 * MIB + program);
     if group.is_none() {

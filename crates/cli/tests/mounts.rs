@@ -1,4 +1,4 @@
-//! Mounted datasets: the right bytes or an error, whatever happens to the store meanwhile.
+//! Tests of mounted datasets: a read returns the right bytes or an error, whatever happens to the store meanwhile.
 
 use std::{
     fs::{self, File},
@@ -23,10 +23,10 @@ use crate::{
 };
 
 const MIB: u64 = 1 << 20;
-/// Longer than the kernel caches a name.
+/// A time longer than that for which the kernel caches a name.
 const LONG_AGO: Duration = Duration::from_millis(1100);
 
-/// Tells whether this machine can mount; prints why not.
+/// Tells whether this machine can mount. If it cannot, prints why.
 fn usable() -> bool {
     if let Err(error) = File::options().read(true).write(true).open("/dev/fuse") {
         println!("skipped: /dev/fuse: {error}");
@@ -43,7 +43,7 @@ fn usable() -> bool {
     may_mount || helped
 }
 
-/// The mounted store of `folder`; unmounted and killed if a test fails.
+/// The mounted store of `folder`. If a test fails, it is unmounted and its process is killed.
 struct Mounted {
     child: Option<Child>,
     point: PathBuf,
@@ -84,7 +84,7 @@ impl Mounted {
         names
     }
 
-    /// Sends a signal to the command, if there is one, and waits for its end, with exit code 0.
+    /// Sends a signal to the command, if one is given. Waits until the command ends, which must be with exit code 0.
     fn ends(mut self, signal: Option<Signal>) -> CommandOutput {
         let child = self.child.take().unwrap();
         if let Some(signal) = signal {
@@ -105,7 +105,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // Unmounting fails if nothing is mounted any more.
+        // The result is ignored, since unmounting fails if nothing is mounted any more.
         let _ = unmount(&self.point, UnmountFlags::DETACH);
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
@@ -114,7 +114,7 @@ impl Drop for Mounted {
     }
 }
 
-/// Puts a dataset of one file, or of several if they have names of their own.
+/// Puts a dataset into the store. It has one file, or several files if these have names of their own.
 fn put(folder: &Folder, name: &str, kind: &str, files: &[(&str, &[u8])]) {
     let store = Store::open(folder.path("store")).unwrap();
     let job = store.job(Budget::new(16 * MIB, 1), Cancel::default()).unwrap();
@@ -135,7 +135,7 @@ fn remove(folder: &Folder, name: &str) {
     Store::open(folder.path("store")).unwrap().remove(name).unwrap();
 }
 
-/// Iterates over pseudo-random numbers, the same for the same seed.
+/// Iterates over pseudo-random numbers. The same seed gives the same numbers.
 fn random(seed: u64) -> impl Iterator<Item = u64> {
     let step = |state: &u64| {
         Some(state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407))
@@ -170,7 +170,7 @@ fn a_mounted_dataset_reads_byte_for_byte() {
             let path = mounted.path(&name(len));
             let metadata = fs::metadata(&path).unwrap();
             assert_eq!((metadata.len(), metadata.mode() & 0o7777), (len as u64, 0o444));
-            // Random reads come first, while the kernel has cached nothing.
+            // Random reads come first, while the kernel has not cached anything yet.
             let file = File::open(&path).unwrap();
             let mut numbers = random(len as u64);
             for _ in 0..200 {
@@ -250,7 +250,7 @@ fn what_is_put_and_removed_meanwhile_comes_and_goes() {
     let first = fs::metadata(mounted.path("a")).unwrap();
     remove(&folder, "a");
     put_bytes(&folder, "a", b"other");
-    // Reads at once, while the kernel still caches the name.
+    // The file is read at once, while the kernel still caches the name of the old one.
     assert_eq!(fs::read(mounted.path("a")).unwrap(), b"other");
     thread::sleep(LONG_AGO);
     let other = fs::metadata(mounted.path("a")).unwrap();
@@ -298,7 +298,7 @@ fn a_removal_does_not_disturb_who_has_the_file_open() {
     let mut found = vec![0; 100_000];
     file.read_exact(&mut found).unwrap();
     remove(&folder, "data");
-    // The removed dataset's extents would be free to be overwritten.
+    // Without the open file, the extents of the removed dataset would be free, and this dataset would overwrite them.
     put_bytes(&folder, "data", &new);
     put_bytes(&folder, "more", &new);
     thread::sleep(LONG_AGO);
@@ -435,7 +435,7 @@ fn only_an_empty_folder_is_a_mountpoint() {
         ("full", "full: the folder is not empty (it has \"thesis.tex\")"),
         ("empty --memory 7MiB", "the smallest budget that works is 8 MiB"),
     ] {
-        // Without /dev/fuse the budget is not checked.
+        // Without /dev/fuse the command fails before it checks the budget.
         if words.contains("memory") && !usable() {
             continue;
         }

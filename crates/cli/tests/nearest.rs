@@ -1,10 +1,10 @@
-//! `inshore nearest` as a user calls it.
+//! Tests of `inshore nearest`, as a user calls it.
 
 use std::{fs::File, io::Write};
 
 use crate::util::Folder;
 
-/// Returns the bytes of a file of the format with a count.
+/// Returns the bytes of a file in the format that begins with the number of vectors.
 fn floats(rows: &[[f32; 2]]) -> Vec<u8> {
     let head = [(rows.len() as u32).to_le_bytes(), 2u32.to_le_bytes()].concat();
     head.into_iter().chain(rows.iter().flatten().flat_map(|x| x.to_le_bytes())).collect()
@@ -46,7 +46,7 @@ fn the_nearest_vectors_come_as_csv_parquet_arrow_and_json() {
     assert_eq!(said["summary"]["plan"]["passes"], 1);
     let said = folder.run("nearest query points queries.fbin --explain --metric cosine -o -").ok();
     assert!(said.stderr.contains("1 pass over 40 bytes"), "{}", said.stderr);
-    // [-6, 8] and [1, 0]: 1 - -0.6; a zero vector has the distance 1.
+    // The cosine distance of [-6, 8] and [1, 0] is 1 - (-0.6). A zero vector has the distance 1.
     assert!(
         said.stdout.contains("\n1,5,4,1.6\n") && said.stdout.contains("\n0,1,0,1.0\n"),
         "{}",
@@ -95,7 +95,7 @@ fn an_index_answers_with_a_recall_and_without_one_the_answer_is_exact() {
         let said = folder.run(&format!("nearest query points queries.fbin {options}")).exits(2);
         assert!(said.stderr.contains(error), "{options}: {}", said.stderr);
     }
-    // The index of vectors that were replaced is refused, and can be built again.
+    // An index of vectors that were replaced is refused, and can be built again.
     folder.run("store rm points").ok();
     folder.run("nearest import points.fbin --name points").ok();
     let said = folder.run("nearest query points queries.fbin --recall 0.9").exits(2);
@@ -107,7 +107,7 @@ fn an_index_answers_with_a_recall_and_without_one_the_answer_is_exact() {
 #[test]
 fn bits_are_compared_by_hamming_and_jaccard() {
     let folder = Folder::new();
-    // Three vectors of two bytes: 0000, ff00, 0f00.
+    // The three vectors of two bytes are 0000, ff00 and 0f00.
     folder.write("bits.u8bin", [3, 0, 0, 0, 2, 0, 0, 0, 0, 0, 255, 0, 15, 0]);
     folder.write("queries.u8bin", [1, 0, 0, 0, 2, 0, 0, 0, 7, 0]);
     let said = folder.run("nearest import bits.u8bin --bits --name bits").ok();
@@ -201,7 +201,7 @@ fn refusals_name_the_file_and_the_place() {
 #[test]
 fn a_killed_import_leaves_nothing() {
     let folder = with_points();
-    // A file of zeros that takes no space.
+    // The file consists of zeros, and takes no space on the drive.
     let count = 1u32 << 23;
     let mut file = File::create(folder.path("many.u8bin")).unwrap();
     file.write_all(&[count.to_le_bytes(), 128u32.to_le_bytes()].concat()).unwrap();

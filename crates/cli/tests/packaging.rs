@@ -1,4 +1,4 @@
-//! Files that are installed beside the program.
+//! Tests of the files that are installed together with the program.
 
 use std::{path::PathBuf, process::Command};
 
@@ -16,7 +16,7 @@ fn systemd_understands_the_unit_of_a_node() {
         return;
     }
     let folder = Folder::new();
-    // The tests have the program elsewhere.
+    // In tests the program is in another folder than after an installation.
     folder.write(
         "inshore-node.service",
         unit().replace("/usr/local/bin/inshore", env!("CARGO_BIN_EXE_inshore")),

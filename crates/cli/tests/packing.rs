@@ -1,4 +1,5 @@
-//! `compress`, `decompress` and `checksum` on the command line. The crates of the formats test these.
+//! Tests of `compress`, `decompress` and `checksum` on the command line. The crate that implements them tests the
+//! formats.
 
 use std::{
     fs,
@@ -72,7 +73,7 @@ fn nothing_is_lost_or_replaced_unasked() {
     let said = folder.run("compress good.txt -o ./good.txt --force --rm").exits(2);
     assert!(said.stderr.contains("the output is the input file"), "{}", said.stderr);
     assert_eq!(folder.read("good.txt"), "good");
-    // A failing file does not stop the others.
+    // If one file fails, the other files are compressed nevertheless.
     let said = folder.run("compress missing.txt good.txt").exits(2);
     assert!(said.stderr.contains("missing.txt") && folder.path("good.txt.zst").exists(), "{}", said.stderr);
     let said = folder.run("compress good.txt --format lz4 --level 3").exits(2);

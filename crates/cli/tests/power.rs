@@ -1,6 +1,6 @@
-//! Power losses while commands write files: a file that was reported as written exists, whole and with the right mode; before
-//! that, its name means the old file, or the whole result; and no input is removed before its result is durable.
-//!
+//! Tests of power losses while commands write files. If a command reported that it wrote a file, the file exists,
+//! complete and with the right mode. Before that, the file's name means the old file or the complete result. No input
+//! is removed before its result is durable.
 //! ```text
 //!   command ── files ── kernel ── FUSE ── Disk       does everything in memory, and writes down each change
 //!                                            │
@@ -9,14 +9,15 @@
 //!                       after each change: every state that a power loss may leave, judged
 //! ```
 //!
-//! A command runs once; states are computed from the recording, so that hundreds of losses take milliseconds.
-//! `INSHORE_POWER_LOSSES` is their number for each command (300), `INSHORE_SEED` selects them if there are more.
+//! A command runs once. The states after power losses are computed from the recording, so that hundreds of losses take
+//! milliseconds. `INSHORE_POWER_LOSSES` is the number of losses for each command (300). If more are possible,
+//! `INSHORE_SEED` selects them.
 //!
-//! `blocks.rs` does the same with the blocks that ext4 writes, and each state is mounted. `INSHORE_POWER_MOUNTS` is the number of
-//! states for each command; without this variable, few states of few commands are mounted.
+//! `blocks.rs` does the same with the blocks that ext4 writes, and mounts each state. `INSHORE_POWER_MOUNTS` is the
+//! number of states for each command. Without this variable, few states of few commands are mounted.
 //!
-//! `power/files.txt` lists every argument that names a file. `src/args/mod.rs` compares the list with the command line, and each
-//! written file has a command in this test. The store has a rule of its own (docs/durability.md).
+//! `power/files.txt` lists every argument that names a file. `src/args/mod.rs` compares the list with the command line,
+//! and each file that a command writes has a case in this test. The store follows other rules (docs/durability.md).
 
 mod blocks;
 mod disk;
@@ -46,38 +47,39 @@ use rustix::{
 };
 use tree::Files;
 
-/// Every argument that names a file: whether it is read, written, or of a store; the command; the argument.
+/// Every argument that names a file. A line tells whether the file is read, written, or in a store, and has the command
+/// and the argument.
 const FILES: &str = include_str!("power/files.txt");
-/// File for the standard output of a command: the last write there is its report.
+/// The file that gets the standard output of a command. The last write to this file is the command's report of success.
 const REPORT: &str = ".report";
-/// The mode of replaced files, and of compressed ones: different from a new file's.
+/// The mode of files that are replaced or compressed. It differs from the mode that a new file gets.
 const PRIVATE: u32 = 0o600;
-/// States of ext4 that are mounted for each command by default.
+/// The number of states of ext4 that are mounted for each command by default.
 const MOUNTS: usize = 12;
-/// Commands that run at a time: most of them wait.
+/// The number of commands that run at a time. Most of them wait.
 const WORKERS: usize = 3;
 
 /// A command whose files are checked.
 #[derive(Clone, Default)]
 struct Case {
     words: String,
-    /// The arguments of `files.txt` that the command tests.
+    /// The arguments in `files.txt` that this case tests.
     about: Vec<String>,
-    /// Files that exist before, in the place of results.
+    /// The names of results for which an old file exists before the command runs.
     old: Vec<&'static str>,
     /// Files that the command writes.
     results: Vec<&'static str>,
-    /// The mode of results; none if a new file's mode is right.
+    /// The mode that results must have; `None` if they may have the mode of a new file.
     mode: Option<u32>,
 }
 
 impl Case {
-    /// Creates a case of a command that replaces files, for `command` and those of its arguments.
+    /// Creates a case of a command that replaces files. The case tests these arguments of `command`.
     fn replaces(command: &str, arguments: &[&str], words: &str, results: &[&'static str]) -> Case {
         Case { old: results.to_vec(), mode: Some(PRIVATE), ..Case::makes(command, arguments, words, results) }
     }
 
-    /// Creates a case of a command that creates files.
+    /// Creates a case of a command that creates files. The case tests these arguments of `command`.
     fn makes(command: &str, arguments: &[&str], words: &str, results: &[&'static str]) -> Case {
         Case {
             words: format!("{command} {words}"),
@@ -87,7 +89,7 @@ impl Case {
         }
     }
 
-    /// Expects results with the mode of their sources.
+    /// Expects that results have this mode, which is the mode of their sources.
     fn with_mode(self, mode: u32) -> Case {
         Case { mode: Some(mode), ..self }
     }
@@ -153,7 +155,7 @@ fn cases() -> Vec<Case> {
             "1.*dog lines.txt --output found.txt --counters counters.json",
             &["found.txt", "counters.json"],
         ),
-        // Matches across lines take another way through the files.
+        // A search for matches that span lines reads the files in a different way.
         makes(
             "search",
             &["--output", "--counters"],
@@ -224,7 +226,7 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// Lists the same verbs over data on a node.
+/// Lists the same commands as other cases, over data on a node.
 fn cases_on_nodes() -> Vec<Case> {
     let near = |command: &str, arguments: &[&str], words: &str, results: &[&'static str]| {
         Case::replaces(command, arguments, &format!("{words} --node {{node}}"), results)
@@ -258,7 +260,7 @@ fn cases_on_nodes() -> Vec<Case> {
     ]
 }
 
-/// Mounts a drive with these files; none if this machine cannot mount, which is printed.
+/// Mounts a drive with these files. If this machine cannot mount, prints that and returns `None`.
 fn mounted(files: &Files, knows_unnamed: bool) -> Option<Disk> {
     match Disk::mount(files, knows_unnamed) {
         Ok(disk) => Some(disk),
@@ -298,7 +300,7 @@ impl Trial {
         folder.run("language train en=lines.txt de=query.sql --name few").ok();
         folder.run("store put lines.txt").ok();
         folder.run("nearest import points.bvecs --name points").ok();
-        // A replacement of clang that copies an existing kernel.
+        // A program that stands for clang and copies an existing kernel.
         let clang = format!(
             "#!/bin/sh\nwhile [ \"$1\" != -o ]; do shift; done\n/bin/cp {} \"$2\"\n",
             folder.path("lines.wasm").display()
@@ -316,7 +318,7 @@ impl Trial {
         Trial { node: Some(node), ..self }
     }
 
-    /// Tries all commands by `one`, which returns the number of power losses.
+    /// Runs all cases. `one` runs a case and returns the number of power losses.
     fn all(&self, cases: &[Case], one: impl Fn(&Case) -> Result<usize, String> + Sync) {
         let queue = Mutex::new(cases.iter());
         let (failures, losses) = (Mutex::new(Vec::new()), Mutex::new(0));
@@ -341,15 +343,15 @@ impl Trial {
         println!("{} commands, {} power losses", cases.len(), losses.into_inner().unwrap());
     }
 
-    /// Returns the files that a command finds.
+    /// Returns the files that exist before the command of a case runs.
     fn files(case: &Case) -> Files {
         let mut files = inputs();
         files.extend(case.old.iter().map(|name| (name.to_string(), file(PRIVATE, "old"))));
         files
     }
 
-    /// Runs a command in a folder, with its standard output in a file. The command must succeed; the result is false if this
-    /// machine cannot run it.
+    /// Runs a command in a folder, and writes its standard output to a file. The command must succeed. Returns false if
+    /// this machine cannot run it.
     fn run(&self, case: &Case, folder: &Path, report: File) -> Result<bool, String> {
         let node = self.node.as_ref().map_or("", |node| &node.address);
         let elsewhere = self.folder.path("elsewhere");
@@ -366,7 +368,7 @@ impl Trial {
         }
     }
 
-    /// Simulates power losses under files.
+    /// Simulates power losses between the changes of files.
     fn one(&self, case: &Case, knows_unnamed: bool) -> Result<usize, String> {
         let files = Trial::files(case);
         let disk = Disk::mount(&files, knows_unnamed).map_err(|error| error.to_string())?;
@@ -381,7 +383,7 @@ impl Trial {
         check(&recording)
     }
 
-    /// Simulates power losses under the blocks of ext4.
+    /// Simulates power losses between the writes of ext4's blocks.
     fn one_on_ext4(&self, case: &Case, journal: Journal, losses_max: usize) -> Result<usize, String> {
         let told = |error: std::io::Error| error.to_string();
         let mut files = Trial::files(case);
@@ -400,7 +402,7 @@ impl Trial {
     }
 }
 
-/// Compares the files that a command wrote with those that the case names.
+/// Compares the files that a command wrote with those that the case names as results.
 fn wrote(case: &Case, recording: &Recording) -> Result<(), String> {
     let (found, mut wanted) = (recording.results().cloned().collect::<Vec<_>>(), case.results.clone());
     wanted.sort_unstable();
@@ -432,7 +434,7 @@ fn files_of_answers_of_nodes_survive_a_power_loss_after_any_change() {
     }
 }
 
-/// Files without a name cannot be created everywhere: then a file has a temporary name.
+/// Tests a file system on which files without a name cannot be created, so that files get a temporary name.
 #[test]
 fn files_survive_a_power_loss_where_all_files_have_names() {
     if mounted(&Files::new(), false).is_some() {
@@ -451,7 +453,7 @@ fn few_cases() -> Vec<Case> {
     cases
 }
 
-/// Mounts a file system of ext4 with these files; none if this machine cannot mount it, which is printed.
+/// Mounts an ext4 file system with these files. If this machine cannot mount it, prints that and returns `None`.
 fn on_ext4(files: &Files, journal: Journal) -> Option<Ext4> {
     let ext4 = Ext4::mount(files, REPORT, journal);
     ext4.inspect_err(|error| println!("skipped: no ext4 can be made and mounted here: {error}")).ok()
@@ -479,7 +481,8 @@ fn files_on_ext4_without_a_journal_survive_a_power_loss_after_any_block() {
     try_on_ext4(Journal::Without);
 }
 
-/// Each page is synced, which takes longer than all other commands together on some drives; here the drive is memory.
+/// Tests a command that syncs each page. On some drives this takes longer than all other commands together, but here
+/// the drive is memory.
 #[test]
 fn manual_pages_survive_a_power_loss_after_any_change() {
     let Some(disk) = mounted(&inputs(), true) else { return };
@@ -505,7 +508,8 @@ fn every_argument_that_names_a_file_to_write_is_tried() {
     }
 }
 
-/// File operations of a program in a folder, and whether a power loss is visible, with a journal and without.
+/// A case of [`each_sync_that_is_left_out_is_found`]: its name, a function that works on files in a folder, and a part
+/// of the message about the fault that a power loss shows (`None` if it shows none).
 type FileWorkload = (&'static str, fn(&Path), Option<&'static str>);
 
 fn write(path: &Path) -> File {
@@ -534,7 +538,7 @@ fn link_unnamed(folder: &Path, name: &str) -> File {
     file
 }
 
-/// Tests the test: known errors are found, and correct sequences are not.
+/// Tests the simulation of losses: it must find errors that are known, and accept sequences that are correct.
 #[test]
 fn each_sync_that_is_left_out_is_found() {
     let habits: [FileWorkload; 12] = [
@@ -670,7 +674,7 @@ fn each_sync_that_is_left_out_is_found() {
     }
 }
 
-/// Tests the other test: ext4 loses what is known to be lost.
+/// Tests the simulation under ext4: ext4 must lose what it is known to lose.
 #[test]
 fn what_ext4_loses_is_found() {
     let habits: [(Journal, FileWorkload); 4] = [
@@ -703,7 +707,7 @@ fn what_ext4_loses_is_found() {
                 |at| {
                     write(&at.join(".part")).sync_all().unwrap();
                     rename(at, "old");
-                    // The inodes lie in the block of the old one's.
+                    // The inodes of these files are in the same block as the inode of the old file.
                     for name in ["a", "b", "y", "z"] {
                         fs::set_permissions(at.join(name), fs::Permissions::from_mode(0o644)).unwrap();
                         sync(&at.join(name));

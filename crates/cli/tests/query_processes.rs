@@ -1,4 +1,5 @@
-//! Fragments of queries, which nodes run in child processes: a failure in one ends that task and nothing else.
+//! Tests of query fragments, which nodes run in child processes. A failure in a fragment ends its task and nothing
+//! else.
 
 use std::{
     fs,
@@ -14,7 +15,7 @@ use crate::{
     util::{Folder, PATIENCE, Run, children, parent, until},
 };
 
-/// Waits until a node has so many child processes, and returns them.
+/// Waits until a node has `count` child processes, and returns their ids.
 fn wait_for_children(node: &Node, count: usize) -> Vec<u32> {
     let began = Instant::now();
     loop {
@@ -33,7 +34,7 @@ fn peak_bytes(node: &Node) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
-/// Starts a node with a table of words in groups.
+/// Starts a node that has a table of words in groups.
 fn node(folder: &Folder, words: &str) -> Node {
     let node = Node::start_with(folder, "store", "192MiB", words);
     let row = |row: usize| format!("{},{}{}\n", row % 2000, "abcdefghij".repeat(5), row % 1000);
@@ -42,7 +43,8 @@ fn node(folder: &Folder, words: &str) -> Node {
     node
 }
 
-/// Queries without the client's own threads: on a busy machine they would take a part of the fragment from the node.
+/// Creates a query that leaves all fragments to the node. On a busy machine the client's own threads would otherwise
+/// take a part of them.
 fn ask(folder: &Folder, node: &Node, query: &str) -> Run {
     folder.write("q.sql", query);
     folder.run(&format!("sql --file q.sql --table t=store:t.csv --node {} --only-nodes", node.address))
@@ -50,7 +52,7 @@ fn ask(folder: &Folder, node: &Node, query: &str) -> Run {
 
 const EASY: &str = "SELECT count(*), sum(length(s)) FROM t WHERE g < 1000";
 
-/// Returns a query with twenty terms of quadratic time: minutes on any machine.
+/// Returns a query with twenty terms that each take quadratic time. The query takes minutes on any machine.
 fn slow() -> String {
     let term = |number: u32| {
         format!("length(regexp_replace(repeat(s, 9) || '{number}', '[a-j0-9]*Q|[a-j0-9]', '', 'g'))")
@@ -58,7 +60,7 @@ fn slow() -> String {
     format!("SELECT sum({}) FROM t", (0..20).map(term).collect::<Vec<_>>().join(" + "))
 }
 
-/// Returns a query with 2 MiB per batch and column, and 400 MiB in all.
+/// Returns a query that needs 2 MiB for each batch and column, and 400 MiB in all.
 fn large() -> String {
     let column = |number| format!("repeat(substr(s, {}), {})", number % 40 + 1, 6 + number / 40);
     let columns: Vec<String> = (0..200).map(column).collect();
@@ -74,7 +76,8 @@ fn a_fragment_that_takes_too_much_memory_ends_alone() {
     assert!(said.stderr.contains("it wanted more memory than the"), "{}", said.stderr);
     wait_for_children(&node, 0);
     assert!(peak_bytes(&node) < 128 << 20, "{}", peak_bytes(&node));
-    // Functions with small inputs and large results, and batches of text that are larger than the library's limit.
+    // Some queries have functions with small inputs and large results, and others have batches of text above the limit
+    // of the query library.
     for query in [
         "SELECT repeat('x', g * 1000000) FROM t",
         "SELECT count(*) FROM t WHERE lpad('x', g * 1000000) > 'a'",
@@ -149,7 +152,7 @@ fn a_fragment_ends_with_its_client_and_its_node() {
     node.send(Signal::KILL);
     until("it outlives its node", || parent(pids[0]).is_none());
     assert!(!client.wait().unwrap().success());
-    // The extents of the process are free again: the next node works there.
+    // The extents that the killed process had are free again, so the next node can work on this store.
     drop(node);
     node = Node::start_with(&folder, "store", "192MiB", "--log none");
     ask(&folder, &node, EASY).ok();

@@ -1,8 +1,8 @@
-//! `sql` on the command line. The crate of the planner tests the answers of queries.
+//! Tests of `sql` on the command line. The crate of the query library tests the answers of queries.
 
 use crate::util::{Folder, Run};
 
-/// Creates an `inshore sql` command of a query with these arguments after it.
+/// Creates an `inshore sql` command with a query, and with `words` as further arguments.
 fn sql(folder: &Folder, query: &str, words: &str) -> Run {
     folder.write("query.sql", query);
     folder.run(&format!("sql --file query.sql {words}"))
@@ -50,7 +50,7 @@ fn datasets_are_asked_as_files_are() {
         LEFT JOIN t ON s.town = t.name GROUP BY s.town ORDER BY 1";
     let said = sql(&folder, query, "--table t=store:towns.jsonl --quiet").ok();
     assert_eq!(said.stdout, "town,amount,people\nKiel,10,\nUlm,8,126000\n");
-    // Several row groups, in pieces that are read for one column after the other.
+    // The table has several row groups, which are in pieces that are read one column after the other.
     let query = "SELECT value AS k, value * 7919 % 100003 AS v, 'text ' || (value % 1000) AS s FROM generate_series(1, 1500000)";
     sql(&folder, query, "-o made.parquet --quiet").ok();
     folder.run("store put made.parquet --name made.parquet --quiet").ok();
@@ -139,7 +139,7 @@ fn what_cannot_be_asked_is_refused_by_name() {
     assert!(said.stderr.contains("nested too deep"), "{}", said.stderr);
 }
 
-/// The texts of a batch of 8,192 rows would take 160 MB.
+/// In this query, a batch of 8,192 rows would have 160 MB of text.
 #[test]
 fn long_texts_are_sorted_and_written_in_the_least_memory() {
     let folder = Folder::new();

@@ -1,11 +1,11 @@
-//! `inshore search` compared with ripgrep, on a tree of files and on random patterns and texts.
+//! Compares `inshore search` with ripgrep, on a tree of files and on random patterns and texts.
 
 use std::{fs, path::Path, process::Command};
 
 use crate::util::Folder;
 
-/// Returns ripgrep's output and exit code; none if it is not installed in the version that the cases were compared with (others
-/// differ in details of context and colour).
+/// Returns ripgrep's output and exit code. Returns `None` unless ripgrep is installed in the version with which the
+/// cases were compared, since other versions differ in details of context and colour.
 fn ripgrep(folder: &Path, words: &[&str]) -> Option<(Vec<u8>, i32)> {
     static IS_KNOWN: std::sync::LazyLock<bool> = std::sync::LazyLock::new(|| {
         let output = Command::new("rg").arg("--version").output();
@@ -205,7 +205,7 @@ fn a_tree_of_files_gives_what_ripgrep_gives() {
     ];
     for words in cases {
         if words.contains(&"--color") {
-            // Only the presence of colours is checked: ripgrep resets them more often than it must.
+            // The test checks only whether there are colours, since ripgrep resets colours more often than necessary.
             let (found, ..) = inshore(&folder.path(""), words);
             assert!(String::from_utf8_lossy(&found).contains("\x1b[1;31mTODO\x1b[0m"));
         } else if !compare(&folder.path(""), words) {
@@ -222,7 +222,7 @@ fn random_patterns_and_texts_give_what_ripgrep_gives() {
         seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (seed >> 33) as usize % below
     };
-    // The patterns have no \b: ripgrep 13 misses some matches after a letter that is not ASCII.
+    // The patterns have no \b, since ripgrep 13 misses some matches after a letter that is not ASCII.
     let pieces = [
         "a", "b", "ab", "ba", ".", "a*", "b+", "(a|bb)", "[ab]", "[^a]", "^", "$", "ö", "\\w", "(?i)A",
         "a{2,3}", "c?",
@@ -346,7 +346,7 @@ fn a_search_across_lines_reads_what_it_must_and_says_where_it_cannot() {
     let said = folder.run(&format!("search -U -r {long} a\\n many --memory 32MiB")).exits(2);
     assert!(said.stderr.contains("many: adjacent matches"), "{}", said.stderr);
     assert_eq!(folder.run("search -U -c a\\n many --memory 16MiB").ok().stdout, "1500000\n");
-    // Binary files that were not named are skipped, however large; datasets are searched unchanged.
+    // Binary files that the user did not name are skipped, whatever their size is. Datasets are searched unchanged.
     fs::create_dir(folder.path("in")).unwrap();
     folder.write("in/zeros", vec![0; 40 << 20]);
     folder.write("in/text", "fox\nhen\n");
@@ -355,7 +355,7 @@ fn a_search_across_lines_reads_what_it_must_and_says_where_it_cannot() {
     folder.write("marked", "\u{feff}fox\nhen\n");
     folder.run("store put marked --name marked --quiet").ok();
     assert_eq!(folder.run("search -U -o -b x\\nh store:marked").ok().stdout, "5:x\n5:h\n");
-    // A pattern that cannot match across lines needs no more memory than without -U.
+    // A pattern whose matches cannot span lines needs no more memory with -U than without it.
     assert_eq!(folder.run("search -U -c middle text --memory 16MiB").ok().stdout, "1\n");
 }
 
@@ -388,7 +388,7 @@ fn json_lines_are_those_of_ripgrep() {
         let parse = |bytes: &[u8]| -> Vec<serde_json::Value> {
             let lines = bytes.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
             let values = lines.map(|line| serde_json::from_slice::<serde_json::Value>(line).unwrap());
-            // Times and bytes searched differ from run to run.
+            // The times and the number of bytes searched differ between runs.
             values.filter(|value| value["type"] != "end" && value["type"] != "summary").collect()
         };
         assert_eq!(parse(&found), parse(&expected), "{words:?}");
@@ -400,7 +400,8 @@ fn paths_and_exit_codes_agree_with_the_lines_that_are_shown_before_a_nul_byte() 
     let folder = Folder::new();
     fs::create_dir(folder.path("dir")).unwrap();
     let numbers: String = (1..=20_000).map(|number| format!("{number}\n")).collect();
-    // A match before the NUL byte, past the first 64 KiB; one after it; one in a file that is binary from the start.
+    // There are three cases: a match before the NUL byte and after the first 64 KiB, a match after the NUL byte, and a
+    // match in a file with a NUL byte at its start.
     for (name, text) in [
         ("before", format!("{numbers}wanted\n\0\n")),
         ("behind", format!("{numbers}\0\nwanted\n")),
@@ -464,7 +465,7 @@ fn lines_near_the_last_match_that_is_wanted_are_shown_whether_they_match_or_not(
     ] {
         assert_eq!(folder.run(&format!("search -n {words} m text")).ok().stdout, expected, "{words}");
     }
-    // Across lines, one match past the limit is found before the limit is known.
+    // If matches span lines, the search finds one match after the limit before it knows that the limit is reached.
     let said = folder.run("search -U -n -m1 -A3 d\\nm text").ok().stdout;
     assert_eq!(said, "4:d\n5:m\n6-m\n7-g\n8-m\n");
     let said = folder.run("search -U -n -m1 -A2 (?s)b\\nm text").ok().stdout;
@@ -479,10 +480,10 @@ fn a_hole_longer_than_a_line_may_be_is_binary_and_what_lies_behind_it_is_searche
     let file = fs::File::create(folder.path("sparse")).unwrap();
     let write =
         |text: &[u8], place: u64| std::os::unix::fs::FileExt::write_all_at(&file, text, place).unwrap();
-    // A NUL byte among the first 64 KiB would make the whole file binary.
+    // With a NUL byte in the first 64 KiB, the whole file would be binary.
     let start = "filler\n".repeat(20_000) + "first\n";
     write(start.as_bytes(), 0);
-    // The limit of a line is far below that, with 16 MiB.
+    // With 16 MiB of memory, the limit on the length of a line is far below that length.
     write(b"inside\nbehind\nlast\n", 30 << 20);
     let offset = start.len();
     let message = &*format!("binary file matches (found \"\\0\" byte around offset {offset})\n");
@@ -500,7 +501,7 @@ fn a_hole_longer_than_a_line_may_be_is_binary_and_what_lies_behind_it_is_searche
             assert_eq!(piped.stdout, expected, "{pattern}");
         }
         assert_eq!(folder.run(&format!("search nothing sparse {how}")).exits(1).stderr, "");
-        // As text, the zeros are a line, and too long.
+        // If the file is searched as text, the zeros are one line, which is too long.
         let said = folder.run(&format!("search -a inside sparse {how}")).exits(2);
         let expected = format!("the line at byte {offset} exceeds");
         assert!(said.stderr.contains(&expected), "{}", said.stderr);

@@ -1,4 +1,4 @@
-//! Stopped, killed and concurrent commands: the store is whole at every instant.
+//! Tests of stopped, killed and concurrent commands: the store must be consistent at every instant.
 
 use std::{
     io::Write,
@@ -17,14 +17,14 @@ fn send(child: &Child, signal: Signal) {
     kill_process(Pid::from_raw(child.id() as i32).unwrap(), signal).unwrap();
 }
 
-/// Waits for the end of a command, and returns its processor time, which does not depend on the load of the machine.
+/// Waits until a command ends. Returns its processor time, which does not depend on the load of the machine.
 fn processor_time_until_end(child: &Child) -> Duration {
     let id = WaitId::Pid(Pid::from_raw(child.id() as i32).unwrap());
     waitid(id, WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
     processor_time(child.id())
 }
 
-/// Makes a graph large enough for a signal to arrive in time.
+/// Makes a graph that is so large that a signal arrives while a job on it runs.
 const LONG_JOB: &str = "graph generate kronecker --scale 20 --name long --memory 16MiB";
 
 #[test]
@@ -68,12 +68,14 @@ fn a_signal_stops_an_import_that_waits_for_standard_input() {
 #[test]
 fn a_second_signal_ends_a_job_that_hangs() {
     let folder = Folder::new();
-    // No process will ever write to this pipe, so opening it waits and the first signal is not noticed.
+    // No process ever writes to this pipe, so the command waits when it opens the pipe, and cannot act on the first
+    // signal.
     mknodat(CWD, folder.path("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
     let mut child = folder.run("graph import pipe --name g").spawn();
     folder.wait_for_job(&mut child);
     send(&child, Signal::INT);
-    // Long enough for a signal to be noticed; a test that passes does not depend on it.
+    // In this time a command that does not hang notices a signal. If the command hangs as it should, the test passes
+    // whatever the time is.
     std::thread::sleep(Duration::from_millis(200));
     assert!(child.try_wait().unwrap().is_none(), "the first signal was seen: this needs a job that hangs");
     let sent = Instant::now();
@@ -90,7 +92,7 @@ fn a_kill_during_import_leaves_the_old_graph_and_scratch_that_the_next_job_remov
     let before = folder.run("graph export old -o before.csv --quiet").ok();
     let mut child = folder.run("graph import - --name new --memory 8MiB").spawn();
     let mut pipe = child.stdin.take().unwrap();
-    // The pipe stays open, so that the import cannot end.
+    // The pipe stays open, so the import cannot end.
     let feeder = std::thread::spawn(move || {
         for edge in 0..6_000_000u64 {
             let (source, target) = (edge.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40, edge >> 3);

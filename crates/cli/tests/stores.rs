@@ -1,4 +1,5 @@
-//! The verbs of `inshore store`: bytes are returned as they were put, on one device or several, whole, damaged, or full.
+//! Tests of the verbs of `inshore store`: bytes come back as they were put, on one device or several, whether the store
+//! is intact, damaged or full.
 
 use std::{
     fs::{self, File},
@@ -97,7 +98,7 @@ fn reading_makes_no_store_and_what_is_wrong_is_told() {
         let said = folder.run(&format!("store put - --name x {words} {two}")).exits(2).stderr;
         assert!(said.contains(told), "{words}: {said}");
     }
-    // The given size is kept.
+    // The devices keep the size that was given when the store was created.
     let df = folder.run(&format!("store df --json {two}")).ok().json();
     assert!(df.as_array().unwrap().iter().all(|device| device["capacity_bytes"] == 1 << 30));
 }
@@ -116,7 +117,7 @@ fn graphs_are_listed_and_their_files_can_be_had() {
     assert!(said.contains("g has no file \"nothing\": its files are "), "{said}");
 }
 
-/// Flips a bit of the first byte of an extent, in the segment file of a device.
+/// Flips a bit in the first byte of an extent. The extent is in a segment file of a device.
 fn damage(folder: &Folder, name: &str, copy: usize, devices: &[&str]) {
     let found = folder.run(&format!("store locate {name} --store {} --json", devices[0])).ok().json();
     for piece in found["summary"]["places"].as_array().unwrap() {
@@ -157,7 +158,7 @@ fn damage_is_found_named_and_mended_from_copies_and_parity() {
                 folder.run("store scrub --store one").exits(1);
                 folder.run("store rm alone --store one").ok();
             }
-            // More than one of a group of two and one is damaged here.
+            // This damages more extents of a group (two of data and one of parity) than the parity can repair.
             "parity" => drop(get.exits(2)),
             _ => {
                 get.ok();
@@ -221,7 +222,7 @@ fn a_drive_that_lost_its_superblock_leads_to_its_store_and_no_new_one_is_made_th
     folder.run("store scrub --store two").ok();
     folder.run("store verify --store one").ok();
     check("parity", "one", &all);
-    // Without the other drives the store cannot be found, and no command may create another one.
+    // Without the other drives the store cannot be found. No command may create a new store in its place.
     lose();
     let away = |drive: &str| folder.path(&format!("{drive}-away"));
     ["two", "three"].iter().for_each(|drive| fs::rename(folder.path(drive), away(drive)).unwrap());
@@ -247,7 +248,7 @@ fn drives_come_and_go_while_data_stays() {
         df[device]["dataset_bytes"].as_u64().unwrap()
     };
     assert!(used(0) > 10_000_000 && used(1) > 10_000_000);
-    // The device that named the store can be removed too.
+    // The device by which the commands named the store can be removed too.
     folder.run("store remove-device one --store two").ok();
     folder.run("store get a --store two -o out").ok();
     assert!(fs::read(folder.path("out")).unwrap() == all);
@@ -258,7 +259,7 @@ fn drives_come_and_go_while_data_stays() {
     assert!(folder.run("store remove-device two --store two").exits(2).stderr.contains("last device"));
 }
 
-/// A file system of 512 MB in a file; unmounted on drop.
+/// A file system of 512 MB whose image is a file. It is unmounted on drop.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -269,7 +270,7 @@ impl SmallDisk {
         let done = |program: &str, words: &[&Path]| {
             Command::new(program).args(words).output().is_ok_and(|output| output.status.success())
         };
-        // No blocks are reserved for root.
+        // No blocks of the file system are reserved for root.
         let words = ["-q", "-F", "-m0"].map(Path::new);
         if !done("mkfs.ext4", &[words[0], words[1], words[2], &image])
             || !done("mount", &[Path::new("-oloop"), &image, &point])
@@ -309,13 +310,13 @@ fn on_a_full_file_system_reading_deleting_and_compacting_go_on() {
     assert!(names.len() > 15, "{} datasets", names.len());
     let said = put("toomuch", 100_000_000).exits(2).stderr;
     assert!(said.contains("no space left"), "{said}");
-    // A refused put left nothing, and all others are whole.
+    // The put that failed left nothing, and all other datasets are complete.
     folder.run("store verify --store disk/store --memory 16MiB").ok();
     let list: Value = folder.run("store ls --store disk/store --json").ok().json();
     assert_eq!(list.as_array().unwrap().len(), names.len());
     folder.run(&format!("store get {} --store disk/store -o out", names[3])).ok();
     assert!(fs::read(folder.path("out")).unwrap() == bytes(names[3].len() as u8, 15_000_000));
-    // Another program takes the rest.
+    // Another program uses up the free space.
     let rest = File::create(folder.path("disk/rest")).unwrap();
     let mut at = 0;
     while rest.write_all_at(&[1; 65536], at).is_ok() && rest.sync_data().is_ok() {
@@ -402,7 +403,7 @@ fn what_a_command_leaves_behind_is_told() {
         assert!(said.contains("a device of the store"), "{said}");
     }
     assert_eq!(folder.run("store get b").ok().stdout, "b");
-    // If standard output cannot be written, the dataset exists nevertheless.
+    // The dataset exists even if standard output cannot be written.
     let full = File::options().write(true).open("/dev/full").unwrap();
     let status = Command::new(env!("CARGO_BIN_EXE_inshore"))
         .args(["store", "put", "Cargo.toml", "--name", "full", "--append", "--store"])
@@ -419,7 +420,7 @@ fn what_a_command_leaves_behind_is_told() {
 fn a_drive_that_leaves_stays_or_was_lost_is_told_of() {
     let folder = Folder::new();
     folder.run("store init one two --size 1GiB").ok();
-    // Two datasets of one extent each lie on two drives.
+    // There are two datasets of one extent each, on two drives.
     for name in ["a", "b"] {
         folder.run(&format!("store put - --name {name} --store one")).stdin(name).ok();
     }
@@ -463,7 +464,7 @@ fn the_smallest_memory_for_put_is_named_and_works() {
             folder.run(&format!("{put} --memory {smallest}")).ok();
         };
         put_in_least(&format!("store put data --name data --store s0 {words}"));
-        // Appended bytes get the redundancy of the existing dataset.
+        // Appended bytes get the same redundancy as the bytes that the dataset has.
         folder.run(&format!("store put data --name log --store s0 --append {words}")).ok();
         put_in_least("store put data --name log --store s0 --append");
         folder.run("store verify --store s5").ok();
@@ -504,7 +505,7 @@ fn a_store_that_went_two_ways_is_told_and_one_side_given_up() {
     folder.run("store scrub --store two").ok();
     assert_eq!(folder.run("store get x --store two").ok().stdout, "x");
     assert!(folder.run("store get y --store two").exits(2).stderr.contains("there is no dataset \"y\""));
-    // The folders were moved apart, and are named one by one.
+    // The folders were moved to different places, so each of them must be named.
     fs::create_dir(folder.path("far")).unwrap();
     mv(two, "far/other");
     let stores = format!("{}:{}", folder.path("one").display(), folder.path("far/other").display());

@@ -1,15 +1,15 @@
-//! A terminal shows untrusted text, and obeys none of it.
+//! Tests that a terminal shows untrusted text without acting on control sequences in it.
 
 use std::process::{Command, Stdio};
 
 use crate::util::Folder;
 
-/// Sets the title of a terminal, and turns its text red.
+/// A text that sets a terminal's title, and turns the following text red.
 const OBEYED: &str = "\u{1b}]0;owned\u{7}\u{1b}[31m";
 const SHOWN: &str = "\\u{1b}]0;owned\\u{7}\\u{1b}[31m";
 
-/// Runs `inshore` with these arguments, which a shell splits, and returns the output that a terminal gets; `None` if no terminal
-/// can be created.
+/// Runs `inshore` with these arguments, which a shell splits. Returns the output that a terminal gets; `None` if no
+/// terminal can be created.
 fn on_terminal(folder: &Folder, words: &str) -> Option<String> {
     let inshore = env!("CARGO_BIN_EXE_inshore");
     let line = format!("exec {inshore} {words} 2>errors");
@@ -47,7 +47,7 @@ fn names_and_rows_that_a_terminal_would_obey_are_shown_to_it() {
         let Some(sent) = on_terminal(&folder, words) else { return };
         assert!(sent.contains(SHOWN) && !sent.contains(['\u{1b}', '\u{7}']), "{words}: {sent:?}");
     }
-    // A pipe gets the bytes unchanged.
+    // If the output is a pipe, it gets the bytes unchanged.
     let listed = folder.run("search --files --no-ignore -g a*").ok().stdout;
     assert!(listed.contains(OBEYED), "{listed:?}");
 }

@@ -1,7 +1,7 @@
-//! The command line: the binary, run in a folder and a store of its own.
+//! Tests of the command line: each test runs the binary in a folder and with a store of its own.
 //!
-//! Other crates test the results of algorithms; these tests check that arguments work, that errors are reported, and that no data
-//! is lost in any event.
+//! Other crates test the results of algorithms. These tests check that arguments work, that errors are reported, and
+//! that no data is lost, whatever happens.
 
 mod answers;
 mod calls;

@@ -1,4 +1,4 @@
-//! A folder with a store, and commands that run in it.
+//! A folder with a store, and commands that run in this folder.
 
 use std::{
     fs,
@@ -8,7 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time that a test waits for an event. Only a failing test waits so long, so that a busy machine fails no test.
+/// The time for which a test waits for an event. It is so long that a test does not fail because the machine is busy.
+/// Only a failing test waits to the end.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Waits until a condition holds.
@@ -20,7 +21,7 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// A temporary folder. Commands run in it, with the store in `store` below it.
+/// A temporary folder. Commands run in this folder, and their store is its subfolder `store`.
 pub struct Folder(tempfile::TempDir);
 
 impl Folder {
@@ -28,7 +29,7 @@ impl Folder {
         Folder(tempfile::tempdir().unwrap())
     }
 
-    /// Creates a folder with the graph `name` of some edges.
+    /// Creates a folder whose store has the graph `name` with some edges.
     pub fn with_graph(name: &str, edges: &str) -> Folder {
         let folder = Folder::new();
         folder.run(&format!("graph import - --name {name}")).stdin(edges).ok();
@@ -69,7 +70,8 @@ impl Folder {
         entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()).collect()
     }
 
-    /// Waits until the command has a scratch folder and all of its threads wait, so that it is at its first read.
+    /// Waits until the command has a scratch folder and all of its threads sleep. The command is then at its first
+    /// read.
     pub fn wait_for_job(&self, child: &mut Child) {
         let began = Instant::now();
         let mut idle_looks = 0;
@@ -83,7 +85,7 @@ impl Folder {
         }
     }
 
-    /// Waits until a job has taken at least `bytes` bytes of extents.
+    /// Waits until a job has allocated extents of at least `bytes` bytes.
     pub fn wait_for_scratch(&self, bytes: u64, child: &mut Child) {
         let deadline = Instant::now() + PATIENCE;
         while self.scratch().iter().map(|path| bytes_taken(path)).sum::<u64>() < bytes {
@@ -102,14 +104,14 @@ pub fn parent(process: u32) -> Option<u32> {
     (fields.next()? != "Z").then(|| fields.next()?.parse().ok())?
 }
 
-/// Returns the running child processes.
+/// Returns the running child processes of a process.
 pub fn children(of: u32) -> Vec<u32> {
     let all = fs::read_dir("/proc").unwrap().flatten();
     let all = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     all.filter(|&process| parent(process) == Some(of)).collect()
 }
 
-/// Tells whether no thread of a process runs or could run; one that waits for a core could run.
+/// Tells whether no thread of a process is running or able to run. A thread that waits for a core is able to run.
 fn all_threads_sleep(process: u32) -> bool {
     // A thread that has just ended does not run.
     let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { return false };
@@ -120,23 +122,24 @@ fn all_threads_sleep(process: u32) -> bool {
     })
 }
 
-/// Returns the processor time of a process, which may have ended if it was not waited for.
+/// Returns the processor time of a process. The process may have ended, as long as no other process has waited for it.
 pub fn processor_time(process: u32) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
     let (_, fields) = stat.rsplit_once(") ").unwrap();
-    // The fields 14 and 15, counted from 1; the third comes first here.
+    // The times are fields 14 and 15, counted from 1. The first element here is field 3.
     let ticks: u64 = fields.split(' ').skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum();
     Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())
 }
 
-/// Returns the bytes of the extents that a job has recorded as taken: device, first extent and count, 10 bytes per run.
+/// Returns the number of bytes in the extents that a job has recorded as allocated. A record has a device, a first
+/// extent and a count, in 10 bytes.
 fn bytes_taken(folder: &Path) -> u64 {
     let runs = fs::read(folder.join("lease")).unwrap_or_default();
     let counts = runs.chunks_exact(10).map(|run| u32::from_le_bytes(run[6..].try_into().unwrap()));
     counts.map(|count| (count as u64) << 21).sum()
 }
 
-/// A command that is not started yet.
+/// A command that has not been started.
 pub struct Run {
     command: Command,
     words: String,
@@ -164,17 +167,17 @@ impl Run {
         self
     }
 
-    /// Runs the command in a network namespace; `ip` is the path of that program.
+    /// Runs the command in a network namespace. `ip` is the path of the program that enters the namespace.
     pub fn within(self, ip: &Path, namespace: &str) -> Run {
         self.under(ip, &["netns", "exec", namespace])
     }
 
-    /// Limits the address space to so many KiB, threads' stacks included.
+    /// Limits the address space of the command to this number of KiB, including the stacks of threads.
     pub fn with_address_space(self, kib: u64) -> Run {
         self.under(Path::new("/bin/sh"), &["-c", &format!("ulimit -v {kib} && exec \"$0\" \"$@\"")])
     }
 
-    /// Runs the command by another program, with its arguments before the command.
+    /// Runs the command through another program, which gets these arguments and then the command.
     pub fn under(mut self, program: &Path, arguments: &[&str]) -> Run {
         let mut command = Command::new(program);
         command.args(arguments).arg(self.command.get_program()).args(self.command.get_args());
@@ -203,12 +206,12 @@ impl Run {
         self
     }
 
-    /// Runs the command; it must succeed.
+    /// Runs the command, which must succeed, and returns its output.
     pub fn ok(self) -> CommandOutput {
         self.exits(0)
     }
 
-    /// Runs the command; it must end with this exit code.
+    /// Runs the command, which must end with this exit code, and returns its output.
     pub fn exits(self, code: i32) -> CommandOutput {
         let words = self.words.clone();
         let (found, said) = self.ends();
@@ -216,7 +219,7 @@ impl Run {
         said
     }
 
-    /// Runs the command, and returns its exit code too.
+    /// Runs the command, and returns its exit code and its output.
     pub fn ends(mut self) -> (Option<i32>, CommandOutput) {
         if self.stdin.is_some() {
             self.command.stdin(Stdio::piped());
@@ -224,7 +227,7 @@ impl Run {
         let mut child = self.command.spawn().unwrap();
         let feeder = self.stdin.map(|bytes| {
             let mut pipe = child.stdin.take().unwrap();
-            // A command that refuses its input early closes the pipe.
+            // The error is ignored: a command that refuses its input early closes the pipe.
             std::thread::spawn(move || drop(pipe.write_all(&bytes)))
         });
         let output = child.wait_with_output().unwrap();
@@ -242,7 +245,7 @@ impl Run {
     }
 }
 
-/// Two triangles that share vertex 30, a separate pair, and a vertex with a loop.
+/// The edges of two triangles that share vertex 30, of a separate pair of vertices, and of a vertex with a self-loop.
 pub const EDGES: &str = "\
 # source target
 10 20

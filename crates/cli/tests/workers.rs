@@ -1,5 +1,5 @@
-//! `inshore sql` runs in a worker process with a memory limit: no query takes more, and a worker leaves nothing behind, however
-//! it ends.
+//! Tests of the worker process in which `inshore sql` runs with a memory limit. No query may take more memory, and a
+//! worker leaves nothing behind, however it ends.
 
 use std::{
     fs,
@@ -19,7 +19,8 @@ use crate::{
 
 const MIB: u64 = 1 << 20;
 const BUDGET: u64 = 24 * MIB;
-/// Memory beside the budget: the allowance of all commands, and the allowance in a cgroup that must not kill the command.
+/// Memory in addition to the budget: the amount that all commands may use, and the amount that a cgroup needs so that
+/// it does not kill the command.
 const BESIDE: u64 = 64 * MIB;
 const BESIDE_IN_GROUP: u64 = 96 * MIB;
 
@@ -28,7 +29,7 @@ fn sql(folder: &Folder, query: &str, words: &str) -> Run {
     folder.run(&format!("sql --file query.sql --threads 2 --memory {BUDGET} {words}"))
 }
 
-/// Creates a table of 60,000 rows: 20,000 keys with three texts of 60 bytes each.
+/// Creates a table of 60,000 rows, which have 20,000 different keys. Each row has three texts of 60 bytes.
 fn with_table() -> Folder {
     let folder = Folder::new();
     let row = |row: usize| format!("{},{}{row:010}\n", row % 20_000, "abcdefghij".repeat(5));
@@ -36,7 +37,7 @@ fn with_table() -> Folder {
     folder
 }
 
-/// Waits for the end, or kills the process and fails the test.
+/// Waits until the process ends. If this takes too long, kills the process and fails the test.
 fn ends(mut child: Child, what: &str, mut look: impl FnMut()) -> Output {
     let began = Instant::now();
     while child.try_wait().unwrap().is_none() {
@@ -50,7 +51,7 @@ fn ends(mut child: Child, what: &str, mut look: impl FnMut()) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// Lists queries with small inputs and large results, and the answer of each if the memory suffices.
+/// Lists queries with small inputs and large results. With each query comes its answer, if the memory suffices.
 fn hostile() -> Vec<(&'static str, String, &'static str)> {
     let columns = |column: &dyn Fn(usize) -> String| (0..200).map(column).collect::<Vec<_>>().join(", ");
     let in_list = (0..50_000).map(|n| format!("'abcdefghij{n}'")).collect::<Vec<_>>().join(", ");
@@ -164,8 +165,8 @@ fn hostile() -> Vec<(&'static str, String, &'static str)> {
     ]
 }
 
-/// Functions with small inputs and large results, and large patterns: each is answered, ends for lack of memory, or is refused by
-/// the library with the given words.
+/// Tests functions with small inputs and large results, and large patterns. Each query is answered, ends for lack of
+/// memory, or is refused by the query library with the given words.
 const HOSTILE_FUNCTIONS: &[(&str, &str)] = &[
     ("SELECT repeat(arrow_cast('x', 'LargeUtf8'), 4000000000000)", ""),
     ("SELECT repeat(s, 100000) FROM 't.csv'", ""),
@@ -231,7 +232,7 @@ const HOSTILE_FUNCTIONS: &[(&str, &str)] = &[
     ("SELECT count(*) FROM 't.csv' WHERE s ~ (s || '$')", ""),
 ];
 
-/// Values that double with each of thirteen steps.
+/// Pairs of a value and a step that doubles the value. A query has thirteen steps.
 const DOUBLING: [(&str, &str); 11] = [
     ("repeat('x', 1000)", "concat(x, x)"),
     ("s", "concat(x, x)"),
@@ -246,11 +247,11 @@ const DOUBLING: [(&str, &str); 11] = [
     ("k", "[x, x]"),
 ];
 
-/// Checks a query in a cgroup of its budget and [`BESIDE_IN_GROUP`]: it is answered, or ends with one message: that it needs more
-/// memory, or `refusal`. False if no cgroup can be created.
+/// Runs a query in a cgroup of its budget plus [`BESIDE_IN_GROUP`]. The query must be answered, or end with one
+/// message, which says that it needs more memory or has the words `refusal`. Returns false if no cgroup can be created.
 ///
-/// Tests do not optimise the program: the code of a query is larger than its allowance beside the budget. Code is file-backed, so
-/// the group evicts it under pressure; anonymous memory counts here.
+/// Tests do not optimise the program, so the code of a query is larger than the memory that it may use in addition to
+/// its budget. Code is file-backed, and the group evicts it if memory is short. Only anonymous memory counts here.
 fn keeps_to_its_memory(folder: &Folder, what: &str, query: &str, answer: &str, refusal: &str) -> bool {
     static GROUPS: AtomicUsize = AtomicUsize::new(0);
     let purpose = format!("hostile{}", GROUPS.fetch_add(1, Ordering::Relaxed));
@@ -261,11 +262,11 @@ fn keeps_to_its_memory(folder: &Folder, what: &str, query: &str, answer: &str, r
     folder.write("query.sql", query);
     let run = folder.run(&format!("--file query.sql --threads 2 --memory {BUDGET} --quiet"));
     let line = format!("{} exec \"$0\" sql \"$@\"", group.join());
-    // `RUST_BACKTRACE` would show the panics of the library.
+    // The variable is removed, since it would make the library's panics visible.
     let child = run.under("/bin/sh".as_ref(), &["-c", &line]).env("RUST_BACKTRACE", "0").spawn();
     let mut peak = 0;
     let output = std::thread::scope(|scope| {
-        // Its output is read meanwhile, and discarded.
+        // The output is read while the command runs, and discarded.
         let (mut child, mut out) = (child, Vec::new());
         let mut stdout = child.stdout.take().unwrap();
         let reader = scope.spawn(move || {
@@ -285,7 +286,7 @@ fn keeps_to_its_memory(folder: &Folder, what: &str, query: &str, answer: &str, r
         Some(2) => {
             let is_told = errors.starts_with("inshore: the query needs more memory than it was given: ");
             let is_refused = !refusal.is_empty() && errors.contains(refusal);
-            // The library shows the pattern below.
+            // The library's message shows the pattern on the following lines.
             let is_one =
                 errors.matches("inshore: ").count() == 1 && (is_refused || errors.lines().count() == 1);
             assert!((is_told || is_refused) && is_one, "{what}: {errors}");
@@ -302,7 +303,7 @@ fn a_sql_query_keeps_to_its_memory_whatever_it_asks() {
     let folder = with_table();
     let only = std::env::var("INSHORE_HOSTILE").unwrap_or_default();
     let mut asked = hostile().into_iter().filter(|(what, ..)| what.contains(&only));
-    // If one query cannot be checked, none can.
+    // If a cgroup cannot be created for one query, it cannot be created for any.
     asked.all(|(what, query, answer)| keeps_to_its_memory(&folder, what, &query, answer, ""));
 }
 
@@ -320,7 +321,7 @@ fn a_sql_query_keeps_to_its_memory_whatever_its_functions_make() {
     asked.all(|(query, refusal)| keeps_to_its_memory(&folder, &query, &query, "", refusal));
 }
 
-/// Takes all free memory, in small values.
+/// Returns a query that takes all free memory in small values.
 fn large() -> String {
     let column = |number| format!("repeat(substr(s, {}), {})", number % 40 + 1, 16 + number / 40);
     let columns: Vec<String> = (0..200).map(column).collect();
@@ -342,13 +343,13 @@ fn a_sql_query_that_takes_too_much_leaves_nothing_but_a_message() {
     let names = fs::read_dir(folder.path("")).unwrap().count();
     assert_eq!(names, 4, "the table, the query, its output and the store");
     assert!(folder.scratch().is_empty());
-    // One allocation of more than the system has.
+    // This query makes one allocation that is larger than the memory of the machine.
     let query = "SELECT length(lpad('x', 500000000)) FROM 't.csv' LIMIT 1";
     let said = sql(&folder, query, "").exits(2);
     assert!(said.stderr.contains("needs more memory than it was given"), "{said:?}");
 }
 
-/// Starts a query that takes minutes and waits until its worker has scratch.
+/// Starts a query that takes minutes, and waits until its worker has a scratch folder.
 fn start_slow(folder: &Folder) -> (Child, u32) {
     let query = "SELECT count(*) FROM generate_series(1, 100000) a, generate_series(1, 100000) b, generate_series(1, 9)";
     start(folder, query)
@@ -374,7 +375,7 @@ fn a_signal_to_a_sql_query_leaves_neither_file_nor_scratch_nor_process() {
     let folder = Folder::new();
     for (signal, to_both) in [(Signal::INT, false), (Signal::TERM, false), (Signal::INT, true)] {
         let (child, worker) = start_slow(&folder);
-        // A terminal sends the signal to both processes.
+        // A terminal sends the signal to both processes, as this test does.
         if to_both {
             send(worker, signal);
         }
@@ -388,7 +389,7 @@ fn a_signal_to_a_sql_query_leaves_neither_file_nor_scratch_nor_process() {
     }
 }
 
-/// A batch, or a constant, of each of these takes minutes to years, without checks for cancellation.
+/// Each of these queries has a batch or a constant that takes minutes to years without a check for cancellation.
 const SLOW: [&str; 5] = [
     "SELECT count(*) FROM generate_series(1, 1000000) a, generate_series(1, 1000000) b WHERE a.value * b.value % 7 = 3",
     "SELECT levenshtein(repeat('a', 2000000), repeat('b', 2000000))",

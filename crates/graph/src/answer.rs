@@ -17,7 +17,7 @@ use crate::{
 /// Contains the rows of an algorithm, and a summary.
 #[derive(Debug)]
 pub struct Answer {
-    /// Facts about the run and the result as a whole.
+    /// Properties of the run and of its result as a whole.
     pub summary: Summary,
     /// One row for each vertex, in the order of the user's ids.
     pub rows: Rows,
@@ -26,38 +26,38 @@ pub struct Answer {
 /// Reports facts about a run and its result.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Summary {
-    /// Supersteps that were run; passes over the edges (clustering).
+    /// The number of supersteps that were run, or of passes over the edges (clustering).
     pub supersteps: u32,
-    /// Supersteps before the checkpoint from which the job resumed, if it did.
+    /// The number of supersteps before the checkpoint from which the job resumed, if it resumed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub supersteps_kept: Option<u32>,
-    /// Edges that were traversed, over all supersteps.
+    /// The number of edges that were traversed, over all supersteps.
     pub edges_traversed: u64,
-    /// Where vertex state was kept: "memory" or "flash".
+    /// The place of vertex state: "memory" or "flash".
     pub state: &'static str,
-    /// Ways in which updates were combined: "columns", "dense", "partition", "merge", or several of them; "look-up" if vertices
-    /// read their neighbours' state and sent no updates, and "union-find" if edges joined trees.
+    /// The strategy that combined updates: "columns", "dense", "partition", "merge", or several of them. It is
+    /// "look-up" if vertices read their neighbours' state and sent no updates, and "union-find" if edges joined trees.
     pub strategy: String,
-    /// Tells whether edges were in memory too.
+    /// Tells whether edges were in memory, in addition to vertex state.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub edges_held: bool,
-    /// Vertices that were reached (BFS, shortest paths), including the source.
+    /// The number of vertices that were reached (BFS, shortest paths), including the source.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reached: Option<u64>,
-    /// Levels of the search, including that of the source (BFS).
+    /// The number of levels of the search, including that of the source (BFS).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub levels: Option<u32>,
-    /// Connected components.
+    /// The number of connected components.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub components: Option<u64>,
-    /// Triangles (clustering).
+    /// The number of triangles (clustering).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub triangles: Option<u64>,
-    /// Change of all ranks together in the last iteration (PageRank).
+    /// The sum of the changes of all ranks in the last iteration (PageRank).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_change: Option<f64>,
-    /// Upper bound on the sum of absolute differences between the ranks and converged ranks (PageRank with a tolerance per
-    /// vertex).
+    /// An upper bound on the sum of absolute differences between the ranks and the converged ranks (PageRank with a
+    /// tolerance per vertex).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_max: Option<f64>,
     /// The user's ids of the sampled sources (betweenness).
@@ -106,7 +106,8 @@ impl Rows {
         self.source.next_batch()
     }
 
-    /// Removes the job's checkpoints: the rows are safe, so no job will resume.
+    /// Removes the job's checkpoints. The caller calls this function when the rows are safe, since no job can resume
+    /// afterwards.
     ///
     /// # Errors
     /// [`inshore_store::Error::Io`].
@@ -114,16 +115,17 @@ impl Rows {
         self.keep.map_or(Ok(()), |keep| Ok(keep.finish()?))
     }
 
-    /// Attaches the checkpoints that [`Rows::finish`] removes.
+    /// Attaches the checkpoints that [`Rows::finish`] is to remove.
     pub(crate) fn kept(self, checkpoints: Checkpoints) -> Rows {
         Rows { keep: checkpoints.into_keep(), ..self }
     }
 }
 
-/// Rows in a batch: few enough for the smallest budget, and enough to make the overhead of a batch negligible.
+/// The number of rows in a batch: few enough for the smallest budget, and enough to make the overhead of a batch
+/// negligible.
 const BATCH_ROWS: usize = 8 << 10;
 
-/// Rows of all vertices: their ids, and columns computed from their states.
+/// A row for each vertex: its id, and columns computed from its state.
 pub(crate) struct VertexRows<S: State, C> {
     schema: SchemaRef,
     job: Job,
@@ -137,8 +139,8 @@ where
     S: State,
     C: FnMut(u32, &[S]) -> Result<Vec<ArrayRef>> + Send + 'static,
 {
-    /// Streams rows. `columns` computes all columns except the first (the vertices' ids) from the number of the first
-    /// vertex and the states beginning there.
+    /// Streams rows. `columns` gets the number of a vertex and the states of this vertex and the following ones. It
+    /// computes all columns except the first, which has the vertices' ids.
     pub fn stream(
         graph: &Graph,
         job: &Job,

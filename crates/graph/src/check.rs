@@ -1,9 +1,8 @@
 //! Checks an answer with the textbook algorithm, in memory.
 //!
-//! The check is for users who do not trust the engine, and has only the files of the graph in common with it: each
-//! algorithm's
-//! file has a `verify` that works on plain vectors. The whole graph must fit in memory, about 4 bytes per edge and 50 per vertex;
-//! no budget applies.
+//! The check is for users who do not trust the engine, and shares only the files of the graph with it: each algorithm's
+//! file has a `verify` that works on plain vectors. The whole graph must fit in memory, about 4 bytes per edge and 50
+//! per vertex. The check uses this memory whatever the job's budget is.
 
 use std::collections::HashMap;
 
@@ -28,17 +27,17 @@ use crate::{
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CheckOptions {
-    /// PageRank and communities: iterations.
+    /// PageRank and communities: the number of iterations.
     pub iterations: u32,
-    /// PageRank: damping.
+    /// PageRank: the damping.
     pub damping: f64,
-    /// PageRank: the tolerance per vertex; then ranks must be converged ones, after any number of iterations.
+    /// PageRank: the tolerance per vertex. If it is set, the ranks must have converged, after any number of iterations.
     pub vertex_tolerance: Option<f64>,
     /// BFS and shortest paths: the user's id of the source; by default the first vertex at level or distance 0.
     pub source: Option<u64>,
-    /// Betweenness: number of sources that were drawn.
+    /// Betweenness: the number of sources that were drawn.
     pub sources: u64,
-    /// Betweenness: the seed of the draw.
+    /// Betweenness: the seed of the random numbers that drew the sources.
     pub seed: u64,
 }
 
@@ -61,15 +60,15 @@ impl Default for CheckOptions {
 pub struct CheckReport {
     /// Tells whether the answer is right.
     pub good: bool,
-    /// Facts that were compared, or the difference, in words.
+    /// The properties that were compared, or the difference that was found, as text.
     pub facts: Vec<String>,
 }
 
-/// Checks the table that a job wrote; its columns tell the algorithm.
+/// Checks the table that a job wrote. The names of the table's columns tell which algorithm wrote it.
 ///
 /// # Errors
-/// Fails if the table is not an answer of this crate, or cannot be read; [`Error::NoSuchVertex`] for a source. A
-/// wrong answer is not an error: see [`CheckReport::good`].
+/// Fails if the table is not an answer of this crate, or cannot be read; [`Error::NoSuchVertex`] if the graph does not
+/// have the source. A wrong answer is not an error: see [`CheckReport::good`].
 pub fn check(graph: &Graph, job: &Job, answer: &Input, options: &CheckOptions) -> Result<CheckReport> {
     job.start_phase("loading the graph", "edges", graph.out().entries);
     let mut plain = InMemoryGraph::load(graph, job)?;
@@ -141,10 +140,10 @@ pub fn check(graph: &Graph, job: &Job, answer: &Input, options: &CheckOptions) -
     })
 }
 
-/// Contents of a table, or the reason why it is not an answer.
+/// The contents of a table, or the reason why the table is not an answer.
 type CheckResult<T> = std::result::Result<T, String>;
 
-/// Parent and level of each vertex that was reached.
+/// The parent and the level of each vertex, or `None` if the vertex was not reached.
 type Visits = Vec<Option<(u32, u32)>>;
 
 struct Table<'a> {
@@ -154,8 +153,8 @@ struct Table<'a> {
 }
 
 impl Table<'_> {
-    /// Calls `each` with the batches of the vertex column, which must be the graph's ids in order, and of `columns` (name, type,
-    /// whether nulls are allowed).
+    /// Calls `each` with the batches of the vertex column and of `columns` (name, type, whether nulls are allowed). The
+    /// vertex column must have the graph's ids in order.
     fn read(
         &self,
         columns: &[(&str, DataType, bool)],

@@ -1,5 +1,5 @@
-//! Checkpoints of jobs: at intervals, between two supersteps (of betweenness: two sources), the state of all vertices and the
-//! list of active ones are saved, and a job with the same options resumes from them.
+//! Checkpoints of jobs. At intervals, between two supersteps (in betweenness between two sources), the state of all
+//! vertices and the list of active vertices are saved. A job with the same options on the same graph resumes from them.
 //!
 //! ```text
 //!   a kept piece   state    one state for each vertex
@@ -8,8 +8,10 @@
 //!                                      and two that the algorithm counts: u64 each
 //! ```
 //!
-//! A checkpoint is whole and durable, or absent. A new one is committed before the old one is removed, so after the
-//! first commit there is always a checkpoint, and the one with the most supersteps is used.
+//! The description that is stored with a checkpoint has the numbers of the last two lines, each as a u64.
+//!
+//! A checkpoint is complete and durable, or absent. A new checkpoint is committed before the old one is removed, so
+//! after the first commit there is always a checkpoint. If there are two, the one with the most supersteps is used.
 
 use std::{
     fmt::Debug,
@@ -28,8 +30,8 @@ use crate::{
 const BLOCK_BYTES: usize = 64 << 10;
 /// Memory of two buffers, a list of extents, and small allocations.
 const BESIDE_BYTES: u64 = 4 * BLOCK_BYTES as u64;
-/// The next checkpoint waits for this multiple of the duration of the last, unless the job requested a checkpoint
-/// after every superstep.
+/// The next checkpoint is due after at least this multiple of the time that the last checkpoint took, unless the job
+/// requested a checkpoint after every superstep.
 const TIMES: u32 = 20;
 
 /// Writes the interval between checkpoints as a number of seconds, and reads it.
@@ -48,7 +50,7 @@ pub(crate) mod seconds {
     }
 }
 
-/// The checkpoints of a job; empty unless asked for.
+/// The checkpoints of a job; none unless the job requested them.
 pub(crate) struct Checkpoints {
     keep: Option<Keep>,
     every: Duration,
@@ -60,13 +62,13 @@ pub(crate) struct CheckpointPosition {
     pub active: Frontier,
     pub supersteps: u64,
     pub edges_traversed: u64,
-    /// Two counters of the algorithm.
+    /// Two numbers that the algorithm counts.
     pub numbers: [u64; 2],
 }
 
 impl Checkpoints {
-    /// Creates checkpoints for the job `what` on `graph`; `question` has the options that change its states. `every`
-    /// is the interval between two checkpoints; with `None` there are none.
+    /// Creates checkpoints for the job `what` on `graph`. `question` has the options that change the job's states.
+    /// `every` is the interval between two checkpoints; with `None` there are no checkpoints.
     pub fn new(
         graph: &Graph,
         job: &Job,
@@ -78,7 +80,7 @@ impl Checkpoints {
             None => None,
             Some(_) => {
                 let mut hash = DefaultHasher::new();
-                // The format of states may differ between versions of the program.
+                // The version of the program is hashed too, since the format of states may differ between versions.
                 (env!("CARGO_PKG_VERSION"), what, graph.id(), format!("{question:?}")).hash(&mut hash);
                 let name = &graph.info().name;
                 Some(job.store().keep(job, hash.finish(), &format!("{what} {name}"))?)
@@ -92,7 +94,7 @@ impl Checkpoints {
     pub fn bytes<S: State>(&self, vertices: u64) -> u64 {
         match self.keep {
             None => 0,
-            // An extent takes a reference of at most 64 bytes.
+            // An extent of 2 MiB has an entry of at most 64 bytes in the list of extents.
             Some(_) => BESIDE_BYTES + ((vertices * size_of::<S>() as u64) >> 21) * 64,
         }
     }
@@ -110,7 +112,7 @@ impl Checkpoints {
         Ok(newest)
     }
 
-    /// Returns the counters of the algorithm in the newest checkpoint, if there is one.
+    /// Returns the numbers that the algorithm counted up to the newest checkpoint, if there is one.
     ///
     /// # Errors
     /// I/O and damage.
@@ -165,10 +167,10 @@ impl Checkpoints {
         Ok(Some(point))
     }
 
-    /// Saves a checkpoint, if one is due.
+    /// Saves a checkpoint, if the interval has passed.
     ///
     /// # Errors
-    /// I/O (a full disk); cancellation.
+    /// I/O (for example a full disk); cancellation.
     pub fn save<S: State>(
         &mut self,
         job: &Job,
@@ -217,20 +219,20 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Returns the stored checkpoints, to be removed when the answer is safe.
+    /// Returns the stored checkpoints, which the caller removes when the answer is safe.
     pub fn into_keep(self) -> Option<Keep> {
         self.keep
     }
 }
 
-/// Adds a duration; a time that overflows becomes one decades away.
+/// Returns the present time plus a duration, or a time decades away if the sum overflows.
 fn after(time: Duration) -> Instant {
     let now = Instant::now();
     now.checked_add(time).unwrap_or(now + Duration::from_secs(1 << 30))
 }
 
-/// Parses the description that [`Checkpoints::save`] stored: the position, and whether all vertices are active. `None` for states
-/// of another kind.
+/// Parses the description that [`Checkpoints::save`] stored. Returns the position, and whether all vertices are active;
+/// `None` if the description is that of states of another kind.
 fn parse<S: State>(state: &[u8], vertices: u64) -> Option<(CheckpointPosition, bool)> {
     let (numbers, rest) = state.as_chunks::<8>();
     let numbers: Vec<u64> = numbers.iter().map(|number| u64::from_le_bytes(*number)).collect();

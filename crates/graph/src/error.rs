@@ -3,11 +3,12 @@
 /// The result of a graph operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Reports the failure of a graph operation. A message says what failed, where, what was found and what was expected.
+/// Reports the failure of a graph operation. A message says what failed, where it failed, what was found and what was
+/// expected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The store failed: I/O, damage, budget, names, cancellation.
+    /// The store failed, for example because of I/O, damage, the budget, a name, or cancellation.
     #[error(transparent)]
     Store(#[from] inshore_store::Error),
     /// Sorting and reducing failed.
@@ -19,20 +20,20 @@ pub enum Error {
     /// A row of an input cannot be an edge or a vertex.
     #[error("{place}: expected {expected}, got {found}")]
     BadInput {
-        /// File and line, row or byte.
+        /// The file, and the line, row or byte.
         place: String,
         /// The text that was found.
         found: String,
         /// The text that was expected.
         expected: String,
     },
-    /// The inputs hold no vertex at all.
+    /// The inputs have no vertex at all.
     #[error("{inputs}: no edges and no vertices found")]
     Empty {
         /// Names of the inputs.
         inputs: String,
     },
-    /// More vertices than a graph can have.
+    /// The inputs have more vertices than a graph can have.
     #[error("{found} vertices: a graph can have at most {limit}")]
     TooManyVertices {
         /// Number of vertices in the inputs.
@@ -40,7 +41,7 @@ pub enum Error {
         /// The largest number of vertices.
         limit: u64,
     },
-    /// A dataset that is not a graph, or of a version that this program cannot read.
+    /// The dataset is not a graph, or its version is one that this program cannot read.
     #[error("{name}: {what}: found {found}, expected {expected}")]
     BadGraph {
         /// Name of the dataset.
@@ -52,7 +53,7 @@ pub enum Error {
         /// The value that was expected.
         expected: String,
     },
-    /// A vertex id that the graph does not have.
+    /// The graph has no vertex with this id.
     #[error("{graph} has no vertex {vertex}")]
     NoSuchVertex {
         /// Name of the graph.
@@ -60,7 +61,7 @@ pub enum Error {
         /// The user's id.
         vertex: u64,
     },
-    /// An option out of its range.
+    /// An option is out of its range.
     #[error("{option} is {found}: expected {expected}")]
     BadOption {
         /// Name of the option.
@@ -77,12 +78,12 @@ pub enum Error {
         program: &'static str,
         /// Name of its function.
         function: &'static str,
-        /// Original id of the vertex for which the function was called, if for one.
+        /// The original id of the vertex for which the function was called; `None` if it was not called for a vertex.
         vertex: Option<u64>,
         /// Description of the fault, with the text of a panic.
         what: String,
     },
-    /// Numbers that grew beyond what 64 bits can hold.
+    /// A number grew beyond what 64 bits can hold.
     #[error("{what}")]
     Overflow {
         /// The numbers that grew too large.

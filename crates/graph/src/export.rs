@@ -1,4 +1,4 @@
-//! Exports a graph's edges to a file, in the user's ids.
+//! Exports a graph's edges to a file, with the user's ids.
 
 use std::{
     io::{BufWriter, Write},
@@ -20,12 +20,14 @@ use crate::{
 
 const BATCH_EDGES: usize = 8 << 10;
 
-/// Writes the edges to `path`, sorted by source and destination: columns `source`, `target` and perhaps `weight`
-/// (`.parquet`, `.arrow`, `.csv`), or pairs of little-endian 32-bit numbers (`.bin`). An undirected edge is written
-/// once, from its smaller id. Returns the number of edges. Vertices without edges are not in the file.
+/// Writes the edges to `path`, sorted by source and destination. `.parquet`, `.arrow` and `.csv` files have columns
+/// `source`, `target` and, in a weighted graph, `weight`. A `.bin` file has pairs of little-endian 32-bit numbers. An
+/// undirected edge is written once, from its smaller id. Returns the number of edges. Vertices without edges are not in
+/// the file.
 ///
 /// # Errors
-/// An unknown file extension; ids that do not fit in 32 bits, and weights (`.bin`); I/O and damage; cancellation.
+/// Fails if the file extension is unknown. A `.bin` file also fails if an id does not fit in 32 bits or if edges have
+/// weights. I/O and damage; cancellation.
 pub fn export(graph: &Graph, job: &Job, path: &Path) -> Result<u64> {
     check_budget(job, "export")?;
     let weighted = graph.info().weighted;
@@ -115,7 +117,7 @@ fn each_edge(
     })
 }
 
-/// Calls `each` with vertex numbers. An undirected edge comes once, from its smaller end.
+/// Calls `each` with the vertex numbers of every edge. An undirected edge comes once, from the end of smaller number.
 fn each_number(
     graph: &Graph,
     job: &Job,
@@ -126,7 +128,7 @@ fn each_number(
     scan(job, graph.out(), 0..graph.vertices(), |source, targets, weights| {
         job.check_cancelled()?;
         for (place, &target) in targets.iter().enumerate() {
-            // In an undirected graph a loop is entered twice.
+            // In an undirected graph a self-loop has two entries.
             let again = source == target && loop_seen.replace(source) == Some(source);
             if directed || target > source || (target == source && !again) {
                 each(source, target, weights.map(|weights| weights[place]))?;
@@ -136,7 +138,7 @@ fn each_number(
     })
 }
 
-/// Ids of sources, in ascending order.
+/// The ids of the sources of edges, in ascending order.
 struct Sources {
     ids: IdStream,
     current: Option<(u32, u64)>,
@@ -152,7 +154,8 @@ impl Sources {
         }
         let mut id = 0;
         while self.taken <= source as u64 {
-            // Ids are read in pieces, since any number of vertices without edges may lie between two sources.
+            // Ids are read in pieces of limited size, since any number of vertices without edges may be between two
+            // sources.
             let piece = (source as u64 + 1 - self.taken).min(BATCH_EDGES as u64);
             id = *self.ids.take(piece as usize)?.last().expect("at least one id");
             self.taken += piece;

@@ -13,28 +13,28 @@ use crate::{
     import::{Draft, write_graph},
 };
 
-/// Describes a Graph500 Kronecker graph (specification 2.1: A = 0.57, B = C = 0.19): directed, 2^scale vertices,
-/// `edge_factor` x 2^scale edges drawn, of which duplicates merge; vertices are shuffled.
+/// Describes a Graph500 Kronecker graph (specification 2.1: A = 0.57, B = C = 0.19). The graph is directed and has
+/// 2^scale vertices. `edge_factor` x 2^scale edges are drawn, of which duplicates merge. Vertex numbers are permuted.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Kronecker {
-    /// The graph has 2^scale vertices; 1 to 31.
+    /// The graph has 2^scale vertices. The scale is 1 to 31.
     pub scale: u32,
-    /// Edges drawn for each vertex; 16 in Graph500.
+    /// The number of edges that are drawn per vertex; 16 in Graph500.
     pub edge_factor: u64,
-    /// The same seed gives the same graph.
+    /// The seed of the random numbers. The same seed gives the same graph.
     pub seed: u64,
 }
 
-/// Thresholds of a 16-bit draw for the quadrants A, B and C.
+/// The thresholds by which a random number of 16 bits selects one of the quadrants A, B and C.
 const A: u16 = (0.57 * 65536.0) as u16;
 const AB: u16 = (0.76 * 65536.0) as u16;
 const ABC: u16 = (0.95 * 65536.0) as u16;
-/// Edges that a worker draws before it looks for the next piece of work.
+/// The number of edges that a worker draws before it takes the next part of the work.
 const STEP: u64 = 1 << 16;
 
-/// Returns the `counter`-th number of a stream: the finalizer of SplitMix64 (Steele, Lea and Flood 2014) over a mix of seed and
-/// counter. Numbers are independent of those before, so threads share no state.
+/// Returns the number with index `counter` of a random stream: the finalizer of SplitMix64 (Steele, Lea and Flood 2014)
+/// applied to a mix of seed and counter. A number does not depend on the numbers before it, so threads share no state.
 pub(crate) fn random_u64(seed: u64, counter: u64) -> u64 {
     let mut bits =
         mix(seed.wrapping_add(0x9e37_79b9_7f4a_7c15)) ^ counter.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -68,8 +68,8 @@ impl Kronecker {
         (self.shuffle(source), self.shuffle(destination))
     }
 
-    /// Permutes the numbers of `scale` bits by multiplications by odd numbers and shifts, each of which
-    /// can be undone.
+    /// Permutes the numbers of `scale` bits by shifts and by multiplications by odd numbers. Each of these steps can be
+    /// undone, so no two vertices get the same number.
     fn shuffle(&self, vertex: u32) -> u32 {
         let mask = ((1u64 << self.scale) - 1) as u32;
         let half = self.scale.div_ceil(2);
@@ -86,8 +86,8 @@ impl Kronecker {
 /// Generates a graph and stores it as `name`, with in-edges if `reverse`.
 ///
 /// # Errors
-/// [`Error::BadOption`] for a scale outside 1 to 31 or no edges; [`inshore_store::Error::NameExists`];
-/// [`inshore_store::Error::BudgetTooSmall`]; I/O; cancellation.
+/// [`Error::BadOption`] if the scale is outside of 1 to 31, or the graph would have no edges;
+/// [`inshore_store::Error::NameExists`]; [`inshore_store::Error::BudgetTooSmall`]; I/O; cancellation.
 pub fn generate(
     store: &Store,
     job: &Job,

@@ -9,8 +9,8 @@
 //!   ids          u64 user's id of each vertex, ascending                     where they are not 0, 1, 2, ...
 //! ```
 //!
-//! Vertices are numbered densely in the order of the user's ids. So the smallest vertex number has the smallest id, and ties that
-//! an algorithm breaks by number are broken by id.
+//! Vertices are numbered 0, 1, 2, ... in the order of the user's ids. The smallest vertex number therefore has the
+//! smallest id, and an algorithm that breaks a tie by number also breaks it by id.
 
 use inshore_store::{CheckedFile, Dataset, Job, Store, format_bytes};
 use zerocopy::{
@@ -20,12 +20,12 @@ use zerocopy::{
 
 use crate::{Error, Result, csr, program::VertexId};
 
-/// The dataset kind of graphs.
+/// The kind that the store records for datasets that are graphs.
 pub(crate) const KIND: &str = "graph";
 const MAGIC: [u8; 8] = *b"INSHGRPH";
 const VERSION: u32 = 2;
 
-/// The most vertices that a graph can have: numbers are 32 bits wide and the last one means "none".
+/// The largest number of vertices that a graph can have. Numbers are 32 bits wide, and the largest one means "none".
 pub const VERTICES_MAX: u64 = u32::MAX as u64;
 
 /// The smallest budget with which every job on every graph works.
@@ -43,8 +43,8 @@ pub(crate) fn check_budget(job: &Job, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// Creates the error of a budget that is too small. The smallest budget is the least number of whole MiB of which `fits` accepts
-/// the free part.
+/// Creates the error of a budget that is too small. The error's smallest budget is the least number of whole MiB for
+/// which `fits` accepts the free part of the budget.
 pub(crate) fn too_small(job: &Job, what: String, fits: impl Fn(u64) -> bool) -> crate::Error {
     let (given, free) = (job.budget().memory_bytes(), job.budget().free_bytes());
     let mut budgets = (given >> 20..).map(|mib| (mib + 1) << 20);
@@ -77,14 +77,14 @@ struct Header {
 
 const _: () = assert!(size_of::<Header>() == 88);
 
-/// Lists the properties of a graph that need no pass over its edges.
+/// Describes a graph, as far as this needs no pass over its edges.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct GraphInfo {
-    /// Name in the store.
+    /// The name in the store.
     pub name: String,
-    /// Number of vertices, with or without edges.
+    /// The number of vertices, with or without edges.
     pub vertices: u64,
-    /// Distinct edges; in an undirected graph each counts once.
+    /// The number of distinct edges. In an undirected graph each edge counts once.
     pub edges: u64,
     /// Tells whether edges have a direction.
     pub directed: bool,
@@ -94,21 +94,21 @@ pub struct GraphInfo {
     pub reverse: bool,
     /// Tells whether the user's ids are 0, 1, 2, ... without a gap.
     pub dense_ids: bool,
-    /// Edges from a vertex to itself.
+    /// The number of edges from a vertex to itself.
     pub self_loops: u64,
-    /// Vertices without out-edges.
+    /// The number of vertices without out-edges.
     pub sinks: u64,
     /// The largest out-degree.
     pub out_degree_max: u64,
-    /// The largest in-degree; unknown for a directed graph without in-edges.
+    /// The largest in-degree; `None` in a directed graph without in-edges, where it is not known.
     pub in_degree_max: Option<u64>,
     /// The smallest of the user's ids.
     pub id_min: u64,
     /// The largest of the user's ids.
     pub id_max: u64,
-    /// Entries of the out-edge file: `edges`, or about twice as many in an undirected graph.
+    /// The number of entries in the out-edge file: `edges`, or about twice as many in an undirected graph.
     pub entries: u64,
-    /// Bytes on flash.
+    /// The size on flash in bytes.
     pub bytes: u64,
     /// The smallest budget with which every job on the graph works.
     pub smallest_budget_bytes: u64,
@@ -239,7 +239,7 @@ impl Graph {
         &self.info
     }
 
-    /// Returns a number that differs for every graph, even of the same name.
+    /// Returns a number that differs between all graphs, even if one replaces another of the same name.
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
@@ -254,13 +254,13 @@ impl Graph {
         &self.out
     }
 
-    /// Returns the in-edges, if the graph has them.
+    /// Returns the in-edges of the dataset, if it has them.
     pub(crate) fn kept_in_edges(&self) -> Option<&csr::Csr> {
         if self.info.directed { self.reverse.as_ref() } else { Some(&self.out) }
     }
 
-    /// Returns the in-edges: those of the dataset, or (for a directed graph that was imported without) a transpose in
-    /// the job's scratch, which costs one sort of all edges.
+    /// Returns the in-edges. They are those of the dataset, if it has them. Otherwise they are transposed from the
+    /// out-edges into the job's scratch, which costs one sort of all edges.
     pub(crate) fn in_edges(&self, job: &Job) -> Result<csr::Csr> {
         match self.kept_in_edges() {
             Some(csr) => Ok(csr.clone()),
@@ -278,9 +278,9 @@ impl Graph {
         })
     }
 
-    /// Finds the vertex with an original id: the number that the import read.
+    /// Finds the vertex with an original id: the number that stood in the imported file.
     ///
-    /// Cost: where ids are not 0, 1, 2, ..., a binary search on flash, of 64 KiB per step.
+    /// Cost: if ids are not 0, 1, 2, ..., a binary search on flash, which reads 64 KiB per step.
     ///
     /// # Errors
     /// [`Error::NoSuchVertex`]; I/O and damage; cancellation.
@@ -288,10 +288,10 @@ impl Graph {
         Ok(VertexId::of_number(self.number_of(job, original)?))
     }
 
-    /// Returns the original id of a vertex of this graph. Cost: a read of 64 KiB, where ids are not 0, 1, 2, ...
+    /// Returns the original id of a vertex of this graph. Cost: one read of 64 KiB if ids are not 0, 1, 2, ...
     ///
     /// # Errors
-    /// [`Error::NoSuchVertex`] for a vertex of a larger graph; I/O and damage; cancellation.
+    /// [`Error::NoSuchVertex`] if the vertex belongs to a larger graph; I/O and damage; cancellation.
     pub fn original_id(&self, job: &Job, vertex: VertexId) -> Result<u64> {
         let (graph, number) = (self.info.name.clone(), vertex.number());
         let missing = Error::NoSuchVertex { graph, vertex: number };
@@ -306,7 +306,7 @@ impl Graph {
         }
     }
 
-    /// Returns the file of the user's ids, unless these are 0, 1, 2, ...
+    /// Returns the file of the user's ids; `None` if the ids are 0, 1, 2, ...
     pub(crate) fn ids(&self) -> Option<&CheckedFile> {
         self.ids.as_ref()
     }
@@ -322,7 +322,7 @@ impl Graph {
     }
 }
 
-/// Lists the graphs of a store, by name.
+/// Lists the graphs of a store, in the order of their names.
 ///
 /// # Errors
 /// The errors are those of [`Graph::open`].
@@ -331,7 +331,7 @@ pub fn list(store: &Store) -> Result<Vec<GraphInfo>> {
     for summary in store.list()?.into_iter().filter(|summary| summary.kind == KIND) {
         let dataset = match store.dataset(&summary.name) {
             Ok(dataset) => dataset,
-            // Another process removed the graph meanwhile.
+            // Another process has just removed the graph.
             Err(inshore_store::Error::NotFound { .. }) => continue,
             Err(error) => return Err(error.into()),
         };
@@ -356,7 +356,7 @@ fn file_of(dataset: &Dataset, name: &str, len: Option<u64>) -> Result<CheckedFil
     }
 }
 
-/// Opens a file of rows, whose blocks have one size.
+/// Opens a file of rows. All blocks of such a file have the same size.
 fn file_of_rows(dataset: &Dataset, name: &str, len: Option<u64>) -> Result<CheckedFile> {
     let file = file_of(dataset, name, len)?;
     if file.block_bytes() == csr::BLOCK_BYTES {

@@ -1,4 +1,4 @@
-//! The file of the user's ids, ascending: single lookups in both directions.
+//! Looks up single entries of the file of the user's ids, in both directions. Ids are in ascending order.
 
 use inshore_store::{Buffer, CheckedFile, Job};
 
@@ -8,7 +8,8 @@ use crate::Result;
 pub(crate) const BLOCK_BYTES: usize = 64 << 10;
 const BLOCK_IDS: u64 = BLOCK_BYTES as u64 / 8;
 
-/// Finds the vertex number of `id` in the ascending ids of `file`: a binary search over blocks, then within one.
+/// Finds the vertex number of `id` in the ascending ids of `file`: a binary search finds the block, and another one
+/// finds the id in it.
 pub(crate) fn search(job: &Job, file: &CheckedFile, id: u64) -> Result<Option<u32>> {
     let mut buffer = Buffer::zeroed(job.budget(), BLOCK_BYTES, "a lookup of a vertex id")?;
     let (mut low, mut high) = (0, file.len().div_ceil(BLOCK_BYTES as u64));

@@ -1,4 +1,4 @@
-//! The user's ids: from a vertex number to its id and back.
+//! Streams the user's ids of vertices, and translates vertex numbers to ids.
 
 use inshore_sortreduce::{Config, Operation, SortReduce, Sorted};
 use inshore_store::{Buffer, CheckedFile, FileReader, Job};
@@ -53,17 +53,18 @@ impl IdStream {
     }
 }
 
-/// Translates numbers that belong to vertices (parents, labels, ends of edges) to ids, in the order of vertices.
+/// Translates numbers that belong to vertices (parents, labels, ends of edges) to ids. Lookups are in the order of the
+/// vertices.
 pub(crate) enum Translation {
-    /// Numbers are ids.
+    /// Each vertex number is its own id.
     Dense,
     /// All ids are in memory.
     Memory(Buffer),
-    /// `(vertex, number)` and the number's id, in the order of vertices, after two sorts on flash.
+    /// A stream of `(vertex, number)` and the number's id in the order of vertices, which two sorts on flash made.
     Sorted { stream: Box<Sorted<SingleValue>>, keys: Vec<u64>, values: Vec<u64>, used: usize },
 }
 
-/// Keeps the single value of a key.
+/// Keeps the value of a key that occurs once.
 #[derive(Clone)]
 pub(crate) struct SingleValue;
 
@@ -75,7 +76,7 @@ impl Operation for SingleValue {
     }
 }
 
-/// Sorts pairs of two numbers as one key.
+/// Sorts pairs of two numbers. A pair is one key.
 #[derive(Clone)]
 struct PairSort;
 
@@ -86,16 +87,16 @@ impl Operation for PairSort {
 }
 
 impl Translation {
-    /// Prepares to translate. `pairs` passes every `(vertex, number)` that will be looked up to its callback, in any order; it is
-    /// called only where the ids do not fit in half of the free budget. Then the pairs are sorted by number, joined with the ids,
-    /// and sorted by vertex: two sorts of as many records as there are pairs.
+    /// Prepares to translate. `pairs` passes every `(vertex, number)` that will be looked up to its callback, in any
+    /// order. It is called only if the ids do not fit in half of the free budget. The pairs are then sorted by number,
+    /// joined with the ids, and sorted by vertex. Each of these two sorts has as many records as there are pairs.
     pub fn new(
         graph: &Graph,
         job: &Job,
         pairs: impl FnOnce(&mut dyn FnMut(u32, u32) -> Result<()>) -> Result<()>,
     ) -> Result<Translation> {
         let Some(file) = graph.ids() else { return Ok(Translation::Dense) };
-        // Buffers are rounded up to huge pages.
+        // The buffer is rounded up to whole huge pages of 2 MiB.
         if file.len() + (2 << 20) <= job.budget().free_bytes() / 2 {
             return Ok(Translation::Memory(read_all(job, file)?));
         }
@@ -116,7 +117,7 @@ impl Translation {
             for &key in block.keys {
                 let number = key >> 32;
                 while taken <= number {
-                    // Reading ids one by one is slow only if few numbers occur, and then there is little work.
+                    // Taking ids one by one is slow, but only if few numbers occur, and then there is little work.
                     id = ids.take(1)?[0];
                     taken += 1;
                 }
@@ -130,8 +131,8 @@ impl Translation {
         Ok(Translation::Sorted { stream, keys: Vec::new(), values: Vec::new(), used: 0 })
     }
 
-    /// Returns the id of `number`, which belongs to `vertex`: a pair that `pairs` passed, in ascending order over all calls. The
-    /// same pair may be looked up again at once.
+    /// Returns the id of `number`, which belongs to `vertex`. `pairs` must have passed this pair before. Calls must
+    /// pass pairs in ascending order, and may repeat the last pair.
     pub fn id(&mut self, vertex: u32, number: u32) -> Result<u64> {
         match self {
             Translation::Dense => Ok(number as u64),

@@ -9,14 +9,14 @@ use crate::{Graph, Result, csr::scan};
 pub struct InMemoryGraph {
     starts: Vec<usize>,
     destinations: Vec<u32>,
-    /// Weights of the edges; empty where edges have none.
+    /// The weights of the edges; empty if edges have no weights.
     weights: Vec<f64>,
-    /// The user's ids; empty where they are the numbers.
+    /// The user's ids; empty if each vertex number is its own id.
     pub(crate) ids: Vec<u64>,
 }
 
 impl InMemoryGraph {
-    /// Creates a graph from `(source, destination)` pairs in any order; duplicates stay.
+    /// Creates a graph from `(source, destination)` pairs in any order. Duplicate edges are kept.
     pub fn new(vertices: usize, edges: &[(u32, u32)]) -> InMemoryGraph {
         let mut edges = edges.to_vec();
         edges.sort_unstable();
@@ -44,7 +44,7 @@ impl InMemoryGraph {
             Ok(())
         })?;
         for vertex in 0..vertices {
-            // Vertices without edges were skipped.
+            // Vertices without edges begin where the vertex before them ends.
             plain.starts[vertex + 1] = plain.starts[vertex + 1].max(plain.starts[vertex]);
         }
         Ok(plain)
@@ -65,7 +65,7 @@ impl InMemoryGraph {
         &self.destinations[self.starts[vertex]..self.starts[vertex + 1]]
     }
 
-    /// Returns the weights of a vertex's out-edges; empty where they have none.
+    /// Returns the weights of a vertex's out-edges; empty if edges have no weights.
     pub fn weights(&self, vertex: usize) -> &[f64] {
         self.weights.get(self.starts[vertex]..self.starts[vertex + 1]).unwrap_or_default()
     }

@@ -1,14 +1,14 @@
 //! Graphs larger than memory and the algorithms on them.
 //!
-//! Nouns of the crate:
+//! The main terms of the crate:
 //!
 //! - [`Graph`]: a graph on flash, opened from a store: compressed sparse rows of its out-edges (and in-edges on request),
 //!   degrees, weights, and the user's own vertex ids. Layout: `docs/format.md`.
 //! - [`import()`] and [`generate`] make graphs, [`export`] writes one to a file.
-//! - A *vertex program* is an algorithm as functions of one vertex; the superstep engine runs programs over edges that are
-//!   streamed from flash and updates that are sorted and reduced (2018 thesis, section 9.4, algorithm 3). [`program`] runs
+//! - A *vertex program* is an algorithm, expressed as functions of one vertex. The superstep engine runs programs: it
+//!   streams edges from flash, and sorts and reduces updates (2018 thesis, section 9.4, algorithm 3). [`program`] runs
 //!   programs of users: [`VertexProgram`] and [`SearchProgram`].
-//! - [`Answer`]: the rows of a result, streamed to a file or a reader, and a summary.
+//! - [`Answer`]: the rows of a result, which are streamed to a file or a reader, and a summary.
 //!
 //! ```text
 //!   user's edges ─ import ─► Graph ─ superstep ─► Answer ─ rows ─► Parquet, Arrow, CSV
@@ -16,7 +16,8 @@
 //!                   └── sort-reduce ◄──┘  └── vertex state: in memory or on flash
 //! ```
 //!
-//! Start with [`algorithms`]: each is one short file. The engine below is in `engine`.
+//! Start with [`algorithms`]: each algorithm is one short file. The module `engine` has the superstep engine that runs
+//! them.
 #![warn(missing_docs)]
 
 pub mod algorithms;

@@ -1,4 +1,4 @@
-//! Parallel threads that hand over their results in the order of parts.
+//! Lets parallel threads hand over their results in the order of parts.
 
 use std::sync::{Condvar, Mutex, MutexGuard};
 
@@ -38,7 +38,7 @@ impl<T> Sequencer<T> {
         if state.failed { None } else { Some(state) }
     }
 
-    /// Ends the present part.
+    /// Ends the current part, so that the thread of the next part can continue.
     pub fn next(&self, mut turn: MutexGuard<'_, SequencerState<T>>) {
         turn.part += 1;
         drop(turn);

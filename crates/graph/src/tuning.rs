@@ -3,26 +3,26 @@
 use inshore_sortreduce::Strategy;
 use serde::{Deserialize, Serialize};
 
-/// Overrides of the engine's choices, for tests and comparisons; by default the engine chooses.
+/// Overrides the engine's choices, for tests and comparisons. By default the engine chooses.
 ///
-/// A request in JSON has the strategy and the regime; the others are for tests.
+/// A request in JSON has only the strategy and the regime; the other fields are for tests.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Tuning {
-    /// The way of combining updates.
+    /// The strategy that combines updates.
     pub strategy: Option<Strategy>,
-    /// Size in bytes of the buffers in which updates are sorted.
+    /// The size in bytes of the buffers in which updates are sorted.
     #[serde(skip)]
     pub chunk_bytes: Option<usize>,
-    /// Vertices per column of edges, for algorithms that support columns.
+    /// The number of vertices per column of edges, for algorithms that support columns.
     #[serde(skip)]
     pub column_vertices: Option<u64>,
-    /// The place of state and updates.
+    /// Selects the place of state and updates: memory or flash.
     pub regime: Option<Regime>,
-    /// The step of each superstep that allows this step.
+    /// The step of each superstep, if the superstep allows it.
     #[serde(skip)]
     pub step: Option<Step>,
-    /// Seed with which each superstep draws its memory layout and its step at random from all possible ones.
+    /// The seed of random choices: each superstep draws its memory layout and its step from all possible ones.
     #[serde(skip)]
     pub draw: Option<u64>,
 }
@@ -31,16 +31,17 @@ pub struct Tuning {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Regime {
-    /// States of vertices and their updates, and for shortest paths and betweenness also edges. Edges in columns and rows that
-    /// BFS caches are in memory as far as they fit.
+    /// States of vertices and their updates are in memory, and for shortest paths and betweenness also edges. Edges in
+    /// columns, and rows that BFS caches, are in memory as far as they fit.
     Memory,
-    /// States of vertices and their updates.
+    /// States of vertices and their updates are in memory, and edges are on flash.
     SemiExternal,
-    /// None: states are on flash, and updates are combined a part at a time or by sort-reduce.
+    /// No part of the graph must be in memory: states are on flash, and updates are combined one part at a time or by
+    /// sort-reduce.
     External,
 }
 
-/// Selects the way of a superstep.
+/// Selects the step by which a superstep sends messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Active vertices send along their edges (top-down).
@@ -51,7 +52,7 @@ pub enum Step {
     Pull,
     /// Waiting vertices scan rows that an earlier pull cached in memory.
     PullCached,
-    /// All vertices send, and edges go by blocks of destinations.
+    /// All vertices send messages, and edges are processed in destination blocks.
     Blocks,
 }
 
@@ -61,7 +62,7 @@ impl Step {
 }
 
 impl Tuning {
-    /// Tells whether state of vertices may be kept in an array in memory, if the array fits.
+    /// Tells whether the state of vertices may be kept in an array in memory if the array fits.
     pub(crate) fn allows_dense(&self) -> bool {
         self.strategy.is_none_or(|strategy| strategy == Strategy::Dense)
             && self.regime != Some(Regime::External)

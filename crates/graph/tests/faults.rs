@@ -1,4 +1,5 @@
-//! Drives that fail in the middle of jobs: errors that name the drive, never a wrong answer, no half-made graph.
+//! Tests of drives that fail in the middle of jobs. A job then gives an error that names the drive, never a wrong
+//! answer or an incomplete graph.
 
 mod support;
 
@@ -27,7 +28,7 @@ impl FaultyStore {
         FaultyStore::on(folder, faults)
     }
 
-    /// Reopens the store in a folder, on a device that fails from here on.
+    /// Reopens the store in a folder, on a device that fails as `faults` say.
     fn on(folder: tempfile::TempDir, faults: &[Fault]) -> FaultyStore {
         let directory = Directory::open(folder.path(), None).unwrap();
         let device = Faulty::new(Arc::new(directory), &[]);
@@ -36,7 +37,7 @@ impl FaultyStore {
         FaultyStore { folder, store, device }
     }
 
-    /// Creating a job reads superblock and log, and may fail too.
+    /// Creates a job. This reads the superblock and the log, and may fail too.
     fn job(&self) -> inshore_store::Result<Job> {
         self.store.job(Budget::new(8 * MIB, 2), Cancel::default())
     }
@@ -48,7 +49,7 @@ fn spread(count: u64) -> impl Iterator<Item = u64> {
     (0..count).filter(move |n| *n < 4 || n + 4 >= count || n % step == 0)
 }
 
-/// Reads the edges of the graph `g` with a device without faults.
+/// Reads the edges of the graph `g` on a device without faults.
 fn edges(rig: &FaultyStore) -> Vec<u8> {
     let store = Store::open(rig.store.path()).unwrap();
     let job = store.job(Budget::new(8 * MIB, 2), Cancel::default()).unwrap();
@@ -58,9 +59,9 @@ fn edges(rig: &FaultyStore) -> Vec<u8> {
     std::fs::read(path).unwrap()
 }
 
-/// Runs `work` with each fault and asserts that it fails with an error of this crate and leaves a store unchanged, or succeeds
-/// with the right edges. The schedule of threads varies, so a run may need a few operations less than the counted one, and
-/// read-ahead may hit a fault that does not matter.
+/// Runs `work` with each fault. Asserts that it either fails with an error of this crate and leaves the store
+/// unchanged, or succeeds with the right edges. It may succeed because the schedule of threads varies: a run may need a
+/// few operations less than the run in which they were counted, and a fault may hit read-ahead that is not needed.
 fn assert_fails(
     faults: impl Iterator<Item = Fault>,
     expected: &[u8],
@@ -79,7 +80,8 @@ fn assert_fails(
         };
         let told = ["No space left", "Input/output error", "damaged at offset", "the file ends before"];
         assert!(told.iter().any(|word| error.contains(word)), "{fault:?}: {error}");
-        // If the second copy of the log's record failed, the first one counts: the graph exists, complete.
+        // If only the write of the second copy of the log's record failed, the first copy counts: the graph exists and
+        // is complete.
         let store = Store::open(rig.store.path()).unwrap();
         if !list(&store).unwrap().is_empty() {
             assert!(edges(&rig) == expected, "{fault:?}: half made");
@@ -91,7 +93,7 @@ fn assert_fails(
         (failed, all) = (failed + 1, all + 1);
     }
     assert!(whole <= 4, "{whole} graphs were made by jobs that failed");
-    // Superblock and log have two copies, and a wrong one is ignored.
+    // Some faults make no difference, since the superblock and the log have two copies, and a wrong copy is ignored.
     assert!(failed * 3 >= all, "only {failed} of {all} faults made a difference");
 }
 
@@ -146,8 +148,8 @@ const ALGORITHMS: [(&str, Algorithm); 8] = [
     }),
 ];
 
-/// Returns each algorithm with the default tuning and with runs that spill, and some algorithms also with columns on
-/// flash.
+/// Returns each algorithm with the default tuning and with a tuning that makes runs spill. Some algorithms also come
+/// with columns on flash.
 fn algorithms_in_all_ways() -> impl Iterator<Item = ((&'static str, Algorithm), Tuning)> {
     let spill = Tuning { strategy: Some(Strategy::Merge), chunk_bytes: Some(64 << 10), ..Tuning::default() };
     let columns = Tuning { column_vertices: Some(3000), regime: Some(Regime::External), ..Tuning::default() };
@@ -158,7 +160,8 @@ fn algorithms_in_all_ways() -> impl Iterator<Item = ((&'static str, Algorithm), 
     })
 }
 
-/// Creates a store with a graph of all features: vertices on a ring, so that all are reached, and random edges between them.
+/// Creates a store with a graph that has all features. Its vertices are on a ring, so that all of them are reached, and
+/// random edges connect them.
 fn ring() -> FaultyStore {
     let mut text = String::new();
     for n in 0..1u64 << 14 {
@@ -184,7 +187,8 @@ fn read(mut answer: Answer) -> inshore_graph::Result<Vec<RecordBatch>> {
     Ok(batches)
 }
 
-/// The schedule of threads varies, so the n-th operation differs between runs; but a fault in any one must fail the run.
+/// Lets each operation of a run fail, and expects the run to fail. (The schedule of threads varies, so the n-th
+/// operation is not the same in each run.)
 #[test]
 fn every_algorithm_survives_every_kind_of_fault_at_any_time() {
     let FaultyStore { folder: made, store, .. } = ring();
@@ -209,7 +213,7 @@ fn every_algorithm_survives_every_kind_of_fault_at_any_time() {
             let FaultyStore { folder, store, .. } = rig;
             drop(store);
             rig = FaultyStore::on(folder, &[fault]);
-            // The number of operations varies a little with the schedule: the last ones may not occur.
+            // The number of operations varies a little with the schedule, so the last faults may not occur.
             match run(&rig, algorithm, tuning) {
                 Err(error) => {
                     assert!(!error.to_string().is_empty(), "{name}: {fault:?}");
@@ -228,8 +232,8 @@ fn every_algorithm_survives_every_kind_of_fault_at_any_time() {
     }
 }
 
-/// A job that fails again and again, a little later each time, and resumes from its checkpoints, gives the answer of an
-/// undisturbed one, and leaves nothing behind.
+/// A job fails repeatedly, a little later each time, and resumes from its checkpoints. It must give the answer of an
+/// undisturbed job, and leave nothing behind.
 #[test]
 fn every_algorithm_resumes_where_it_was_interrupted() {
     let FaultyStore { folder: made, store, .. } = ring();
@@ -244,14 +248,14 @@ fn every_algorithm_resumes_where_it_was_interrupted() {
         let graph = Graph::open(&rig.store, "g").unwrap();
         let expected = read(algorithm(&graph, &rig.job().unwrap(), tuning, None).unwrap()).unwrap();
         let (mut fails_at, mut runs, mut failed, mut went_on) = (4, 0, 0, 0);
-        // A fault may have no effect: then an answer comes too early, and the test begins again.
+        // A fault may have no effect. The answer then comes too early, and the test begins again.
         while went_on < 3 {
             let FaultyStore { folder, store, .. } = rig;
             drop(store);
             let fault =
                 if runs % 2 == 0 { Fault::FailRead(fails_at) } else { Fault::NoSpaceFromWrite(fails_at) };
             rig = FaultyStore::on(folder, &[fault]);
-            // The memory differs each time.
+            // The job resumes with a different amount of memory each time.
             let memory = if runs % 3 == 0 { 9 * MIB } else { 16 * MIB };
             let job = rig.store.job(Budget::new(memory, 1 + runs % 2), Cancel::default()).unwrap();
             let graph = Graph::open(&rig.store, "g").unwrap();
@@ -280,7 +284,7 @@ fn every_algorithm_resumes_where_it_was_interrupted() {
     }
 }
 
-/// Checkpoints of one question are not used for another.
+/// A checkpoint of a job is not used by a job with other options.
 #[test]
 fn checkpoints_of_another_question_are_not_used() {
     let rig = ring();
@@ -288,7 +292,7 @@ fn checkpoints_of_another_question_are_not_used() {
     let search =
         |source, resume| bfs(&graph, &rig.job().unwrap(), &BfsOptions { resume, ..BfsOptions::new(source) });
     let expected = [0, 5].map(|source| read(search(source, None).unwrap()).unwrap());
-    // The rows were not read to their end.
+    // The rows were not read to their end, so the checkpoint stays.
     drop(search(0, Some(Duration::ZERO)).unwrap());
     assert_eq!(rig.store.kept().unwrap().len(), 1);
     let resumed = [0, 5].map(|source| read(search(source, Some(Duration::ZERO)).unwrap()).unwrap());
@@ -296,7 +300,7 @@ fn checkpoints_of_another_question_are_not_used() {
     assert!(rig.store.kept().unwrap().is_empty());
 }
 
-/// Tells whether the second columns are equal up to the last bits.
+/// Tells whether the second columns are equal except for their last bits.
 fn is_close(found: &[RecordBatch], expected: &[RecordBatch]) -> bool {
     let values = |batches: &[RecordBatch]| -> Vec<f64> {
         let columns = batches.iter().flat_map(|batch| batch.column(1).as_primitive::<Float64Type>().values());

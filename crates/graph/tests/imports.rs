@@ -1,4 +1,5 @@
-//! Every format gives the same graph; every kind of bad input gives an error that names the place, and no half-made graph.
+//! Tests that every format gives the same graph, and that every kind of bad input gives an error that names the place
+//! in the input, and leaves no incomplete graph.
 
 mod support;
 
@@ -112,9 +113,10 @@ fn ids_of_any_size_keep_their_order() {
     assert_eq!(edges(&world, &world.graph("g")), all);
 }
 
-/// 200,000 scattered ids take 1.6 MB: more than a quarter of the memory that 8 MiB leave, so they are numbered in bins, and
-/// results are translated by sorting. Edges whose ids all have a bit in the bitmap are sorted at once, others wait in logs for
-/// numbers, and a graph can have both kinds. The result must always equal a sorted set of edges.
+/// 200,000 scattered ids take 1.6 MB, which is more than a quarter of the memory that a budget of 8 MiB leaves. They
+/// are therefore numbered in bins, and results are translated by sorting. Edges whose ids all have a bit in the bitmap
+/// are sorted at once, and other edges wait in logs until their ids have numbers. A graph can have both kinds of edges.
+/// The result must always equal a sorted set of edges.
 #[test]
 fn low_and_high_ids_in_any_mixture_give_the_same_rows() {
     const EDGES: u64 = 60_000;
@@ -172,7 +174,7 @@ fn low_and_high_ids_in_any_mixture_give_the_same_rows() {
 #[test]
 fn formats_follow_each_other_in_any_order() {
     let world = TestStore::new();
-    // As many pairs as are added at once, and other numbers.
+    // The number of pairs is that of pairs that are added at once, or one less or more, or much larger.
     for pairs in [4095u32, 4096, 4097, 50_000] {
         let bytes: Vec<u8> = (0..pairs).flat_map(|n| [n, n + 1]).flat_map(u32::to_le_bytes).collect();
         let text: String = (0..20_000u32).map(|n| format!("{n} {}\n", n + 2)).collect();
@@ -362,7 +364,8 @@ fn graphs_of_metis_are_refused_by_name_and_edge_lists_like_them_are_read() {
     let refused = [
         ("ring.graph", ring),
         ("ring.metis", ring),
-        // METIS is recognized by content: 4 vertices and 4 edges, 4 lines and 8 neighbours after the first line.
+        // METIS is recognized by its content: the header says 4 vertices and 4 edges, and 4 lines with 8 neighbours
+        // follow.
         ("ring.txt", ring),
         ("commented.txt", "% a ring\n4 4\n2 4\n% more\n1 3\n2 4\n1 3"),
         ("isolated.txt", "5 4\n2 4\n1 3\n2 4\n1 3\n\n"),
@@ -376,7 +379,7 @@ fn graphs_of_metis_are_refused_by_name_and_edge_lists_like_them_are_read() {
     }
     let text = ImportOptions { format: Some(EdgeFormat::Text), ..Default::default() };
     let path = world.file("again.graph", ring);
-    // 4 4 is a loop, and each other line but 2 4 and 1 3 occurs once.
+    // As text, 4 4 is a self-loop, and the lines 2 4 and 1 3 occur twice.
     assert_eq!(world.import("forced", &[path], &text).unwrap().edges, 3);
     let read = [
         // The number of lines matches the header, but neighbours are missing or invalid.
@@ -413,7 +416,7 @@ fn matrix_market_is_known_by_its_first_line_and_has_to_be_square() {
         let error = world.import("wide", &[path], &ImportOptions::default()).unwrap_err().to_string();
         assert!(error.contains("wide.mtx:2: expected as many columns as rows"), "{error}");
     }
-    // A forced text format fails, since the line of sizes would be an edge.
+    // An import with the text format forced fails, since the line with the matrix's size would be an edge.
     let path = world.file("forced.mtx", matrix("%%MatrixMarket", "2 2 2"));
     let text = ImportOptions { format: Some(EdgeFormat::Text), ..Default::default() };
     let error = world.import("forced", &[path], &text).unwrap_err().to_string();

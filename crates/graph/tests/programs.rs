@@ -1,4 +1,5 @@
-//! Vertex programs of users: the same answer in every way to run them, and an error where a program is wrong.
+//! Tests of vertex programs of users: a program gives the same answer with every layout and budget, and an error if it
+//! is wrong.
 
 mod support;
 
@@ -15,7 +16,7 @@ use inshore_sortreduce::Strategy;
 use inshore_store::{Budget, Cancel, Job};
 use support::{MIB, TestStore, forced, rows, ways};
 
-/// Returns the original id of vertex `n`, `3 n + 2`: no id is its number.
+/// The number of vertices in the graph. Vertex number `n` has the original id `3 n + 2`, so that no id is its number.
 const VERTICES: u32 = 300;
 
 fn id(number: u32) -> u64 {
@@ -40,7 +41,7 @@ fn ring(world: &TestStore) -> Graph {
     world.graph("g")
 }
 
-/// The fault of a program: the function of this name fails, at the vertex of this number.
+/// The fault of a program: the function of this name fails at the vertex with this number.
 #[derive(Clone, Copy)]
 struct Fault(&'static str, u64);
 
@@ -52,12 +53,13 @@ impl Fault {
     }
 }
 
-/// Sums of in-neighbours' sums, over three supersteps: a value contains its vertex, for functions that do not get the vertex.
+/// Sums the sums of in-neighbours, over three supersteps. A value contains its vertex, since some functions do not get
+/// the vertex as an argument.
 struct Sums {
     fault: Fault,
 }
 
-/// Values and messages hold the number of a vertex above these bits.
+/// The number of low bits of a value or message. The bits above hold the number of a vertex.
 const SHIFT: u32 = 40;
 
 impl Sums {
@@ -171,7 +173,8 @@ fn every_possible_choice_gives_the_sums_of_a_plain_loop() {
     }
 }
 
-/// Layouts that call functions from different places: accumulators, several kinds of sort-reduce.
+/// Returns layouts that call functions from different places in the engine: accumulators, and several kinds of
+/// sort-reduce.
 fn layouts() -> Vec<(u64, Tuning)> {
     let sorted = |strategy| Tuning { strategy: Some(strategy), ..Tuning::default() };
     let strategies = [Strategy::Merge, Strategy::Partition, Strategy::HashFirst].map(sorted);
@@ -211,7 +214,7 @@ fn a_panic_in_any_function_is_an_error_that_names_program_function_and_vertex() 
             assert!(what.starts_with("panicked: "), "{what}");
             assert_eq!(job.budget().reserved_bytes(), 0, "{function}: memory came back");
         }
-        // Any of several vertices may be named, as long as it has two messages.
+        // The error may name any vertex that gets at least two messages.
         for function in ["along", "reduce"] {
             let job = world.job(memory_bytes, 2);
             let fault = Fault(function, 0);
@@ -251,7 +254,7 @@ fn a_message_of_reserved_bits_is_an_error() {
     }
 }
 
-/// Counts supersteps at every vertex, and panics in `reduce` of one vertex, by columns.
+/// Counts supersteps at every vertex, in columns, and panics in `reduce` at one vertex.
 struct Counts {
     fails: bool,
 }
@@ -322,7 +325,7 @@ fn every_vertex_gets_a_value_in_each_superstep_with_or_without_a_message() {
     }
 }
 
-/// Only vertex 11 has a hundred messages.
+/// Only vertex 11 gets a hundred messages, so the error must name it.
 #[test]
 fn a_panic_in_reduce_names_the_vertex_of_the_messages() {
     let world = TestStore::new();
@@ -356,10 +359,10 @@ fn a_program_without_an_end_or_without_its_weights_is_refused() {
     assert!(run(&graph, &job, Sums { fault: SOUND }, &options(Tuning::default())).is_err());
 }
 
-/// The columns of a search.
+/// The columns that a search answers with.
 type DestinationBlocks = Vec<Column<(u64, Option<VertexId>)>>;
 
-/// The level of each vertex, with one of several faults.
+/// Computes the level of each vertex, with one of several faults.
 struct Levels {
     source: VertexId,
     fault: Fault,
@@ -571,7 +574,7 @@ fn a_cancelled_program_ends_and_a_resumed_one_gives_the_same_rows() {
     let resumed =
         run(&graph, &world.job(16 * MIB, 2), CancelsItself { cancel, is_done }, &options("1")).unwrap();
     assert_eq!(resumed.summary.supersteps, supersteps);
-    // Whether the third superstep was saved depends on when the cancellation was seen.
+    // The third superstep may or may not have been saved, depending on when the job saw the cancellation.
     assert!(matches!(resumed.summary.supersteps_kept, Some(2 | 3)), "{:?}", resumed.summary);
     assert!(rows(resumed) == expected);
 }

@@ -1,4 +1,4 @@
-//! Random graphs of every shape: each algorithm against its textbook version, in every way to run it.
+//! Compares each algorithm with its textbook version on random graphs of every shape, with every layout and budget.
 
 mod support;
 
@@ -23,12 +23,13 @@ struct StoredAndInMemory {
     directed: bool,
 }
 
-/// Returns the weight of an edge, the same in both directions; some weights are 0, and some sums are not exact.
+/// Returns the weight of an edge, which is the same in both directions. Some weights are 0, and some sums of weights
+/// must be rounded.
 fn weight(a: u32, b: u32) -> f64 {
     ((a ^ b).wrapping_mul(0x9e37_79b9) >> 28) as f64 * 0.1
 }
 
-/// Imports `edges` among vertices with these ids; vertices without edges are in the graph too.
+/// Imports `edges` between vertices with these ids. Vertices without edges are in the graph too.
 fn both(ids: &[u64], edges: &[(u32, u32)], undirected: bool) -> StoredAndInMemory {
     both_with(ids, edges, undirected, false)
 }
@@ -48,7 +49,7 @@ fn both_with(ids: &[u64], edges: &[(u32, u32)], undirected: bool, reverse: bool)
     distinct.sort_unstable();
     distinct.dedup();
     if undirected {
-        // An undirected loop counts twice.
+        // An undirected self-loop has two entries.
         distinct.extend(distinct.clone().into_iter().filter(|(a, b)| a == b));
     }
     let graph = world.graph("g");
@@ -224,7 +225,7 @@ fn ranks_are_no_further_from_converged_ones_than_is_reported() {
     }
 }
 
-/// On a ring a last bit could circulate for ever.
+/// On a ring, rounding could make a change of one bit circulate for ever.
 #[test]
 fn ranks_converge_below_every_tolerance() {
     let ids: Vec<u64> = (0..5).collect();
@@ -272,7 +273,7 @@ fn a_tolerance_with_which_ranks_cannot_converge_is_refused() {
     assert!(refused(&both).starts_with("tolerance is 0.001"));
 }
 
-/// Kronecker graphs spill without tuning at 8 MiB; answers equal those of 4 GiB, bit for bit.
+/// Kronecker graphs spill at 8 MiB without any tuning. The answers equal those at 4 GiB, bit for bit.
 #[test]
 fn a_graph_larger_than_its_budget_gives_the_answers_of_a_large_budget() {
     let world = TestStore::new();
@@ -294,7 +295,7 @@ fn a_graph_larger_than_its_budget_gives_the_answers_of_a_large_budget() {
     let merge = Tuning { strategy: Some(Strategy::Merge), ..chosen };
     let columns = |vertices, regime| Tuning { column_vertices: Some(vertices), regime, ..chosen };
     let large = ranks(4096 * support::MIB, chosen, "memory", "dense");
-    // Messages and packed edges on flash; both in memory; edges on flash.
+    // Three cases: messages and packed edges are on flash, both are in memory, or only edges are on flash.
     assert!(ranks(10 * support::MIB, chosen, "flash", "columns") == large);
     assert!(ranks(4096 * support::MIB, columns(1 << 17, None), "memory", "columns") == large);
     assert!(
@@ -337,7 +338,7 @@ fn a_graph_larger_than_its_budget_gives_the_answers_of_a_large_budget() {
     assert!(community(8 * support::MIB) == community(4096 * support::MIB));
 }
 
-/// With in-edges, a search pulls in its large supersteps, and gives the same answer from fewer edges.
+/// If a graph has in-edges, a search pulls in its large supersteps, and gives the same answer from fewer edges.
 #[test]
 fn a_search_pulls_where_most_edges_lead_to_reached_vertices() {
     let world = TestStore::new();
@@ -435,7 +436,7 @@ fn sums_are_pulled_where_that_is_less_than_sending_along_all_edges() {
 type Found = Vec<(&'static str, Vec<(u64, Vec<Option<f64>>)>)>;
 
 impl StoredAndInMemory {
-    /// Runs each algorithm that has choices; returns its rows, and the plans that were reported.
+    /// Runs each algorithm that has choices. Returns its rows, and the plans that it reported.
     fn answers(&self, memory_bytes: u64, tuning: Tuning) -> (Found, String) {
         let source = self.ids[0];
         let pagerank = PageRankOptions { iterations: Some(4), tuning, ..PageRankOptions::default() };
@@ -465,7 +466,7 @@ impl StoredAndInMemory {
     }
 }
 
-/// Asserts equal bits; sums of fractions may differ in their last digits.
+/// Asserts that values have equal bits. Sums of floating-point numbers may differ in their last digits.
 fn assert_same(expected: &Found, found: &Found, what: &str) {
     for ((name, expected), (_, found)) in expected.iter().zip(found) {
         if *name != "betweenness" {
@@ -487,7 +488,8 @@ fn every_possible_choice_gives_the_answer_of_the_choice_that_is_taken() {
     let star: Vec<_> = (1..120).flat_map(|leaf| [(7, leaf), (leaf, 7)]).collect();
     let loops: Vec<_> = (0..120).flat_map(|at| [(at, at), (at, at * 7 % 120)]).collect();
     let random: Vec<_> = (0..500u32).map(|n| (n * n % 117, n * 7919 % (n % 97 + 1))).collect();
-    // A hub after some levels, and a chain behind: searches pull, cache rows, and scan these again.
+    // The graph has a hub after some levels, and a chain behind the hub, so that searches pull, cache rows, and scan
+    // these rows again.
     let mut deep: Vec<_> = (0..4).map(|at| (at, at + 1)).collect();
     deep.extend((5..100).flat_map(|leaf| [(4, leaf), (leaf, leaf * 13 % 95 + 5), (leaf, 100 + leaf % 3)]));
     deep.extend((100..119).map(|at| (at, at + 1)));

@@ -1,5 +1,6 @@
-//! Answers compared with those of other programs: LDBC Graphalytics, libgrape-lite's outputs for p2p-31, and SciPy's for graphs
-//! of SNAP and the Laboratory for Web Algorithmics. Each at 16 MiB, at 4 GiB and with spilling runs.
+//! Compares answers with those of other programs: LDBC Graphalytics, libgrape-lite's outputs for p2p-31, and SciPy's
+//! for graphs of SNAP and the Laboratory for Web Algorithmics. Each comparison runs at 16 MiB, at 4 GiB and with runs
+//! that spill.
 
 mod support;
 
@@ -124,7 +125,7 @@ fn assert_coefficients(world: &TestStore, graph: &Graph, expected: &[(u64, Optio
     }
 }
 
-/// Runs with tiny buffers have a merge level if updates are more than a buffer.
+/// Asserts that sorting spilled in the mode with tiny buffers, if there are enough updates for several buffers.
 fn assert_spilled(job: &inshore_store::Job, way: &str) {
     let report = job.report();
     let pushed = report.levels.iter().find(|level| level.level == 0).map_or(0, |level| level.records_in);
@@ -223,11 +224,11 @@ fn ldbc_validation_graphs_give_ldbc_answers() {
             let expected = answers(&folder.join(format!("{algorithm}/{prefix}-output")));
             match algorithm {
                 "bfs" => assert_levels(&world, &graph, 1, &expected),
-                // The properties of LDBC's test-pr-*, the same graphs, give these numbers of iterations.
+                // LDBC's property files of test-pr-*, which are the same graphs, give these numbers of iterations.
                 "pr" => {
                     assert_ranks(&world, &graph, if undirected { 26 } else { 14 }, &expected, LDBC_EPSILON)
                 }
-                // LDBC's test-cdlp-* have 5 iterations.
+                // The results that LDBC gives for test-cdlp-* are those after 5 iterations.
                 "cdlp" => assert_communities(&world, &graph, 5, &expected),
                 "lcc" => assert_coefficients(&world, &graph, &expected),
                 _ => assert_components(&world, &graph, &expected),
@@ -296,7 +297,7 @@ const KNOWN: [ReferenceGraph; 5] = [
     known("facebook-combined", true, 107, 4039, 1, 0),
 ];
 
-/// Ids of these graphs are 0, 1, 2, ..., so an array has a value for each.
+/// Numbers values 0, 1, 2, ..., which are the ids of these graphs' vertices.
 fn numbered(values: impl Iterator<Item = Option<f64>>) -> Vec<(u64, Option<f64>)> {
     (0..).zip(values).collect()
 }

@@ -1,21 +1,22 @@
-//! Re-exports the libraries of Inshore: analytics on flash, within a memory budget that the caller sets.
+//! Re-exports the libraries of Inshore, which analyse data on flash within a memory budget that the caller sets.
 //!
 //! - [`graph`]: graphs larger than memory and the algorithms on them. Start here.
-//! - [`tables`]: files of records in and out: Parquet, CSV, Arrow, text, compressed.
-//! - [`sortreduce`]: sorts and combines streams of records larger than memory.
-//! - [`store`]: bytes on flash, memory budgets and jobs, the base of all other libraries.
-//! - [`vectors`]: nearest neighbours on flash.
+//! - [`tables`]: reads and writes files of records: Parquet, CSV, Arrow, text, compressed.
+//! - [`sortreduce`]: sorts and combines streams of records that are larger than memory.
+//! - [`store`]: the base of all other libraries: bytes on flash, memory budgets and jobs.
+//! - [`vectors`]: finds nearest neighbours in sets of vectors on flash.
 //! - [`ops`]: the operations of the command line, on this machine or on the nodes that have the data; [`works`] lists
 //!   the kinds of tasks that a node can run.
 //!
-//! Features select parts of the build: `graph`, `records`, `text`, `sql`, `wasm`, `nodes` and `vectors`; `full`, the default, selects all.
-//! [`FEATURES`] lists those of this build. The store, sort-reduce and tables are in every build.
+//! Features select parts of the build: `graph`, `records`, `text`, `sql`, `wasm`, `nodes` and `vectors`. The default,
+//! `full`, selects all of them. [`FEATURES`] tells which features this build has. The store, sort-reduce and tables are
+//! in every build.
 //!
 //! ```text
 //!   inshore ── graph ── tables ── sortreduce ── store        each uses those to its right
 //! ```
 //!
-//! A graph from an edge list to a ranked table, in 16 MiB:
+//! Example: makes a graph from an edge list and writes a table of ranks, in 16 MiB of memory:
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -103,8 +104,8 @@ pub const FEATURES: [(&str, bool); 7] = [
     ("vectors", cfg!(feature = "vectors")),
 ];
 
-/// Runs the work of a child process and never returns, if this process was started as a child; returns at once otherwise.
-/// Programs call this function first in `main`.
+/// If this process was started as a child, runs the work of the child process and never returns; otherwise returns at
+/// once. Programs call this function first in `main`.
 pub fn child_main_if_asked() {
     #[cfg(any(feature = "records", feature = "sql", feature = "text", feature = "vectors"))]
     inshore_ops::child_main_if_asked();

@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeSet, process::Command};
 
-/// Lists `package` and the packages that it needs with these features alone, without development and build
-/// dependencies.
+/// Lists `package`, and the packages that it needs if only these features are on. Development and build dependencies do
+/// not count.
 fn packages(package: &str, features: &str) -> BTreeSet<String> {
     let output = Command::new(env!("CARGO"))
         .args(["tree", "--offline", "--edges", "normal", "--prefix", "none", "--format", "{p}"])

@@ -15,7 +15,7 @@ pub enum GraphCommand {
     Import(Import),
     /// Generate a synthetic graph
     ///
-    /// For measurements and demonstrations. The same arguments give the same graph on every machine.
+    /// Use it for measurements and demonstrations. The same arguments give the same graph on every machine.
     #[command(
         arg_required_else_help = true,
         after_help = "\
@@ -29,7 +29,7 @@ Examples:
     },
     /// List the graphs of the store
     ///
-    /// One line for each graph: its name, vertices, edges, kind and size on flash. With --json, an array.
+    /// Prints one line for each graph: its name, vertices, edges, kind and size on flash. With --json, prints an array.
     #[command(after_help = "\
 Examples:
   inshore graph ls
@@ -38,7 +38,8 @@ Examples:
     Ls,
     /// Show the properties of a graph
     ///
-    /// Vertices, edges, degrees, size on flash and the smallest budget with which every job on the graph works. Reads no edges.
+    /// Shows its vertices, edges, degrees, size on flash, and the smallest budget with which every job on it works. No
+    /// edges are read.
     #[command(after_help = "\
 Examples:
   inshore graph info web
@@ -50,7 +51,8 @@ Examples:
     },
     /// Remove graphs from the store
     ///
-    /// Jobs that have a graph open are not disturbed. Unknown names are errors; the other graphs are removed nevertheless.
+    /// Jobs that have a graph open are not disturbed. An unknown name is an error; the other graphs are removed
+    /// nevertheless.
     #[command(after_help = "\
 Examples:
   inshore graph rm web
@@ -62,10 +64,10 @@ Examples:
     },
     /// Write a graph's edges to a file
     ///
-    /// One row for each edge, with columns source, target and (in a weighted graph) weight, in the order of the sources. The file
-    /// extension selects the format: .parquet, .arrow, .csv, or .bin for raw pairs of little-endian u32, without weights; - is
-    /// CSV on standard output. An edge of an undirected graph is one row, from its smaller id (import the file with
-    /// --undirected). Vertices without edges have no row.
+    /// Writes one row for each edge, with columns source, target and (in a weighted graph) weight, in the order of the
+    /// sources. The file extension selects the format: .parquet, .arrow, .csv, or .bin for raw pairs of little-endian
+    /// u32 without weights; - is CSV on standard output. An edge of an undirected graph is one row, from its smaller id
+    /// (import the file with --undirected). Vertices without edges have no row.
     #[command(after_help = "\
 Examples:
   inshore graph export web -o edges.parquet
@@ -90,9 +92,10 @@ Examples:
 
 /// Import an edge list from files or standard input
 ///
-/// Reads SNAP text (two ids per line, tabs, spaces or commas, comments with #), CSV, Parquet, Arrow, Matrix Market, LDBC .v and
-/// .e, and raw pairs of little-endian u32; gzip, zstd, bzip2 and lz4 are decompressed. Duplicate edges merge; self-loops stay
-/// unless --drop-loops. The import works within --memory and either makes the whole graph or leaves the store unchanged.
+/// Reads SNAP text (two ids per line, separated by tabs, spaces or commas, with comments after #), CSV, Parquet, Arrow,
+/// Matrix Market, LDBC .v and .e, and raw pairs of little-endian u32. Files in gzip, zstd, bzip2 and lz4 are
+/// decompressed. Duplicate edges merge, and self-loops stay unless --drop-loops is given. The import works within
+/// --memory, and either makes the whole graph or leaves the store unchanged.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -101,7 +104,7 @@ Examples:
   inshore graph import g.v g.e --name g --undirected
   zcat edges.gz | inshore graph import - --name piped --memory 64MiB")]
 pub struct Import {
-    /// Files of edges; - is standard input. LDBC graphs are given as g.v g.e
+    /// Files of edges; - is standard input. Name both files of an LDBC graph: g.v g.e
     #[arg(value_name = "INPUT", required = true)]
     pub inputs: Vec<PathBuf>,
     /// Name of the new graph
@@ -116,10 +119,11 @@ pub struct Import {
     /// Leave out edges from a vertex to itself
     #[arg(long)]
     pub drop_loops: bool,
-    /// Keep weights: a third column of text, or the weight column; of duplicate edges the smallest weight stays
+    /// Keep weights: a third column of text, or the column weight. Of duplicate edges the one with the smallest weight
+    /// stays
     #[arg(long)]
     pub weighted: bool,
-    /// Keep in-edges too, so that no job has to make them; doubles the space
+    /// Keep in-edges too, so that no job has to compute them. The graph then takes twice the space
     #[arg(long)]
     pub reverse: bool,
     /// Column of the edges' sources (CSV, Parquet, Arrow) [default: source, src or from, else the first column]
@@ -140,8 +144,8 @@ pub enum Generator {
 
 /// Make a Graph500 Kronecker graph
 ///
-/// A directed graph of 2^scale vertices with a few very large degrees and many small ones. Duplicate edges merge, so that the
-/// graph has somewhat fewer than edge-factor edges per vertex.
+/// The graph is directed and has 2^scale vertices: a few with very large degrees, and many with small ones. Duplicate
+/// edges merge, so that the graph has somewhat fewer than edge-factor edges per vertex.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -151,7 +155,7 @@ pub struct Kronecker {
     /// The graph has 2^scale vertices
     #[arg(long, value_name = "N")]
     pub scale: u32,
-    /// Edges drawn for each vertex
+    /// Number of edges drawn for each vertex
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub edge_factor: u64,
     /// Seed of the random numbers
@@ -186,7 +190,7 @@ pub struct AlgorithmArgs {
 }
 
 impl AlgorithmArgs {
-    /// Returns the forced choices.
+    /// Returns the tuning that the options force.
     pub fn tuning(&self) -> Tuning {
         let (strategy, regime) = (self.strategy.map(Into::into), self.regime.map(Into::into));
         Tuning { strategy, regime, ..Tuning::default() }
@@ -218,12 +222,13 @@ fn seconds(text: &str) -> Result<f64, String> {
 
 /// Rank vertices by the links that point to them
 ///
-/// PageRank as LDBC defines it: ranks sum to 1, and the ranks of vertices without out-edges are spread evenly. The result has
-/// columns vertex and rank.
+/// Computes PageRank as LDBC defines it: ranks sum to 1, and the ranks of vertices without out-edges are spread evenly
+/// over all vertices. The result has columns vertex and rank.
 ///
-/// With --vertex-tolerance V ranks converge vertex by vertex: a vertex sends the change of its rank, and only while the change is
-/// more than V times the rank. Late supersteps read few edges, and the job ends when no vertex has more to send. All ranks
-/// together then differ from converged ones by at most 2 V damping / (1 - damping); the summary has the bound for this job.
+/// With --vertex-tolerance V ranks converge vertex by vertex: a vertex sends only the change of its rank, and only
+/// while the change is more than V times the rank. Late supersteps read few edges, and the job ends when no vertex has
+/// more to send. The differences of all ranks from the converged ranks then sum to at most 2 V damping / (1 - damping);
+/// the summary has the bound for this job.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -246,7 +251,7 @@ pub struct Pagerank {
 /// Options of PageRank.
 #[derive(Args)]
 pub struct PagerankArgs {
-    /// Iterations (PageRank, communities) [default: 10; with --vertex-tolerance until ranks converge]
+    /// Number of iterations (PageRank, communities) [default: 10; with --vertex-tolerance until ranks converge]
     #[arg(long, value_name = "N")]
     pub iterations: Option<u32>,
     /// Send only changes of ranks, and only while a change is more than this share of a vertex's rank (PageRank)
@@ -258,7 +263,7 @@ pub struct PagerankArgs {
 }
 
 impl PagerankArgs {
-    /// Returns the options, with defaults for the rest.
+    /// Returns the options of the library; options without an argument have their defaults.
     pub fn options(&self) -> PageRankOptions {
         let PagerankArgs { iterations, vertex_tolerance, damping } = *self;
         PageRankOptions { iterations, vertex_tolerance, damping, ..PageRankOptions::default() }
@@ -267,8 +272,9 @@ impl PagerankArgs {
 
 /// Search breadth first from a vertex
 ///
-/// The result has columns vertex, parent and level. The source is its own parent at level 0; of several possible parents the
-/// smallest wins, so that the tree is the same at every budget; unreached vertices have null.
+/// The result has columns vertex, parent and level. The source is its own parent, at level 0. If a vertex has several
+/// possible parents, the smallest is its parent, so that the tree is the same at every budget. Unreached vertices have
+/// null.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -287,8 +293,9 @@ pub struct Bfs {
 
 /// Find shortest paths from a vertex, by weights
 ///
-/// The result has columns vertex and distance: the least sum of weights on a path from the source, null for unreached vertices.
-/// The graph must have weights (import --weighted), none of them negative. --top prints the nearest vertices.
+/// The result has columns vertex and distance: the least sum of weights on a path from the source, or null for
+/// unreached vertices. The graph must have weights (import --weighted), and none of them may be negative. --top prints
+/// the nearest vertices.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -306,9 +313,10 @@ pub struct Sssp {
 
 /// Find communities by label propagation
 ///
-/// As LDBC defines it: every vertex begins with its own id as label and takes, in each iteration, the most frequent label among
-/// its neighbours, the smallest of equally frequent ones; directions do not count, but a neighbour with edges both ways counts
-/// twice. The result has columns vertex and community. --top prints the largest communities and their sizes.
+/// Finds communities as LDBC defines them: every vertex begins with its own id as label. In each iteration it takes the
+/// most frequent label among its neighbours, or the smallest of equally frequent labels. The direction of edges does
+/// not count, but a neighbour with edges in both directions counts twice. The result has columns vertex and community.
+/// --top prints the largest communities and their sizes.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -319,16 +327,17 @@ pub struct Communities {
     pub asked: AlgorithmArgs,
     #[command(flatten)]
     pub resumed: ResumeArgs,
-    /// Iterations at most; the job ends earlier if no label changes
+    /// Largest number of iterations; the job ends earlier if no label changes
     #[arg(long, value_name = "N", default_value_t = CommunitiesOptions::default().iterations)]
     pub iterations: u32,
 }
 
 /// Compute the clustering coefficient of each vertex
 ///
-/// Local clustering coefficients: the share of pairs of a vertex's neighbours that an edge joins. Neighbours are those at either
-/// end of an edge; between two neighbours each direction counts half. The result has columns vertex and coefficient, 0 for fewer
-/// than two neighbours; the summary has the number of triangles.
+/// Computes local clustering coefficients: the share of pairs of a vertex's neighbours that an edge joins. Neighbours
+/// are the other ends of a vertex's edges in both directions. Between two neighbours, an edge in one direction counts
+/// half. The result has columns vertex and coefficient; a vertex with fewer than two neighbours has 0. The summary has
+/// the number of triangles.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -341,8 +350,8 @@ pub struct Clustering {
 
 /// Find the connected components
 ///
-/// Weakly connected: directions do not count. The result has columns vertex and component; the name of a component is the
-/// smallest id in it. --top prints the largest components and their sizes.
+/// Finds weakly connected components: the direction of edges does not count. The result has columns vertex and
+/// component; a component has the name of the smallest id in it. --top prints the largest components and their sizes.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -357,8 +366,8 @@ pub struct Components {
 
 /// Compute betweenness centrality: the vertices on many shortest paths
 ///
-/// Betweenness centrality by Brandes' algorithm over sampled sources, without weights and not scaled. The result
-/// has columns vertex and centrality.
+/// Computes betweenness centrality by Brandes' algorithm from sampled sources. Weights are ignored, and values are not
+/// scaled. The result has columns vertex and centrality.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -373,10 +382,10 @@ pub struct Betweenness {
     pub sample: SampleArgs,
 }
 
-/// The sample of betweenness.
+/// Selects the sample of sources for betweenness.
 #[derive(Args)]
 pub struct SampleArgs {
-    /// Sources to sample (betweenness)
+    /// Number of sources to sample (betweenness)
     #[arg(long, value_name = "N", default_value_t = BetweennessOptions::default().sources)]
     pub sources: u64,
     /// Seed of the random numbers that sample the sources (betweenness)
@@ -386,9 +395,10 @@ pub struct SampleArgs {
 
 /// Check a result against an independent, plain computation
 ///
-/// Takes a file that one of the algorithms wrote; its columns tell the algorithm. Pass the same options as to the job (after
-/// --tolerance, the number of iterations that the job reported). Ranks of a job with --vertex-tolerance are compared with
-/// converged ones. Exit code 1 means that the result is wrong. The check loads the whole graph into memory and keeps no budget.
+/// Takes a file that one of the algorithms wrote; the names of its columns tell which one. Pass the same options as to
+/// the job (after --tolerance, the number of iterations that the job reported). Ranks of a job with --vertex-tolerance
+/// are compared with converged ranks. Exit code 1 means that the result is wrong. The check loads the whole graph into
+/// memory, whatever --memory is.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -412,14 +422,14 @@ pub struct Check {
     pub sample: SampleArgs,
 }
 
-/// The parts of a job that are in memory.
+/// Selects the parts of a graph that are in memory during a job.
 #[derive(Clone, Copy, ValueEnum)]
 pub enum Regime {
-    /// Vertex state, updates, and (shortest paths, betweenness) edges
+    /// Vertex state and updates, and for shortest paths and betweenness also edges
     Memory,
-    /// Vertex state and updates (communities and clustering: where they fit)
+    /// Vertex state and updates (in communities and clustering only if they fit)
     SemiExternal,
-    /// None: state is on flash, updates are combined a part at a time
+    /// Nothing must be: state is on flash, and updates are combined one part at a time
     External,
 }
 
@@ -433,10 +443,10 @@ impl From<Regime> for graph::Regime {
     }
 }
 
-/// The way of combining updates in each superstep.
+/// The strategy that combines updates in each superstep.
 #[derive(Clone, Copy, ValueEnum)]
 pub enum Strategy {
-    /// In an array with a place for every vertex
+    /// In an array with an element for every vertex
     Dense,
     /// By sorting and merging
     Merge,

@@ -12,7 +12,7 @@ pub enum Header {
 }
 
 impl Header {
-    /// Converts the option for a request; without an option the line has to look like names.
+    /// Converts the option for a request. Without the option (`None`), the first line must look like names.
     pub fn has_names(asked: Option<Header>) -> Option<bool> {
         asked.map(|asked| matches!(asked, Header::Yes))
     }

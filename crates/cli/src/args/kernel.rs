@@ -12,7 +12,8 @@ pub enum KernelCommand {
     Run(RunKernel),
     /// List the kernels in the store
     ///
-    /// Those of the local store, or of the nodes that --node names. Kernels are datasets whose names end with .wasm.
+    /// Lists the kernels of the local store, or of the nodes that --node names. Kernels are datasets whose names end
+    /// with .wasm.
     #[command(after_help = "\
 Examples:
   inshore kernel ls
@@ -20,7 +21,7 @@ Examples:
     Ls,
     /// Remove kernels from the store
     ///
-    /// From the local store, or from all nodes that --node names. Running kernels are not disturbed.
+    /// Removes them from the local store, or from all nodes that --node names. Running kernels are not disturbed.
     #[command(after_help = "\
 Examples:
   inshore kernel rm errors
@@ -76,9 +77,9 @@ pub enum Example {
 
 /// Build a kernel, and check that it can run
 ///
-/// A folder with a Cargo.toml is built by cargo, for wasm32-unknown-unknown; one with a .c file by clang. The module, NAME.wasm,
-/// appears in the folder after it was loaded in a sandbox and has the required exports. CARGO, RUSTC and CLANG override the names
-/// of the tools.
+/// A folder with a Cargo.toml is built by cargo for wasm32-unknown-unknown, and a folder with a .c file by clang. The
+/// module NAME.wasm appears in the folder when a sandbox has loaded it and it has the required exports. The variables
+/// CARGO, RUSTC and CLANG override the names of the tools.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -92,8 +93,9 @@ pub struct Build {
 
 /// Store a kernel for later runs
 ///
-/// Into the local store, or with --node into the store of each node, on all or none: then `kernel run NAME` finds the kernel. It
-/// becomes a dataset NAME.wasm. No kernel is overwritten: remove the old one first (`kernel rm`).
+/// Stores it in the local store. With --node it is stored on every node, or on none if one of them fails. `kernel run
+/// NAME` then finds the kernel. It becomes a dataset NAME.wasm. No kernel is overwritten: remove the old one first
+/// (`kernel rm`).
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -110,10 +112,11 @@ pub struct Push {
 
 /// Run a kernel over files, here or on nodes
 ///
-/// The kernel is a module (FILE.wasm) or the name of one in the store. It gets the lines of all files, with all threads, in a
-/// sandbox: no files, no network, no clock, only the memory of this job. Its result is written in the order of the files and does
-/// not depend on threads, memory or nodes. With --node it runs on each node that has shards of store:NAME; a module that is not
-/// stored there is sent along. gzip, bzip2, zstd and lz4 are decompressed here. --explain shows its log.
+/// The kernel is a module (FILE.wasm) or the name of one in the store. It gets the lines of all files, on all threads,
+/// in a sandbox that has no files, no network and no clock, and only the memory of this job. Its result is written in
+/// the order of the files and does not depend on threads, memory or nodes. With --node it runs on each node that has
+/// shards of store:NAME; a module that is not stored there is sent along. Files in gzip, bzip2, zstd and lz4 are
+/// decompressed here. --explain shows the log of the kernel.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -130,10 +133,10 @@ pub struct RunKernel {
     /// Argument string of the kernel
     #[arg(long, value_name = "TEXT", default_value = "", allow_hyphen_values = true)]
     pub args: String,
-    /// The file to write instead of standard output; it appears whole or not at all
+    /// The file to write instead of standard output; it appears complete or not at all
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// A file for counters and facts as JSON
+    /// Write the job's counters and results to this file, as JSON
     #[arg(long, value_name = "FILE")]
     pub counters: Option<PathBuf>,
 }

@@ -1,7 +1,7 @@
 //! The arguments of the command line, for clap: `inshore NOUN VERB`, and the global options.
 //!
-//! Arguments are flat tables in one file for each feature. Defaults of the library are read from the library, so that each has
-//! one place.
+//! Arguments are flat tables in one file for each feature. Default values are read from the library, so that each
+//! stands in one place only.
 
 #[cfg(feature = "graph")]
 mod graph;
@@ -52,7 +52,7 @@ use inshore::{
     store::{Deadline, parse_bytes},
 };
 
-/// The most rows of `--top`: they are held in memory outside of the budget.
+/// The largest number of rows for `--top`. It is limited since these rows are held in memory outside of the budget.
 #[cfg(any(feature = "graph", feature = "text"))]
 const TOP_MAX: u64 = 100_000;
 
@@ -91,14 +91,14 @@ fn long_version() -> String {
     text
 }
 
-/// Parses a deadline, in seconds after the start of the command, which is now.
+/// Parses a deadline, which is a number of seconds after the start of the command. The function runs at that start.
 fn parse_deadline(text: &str) -> Result<Deadline, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.1..=31_536_000.0).contains(seconds));
     let deadline = seconds.and_then(|seconds| Deadline::after(Duration::from_secs_f64(seconds)));
     deadline.ok_or_else(|| "expected seconds from 0.1 to 31536000".into())
 }
 
-/// Global options.
+/// The options that every command has.
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Global options")]
 pub struct GlobalOptions {
@@ -112,7 +112,7 @@ pub struct GlobalOptions {
     /// store on several drives pass any of its folders, or DIR:DIR:... if they were moved apart
     #[arg(long, global = true, value_name = "DIR")]
     pub store: Option<PathBuf>,
-    /// Print counters and facts as one JSON value, and no other output, on standard output
+    /// Print counters and results as one JSON value on standard output, and nothing else there
     #[arg(long, global = true)]
     pub json: bool,
     /// Print no progress, no costs and no notices on standard error
@@ -264,7 +264,8 @@ Examples:
     #[cfg(feature = "vectors")]
     /// Nearest neighbours: import vectors, and find the nearest ones of a batch of queries
     ///
-    /// Vectors are imported once, and searched in one pass for all queries, exactly, in the memory that you set.
+    /// Vectors are imported once. A search compares all queries with all vectors in one pass, exactly, in the memory
+    /// that you set.
     #[command(
         arg_required_else_help = true,
         after_help = "\
@@ -290,7 +291,7 @@ Examples:
     },
     /// Write the manual pages
     ///
-    /// With --out, one page for each command into a folder; otherwise the first page to standard output.
+    /// With --out, writes one page for each command into a folder. Otherwise writes the first page to standard output.
     #[command(after_help = "\
 Examples:
   inshore man | man -l -
@@ -374,8 +375,8 @@ mod tests {
         });
     }
 
-    /// Every argument that names a file is listed in `tests/power/files.txt`, with whether the file is written; `tests/power.rs`
-    /// tests it.
+    /// Every argument that names a file must be listed in `tests/power/files.txt`, which also says whether the file is
+    /// written. `tests/power.rs` tests the files in that list.
     #[cfg(feature = "full")]
     #[test]
     fn every_argument_that_names_a_file_is_listed() {
@@ -396,7 +397,7 @@ mod tests {
         assert_eq!(found, listed.collect());
     }
 
-    /// Returns the words of a line, split at spaces outside of quotes.
+    /// Splits a line into arguments at spaces outside of quotes.
     fn shell_words(line: &str) -> Vec<String> {
         let (mut words, mut quote) = (vec![String::new()], None);
         for letter in line.chars() {

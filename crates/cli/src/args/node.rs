@@ -13,9 +13,9 @@ pub enum NodeCommand {
     Traverse(Traverse),
     /// Show the state of nodes
     ///
-    /// For each node that --node names: its activity, running and queued tasks, memory, load, temperature if the machine has a
-    /// sensor, free space, bytes read and answered since its start, and the end of its credentials. The exit code is 1 if a node
-    /// does not answer.
+    /// Shows for each node that --node names: its activity, its running and queued tasks, memory, load, temperature if
+    /// the machine has a sensor, free space, the number of bytes read and sent in answers since its start, and the end
+    /// of its credentials. The exit code is 1 if a node does not answer.
     #[command(after_help = "\
 Examples:
   inshore node status --node a.lan,b.lan,c.lan --credentials client-laptop.json
@@ -25,12 +25,13 @@ Examples:
 
 /// Serve the store of this machine, and run tasks of clients on it
 ///
-/// Runs until stopped. Clients name the node with --node; their tasks run here, near the data, and only answers are sent back.
-/// Without --credentials it serves this machine alone. SIGTERM and Ctrl-C: the node takes no more tasks, gives running ones
-/// --drain seconds, and ends; a second signal ends it at once, which loses no data either.
+/// The command runs until it is stopped. Clients name the node with --node. Their tasks run here, near the data, and
+/// only answers are sent back. Without --credentials the node serves only this machine. After SIGTERM or Ctrl-C the
+/// node takes no more tasks, gives running tasks --drain seconds, and ends. A second signal ends it at once, which
+/// loses no data either.
 ///
-/// All tasks together keep to --memory; queued tasks run in turn, one client after the other, and a client beyond --queue is told
-/// to retry.
+/// All tasks together use at most --memory. Queued tasks of different clients run in turn. If the queue (--queue) is
+/// full, the client is told to retry.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -66,11 +67,12 @@ pub struct Serve {
     /// Deadline of every task, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "3600", value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
     pub task_deadline: u64,
-    /// Let clients with the right run-commands run this program in a sandbox: NAME=/PATH, or the NAME of a program in
-    /// /usr/bin. Repeatable
+    /// Let clients with the right run-commands run this program in a sandbox. Give NAME=/PATH, or the NAME of a program
+    /// in /usr/bin. Repeatable
     #[arg(long, value_name = "PROGRAM")]
     pub allow: Vec<String>,
-    /// Run commands only on a machine with every kind of containment that Inshore knows, including memory and network
+    /// Run commands only if the machine has every kind of containment that Inshore knows, including limits on memory
+    /// and network
     #[arg(long)]
     pub strict: bool,
     /// Log on standard error: each put, removal and task, with its client and result, and each refusal with its reason
@@ -96,10 +98,11 @@ pub enum Log {
 
 /// Run a command near the data
 ///
-/// Runs a program that the operator of each node allows (`inshore node serve --allow`), on every node that has some of the
-/// --input, which becomes its standard input; without --input on all nodes that --node names. Its output is sent back, node by
-/// node. The program sees only its input and the files of the system's programs, has no network, an unprivileged user, the memory
-/// of a task, and is ended with all of its processes at --deadline. The exit code is 1 if a program did not end with 0.
+/// Runs a program that the operator of each node allows (`inshore node serve --allow`). It runs on every node that has
+/// a part of --input, and gets this part as its standard input; without --input it runs on all nodes that --node names.
+/// The output is sent back, node by node. The program sees only its input and the files of the system's programs. It
+/// has no network, an unprivileged user, and the memory of a task, and at --deadline it is ended with all of its
+/// processes. The exit code is 1 if a program did not end with 0.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -119,12 +122,13 @@ pub struct RunCommand {
 
 /// Follow pointers from page to page, on the nodes
 ///
-/// A file on nodes is read as pages of one size, numbered from 0, each of which names the next one: 8 bytes of the page, little
-/// endian, are the number; all ones (2^64 - 1) mark the last page. From each --start at most --steps pointers are followed, all
-/// chains at once. A node follows a chain through its own pages and passes it to the node that has the next one; only the end
-/// comes back: the page, the numbers of steps and of changes of node, and a digest of all pages on the way. Put the file with
-/// `store put --record 8192 --block 8KiB`, so that shards are whole pages and a read is one page. A pointer to a missing page is
-/// an error that names the page with the pointer.
+/// A file on nodes is read as pages of equal size, numbered from 0. Each page names the next page: 8 bytes of the page,
+/// little endian, are its number, and 2^64 - 1 (all bits set) marks the last page. From each --start at most --steps
+/// pointers are followed, and all chains are followed at once. A node follows a chain through its own pages, and passes
+/// it to the node that has the next page. Only the end of a chain comes back: the last page, the number of steps, the
+/// number of changes of node, and a digest of all pages on the way. Put the file into the store with `store put
+/// --record 8192 --block 8KiB`, so that shards have complete pages and a page is one read. A pointer to a missing page
+/// is an error that names the page with the pointer.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -138,13 +142,13 @@ pub struct Traverse {
     /// Pages to start from
     #[arg(long, value_name = "PAGE,...", value_delimiter = ',', default_value = "0")]
     pub start: Vec<u64>,
-    /// Pointers to follow in each chain, at most
+    /// Largest number of pointers to follow in each chain
     #[arg(long, value_name = "N", default_value = "1000")]
     pub steps: u64,
     /// Size of a page
     #[arg(long, value_name = "SIZE", default_value = "8KiB", value_parser = parse_bytes)]
     pub page: u64,
-    /// Byte of each page at which the number of the next one begins
+    /// Offset in each page of the number of the next page, in bytes
     #[arg(long, value_name = "BYTE", default_value = "0")]
     pub at: u64,
     /// Where pointers are followed
@@ -155,12 +159,12 @@ pub struct Traverse {
     pub keep: Option<u64>,
 }
 
-/// Where pointers are followed.
+/// Selects the machine that follows pointers.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum TraversalSideArg {
     /// On the nodes, which pass chains to each other
     Nodes,
-    /// On the nodes, but the client passes chains from one to the next
+    /// On the nodes, but each node returns the chain to the client, which passes it to the next node
     Turns,
     /// On the client: every page is sent here
     Client,
@@ -200,7 +204,7 @@ pub struct Credentials {
     pub days: u32,
 }
 
-/// The status page of a node.
+/// The options of a node's status page.
 #[derive(Args)]
 pub struct PageArgs {
     /// Serve a web page with the state of this node, and its counters for Prometheus under /metrics. On a local address

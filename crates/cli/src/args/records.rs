@@ -9,14 +9,15 @@ use super::Header;
 
 /// Sort lines, records or tables larger than memory
 ///
-/// Lines are sorted by their bytes, as LC_ALL=C sort does; records of a fixed number of bytes (--record) by some of their bytes;
-/// tables (.parquet, .csv, .tsv, .arrow) by columns (--key). Equal rows keep the order of the input. If the input does not fit
-/// --memory, sorted runs as large as the input lie in the store until the end; free space is checked first. The output appears
-/// whole or not at all. gzip, zstd, bzip2 and lz4 are decompressed.
+/// Lines are sorted by their bytes, as LC_ALL=C sort does. Records of a fixed number of bytes (--record) are sorted by
+/// some of their bytes, and tables (.parquet, .csv, .tsv, .arrow) by columns (--key). Equal rows keep the order of the
+/// input. If the input does not fit in --memory, sorted runs that are together as large as the input are in the store
+/// until the end; free space is checked first. The output appears complete or not at all. Input in gzip, zstd, bzip2
+/// and lz4 is decompressed.
 ///
-/// With --node, each node sorts its shards of datasets (store:NAME) in the memory of its task, with runs in its own store, and
-/// the sorted rows are merged here as they arrive: the same bytes as from a local sort. Records must be loaded with store put
-/// --record.
+/// With --node, each node sorts its shards of datasets (store:NAME) in the memory of its task, with runs in its own
+/// store. The sorted rows are merged here as they arrive, and the result has the same bytes as that of a local sort.
+/// Records must have been loaded with store put --record.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -43,10 +44,10 @@ pub struct Sort {
     /// Sort records of this number of bytes instead of lines
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..=65536), conflicts_with = "key")]
     pub record: Option<u64>,
-    /// Bytes to sort records by: from the first, counted from 0, to before the second [default: all]
+    /// Range of bytes to sort records by, counted from 0: from A to before B [default: all bytes]
     #[arg(long, value_name = "A..B", requires = "record")]
     pub key_bytes: Option<KeyBytes>,
-    /// Sort in descending order, and ascending where a key has :desc
+    /// Sort in descending order; columns with :desc are then sorted in ascending order
     #[arg(short, long)]
     pub reverse: bool,
     /// Keep only the first of equal lines, or of records and rows with equal keys
@@ -57,7 +58,7 @@ pub struct Sort {
     pub resume: bool,
 }
 
-/// A column to sort by.
+/// A column by which tables are sorted, and its direction.
 #[derive(Clone, Debug)]
 pub struct Key(pub SortKey);
 
@@ -76,12 +77,12 @@ impl std::str::FromStr for Key {
     }
 }
 
-/// A range of bytes in a record.
+/// A range of bytes in a record, by which records are sorted.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyBytes {
-    /// First byte.
+    /// The first byte of the range, counted from 0.
     pub start: u64,
-    /// End, the byte after the last.
+    /// The byte after the last byte of the range.
     pub end: u64,
 }
 
@@ -99,9 +100,9 @@ impl std::str::FromStr for KeyBytes {
 
 /// Group the rows of tables by columns and aggregate each group
 ///
-/// GROUP BY for tables larger than memory: reads Parquet, CSV, TSV and Arrow, and writes one row per group, in the order of the
-/// grouped columns. Aggregates skip nulls; in --by nulls are a group of their own. Without --by all rows are one group. A sum of
-/// integers that needs more than 64 bits is an error.
+/// GROUP BY for tables larger than memory: reads Parquet, CSV, TSV and Arrow, and writes one row per group, in the
+/// order of the grouped columns. Aggregates skip nulls; nulls in --by columns form a group of their own. Without --by
+/// all rows form one group. A sum of integers that needs more than 64 bits is an error.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -118,7 +119,7 @@ pub struct Reduce {
     /// Columns to group by
     #[arg(short, long, value_name = "COLUMN", value_delimiter = ',')]
     pub by: Vec<String>,
-    /// Count the rows of each group; with columns, their values that are not null
+    /// Count the rows of each group; with columns, count the values of these columns that are not null
     #[arg(long, value_name = "COLUMN", value_delimiter = ',', num_args = 0..=1, require_equals = true, default_missing_value = "")]
     pub count: Vec<String>,
     /// Sum of a column
@@ -152,9 +153,10 @@ pub struct Reduce {
 
 /// Count the k-mers of FASTA and FASTQ files
 ///
-/// A k-mer is a stretch of k bases. A k-mer and its reverse complement count as one, the smaller of both, unless --forward is
-/// given; letters that are no bases break a sequence. The table has the columns kmer and count. With --node, each node counts its
-/// own shards of files that are not compressed; FASTQ must be loaded under a name that ends with .fastq or .fq.
+/// A k-mer is a sequence of k consecutive bases. A k-mer and its reverse complement count as one k-mer, the smaller of
+/// the two, unless --forward is given. Letters that are not bases end a sequence. The table has the columns kmer and
+/// count. With --node, each node counts its own shards of files that are not compressed; FASTQ files must have been
+/// loaded under a name that ends with .fastq or .fq.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -191,7 +193,7 @@ pub struct Kmers {
 
 /// Count how often each value of a column occurs
 ///
-/// The same as reduce --by COLUMN --count: the table has the column and count, in the order of the values.
+/// Does the same as reduce --by COLUMN --count: the table has the column and count, in the order of the values.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -201,7 +203,7 @@ pub struct Values {
     /// Tables to read together; - is CSV from standard input
     #[arg(value_name = "INPUT", required = true)]
     pub inputs: Vec<PathBuf>,
-    /// The column, or several whose values count together
+    /// The column; if several are given, each combination of their values is counted
     #[arg(short, long, value_name = "COLUMN", value_delimiter = ',', required = true)]
     pub column: Vec<String>,
     /// The table to write: .parquet, .arrow or .csv; - is CSV on standard output

@@ -1,4 +1,4 @@
-//! `inshore search`: with ripgrep's arguments, wherever ripgrep has an equivalent.
+//! `inshore search`, which has the arguments of ripgrep wherever ripgrep has an equivalent.
 
 use std::path::PathBuf;
 
@@ -6,11 +6,11 @@ use clap::{Args, ValueEnum};
 
 /// Search files for lines that match a pattern
 ///
-/// Works like ripgrep: regular expressions, folders searched with the rules of .gitignore, .ignore and .rgignore, hidden and
-/// binary files skipped, and the exit codes 0 (a match), 1 (none) and 2 (an error). Results come in the order of paths, whatever
-/// the number of threads; a large file is searched by all threads, and read past the page cache unless cached. store:NAME names a
-/// dataset of the store. As in ripgrep, --json and -o select the output; the file to write is --output, and counters go to
-/// --counters.
+/// Works like ripgrep: patterns are regular expressions, folders are searched with the rules of .gitignore, .ignore and
+/// .rgignore, and hidden and binary files are skipped. The exit codes are 0 (a match), 1 (no match) and 2 (an error).
+/// Results come in the order of paths, whatever the number of threads. A large file is searched by all threads, and
+/// read past the page cache unless it is cached already. store:NAME names a dataset of the store. As in ripgrep, --json
+/// and -o select the output; the file to write is --output, and counters go to --counters.
 #[derive(Args)]
 #[command(
     args_override_self = true,
@@ -22,7 +22,8 @@ Examples:
   inshore search -o 'took ([0-9.]+) s' -r '$1' src -g '*.log'"
 )]
 pub struct Search {
-    /// The pattern: a regular expression, unless -F; the first path if -e or -f gives patterns
+    /// The pattern: a regular expression, unless -F is given. If -e or -f gives patterns, this argument is the first
+    /// path
     #[arg(value_name = "PATTERN", required_unless_present_any = ["regexp", "file", "files"])]
     pub pattern: Option<String>,
     /// Files and folders; - is standard input, store:NAME a dataset [default: the current folder, or standard input if it is a
@@ -30,7 +31,7 @@ pub struct Search {
     #[arg(value_name = "PATH")]
     pub paths: Vec<PathBuf>,
 
-    /// A pattern; repeatable, a line matches if any pattern does
+    /// A pattern; repeatable. A line matches if any pattern matches
     #[arg(short = 'e', long, value_name = "PATTERN", help_heading = "Pattern", allow_hyphen_values = true)]
     pub regexp: Vec<String>,
     /// A file with a pattern in each line; - is standard input
@@ -42,7 +43,7 @@ pub struct Search {
     /// Ignore case
     #[arg(short, long, help_heading = "Pattern", overrides_with_all = ["case_sensitive", "smart_case"])]
     pub ignore_case: bool,
-    /// Do not ignore case, as without -i and -S
+    /// Do not ignore case (the default without -i and -S)
     #[arg(short = 's', long, help_heading = "Pattern", overrides_with_all = ["ignore_case", "smart_case"])]
     pub case_sensitive: bool,
     /// Ignore case for patterns without a capital letter
@@ -60,7 +61,7 @@ pub struct Search {
     /// Let matches span lines; each file is read into memory. A dot matches no line feed except after (?s)
     #[arg(short = 'U', long, help_heading = "Pattern", overrides_with = "no_multiline")]
     pub multiline: bool,
-    /// Let no match span lines, as without -U
+    /// Let no match span lines (the default without -U)
     #[arg(long, hide = true, overrides_with = "multiline")]
     pub no_multiline: bool,
     /// With -U, let a dot match line feeds too
@@ -118,7 +119,7 @@ pub struct Search {
     /// Show the path before each line
     #[arg(long, help_heading = "Output", overrides_with = "heading")]
     pub no_heading: bool,
-    /// When to use colours
+    /// Select when to use colours
     #[arg(long, value_name = "WHEN", value_enum, default_value = "auto", help_heading = "Output")]
     pub color: Color,
     /// End paths with a NUL byte, for xargs -0
@@ -139,7 +140,7 @@ pub struct Search {
     /// The file to write instead of standard output; it appears whole or not at all
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub output: Option<PathBuf>,
-    /// A file for counters and facts as JSON (other commands: --json)
+    /// Write counters and results to this file, as JSON (other commands: --json)
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub counters: Option<PathBuf>,
 
@@ -158,7 +159,7 @@ pub struct Search {
     /// Ignore .gitignore, .ignore and .rgignore
     #[arg(long, help_heading = "Files")]
     pub no_ignore: bool,
-    /// Skip less: once as --no-ignore, twice as --hidden too, three times binary files too
+    /// Skip fewer files: -u means --no-ignore, -uu also --hidden, and -uuu also searches binary files
     #[arg(short = 'u', long, action = clap::ArgAction::Count, help_heading = "Files")]
     pub unrestricted: u8,
     /// Follow symbolic links
@@ -167,7 +168,8 @@ pub struct Search {
     /// Descend at most this number of folders
     #[arg(short = 'd', long, value_name = "N", help_heading = "Files")]
     pub max_depth: Option<usize>,
-    /// Decompress gzip, bzip2, zstd and lz4, recognized by their first bytes; xz and others are reported, and not searched
+    /// Decompress gzip, bzip2, zstd and lz4, recognized by their first bytes. Files in xz and other formats are
+    /// reported, and not searched
     #[arg(short = 'z', long, help_heading = "Files")]
     pub search_zip: bool,
     /// Search binary files as text
@@ -184,7 +186,7 @@ pub struct Search {
     pub type_list: bool,
 }
 
-/// Use of colours.
+/// Selects when output has colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Color {
     /// On a terminal, unless NO_COLOR is set.

@@ -8,13 +8,13 @@ use super::Header;
 
 /// Query tables larger than memory in SQL
 ///
-/// Tables are Parquet, CSV, TSV, JSON lines or Arrow: name them in quotes (FROM 'sales/*.parquet'), or give them names with
-/// --table and --tables. The SQL is that of DataFusion, which is close to PostgreSQL's. Grouping, sorting and joining continue
-/// with sort-reduce if memory is short; EXPLAIN shows the plan, EXPLAIN ANALYZE and --explain show the work done. Without -o the
-/// first rows are shown on a terminal, and CSV is written elsewhere.
+/// Tables are Parquet, CSV, TSV, JSON lines or Arrow. Name them in quotes (FROM 'sales/*.parquet'), or give them names
+/// with --table and --tables. The SQL dialect is that of DataFusion, which is close to PostgreSQL's. If memory is
+/// short, grouping, sorting and joining continue with sort-reduce. EXPLAIN shows the plan; EXPLAIN ANALYZE and
+/// --explain show the work done. Without -o a terminal shows the first rows, and a file or pipe gets CSV.
 ///
-/// With --node a table called store:NAME is on nodes: filters, and the first half of grouping, run there, and only their results
-/// are sent back. Other tables, and the rest of the query, are processed here.
+/// With --node a table called store:NAME is on nodes. Filters, and the first half of grouping, run on the nodes, and
+/// only the results are sent back. Other tables, and the rest of the query, are processed here.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -33,7 +33,7 @@ pub struct Sql {
     /// The table to write: .parquet, .arrow or .csv; - is CSV on standard output
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Give a file, a folder or files with * a table name
+    /// Give a name to a table: a file, a folder, or several files by a path with *
     #[arg(long, value_name = "NAME=PATH")]
     pub table: Vec<NamedTable>,
     /// Use every table in a folder, by its name without the extension

@@ -12,8 +12,8 @@ pub enum StoreCommand {
     Init(Init),
     /// List the datasets
     ///
-    /// One line for each: its name, kind, size, space on the devices including copies and parity, and whether it is open for
-    /// appending. With --json, an array.
+    /// Prints one line for each dataset: its name, kind, size, space on the devices including copies and parity, and
+    /// whether it is open for appending. With --json, prints an array.
     #[command(after_help = "\
 Examples:
   inshore store ls
@@ -22,7 +22,7 @@ Examples:
     Ls,
     /// Show the properties of a dataset
     ///
-    /// Kind, size, redundancy, and files with the unit of their checksums. Reads no data.
+    /// Shows its kind, size, redundancy, and its files with the unit of their checksums. No data is read.
     #[command(after_help = "\
 Examples:
   inshore store stat logs
@@ -35,7 +35,8 @@ Examples:
     Get(Get),
     /// Seal a dataset: no more bytes can be appended
     ///
-    /// For datasets that were created with `put --append`. Appended bytes stay; a command that is appending fails.
+    /// Works on datasets that were created with `put --append`. Appended bytes stay; a command that is still appending
+    /// fails.
     #[command(after_help = "\
 Examples:
   inshore store seal logs
@@ -47,7 +48,8 @@ Examples:
     },
     /// Remove datasets
     ///
-    /// Commands that read a dataset are not disturbed; its space is free when the last one ends. Works on a full store too.
+    /// Commands that read a dataset are not disturbed. The space of a dataset is free when the last of them ends.
+    /// Datasets can also be removed from a full store.
     #[command(after_help = "\
 Examples:
   inshore store rm logs
@@ -59,9 +61,9 @@ Examples:
     },
     /// List the processes that use the store, and the checkpoints of interrupted jobs
     ///
-    /// Lists jobs with the extents that they hold, and processes that have datasets open; the next job releases the extents of
-    /// dead ones. Then lists the finished work that jobs with --resume kept; it stays until the same command resumes and ends, or
-    /// until --remove.
+    /// Lists jobs with the extents that they hold, and processes that have datasets open; the next job releases the
+    /// extents of dead processes. Then lists the finished work that jobs with --resume kept. This work stays until the
+    /// same command resumes and completes, or until --remove.
     #[command(after_help = "\
 Examples:
   inshore store jobs
@@ -76,7 +78,8 @@ Examples:
     Scrub(Scrub),
     /// Show the free space of the devices
     ///
-    /// For each device: its capacity, the space of datasets, jobs and metadata, and the space that can still be written.
+    /// Shows for each device its capacity, the space of datasets, jobs and metadata, and the space that can still be
+    /// written.
     #[command(after_help = "\
 Examples:
   inshore store df
@@ -95,9 +98,9 @@ Examples:
 
 /// Create a store on one or several drives
 ///
-/// Each device is a folder: no root, no formatting. Data is spread over all devices in proportion to their size, so that reads
-/// and writes go to all drives at once. Processes coordinate through the folder of each device. A store on one device needs no
-/// init: the first put or import creates it.
+/// Each device is a folder, so no root rights and no formatting are needed. Data is spread over all devices in
+/// proportion to their size, so that reads and writes go to all drives at once. Processes coordinate through the folder
+/// of each device. A store on one device needs no init: the first put or import creates it.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -114,14 +117,14 @@ pub struct Init {
 
 /// Put a file into the store
 ///
-/// Streams a file or standard input into a dataset at the speed of the drive. The dataset exists, whole and durable, when the
-/// command ends; if the command is stopped, even by kill -9, no dataset is left.
+/// Streams a file or standard input into a dataset at the speed of the drive. When the command ends, the dataset is
+/// complete and durable. If the command is stopped, even by kill -9, no dataset is left.
 ///
-/// With --node the file is spread over nodes in shards that end with a line (.fastq, .fq: with a record of four lines), so that
-/// later commands can run near them.
+/// With --node the file is spread over nodes in shards that end at a line end (.fastq and .fq files: after a record of
+/// four lines), so that later commands can run near the data.
 ///
-/// With --append the bytes go to the end of a dataset that was created with --append too, or create one; all or none of them,
-/// atomically. `inshore store seal` ends appending.
+/// With --append the bytes go to the end of a dataset that was also created with --append; if there is none, it is
+/// created. Either all of the bytes are appended or none. `inshore store seal` ends appending.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -140,14 +143,16 @@ pub struct Put {
     /// Append to the dataset, or create one for appending
     #[arg(long)]
     pub append: bool,
-    /// Number of devices that keep every extent, 1 or 2: data that is damaged or lost on one is read from the other.
-    /// With --node: number of nodes that keep every shard
+    /// Number of devices that keep every extent, 1 or 2: data that is damaged or lost on one device is read from the
+    /// other. With --node: number of nodes that keep every shard
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
     pub copies: Option<u8>,
-    /// Keep M extents of Reed-Solomon parity for every K of data, on K+M devices, of which any M may fail
+    /// Keep M extents of Reed-Solomon parity for every K extents of data, on K+M devices. Any M of these devices may
+    /// fail
     #[arg(long, value_name = "K+M", value_parser = parse_parity, conflicts_with = "copies")]
     pub parity: Option<Redundancy>,
-    /// The unit of checksums, and the least that a random read transfers: 4KiB to 2MiB, a power of two [default: 64KiB]
+    /// The unit of checksums, which is also the least that a random read transfers: a power of two from 4KiB to 2MiB
+    /// [default: 64KiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_block)]
     pub block: Option<usize>,
     /// With --node: approximate bytes of a shard, 64KiB at least [default: by the size of the file]
@@ -160,8 +165,8 @@ pub struct Put {
 
 /// Read the bytes of a dataset
 ///
-/// To standard output, or into a file that appears whole or not at all. The checksum of every byte is verified: after damage that
-/// redundancy cannot repair the command fails, and names the place.
+/// Writes them to standard output, or into a file that appears complete or not at all. The checksum of every byte is
+/// verified: after damage that redundancy cannot repair, the command fails and names the damaged place.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -188,8 +193,9 @@ pub struct Get {
 
 /// Verify all checksums
 ///
-/// Reads every extent, each copy, all parity, headers, lists, superblocks and all copies of the log, and compares them with their
-/// checksums. Changes nothing (`inshore store scrub` repairs). The exit code is 1 if damage was found.
+/// Reads every extent with all copies and parity, and also headers, lists, superblocks and all copies of the log, and
+/// compares them with their checksums. Changes nothing (`inshore store scrub` repairs). The exit code is 1 if damage
+/// was found.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -203,9 +209,9 @@ pub struct Verify {
 
 /// Verify all checksums, and repair damage
 ///
-/// Reads the same data as `inshore store verify`. Damaged data is rebuilt from copies or parity and written to its place;
-/// headers, superblocks and log are repaired on stores without redundancy too. Extents of a missing drive are not rebuilt:
-/// `inshore store remove-device` does that. The exit code is 1 if damage remains.
+/// Reads the same data as `inshore store verify`. Damaged data is rebuilt from copies or parity and written back.
+/// Headers, superblocks and the log are repaired on stores without redundancy too. Extents of a missing drive are not
+/// rebuilt: `inshore store remove-device` does that. The exit code is 1 if damage remains.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -219,12 +225,14 @@ pub struct Scrub {
 
 /// Measure a drive
 ///
-/// Sequential and random reads and writes of 4 KiB to 2 MiB with 1 to 64 requests in flight, as jobs do them: past the page
-/// cache, in free space of the store. Takes half a minute for each device and the time to write the working set, and writes tens
-/// of gigabytes on a fast drive (--quick: a fifth). Other load on the drive is measured too.
+/// Measures sequential and random reads and writes of 4 KiB to 2 MiB with 1 to 64 requests in flight, as jobs do them:
+/// past the page cache, in free space of the store. A measurement takes half a minute for each device plus the time to
+/// write the working set, and writes tens of gigabytes on a fast drive (with --quick a fifth of that). Other load on
+/// the drive at the same time changes the results.
 ///
-/// The results are kept in the store (drive.json): --explain then reports, for each job, the time that the drive alone would have
-/// taken. A folder that is no device of a store is measured in a temporary folder below it; no results are kept.
+/// The results are kept in the store (drive.json). With --explain, a later job then reports the time that the drive
+/// alone would have needed for its reads and writes. If the folder is not a device of a store, the measurement uses a
+/// temporary folder below it, and no results are kept.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -252,8 +260,9 @@ pub struct Bench {
 
 /// Defragment the store, and return free space to the file system
 ///
-/// Moves data of nearly empty segments (256 MiB each) into gaps of others, and returns the space of empty segments to the file
-/// system. Other commands may read and write meanwhile. If stopped, completed moves remain.
+/// Moves the data of nearly empty segments (256 MiB each) into gaps of others, and returns the space of empty segments
+/// to the file system. Other commands may read and write at the same time. If the command is stopped, completed moves
+/// remain.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -267,7 +276,7 @@ pub struct Compact {
 
 /// Add a drive to the store
 ///
-/// New data uses it at once; existing data stays in place until `inshore store compact --balance`.
+/// New data uses the drive at once; existing data stays where it is until `inshore store compact --balance`.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -284,10 +293,10 @@ pub struct AddDevice {
 
 /// Remove a drive from the store
 ///
-/// Moves all data to the other drives while it stays readable, waits until no process reads from the drive, and leaves it empty.
-/// If the command is stopped, no new data goes to the drive; the same command resumes, and --keep cancels. A lost drive can be
-/// removed too: its data is rebuilt from copies or parity, on as many drives as the redundancy needs (4+2 on six drives needs a
-/// new one first).
+/// Moves all data to the other drives while it stays readable, waits until no process reads from the drive, and leaves
+/// the drive empty. If the command is stopped, no new data goes to the drive; the same command resumes, and --keep
+/// cancels the removal. A lost drive can be removed too: its data is rebuilt from copies or parity, on as many drives
+/// as the redundancy needs (a store with parity 4+2 on six drives needs a new drive first).
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -299,17 +308,17 @@ pub struct RemoveDevice {
     /// Folder or number of the device (see `inshore store df`)
     #[arg(value_name = "DEVICE")]
     pub device: PathBuf,
-    /// Cancel a removal
+    /// Cancel the removal of this device
     #[arg(long)]
     pub keep: bool,
 }
 
 /// Discard the separate commits of a drive, and let it rejoin the store
 ///
-/// For a store that diverged: one part was written while a drive was missing, and the drive was written alone. Every command then
-/// fails with an error that names both sides, and no data is overwritten. Move one side away to look at the other and to copy its
-/// own data; then choose: the store of --store stays as it is, and commits that exist only on the drive in DIR are discarded. Run
-/// `inshore store scrub` afterwards.
+/// Use this command if a store diverged: it was written while a drive was missing, and the drive was also written
+/// alone. Every command then fails with an error that names both sides, and no data is overwritten. Move one side away
+/// to look at the other one and to copy its own data. Then choose: the store of --store stays as it is, and commits
+/// that exist only on the drive in DIR are discarded. Run `inshore store scrub` afterwards.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -324,10 +333,10 @@ pub struct Rejoin {
 #[cfg(feature = "nodes")]
 /// Remove outdated generations from nodes
 ///
-/// A dataset that was removed while one of its nodes was away comes back with that node; if it was put again meanwhile, two
-/// generations exist. Every command that names the dataset then fails with an error that names both. This command drops the
-/// shards of generations that were removed or replaced, on all nodes that --node names. If two generations were put on different
-/// nodes, and neither replaced the other, --keep selects the one that stays.
+/// If a dataset was removed while one of its nodes was away, it comes back with that node. If it was also put again,
+/// two generations exist. Every command that names the dataset then fails with an error that names both generations.
+/// This command drops the shards of generations that were removed or replaced, on all nodes that --node names. If two
+/// generations were put on different nodes, and neither replaced the other, --keep selects the one that stays.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -344,8 +353,9 @@ pub struct Repair {
 
 /// Show the location of a dataset's bytes
 ///
-/// One line for each extent: the offset of the range in the file, its length, and for each copy the device, the extent on it and
-/// the offset in the extent. Extent e of a folder is at byte (e mod 128) x 2 MiB of segment e / 128.
+/// Prints one line for each extent: the offset of the range in the file, its length, and for each copy the device, the
+/// extent on the device and the offset in the extent. On a device that is a folder, extent e is at byte (e mod 128) x 2
+/// MiB of segment e / 128.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -367,12 +377,13 @@ pub struct Locate {
 
 /// Mount the datasets as read-only files in a folder
 ///
-/// A dataset of plain bytes is a file, any other (a graph) a folder with its files; new and removed datasets show within a
-/// second. The checksum of every byte is verified: damage is an input/output error, reported once on standard error, and never
-/// wrong bytes. An open file stays readable after its dataset is removed.
+/// A dataset of plain bytes is a file. Any other dataset (a graph) is a folder with its files. New and removed datasets
+/// show within a second. The checksum of every byte is verified: reading damaged data gives an input/output error,
+/// which is reported once on standard error, and never wrong bytes. An open file stays readable after its dataset is
+/// removed.
 ///
-/// The command stays in the foreground until Ctrl-C, SIGTERM or `fusermount3 -u MOUNTPOINT`, and then ends with exit code 0. It
-/// needs /dev/fuse, and for users other than root fusermount3 (of the package fuse3).
+/// The command stays in the foreground until Ctrl-C, SIGTERM or `fusermount3 -u MOUNTPOINT`, and then ends with exit
+/// code 0. It needs /dev/fuse. Users other than root also need fusermount3 (from the package fuse3).
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -410,7 +421,8 @@ fn parse_block(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Parses the size of a shard: at least 64 KiB, from which searches tell whether a text is binary.
+/// Parses the size of a shard. It must be at least 64 KiB, since searches look at that many bytes to tell whether a
+/// text is binary.
 fn parse_piece(text: &str) -> Result<u64, String> {
     let bytes = parse_bytes(text).map_err(|error| error.to_string())?;
     if bytes < 64 << 10 { Err("pieces have 64KiB at least".to_string()) } else { Ok(bytes) }

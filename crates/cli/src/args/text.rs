@@ -9,10 +9,11 @@ use super::TOP_MAX;
 
 /// Count how often each word occurs in texts
 ///
-/// Words are those of Unicode (UAX #29) that have a letter or digit, or with --split all text between white space. The table has
-/// the columns word and count, in the order of the words' bytes; without -o the most frequent words are shown. Counts are exact
-/// for any number of different words: those that do not fit --memory lie in the store until the end. gzip, bzip2, zstd and lz4
-/// are decompressed; store:NAME names a dataset of the store.
+/// Words are those of Unicode (UAX #29) that have a letter or digit; with --split they are all text between white
+/// space. The table has the columns word and count, in the order of the words' bytes; without -o the most frequent
+/// words are shown. Counts are exact for any number of different words: words that do not fit in --memory are kept in
+/// the store until the end. Input in gzip, bzip2, zstd and lz4 is decompressed; store:NAME names a dataset of the
+/// store.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -48,9 +49,9 @@ pub enum LanguageCommand {
 
 /// Learn languages from samples of text
 ///
-/// For each label the 4-byte sequences that are most frequent in its samples are kept, as a dataset of the store. 50 KB of text
-/// per language suffice; samples of about the same size and kind are best. Up to 64 labels. gzip, bzip2, zstd and lz4 are
-/// decompressed.
+/// For each label, the sequences of 4 bytes that are most frequent in its samples are kept in a dataset of the store.
+/// 50 KB of text per language suffice; samples of about the same size and kind are best. There can be up to 64 labels.
+/// Samples in gzip, bzip2, zstd and lz4 are decompressed.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -63,16 +64,17 @@ pub struct Train {
     /// Name of the set of profiles in the store
     #[arg(long, value_name = "NAME")]
     pub name: String,
-    /// Byte sequences per profile, at most. More sequences need more text
+    /// Largest number of byte sequences per profile. More sequences need more text
     #[arg(long, value_name = "N", default_value_t = 5000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub grams: u32,
 }
 
 /// Identify the language of texts
 ///
-/// One row for each file, for each line that is not empty (--lines), or for each row of a table (--column), in order: the
-/// language and a confidence from 0 to 1, by the distance to the second-best language. A text without any sequence of a profile
-/// has no language. gzip, bzip2, zstd and lz4 are decompressed; store:NAME names a dataset of the store.
+/// Writes one row for each file, for each line that is not empty (--lines), or for each row of a table (--column), in
+/// order. A row has the language and a confidence from 0 to 1, which is derived from the distance to the second-best
+/// language. If a text has no sequence of any profile, it has no language. Input in gzip, bzip2, zstd and lz4 is
+/// decompressed; store:NAME names a dataset of the store.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -99,9 +101,9 @@ pub struct Identify {
 
 /// Compress files with all cores: zstd, gzip, bzip2 or lz4
 ///
-/// Every program that knows the format reads the result. The same file gives the same bytes, for any memory and number of
-/// threads. Files are kept, and existing outputs are not replaced, unless requested; the result has the permissions and the time
-/// of its file.
+/// Every program that knows the format can read the result. The same file gives the same bytes, for any memory and
+/// number of threads. Files are kept, and existing outputs are not replaced, unless options request it. The result has
+/// the permissions and the time of its file.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -121,8 +123,8 @@ pub struct Compress {
 
 /// Decompress files with all cores: zstd, gzip, bzip2 and lz4, recognized by their first bytes
 ///
-/// Files that were compressed here, by pbzip2, or in several frames or members are decompressed by all cores; others by one.
-/// Damage and truncation are errors, and leave no output.
+/// Files that were compressed by this program or pbzip2, or that have several frames or members, are decompressed by
+/// all cores; other files by one core. Damage and truncation are errors, and leave no output.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -153,8 +155,8 @@ pub struct Packed {
 
 /// Compute or check checksums of files
 ///
-/// Prints the format of sha256sum and similar programs, and reads it with --check; files are read in parallel. The exit code is 1
-/// if a checked file differs.
+/// Prints checksums in the format of sha256sum and similar programs, and reads this format with --check. Files are read
+/// in parallel. The exit code is 1 if a checked file differs.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

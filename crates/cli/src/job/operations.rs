@@ -1,4 +1,5 @@
-//! Runs operations as commands: options determine the target and the job, and errors name options.
+//! Runs operations as commands. The global options determine the target and the job, and errors name options of the
+//! command line.
 //!
 //! ```text
 //!   arguments ─► Request ─┐
@@ -38,14 +39,14 @@ pub struct FinishedOperation<A> {
     pub done: Response<A>,
     pub options: GlobalOptions,
     pub report: Report,
-    /// Descriptions of the work of nodes, for `--explain`.
+    /// Descriptions of the work that nodes did, for `--explain`.
     pub costs: Vec<(&'static str, String)>,
-    /// True if an unreadable input was reported.
+    /// True if an input could not be read. The error was reported then.
     has_failed: bool,
 }
 
 impl<A> FinishedOperation<A> {
-    /// Prints the outcome with the work of nodes; returns an error if an input could not be read.
+    /// Prints the outcome and the work of nodes. Returns an error if an input could not be read.
     pub fn tell<S: Serialize>(self, outcome: impl FnOnce(Report, Response<A>) -> Outcome<S>) -> Result<()> {
         let checked = self.check();
         let mut outcome = outcome(self.report, self.done);
@@ -59,18 +60,18 @@ impl<A> FinishedOperation<A> {
         self.has_failed
     }
 
-    /// Returns an error if an input could not be read, after results were printed.
+    /// Returns an error if an input could not be read. Callers call it after they have printed the results.
     pub fn check(&self) -> Result<()> {
         if self.has_failed() { Err(AlreadyReported.into()) } else { Ok(()) }
     }
 }
 
-/// The store of an operation.
+/// Tells whether an operation creates a missing store.
 #[derive(Clone, Copy, PartialEq)]
 pub enum StoreAccess {
-    /// A missing store is created.
+    /// The store is created if it is missing.
     OrMakes,
-    /// It has to be there.
+    /// The store must exist.
     Existing,
 }
 
@@ -97,7 +98,8 @@ pub fn run<O: Operation>(
     run_on(options, StoreAccess::OrMakes, request, Attachments::default())
 }
 
-/// Runs an operation on a store that is opened as `opens` says; `attachments` has the callbacks of the request.
+/// Runs an operation on a store that is opened as `opens` says. `attachments` has the callbacks that belong to the
+/// request.
 pub fn run_on<O: Operation>(
     options: GlobalOptions,
     opens: StoreAccess,
@@ -142,7 +144,7 @@ pub fn run_on<O: Operation>(
     Ok(FinishedOperation { done, options, report, costs, has_failed: has_failed.into_inner() })
 }
 
-/// The store, or the options without one, on which jobs start.
+/// The store on which jobs start, or the options if the operation needs no store.
 enum Jobs {
     OnStore(Session),
     #[cfg(feature = "nodes")]
@@ -151,7 +153,7 @@ enum Jobs {
 }
 
 impl Jobs {
-    /// Opens the store if one is needed; a store whose datasets are read must exist.
+    /// Opens the store if the operation needs one. If the operation reads datasets, the store must exist.
     fn open(options: GlobalOptions, opens: StoreAccess, needs_store: bool, store: StoreUse) -> Result<Jobs> {
         Ok(match (needs_store, store) {
             (true, StoreUse::Datasets) => Jobs::OnStore(Session::open_existing(options)?),
@@ -172,7 +174,7 @@ impl Jobs {
         }
     }
 
-    /// Starts the job; a missing store is created only if all inputs exist.
+    /// Starts the job. If the store is missing, it is created only if all inputs exist.
     fn start(self, inputs: &[PathBuf], place: TargetKind) -> Result<StartedOperation> {
         let inputs = if place == TargetKind::Local { inputs } else { &[] };
         Ok(match self {
@@ -200,7 +202,7 @@ struct StartedOperation {
 }
 
 impl StartedOperation {
-    /// Reports the kept work of a job that failed or was stopped.
+    /// Reports the work that a failed or stopped job kept for a later run with `--resume`.
     fn tell_kept(&mut self) {
         if let Some(session) = &self.session {
             self.run.tell_kept(session);
@@ -208,7 +210,8 @@ impl StartedOperation {
     }
 }
 
-/// Converts an error of an operation; an error about an option names the option of the command line.
+/// Converts an error of an operation. If the error is about an option of the library, the new error names the option of
+/// the command line.
 pub fn advised(error: Error) -> anyhow::Error {
     match in_options(&error) {
         Some(told) => anyhow!(told),

@@ -1,4 +1,4 @@
-//! Shared state of all commands: the store, the global options, and the stop flag.
+//! The state that all commands share: the store, the global options, and the stop flag.
 
 use std::{
     ffi::OsStr,
@@ -25,7 +25,7 @@ use crate::{
 /// One invocation of the command.
 pub struct Session {
     store: OnceLock<Store>,
-    /// Folder in which a store is created when first needed.
+    /// The folder in which the store is created when it is first needed.
     folder: PathBuf,
     pub options: GlobalOptions,
     cancel: Cancel,
@@ -33,7 +33,7 @@ pub struct Session {
 
 impl Session {
     /// Opens the store and begins to listen for signals. A missing store is created, with a notice, when it is first
-    /// [needed](Session::store): not by a command that fails before.
+    /// [needed](Session::store). A command that fails before then creates none.
     pub fn open(options: GlobalOptions) -> Result<Session> {
         Self::open_with(options, |folders| match Store::open_folders(folders) {
             Err(Error::NoStore { .. }) if folders.len() == 1 => Ok(None),
@@ -41,7 +41,7 @@ impl Session {
         })
     }
 
-    /// Returns the store, and creates a missing one.
+    /// Returns the store. Creates the store if it is missing.
     pub fn store(&self) -> Result<&Store> {
         if let Some(store) = self.store.get() {
             return Ok(store);
@@ -60,7 +60,7 @@ impl Session {
         Ok(self.store.into_inner().expect("made just now"))
     }
 
-    /// Opens the store, or creates it; the caller listens for signals.
+    /// Opens the store, or creates it. The caller must listen for signals.
     #[cfg(feature = "nodes")]
     pub fn open_unheard(options: GlobalOptions) -> Result<Session> {
         let folders = folders(&store_path(&options)?);
@@ -88,12 +88,12 @@ impl Session {
         Ok(Session { store, folder, options, cancel })
     }
 
-    /// Checks the output as [`check_stdout_is_free`] does.
+    /// Refuses this output as [`check_stdout_is_free`] does.
     pub fn check_stdout_is_free(&self, output: &Path) -> Result<()> {
         check_stdout_is_free(&self.options, output)
     }
 
-    /// Starts a job in the requested budget, and draws its progress on a terminal.
+    /// Starts a job with the requested budget, and draws its progress if standard error is a terminal.
     pub fn start(&self) -> Result<Run> {
         Ok(run(self.job()?, &self.options))
     }
@@ -102,7 +102,7 @@ impl Session {
         Ok(self.store()?.job(budget(&self.options), self.cancel.clone())?)
     }
 
-    /// Starts an operation that reads files: a missing store is not created for files that cannot be read.
+    /// Starts an operation that reads files. A missing store is not created if one of these files cannot be read.
     pub fn start_operation(&self, inputs: &[PathBuf]) -> Result<Run<Execution>> {
         self.check_inputs(inputs)?;
         Ok(run(Execution::Stored(self.job()?), &self.options))
@@ -113,7 +113,7 @@ impl Session {
         if self.store.get().is_none() {
             for path in inputs {
                 if path.to_str().is_some_and(|path| path.starts_with("store:")) && !path.exists() {
-                    // The error says that a dataset needs a store.
+                    // Opening the missing store fails, with an error that says that a dataset needs a store.
                     Store::open_folders(std::slice::from_ref(&self.folder))?;
                 }
                 check_readable(path)?;
@@ -133,14 +133,14 @@ fn check_readable(path: &Path) -> Result<()> {
     if found.is_dir() {
         return Err(failed(io::ErrorKind::IsADirectory.into()).into());
     }
-    // Opening a pipe would wait for a writer.
+    // A pipe is not opened, since this would wait for a writer.
     if found.is_file() {
         File::open(path).map_err(failed)?;
     }
     Ok(())
 }
 
-/// Refuses an output on standard output (`-`) if `--json` uses that.
+/// Refuses an output on standard output (`-`) if `--json` uses standard output.
 pub fn check_stdout_is_free(options: &GlobalOptions, output: &Path) -> Result<()> {
     if output == Path::new("-") && options.json {
         bail!("-o - and --json both use standard output: give -o FILE");
@@ -161,8 +161,8 @@ pub fn plain_operation(options: &GlobalOptions) -> Result<Run<Execution>> {
     Ok(run(Execution::Plain(context), options))
 }
 
-/// Starts an operation on nodes: on a local store if this machine may do a part of the work, which may need flash; without one if
-/// there is no place for a store. Returns the options too.
+/// Starts an operation on nodes. It gets a local store if this machine may do a part of the work, since this part may
+/// need flash. If there is no place for a store, it gets none. Also returns the options.
 #[cfg(feature = "nodes")]
 pub fn run_beside_nodes(options: GlobalOptions) -> Result<(Run<Execution>, GlobalOptions)> {
     if options.only_nodes || store_path(&options).is_err() {
@@ -172,7 +172,7 @@ pub fn run_beside_nodes(options: GlobalOptions) -> Result<(Run<Execution>, Globa
     Ok((session.start_operation(&[])?, session.options))
 }
 
-/// Wraps a job, with its progress bar and plans as requested.
+/// Adds a progress bar and plans to a job, if the options request them.
 fn run<J: Reports>(job: J, options: &GlobalOptions) -> Run<J> {
     let bar = Bar::draw(job.as_ref(), !options.quiet && !options.json, options.explain);
     Run { bar, job }
@@ -185,7 +185,7 @@ pub fn plain_context(options: &GlobalOptions) -> Result<store::Context> {
     Ok(store::Context::new(budget(options), cancel))
 }
 
-/// Returns the path of the store, by option, environment or default.
+/// Returns the path of the store: the one that the option or the environment gives, or the default.
 pub fn store_path(options: &GlobalOptions) -> Result<PathBuf> {
     options
         .store
@@ -194,7 +194,7 @@ pub fn store_path(options: &GlobalOptions) -> Result<PathBuf> {
         .context("no folder for the store: neither --store nor INSHORE_STORE nor a home directory is set")
 }
 
-/// Returns the folders of `--store`: one, or several with ':' between them.
+/// Returns the folders that `--store` names, which are separated by ':'.
 pub fn folders(path: &Path) -> Vec<PathBuf> {
     let names = path.as_os_str().as_bytes();
     if !names.contains(&b':') || path.exists() {
@@ -203,7 +203,7 @@ pub fn folders(path: &Path) -> Vec<PathBuf> {
     names.split(|&byte| byte == b':').map(|name| PathBuf::from(OsStr::from_bytes(name))).collect()
 }
 
-/// A run that reports its cost at its end.
+/// A job or context that reports its cost at its end.
 pub trait Reports: AsRef<store::Context> {
     /// Ends the last phase and returns the counters.
     fn report(&self) -> Report;
@@ -221,9 +221,9 @@ impl Reports for Execution {
     }
 }
 
-/// A job, or a context without a store, and its progress bar.
+/// A job, or a context without a store, together with its progress bar.
 pub struct Run<J = Job> {
-    // The bar is dropped first, before any other output.
+    // The bar comes first, so that it is dropped first and erased before any other output.
     bar: Option<Bar>,
     pub job: J,
 }

@@ -1,10 +1,10 @@
 //! Ctrl-C and SIGTERM: the first signal asks the job to stop, the second ends the process at once. A deadline asks the job to
 //! stop too, and ends the process soon afterwards.
 //!
-//! A query runs in a worker process, and its parent receives the signals: see [`crate::job::worker`].
+//! A query runs in a worker process. The worker's parent receives the signals: see [`crate::job::worker`].
 //!
-//! SIGHUP has its default, so that `nohup inshore ...` outlives its terminal. Ending at once, or by a kill, is safe: a store is
-//! whole at every instant, and the next job removes the scratch folder.
+//! SIGHUP keeps its default action, so that `nohup inshore ...` outlives its terminal. Ending the process at once, or
+//! by a kill, is safe: the store is consistent at every instant, and the next job removes the scratch folder.
 
 #[cfg(feature = "sql")]
 use std::sync::Mutex;
@@ -28,7 +28,7 @@ use signal_hook::{
 
 use crate::report::{failure, outcome::say};
 
-/// A flag in the exit code of a worker that ends without cleaning up: its parent then cleans up, without a message.
+/// A flag in the exit code of a worker that ended without cleaning up. The parent then cleans up and prints no message.
 #[cfg(feature = "sql")]
 pub const UNCLEAN_WORKER: u8 = 64;
 
@@ -42,8 +42,8 @@ fn end_unclean(code: u8) -> ! {
     process::exit(code.into())
 }
 
-/// Ends the process without cleaning up, and prints the reason, and in a process without a parent also that nothing was cleaned
-/// up.
+/// Prints the reason, and ends the process without cleaning up. A process that is not a worker also prints that nothing
+/// was cleaned up.
 fn report_end_unclean(code: u8, why: &str) -> ! {
     match IS_WORKER.load(Ordering::Relaxed) {
         true => say(&format!("inshore: {why}")),
@@ -54,31 +54,30 @@ fn report_end_unclean(code: u8, why: &str) -> ! {
     end_unclean(code)
 }
 
-/// Time for a job to notice that it should stop. Jobs check every few milliseconds; only a wait for a pipe or a silent drive
-/// takes longer.
+/// The time in which a job must notice a stop request. Jobs check every few milliseconds; only waiting for a pipe or
+/// for a drive that does not answer takes longer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Turns an abort into a failed command. A failed allocation aborts a program after printing a message, and is an
-/// error like any
-/// other.
+/// Turns an abort into a failed command. If an allocation fails, the standard library prints a message and aborts the
+/// process, but for the user this is an error like any other.
 pub fn exit_at_abort() {
     let always = Arc::new(AtomicBool::new(true));
-    // Without the handler an abort stays an abort.
+    // If the handler cannot be registered, an abort stays an abort.
     let _ = flag::register_conditional_shutdown(SIGABRT, failure::FAILED.into(), always);
 }
 
-/// In a worker, the source of its parent's stop requests, in place of signals.
+/// In a worker, stop requests come from its parent through this channel, and not from signals.
 #[cfg(feature = "sql")]
 static STOPS: Mutex<Option<inshore::sandbox::StopRequests>> = Mutex::new(None);
 
-/// Declares this process a worker.
+/// Declares that this process is a worker, whose parent sends stop requests.
 #[cfg(feature = "sql")]
 pub fn listen_to_parent(stops: inshore::sandbox::StopRequests) {
     *STOPS.lock().expect("no panic under this lock") = Some(stops);
     IS_WORKER.store(true, Ordering::Relaxed);
 }
 
-/// Returns an iterator over stop requests.
+/// Returns an iterator that yields one item for each stop request.
 fn stops() -> Result<Box<dyn Iterator<Item = ()> + Send>> {
     #[cfg(feature = "sql")]
     if let Some(mut stops) = STOPS.lock().expect("no panic under this lock").take() {
@@ -88,13 +87,13 @@ fn stops() -> Result<Box<dyn Iterator<Item = ()> + Send>> {
     Ok(Box::new(std::iter::from_fn(move || signals.forever().next().map(drop))))
 }
 
-/// Time for a job to notice that its deadline has passed.
+/// The time in which a job must notice that its deadline has passed.
 const LATE: Duration = Duration::from_secs(2);
 
-/// Begins to listen: the first signal sets `cancel`.
+/// Begins to listen for stop requests. The first signal sets `cancel`.
 pub fn listen(cancel: &Cancel) -> Result<()> {
     let stops = stops()?;
-    // Catching this signal makes a write beyond the limit on the size of files an ordinary error.
+    // If this signal is caught, a write beyond the limit on file sizes is an ordinary error.
     flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).context("cannot listen for signals")?;
     if let Some(deadline) = cancel.deadline() {
         let wait = move || {

@@ -1,9 +1,9 @@
-//! Runs `inshore sql` in a child process with a memory limit, the worker; the command itself only waits for it.
+//! Runs `inshore sql` in a worker: a child process with a memory limit. The command itself only waits for the worker.
 //!
 //! The query library computes a function over a whole batch without a budget. The limit therefore applies to the
-//! process: a query succeeds, or ends with one message that names the limit and the running operator. No other part
-//! of the verb is affected: the
-//! worker reads, writes and draws as the command would (docs/decisions/0033). The limit is that of [`query_process`].
+//! process: a query succeeds, or ends with one message that names the limit and the running operator. Nothing else
+//! changes for the command: the worker reads, writes and draws as a command without a worker would
+//! (docs/decisions/0033). The limit is that of [`query_process`].
 
 use std::{
     io::{self, IsTerminal, Write},
@@ -27,13 +27,13 @@ use crate::{
     report::{failure, outcome::say},
 };
 
-/// Continues in a worker if the command is a query: then the first process gets the exit code when the worker has ended.
+/// Runs the command in a worker if it is a query. The first process waits for the worker and returns its exit code.
 pub fn wait_if_contained(cli: &Cli) -> Result<Option<ExitCode>> {
     if !matches!(cli.command, Command::Sql(_)) {
         return Ok(None);
     }
     let budget = budget(&cli.everywhere);
-    // Between operators the rows are written, or shown.
+    // If no operator is running, the rows are being written or shown.
     let doing = || sql::current_operator().unwrap_or_else(|| "writing the rows".to_string());
     let waiting =
         match split(query_process::limits(&budget), doing).context("cannot start a process for the query")? {
@@ -43,7 +43,7 @@ pub fn wait_if_contained(cli: &Cli) -> Result<Option<ExitCode>> {
             }
             WorkerFork::Parent(waiting) => waiting,
         };
-    // The remaining work of this process needs few code pages.
+    // This process only waits from here on, so it releases the memory of its code.
     release_code();
     let end = waiting.wait().context("cannot wait for the process of the query")?;
     let code = match end {
@@ -68,15 +68,15 @@ pub fn wait_if_contained(cli: &Cli) -> Result<Option<ExitCode>> {
 
 /// Releases the extents of a worker that could not release them itself.
 fn release_extents(options: &GlobalOptions) {
-    // Extents that cannot be released now are released, or reported, by the next job.
+    // If extents cannot be released now, the next job releases or reports them.
     let _ = store_path(options).map(|path| Store::open_folders(&folders(&path))?.give_back_of_dead());
 }
 
-/// Erases the progress line that a worker left behind.
+/// Erases the progress line that a worker left on the terminal.
 fn erase_bar() {
     let mut stderr = io::stderr();
     if stderr.is_terminal() {
-        // A line that cannot be erased is not an error.
+        // The result is ignored, since a line that stays is no failure.
         let _ = stderr.write_all(b"\r\x1b[2K");
     }
 }

@@ -1,4 +1,5 @@
-//! Verbs whose feature this build lacks. The command still knows their names, so that its error can name the feature.
+//! Handles verbs whose feature this build lacks. The command still knows the names of these verbs, so that its error
+//! can name the feature.
 
 use anyhow::anyhow;
 use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
@@ -6,7 +7,7 @@ use inshore::FEATURES;
 
 use crate::{args::Cli, parse::advice::advised};
 
-/// Verbs, and the feature that each needs.
+/// The verbs that a build may lack, each with the feature that it needs.
 const VERBS: [(&[&str], &str); 13] = [
     (&["graph"], "graph"),
     (&["sort"], "records"),
@@ -22,16 +23,16 @@ const VERBS: [(&[&str], &str); 13] = [
     (&["sql"], "sql"),
     (&["store", "repair"], "nodes"),
 ];
-/// Nouns of whole features.
+/// The nouns that a build may lack with all of their verbs, each with its feature.
 const NOUNS: [(&[&str], &str); 3] = [(&["kernel"], "wasm"), (&["node"], "nodes"), (&["nearest"], "vectors")];
 
-/// The features, and whether a build has each.
+/// The names of all features, each with a flag that tells whether the build has it.
 type Features = [(&'static str, bool)];
 
 /// Reads the command line. Ends the process as clap does for `--help` and for arguments that cannot be parsed.
 ///
 /// # Errors
-/// If a verb needs a feature that this build lacks.
+/// Fails if a verb needs a feature that this build lacks.
 pub fn parse() -> anyhow::Result<Cli> {
     let mut command = with_absent(Cli::command(), &FEATURES);
     let parsed = command.try_get_matches_from_mut(std::env::args_os());
@@ -57,7 +58,7 @@ fn absent(features: &Features) -> impl Iterator<Item = (&'static [&'static str],
     VERBS.into_iter().chain(NOUNS).filter(move |(_, feature)| is_absent(feature))
 }
 
-/// Adds the absent verbs. Each accepts any arguments.
+/// Adds the verbs that this build lacks. Each of them accepts any arguments.
 fn with_absent(command: Command, features: &Features) -> Command {
     absent(features).fold(command, |command, (path, feature)| add(command, path, feature))
 }
@@ -75,7 +76,7 @@ fn add(command: Command, path: &[&'static str], feature: &str) -> Command {
     command.subcommand(Command::new(name).about(about).disable_help_flag(true).arg(arguments.hide(true)))
 }
 
-/// Returns the absent verb of a command line, and its feature.
+/// Returns the verb of a command line if this build lacks it, and the feature that the verb needs.
 fn absent_verb(matches: &ArgMatches, features: &Features) -> Option<(&'static [&'static str], &'static str)> {
     let (noun, sub) = matches.subcommand()?;
     let verb = sub.subcommand_name();
@@ -106,7 +107,7 @@ mod tests {
         }
     }
 
-    /// The command of a build with graphs alone; `scripts/features.sh` builds that.
+    /// The command of a build whose only feature is `graph`; `scripts/features.sh` makes such a build.
     #[test]
     fn a_verb_whose_feature_is_absent_is_known_by_name() {
         let features = FEATURES.map(|(name, _)| (name, name == "graph"));

@@ -1,8 +1,9 @@
 //! Proposes corrections for command lines that cannot be parsed.
 //!
-//! clap compares an unknown argument with all others of the command, and proposes the nearest one even if that is far away
-//! (`--stall` for `--stats`); and it searches for a verb only at the level of the wrong verb, so that `inshore put`
-//! does not lead to `inshore store put`. This module drops distant proposals, and searches for verbs at all levels.
+//! clap compares an unknown argument with all others of the command, and proposes the most similar one even if it
+//! differs much (`--stall` for `--stats`). clap also searches for a verb only at the level of the wrong verb, so that
+//! `inshore put` does not lead to `inshore store put`. This module drops such proposals, and searches for verbs at all
+//! levels.
 
 use clap::{
     Command, Error,
@@ -35,7 +36,7 @@ const ELSEWHERE: [(&str, &str); 21] = [
     ("wc", "count words"),
 ];
 
-/// Arguments of other programs that do not exist here, and their equivalent.
+/// Arguments of other programs that do not exist here, each with the command that has it and the equivalent here.
 const ARGUMENTS_ELSEWHERE: [(&str, &str, &str); 1] = [(
     "search",
     "--stats",
@@ -67,7 +68,7 @@ pub fn advised(mut error: Error, command: &Command) -> Error {
                 && !is_near(name_of(&found), name_of(proposed))
             {
                 error.remove(ContextKind::SuggestedArg);
-                // The usage line shows the argument that was proposed.
+                // The usage line is removed, since it shows clap's own proposal.
                 error.remove(ContextKind::Usage);
             }
             let known = ARGUMENTS_ELSEWHERE.iter().find(|(verb, argument, _)| {
@@ -89,8 +90,9 @@ fn name_of(argument: &str) -> &str {
     name.split(['=', ' ']).next().unwrap_or(name)
 }
 
-/// Returns the verbs that the user may have meant by `found`: all of that name, at any place; else the equivalent of another
-/// program's verb of that name; else all that are spelt similarly.
+/// Returns the verbs that the user may have meant by `found`. If verbs with this name exist at any level, these are
+/// returned; otherwise the equivalent of another program's verb of this name; otherwise all verbs with a similar
+/// spelling.
 fn verbs_for(found: &str, command: &Command) -> Vec<String> {
     let mut all = Vec::new();
     add_verbs(command, "", &mut all);
@@ -108,7 +110,7 @@ fn verbs_for(found: &str, command: &Command) -> Vec<String> {
     if named.is_empty() { chosen(&|verb| is_near(found, verb)) } else { named }
 }
 
-/// Adds the paths of all verbs below a command: "sort", "store put".
+/// Adds the paths of all verbs below a command, such as "sort" and "store put".
 fn add_verbs(command: &Command, path: &str, all: &mut Vec<String>) {
     for sub in command.get_subcommands() {
         let path = format!("{path} {}", sub.get_name()).trim_start().to_string();
@@ -117,8 +119,8 @@ fn add_verbs(command: &Command, path: &str, all: &mut Vec<String>) {
     }
 }
 
-/// Tells whether one word may be the other misspelt: at most a quarter of the shorter word's letters, and at least one, are
-/// wrong, missing, superfluous or swapped.
+/// Tells whether one word may be a misspelling of the other. Letters may be wrong, missing, superfluous or swapped: at
+/// most a quarter of the shorter word's letters, or one letter.
 fn is_near(one: &str, other: &str) -> bool {
     let most = (one.len().min(other.len()) / 4).max(1);
     one.len() > 2 && one.len().abs_diff(other.len()) <= most && strsim::osa_distance(one, other) <= most

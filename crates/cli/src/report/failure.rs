@@ -20,25 +20,25 @@ pub const FAILED: u8 = 2;
 /// The exit code of a command that a signal stopped: 128 + SIGINT, as in shells.
 pub const STOPPED: u8 = 130;
 
-/// An error that was reported when it was found.
+/// An error that was already printed when it occurred.
 #[derive(Debug, thiserror::Error)]
 #[error("some of the input could not be read")]
 pub struct AlreadyReported;
 
-/// Tells whether tasks of clients run in this process, each of which may fail by itself.
+/// Tells whether this process is a node that runs tasks of clients. A task can then fail without ending the process.
 pub static SERVES: AtomicBool = AtomicBool::new(false);
 
-/// Tells whether a panic means that the system starts no more threads, by the words of the standard library and of the async
-/// runtime.
+/// Tells whether a panic means that the system can start no more threads. The panic messages are those of the standard
+/// library and of the async runtime.
 fn is_without_threads(panic: &str) -> bool {
-    // A new thread allocates a stack for its signals.
+    // The last message comes from a new thread, which allocates a stack for its signals.
     ["failed to spawn thread", "can't spawn worker thread", "failed to allocate an alternative stack"]
         .iter()
         .any(|words| panic.contains(words))
 }
 
-/// Ends the process with an error if a panic means that the system starts no more threads; a node continues without
-/// the task.
+/// Ends the process with an error if a panic means that the system can start no more threads. A node goes on instead,
+/// and only its task fails.
 pub fn end_without_threads(panic: &str) {
     if is_without_threads(panic) && !SERVES.load(Ordering::Relaxed) {
         say(
@@ -51,7 +51,7 @@ pub fn end_without_threads(panic: &str) {
 /// Prints `error` with its causes on standard error and returns the exit code.
 pub fn tell(error: &anyhow::Error) -> ExitCode {
     if error.chain().any(is_broken_pipe) {
-        // The reader of the output (`| head`) has read enough.
+        // This is no failure: the reader of the output, such as `| head`, has read enough.
         return ExitCode::SUCCESS;
     }
     if !error.is::<AlreadyReported>() {
@@ -60,8 +60,8 @@ pub fn tell(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(if error.chain().any(is_cancelled) { STOPPED } else { FAILED })
 }
 
-/// Replaces the error of a command that was stopped at its deadline by one that names the deadline, since no user stopped the
-/// command.
+/// If a command was stopped at its deadline, replaces its error by one that names the deadline, since no user stopped
+/// it.
 pub fn at_deadline(error: anyhow::Error, deadline: Option<Deadline>) -> anyhow::Error {
     let stopped_by = deadline.filter(|deadline| deadline.is_over() && error.chain().any(is_cancelled));
     match stopped_by {

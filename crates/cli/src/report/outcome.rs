@@ -1,4 +1,4 @@
-//! Results of commands: for a person, or with `--json` for a program.
+//! Results of commands: they are printed for a person, or with `--json` for a program.
 //!
 //! ```text
 //!                       standard output                 standard error
@@ -22,34 +22,34 @@ use crate::{
     },
 };
 
-/// The result of a job. As JSON it has only the fields for programs.
+/// The result of a job. Its JSON has only the fields that are for programs.
 #[derive(Serialize)]
 pub struct Outcome<S> {
-    /// The command ("graph pagerank").
+    /// The command, such as "graph pagerank".
     pub command: &'static str,
     /// The cost of the job.
     pub report: Report,
-    /// Summary of the library.
+    /// The library's summary of the result.
     pub summary: S,
-    /// Rows for `--top`.
+    /// The rows that `--top` requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rows: Option<Top>,
-    /// Summary for people.
+    /// The summary as a sentence for people.
     #[serde(skip)]
     pub sentence: String,
-    /// Tells whether the summary goes to standard error, because standard output is taken or the result is a file.
+    /// True if the summary goes to standard error, because the rows go to standard output or a file is the result.
     #[serde(skip)]
     pub sentence_aside: bool,
-    /// A notice about a successful run.
+    /// A notice that the user should see although the run succeeded.
     #[serde(skip)]
     pub notice: Option<String>,
-    /// Facts of `--explain`: names and values.
+    /// Names and values that `--explain` prints.
     #[serde(skip)]
     pub how: Vec<(&'static str, String)>,
 }
 
 impl<S: Serialize> Outcome<S> {
-    /// Creates an outcome with only a sentence.
+    /// Creates an outcome that has a sentence, and neither rows nor notices.
     pub fn new(command: &'static str, report: Report, summary: S, sentence: String) -> Outcome<S> {
         let (rows, notice, how) = (None, None, Vec::new());
         Outcome { command, report, summary, rows, sentence, sentence_aside: false, notice, how }
@@ -95,13 +95,13 @@ pub fn print_line(line: &str) -> io::Result<()> {
     writeln!(terminal::stdout(), "{line}")
 }
 
-/// Prints a line on standard error; errors are ignored, since there is no other place to report them. Control
-/// characters are always escaped: names of files and pieces of their text may contain terminal sequences.
+/// Prints a line on standard error. Errors are ignored, since there is no other place to report them. Control
+/// characters are always escaped, since names of files and pieces of their text may contain terminal sequences.
 pub fn say(line: &str) {
     let _ = writeln!(io::stderr(), "{}", printable(line));
 }
 
-/// The memory that a process may take beside its budget: code, stacks, and state of libraries.
+/// The memory that a process may use in addition to its budget, for code, stacks, and the state of libraries.
 const BESIDE_BYTES: u64 = 64 << 20;
 
 fn cost(report: &Report) -> String {
@@ -172,13 +172,13 @@ pub fn counted(count: u64, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
-/// Names the file of the rows, unless it is standard output.
+/// Returns a phrase that names the file with the rows; empty if they went to standard output.
 #[cfg(any(feature = "records", feature = "text"))]
 pub fn place(output: &std::path::Path) -> String {
     if output == std::path::Path::new("-") { String::new() } else { format!(" to {}", output.display()) }
 }
 
-/// Names the file of a whole answer, unless it is standard output.
+/// Returns a phrase that names the file with the whole answer; empty if it went to standard output.
 #[cfg(any(feature = "records", feature = "sql", feature = "vectors"))]
 pub fn written(output: &std::path::Path) -> String {
     if output == std::path::Path::new("-") {

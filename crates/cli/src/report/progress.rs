@@ -1,7 +1,8 @@
 //! A progress bar on the terminal: phase, progress, rate and remaining time of a job.
 //!
-//! The job only counts; a thread reads its counters ten times a second and draws. No bar is drawn if standard error is no
-//! terminal. With `--explain` the thread also prints the plans of the job, when the job decides them.
+//! The job only counts. A thread reads the job's counters ten times a second and draws the bar. No bar is drawn if
+//! standard error is not a terminal. With `--explain` the thread also prints each plan of the job when the job has
+//! decided it.
 
 use std::{
     io::IsTerminal,
@@ -17,15 +18,16 @@ use crate::report::outcome::say;
 
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// A bar that is drawn until drop, and then erased.
+/// A progress bar that is drawn until it is dropped, and then erased.
 pub struct Bar {
-    // Ends the thread when dropped; never sends.
+    // A channel that never carries a message. Dropping it ends the thread.
     stop: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Bar {
-    /// Draws `job` if `is_drawn`, and prints its plans if `explains`; returns no bar if neither.
+    /// Draws the progress of `job` if `is_drawn`, and prints its plans if `explains`. Returns no bar if neither is
+    /// true.
     pub fn draw(job: &Context, is_drawn: bool, explains: bool) -> Option<Bar> {
         let is_drawn = is_drawn && std::io::stderr().is_terminal();
         if !is_drawn && !explains {
@@ -57,7 +59,7 @@ impl Bar {
                     bar = new_bar(&state);
                 }
                 bar.set_message(phase.pace(&state));
-                // If the work was estimated too low, the bar must not exceed 100 %.
+                // The bar must not exceed 100 %, even if the work was estimated too low.
                 bar.set_position(if state.total == 0 { state.done } else { state.done.min(state.total) });
             }
             bar.finish_and_clear();
@@ -71,13 +73,13 @@ impl Drop for Bar {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
-            // A bar that cannot be drawn is not an error.
+            // The thread's result is ignored, since a bar that cannot be drawn is not an error.
             let _ = thread.join();
         }
     }
 }
 
-/// Marks each line of a plan.
+/// Puts "plan:" before a plan, and indents its further lines.
 fn marked(plan: &str) -> String {
     format!("plan: {}", plan.replace('\n', "\n      "))
 }
@@ -122,7 +124,7 @@ impl Phase {
 }
 
 fn pace(state: &ProgressState, done: u64, elapsed: Duration) -> String {
-    // The rate is unknown before this time.
+    // The rate is not known until some time has passed.
     if elapsed < 2 * PERIOD || done == 0 {
         return String::new();
     }

@@ -1,4 +1,5 @@
-//! Rows of an answer that go to no file: a table of the first ones on a terminal, else CSV.
+//! Displays the rows of an answer that has no output file: on a terminal as a table of the first rows, and otherwise as
+//! CSV.
 
 use std::{
     io::{self, IsTerminal, Write},
@@ -17,15 +18,15 @@ use crate::{args::GlobalOptions, report::terminal};
 /// The number of rows that are printed on a terminal.
 const SHOWN_ROWS: usize = 40;
 
-/// The use of rows without an output file.
+/// Selects what happens to the rows if there is no output file.
 pub enum RowDisplay {
-    /// They are counted.
+    /// The rows are only counted.
     Nothing,
-    /// A person sees the first ones.
+    /// The first rows are shown to a person as a table.
     Head { first: Vec<RecordBatch>, held: usize },
-    /// They are CSV on standard output.
+    /// The rows are written as CSV to standard output.
     Csv(Option<Box<TableWriter>>),
-    /// They are the plans of EXPLAIN, without a frame.
+    /// The rows are the plans of EXPLAIN, which are shown without a frame.
     Plans(String),
 }
 
@@ -82,7 +83,8 @@ impl RowReceiver for RowDisplay {
 }
 
 impl RowDisplay {
-    /// Selects the display of a command without an output file, by its options and the kind of standard output.
+    /// Selects the display for a command without an output file, by its options and by the kind of standard output
+    /// (terminal, file or pipe).
     pub fn new(options: &GlobalOptions) -> RowDisplay {
         match (options.json, io::stdout().is_terminal()) {
             (true, _) => RowDisplay::Nothing,
@@ -91,7 +93,7 @@ impl RowDisplay {
         }
     }
 
-    /// Prints the rows that a person sees; `rows` is the number of all rows. Without any batch nothing is printed.
+    /// Prints the rows that a person sees. `rows` is the number of all rows. If no batch arrived, nothing is printed.
     pub fn print(self, rows: u64) -> Result<()> {
         let text = match self {
             RowDisplay::Nothing | RowDisplay::Csv(_) => return Ok(()),

@@ -1,4 +1,4 @@
-//! Standard output and standard error for untrusted text: names, rows, logs of modules, output of commands.
+//! Writes untrusted text to standard output and standard error: names, rows, logs of kernels, output of commands.
 //!
 //! Control characters in untrusted text could move the cursor, hide lines or set the clipboard. On a terminal
 //! they are escaped as in Rust (`\u{1b}`); files and pipes get all bytes unchanged. Results that a user requests as bytes (`store
@@ -54,12 +54,12 @@ pub fn printable_bytes(bytes: &[u8]) -> Vec<u8> {
 pub struct Escaping<W: Write> {
     out: W,
     escapes: bool,
-    /// The first bytes of an incomplete character.
+    /// The first bytes of a character whose other bytes have not arrived.
     rest: Vec<u8>,
 }
 
 impl<W: Write> Escaping<W> {
-    /// Writes the first bytes of a character that never ended.
+    /// Writes the first bytes of a character whose other bytes never arrived.
     fn end(&mut self) -> io::Result<()> {
         let rest = std::mem::take(&mut self.rest);
         write!(self.out, "{}", rest.escape_ascii())
@@ -102,7 +102,7 @@ impl<W: Write> Write for Escaping<W> {
 
 impl<W: Write> Drop for Escaping<W> {
     fn drop(&mut self) {
-        // A failing write was already reported by an earlier one.
+        // The error is ignored, since an earlier write has already reported it.
         let _ = self.end().and_then(|()| self.out.flush());
     }
 }

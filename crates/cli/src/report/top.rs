@@ -15,7 +15,7 @@ use serde::{Serialize, Serializer, ser::SerializeMap};
 
 use crate::report::table::{self, Align};
 
-/// The most columns of a result.
+/// The largest number of columns in a result.
 const COLUMNS_MAX: usize = 3;
 
 /// One field of a row.
@@ -28,7 +28,8 @@ pub enum Cell {
     Real(f64),
 }
 
-/// The order of rows. Ties go to the smaller value of the first column.
+/// The order of rows. If two rows are equal in this order, the one with the smaller value in the first column comes
+/// first.
 #[derive(Clone, Copy, Debug)]
 pub enum Order {
     /// Larger values of this column are better.
@@ -37,7 +38,7 @@ pub enum Order {
     Ascending(usize),
 }
 
-/// Sort key of a row: smaller is better. Null comes last.
+/// The sort key of a row. Rows with smaller keys are better, and null comes last.
 type SortKey = (bool, u64, u64);
 
 fn place(cells: &[Cell; COLUMNS_MAX], order: Order) -> SortKey {
@@ -52,13 +53,13 @@ fn place(cells: &[Cell; COLUMNS_MAX], order: Order) -> SortKey {
     }
 }
 
-/// Returns a number with the order of the cell.
+/// Returns a number for each cell such that the numbers have the order of the cells.
 fn ascending(cell: Cell) -> Option<u64> {
     match cell {
         Cell::Null => None,
         Cell::Count(count) => Some(count),
-        // IEEE 754: the bits of positive numbers have the order of the numbers, and the bits of negative numbers the
-        // reverse order.
+        // In IEEE 754, the bits of positive numbers have the order of the numbers, and the bits of negative numbers
+        // have the reverse order.
         Cell::Real(real) if real.is_sign_negative() => Some(!real.to_bits()),
         Cell::Real(real) => Some(real.to_bits() | 1 << 63),
     }
@@ -89,7 +90,7 @@ impl PartialEq for TopRow {
 
 impl Eq for TopRow {}
 
-/// The best rows so far.
+/// The best rows of those that were offered.
 pub struct TopK {
     limit: usize,
     order: Order,
@@ -102,7 +103,7 @@ impl TopK {
         TopK { limit, order, heap: BinaryHeap::new() }
     }
 
-    /// Keeps the row if it is among the best.
+    /// Keeps the row if it is among the best so far.
     pub fn offer(&mut self, cells: [Cell; COLUMNS_MAX]) {
         let place = place(&cells, self.order);
         if self.heap.len() < self.limit {
@@ -145,7 +146,7 @@ fn cell_of(column: &dyn Array, row: usize) -> Cell {
     }
 }
 
-/// Rows to show. As JSON, an array of objects.
+/// Rows to show. In JSON they are an array of objects.
 #[derive(Debug)]
 pub struct Top {
     columns: Vec<String>,
@@ -153,7 +154,7 @@ pub struct Top {
 }
 
 impl Top {
-    /// Prints an aligned table; null is an empty cell.
+    /// Prints the rows as an aligned table, in which a null is an empty cell.
     pub fn print(&self, out: &mut impl Write) -> io::Result<()> {
         let header: Vec<_> = self.columns.iter().map(|name| (name.as_str(), Align::Right)).collect();
         let places = (0..self.columns.len()).map(|column| decimals(self.reals(column))).collect::<Vec<_>>();
@@ -195,7 +196,7 @@ fn shown(cell: Cell, decimals: Option<usize>) -> String {
 
 impl Serialize for Top {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // Rows are serialized one by one: a tree of JSON values would take ten times the memory.
+        // Rows are serialized one by one, since a tree of JSON values would take ten times the memory.
         serializer.collect_seq(self.rows.iter().map(|cells| Row { columns: &self.columns, cells }))
     }
 }
@@ -227,7 +228,7 @@ mod tests {
 
     #[test]
     fn the_best_are_those_that_sorting_everything_finds() {
-        // Few distinct values make ties common; a fixed seed makes a failure repeatable.
+        // With few distinct values, ties are common. With a fixed seed, a failure can be repeated.
         let mut seed = 7u64;
         let mut random = || {
             seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);

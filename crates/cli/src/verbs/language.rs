@@ -33,7 +33,7 @@ pub fn train(options: GlobalOptions, words: &Train) -> Result<()> {
     })
 }
 
-/// Parses `LABEL=FILE`, or a file whose name up to the first dot is the label.
+/// Parses `LABEL=FILE` or `FILE`. In the second form, the label is the file's name up to the first dot.
 fn labelled(sample: &str) -> Result<(String, PathBuf)> {
     if let Some((label, path)) = sample.split_once('=').filter(|(label, _)| !label.contains('/')) {
         return Ok((label.to_string(), PathBuf::from(path)));

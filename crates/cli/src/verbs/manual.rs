@@ -17,7 +17,7 @@ pub fn completions(shell: Shell) -> Result<()> {
     Ok(io::stdout().write_all(&script)?)
 }
 
-/// Writes the pages of all commands into `folder`, or the first one to standard output.
+/// Writes the pages of all commands into `folder`, or without a folder the first page to standard output.
 pub fn man(folder: Option<&Path>) -> Result<()> {
     let Some(folder) = folder else {
         return Ok(clap_mangen::Man::new(Cli::command()).render(&mut io::stdout())?);

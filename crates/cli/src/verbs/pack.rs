@@ -44,7 +44,7 @@ pub fn decompress(options: GlobalOptions, arguments: &Decompress) -> Result<()> 
     pack(options, &arguments.packed, verbs::Decompress { force, remove })
 }
 
-/// Returns the output: standard output if an input is standard input.
+/// Returns the output file. It is standard output by default if an input is standard input.
 fn output(arguments: &Packed) -> Option<&Path> {
     let stdin = arguments.inputs.iter().find(|path| *path == Path::new("-"));
     arguments.output.as_deref().or(stdin.map(PathBuf::as_path))
@@ -74,7 +74,7 @@ fn pack<O: Operation<Answer = PackAnswer>>(
     })
 }
 
-/// Returns whether all checked files are right.
+/// Computes or checks checksums. Returns whether all checked files have the right checksum.
 pub fn checksum(options: GlobalOptions, arguments: &Checksum) -> Result<bool> {
     let operation = verbs::Checksum { algorithm: arguments.algorithm, check: arguments.check.is_some() };
     let inputs = arguments.check.as_ref().map_or(&arguments.inputs[..], std::slice::from_ref);

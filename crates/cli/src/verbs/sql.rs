@@ -54,7 +54,7 @@ pub fn sql(options: GlobalOptions, words: &Sql) -> Result<()> {
     })
 }
 
-/// Returns the text of the query: given, from a file, or from standard input.
+/// Returns the text of the query, which is an argument, a file, or standard input.
 fn question(words: &Sql) -> Result<String> {
     match (&words.query, &words.file) {
         (_, Some(file)) => std::fs::read_to_string(file)

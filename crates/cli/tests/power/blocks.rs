@@ -1,4 +1,5 @@
-//! Power losses under ext4: its image is a file on a [`Disk`], which records the writes and flushes of the kernel.
+//! Simulates power losses under ext4. The image of the file system is a file on a [`Disk`], which records the kernel's
+//! writes and flushes.
 //!
 //! ```text
 //!   command ── files ── ext4 ── loop device ── image ── FUSE ── Disk
@@ -8,7 +9,8 @@
 //!              with a journal: mounted            without: checked by e2fsck, then mounted
 //! ```
 //!
-//! This test assumes nothing about the order in which a file system writes names and files: ext4 itself reports its files.
+//! This test assumes nothing about the order in which a file system writes names and files, since ext4 itself tells
+//! which files a state has.
 
 use std::{
     fs::{self, File},
@@ -30,7 +32,7 @@ use super::{
 const IMAGE: &str = "image";
 /// The smallest image with room for a journal and the files of commands.
 const IMAGE_BYTES: u64 = 8 << 20;
-/// Small blocks, so that as few names, files and inodes as possible reach the drive together.
+/// The size of a block. It is small, so that as few names, files and inodes as possible reach the drive together.
 const BLOCK_BYTES: usize = 1024;
 
 /// Tells whether the file system has a journal.
@@ -48,10 +50,10 @@ pub struct Ext4 {
 }
 
 impl Ext4 {
-    /// Creates and mounts a file system with these files. The file `report` lies beside it, on the same drive.
+    /// Creates and mounts a file system with these files. The file `report` is next to the image, on the same drive.
     ///
     /// # Errors
-    /// Without FUSE or loop devices, or if this process must not mount.
+    /// Fails without FUSE or loop devices, or if this process must not mount.
     pub fn mount(files: &Files, report: &str, journal: Journal) -> io::Result<Ext4> {
         let image = image_of(files, journal)?;
         let drive = [(IMAGE, image), (report, Vec::new())];
@@ -93,10 +95,11 @@ impl Ext4 {
     /// Returns the files that ext4 finds on a drive with these blocks.
     ///
     /// # Errors
-    /// If there is no file system.
+    /// Fails if the drive has no file system.
     pub fn look(scratch: &Path, drive: &Files, journal: Journal) -> Result<Files, String> {
         let look = || -> io::Result<Files> {
-            // Each image has a file of its own: the loop device of the last one may live on for a while, with cached data.
+            // Each image is a new file, since the loop device of the last image may exist for a while longer, with
+            // cached data.
             let image = tempfile::NamedTempFile::new_in(scratch)?;
             fs::write(image.path(), &drive[IMAGE].bytes)?;
             if journal == Journal::Without {

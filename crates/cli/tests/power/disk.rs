@@ -23,23 +23,23 @@ use rustix::{
 
 use super::tree::{Change, Files, Node, Tree};
 
-/// The kernel must cache nothing.
+/// The time for which the kernel may cache anything is zero.
 const TTL: Duration = Duration::ZERO;
-/// The largest request; a socket takes twice as much at once.
+/// The largest request. A socket accepts twice as many bytes at once.
 const REQUEST_BYTES: u32 = 64 << 10;
 const BLOCK_BYTES: u32 = 4096;
 /// Reported free space in blocks: 4 GiB.
 const FREE_BLOCKS: u64 = 1 << 20;
 
-/// Operations of the protocol: create a file without a name, and create one with a name.
+/// Two operations of the FUSE protocol: one creates a file without a name, and the other one a file with a name.
 const TMPFILE: u32 = 51;
 const CREATE: u32 = 35;
-/// The kernel's name of a file without a name; no named file has it.
+/// The name that the kernel passes for a file without a name. No file with a name can have it.
 const NO_NAME: &str = "/";
 
 type Answer<T> = Result<T, Errno>;
 
-/// The files on the drive, and the changes since it was mounted.
+/// The present files on the drive, and the changes since it was mounted.
 pub struct Content {
     pub tree: Tree,
     pub changes: Vec<Change>,
@@ -192,7 +192,7 @@ impl ContentHandle {
 
 impl Filesystem for ContentHandle {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // The kernel may have less already.
+        // An error means that the kernel's limit is lower already.
         let _ = config.set_max_write(REQUEST_BYTES);
         let _ = config.set_max_readahead(REQUEST_BYTES);
         Ok(())
@@ -421,11 +421,11 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Mounts a file system with these files, which supports files without a name only if `knows_unnamed`, as some file systems
-    /// do not.
+    /// Mounts a file system with these files. It supports files without names only if `knows_unnamed` is true, since
+    /// some file systems do not support them.
     ///
     /// # Errors
-    /// Without FUSE, or if this process must not mount.
+    /// Fails without FUSE, or if this process must not mount.
     pub fn mount(files: &Files, knows_unnamed: bool) -> io::Result<Disk> {
         let content = Content { tree: Tree::new(files), changes: Vec::new() };
         let content = Arc::new(Mutex::new(content));
@@ -440,13 +440,14 @@ impl Disk {
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         disk.relay(device, socket, knows_unnamed)?;
         let session = Session::from_fd(ContentHandle(content), other, SessionACL::Owner, Config::default())?;
-        // The session ends with an error when the socket is closed.
+        // The result is ignored: the session ends with an error when the socket is closed.
         disk.threads.push(thread::spawn(move || drop(session.run())));
         Ok(disk)
     }
 
-    /// Relays requests of the kernel and their answers. fuser does not support files without names: a request for one becomes one
-    /// for a file of the name that the kernel passes, which has the same form.
+    /// Relays requests of the kernel, and the answers to them. The crate fuser does not support files without names. A
+    /// request for a file without a name is therefore changed to a request for a file with the name that the kernel
+    /// passes; both requests have the same form.
     fn relay(&mut self, device: Arc<File>, socket: OwnedFd, knows_unnamed: bool) -> io::Result<()> {
         let (answers, answered) = (socket.try_clone()?, device.clone());
         let mut buffer = vec![0; 2 * REQUEST_BYTES as usize];
@@ -454,7 +455,7 @@ impl Disk {
             loop {
                 let bytes = match (&*device).read(&mut buffer) {
                     Ok(bytes) => bytes,
-                    // The request was cancelled meanwhile.
+                    // The request was cancelled in the meantime.
                     Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOENT.raw_os_error()) => {
                         continue;
                     }
@@ -473,7 +474,7 @@ impl Disk {
         let mut buffer = vec![0; 2 * REQUEST_BYTES as usize];
         self.threads.push(thread::spawn(move || {
             while let Ok(bytes @ 1..) = rustix::io::read(&answers, &mut buffer[..]) {
-                // The requesting process may have ended.
+                // The result is ignored, since the process that sent the request may have ended.
                 let _ = (&*answered).write(&buffer[..bytes]);
             }
         }));
@@ -496,7 +497,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // A failing test may have files open.
+        // The result is ignored, since a failing test may have files open.
         let _ = unmount(self.path(), UnmountFlags::DETACH);
         if !thread::panicking() {
             self.threads.drain(..).for_each(|thread| drop(thread.join()));

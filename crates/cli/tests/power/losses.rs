@@ -1,17 +1,17 @@
-//! All states in which a power loss may leave a drive, computed from the recorded changes.
+//! Computes all states in which a power loss may leave a drive, from the recorded changes.
 //!
-//! The loss comes after any change. Changes that were synced before persist; each of the others may be lost, since POSIX promises
-//! no order. Without a journal (ext2, ext4 without one) a check of the file system removes two kinds of files and folders: those
-//! that were not synced while they had a name, and those that lost their last name, although the folder may still have the name,
-//! since a file may be freed before its folder is written. A kill is the case without lost changes.
+//! A power loss can come after any change. Changes that were synced before are kept. Each of the others may be lost,
+//! since POSIX promises no order. Without a journal (ext2, or ext4 without one) a check of the file system removes two
+//! kinds of files and folders. The first kind was not synced while it had a name. The second kind lost its last name:
+//! it may be freed before the folder that still has the name is written. A kill is a loss in which no change is lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::tree::{Change, File, Files, Node, Tree};
 
-/// Largest number of changes of which all subsets are tried.
+/// The largest number of changes of which all subsets are tried as losses.
 const SUBSETS_OF: usize = 5;
-/// Number of drawn subsets of more changes.
+/// The number of subsets that are drawn at random if there are more changes.
 const SUBSETS_DRAWN: usize = 32;
 
 /// One run of a command, and the changes of the drive.
@@ -20,29 +20,29 @@ pub struct Recording {
     changes: Vec<Change>,
     pub old: Files,
     pub new: Files,
-    /// Number of changes after which the command reports success.
+    /// The number of changes after which the command reports success.
     reported: usize,
-    /// For each change the number of the sync that makes it durable.
+    /// For each change, the index of the sync that makes it durable.
     durable_from: Vec<usize>,
-    /// For each created file and folder the number of the first sync while it had a name.
+    /// For each file and folder that was created, the index of the first sync while it had a name.
     named_from: BTreeMap<u64, usize>,
-    /// For each file and folder without a name in the end the number of the change that removed its last name.
+    /// For each file and folder that has no name in the end, the index of the change that removed its last name.
     freed_from: BTreeMap<u64, usize>,
 }
 
-/// A power loss.
+/// A power loss: when it comes, and which changes it loses.
 #[derive(Clone, Debug)]
 struct Loss {
-    /// Number of changes before the loss.
+    /// The number of changes that were made before the loss.
     after: usize,
-    /// Lost changes.
+    /// The indexes of the changes that are lost.
     lost: BTreeSet<usize>,
     has_journal: bool,
 }
 
 impl Recording {
-    /// Records the changes of a drive with the files `old`. The command reports success when it last writes to the file `report`,
-    /// or otherwise when it ends.
+    /// Records the changes of a drive that had the files `old`. The command reports success when it last writes to the
+    /// file `report`. If it never writes to this file, it reports success when it ends.
     pub fn new(old: &Files, changes: Vec<Change>, report: &str) -> Recording {
         let before = Tree::new(old);
         let mut tree = before.clone();
@@ -55,7 +55,8 @@ impl Recording {
         Recording::of_blocks(before, changes, report, old, new)
     }
 
-    /// Records the changes of a drive whose blocks are a file of `before`: `old` and `new` are the files in these blocks.
+    /// Records the changes of a drive whose file is an image of a file system: `before` is the drive, and `old` and
+    /// `new` are the files in the image.
     pub fn of_blocks(before: Tree, changes: Vec<Change>, report: &str, old: Files, new: Files) -> Recording {
         let report_node = before.nodes[&super::tree::ROOT].names.get(report).copied();
         let is_report =
@@ -86,18 +87,18 @@ impl Recording {
         Recording { before, changes, old, new, reported, durable_from, named_from, freed_from }
     }
 
-    /// Checks the drive after at most `losses_max` power losses; returns their number.
+    /// Checks the drive after each of at most `losses_max` power losses. Returns the number of losses.
     ///
     /// # Errors
-    /// Describes the fault and the loss.
+    /// Describes the fault that was found, and the loss that led to it.
     pub fn check(&self, losses_max: usize, seed: u64) -> Result<usize, String> {
         self.check_by(losses_max, seed, Ok)
     }
 
-    /// Checks as [`Recording::check`] does, with `look` to find the files on a drive.
+    /// Checks as [`Recording::check`] does. `look` finds the files on a drive.
     ///
     /// # Errors
-    /// As [`Recording::check`], and errors of `look`.
+    /// Errors of [`Recording::check`] and of `look`.
     pub fn check_by(
         &self,
         losses_max: usize,
@@ -112,13 +113,14 @@ impl Recording {
         Ok(losses.len())
     }
 
-    /// A journal matters only if names change, and the blocks of a file system have none.
+    /// Tells whether a journal makes a difference. It does only if names change, which the blocks of a file system do
+    /// not have.
     fn journal_matters(&self) -> bool {
         self.changes.iter().any(Change::names)
     }
 
-    /// Lists losses after each change, with all losable changes lost and with none; then drawn ones, if there are too many of
-    /// these or of the others.
+    /// Lists power losses: after each change, one in which all changes that can be lost are lost, and one in which none
+    /// is. Losses of some changes follow. If there are too many of either kind, losses are drawn at random.
     fn losses(&self, losses_max: usize, seed: u64) -> Vec<Loss> {
         let mut random = Random(seed);
         let (mut plain, mut mixed) = (Vec::new(), Vec::new());
@@ -144,7 +146,7 @@ impl Recording {
                 }
             }
         }
-        // A third is for losses of a part.
+        // A third of all losses are those in which only some changes are lost.
         let plain_max = losses_max - mixed.len().min(losses_max / 3);
         let mut losses = random.sample(plain, plain_max);
         losses.extend(random.sample(mixed, losses_max - losses.len()));
@@ -197,7 +199,8 @@ impl Recording {
         self.new.iter().filter(|(path, file)| self.old.get(*path) != Some(file)).map(|(path, _)| path)
     }
 
-    /// Iterates over the results of a removed file: files of the same name but for the extension, or else all.
+    /// Iterates over the results of a file that was removed: files with the same name and another extension, or all
+    /// results if there are none.
     fn results_of(&self, removed: &str) -> impl Iterator<Item = &String> {
         let is_kin = move |path: &&String| removed.starts_with(path.as_str()) || path.starts_with(removed);
         let has_kin = self.results().any(|path| is_kin(&path));
@@ -249,7 +252,8 @@ impl Random {
         mixed ^ mixed >> 31
     }
 
-    /// Samples at most so many, always including the last: it comes after all changes, with all losable changes lost.
+    /// Draws a sample of at most `at_most` elements. It always has the last one, which is the loss after all changes in
+    /// which all changes that can be lost are lost.
     fn sample<T>(&mut self, mut all: Vec<T>, at_most: usize) -> Vec<T> {
         while all.len() > at_most {
             let place = self.next() as usize % (all.len() - 1).max(1);

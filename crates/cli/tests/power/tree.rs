@@ -2,25 +2,26 @@
 
 use std::collections::BTreeMap;
 
-/// The number of the topmost folder.
+/// The number of the root folder.
 pub const ROOT: u64 = 1;
 
-/// A file or a folder, by any of its names.
+/// A file or a folder, which may have several names.
 #[derive(Clone, Debug, Default)]
 pub struct Node {
     pub is_folder: bool,
     pub mode: u32,
     pub bytes: Vec<u8>,
-    /// Entries of a folder.
+    /// The entries of a folder: names, and the numbers of their nodes.
     pub names: BTreeMap<String, u64>,
     /// Number of folders that contain the node.
     pub links: u32,
 }
 
-/// One change of the drive. A rename is two of them: without a journal, one may be on the drive and the other not.
+/// One change of the drive. A rename is two changes: without a journal, one of them may be on the drive and the other
+/// one not.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// Creates a file or folder, without a name.
+    /// Creates a file or folder that has no name yet.
     Make {
         node: u64,
         is_folder: bool,
@@ -39,7 +40,7 @@ pub enum Change {
         node: u64,
         mode: u32,
     },
-    /// Sets the node of a name in a folder, replacing any other.
+    /// Gives a name in a folder to a node, and takes the name from any other node.
     Enter {
         folder: u64,
         name: String,
@@ -49,7 +50,7 @@ pub enum Change {
         folder: u64,
         name: String,
     },
-    /// Makes all changes of a node durable; its permissions only if `all`.
+    /// Makes all changes of a node durable. Its permissions are durable only if `all` is true.
     Sync {
         node: u64,
         all: bool,
@@ -68,7 +69,8 @@ impl Change {
         }
     }
 
-    /// Returns the change, or if it writes more than `bytes_max` bytes at once, those that write parts of them.
+    /// Returns the change. If it writes more than `bytes_max` bytes at once, returns changes that write parts of these
+    /// bytes.
     pub fn pieces(self, bytes_max: usize) -> Vec<Change> {
         let Change::Write { node, offset, bytes } = self else { return vec![self] };
         let pieces = bytes.chunks(bytes_max).enumerate();
@@ -83,20 +85,20 @@ impl Change {
         matches!(self, Change::Make { .. } | Change::Enter { .. } | Change::Leave { .. })
     }
 
-    /// Tells whether the change can be lost.
+    /// Tells whether a power loss can undo the change.
     pub fn is_lasting(&self) -> bool {
         !matches!(self, Change::Make { .. } | Change::Sync { .. })
     }
 }
 
-/// A file, as found by its path.
+/// A file that was found by its path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
     pub mode: u32,
     pub bytes: Vec<u8>,
 }
 
-/// Files by their paths.
+/// Files, by their paths.
 pub type Files = BTreeMap<String, File>;
 
 /// All nodes of a drive.
@@ -123,7 +125,7 @@ impl Tree {
         tree
     }
 
-    /// Returns a number that no node has.
+    /// Returns a number that no node has yet.
     pub fn free_number(&self) -> u64 {
         self.nodes.last_key_value().map_or(ROOT, |(last, _)| last + 1)
     }
@@ -172,7 +174,7 @@ impl Tree {
         self.nodes.get_mut(&number).expect("a node that was made")
     }
 
-    /// Returns all files with a path of names whose nodes satisfy `counts`.
+    /// Returns all files, by their paths. A path is followed only through nodes for which `counts` is true.
     pub fn files(&self, counts: impl Fn(u64) -> bool) -> Files {
         let mut files = Files::new();
         let mut folders = vec![(ROOT, String::new())];

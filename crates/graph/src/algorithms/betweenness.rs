@@ -1,19 +1,20 @@
 //! Betweenness centrality by Brandes' algorithm (2001), from sampled sources or from all.
 //!
-//! A breadth-first search from each source counts shortest paths: the `paths` of a vertex is the sum over its
-//! predecessors. Then levels are visited in reverse order: a vertex w sends `(1 + dependency) / paths` along its
-//! in-edges, and a vertex v one level
-//! above multiplies the sum by its own `paths`. The centrality of v is the sum of its dependencies over the sources, not scaled:
-//! in an undirected graph with all vertices as sources, each pair counts from both ends.
+//! A breadth-first search from each source counts shortest paths: the `paths` of a vertex is the sum of the `paths` of
+//! its predecessors. Then levels are visited in reverse order: a vertex w sends `(1 + dependency) / paths` along its
+//! in-edges, and a vertex v one level above w multiplies the sum of these messages by its own `paths`. The centrality
+//! of v is the sum of its dependencies over all sources. Centralities are not scaled: if all vertices of an undirected
+//! graph are sources, each pair of vertices counts twice.
 //!
-//! The lists of vertices of all levels, which the reverse pass needs, are kept on flash (4 bytes per reached vertex). Supersteps
-//! read 16 bytes of state per vertex; sums over several sources are stored separately, since they change once per
-//! source. If messages fit in memory, both passes may pull: a vertex reads the values of its predecessors (in the
-//! reverse pass, of its successors) if fewer edges are read that way. Kronecker graphs need half the edges.
+//! The lists of vertices of all levels, which the reverse pass needs, are kept on flash (4 bytes per reached vertex).
+//! Supersteps read 16 bytes of state per vertex. Sums over several sources are stored separately, since they change
+//! once per source. If messages fit in memory, both passes may pull: a vertex reads the values of its predecessors (in
+//! the reverse pass, of its successors) if that reads fewer edges. On Kronecker graphs pulling halves the number of
+//! edges that are read.
 //!
-//! Path counts are 64-bit floats, exact to 2^53. The last bits of dependencies depend on the order of sums, so centralities agree
-//! over budgets and threads to about 10^-9 and not bit for bit. (The thesis, section 9.7.1, counts along one parent only; Brandes
-//! counts along all.)
+//! Path counts are 64-bit floats, exact to 2^53. The last bits of dependencies depend on the order of sums.
+//! Centralities therefore agree to about 10^-9 between budgets and numbers of threads, but not bit for bit. (The
+//! thesis, section 9.7.1, counts paths along one parent only; Brandes counts paths along all parents.)
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -45,13 +46,14 @@ use crate::{
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct BetweennessOptions {
-    /// Number of vertices to search from, drawn without repetition; all vertices if the graph has no more. 16 by default.
+    /// Number of vertices to search from, drawn without repetition; 16 by default. If the graph has no more vertices
+    /// than this number, the search starts from each of them.
     pub sources: u64,
-    /// The seed of the draw; 1 by default.
+    /// The seed of the random numbers that draw the sources; 1 by default.
     pub seed: u64,
     /// Resumes an interrupted job with the same options on the same graph, and saves checkpoints at about this
     /// interval.
-    /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. `None` does neither.
+    /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. `None` neither resumes nor saves.
     #[serde(with = "seconds")]
     pub resume: Option<Duration>,
     /// Overrides the choices of the engine, for tests and comparisons.
@@ -68,14 +70,14 @@ impl Default for BetweennessOptions {
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct SearchState {
-    /// Number of shortest paths; 0 where the vertex was not reached.
+    /// The number of shortest paths; 0 if the vertex was not reached.
     paths: f64,
     /// Holds the level, as [`waiting`] encodes levels, until the reverse pass reaches the vertex.
     dependency: f64,
 }
 
 impl SearchState {
-    /// Returns the dependency; 0 where no shortest path continues from the vertex.
+    /// Returns the dependency; 0 if no shortest path continues from the vertex.
     fn found(&self, vertex: u32) -> Result<f64> {
         if !(self.paths.is_finite() && self.dependency.is_finite()) {
             let what = format!("more shortest paths lead to vertex number {vertex} than 64 bits can count");
@@ -85,7 +87,8 @@ impl SearchState {
     }
 }
 
-/// Encodes the level of a vertex whose dependency is not known as a negative number; dependencies are not negative.
+/// Encodes the level of a vertex whose dependency is not known yet, as a negative number, since dependencies are not
+/// negative.
 fn waiting(level: u32) -> f64 {
     -1.0 - f64::from(level)
 }
@@ -124,7 +127,8 @@ impl StepProgram for CountPaths {
     }
 }
 
-/// Sums dependencies of the vertices at `level`, towards the source.
+/// Sums the dependencies of the vertices at `level - 1`, from the messages that vertices at `level` send towards the
+/// source.
 #[derive(Clone)]
 struct SumDependencies {
     level: u32,
@@ -138,7 +142,7 @@ impl StepProgram for SumDependencies {
     const REREADS: bool = true;
 
     fn edge_program(&self, _vertex: u32, state: &SearchState, _degree: u32) -> Option<f64> {
-        // A vertex that still holds its level has no successor.
+        // A vertex that still holds its level has no successor, and its dependency is 0.
         Some((1.0 + state.dependency.max(0.0)) / state.paths)
     }
 
@@ -162,15 +166,14 @@ impl StepProgram for SumDependencies {
     }
 }
 
-/// Computes the centrality of all vertices: columns `vertex`, `centrality`.
+/// Computes the centrality of all vertices, in columns `vertex`, `centrality`.
 ///
 /// Cost for each source: at most two reads of the edges of the reached vertices, one in each direction, and two
 /// passes over vertex state (16 bytes a vertex, and 8 for its sum if there are several sources). A directed graph
 /// that was imported without in-edges is transposed first, with a notice in the summary.
 ///
-/// # Errors
-/// [`Error::BadOption`] for no sources; [`Error::Overflow`] where shortest paths are more than 10^308;
-/// [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
+/// [`Error::BadOption`] if the number of sources is 0; [`Error::Overflow`] if a vertex has more than 10^308 shortest
+/// paths; [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
 pub fn betweenness(graph: &Graph, job: &Job, options: &BetweennessOptions) -> Result<Answer> {
     check_budget(job, "betweenness")?;
     if options.sources == 0 {
@@ -181,11 +184,11 @@ pub fn betweenness(graph: &Graph, job: &Job, options: &BetweennessOptions) -> Re
     let question = (options.sources, options.seed);
     let mut checkpoints = Checkpoints::new(graph, job, options.resume, "graph betweenness", question)?;
     let in_memory = match options.tuning.regime {
-        // The sums are read and written once per source, in order.
+        // The sums may be on flash, since they are read and written in order, once per source.
         None => memory_bytes::<f64>(vertices) <= job.budget().free_bytes() / 16,
         Some(regime) => regime != Regime::External,
     };
-    // With one source the dependencies are the sums.
+    // With one source, the centrality of a vertex is its dependency, and no array of sums is needed.
     let mut sums = match options.sources.min(vertices) {
         1 => None,
         _ => Some(VertexArray::new(job, vertices, in_memory, |_| 0f64)?),
@@ -216,7 +219,7 @@ pub fn betweenness(graph: &Graph, job: &Job, options: &BetweennessOptions) -> Re
             *state = SearchState::default();
             Ok(())
         })?;
-        // State between two sources is much smaller than the state within one source.
+        // Between two sources a checkpoint holds only the sums, which are much smaller than the state within a source.
         engine.save_states(&mut checkpoints, sums, &Frontier::All, [number, 0])?;
     }
     let mut summary = engine.summary();
@@ -248,15 +251,15 @@ pub fn betweenness(graph: &Graph, job: &Job, options: &BetweennessOptions) -> Re
     Ok(Answer { summary, rows: rows.kept(checkpoints) })
 }
 
-/// Searches from `source`: paths and dependencies of all vertices.
+/// Searches from `source`, and computes the paths and dependencies of all vertices.
 fn search(engine: &mut Engine<SearchState>, job: &Job, source: u32) -> Result<()> {
     let mut log = KeyLog::new(job)?;
     engine.set(source, |state| *state = SearchState { paths: 1.0, dependency: waiting(0) })?;
     let mut active = Frontier::one(source);
     let mut level = 0;
-    // Edges out of the vertices of each level.
+    // The number of edges out of the vertices of each level.
     let mut edges: Vec<u64> = Vec::new();
-    // The first level with rows in memory.
+    // The first level whose rows are cached in memory.
     let mut cached_from = u32::MAX;
     while !active.is_empty() {
         level += 1;
@@ -275,7 +278,7 @@ fn search(engine: &mut Engine<SearchState>, job: &Job, source: u32) -> Result<()
         log.end_level();
     }
     let mut levels = log.into_levels()?.peekable();
-    // The last list is empty, and no vertex precedes the source.
+    // The list of the last superstep is empty, since that superstep reached no vertex.
     levels.next();
     while let Some(reached) = levels.next() {
         level -= 1;
@@ -291,8 +294,8 @@ fn search(engine: &mut Engine<SearchState>, job: &Job, source: u32) -> Result<()
     Ok(())
 }
 
-/// Draws `count` vertices without repetition, in ascending order (Floyd's method); all vertices if `count` is at
-/// least their number.
+/// Draws `count` vertices without repetition, in ascending order (Floyd's method). Returns all vertices if `count` is
+/// at least their number.
 pub(crate) fn draw(vertices: u64, count: u64, seed: u64) -> Box<dyn Iterator<Item = u32>> {
     if count >= vertices {
         return Box::new((0..vertices).map(|vertex| vertex as u32));
@@ -307,7 +310,7 @@ pub(crate) fn draw(vertices: u64, count: u64, seed: u64) -> Box<dyn Iterator<Ite
     Box::new(drawn.into_iter())
 }
 
-/// Compares centralities with Brandes' algorithm as published, in memory: each within 10^-6.
+/// Compares centralities with those of Brandes' published algorithm in memory; each may differ by 10^-6.
 ///
 /// # Errors
 /// Returns a description of the difference, in the ids of the user.

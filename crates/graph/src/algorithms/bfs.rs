@@ -1,4 +1,4 @@
-//! Breadth-first search: for each vertex its level (edges from the source) and its parent.
+//! Breadth-first search: finds the level (number of edges from the source) and the parent of each vertex.
 //!
 //! The program is that of the thesis (section 9.7.1): an edge carries the id of its source. All candidate parents lie one level
 //! above, and the smallest wins, so the answer does not depend on the order of messages.
@@ -32,7 +32,7 @@ pub struct BfsOptions {
     pub source: u64,
     /// Resumes an interrupted job with the same options on the same graph, and saves checkpoints at about this
     /// interval.
-    /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. `None` does neither.
+    /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. `None` neither resumes nor saves.
     #[serde(default, with = "seconds")]
     pub resume: Option<Duration>,
     /// Overrides the choices of the engine, for tests and comparisons.
@@ -87,7 +87,7 @@ impl StepProgram for Bfs {
         if *visit == UNREACHED { Visit { parent, level: self.level } } else { *visit }
     }
 
-    /// A visited vertex accepts no message: 0 is below every id.
+    /// Returns 0 for a visited vertex, so that it accepts no message: 0 is below every id.
     fn kept(&self, _visit: &Visit) -> u32 {
         0
     }
@@ -97,12 +97,12 @@ impl StepProgram for Bfs {
     }
 }
 
-/// Searches breadth first: parent and level of all vertices, in columns `vertex`, `parent`, `level`. The source is its own
-/// parent, at level 0; unreached vertices have null. Edges are followed in their direction.
+/// Searches breadth first, and returns the parent and level of all vertices in columns `vertex`, `parent`, `level`. The
+/// source is its own parent, at level 0; unreached vertices have null. Edges are followed in their direction.
 ///
-/// Cost: each edge is read at most once, in whole blocks of the edge file. If the graph has in-edges, a superstep
-/// pulls along the in-edges of unreached vertices if that reads fewer edges; rows of vertices that remain unreached
-/// are cached in memory if they fit, so that in-edges are read once.
+/// Cost: each edge is read at most once, in whole blocks of the edge file. If the graph has in-edges, a superstep pulls
+/// along the in-edges of unreached vertices if that reads fewer edges. The rows of vertices that remain unreached are
+/// cached in memory if they fit, so that in-edges are read once.
 ///
 /// # Errors
 /// [`crate::Error::NoSuchVertex`]; [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
@@ -161,7 +161,7 @@ pub fn bfs(graph: &Graph, job: &Job, options: &BfsOptions) -> Result<Answer> {
         let reached = Some(NullBuffer::from(reached)).filter(|reached| reached.null_count() > 0);
         let (mut parents, mut levels) = (Vec::with_capacity(visits.len()), Vec::with_capacity(visits.len()));
         for (vertex, visit) in (first..).zip(visits) {
-            // Arrow needs a value for a null: 0.
+            // Arrow also needs a value in a null's place: 0.
             let is_reached = *visit != UNREACHED;
             parents.push(if is_reached { translation.id(vertex, visit.parent)? } else { 0 });
             levels.push(if is_reached { visit.level } else { 0 });
@@ -173,7 +173,7 @@ pub fn bfs(graph: &Graph, job: &Job, options: &BfsOptions) -> Result<Answer> {
     Ok(Answer { summary, rows: rows.kept(checkpoints) })
 }
 
-/// Compares parents and levels (by vertex number) with a search by a queue.
+/// Compares parents and levels (by vertex number) with those of a search that uses a queue in memory.
 ///
 /// # Errors
 /// Returns a description of the difference, in the ids of the user.

@@ -1,14 +1,14 @@
 //! Communities by label propagation (Raghavan, Albert and Kumara 2007), as LDBC Graphalytics defines it.
 //!
-//! Every vertex starts with its own number as label. In each iteration all vertices at once take the most frequent label among
-//! their neighbours, the smallest of equally frequent labels; a neighbour counts twice if edges lead both ways. The
-//! number of a vertex represents the user's id and has the same order.
+//! Every vertex starts with its own number as label. In each iteration all vertices at once take the most frequent
+//! label among their neighbours, or the smallest of equally frequent labels. A neighbour counts twice if edges lead in
+//! both directions. Vertex numbers serve as labels because they have the same order as the user's ids.
 //!
 //! Unlike a sum, a most frequent label cannot be combined from partial results. If labels fit in memory, each vertex
-//! looks up its neighbours' labels: edges are streamed without a sort, and only rows of more than 65,536 edges use
-//! the other way. Otherwise
-//! each edge carries the label of its source, the key is destination and label, and sort-reduce counts: messages to a
-//! vertex are adjacent, and equal labels to one vertex are combined before they are written.
+//! looks up its neighbours' labels: edges are streamed without a sort, and only rows of more than 65,536 edges go
+//! through sort-reduce. If labels do not fit, each edge carries the label of its source, and sort-reduce counts records
+//! whose key is destination and label. Messages to a vertex are then adjacent, and equal labels to one vertex are
+//! combined before they are written.
 
 use std::{
     ops::Range,
@@ -40,14 +40,15 @@ use crate::{
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CommunitiesOptions {
-    /// Iterations at most; 10 by default. The job ends earlier if no label changes.
+    /// The largest number of iterations; 10 by default. The job ends earlier if no label changes.
     pub iterations: u32,
     /// Resumes an interrupted job with the same options on the same graph, and saves checkpoints at about this
     /// interval.
-    /// [`RowReader::finish`](crate::Rows::finish) removes the checkpoints. `None` does neither.
+    /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. `None` neither resumes nor saves.
     #[serde(with = "seconds")]
     pub resume: Option<Duration>,
-    /// Overrides the choices of the engine, for tests and comparisons; any strategy but `dense` makes edges carry labels.
+    /// Overrides the choices of the engine, for tests and comparisons. With any strategy but `dense`, edges carry
+    /// labels.
     pub tuning: Tuning,
 }
 
@@ -57,12 +58,12 @@ impl Default for CommunitiesOptions {
     }
 }
 
-/// Labels of neighbours that a thread sorts in memory: 256 KiB.
+/// The largest number of neighbours' labels that a thread sorts in memory: 256 KiB of labels.
 const GATHERED_MAX: u32 = 64 << 10;
 /// Memory for sorting longer rows.
 const LONG_ROWS_BYTES_MAX: u64 = 64 << 20;
 
-/// Counts how often a label arrives at a vertex: the key is both.
+/// Counts how often a label arrives at a vertex: the key consists of the vertex and the label.
 #[derive(Clone)]
 struct CountLabels;
 
@@ -101,7 +102,7 @@ impl Sender for SendLabels {
     }
 }
 
-/// Finds the community of all vertices: columns `vertex`, `community` (the user's id that serves as label).
+/// Finds the community of all vertices, in columns `vertex`, `community` (the user's id that serves as label).
 ///
 /// Cost: each iteration reads all edges, in both directions if the graph is directed, and takes 8 bytes of memory per vertex;
 /// with less memory it sorts a record of 12 bytes for each of these edges. A directed graph that was imported without
@@ -146,16 +147,16 @@ pub fn communities(graph: &Graph, job: &Job, options: &CommunitiesOptions) -> Re
     Ok(Answer { summary, rows: rows.kept(checkpoints) })
 }
 
-/// Returns the most frequent of at least one label, the smallest of equally frequent labels.
+/// Returns the most frequent of `labels`, or the smallest of equally frequent ones. There must be at least one label.
 fn most_frequent(labels: &mut [u32]) -> u32 {
     labels.sort_unstable();
     let runs = labels.chunk_by(|a, b| a == b);
-    // Among runs of equal length the first wins.
+    // The first of several runs of equal length wins, since it has the smallest label.
     let longest = runs.reduce(|best, run| if run.len() > best.len() { run } else { best });
     longest.expect("at least one label")[0]
 }
 
-/// Calls `each` with every vertex to which a label was sent, in order, and its most frequent label.
+/// Calls `each` with every vertex to which a label was sent, in order, and with its most frequent label.
 fn for_most_frequent(
     mut arrived: Sorted<CountLabels>,
     mut each: impl FnMut(u32, u32) -> Result<()>,
@@ -189,7 +190,7 @@ fn exchange(
     options: &CommunitiesOptions,
     checkpoints: &mut Checkpoints,
 ) -> Result<(Summary, StateStream<u32>)> {
-    // Keys of two numbers have no range that could be partitioned.
+    // Keys that consist of two numbers have no range that could be partitioned.
     let strategy = options.tuning.strategy.filter(|&strategy| strategy != Strategy::Partition);
     let tuning = Tuning { strategy, ..options.tuning };
     let kept_bytes = checkpoints.bytes::<u32>(vertices);
@@ -228,7 +229,7 @@ struct Lookup<'a> {
 }
 
 impl<'a> Lookup<'a> {
-    /// Reserves memory; `None` if the labels of two iterations do not fit beside the buffers of threads.
+    /// Reserves memory; returns `None` if the labels of two iterations and the buffers of all threads do not fit.
     fn fit(job: &'a Job, vertices: u64, rows: &'a [&'a Csr], kept_bytes: u64) -> Option<Self> {
         let labels = 2 * memory_bytes::<u32>(vertices);
         let free = job.budget().free_bytes().checked_sub(labels + kept_bytes)?;
@@ -339,7 +340,7 @@ impl<'a> Lookup<'a> {
     }
 }
 
-/// Compares labels (vertex numbers) with those of the same iterations over plain vectors.
+/// Compares labels (vertex numbers) with those that the same iterations give over plain vectors.
 ///
 /// # Errors
 /// Returns a description of the difference, in the ids of the user.

@@ -1,5 +1,5 @@
-//! The algorithms, each in one file (PageRank in two): its vertex program, its source, and an independent verifier that does not
-//! use supersteps.
+//! The algorithms, each in one file (PageRank in two). A file has the vertex program, names its source, and has an
+//! independent verifier that does not use supersteps.
 
 pub mod betweenness;
 pub mod bfs;

@@ -1,8 +1,9 @@
-//! Single-source shortest paths: for each vertex the least sum of weights of a path from the source.
+//! Single-source shortest paths: finds for each vertex the least sum of weights of a path from the source.
 //!
-//! A vertex whose distance shrank sends it to its neighbours (Bellman 1958, Ford 1956, with a list of active vertices as in
-//! Pregel, Malewicz et al. 2010). Each superstep extends paths by one edge, so there are at most as many supersteps as the
-//! longest shortest path has edges; an edge is read again only if the distance of its source has decreased.
+//! A vertex whose distance shrank sends the new distance to its neighbours (Bellman 1958, Ford 1956, with a list of
+//! active vertices as in Pregel, Malewicz et al. 2010). Each superstep extends paths by one edge, so the number of
+//! supersteps is at most the number of edges of the longest shortest path. An edge is read again only if the distance
+//! of its source has decreased.
 //!
 //! Sums of floating-point weights are taken along each path from its source, so they do not depend on the order of messages, and
 //! the answer is the same bit for bit.
@@ -39,7 +40,7 @@ pub struct SsspOptions {
     pub source: u64,
     /// Resumes an interrupted job with the same options on the same graph, and saves checkpoints at about this
     /// interval.
-    /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. `None` does neither.
+    /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. `None` neither resumes nor saves.
     #[serde(default, with = "seconds")]
     pub resume: Option<Duration>,
     /// Overrides the choices of the engine, for tests and comparisons.
@@ -56,7 +57,7 @@ impl SsspOptions {
 
 #[derive(Clone)]
 struct Sssp {
-    /// Bits of the most negative weight so far; those of 0.0 if there is none.
+    /// The bits of the most negative weight so far, or those of 0.0 if no weight was negative.
     negative: Arc<AtomicU64>,
 }
 
@@ -98,14 +99,14 @@ impl StepProgram for Sssp {
     }
 }
 
-/// Computes distances of all vertices from the source: columns `vertex`, `distance`, null where no path has a length that is a
-/// 64-bit float. Edges are followed in their direction.
+/// Computes the distances of all vertices from the source in columns `vertex`, `distance`. The distance is null if no
+/// path to the vertex has a length that a 64-bit float can hold. Edges are followed in their direction.
 ///
-/// Cost: the edges of a reached vertex are read once, and again whenever its distance decreases, 12 bytes each with
-/// their weights. State is 8 bytes per vertex.
+/// Cost: the edges of a reached vertex are read once, and again whenever its distance decreases. An edge with its
+/// weight is 12 bytes. State is 8 bytes per vertex.
 ///
 /// # Errors
-/// [`Error::BadInput`] where the graph has no weights, or a reached edge has a negative one; [`Error::NoSuchVertex`];
+/// [`Error::BadInput`] if the graph has no weights, or a reached edge has a negative weight; [`Error::NoSuchVertex`];
 /// [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
 pub fn sssp(graph: &Graph, job: &Job, options: &SsspOptions) -> Result<Answer> {
     check_budget(job, "shortest paths")?;
@@ -161,7 +162,7 @@ pub fn sssp(graph: &Graph, job: &Job, options: &SsspOptions) -> Result<Answer> {
     Ok(Answer { summary, rows: rows.kept(checkpoints) })
 }
 
-/// Compares distances (by vertex number) with Dijkstra's algorithm (1959): the same bits.
+/// Compares distances (by vertex number) with those of Dijkstra's algorithm (1959), which must have the same bits.
 ///
 /// # Errors
 /// Returns a description of the difference, in the ids of the user.
@@ -171,7 +172,7 @@ pub fn verify(
     answer: &[Option<f64>],
 ) -> std::result::Result<String, String> {
     let mut distances = vec![None; graph.vertices()];
-    // Weights are not negative, so their bits sort as they do.
+    // Weights are not negative, so the order of their bits is the order of the weights.
     let mut queue = BinaryHeap::from([Reverse((0.0f64.to_bits(), source))]);
     let mut reached = 0;
     while let Some(Reverse((bits, vertex))) = queue.pop() {

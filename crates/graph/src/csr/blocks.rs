@@ -11,15 +11,15 @@ use crate::{Error, Result};
 pub(super) const CURSOR_BYTES: u64 = BLOCK_BYTES as u64;
 const WINDOW_BLOCKS: u64 = CURSOR_BYTES / 4;
 
-/// Finds blocks; lookups in ascending order of entries are the fastest.
+/// Finds blocks of the file of edges. Lookups in ascending order of entries are the fastest.
 pub(super) struct BlockCursor {
     job: Job,
     csr: Csr,
     blocks: u64,
-    /// First frames of the blocks in a window, and the numbers of these blocks.
+    /// The first frames of consecutive blocks, read from the file of blocks, and the range of these blocks' numbers.
     buffer: Option<Buffer>,
     window: Range<u64>,
-    /// The block that was found last, and its entries.
+    /// The number of the block that was found last, and the range of its entries.
     found: u64,
     entries: Range<u64>,
 }
@@ -36,7 +36,7 @@ impl BlockCursor {
         &self.entries
     }
 
-    /// Finds the block of `entry`, which is not before block `hint`.
+    /// Finds the block of `entry`, which must not come before block `hint`.
     #[inline]
     pub fn find(&mut self, entry: u64, hint: u64) -> Result<u64> {
         if self.entries.contains(&entry) { Ok(self.found) } else { self.look_up(entry, hint) }
@@ -48,7 +48,8 @@ impl BlockCursor {
         if low >= self.blocks || self.first_entry(low)? > entry {
             return Err(self.bad(format!("no block for edge {entry} (searched from block {low})")));
         }
-        // Searches this window and the next ones for the last block that begins at or before the entry.
+        // Searches the block numbers in memory, and then those that follow in the file, for the last block that begins
+        // at or before the entry.
         loop {
             let first = (low - self.window.start) as usize;
             let starts = &self.starts()[first..];
@@ -67,7 +68,8 @@ impl BlockCursor {
         Ok(low)
     }
 
-    /// Returns the number of the first entry of a block; after the last block the number of all entries.
+    /// Returns the number of the first entry of a block, or the number of all entries if `block` is after the last
+    /// block.
     pub fn first_entry(&mut self, block: u64) -> Result<u64> {
         if block >= self.blocks {
             return Ok(self.csr.entries);
@@ -91,7 +93,7 @@ impl BlockCursor {
         let bytes = window.start * 4..window.end * 4;
         let buffer = match self.buffer.take() {
             Some(buffer) => buffer,
-            // A failed read loses the buffer.
+            // The buffer is missing only after a read that failed.
             None => Buffer::zeroed(self.job.budget(), CURSOR_BYTES as usize, "the index of edge blocks")?,
         };
         self.buffer = Some(self.csr.blocks.submit_read(&self.job, bytes, buffer)?.wait()?.0);

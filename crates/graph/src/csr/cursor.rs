@@ -1,4 +1,4 @@
-//! Looks up rows in ascending order of vertices, in windows of the index.
+//! Looks up rows in ascending order of vertices. A few consecutive pages of the index are in memory at a time.
 
 use std::ops::Range;
 
@@ -15,11 +15,12 @@ use crate::Result;
 pub(crate) struct IndexCursor {
     job: Job,
     csr: Csr,
-    /// Pages in memory: number of the first, count, and offset in the buffer.
+    /// The index pages in memory: the number of the first page, the count of pages, their buffer, and their offset in
+    /// the buffer.
     window: Option<(u64, u64, Buffer, usize)>,
     ahead: Option<(u64, u64, PendingRead)>,
     spare: Vec<Buffer>,
-    /// Pages of the next window: doubled if windows are consecutive.
+    /// The number of pages to read next. It is doubled if the pages follow those in memory.
     grown: u64,
     page: u64,
     slot: usize,
@@ -30,7 +31,7 @@ pub(crate) struct IndexCursor {
 /// Memory of an [`IndexCursor`].
 pub(crate) const CURSOR_BYTES: u64 = 2 * WINDOW_BYTES as u64 + blocks::CURSOR_BYTES;
 
-/// Consecutive entries, and their blocks.
+/// A range of consecutive entries, and the range of blocks that hold these entries.
 #[derive(Clone, Debug)]
 pub(crate) struct Span {
     pub entries: Range<u64>,
@@ -38,7 +39,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// Returns the bytes of the blocks in the file of edges.
+    /// Returns the byte range of the blocks in the file of edges.
     pub fn bytes(&self) -> Range<u64> {
         self.blocks.start * BLOCK_BYTES as u64..self.blocks.end * BLOCK_BYTES as u64
     }
@@ -66,8 +67,8 @@ impl IndexCursor {
         self.csr.index.name() == csr.index.name()
     }
 
-    /// Returns the blocks of the first entries, at most `blocks_max` blocks. There must be at least one entry, and
-    /// none before the row of the last lookup.
+    /// Returns the first of the given entries, and their blocks: as many as fit in `blocks_max` blocks. `entries` must
+    /// not be empty, and must not begin before the row of the last lookup.
     pub fn span(&mut self, entries: Range<u64>, blocks_max: u64) -> Result<Span> {
         let (_, hint, _) = self.present();
         let first = self.blocks.find(entries.start, hint)?;
@@ -112,7 +113,7 @@ impl IndexCursor {
         Ok((self.entry, degree))
     }
 
-    /// Returns the degrees of a page's vertices, without those past the last vertex.
+    /// Returns the degrees of a page's vertices. On the last page, slots past the last vertex are left out.
     fn degrees(&mut self, page: u64) -> Result<&[u32]> {
         if page != self.page {
             self.load(page)?;
@@ -120,7 +121,8 @@ impl IndexCursor {
         Ok(self.present().2)
     }
 
-    /// Returns the number of the page's first edge, a block not after that edge, and the degrees.
+    /// Returns the number of the first edge of the current page, a block that does not come after that edge, and the
+    /// degrees.
     fn present(&self) -> (u64, u64, &[u32]) {
         let (first, _, buffer, start) = self.window.as_ref().expect("loaded");
         let at = start + ((self.page - first) * PAGE_BYTES) as usize;
@@ -134,7 +136,7 @@ impl IndexCursor {
         self.slot = 0;
     }
 
-    /// Returns the first edge of the next page, computed from the degrees of the current page.
+    /// Returns the number of the first edge of the next page, computed from the degrees of the current page.
     fn page_end(&self) -> u64 {
         let (entry, _, degrees) = self.present();
         entry + degrees.iter().map(|&degree| u64::from(degree)).sum::<u64>()
@@ -175,7 +177,7 @@ impl IndexCursor {
         }
     }
 
-    /// Starts to read the window that begins at page `first`; `None` after the last page.
+    /// Starts to read index pages from page `first` on; returns `None` if `first` is after the last page.
     fn submit(&mut self, first: u64) -> Result<Option<(u64, u64, PendingRead)>> {
         let total = self.csr.index.len() / PAGE_BYTES;
         let pages = self.grown.min(total.saturating_sub(first));
@@ -191,7 +193,7 @@ impl IndexCursor {
 /// Reads degrees of vertices in order.
 pub(crate) struct Degrees {
     cursor: IndexCursor,
-    /// The vertices of the present page.
+    /// The vertices of the current page.
     page: Range<u64>,
     degrees: Vec<u32>,
 }

@@ -9,10 +9,10 @@
 //!   index ──► number of an edge ──► blocks: first frames ──► block of packed edges
 //! ```
 //!
-//! A degree per vertex and an edge number per page take 4 bytes per vertex, where an array of edge numbers takes 8. The first
-//! edge of a vertex is the page's edge number plus the degrees before: at most 1020 additions in cache, and one
-//! addition if vertices are looked up in order. Edges are packed (`packed.rs`); a file of 4 bytes per block
-//! (`blocks.rs`), of which a window is in memory, maps an edge to its block.
+//! A degree per vertex and an edge number per page take 4 bytes per vertex, where an array of edge numbers takes 8. The
+//! number of a vertex's first edge is the page's edge number plus the degrees of the page's earlier vertices. This sum
+//! takes at most 1020 additions in cache, and one addition if vertices are looked up in order. Edges are packed
+//! (`packed.rs`). A file with 4 bytes per block (`blocks.rs`), of which a part is in memory, maps an edge to its block.
 
 mod blocks;
 mod cursor;
@@ -34,14 +34,14 @@ pub(crate) use self::write::{
 };
 use crate::{Error, Result};
 
-/// Vertices in an index page.
+/// The number of vertices in an index page.
 pub(crate) const PAGE_VERTICES: u64 = 1021;
 const PAGE_BYTES: u64 = 4096;
-/// Bytes before the degrees of a page.
+/// The number of bytes before the degrees of a page.
 const PAGE_HEADER_BYTES: usize = 12;
 /// The unit of checksums of index and edge files: small, since sparse supersteps read blocks at random.
 pub(crate) const BLOCK_BYTES: usize = 16 << 10;
-/// Window of a scan, and the largest window of a cursor.
+/// The number of bytes that a scan reads at once, and the most that a cursor reads at once.
 pub(crate) const WINDOW_BYTES: usize = 256 << 10;
 const BLOCK_PAGES: u64 = BLOCK_BYTES as u64 / PAGE_BYTES;
 const WINDOW_PAGES: u64 = WINDOW_BYTES as u64 / PAGE_BYTES;
@@ -54,7 +54,7 @@ pub(crate) fn checksum_bytes(csr: &Csr) -> u64 {
 /// Returns the memory of the checksums for a number of vertices and entries that are not written yet.
 fn checksum_bytes_max(vertices: u64, entries: u64, weighted: bool) -> u64 {
     let edges = packed::blocks_bytes_max(entries) + if weighted { entries * 8 } else { 0 };
-    // The file of blocks has one block for 4096 blocks of edges.
+    // The file of blocks has one checksum per 4096 blocks of edges.
     4 * ((edges + index_bytes(vertices)).div_ceil(BLOCK_BYTES as u64) + edges.div_ceil(64 << 20))
 }
 
@@ -68,11 +68,12 @@ pub(crate) fn index_bytes(vertices: u64) -> u64 {
 pub(crate) struct Csr {
     pub vertices: u64,
     pub entries: u64,
-    /// Upper limit of entries: the number of vertices, except in rows that an algorithm wrote for its own use.
+    /// Upper limit of the values of entries: the number of vertices, except in rows that an algorithm wrote for its own
+    /// use.
     pub entry_range: u64,
     pub index: CheckedFile,
     pub edges: CheckedFile,
-    /// The first frame of each block of edges.
+    /// The file with the number of the first frame of each block of edges.
     pub blocks: CheckedFile,
     pub weights: Option<CheckedFile>,
 }
@@ -88,8 +89,8 @@ impl Csr {
         Error::BadGraph { name: self.index.name().to_string(), what: "degrees", found, expected }
     }
 
-    /// Refuses numbers beyond the last vertex: checksums prove that bytes are unchanged, and not that they belong to
-    /// a graph.
+    /// Refuses numbers beyond the last vertex. Checksums prove that bytes are unchanged, but not that the bytes belong
+    /// to a graph.
     pub fn check_targets(&self, targets: &[u32]) -> Result<()> {
         let max = targets.iter().copied().max().unwrap_or(0);
         if u64::from(max) < self.entry_range {
@@ -103,7 +104,7 @@ impl Csr {
         })
     }
 
-    /// Creates the error of rows whose edges are not where the index says.
+    /// Creates the error for rows whose edges are not in the blocks that the index names.
     pub fn misplaced(&self, first: u64) -> Error {
         self.bad_index(
             format!("edge {first} after the end of its block"),
@@ -126,14 +127,14 @@ impl Csr {
         Ok(Csr { index, edges, blocks, weights, ..self.clone() })
     }
 
-    /// Returns the same rows for readers that skip weights.
+    /// Returns the same rows without their weights, for readers that need none.
     pub fn unweighted(&self) -> Csr {
         Csr { weights: None, ..self.clone() }
     }
 }
 
-/// Defines how edges are sorted: the key is source and destination, the value a weight or nothing. Duplicates merge: the smallest
-/// weight wins, so the result does not depend on the order of the input.
+/// Defines how edges are sorted: the key consists of source and destination, and the value is a weight or nothing.
+/// Duplicates merge. The smallest weight wins, so the result does not depend on the order of the input.
 pub(crate) trait EdgeOperation: Operation<Key = u64> + Default {
     const WEIGHTED: bool;
     fn value(weight: f64) -> Self::Value;
@@ -178,7 +179,7 @@ impl EdgeOperation for SmallestWeight {
     }
 }
 
-/// Returns the key of an edge.
+/// Returns the key of an edge: the source in the high half, the destination in the low half.
 pub(crate) fn edge_key(source: u32, destination: u32) -> u64 {
     (source as u64) << 32 | destination as u64
 }
@@ -279,7 +280,7 @@ mod tests {
         }
     }
 
-    /// Copies `csr` with other numbers of first frames.
+    /// Copies `csr` and replaces the numbers of first frames.
     fn with_blocks(job: &Job, csr: &Csr, first_frames: &[u32]) -> Csr {
         let mut file = FileWriter::create(job, "other blocks", BLOCK_BYTES, BLOCK_BYTES).unwrap();
         first_frames.iter().for_each(|frame| file.write(&frame.to_le_bytes()).unwrap());
@@ -304,7 +305,7 @@ mod tests {
                 assert!(span.entries.start == start && span.entries.end > start);
                 assert!(span.blocks.end - span.blocks.start <= blocks_max);
                 assert!(blocks_max < 100 || (span.entries.end, span.blocks.end) == (50_001, count));
-                // The blocks hold these edges, and one block fewer would not.
+                // The first block of the span holds the first edge.
                 let mut bytes = FileReader::new(&job, &good.edges, span.bytes(), BLOCK_BYTES).unwrap();
                 let first = bytes.next_piece().unwrap().unwrap();
                 let mut unpacker = Unpacker::new();
@@ -324,7 +325,7 @@ mod tests {
         }
     }
 
-    /// Reads all rows in both ways, or returns the errors of both.
+    /// Reads all rows by a cursor and by a scan, and returns the rows or the error of each.
     fn read(job: &Job, csr: &Csr) -> [std::result::Result<Vec<u64>, String>; 2] {
         let all = 0..csr.vertices;
         let mut scanned = Vec::new();

@@ -1,4 +1,4 @@
-//! Entries of rows, packed: frames of 128 entries, in blocks that can be read alone.
+//! Packs the entries of rows: frames of 128 entries, in blocks that can be read independently.
 //!
 //! ```text
 //!   block (16 KiB):  u32 number of its first frame  u16 frames  u16 0
@@ -8,12 +8,12 @@
 //!   data:            differences of width bits, in four lanes | places of outliers | what outliers have above the width
 //! ```
 //!
-//! An entry is stored as its difference to the one before. Rows ascend, so differences are small except where a row ends and
-//! another begins: such a difference can be negative, and so large that all 128 differences would need its width. A
-//! negative base allows negative differences, and outliers are stored separately (Zukowski et al., "Super-Scalar
-//! RAM-CPU Cache Compression",
-//! 2006). The lanes are those of vector registers: four consecutive differences lie side by side (Lemire and Boytsov, "Decoding
-//! billions of integers per second through vectorization", 2015).
+//! An entry is stored as its difference from the entry before. Rows ascend, so differences are small except where a row
+//! ends and another begins. Such a difference can be negative, and so large that all 128 differences would need its
+//! width. A negative base allows negative differences, and outliers are stored separately (Zukowski et al.,
+//! "Super-Scalar RAM-CPU Cache Compression", 2006). The lanes are those of vector registers: four consecutive
+//! differences are in four adjacent lanes (Lemire and Boytsov, "Decoding billions of integers per second through
+//! vectorization", 2015).
 
 use std::ops::Range;
 
@@ -22,21 +22,21 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::{BLOCK_BYTES, Csr};
 use crate::{Error, Result};
 
-/// Entries in a frame.
+/// The number of entries in a frame.
 pub(super) const FRAME: usize = 128;
 const LANES: usize = 4;
 const HEADER_BYTES: usize = 8;
 const SLOT_BYTES: usize = 8;
-/// Bytes of a frame's data per bit of width.
+/// The number of bytes of a frame's data per bit of width.
 const WIDTH_BYTES: usize = FRAME / 8;
-/// Frames that are unpacked at once: the entries stay in the nearest cache.
+/// The number of frames that are unpacked at once. It is small, so that the unpacked entries stay in the nearest cache.
 const STEP: usize = 32;
 
 /// Memory of an [`Unpacker`].
 pub(crate) const UNPACKER_BYTES: u64 = (STEP * FRAME * 4) as u64;
 
-/// Returns an upper bound on the bytes of the blocks of a number of entries: unpacked, with a slot for each frame and
-/// an empty end in each block.
+/// Returns an upper bound on the bytes of the blocks of a number of entries. The bound assumes that no entry becomes
+/// smaller, and adds a slot for each frame and unused space at the end of each block.
 pub(crate) fn blocks_bytes_max(entries: u64) -> u64 {
     let frames = entries.div_ceil(FRAME as u64);
     let frame_bytes = (SLOT_BYTES + FRAME * 4) as u64;
@@ -44,7 +44,7 @@ pub(crate) fn blocks_bytes_max(entries: u64) -> u64 {
     frames.div_ceil(in_block) * BLOCK_BYTES as u64
 }
 
-/// Returns the frame of an entry.
+/// Returns the number of the frame that has an entry.
 pub(super) fn frame_of(entry: u64) -> u64 {
     entry / FRAME as u64
 }
@@ -61,9 +61,9 @@ struct Slot {
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Code {
     width: u32,
-    /// 0, or one more than the exponent of the power of two that is subtracted from differences.
+    /// 0, or one more than the exponent of the power of two that is subtracted from each difference.
     base: u32,
-    /// Bytes of an outlier above the width; 0 if the frame has none.
+    /// The number of bytes in which an outlier's bits above the width are stored; 0 if the frame has no outliers.
     outlier_bytes: u32,
 }
 
@@ -88,10 +88,10 @@ fn bits_of(value: u32) -> u32 {
     32 - value.leading_zeros()
 }
 
-/// Returns the cheapest encoding of these differences: bytes, width, and bytes of an outlier.
+/// Returns the cheapest encoding of these differences: the number of bytes, the width, and the bytes of an outlier.
 fn cheapest(differences: &[u32; FRAME]) -> (usize, u32, u32) {
-    // Four counters are used: most differences have about the same width, and increments of one counter would depend
-    // on each other.
+    // Four arrays of counters are used, since most differences have about the same width: increments of a single
+    // counter would each wait for the one before.
     let mut counts_of = [[0u32; 33]; LANES];
     let (rounds, _) = differences.as_chunks::<LANES>();
     for round in rounds {
@@ -114,7 +114,7 @@ fn cheapest(differences: &[u32; FRAME]) -> (usize, u32, u32) {
     best
 }
 
-/// Returns the differences above a base, and their best encoding: bytes and code.
+/// Returns the differences after the base was subtracted, and their cheapest encoding: number of bytes and code.
 fn coded(entries: &[u32; FRAME]) -> ([u32; FRAME], usize, Code) {
     let mut plain = [0; FRAME];
     for at in 1..FRAME {
@@ -138,7 +138,7 @@ fn coded(entries: &[u32; FRAME]) -> ([u32; FRAME], usize, Code) {
     }
 }
 
-/// Writes differences as `code` says into `data`, which has the right length.
+/// Writes differences into `data`, encoded as `code` says. `data` must have the length of the encoding.
 fn write_frame(differences: &[u32; FRAME], code: Code, data: &mut [u8]) {
     let (narrow, outliers) = data.split_at_mut(WIDTH_BYTES * code.width as usize);
     let mask = ((1u64 << code.width) - 1) as u32;
@@ -170,10 +170,10 @@ fn write_frame(differences: &[u32; FRAME], code: Code, data: &mut [u8]) {
     }
 }
 
-/// Reads the entries of a frame; `None` where the data are malformed.
+/// Reads the entries of a frame; returns `None` if the data are malformed.
 fn read_frame(first: u32, code: Code, data: &[u8], entries: &mut [u32; FRAME]) -> Option<()> {
     let (narrow, outliers) = data.split_at_checked(WIDTH_BYTES * code.width as usize)?;
-    // Bytes past the last word are masked, so their values do not matter.
+    // The bits beyond the width are masked, so bytes after the last word do not matter.
     let mut words = [[0u32; LANES]; 33];
     words.as_mut_bytes()[..narrow.len()].copy_from_slice(narrow);
     let mask = ((1u64 << code.width) - 1) as u32;
@@ -214,11 +214,11 @@ fn read_frame(first: u32, code: Code, data: &[u8], entries: &mut [u32; FRAME]) -
 /// Packs entries into blocks.
 pub(super) struct Packer {
     block: Box<[u8; BLOCK_BYTES]>,
-    /// Number of the block's first frame, count of frames, and start of the data.
+    /// The number of the block's first frame, the number of its frames, and the offset at which its data begin.
     first_frame: u64,
     frames: usize,
     data_start: usize,
-    /// The open frame, and the number of its entries.
+    /// The frame that is being filled, and the number of its entries.
     frame: [u32; FRAME],
     filled: usize,
 }
@@ -229,7 +229,7 @@ impl Packer {
         Packer { block, first_frame: 0, frames: 0, data_start: BLOCK_BYTES, frame, filled: 0 }
     }
 
-    /// Packs the next entries; `each` gets full blocks and the numbers of their first frames.
+    /// Packs the next entries. `each` gets full blocks, with the numbers of their first frames.
     pub fn push(&mut self, entries: &[u32], mut each: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
         let mut entries = entries;
         while !entries.is_empty() {
@@ -284,7 +284,7 @@ impl Packer {
     }
 }
 
-/// A parsed block.
+/// The parsed header of a block, and its data.
 struct ParsedBlock<'a> {
     bytes: &'a [u8],
     first_frame: u64,
@@ -324,7 +324,7 @@ impl ParsedBlock<'_> {
 pub(crate) struct Unpacker {
     values: Vec<u32>,
     entries: Range<u64>,
-    /// The block of the entries that were unpacked last.
+    /// The number of the block of the entries that were unpacked last.
     block: usize,
 }
 
@@ -333,7 +333,7 @@ impl Unpacker {
         Unpacker { values: Vec::with_capacity(STEP * FRAME), entries: 0..0, block: 0 }
     }
 
-    /// Prepares for other blocks.
+    /// Prepares for other blocks than those of the last call.
     pub fn restart(&mut self) {
         (self.entries, self.block) = (0..0, 0);
     }
@@ -343,17 +343,17 @@ impl Unpacker {
         self.entries.clone()
     }
 
-    /// Returns the entries with these numbers, which are among the last.
+    /// Returns the entries with these numbers, which must be among those that were unpacked last.
     pub fn get(&self, entries: Range<u64>) -> &[u32] {
         let start = self.entries.start;
         &self.values[(entries.start - start) as usize..(entries.end - start) as usize]
     }
 
-    /// Unpacks the first of the entries `wanted` from `blocks`, and as many after it as fit; returns `false` if that
-    /// entry is after all blocks. With the same blocks, later calls must request later entries.
+    /// Unpacks the first of the entries `wanted` from `blocks`, and as many following entries as fit. Returns `false`
+    /// if that first entry is after all blocks. With the same blocks, later calls must request later entries.
     ///
     /// # Errors
-    /// [`Error::BadGraph`] if a [`Packer`] did not write the blocks, or entries are beyond the last vertex.
+    /// [`Error::BadGraph`] if the blocks were not written by a [`Packer`], or if an entry is beyond the last vertex.
     pub fn unpack(&mut self, csr: &Csr, blocks: &[u8], wanted: Range<u64>) -> Result<bool> {
         let frame = frame_of(wanted.start);
         loop {
@@ -429,7 +429,7 @@ mod tests {
     #[test]
     fn frames_take_the_bits_that_their_differences_need() {
         let plain = |width| Code { width, base: 0, outlier_bytes: 0 };
-        // Rows of consecutive vertices, of every tenth one, and numbers of all widths.
+        // The entries are equal, have constant steps, or are numbers of all widths.
         assert_eq!(frame(entries(|_| 9)), (plain(0), vec![]));
         let (code, data) = frame(entries(|at| 9 + 10 * at));
         assert_eq!((code, data.len()), (plain(4), 64));
@@ -438,7 +438,7 @@ mod tests {
         // Rows of nearby vertices need a negative base.
         let (code, data) = frame(entries(|at| 1000 + at - at % 4 * 40 % 160));
         assert!(code.base > 0 && code.width <= 9 && data.len() <= 144, "{code:?}, {} bytes", data.len());
-        // A second row in the frame costs an outlier's bytes, and not 20 bits for each difference.
+        // If a second row begins in the frame, the frame needs an outlier's bytes, but not 20 bits for each difference.
         let (code, data) = frame(entries(|at| if at < 64 { 5 * at + (1 << 20) } else { 5 * at }));
         assert_eq!((code, data.len()), (Code { width: 3, base: 0, outlier_bytes: 4 }, 48 + 5));
     }

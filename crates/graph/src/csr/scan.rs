@@ -21,7 +21,8 @@ use crate::{Error, Result};
 /// Memory of a scan without weights.
 pub(crate) const SCAN_BYTES: u64 = CURSOR_BYTES + 2 * WINDOW_BYTES as u64 + UNPACKER_BYTES;
 
-/// Returns the number of parallel scans that a budget allows: one per thread, in at most a quarter of the free memory.
+/// Returns the number of parallel scans that a budget allows: one per thread, as long as they fit in a quarter of the
+/// free memory.
 pub(crate) fn scan_threads(job: &Job) -> usize {
     let fit = (job.budget().free_bytes() / 4 / SCAN_BYTES) as usize;
     job.budget().threads().min(fit).max(1)
@@ -34,11 +35,10 @@ pub(crate) struct RowReader {
     edges: FileReader,
     unpacker: Unpacker,
     weights: Option<FileReader>,
-    /// Entries of the range that were not returned yet, and the number of these entries that belong to the current
-    /// vertex.
+    /// The entries of the range that were not returned yet, and the number of those that belong to the current vertex.
     entries: Range<u64>,
     left: u32,
-    /// Entries of the current piece whose weights were returned.
+    /// The number of entries of the current piece whose weights were returned.
     used: usize,
 }
 
@@ -47,7 +47,8 @@ impl RowReader {
         Self::deep(job, csr, vertices, 2)
     }
 
-    /// Creates a reader with a number of windows of edges (and of weights), of which all but one can be in flight.
+    /// Creates a reader with several buffers for edges (and for weights). All of these buffers but one can have a read
+    /// in flight.
     pub fn deep(job: &Job, csr: &Csr, vertices: Range<u64>, buffers: usize) -> Result<RowReader> {
         let mut cursor = IndexCursor::new(job, csr)?;
         let (mut entries, mut blocks) = (0..0, 0..0);
@@ -91,8 +92,8 @@ impl RowReader {
         )
     }
 
-    /// Returns the next part of the current row, with its weights if the graph has weights; `None` at the end of the
-    /// row.
+    /// Returns the next part of the current row, with its weights if the graph has weights. Returns `None` at the end
+    /// of the row.
     pub fn part(&mut self) -> Result<Option<RowPart<'_>>> {
         if self.left == 0 {
             return Ok(None);
@@ -136,12 +137,12 @@ impl RowReader {
 /// A part of a row.
 pub(crate) struct RowPart<'a> {
     pub row: &'a [u32],
-    /// Weights, as many as destinations, if the graph has weights.
+    /// The weights of `row`, one for each destination, if the graph has weights.
     pub weights: Option<&'a [f64]>,
 }
 
-/// Calls `each(source, destinations, weights)` with the rows of `vertices`, in order. A long row comes in parts; vertices without
-/// edges are skipped.
+/// Calls `each(source, destinations, weights)` with the rows of `vertices`, in order. A long row is passed in several
+/// parts; vertices without edges are skipped.
 pub(crate) fn scan(
     job: &Job,
     csr: &Csr,
@@ -171,16 +172,18 @@ pub(crate) fn scan_parallel<S: Send>(
     parallel_ranges(csr.vertices, states, work)
 }
 
-/// Ranges of [`parallel_ranges`] begin at multiples of this number: an index window.
+/// Ranges of [`parallel_ranges`] begin at multiples of this number of vertices: the vertices of the index pages that
+/// are read at once.
 pub(crate) const RANGE_UNIT: u64 = WINDOW_PAGES * PAGE_VERTICES;
 
-/// Returns the vertices per range of [`parallel_ranges`]: whole index windows, about 16 ranges per thread, so that a few long
-/// rows do not keep a single thread busy.
+/// Returns the number of vertices per range of [`parallel_ranges`], a multiple of [`RANGE_UNIT`]. There are about 16
+/// ranges per thread, so that a few long rows do not keep a single thread busy while the others wait.
 pub(crate) fn range_vertices(vertices: u64, threads: usize) -> u64 {
     (vertices / (16 * threads as u64)).max(1).next_multiple_of(RANGE_UNIT)
 }
 
-/// Calls `work` as [`parallel_ranges`] does, each time with the range's part of `values`, which has an element per vertex.
+/// Calls `work` as [`parallel_ranges`] does. Each call also gets the part of `values` for its range; `values` has an
+/// element per vertex.
 pub(crate) fn parallel_parts<T: Send, S: Send>(
     values: &mut [T],
     states: Vec<S>,
@@ -195,8 +198,8 @@ pub(crate) fn parallel_parts<T: Send, S: Send>(
     })
 }
 
-/// Calls `work` with ranges of [`range_vertices`], with one thread for each of `states`. The
-/// order of ranges is not defined, but those of one thread ascend.
+/// Calls `work` for all ranges of [`range_vertices`], with one thread for each of `states`. The order of ranges is not
+/// defined, but those of one thread ascend.
 pub(crate) fn parallel_ranges<S: Send>(
     vertices: u64,
     states: Vec<S>,

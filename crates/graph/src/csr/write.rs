@@ -21,20 +21,22 @@ use zerocopy::IntoBytes;
 use super::{BLOCK_BYTES, EdgeOperation, PAGE_VERTICES, checksum_bytes_max, packed::Packer};
 use crate::{Error, Result, sequencer::Sequencer};
 
-/// The unit of writing, with a small budget and with a large one.
+/// The number of bytes per write: the first constant is for small budgets, the second for large ones.
 const WRITE_BYTES: usize = 256 << 10;
 const WRITE_BYTES_MAX: usize = 1 << 20;
-/// Budgets from this size on use the large unit.
+/// The smallest budget with which the larger number of bytes is written at once.
 const LARGE_BUDGET_BYTES: u64 = 128 << 20;
 
-/// The number of edges per staging step.
+/// The number of edges that are staged at once.
 pub(crate) const STEP: usize = 4 << 10;
-/// Memory of the rows of a number of edges with weights, in the worst case of an undirected graph of self-loops.
+/// Memory of the rows of [`STEP`] edges with weights, in the worst case of an undirected graph of self-loops.
 const STEP_BYTES: u64 = 2 * STEP as u64 * (ENTRY_BYTES + WEIGHT_BYTES);
-/// Bytes of a destination, and of a source for every other one.
+/// Bytes of an entry in the worst case: 4 for its destination, and half of the 8 bytes of a source that has two
+/// destinations.
 const ENTRY_BYTES: u64 = 8;
 const WEIGHT_BYTES: u64 = 8;
-/// Staging memory of each of several threads: more has no effect, and with less threads wait for each other.
+/// Largest staging memory of each of several threads. More memory makes nothing faster; with less, threads wait for
+/// each other.
 const STAGING_BYTES_MAX: u64 = 24 << 20;
 const STAGING_BYTES_MIN: u64 = 256 << 10;
 /// Memory left for allocations that are not reserved.
@@ -54,12 +56,13 @@ pub(crate) fn writer_bytes(job: &Job) -> u64 {
     (files + blocks) as u64 + STEP_BYTES
 }
 
-/// Statistics of a [`CsrWriter`].
+/// Counters of a [`CsrWriter`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CsrStats {
     pub entries: u64,
     pub self_loops: u64,
-    /// Entries whose source is not above their destination: the edges of an undirected graph.
+    /// The number of entries whose source is not above their destination. In an undirected graph this is the number of
+    /// edges.
     pub upward: u64,
     pub sinks: u64,
     pub degree_max: u64,
@@ -72,10 +75,10 @@ pub(crate) struct CsrWriter {
     edges: BlockWriter,
     weights: Option<FileWriter>,
     vertices: u64,
-    /// Tells whether a self-loop is entered twice, as in the rows of an undirected graph.
+    /// Tells whether a self-loop is written as two entries, as in the rows of an undirected graph.
     double_loops: bool,
     page: Vec<u32>,
-    /// Number of the page's first entry, and a block not after that entry.
+    /// The number of the page's first entry, and the number of a block that does not come after that entry.
     page_entry: u64,
     page_block: u32,
     /// The vertex whose row is open.
@@ -84,7 +87,7 @@ pub(crate) struct CsrWriter {
     stats: CsrStats,
 }
 
-/// The files that a [`CsrWriter`] wrote, ready to be sealed or finished.
+/// The files that a [`CsrWriter`] wrote. They can be added to a dataset or used as scratch.
 pub(crate) struct CsrFiles {
     pub index: FileWriter,
     pub edges: FileWriter,
@@ -94,8 +97,8 @@ pub(crate) struct CsrFiles {
 }
 
 impl CsrWriter {
-    /// Creates a writer; `create(name, block_bytes, buffer_bytes)` begins each file. With `double_loops` a self-loop is entered
-    /// twice.
+    /// Creates a writer. `create(name, block_bytes, buffer_bytes)` begins each file. With `double_loops` a self-loop is
+    /// written as two entries.
     pub fn new(
         job: &Job,
         mut create: impl FnMut(&str, usize, usize) -> Result<FileWriter>,
@@ -129,13 +132,15 @@ impl CsrWriter {
         StagedRows::new::<E>(self, STEP_BYTES)
     }
 
-    /// Appends staged rows, sorted by source and destination over all calls, and empties them.
+    /// Appends staged rows to the files, and empties them. Rows must be sorted by source and destination over all
+    /// calls.
     pub fn append(&mut self, staged: &mut StagedRows) -> Result<()> {
         let (mut destinations, mut closed) = (staged.destinations.as_slice(), 0);
         for &(source, entries) in &staged.rows {
             while self.source < u64::from(source) {
                 if self.page.len() as u64 + 1 == PAGE_VERTICES {
-                    // Entries are packed up to this page, so that the block of the next page is known.
+                    // All entries up to this page are packed first, so that the block in which the next page begins is
+                    // known.
                     let (before, behind) = destinations.split_at(std::mem::take(&mut closed));
                     self.pack(before)?;
                     destinations = behind;
@@ -197,7 +202,7 @@ impl CsrWriter {
     }
 }
 
-/// Writes blocks of edges, and the file of their first frames.
+/// Writes blocks of edges, and the file of the blocks' first frames.
 struct BlockWriter {
     edges: FileWriter,
     blocks: FileWriter,
@@ -219,7 +224,7 @@ impl BlockWriter {
     }
 }
 
-/// Maps ids to vertices, in the same order.
+/// Maps ids to vertex numbers. A larger id has a larger number.
 pub(crate) trait Numbering: Sync {
     fn number(&self, id: u32) -> u32;
 
@@ -237,7 +242,7 @@ impl Numbering for IdentityNumbering {
     }
 }
 
-/// Distance, in destinations, of the prefetch.
+/// Distance, in destinations, by which memory for numbering is prefetched.
 const AHEAD: usize = 24;
 
 /// Consecutive rows, in memory.
@@ -253,7 +258,7 @@ pub(crate) struct StagedRows {
 }
 
 impl StagedRows {
-    /// Allocates `bytes` bytes of rows, for edges of type `E` and for this writer.
+    /// Allocates memory of `bytes` bytes for rows of edges of type `E`.
     pub fn new<E: EdgeOperation>(writer: &CsrWriter, bytes: u64) -> StagedRows {
         let edges = (bytes / entry_bytes::<E>()) as usize;
         StagedRows {
@@ -279,7 +284,7 @@ impl StagedRows {
         (self.self_loops, self.upward) = (0, 0);
     }
 
-    /// Adds edges, sorted by key: two ids.
+    /// Adds edges, sorted by key. A key consists of two ids.
     pub fn push<E: EdgeOperation>(&mut self, keys: &[u64], values: &[E::Value], numbers: &impl Numbering) {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("popcnt") {
@@ -289,7 +294,8 @@ impl StagedRows {
         self.push_with::<E>(keys, values, numbers)
     }
 
-    /// Numbering counts bits, and rows are scanned: both take a third of the instructions with these extensions.
+    /// Compiles [`StagedRows::push`] for processors with these extensions: numbering counts bits, and rows are scanned,
+    /// and both need a third of the instructions.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,popcnt")]
     fn push_avx2<E: EdgeOperation>(&mut self, keys: &[u64], values: &[E::Value], numbers: &impl Numbering) {
@@ -299,7 +305,7 @@ impl StagedRows {
     #[inline(always)]
     fn push_with<E: EdgeOperation>(&mut self, keys: &[u64], values: &[E::Value], numbers: &impl Numbering) {
         let (mut loops, mut upward) = (0, 0);
-        // Vertices are in the order of ids.
+        // Numbering keeps the order of ids, so vertices ascend too.
         for key in keys {
             let (source, destination) = ((key >> 32) as u32, *key as u32);
             loops += u32::from(source == destination);
@@ -340,7 +346,7 @@ impl StagedRows {
     }
 }
 
-/// Writes a sorted stream of edges as rows. `number` maps each half of a key to a vertex, in the same order.
+/// Writes a sorted stream of edges as rows. `numbers` maps each half of a key to a vertex number, and keeps the order.
 pub(crate) fn write_rows<E: EdgeOperation>(
     job: &Job,
     edges: Sorted<E>,
@@ -352,14 +358,14 @@ pub(crate) fn write_rows<E: EdgeOperation>(
     let wanted = edges_in.div_ceil(STAGING_BYTES_MAX / entry_bytes::<E>());
     let (parts, readers) = edges.split_in_turns(wanted as usize, threads)?;
     let reading = parts.iter().map(Sorted::reading_bytes).max().unwrap_or(0);
-    // The files' checksums and lists of extents grow during writing.
+    // Memory that grows during writing: the files' checksums and lists of extents.
     let growing = checksum_bytes_max(writer.vertices, edges_in, E::WEIGHTED) + SLACK_BYTES;
     let free = job.budget().free_bytes().saturating_sub(growing);
     let fits = |&readers: &usize| {
         free.saturating_sub(readers as u64 * reading) / readers as u64 >= STAGING_BYTES_MIN
     };
     let readers = (2..=readers).rev().find(fits).unwrap_or(1);
-    // A single thread appends directly, and needs little staging.
+    // A single thread appends its rows directly, and needs little memory for staging.
     let staging = match readers {
         1 => STEP_BYTES,
         _ => ((free - readers as u64 * reading) / readers as u64).min(STAGING_BYTES_MAX),
@@ -395,7 +401,8 @@ pub(crate) fn write_rows<E: EdgeOperation>(
     sequencer.into_value().finish()
 }
 
-/// Merges a part, stages its rows, and appends them after all earlier parts. Returns `false` if another thread failed.
+/// Merges the edges of a part, stages their rows, and appends these after the rows of all earlier parts. Returns
+/// `false` if another thread failed.
 fn write_part<E: EdgeOperation>(
     job: &Job,
     mut part: Sorted<E>,

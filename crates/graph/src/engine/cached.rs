@@ -1,8 +1,8 @@
-//! Cached rows: rows in which a pull found no active vertex stay in memory for the next supersteps.
+//! Cached rows: if a pull finds no active vertex in a row, the row stays in memory for the next supersteps.
 //!
-//! After the superstep that reaches most vertices, waiting vertices have few edges each: in a Kronecker graph of scale 25, the
-//! first pull reads all 529 million edges, and some 8 million of them belong to vertices that still wait. These rows
-//! are kept unpacked, and scanned again without a read.
+//! After the superstep that reaches most vertices, vertices that still wait have few edges each. In a Kronecker graph
+//! of scale 25, the first pull reads all 529 million edges, and some 8 million of them belong to vertices that still
+//! wait. Their rows are kept unpacked, and later pulls scan them without a read.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,28 +10,28 @@ use inshore_store::{Budget, Buffer};
 
 use crate::Result;
 
-/// Words before a row: its vertex, and its length with [`IS_WHOLE`].
+/// The number of words before a row: one for its vertex, and one for its length together with [`IS_WHOLE`].
 const HEAD_WORDS: usize = 2;
-/// Marks a row with all edges of its vertex.
+/// A flag of a row that has all edges of its vertex.
 const IS_WHOLE: u32 = 1 << 31;
-/// Caching needs at least one byte of memory for this number of edges of the graph.
+/// Rows are cached only if their memory in bytes is at least the number of the graph's edges divided by this number.
 const TRIED_SHARE: u64 = 16;
-/// Size of a piece: some thousands of rows.
+/// Size of a buffer, which holds some thousands of rows.
 const PIECE_BYTES: usize = 256 << 10;
 const PIECE_WORDS: usize = PIECE_BYTES / 4;
-/// The size of all pieces together is rounded up to a huge page.
+/// The size of all buffers together is rounded up to a huge page.
 const ROUNDED_BYTES: u64 = 2 << 20;
 
-/// Rows, in pieces of memory that any worker may scan.
+/// Rows in several buffers of memory, any of which any worker may scan.
 pub(crate) struct CachedRows(Vec<RowPiece>);
 
-/// Some rows.
+/// A buffer with some of the rows.
 struct RowPiece {
     buffer: Buffer,
     used: usize,
 }
 
-/// Empty pieces, for all workers of a superstep.
+/// Empty buffers for all workers of a superstep.
 #[derive(Clone)]
 pub(super) struct CacheSpace(Arc<Mutex<Vec<Buffer>>>);
 
@@ -39,12 +39,12 @@ pub(super) struct CacheSpace(Arc<Mutex<Vec<Buffer>>>);
 pub(super) struct CachedRowsWriter {
     room: CacheSpace,
     pieces: Vec<RowPiece>,
-    /// Tells whether the pieces ran out.
+    /// Tells whether no empty buffer was left for a row.
     is_full: bool,
 }
 
-/// Returns the part of `free_bytes` for cached rows of a graph with this number of edges: enough for at most a
-/// quarter of the edges. `None` if that is too little.
+/// Returns the part of `free_bytes` that cached rows of a graph with this number of edges may take: enough for a
+/// quarter of the edges at most. Returns `None` if that part is too small to be of use.
 pub(super) fn room_bytes(free_bytes: u64, edges: u64) -> Option<u64> {
     let wanted = edges.max(2 * ROUNDED_BYTES).min(free_bytes.saturating_sub(ROUNDED_BYTES));
     let bytes = wanted / PIECE_BYTES as u64 * PIECE_BYTES as u64;
@@ -52,10 +52,10 @@ pub(super) fn room_bytes(free_bytes: u64, edges: u64) -> Option<u64> {
 }
 
 impl CacheSpace {
-    /// Allocates this number of bytes, in whole pieces.
+    /// Allocates this number of bytes, divided into buffers of [`PIECE_BYTES`].
     pub fn new(budget: &Budget, bytes: u64) -> Result<CacheSpace> {
         let all = Buffer::zeroed(budget, bytes as usize, "cached rows")?;
-        // The first pieces are used first.
+        // Workers take buffers from the end of this list, so the first buffer in memory is last.
         let pieces = all.split(PIECE_BYTES).into_iter().rev().collect();
         Ok(CacheSpace(Arc::new(Mutex::new(pieces))))
     }
@@ -79,7 +79,7 @@ impl CachedRowsWriter {
 
     #[cold]
     fn push_more(&mut self, vertex: u32, row: &[u32], is_whole: bool) {
-        // A long row is split.
+        // A long row is split into several.
         let is_whole = is_whole && row.len() <= PIECE_WORDS - HEAD_WORDS;
         for part in row.chunks(PIECE_WORDS - HEAD_WORDS) {
             let Some(buffer) = self.room.0.lock().expect("no panic under this lock").pop() else {
@@ -94,7 +94,8 @@ impl CachedRowsWriter {
 }
 
 impl CachedRows {
-    /// Collects the rows of all workers after a superstep that scanned all rows; `None` where they did not fit.
+    /// Collects the rows of all workers after a superstep that scanned all rows; returns `None` if a worker's rows did
+    /// not fit.
     pub(super) fn of(workers: impl IntoIterator<Item = CachedRowsWriter>) -> Option<CachedRows> {
         let mut pieces = Vec::new();
         for writer in workers {
@@ -111,8 +112,8 @@ impl CachedRows {
         self.0.iter().map(|piece| piece.used as u64).sum()
     }
 
-    /// Calls `look` with each row, its vertex and a flag for rows with all edges of the vertex, and keeps the rows
-    /// for which `look` returns true. Each sink belongs to a worker.
+    /// Calls `look` with each row, its vertex, and a flag that is set if the row has all edges of the vertex. Keeps the
+    /// rows for which `look` returns true. Each of the sinks belongs to one worker.
     pub(super) fn retain<K: Send>(
         &mut self,
         sinks: &mut [K],

@@ -1,4 +1,5 @@
-//! One decision for each superstep: the layout of the budget, the step, and the investment in later supersteps.
+//! Makes one decision for each superstep: the layout of the budget, the step, and investments that make later
+//! supersteps faster.
 //!
 //! ```text
 //!   graph, budget, tuning             ┐
@@ -6,18 +7,17 @@
 //!   frontier, what is cached by now   ┘       └──────► choose     the one that is taken, with its reason
 //! ```
 //!
-//! [`choose`] is called once before the first superstep, for the layout, and once for each superstep, without I/O:
-//! the engine collects the numbers, carries out the choice, and makes no further decision. (Whether new states are
-//! found by a list or by a scan of all vertices follows from the messages that arrived; the strategy that sorts
-//! updates is chosen by sort-reduce,
-//! `sortreduce/cost.rs`.)
+//! [`choose`] is called once before the first superstep, for the layout, and once for each superstep. It does no I/O:
+//! the engine collects the numbers, carries out the choice, and makes no further decision. There are two exceptions.
+//! Whether new states are found by a list or by a scan of all vertices follows from the messages that arrived.
+//! Sort-reduce itself chooses the strategy that sorts updates (`sortreduce/cost.rs`).
 //!
-//! | step | needs | is taken where |
+//! | step | needs | is chosen if |
 //! |---|---|---|
-//! | [`Step::Blocks`] | edges cut into destination blocks, all vertices active | cutting pays (`columns/plan.rs`) |
-//! | [`Step::Pull`] | in-edges, a bit for each vertex; sums: accumulators | fewer edges lead to waiting vertices |
-//! | [`Step::PullCached`] | rows of all waiting vertices in memory | these are less than the reads of pushing |
-//! | [`Step::PushCached`] | the same on the reverse pass | likewise |
+//! | [`Step::Blocks`] | edges cut into destination blocks, all vertices active | cutting saves time (`blocking/plan.rs`) |
+//! | [`Step::Pull`] | in-edges, a bit for each vertex, and for sums accumulators | waiting vertices have fewer edges than active ones |
+//! | [`Step::PullCached`] | rows of all waiting vertices in memory | scanning these rows costs less than reading those of active vertices |
+//! | [`Step::PushCached`] | the same, on the reverse pass | the same |
 //! | [`Step::Push`] | nothing | otherwise |
 
 use std::fmt;
@@ -32,17 +32,19 @@ use super::{
 };
 use crate::{Regime, Result, Step, Tuning, generate::random_u64};
 
-/// Pulling is not considered if fewer vertices are active than this part of all: counting their edges would cost more.
+/// Pulling is considered only if the number of active vertices is at least that of all vertices divided by this number.
+/// With fewer active vertices, counting their edges would cost more than a pull saves.
 const ASKED_SHARE: u64 = 4096;
-/// Cost of an edge along which a message is sent, in edges that are scanned: the accumulator is rarely in a cache (8 and 3 ns in
-/// a Kronecker graph of scale 25).
+/// Cost of an edge along which a message is sent, in numbers of edges that are scanned. Sending is slower because the
+/// accumulator is rarely in a cache (8 ns instead of 3 ns in a Kronecker graph of scale 25).
 const SENT_COST: u64 = 2;
-/// Cost of reading one row from flash, in edges scanned in memory.
+/// Cost of reading one row from flash, in numbers of edges that are scanned in memory.
 const ROW_COST: u64 = 4096;
-/// While more than this part of the edges carry a message, all vertices are scanned, and edges go by destination
-/// blocks if there are any: an edge then takes a twelfth of its time through sort-reduce.
+/// While the number of edges that carry a message is more than that of all edges divided by this number, all vertices
+/// are scanned. Edges then go by destination blocks if there are any, since an edge takes a twelfth of the time that it
+/// takes through sort-reduce.
 const LISTED_SHARE: u64 = 16;
-/// Memory left beside cached rows, for logs, cursors and the output phase.
+/// Memory that cached rows leave free for logs, cursors and the output phase.
 const BESIDE_CACHED_BYTES: u64 = 4 << 20;
 
 /// The decision and its reason.
@@ -50,9 +52,9 @@ const BESIDE_CACHED_BYTES: u64 = 4 << 20;
 pub(crate) struct Choice {
     pub layout: Layout,
     pub step: Step,
-    /// True if all rows are first read into memory.
+    /// True if all rows are read into memory before the superstep.
     pub caches_rows: bool,
-    /// Memory to cache the rows in which a pull finds no active vertex, for the next supersteps.
+    /// Memory for caching rows in which a pull finds no active vertex, for the next supersteps.
     pub unvisited_bytes: Option<u64>,
     /// True if the next frontiers are kept as lists.
     pub lists: bool,
@@ -65,11 +67,12 @@ pub(crate) enum StepReason {
     /// No other step is possible.
     Only,
     Forced,
-    /// Few vertices are active, so that their edges do not matter.
+    /// Few vertices are active, so the number of their edges does not matter. The value is the number of these
+    /// vertices.
     Few(u64),
-    /// Edges of active and of waiting vertices.
+    /// The number of edges of active vertices, and of waiting vertices.
     Edges(u64, u64),
-    /// Edges in memory, and rows that a push would read.
+    /// The number of edges in memory, and the number of rows that a push would read.
     Cached(u64, u64),
 }
 
@@ -91,8 +94,8 @@ impl fmt::Display for StepReason {
 }
 
 impl Choice {
-    /// Describes the way of updates, for `--explain`: `pull` is the need of the program, and `strategy` the strategy
-    /// of a sort of updates.
+    /// Describes how updates are sent and combined, for `--explain`. `pull` is the need of the program, and `strategy`
+    /// is the strategy of a sort of updates.
     pub fn way(&self, pull: Pull, strategy: Option<Strategy>) -> &'static str {
         match (self.step, pull, strategy) {
             (Step::Blocks, ..) => "combined by edge partition",
@@ -112,10 +115,10 @@ impl Choice {
     }
 }
 
-/// Makes the choice.
+/// Chooses the layout if there is none yet, and otherwise the step of the next superstep.
 ///
 /// # Errors
-/// [`inshore_store::Error::BudgetTooSmall`] where the way that the tuning forces does not fit.
+/// [`inshore_store::Error::BudgetTooSmall`] if the tuning forces a layout that does not fit.
 pub(crate) fn choose(estimates: &Estimates) -> Result<Choice> {
     let choice = match estimates.layout {
         None => Choice::first(estimates.usual_layout()?),
@@ -126,7 +129,7 @@ pub(crate) fn choose(estimates: &Estimates) -> Result<Choice> {
     Ok(choice)
 }
 
-/// Lists all choices that give the right answer, within the strategy and regime of [`Tuning`].
+/// Lists all choices that give the right answer and that the strategy and regime of [`Tuning`] allow.
 pub(crate) fn possible(estimates: &Estimates) -> Vec<Choice> {
     let Some(layout) = estimates.layout else {
         return estimates.layouts().into_iter().map(Choice::first).collect();
@@ -164,7 +167,8 @@ impl Choice {
 }
 
 impl Estimates {
-    /// Returns the choice that the tuning forces in place of `usual`, if any: one of the named step, or a drawn one.
+    /// Returns the choice that the tuning forces in place of `usual`, if any: one with the named step, or one drawn at
+    /// random.
     fn forced(&self, usual: &Choice) -> Option<Choice> {
         let Tuning { step, draw, .. } = self.tuning;
         if draw.is_none() && step.is_none_or(|step| step == usual.step) {
@@ -181,9 +185,9 @@ impl Estimates {
         Some(Choice { why: StepReason::Forced, ..choice })
     }
 
-    /// Tells whether to decide now if rows are read into memory. The decision is due once as many edges were read as
-    /// the graph has, since the job may then read as many again. On a reverse pass the rows that an earlier pull
-    /// cached occupy that memory.
+    /// Tells whether this superstep decides if rows are read into memory. The decision is due once the number of edges
+    /// that were read is that of all rows, since the job may then read as many again. It is not due on a reverse pass,
+    /// since rows that an earlier pull cached then occupy that memory.
     pub fn are_rows_due(&self) -> bool {
         let is_early = self.tuning.regime == Some(Regime::Memory);
         self.needs.rereads
@@ -197,7 +201,7 @@ impl Estimates {
         self.are_rows_due() && self.tuning.regime == Some(Regime::Memory)
     }
 
-    /// Tells whether all rows fit in memory beside the buffers of supersteps.
+    /// Tells whether all rows fit in memory together with the buffers of supersteps.
     fn fits_rows(&self, layout: &Layout) -> bool {
         self.needs.rereads
             && self.are_rows_cached.is_none()
@@ -207,15 +211,16 @@ impl Estimates {
             && self.rows_bytes + self.beside_bytes(layout, self.needs.weighted) <= self.free_bytes
     }
 
-    /// Returns the memory left beside rows in memory.
+    /// Returns the memory that rows in memory must leave free.
     fn beside_bytes(&self, layout: &Layout, weighted: bool) -> u64 {
         let windows = chunks::memory_bytes(layout.workers, layout.window_bytes, weighted);
-        // Windows exist after the first superstep, except for lists of their rows.
+        // The buffers of the edge phase exist after the first superstep, but the lists of their rows do not.
         let to_come = if self.has_windows { windows / 4 } else { windows };
         to_come + frontier::memory_bytes(layout.frontier_keys) + self.all_kept_bytes() + BESIDE_CACHED_BYTES
     }
 
-    /// Returns the space for the rows in which a pull finds no active vertex, if there is any and edges need not stay on flash.
+    /// Returns the memory for rows in which a pull finds no active vertex. Returns `None` if there is too little
+    /// memory, or if edges must stay on flash.
     fn unvisited_bytes(&self, choice: &Choice) -> Option<u64> {
         let layout = &choice.layout;
         let can_keep = choice.step == Step::Pull
@@ -229,7 +234,7 @@ impl Estimates {
         room_bytes(free, self.edges).filter(|_| can_keep)
     }
 
-    /// Tells whether the step gives the right answer.
+    /// Tells whether the step gives the right answer in this superstep.
     fn can(&self, step: Step, layout: &Layout) -> bool {
         let has_cached = self.cached_edges.is_some() && layout.is_direct;
         match step {
@@ -248,7 +253,8 @@ impl Estimates {
         self.active.is_some_and(|active| active < self.vertices / ASKED_SHARE)
     }
 
-    /// Tells whether the edges of active vertices decide, and so have to be counted first.
+    /// Tells whether the choice depends on the number of edges of active vertices, so that the engine has to count them
+    /// first.
     pub fn wants_active_edges(&self) -> bool {
         self.layout.is_some_and(|layout| self.can(Step::Pull, &layout))
             && self.cached_edges.is_none()
@@ -270,7 +276,8 @@ impl Estimates {
         Ok(Choice { unvisited_bytes: self.unvisited_bytes(&choice), ..choice })
     }
 
-    /// Tells whether the next frontier is listed. The algorithm decides, since its program may differ then.
+    /// Tells whether the next frontier is kept as a list. This is no choice of the engine, since the algorithm may run
+    /// another program on a list.
     fn lists(&self) -> bool {
         let are_few = self.edges_sent.is_some_and(|sent| sent <= self.edges / LISTED_SHARE);
         self.lists_when_few && are_few
@@ -288,7 +295,7 @@ impl Estimates {
             if edges < rows * ROW_COST {
                 return (cached, why);
             }
-            // The cached rows are those of all waiting vertices: reading these again would cost more.
+            // The cached rows belong to all waiting vertices, so reading these rows from flash again would cost more.
             if !self.is_backwards {
                 return (Step::Push, why);
             }
@@ -299,7 +306,7 @@ impl Estimates {
         let Some(active) = self.active_edges else {
             return (Step::Push, self.active.map_or(StepReason::Only, StepReason::Few));
         };
-        // The numbers of edges to and from waiting vertices are about equal.
+        // The estimate takes the number of edges from waiting vertices to be equal to the number of edges to them.
         let to_come = self.edges.saturating_sub(self.edges_before + active);
         let waiting = self.waiting_edges.unwrap_or(to_come);
         let step = if waiting < active * SENT_COST { Step::Pull } else { Step::Push };
@@ -376,7 +383,7 @@ mod tests {
             (few, Step::Push, StepReason::Few(255)),
             (Estimates { active: None, ..few }, Step::Push, StepReason::Only),
             (Estimates { has_waiting: false, ..few }, Step::Push, StepReason::Only),
-            // With 16 million edges, a third from active vertices is the limit.
+            // With 16 million edges, the steps cost the same if a third of the edges are those of active vertices.
             (counted(5 * million, 0), Step::Push, StepReason::Edges(5 * million, 11 * million)),
             (counted(6 * million, 0), Step::Pull, StepReason::Edges(6 * million, 10 * million)),
             (counted(5 * million, 2 * million), Step::Pull, StepReason::Edges(5 * million, 9 * million)),

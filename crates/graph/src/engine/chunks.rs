@@ -1,10 +1,10 @@
-//! The edge phase of a superstep: from active vertices to messages.
+//! The edge phase of a superstep, which turns active vertices into messages.
 //!
-//! One [`Source`] walks over the active vertices, their states and their index entries in order, and cuts the edges to be read
-//! into chunks: either one large window of the edge file with rows close together, or a batch of small, distant
-//! windows, which are read concurrently. Workers take chunks in turn: each has some chunks in flight while it sends
-//! the messages of one.
-//! If all vertices are active and their states are in memory, every worker has its own source, over ranges of vertices.
+//! One [`Source`] walks over the active vertices, their states and their index entries in order, and divides the edges
+//! to be read into chunks. A chunk is either one large range (window) of the edge file with rows close together, or a
+//! batch of small, distant windows that are read concurrently. Workers take chunks from the source one after the other:
+//! each has reads of several chunks in flight while it sends the messages of another chunk. If all vertices are active
+//! and their states are in memory, every worker has its own source, over ranges of vertices.
 
 use std::{
     collections::VecDeque,
@@ -30,14 +30,17 @@ use crate::{
 
 const WINDOW_BYTES_MIN: usize = 64 << 10;
 const WINDOW_BYTES_MAX: usize = 1 << 20;
-/// The most blocks of the edge file in a small window.
+/// The largest number of blocks of the edge file in a small window.
 const SMALL_BLOCKS: u64 = 2;
 const SMALL_BYTES: usize = SMALL_BLOCKS as usize * BLOCK_BYTES;
-/// The most blocks between rows of one window: reading these blocks takes less time than another request.
+/// The largest number of unneeded blocks between two rows of one window: reading these blocks takes less time than
+/// another request.
 const GAP_BLOCKS: u64 = 1;
-/// Bytes of a window for each row of a chunk, so that a window of rows of average length is read in one piece.
+/// The number of bytes of a window per row of a chunk. It is so small that a window of rows of average length is read
+/// at once.
 const BYTES_PER_ROW: usize = 32;
-/// Edges between rows that are unpacked with them, and the most edges that are unpacked at once.
+/// The largest number of unneeded edges between two rows that are unpacked together, and the largest number of edges
+/// that are unpacked at once.
 const UNPACKED_GAP: u64 = 128;
 const UNPACKED_MAX: u64 = UNPACKER_BYTES / 4;
 
@@ -50,13 +53,13 @@ pub(crate) trait Sender: Sync {
     /// The destination of a worker's messages.
     type Sink: Send;
 
-    /// Tells whether weights are read beside the edges.
+    /// Tells whether weights are read in addition to edges.
     const READS_WEIGHTS: bool = false;
 
     /// Returns the message of an active vertex along each of its edges; `None` sends nothing.
     fn send(&self, vertex: u32, state: &Self::State, degree: u32) -> Option<Self::Sent>;
 
-    /// Returns an active vertex's term of [`EdgePhaseResult::aggregate`].
+    /// Returns the number that an active vertex adds to [`EdgePhaseResult::aggregate`].
     fn aggregate(&self, _vertex: u32, _state: &Self::State, _degree: u32) -> u64 {
         0
     }
@@ -64,11 +67,11 @@ pub(crate) trait Sender: Sync {
     /// Tells whether [`Sender::look`] is called.
     const LOOKS: bool = false;
 
-    /// Gets consecutive rows together, before they are pushed one by one.
+    /// Gets consecutive rows together, before each of them is passed to [`Sender::push`].
     fn look(&self, _sink: &mut Self::Sink, _window: &[u32], _rows: Range<usize>) {}
 
-    /// Sends along the edges `row` of a window, all of one vertex; `weights` is as long as the window, or empty where weights are
-    /// not read.
+    /// Sends along the edges `row` of a window, which all belong to one vertex. `weights` is as long as the window, or
+    /// empty if weights are not read.
     fn push(
         &self,
         sink: &mut Self::Sink,
@@ -79,15 +82,15 @@ pub(crate) trait Sender: Sync {
     ) -> Result<()>;
 }
 
-/// Each worker has its own source if this multiple of the sources' memory is free.
+/// Each worker has its own source if the free memory is this multiple of the memory of all sources.
 const SPARE_SHARE: u64 = 16;
-/// Returns the bytes of windows per byte of a large window of edges: a large window and a batch of small ones per chunk, and the
-/// same twice as wide for weights.
+/// Returns the memory of all windows, in bytes per byte of a large window of edges. Each chunk has a large window and a
+/// batch of small ones; with weights it has both again, at twice the size.
 const fn window_share(weighted: bool) -> usize {
     2 * CHUNKS * if weighted { 3 } else { 1 }
 }
 
-/// Returns the number of workers and the size of their windows, in at most an eighth of the free memory.
+/// Returns the number of workers and the size of their windows, which take at most an eighth of the free memory.
 pub(super) fn workers(threads: usize, free_bytes: u64, weighted: bool) -> (usize, usize) {
     let each = |window_bytes: usize| (window_share(weighted) * window_bytes) as u64;
     let workers = threads.min((free_bytes / 8 / each(WINDOW_BYTES_MIN)) as usize).max(1);
@@ -105,12 +108,12 @@ pub(super) fn memory_bytes(workers: usize, window_bytes: usize, weighted: bool) 
     buffers as u64 + rows_bytes(workers, window_bytes) + workers as u64 * UNPACKER_BYTES + csr::CURSOR_BYTES
 }
 
-/// Returns the memory for the rows of chunks.
+/// Returns the memory of the lists of rows in all chunks.
 fn rows_bytes(workers: usize, window_bytes: usize) -> u64 {
     (workers * CHUNKS * (window_bytes / BYTES_PER_ROW) * 32) as u64
 }
 
-/// A part of a vertex's row, and the message along it.
+/// A part of a vertex's row, and the message that the vertex sends along this part.
 struct Row<M> {
     first: u64,
     count: u32,
@@ -143,9 +146,9 @@ struct Source<'a, S: Sender> {
     active: FrontierReader,
     state: StatePeek<'a, S::State>,
     index: IndexCursor,
-    /// Rows (or parts of a row) that did not fit in the last window or chunk, in reverse order.
+    /// Rows (or parts of a row) that did not fit in the last window or chunk, the next one last.
     left: Vec<Row<S::Sent>>,
-    /// Limits of a window: blocks, and edges whose weights are read too.
+    /// Limits of a window: its number of blocks, and its number of edges if weights are read too.
     window_blocks: u64,
     window_edges: u64,
     small_max: usize,
@@ -196,7 +199,7 @@ impl<S: Sender> Source<'_, S> {
 
     /// Tells whether a row goes into the open window.
     fn joins(&self, window: &RowWindow, row: &Span) -> bool {
-        // A corrupt index may lead backwards.
+        // In a corrupt index a row may begin before the one that precedes it.
         row.entries.start >= window.span.entries.end
             && (window.span.blocks.end - 1..=window.span.blocks.end + GAP_BLOCKS).contains(&row.blocks.start)
             && row.blocks.end - window.span.blocks.start <= self.window_blocks
@@ -242,7 +245,7 @@ impl<S: Sender> Source<'_, S> {
         Ok(Some((Row { count, ..row }, span)))
     }
 
-    /// Returns the row of the next active vertex that has edges and a message.
+    /// Returns the row of the next active vertex that has edges and sends a message.
     fn next_vertex(&mut self) -> Result<Option<Row<S::Sent>>> {
         while let Some(vertex) = self.active.next()? {
             let (first, degree) = self.index.find(vertex)?;
@@ -265,7 +268,7 @@ pub(super) struct EdgePhaseResult<K> {
     pub edges: u64,
 }
 
-/// Sends the messages of all active vertices along their rows in `csr`, by one worker per sink.
+/// Sends the messages of all active vertices along their rows in `csr`, with one worker per sink.
 pub(super) fn send<S: Sender>(
     job: &Job,
     sender: &S,
@@ -277,7 +280,7 @@ pub(super) fn send<S: Sender>(
 ) -> Result<EdgePhaseResult<S::Sink>> {
     let window_bytes = pools.window_bytes;
     let small_max = window_bytes / SMALL_BYTES;
-    // A thread costs more than sending from a few vertices.
+    // If few vertices are active, starting a thread costs more than sending in this one.
     let is_short = active.is_shorter_than(ALONE_VERTICES);
     let busy = if is_short { 1 } else { sinks.len() };
     let cursors = SPARE_SHARE * busy as u64 * csr::CURSOR_BYTES + rows_bytes(busy, window_bytes);
@@ -301,7 +304,8 @@ pub(super) fn send<S: Sender>(
             },
             left: Vec::new(),
             window_blocks: (window_bytes / BLOCK_BYTES) as u64,
-            // A window may begin and end inside a block of the file of weights.
+            // One block of the buffer is left free, since a window may begin and end inside a block of the file of
+            // weights.
             window_edges: match S::READS_WEIGHTS && csr.weights.is_some() {
                 true => 2 * (window_bytes - BLOCK_BYTES) as u64 / 8,
                 false => u64::MAX,
@@ -352,7 +356,7 @@ pub(super) fn send<S: Sender>(
     Ok(sent)
 }
 
-/// Runs all workers in parallel, one of them in this thread.
+/// Runs all workers in parallel. One of them runs in this thread.
 fn run_all<'a, 's, S: Sender>(mut workers: Vec<Worker<'a, 's, S>>) -> Result<Vec<Worker<'a, 's, S>>> {
     let first = workers.pop().expect("at least one sink");
     std::thread::scope(|scope| {
@@ -377,7 +381,7 @@ struct Worker<'a, 's, S: Sender> {
     weights: Option<(&'a CheckedFile, Pool)>,
 }
 
-/// A chunk whose windows are in flight.
+/// A chunk whose windows are being read.
 struct ChunkInFlight<M> {
     rows: Vec<Row<M>>,
     windows: Vec<(RowWindow, PendingRead, Option<PendingRead>)>,
@@ -407,8 +411,8 @@ impl<S: Sender> Worker<'_, '_, S> {
         Ok(())
     }
 
-    /// Returns the next chunk; `None` at the end, or if another worker failed: a source is not called again after a
-    /// failure.
+    /// Returns the next chunk; `None` at the end, or if another worker failed, since a source must not be called again
+    /// after a failure.
     fn next_chunk(&self) -> Result<Option<Chunk<S::Sent>>> {
         let mut source = self.source.lock().expect("no panic under this lock");
         if self.failed.load(Ordering::Relaxed) {
@@ -518,7 +522,8 @@ fn unbroken_end<M>(rows: &[Row<M>]) -> u64 {
     end
 }
 
-/// Returns the end of the edges that can be unpacked with those of the first row: gaps between the rows are small.
+/// Returns the end of the edges that can be unpacked together with those of the first row, since the gaps between the
+/// rows are small.
 fn run_end<M>(rows: &[Row<M>]) -> u64 {
     let mut end = rows[0].edges().end;
     for row in &rows[1..] {
@@ -530,7 +535,7 @@ fn run_end<M>(rows: &[Row<M>]) -> u64 {
     end
 }
 
-/// Returns the bytes of these edges' weights in their file.
+/// Returns the byte range of these edges' weights in the file of weights.
 fn weights_of(span: &Span) -> Range<u64> {
     span.entries.start * 8..span.entries.end * 8
 }

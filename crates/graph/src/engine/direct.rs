@@ -1,9 +1,9 @@
-//! Updates in memory: an accumulator for each vertex, into which all workers combine messages at once.
+//! Updates in memory: an accumulator for each vertex, into which all workers combine messages concurrently.
 //!
-//! Direct updates are the baseline for measurements of sort-reduce: one random access for each message, by a
-//! compare-and-swap, prefetched some messages ahead so that the cache misses overlap. They are faster if the
-//! accumulators fit in memory. A superstep that reaches few vertices keeps a list of them, so that its cost depends
-//! on the number of reached vertices and not on the graph.
+//! Sort-reduce is measured against direct updates, which make one random access for each message, by a
+//! compare-and-swap. Accumulators are prefetched some messages ahead so that the cache misses overlap. Direct updates
+//! are faster than sort-reduce if the accumulators fit in memory. A superstep that reaches few vertices keeps a list of
+//! them, so that its cost depends on the number of reached vertices and not on the size of the graph.
 
 use std::ops::Range;
 
@@ -14,10 +14,10 @@ use zerocopy::IntoBytes;
 use super::{Message, StepProgram, chunks::Sender, state::fill};
 use crate::Result;
 
-/// Distance, in messages, of the prefetch of accumulators.
+/// Distance, in messages, by which accumulators are prefetched.
 const AHEAD: usize = 24;
-/// Capacity of a list of vertices, as a part of all vertices: scanning all accumulators takes as long as sorting such
-/// a list.
+/// The capacity of a list of vertices is the number of all vertices divided by this number. Sorting a list of that
+/// length takes as long as scanning all accumulators.
 const TOUCHED_SHARE: u64 = 64;
 const TOUCHED_MIN: u64 = 16 << 10;
 
@@ -31,7 +31,7 @@ pub(super) fn memory_bytes(vertices: u64, message_bytes: u64, workers: usize) ->
     accumulators as u64 + list_bytes(vertices, workers)
 }
 
-/// Returns the memory of a list for each worker, and of all lists together while they are sorted.
+/// Returns the memory of one list per worker, and of all lists together while they are sorted.
 fn list_bytes(vertices: u64, workers: usize) -> u64 {
     (2 * workers * touched_max(vertices) * 4) as u64
 }
@@ -40,7 +40,7 @@ fn list_bytes(vertices: u64, workers: usize) -> u64 {
 pub(super) struct Accumulators {
     buffer: Buffer,
     vertices: u64,
-    /// Bytes of the empty message; no bytes before the first superstep.
+    /// The bytes of the empty message; empty before the first superstep.
     nothing: Vec<u8>,
     touched: Vec<FirstMessages>,
     is_alone: bool,
@@ -48,11 +48,11 @@ pub(super) struct Accumulators {
     _lists: Reservation,
 }
 
-/// The vertices whose first message came from this worker, in order of time.
+/// The vertices whose first message in this superstep came from this worker, in the order of arrival.
 pub(super) struct FirstMessages {
     list: Vec<u32>,
     max: usize,
-    /// Tells whether more vertices were touched than the list holds.
+    /// Tells whether this worker sent the first message to more vertices than the list holds.
     is_full: bool,
 }
 
@@ -103,8 +103,8 @@ impl Accumulators {
         program: &'a P,
     ) -> (AccumulatorSender<'a, P>, Vec<FirstMessages>) {
         if self.nothing != P::NOTHING.as_bytes() {
-            // Zeros are written too in the first superstep: first touches of memory are slow, and all threads share
-            // this work.
+            // The whole array is written before the first superstep, even if the empty message is 0, since first
+            // touches of memory are slow and all threads share this work.
             let threads = self.threads;
             fill(self.all::<P::Message>(), threads, |_| P::NOTHING);
             self.nothing = P::NOTHING.as_bytes().to_vec();
@@ -113,7 +113,7 @@ impl Accumulators {
         (self.direct(program), touched)
     }
 
-    /// Returns the target of messages for a further pass of the superstep.
+    /// Returns the target of messages for another pass of the same superstep.
     pub fn direct<'a, P: StepProgram>(&'a mut self, program: &'a P) -> AccumulatorSender<'a, P> {
         let is_alone = self.is_alone;
         let accumulators =
@@ -121,12 +121,12 @@ impl Accumulators {
         AccumulatorSender { program, accumulators, is_alone }
     }
 
-    /// Tells whether more vertices got a message than the lists hold.
+    /// Tells whether more vertices got a message than a worker's list holds.
     pub fn is_crowded(touched: &[FirstMessages]) -> bool {
         touched.iter().any(|touched| touched.is_full)
     }
 
-    /// Tells whether the lists hold fewer than this number of vertices.
+    /// Tells whether this number of vertices is more than the lists hold. `None` stands for all vertices.
     pub fn are_many(&self, count: Option<u64>) -> bool {
         count.is_none_or(|count| count > touched_max(self.vertices) as u64)
     }
@@ -136,7 +136,7 @@ impl Accumulators {
         &mut self.buffer.typed_mut::<M>()[..self.vertices as usize]
     }
 
-    /// Calls `each` with the listed vertices, in order, and their accumulators.
+    /// Calls `each` with the listed vertices in order, together with their accumulators.
     pub fn listed<M: Message>(
         &mut self,
         touched: &[FirstMessages],
@@ -150,7 +150,7 @@ impl Accumulators {
         all.into_iter().try_for_each(|vertex| each(vertex, &mut accumulators[vertex as usize]))
     }
 
-    /// Takes the lists back for the next superstep.
+    /// Takes the lists back, so that the next superstep can reuse them.
     pub fn close(&mut self, mut touched: Vec<FirstMessages>) {
         for touched in &mut touched {
             touched.list.clear();
@@ -160,7 +160,7 @@ impl Accumulators {
     }
 }
 
-/// Sends into accumulators.
+/// Sends messages into accumulators.
 pub(super) struct AccumulatorSender<'a, P: StepProgram> {
     program: &'a P,
     accumulators: &'a [<P::Message as Message>::Cell],
@@ -184,8 +184,8 @@ impl<P: StepProgram> AccumulatorSender<'_, P> {
         P::Message::load(&self.accumulators[vertex as usize])
     }
 
-    /// Combines as [`AccumulatorSender::combine`], for a vertex to which no other worker sends: the compare-and-swap would wait for every
-    /// load before it.
+    /// Combines as [`AccumulatorSender::combine`] does, for a vertex to which no other worker sends. A compare-and-swap
+    /// would be slower, since it waits for every load before it.
     #[inline(always)]
     pub fn put(&self, vertex: u32, message: P::Message, touched: &mut FirstMessages) {
         let cell = &self.accumulators[vertex as usize];

@@ -1,5 +1,5 @@
-//! The input of decisions, and the layout as a part of a decision: plain data for `choose.rs`, `layout.rs` and
-//! `columns/plan.rs`.
+//! The inputs of decisions, and the layout as a part of a decision. The types are plain data for `choose.rs`,
+//! `layout.rs` and `blocking/plan.rs`.
 
 use inshore_sortreduce::Operation;
 
@@ -12,51 +12,52 @@ pub(crate) struct Estimates {
     pub tuning: Tuning,
     pub needs: StepNeeds,
     pub vertices: u64,
-    /// Edges in one direction.
+    /// The number of edges in one direction.
     pub edges: u64,
-    /// Edges of all rows that the algorithm reads.
+    /// The number of edges in all rows that the algorithm reads.
     pub rows_edges: u64,
     pub rows_bytes: u64,
-    /// Tells whether there are in-edges to pull along.
+    /// Tells whether there are in-edges along which vertices can pull.
     pub has_in_edges: bool,
-    /// Supersteps of all vertices, if any will come; `None` also if the drive has no room for blocks.
+    /// The supersteps of all vertices that will come; `None` if none will come, or if the drive has no room for blocks.
     pub dense: Option<Dense>,
 
     pub budget_bytes: u64,
     pub free_bytes: u64,
-    /// Memory that the algorithm itself keeps.
+    /// Memory that the algorithm itself needs.
     pub kept_bytes: u64,
     pub threads: usize,
 
-    /// The layout; `None` before the first superstep, which chooses one.
+    /// The layout that the first decision chose; `None` before the first superstep.
     pub layout: Option<Layout>,
     pub superstep: u32,
     /// Tells whether the buffers of the edge phase were allocated.
     pub has_windows: bool,
-    /// Tells whether rows are in memory; `None` before that was decided.
+    /// Tells whether rows are in memory; `None` before this was decided.
     pub are_rows_cached: Option<bool>,
-    /// Edges in the rows that an earlier pull left in memory.
+    /// The number of edges in the rows that an earlier pull left in memory.
     pub cached_edges: Option<u64>,
-    /// Edges that were read in all supersteps before, and edges that carried a message in the last one.
+    /// The number of edges that were read in all earlier supersteps, and the number of edges that carried a message in
+    /// the last one.
     pub edges_walked: u64,
     pub edges_sent: Option<u64>,
 
-    /// Tells whether the superstep follows in-edges, on the reverse pass of a search.
+    /// Tells whether the superstep follows edges backwards, on the reverse pass of a search.
     pub is_backwards: bool,
-    /// Number of active vertices; `None` for all.
+    /// The number of active vertices; `None` if all are active.
     pub active: Option<u64>,
-    /// Tells whether the waiting vertices are known.
+    /// Tells whether the waiting vertices of the superstep are known.
     pub has_waiting: bool,
-    /// Edges out of vertices that were active earlier in the same search.
+    /// The number of edges out of vertices that were active earlier in the same search.
     pub edges_before: u64,
-    /// Edges of active and of waiting vertices, if they were counted.
+    /// The numbers of edges of active and of waiting vertices, if they were counted.
     pub active_edges: Option<u64>,
     pub waiting_edges: Option<u64>,
     /// True if the next frontiers are to be kept as lists of vertices once few edges carry messages.
     pub lists_when_few: bool,
 }
 
-/// Messages that a waiting vertex needs from the active vertices in its row.
+/// Selects the messages that a waiting vertex needs from the active vertices in its row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Pull {
     /// The program cannot pull.
@@ -64,31 +65,31 @@ pub(crate) enum Pull {
     Never,
     /// The message of the first active vertex, at which the scan ends.
     First,
-    /// The messages of all active vertices, reduced.
+    /// The messages of all active vertices, reduced to one.
     All,
 }
 
-/// Declarations of an algorithm: numbers that are constant during a job.
+/// The needs that an algorithm declares. They are constant during a job.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StepNeeds {
     pub pull: Pull,
-    /// Tells whether weights are read beside edges.
+    /// Tells whether weights are read in addition to edges.
     pub weighted: bool,
     /// True if the same rows may be read repeatedly, so that a copy in memory may be faster.
     pub rereads: bool,
-    /// Bytes of vertex state in memory, and on flash.
+    /// The bytes that vertex state takes if it is in memory, and the bytes of memory that it takes if it is on flash.
     pub state_bytes: u64,
     pub flash_bytes: u64,
-    /// Bytes of a message, and of a record of sort-reduce with its key.
+    /// The bytes of a message, and the bytes of a sort-reduce record, which includes a key.
     pub message_bytes: u64,
     pub record_bytes: u64,
-    /// Tells whether messages fit in accumulators: one per vertex, of a word.
+    /// Tells whether messages can be combined in accumulators, one word per vertex.
     pub has_accumulators: bool,
 }
 
 impl StepNeeds {
-    /// Returns the needs of an algorithm that only exchanges messages, with states `S`, messages that `O` reduces,
-    /// and this number of vertices.
+    /// Returns the needs of an algorithm that only exchanges messages, for this number of vertices. `S` is the state of
+    /// a vertex, and `O` reduces the messages.
     pub fn of<S: State, O: Operation>(vertices: u64) -> StepNeeds {
         StepNeeds {
             state_bytes: state::memory_bytes::<S>(vertices),
@@ -100,14 +101,14 @@ impl StepNeeds {
     }
 }
 
-/// An algorithm's supersteps of all vertices.
+/// Describes the supersteps in which all vertices are active.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Dense {
     /// Upper bound on the number of vertices with edges.
     pub senders: u64,
-    /// Supersteps of all vertices that are to come.
+    /// The number of supersteps of all vertices that will come.
     pub supersteps: u32,
-    /// True if supersteps of some vertices will follow too.
+    /// True if supersteps of only some vertices will follow too.
     pub has_sparse: bool,
     pub drive: DriveRates,
 }
@@ -119,42 +120,43 @@ pub(crate) struct DriveRates {
     pub written: f64,
 }
 
-/// The place of state, updates and edges in the budget.
+/// The place of state, updates and edges: memory or flash, and the memory that each of them gets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Layout {
     pub workers: usize,
     /// The unit in which edges are read.
     pub window_bytes: usize,
     pub state_in_memory: bool,
-    /// Tells whether updates go into accumulators.
+    /// Tells whether updates are combined in accumulators.
     pub is_direct: bool,
-    /// Vertices of a frontier that are kept in memory.
+    /// The number of vertices of a frontier that are kept in memory.
     pub frontier_keys: usize,
-    /// Memory of sort-reduce, if updates go through it; with blocks, as if blocks took none.
+    /// Memory of sort-reduce, if updates go through it. If edges are cut into blocks, the memory of these blocks is
+    /// included.
     pub sort_bytes: u64,
-    /// Tells whether there is a bit for each active vertex, so that other vertices can pull.
+    /// Tells whether there is a bit for each active vertex, so that waiting vertices can pull.
     pub has_active_bits: bool,
-    /// Plan by which edges are first cut into blocks, if they are.
+    /// The plan by which edges are first cut into blocks, if they are.
     pub blocks: Option<BlockingPlan>,
 }
 
-/// The way in which columns are cut, and the place of each array.
+/// The plan of destination blocks: how edges are cut into columns, and the place of each array.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct BlockingPlan {
     pub workers: usize,
-    /// Vertices per column.
+    /// The number of vertices per column.
     pub width: u64,
     /// The unit in which packed edges are written and read.
     pub chunk_bytes: usize,
-    /// Bytes of edges that stay in memory.
+    /// The number of bytes of edges that stay in memory.
     pub held_bytes: u64,
     pub messages_in_memory: bool,
     /// Tells whether all threads work on one column and share its accumulators.
     pub is_shared: bool,
     pub all_message_bytes: u64,
     pub state_in_memory: bool,
-    /// Windows of edges per worker during cutting.
+    /// The number of read buffers for edges per worker during cutting.
     pub windows: usize,
-    /// Tells whether supersteps through sort-reduce are to follow.
+    /// Tells whether supersteps that need the edge phase and sort-reduce will follow.
     pub has_sparse: bool,
 }

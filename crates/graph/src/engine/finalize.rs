@@ -16,13 +16,14 @@ const FINALIZED_VERTICES: usize = 16 << 10;
 
 /// The outcome of a superstep.
 pub(crate) struct SuperstepOutcome {
-    /// The next frontier; empty unless collected, all vertices while [`super::FrontierCollection::WhenFew`] waits.
+    /// The next frontier. It is empty if frontiers are not collected, and has all vertices as long as
+    /// [`super::FrontierCollection::WhenFew`] waits.
     pub active: Frontier,
     /// The sum of [`StepProgram::change`].
     pub change: u64,
     /// Estimated number of edges of active vertices.
     pub edges: u64,
-    /// The same number if it was counted for the choice.
+    /// The number of edges of active vertices, if they were counted for the choice.
     pub edges_counted: Option<u64>,
 }
 
@@ -46,7 +47,7 @@ impl<S: State> Engine<S> {
         self.finalize_some(program, accumulators, touched, are_all, collect, log)
     }
 
-    /// Finalizes all vertices, or those that are listed.
+    /// Finalizes all vertices, or only those in the workers' lists.
     pub(super) fn finalize_some<P: StepProgram<State = S>>(
         &mut self,
         program: &P,
@@ -82,8 +83,8 @@ impl<S: State> Engine<S> {
         Ok(step)
     }
 
-    /// Finalizes all vertices with a message, or all, with states in memory, by all threads: each takes parts, and appends its
-    /// active vertices in the order of parts.
+    /// Finalizes all vertices, or all that got a message, by several threads. States must be in memory. Each thread
+    /// takes parts of the vertices, and appends its active vertices in the order of parts.
     fn finalize_all<P: StepProgram<State = S>>(
         &mut self,
         program: &P,
@@ -98,7 +99,7 @@ impl<S: State> Engine<S> {
         let sequencer = Sequencer::new((active, log, 0u64));
         let job = &self.job;
         let work = || -> Result<()> {
-            // The list reuses the memory of rows, which are dropped by now.
+            // The list is not reserved: it takes the memory of the edge phase's lists of rows, which were dropped.
             let mut active = Vec::new();
             loop {
                 job.check_cancelled()?;

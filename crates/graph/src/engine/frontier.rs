@@ -1,4 +1,4 @@
-//! Frontiers: sorted lists of vertices, in memory while they are short, on flash beyond.
+//! Frontiers: sorted lists of vertices. The first part of a list is in memory, and the rest of a long list is on flash.
 
 use std::{
     ops::Range,
@@ -13,18 +13,19 @@ use zerocopy::IntoBytes;
 
 use crate::Result;
 
-/// The smallest number of keys that a list keeps in memory before it goes to flash.
+/// The smallest number of keys that a list keeps in memory before it writes further keys to flash.
 pub(crate) const MEMORY_KEYS: usize = 32 << 10;
 const BLOCK_BYTES: usize = 64 << 10;
 const BLOCK_KEYS: usize = BLOCK_BYTES / 4;
 
-/// Returns the memory of the list that is read and of the list that is written, each with at most this number of keys
-/// in memory, and of a log.
+/// Returns the memory of two lists, of which one is read and one is written, and of a log. Each list has at most `keys`
+/// keys in memory.
 pub(crate) const fn memory_bytes(keys: usize) -> u64 {
     (2 * keys * 4 + 7 * BLOCK_BYTES) as u64
 }
 
-/// Returns the keys of a frontier in memory: two lists, one read and one written, take a sixteenth.
+/// Returns the number of keys that a frontier keeps in memory. Two lists, of which one is read and one is written, take
+/// a sixteenth of the free memory.
 pub(crate) fn frontier_keys(vertices: u64, free: u64) -> usize {
     (free / 16 / 8).min(vertices).max(MEMORY_KEYS as u64) as usize
 }
@@ -48,7 +49,7 @@ impl Frontier {
         matches!(self, Frontier::All)
     }
 
-    /// Tells whether no vertex is active. (A graph is never empty.)
+    /// Tells whether no vertex is active. ([`Frontier::All`] is never empty, since every graph has a vertex.)
     pub fn is_empty(&self) -> bool {
         match self {
             Frontier::All => false,
@@ -56,7 +57,7 @@ impl Frontier {
         }
     }
 
-    /// Returns the number of vertices; `None` for all.
+    /// Returns the number of vertices; `None` if all are active.
     pub fn count(&self) -> Option<u64> {
         match self {
             Frontier::All => None,
@@ -65,12 +66,12 @@ impl Frontier {
         }
     }
 
-    /// Tells whether there are fewer vertices than this.
+    /// Tells whether the frontier has fewer than `count` vertices.
     pub fn is_shorter_than(&self, count: usize) -> bool {
         self.count().is_some_and(|known| known < count as u64)
     }
 
-    /// Streams the vertices; `vertices` is the number in the graph.
+    /// Streams the vertices. `vertices` is the number of vertices in the graph.
     pub fn reader(&self, job: &Job, vertices: u64) -> Result<FrontierReader> {
         let (memory, file) = match self {
             Frontier::All => return Ok(VertexRanges::new(vertices, vertices).reader()),
@@ -90,7 +91,7 @@ pub(crate) enum FrontierReader {
     List { keys: Arc<Vec<u32>>, used: usize, reader: Option<FileReader> },
 }
 
-/// Ranges of all vertices, shared by several readers.
+/// Ranges of all vertices that several readers take one after the other.
 #[derive(Clone)]
 pub(crate) struct VertexRanges {
     next: Arc<AtomicU64>,
@@ -104,7 +105,7 @@ impl VertexRanges {
         VertexRanges { next: Arc::default(), step, vertices }
     }
 
-    /// Creates a stream of vertices that no other stream returns.
+    /// Creates a stream of vertices that no other stream of these ranges returns.
     pub fn reader(&self) -> FrontierReader {
         FrontierReader::All { next: 0, end: 0, ranges: self.clone() }
     }
@@ -189,7 +190,7 @@ impl FrontierBuilder {
     }
 }
 
-/// The active vertices of all supersteps, one after the other, for a walk in reverse.
+/// A log of the active vertices of all supersteps, from which the reverse pass reads them.
 pub(crate) struct KeyLog {
     file: FileWriter,
     staged: Vec<u32>,
@@ -219,7 +220,7 @@ impl KeyLog {
         self.ends.push(self.file.len() + self.staged.len() as u64 * 4);
     }
 
-    /// Returns the lists of all supersteps, last first.
+    /// Returns the lists of all supersteps, the last list first.
     pub fn into_levels(mut self) -> Result<impl Iterator<Item = Frontier>> {
         self.flush()?;
         let file = self.file.finish()?;

@@ -1,4 +1,5 @@
-//! The layout of the budget: all layouts that fit, and the choice among them. A pure function of numbers.
+//! The layout of the budget: lists all layouts that fit, and chooses one of them. The choice is a pure function of
+//! numbers.
 
 use inshore_sortreduce::smallest_memory_bytes;
 use inshore_store::{format_bytes, taken_bytes};
@@ -11,9 +12,9 @@ use super::{
 };
 use crate::{Regime, Result, csr};
 
-/// Largest part of the budget for the bits of active vertices.
+/// The bits of active vertices take at most the budget divided by this number.
 const ACTIVE_BITS_SHARE: u64 = 16;
-/// State is in memory beside sort-reduce if it takes no more than this part of sort-reduce's memory.
+/// With sort-reduce, vertex state is in memory if it takes at most sort-reduce's memory divided by this number.
 const STATE_SHARE: u64 = 4;
 
 impl Layout {
@@ -32,20 +33,20 @@ impl Layout {
 }
 
 impl Estimates {
-    /// Returns the memory of the bits of active vertices, and of the cursor that counts edges; `None` if no vertex
-    /// can pull, or if that is too much of the budget.
+    /// Returns the memory of the bits of active vertices, and of the cursor that counts edges. Returns `None` if no
+    /// vertex can pull, or if this memory is too large a part of the budget.
     pub fn active_bits_bytes(&self) -> Option<u64> {
         let can_pull = self.needs.pull != Pull::Never && self.has_in_edges;
         let bytes = taken_bytes(self.vertices.div_ceil(64) as usize * 8) as u64;
         (can_pull && bytes <= self.budget_bytes / ACTIVE_BITS_SHARE).then_some(bytes + csr::CURSOR_BYTES)
     }
 
-    /// Returns the memory that the algorithm keeps, and of the bits of active vertices.
+    /// Returns the memory that the algorithm needs itself, plus the memory of the bits of active vertices.
     pub fn all_kept_bytes(&self) -> u64 {
         self.kept_bytes + self.active_bits_bytes().unwrap_or(0)
     }
 
-    /// Returns a layout without state and updates, and its memory.
+    /// Returns a layout that has no place for state and updates yet, and the memory of this layout.
     fn bare(&self) -> (Layout, u64) {
         let free = self.free_bytes.saturating_sub(self.all_kept_bytes());
         let (workers, window_bytes) = chunks::workers(self.threads, free, self.needs.weighted);
@@ -63,7 +64,7 @@ impl Estimates {
         (layout, windows + frontier::memory_bytes(layout.frontier_keys))
     }
 
-    /// Returns a layout with updates in accumulators, if these are allowed and fit.
+    /// Returns a layout with updates in accumulators; `None` if accumulators are not allowed or do not fit.
     fn direct(&self, state_in_memory: bool) -> Option<Layout> {
         let (layout, fixed) = self.bare();
         let free = self.free_bytes.saturating_sub(self.all_kept_bytes());
@@ -80,13 +81,14 @@ impl Estimates {
         direct::memory_bytes(self.vertices, self.needs.message_bytes, workers)
     }
 
-    /// Tells whether updates must go into accumulators.
+    /// Tells whether the tuning forces updates into accumulators.
     fn must_be_direct(&self) -> bool {
         let is_forced = self.tuning.strategy.is_some() || self.tuning.regime.is_some();
         self.needs.has_accumulators && self.tuning.allows_dense() && is_forced
     }
 
-    /// Returns a layout with updates through sort-reduce, and whether the given place of the state is the better one.
+    /// Returns a layout with updates through sort-reduce, and whether the given place of the state is the better one of
+    /// the two.
     fn sorted(&self, state_in_memory: bool) -> (Layout, bool) {
         let (layout, fixed) = self.bare();
         let free = self.free_bytes.saturating_sub(self.all_kept_bytes());
@@ -100,7 +102,7 @@ impl Estimates {
         (Layout { state_in_memory, sort_bytes, ..layout }, is_small == state_in_memory)
     }
 
-    /// Returns the layout with edges cut into blocks. Supersteps of some vertices go through sort-reduce.
+    /// Returns a layout with edges cut into blocks. Supersteps of only some vertices go through sort-reduce.
     pub fn in_blocks(&self, plan: BlockingPlan) -> Layout {
         let (layout, fixed) = self.bare();
         let windows = chunks::memory_bytes(layout.workers, layout.window_bytes, false);
@@ -135,7 +137,7 @@ impl Estimates {
     /// Chooses the layout.
     ///
     /// # Errors
-    /// [`inshore_store::Error::BudgetTooSmall`] where updates must go into accumulators, which do not fit.
+    /// [`inshore_store::Error::BudgetTooSmall`] if the tuning forces updates into accumulators, which do not fit.
     pub fn usual_layout(&self) -> Result<Layout> {
         let in_blocks = plan::choose(self).map(|plan| self.in_blocks(plan));
         if let Some(layout) = in_blocks.or_else(|| self.direct(true)).or_else(|| self.direct(false)) {
@@ -152,8 +154,8 @@ impl Estimates {
         Ok(if is_right { in_memory } else { self.sorted(false).0 })
     }
 
-    /// Returns the least free memory that suffices: windows and frontiers grow with free memory, and `others` takes the number of
-    /// workers.
+    /// Returns the least amount of free memory that suffices. Windows and frontiers grow with free memory. `others`
+    /// returns the memory of everything else for a number of workers.
     pub fn smallest_free(&self, others: impl Fn(usize) -> u64) -> u64 {
         let mut free = 0;
         loop {

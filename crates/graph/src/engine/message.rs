@@ -1,4 +1,4 @@
-//! Messages along edges, and the array with one of them per vertex.
+//! Messages along edges, and the cells of an array that holds one message per vertex.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -14,7 +14,8 @@ pub trait Message: Value + PartialEq {
 
     fn store(self, cell: &Self::Cell);
 
-    /// Replaces `old` by `self`; returns the current message if it is not `old`.
+    /// Stores `self` in the cell if the cell holds `old`. Otherwise returns the message that the cell holds as an
+    /// error.
     fn swap(self, cell: &Self::Cell, old: Self) -> std::result::Result<(), Self>;
 }
 

@@ -7,23 +7,21 @@
 //!         └──────────────────────────── is_active ◄─────────────────────────────┘
 //! ```
 //!
-//! All accesses are in the order of vertices: the list of active vertices is sorted like the reduced updates, so
-//! index, edges and state are all read forwards, and no lookup is random. The one step that needs random access,
-//! adding an update to its
-//! destination, becomes a sorted stream by sort-reduce.
+//! All accesses are in the order of vertices. The list of active vertices is sorted, and so are the reduced updates.
+//! Index, edges and state are therefore all read forwards, and no lookup is random. Only the addition of an update to
+//! its destination needs random access, and sort-reduce turns this step into a sorted stream.
 //!
 //! A single function makes all decisions, once for each superstep ([`mod@choose`]). The budget decides the place of
-//! each array:
-//! updates in accumulators, one per vertex, where these fit (semi-external, [`direct`]), and through sort-reduce
-//! otherwise (external, [`sorted`]); vertex state in memory if it fits beside the updates, on flash otherwise. If all
-//! vertices are active in several supersteps, edges are partitioned by destination first, and their updates combined
-//! a partition at a time (destination blocking, [`columns`]). Some supersteps pull: waiting vertices scan their edges
-//! for active ones ([`pull_first`],
-//! [`pull_all`]), and again along rows that were cached in memory ([`cached`]).
+//! each array. Updates are combined in accumulators, one per vertex, if these fit (semi-external, [`direct`]), and by
+//! sort-reduce otherwise (external, [`sorted`]). Vertex state is in memory if it fits together with the updates, and on
+//! flash otherwise. If all vertices are active in several supersteps, edges are first partitioned by destination, and
+//! updates are combined in one partition at a time (destination blocking, [`blocking`]). In some supersteps vertices
+//! pull: waiting vertices scan their edges for active vertices ([`pull_first`], [`pull_all`]), and later scan rows that
+//! were cached in memory ([`cached`]).
 //!
-//! Cost of one superstep with all vertices active, V vertices and E edges: up to 4 E bytes of edges (2.4 E in Kronecker graphs)
-//! and 4 V of index read; with state on flash 2 x state read and 1 x written; with sort-reduce about a third of 12 E written and
-//! read again (Kronecker graphs at 64 MiB, PageRank).
+//! Cost of one superstep with all vertices active, V vertices and E edges: up to 4 E bytes of edges (2.4 E in Kronecker
+//! graphs) and 4 V bytes of index are read. If state is on flash, it is read twice and written once. With sort-reduce,
+//! about a third of 12 E bytes is written and read again (Kronecker graphs at 64 MiB, PageRank).
 
 mod blocking;
 mod cached;
@@ -68,31 +66,31 @@ use crate::{
     csr::Csr,
 };
 
-/// Vertices between two checks for cancellation.
+/// The number of vertices between two checks for cancellation.
 const SCANNED_VERTICES: u32 = 64 << 10;
-/// Supersteps that a job's report lists one by one.
+/// The largest number of supersteps that a job's report lists one by one.
 const PHASES_MAX: u32 = 64;
 
 /// The graph and the options of an engine.
 pub(crate) struct Setup<'a> {
     pub tuning: &'a Tuning,
-    /// Out-edges, and in-edges if vertices pull along them in a directed graph.
+    /// Out-edges. In-edges follow if vertices of a directed graph pull along them.
     pub rows: Vec<Csr>,
     /// Tells whether the last of `rows` are in-edges.
     pub has_in_edges: bool,
-    /// Supersteps of all vertices, if any will come.
+    /// The supersteps of all vertices, if any will come.
     pub dense: Option<Dense>,
-    /// Memory that the algorithm itself keeps.
+    /// Memory that the algorithm itself needs.
     pub kept_bytes: u64,
 }
 
-/// Vertex state and the means to run supersteps over it.
+/// The state of all vertices, and everything that a superstep needs.
 pub(crate) struct Engine<S: State> {
     job: Job,
     vertices: u64,
     state: VertexArray<S>,
     layout: Layout,
-    /// Out-edges, and in-edges of a directed graph.
+    /// Out-edges. In-edges follow in a directed graph.
     rows: Vec<Csr>,
     accumulators: Option<Accumulators>,
     pools: pools::Pools,
@@ -100,19 +98,19 @@ pub(crate) struct Engine<S: State> {
     active_bits: Option<ActiveBits>,
     /// Rows in which a pull found no active vertex, in memory.
     cached: Option<CachedRows>,
-    /// The input of decisions, without the numbers of a superstep's request.
+    /// The input of decisions, without the numbers that belong to a single superstep.
     facts: Estimates,
     supersteps: u32,
     supersteps_kept: Option<u32>,
     strategies: Vec<Strategy>,
     /// True if a superstep used destination blocks.
     has_columns: bool,
-    /// The reported way of the last superstep.
+    /// The last reported description of how updates are sent and combined.
     way: &'static str,
 }
 
 impl<S: State> Engine<S> {
-    /// Divides the budget for the program `P` and initializes the state of every vertex.
+    /// Divides the budget for the program `P`, and sets the initial state of every vertex.
     pub fn new<P: StepProgram<State = S>>(
         job: &Job,
         setup: Setup,
@@ -129,7 +127,7 @@ impl<S: State> Engine<S> {
         Self::laid_out::<P::Message>(job, vertices, needs, setup, initial)
     }
 
-    /// Creates an engine for an algorithm that only sends by [`Engine::exchange`].
+    /// Creates an engine for an algorithm that sends messages only by [`Engine::exchange`].
     pub fn for_exchange<O: Operation>(
         job: &Job,
         vertices: u64,
@@ -138,7 +136,7 @@ impl<S: State> Engine<S> {
         initial: impl Fn(u32) -> S + Sync,
     ) -> Result<Engine<S>> {
         let setup = Setup { tuning, rows: Vec::new(), has_in_edges: false, dense: None, kept_bytes };
-        // This engine has no accumulators.
+        // This engine has no accumulators, so the type of message does not matter.
         Self::laid_out::<u32>(job, vertices, StepNeeds::of::<S, O>(vertices), setup, initial)
     }
 
@@ -207,7 +205,7 @@ impl<S: State> Engine<S> {
         })
     }
 
-    /// Frees the rows that a search cached.
+    /// Frees the rows that a search has cached.
     pub fn forget_cached(&mut self) {
         self.cached = None;
     }
@@ -217,7 +215,7 @@ impl<S: State> Engine<S> {
         self.cached.is_some()
     }
 
-    /// Starts a superstep and its phase of progress; `edges` is the number of edges to be read, 0 where that is not known.
+    /// Starts a superstep and its progress report. `edges` is the number of edges to be read, or 0 if it is not known.
     fn begin_superstep(&mut self, edges: u64) {
         self.supersteps += 1;
         // A deep search has ten thousand supersteps: too many for a report.
@@ -234,8 +232,8 @@ impl<S: State> Engine<S> {
         }
     }
 
-    /// Sends from the `active` vertices along the edges of each of `rows` into `sinks`, one per worker. Returns the sinks, and
-    /// the sum of [`Sender::aggregate`].
+    /// Sends messages from the `active` vertices along the edges of each of `rows` into `sinks`, one sink per worker.
+    /// Returns the sinks, and the sum of [`Sender::aggregate`].
     fn send<P: Sender<State = S>>(
         &mut self,
         sender: &P,
@@ -266,7 +264,7 @@ impl<S: State> Engine<S> {
         Ok(point.map(|point| self.resumed_at(point)))
     }
 
-    /// Resumes as [`Engine::resume_from`] does, for an algorithm that checkpoints other states.
+    /// Resumes as [`Engine::resume_from`] does, for an algorithm that saves other states than the engine's.
     pub fn resume_states_from<T: State>(
         &mut self,
         checkpoints: &Checkpoints,
@@ -282,7 +280,7 @@ impl<S: State> Engine<S> {
         (point.active, point.numbers)
     }
 
-    /// Saves a checkpoint, if one is due.
+    /// Saves a checkpoint, if the interval has passed.
     pub fn save(
         &mut self,
         checkpoints: &mut Checkpoints,
@@ -302,7 +300,7 @@ impl<S: State> Engine<S> {
         move || CheckpointPosition { active: active.clone(), supersteps, edges_traversed, numbers }
     }
 
-    /// Saves other states, as [`Engine::save`] does.
+    /// Saves other states than the engine's, as [`Engine::save`] does.
     pub fn save_states<T: State>(
         &self,
         checkpoints: &mut Checkpoints,
@@ -342,7 +340,7 @@ impl<S: State> Engine<S> {
         Ok(())
     }
 
-    /// Returns a cursor over the states, to read and change in the order of vertices.
+    /// Returns a cursor that reads and changes states in the order of vertices.
     pub fn cursor(&mut self) -> StateCursor<'_, S> {
         self.state.cursor()
     }
@@ -354,7 +352,7 @@ impl<S: State> Engine<S> {
         Ok(())
     }
 
-    /// Returns the facts of the run.
+    /// Returns the summary of all supersteps.
     pub fn summary(&self) -> Summary {
         let has = |strategy| self.strategies.contains(&strategy);
         let has_merge = has(Strategy::Merge) || has(Strategy::HashFirst);
@@ -366,7 +364,7 @@ impl<S: State> Engine<S> {
         ];
         let used: Vec<_> = ways.into_iter().filter(|(is_used, _)| *is_used).map(|(_, name)| name).collect();
         let strategy = match used[..] {
-            // No superstep had edges to send along.
+            // In no superstep did an edge carry a message.
             [] if self.accumulators.is_some() => "dense".to_string(),
             [] => "merge".to_string(),
             _ => used.join(" and "),

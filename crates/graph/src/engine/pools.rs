@@ -1,4 +1,5 @@
-//! Buffers of the edge phase, and the cursor of its index: allocated for the first superstep and reused by the next ones.
+//! Buffers of the edge phase, and the cursor over its index. They are allocated for the first superstep, and the next
+//! ones reuse them.
 
 use inshore_store::{Buffer, Job};
 
@@ -8,13 +9,13 @@ use crate::{
     csr::{Csr, IndexCursor},
 };
 
-/// The limit of edges of a small superstep, whose updates are combined in a part of the free memory, since preparing
-/// memory takes time.
+/// A superstep is small if it has at most this number of edges. Its updates are combined in a small part of the free
+/// memory, since preparing memory takes time.
 const FEW_EDGES: u64 = 4096;
 
-/// Frontiers of fewer vertices than this have one worker.
+/// A frontier of fewer vertices than this is processed by one worker.
 pub(super) const ALONE_VERTICES: usize = 256;
-/// Chunks of a worker, one of them in use.
+/// The number of chunks of a worker: one is in use, and the others are being read.
 pub(super) const CHUNKS: usize = 4;
 
 /// Buffers of all workers and a cursor, allocated for the first superstep and reused by the next ones.
@@ -22,7 +23,8 @@ pub(super) struct Pools {
     pub window_bytes: usize,
     pub edges: Vec<Pool>,
     pub weights: Vec<Pool>,
-    /// The cursor of the last superstep: in a deep search the next one finds most of its rows in the same windows.
+    /// The cursor of the last superstep. In a deep search the next superstep finds most of its rows in the index pages
+    /// that the cursor holds.
     pub index: Option<IndexCursor>,
 }
 
@@ -39,7 +41,8 @@ impl Pools {
         }
     }
 
-    /// Counts the edges of the active vertices if both are few, so that counting is cheap.
+    /// Counts the edges of the active vertices, if few vertices are active. Returns `None` if there are too many
+    /// vertices or edges.
     pub fn few_edges(&mut self, job: &Job, rows: &[&Csr], active: &Frontier) -> Result<Option<u64>> {
         let mut edges = 0;
         if !active.is_shorter_than(ALONE_VERTICES) {
@@ -66,7 +69,7 @@ impl Pools {
     }
 }
 
-/// A worker's buffers: a large one and a batch of small ones per chunk.
+/// A worker's buffers. For each chunk there are one large buffer and a batch of small ones.
 pub(super) struct Pool {
     small_bytes: usize,
     small: Vec<Buffer>,

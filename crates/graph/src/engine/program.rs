@@ -4,11 +4,11 @@ use inshore_sortreduce::Operation;
 
 use super::{Message, Pull, State};
 
-/// The interface of an algorithm to all steps: the four functions of the thesis, one for weights, two for vertices
-/// that pull, and three for sums over vertices.
+/// The interface of an algorithm to all steps: the four functions of the thesis, one function for weights, two for
+/// vertices that pull, and three for sums over vertices.
 ///
-/// The trait has promises that no step can check (`NOTHING`, `kept`, `message_of`): programs of users implement another trait
-/// ([`crate::program`]), which is hosted by an implementation of this one.
+/// Steps cannot check all promises of an implementation (`NOTHING`, `kept`, `message_of`). Programs of users therefore
+/// implement another trait ([`crate::program`]), and an implementation of this trait calls them.
 pub(crate) trait StepProgram: Clone + Send + Sync + 'static {
     /// The state of a vertex.
     type State: State;
@@ -24,11 +24,11 @@ pub(crate) trait StepProgram: Clone + Send + Sync + 'static {
     /// Tells whether the weights of edges matter, so that [`StepProgram::along`] is called.
     const WEIGHTED: bool = false;
 
-    /// The messages that a waiting vertex needs from the active vertices in its row, to pull them. With [`Pull::All`] no active
-    /// vertex waits, and messages do not change a vertex that does not wait.
+    /// The messages that a waiting vertex needs from the active vertices in its row, if it can pull them. With
+    /// [`Pull::All`] no active vertex waits, and messages do not change a vertex that does not wait.
     const PULL: Pull = Pull::Never;
 
-    /// Tells whether rows may be read again and again.
+    /// Tells whether the same rows may be read repeatedly.
     const REREADS: bool = false;
 
     /// Tells whether a vertex with this state waits for messages.
@@ -36,8 +36,8 @@ pub(crate) trait StepProgram: Clone + Send + Sync + 'static {
         false
     }
 
-    /// Returns the message of an active vertex with [`Pull::First`]. If two messages reach a vertex, the sender with the smaller
-    /// number wins.
+    /// Returns the message of an active vertex with [`Pull::First`]. If messages of two vertices reach a vertex, the
+    /// smaller vertex number wins.
     fn message_of(&self, _vertex: u32) -> Self::Message {
         Self::NOTHING
     }
@@ -50,10 +50,11 @@ pub(crate) trait StepProgram: Clone + Send + Sync + 'static {
         message
     }
 
-    /// Combines two messages to one vertex; associative and commutative.
+    /// Combines two messages to one vertex. The function is associative and commutative.
     fn reduce(&self, a: Self::Message, b: Self::Message) -> Self::Message;
 
-    /// Combines two messages to this vertex, by `reduce` unless overridden: all steps call this function.
+    /// Combines two messages to this vertex, by `reduce` unless a program overrides this function. All steps call this
+    /// function, and not `reduce`.
     #[inline(always)]
     fn reduce_at(&self, _vertex: u32, a: Self::Message, b: Self::Message) -> Self::Message {
         self.reduce(a, b)
@@ -62,11 +63,12 @@ pub(crate) trait StepProgram: Clone + Send + Sync + 'static {
     /// Returns the new state of a vertex.
     fn finalize(&self, vertex: u32, message: Self::Message, state: &Self::State) -> Self::State;
 
-    /// Tells whether a message can improve on [`StepProgram::kept`]; a message that improves counts as new.
+    /// Tells whether accumulators hold [`StepProgram::kept`] between supersteps. A vertex then gets a new message
+    /// whenever a message changes its accumulator.
     const ACCUMULATORS_KEEP_STATE: bool = false;
 
-    /// Returns a message that is contained in a vertex's state: a message is skipped if its reduction with this one
-    /// equals this one. Only supersteps may change states in that case.
+    /// Returns a message that a vertex's state already contains. A message to the vertex is skipped if reducing it with
+    /// this one gives this one. If a program overrides this function, only supersteps may change states.
     fn kept(&self, _state: &Self::State) -> Self::Message {
         Self::NOTHING
     }
@@ -74,21 +76,22 @@ pub(crate) trait StepProgram: Clone + Send + Sync + 'static {
     /// Tells whether a vertex with this new and old state takes part in the next superstep.
     fn is_active(&self, vertex: u32, new: &Self::State, old: &Self::State) -> bool;
 
-    /// Returns an active vertex's term of the wrapping sum that `set_aggregate` gets.
+    /// Returns the number that an active vertex adds to the wrapping sum that `set_aggregate` gets.
     fn aggregate(&self, _vertex: u32, _state: &Self::State, _degree: u32) -> u64 {
         0
     }
 
-    /// Takes the sum of `aggregate` over all active vertices, between the edges and `finalize`.
+    /// Gets the sum of `aggregate` over all active vertices. The call comes after all messages were sent, and before
+    /// `finalize`.
     fn set_aggregate(&mut self, _sum: u64) {}
 
-    /// Returns a vertex's term of [`super::SuperstepOutcome::change`].
+    /// Returns the number that a vertex adds to [`super::SuperstepOutcome::change`].
     fn change(&self, _new: &Self::State, _old: &Self::State) -> u64 {
         0
     }
 }
 
-/// Adapts a program's `reduce` to sort-reduce.
+/// Makes a program's `reduce` usable by sort-reduce.
 #[derive(Clone)]
 pub(super) struct ReduceOperation<P>(pub P);
 

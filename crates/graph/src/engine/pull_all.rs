@@ -1,9 +1,9 @@
-//! Bottom-up supersteps for sums: each waiting vertex adds the messages of active vertices in its row.
+//! Bottom-up supersteps for sums: each waiting vertex sums the messages of active vertices in its row.
 //!
-//! A sum needs all of these messages, while a search ([`super::pull_first`]) stops at the first. Pulling is
-//! nevertheless faster if waiting vertices do not have many more edges than active ones: a pull loads messages of
-//! active vertices only (the bits of the active set are in a near cache), and a push does a compare-and-swap that
-//! misses the cache.
+//! A sum needs the messages of all active vertices in a row, while a search ([`super::pull_first`]) stops at the first.
+//! Pulling is nevertheless faster than pushing if waiting vertices do not have many more edges than active ones. A pull
+//! loads only the messages of active vertices, since the bits of the active set are in a near cache. A push does a
+//! compare-and-swap that misses the cache for each edge.
 
 use std::ops::Range;
 
@@ -21,23 +21,23 @@ struct PullAll<'a, P: StepProgram> {
     direct: AccumulatorSender<'a, P>,
 }
 
-/// Buffers and results of a worker for its present rows.
+/// Buffers and results of a worker for its current rows.
 struct PullBuffers<M> {
     touched: FirstMessages,
-    /// The message of each vertex in the window, up to the end of the rows.
+    /// The message of each vertex in the window, up to the last row that was passed to `look`.
     messages: Vec<M>,
-    /// Places of active vertices, with capacity for all places.
+    /// Offsets of active vertices in the window. There is room for the offsets of all vertices in the window.
     places: Vec<u32>,
-    /// The rows without an active vertex, if they are kept.
+    /// Collects the rows without an active vertex, if they are to be cached.
     writer: Option<CachedRowsWriter>,
 }
 
-/// Distance, in active vertices, of the prefetch of accumulators.
+/// Distance, in active vertices, by which accumulators are prefetched.
 const AHEAD: usize = 64;
 
 impl<P: StepProgram> Sender for PullAll<'_, P> {
     type State = P::State;
-    /// The vertex and its degree.
+    /// The vertex that owns the row, and its degree.
     type Sent = (u32, u32);
     type Sink = PullBuffers<P::Message>;
     const LOOKS: bool = true;
@@ -46,7 +46,8 @@ impl<P: StepProgram> Sender for PullAll<'_, P> {
         self.direct.program().waits(vertex, state).then_some((vertex, degree))
     }
 
-    /// Processes rows together, without branches, since neither active vertices nor ends of rows can be predicted.
+    /// Processes several rows together without branches, since a processor can predict neither active vertices nor ends
+    /// of rows.
     fn look(&self, buffers: &mut PullBuffers<P::Message>, window: &[u32], rows: Range<usize>) {
         let PullBuffers { messages, places, .. } = buffers;
         if messages.len() < window.len() {
@@ -82,7 +83,7 @@ impl<P: StepProgram> Sender for PullAll<'_, P> {
         let sum = messages.fold(P::NOTHING, |a, &b| self.direct.program().reduce_at(vertex, a, b));
         match &mut buffers.writer {
             Some(writer) if sum == P::NOTHING => writer.push(vertex, &window[row], is_whole),
-            // Several workers may have parts of a row.
+            // Unless this is the vertex's whole row, other workers may have further parts of it.
             _ => self.direct.send_to(vertex, sum, is_whole, &mut buffers.touched),
         }
         Ok(())
@@ -100,8 +101,8 @@ impl<P: StepProgram> PullAll<'_, P> {
 }
 
 impl<S: State> Engine<S> {
-    /// Runs a superstep in which the `waiting` vertices add the messages of the `active` ones along `rows`. If the
-    /// choice has memory for them, rows without an active vertex are cached for the next supersteps.
+    /// Runs a superstep in which each of the `waiting` vertices sums the messages of the `active` vertices in its row.
+    /// If the choice has memory for them, rows without an active vertex are cached for the next supersteps.
     pub(super) fn pull_all<P: StepProgram<State = S>>(
         &mut self,
         program: &P,
@@ -130,7 +131,8 @@ impl<S: State> Engine<S> {
             Step::PullCached => self.pull_all_cached(&pull, touched)?,
             _ => self.pull_all_rows(&pull, touched, rows, waiting, choice.unvisited_bytes)?,
         };
-        // If all accumulators are scanned, those of active vertices change nothing, and are cleared with the others.
+        // If all accumulators are scanned afterwards, those of active vertices can stay: they change nothing, and the
+        // scan clears them.
         let are_all = Accumulators::is_crowded(&touched) || accumulators.are_many(active.count());
         if !are_all {
             let messages = accumulators.all::<P::Message>();
@@ -143,7 +145,7 @@ impl<S: State> Engine<S> {
         self.finalize_some(program, accumulators, touched, are_all, collect, log)
     }
 
-    /// Clears the bits of `active` vertices, or of all, and returns the set to the engine.
+    /// Clears the bits of the `active` vertices, or all bits, and returns the set to the engine.
     fn clear_active_bits(
         &mut self,
         mut active_bits: ActiveBits,
@@ -200,7 +202,7 @@ impl<S: State> Engine<S> {
                 *edges += row.len() as u64;
                 pull.direct.send_to(vertex, pull.sum(vertex, row), is_whole, touched);
             }
-            // A reached vertex sends along its row on the reverse pass, so all rows are kept.
+            // All rows are kept, since a vertex that is reached now sends along its row on the reverse pass.
             true
         });
         Ok(self.end_cached(cached, sinks))

@@ -1,8 +1,8 @@
-//! Bottom-up supersteps for searches: each waiting vertex scans its in-edges for an active vertex, and stops at the first
-//! (Beamer, Asanović and Patterson, "Direction-optimizing breadth-first search", 2012).
+//! Bottom-up supersteps for searches: each waiting vertex scans its in-edges for an active vertex, and stops at the
+//! first one (Beamer, Asanović and Patterson, "Direction-optimizing breadth-first search", 2012).
 //!
-//! When most vertices have been reached, most edges lead to reached vertices. A pull reads only the rows of the others, and sends
-//! one message to a vertex to which a push would send one per edge.
+//! When most vertices have been reached, most edges lead to reached vertices. A pull reads only the rows of vertices
+//! that were not reached, and each of them gets one message. A push would send it one message per edge.
 
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ use crate::{
     csr::{Csr, IndexCursor},
 };
 
-/// Sends a message to a single vertex, beside sending along edges.
+/// A sender that can also send a message to a single vertex, without edges.
 pub(super) trait SingleSender: Sender {
     type Message;
 
@@ -66,8 +66,8 @@ struct PullFirst<'a, P, T> {
 }
 
 impl<P: StepProgram, T> PullFirst<'_, P, T> {
-    /// Returns the message of the first active vertex in a row. Rows are in ascending order; the parts of a long one come one by
-    /// one.
+    /// Returns the message of the first active vertex in a row. Rows are in ascending order, and the parts of a long
+    /// row are passed one after the other.
     #[inline]
     fn first_message(&self, row: &[u32]) -> Option<P::Message> {
         let source = row.iter().find(|&&source| self.active.has(source));
@@ -81,7 +81,7 @@ where
     T: SingleSender<State = P::State, Message = P::Message>,
 {
     type State = P::State;
-    /// The vertex and its degree.
+    /// The vertex that owns the row, and its degree.
     type Sent = (u32, u32);
     type Sink = T::Sink;
 
@@ -106,11 +106,11 @@ where
     }
 }
 
-/// Pulls as [`PullFirst`] does, and keeps the rows in which no vertex was active.
+/// Pulls as [`PullFirst`] does, and caches the rows in which no vertex was active.
 struct PullFirstCaching<'a, P: StepProgram>(PullFirst<'a, P, AccumulatorSender<'a, P>>);
 
 impl<P: StepProgram> PullFirst<'_, P, AccumulatorSender<'_, P>> {
-    /// Tells whether a vertex got a message along its row.
+    /// Sends the message of the row's first active vertex, if there is one; returns whether there is one.
     #[inline]
     fn look(&self, touched: &mut FirstMessages, vertex: u32, row: &[u32], is_whole: bool) -> bool {
         let said = self.first_message(row);
@@ -191,15 +191,15 @@ impl ActiveView<'_> {
     }
 }
 
-/// The number of vertices counts as large above this part of all vertices.
+/// Edges are counted in a sample if the number of vertices is more than that of all vertices divided by this number.
 const MANY_SHARE: u64 = 64;
-/// A large number of vertices is sampled: one range in this number.
+/// A sample takes every n-th range of vertices, where n is this number.
 const SAMPLED_SHARE: u32 = 8;
-/// Vertices in a range: about as many as a cursor's window of the index.
+/// The number of vertices in a range: about as many as the index pages in a cursor's memory have.
 const SAMPLED_VERTICES: u32 = 64 << 10;
 
-/// Estimates the number of edges of these vertices. For many vertices a sample suffices for the choice, and reading
-/// the whole index would take longer than the choice itself.
+/// Estimates the number of edges of these vertices. For many vertices a sample suffices, since reading the whole index
+/// would take longer than a better choice saves.
 pub(super) fn edges_of(job: &Job, rows: &Csr, vertices: &Frontier) -> Result<u64> {
     let are_many = vertices.count().is_none_or(|count| count > rows.vertices / MANY_SHARE);
     let share = if are_many { SAMPLED_SHARE } else { 1 };
@@ -250,7 +250,8 @@ impl<S: State> Engine<S> {
         Ok(done)
     }
 
-    /// Scans the rows of all waiting vertices, and keeps those without an active vertex, if they fit in `room_bytes`.
+    /// Scans the rows of all waiting vertices. Caches the rows without an active vertex, if all of these rows fit in
+    /// `room_bytes`.
     fn pull_rows<P: StepProgram<State = S>>(
         &mut self,
         pull: PullFirst<'_, P, AccumulatorSender<'_, P>>,
@@ -278,7 +279,7 @@ impl<S: State> Engine<S> {
         let mut cached = self.begin_cached()?;
         let mut sinks: Vec<_> = touched.into_iter().map(|touched| (touched, 0)).collect();
         cached.retain(&mut sinks, |(touched, edges), vertex, row, is_whole| {
-            // The accumulator of a reached vertex holds a message of this superstep or an earlier one.
+            // A vertex was reached in this superstep or an earlier one if its accumulator holds a message.
             let waits = pull.to.message_of(vertex) == P::NOTHING;
             *edges += if waits { row.len() as u64 } else { 0 };
             waits && !pull.look(touched, vertex, row, is_whole)
@@ -294,7 +295,8 @@ impl<S: State> Engine<S> {
         Ok(cached)
     }
 
-    /// Ends the superstep, and returns the vertices that workers touched; each worker counted the edges that it scanned.
+    /// Ends the superstep, and returns the workers' lists of vertices that got a message. `sinks` also has the number
+    /// of edges that each worker scanned.
     pub(super) fn end_cached(
         &mut self,
         cached: CachedRows,

@@ -1,5 +1,5 @@
-//! Updates through sort-reduce, if accumulators do not fit: a stream of messages becomes a sorted stream with one
-//! message per vertex.
+//! Updates through sort-reduce, if accumulators do not fit: sort-reduce turns a stream of messages into a sorted stream
+//! with one message per vertex.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{Regime, Result, Tuning, csr::Csr};
 
-/// Rows of up to this length are pushed edge by edge.
+/// Rows of at most this length are pushed edge by edge.
 const SHORT_ROW: usize = 64;
 
 /// Sends into sort-reduce.
@@ -58,10 +58,11 @@ impl<P: StepProgram> Sender for Sorting<'_, P> {
 }
 
 fn sort_config<O: Operation>(vertices: u64, sinks: usize, memory_bytes: u64, tuning: &Tuning) -> Config {
-    // An array of updates would be in memory.
+    // The external regime forces merging, since the dense strategy keeps an array of updates in memory.
     let external = (tuning.regime == Some(Regime::External)).then_some(Strategy::Merge);
     Config {
-        // A wider key consists of a vertex and a second number.
+        // Only keys of 32 bits are vertices. A wider key consists of a vertex and a second number, and has no known
+        // range.
         key_range: (size_of::<O::Key>() == size_of::<u32>()).then_some(vertices),
         memory_bytes,
         sinks,
@@ -85,7 +86,7 @@ impl<S: State> Engine<S> {
         self.exchange_as(sender, operation, rows, active, &Choice::first(self.layout))
     }
 
-    /// Runs [`Engine::exchange`] for a step that was chosen.
+    /// Runs [`Engine::exchange`] for a step that was chosen before.
     pub(super) fn exchange_as<O: Operation, P: Sender<State = S, Sink = Sink<O>>>(
         &mut self,
         sender: &P,
@@ -97,15 +98,16 @@ impl<S: State> Engine<S> {
         let layout = self.layout;
         let mut config =
             sort_config::<O>(self.vertices, layout.workers, layout.sort_bytes, &self.facts.tuning);
-        // If keys are vertices, each edge sends one record at most.
+        // If keys are vertices, each edge sends one record at most, which limits the number of records.
         if config.key_range.is_some() {
             let edges = rows.iter().map(|rows| rows.entries).sum();
             config.records_max = Some(edges);
-            // A pull sends one message per row with an active vertex. A push sends as many as vertices have on average, or all.
+            // A pull sends one message per row with an active vertex. A push sends one message per edge of the active
+            // vertices, which are assumed to have an average number of edges.
             let share = active.count().map_or(1.0, |count| count as f64 / self.vertices as f64);
             config.expected_records = (choice.step == Step::Push).then_some((edges as f64 * share) as u64);
         }
-        // Other strategies have a smallest size of their own.
+        // If another strategy is forced, its memory is not reduced, since that strategy has a smallest size of its own.
         if matches!(config.strategy, None | Some(Strategy::Merge))
             && let Some(edges) = self.pools.few_edges(&self.job, rows, active)?
         {

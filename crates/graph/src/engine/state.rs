@@ -1,4 +1,4 @@
-//! Vertex state: an array in memory, or blocks on flash that are read and written in order.
+//! Vertex state: an array in memory, or blocks on flash that are read and written in the order of vertices.
 
 use std::{collections::VecDeque, marker::PhantomData};
 
@@ -18,13 +18,13 @@ impl<T> State for T where
 {
 }
 
-/// Four reads of 64 KiB in flight keep a drive busy, and a sparse superstep reads few unneeded bytes.
+/// With this size, four reads in flight keep a drive busy, and a sparse superstep reads few unneeded bytes.
 const BLOCK_BYTES: usize = 64 << 10;
 const BUFFERS: usize = 8;
 const AHEAD: usize = 4;
-/// Bytes of all buffers of an array on flash, and of each of [`VertexArray::peeks`].
+/// The bytes of all buffers of an array on flash, and of the buffers of each reader of [`VertexArray::peeks`].
 pub(super) const BUFFERS_BYTES: usize = BUFFERS * BLOCK_BYTES;
-/// Values below this number are filled by one thread, since another would cost more.
+/// An array of fewer values is filled by one thread, since starting another thread would cost more.
 const FILLED_ALONE: usize = 1 << 18;
 
 fn per_block<S>() -> u32 {
@@ -42,7 +42,7 @@ pub(crate) fn flash_memory_bytes<S>(vertices: u64) -> u64 {
     BUFFERS_BYTES as u64 + vertices.div_ceil(per_block::<S>() as u64) * 4
 }
 
-/// Initializes the value of every vertex by several threads, since first touches of memory are slow.
+/// Sets the value of every vertex by several threads, since first touches of memory are slow.
 pub(super) fn fill<T: Send>(all: &mut [T], threads: usize, value: impl Fn(u32) -> T + Sync) {
     let part_len = all.len().div_ceil(threads).max(FILLED_ALONE);
     let fill = |first: usize, part: &mut [T]| {
@@ -58,7 +58,7 @@ pub(super) fn fill<T: Send>(all: &mut [T], threads: usize, value: impl Fn(u32) -
     });
 }
 
-/// One state for each vertex.
+/// An array of the states of all vertices.
 pub(crate) enum VertexArray<S: State> {
     Memory(Buffer, PhantomData<S>),
     Flash(Box<Blocks>),
@@ -103,7 +103,7 @@ impl<S: State> VertexArray<S> {
         Ok(VertexArray::Flash(Box::new(Blocks::new(file, buffers))))
     }
 
-    /// Creates a cursor at no vertex yet.
+    /// Creates a cursor that is not at a vertex yet.
     pub fn cursor(&mut self) -> StateCursor<'_, S> {
         match self {
             VertexArray::Memory(buffer, _) => StateCursor::Memory(buffer.typed_mut::<S>()),
@@ -111,7 +111,7 @@ impl<S: State> VertexArray<S> {
         }
     }
 
-    /// Creates a reader at no vertex yet.
+    /// Creates a reader that is not at a vertex yet.
     pub fn peek(&mut self) -> StatePeek<'_, S> {
         match self {
             VertexArray::Memory(buffer, _) => StatePeek::Memory(buffer.typed::<S>()),
@@ -119,7 +119,7 @@ impl<S: State> VertexArray<S> {
         }
     }
 
-    /// Creates readers, each at no vertex yet, for threads that read in parallel.
+    /// Creates readers for threads that read in parallel. No reader is at a vertex yet.
     pub fn peeks(&mut self, job: &Job, count: usize) -> Result<Vec<StatePeek<'_, S>>> {
         match self {
             VertexArray::Memory(buffer, _) => {
@@ -133,7 +133,7 @@ impl<S: State> VertexArray<S> {
         }
     }
 
-    /// Returns all states, if they are in memory.
+    /// Returns all states if they are in memory, and `None` otherwise.
     pub fn in_memory(&mut self) -> Option<&mut [S]> {
         match self {
             VertexArray::Memory(buffer, _) => Some(buffer.typed_mut::<S>()),
@@ -149,14 +149,14 @@ impl<S: State> VertexArray<S> {
     }
 }
 
-/// Walks forwards over states that may be changed.
+/// Walks forwards over states, and can change them.
 pub(crate) enum StateCursor<'a, S: State> {
     Memory(&'a mut [S]),
     Flash(&'a mut Blocks),
 }
 
 impl<S: State> StateCursor<'_, S> {
-    /// Returns the state of `vertex`, to be read.
+    /// Returns the state of `vertex`.
     #[inline]
     pub fn get(&mut self, vertex: u32) -> Result<&S> {
         match self {
@@ -165,7 +165,8 @@ impl<S: State> StateCursor<'_, S> {
         }
     }
 
-    /// Replaces `old` by `new`. Many messages change nothing, and an unchanged block need not be written.
+    /// Replaces `old` by `new`. Equal states leave the block unchanged, since many messages change nothing and an
+    /// unchanged block need not be written.
     #[inline]
     pub fn replace(&mut self, vertex: u32, old: &S, new: S) -> Result<()> {
         if new.as_bytes() != old.as_bytes() {
@@ -174,7 +175,7 @@ impl<S: State> StateCursor<'_, S> {
         Ok(())
     }
 
-    /// Returns the state of `vertex`, to be changed.
+    /// Returns the state of `vertex` for a change.
     #[inline]
     pub fn get_mut(&mut self, vertex: u32) -> Result<&mut S> {
         match self {
@@ -187,12 +188,12 @@ impl<S: State> StateCursor<'_, S> {
     }
 }
 
-/// Walks forwards over states that no other thread changes.
+/// Walks forwards over states that nothing changes meanwhile.
 pub(crate) enum StatePeek<'a, S: State> {
     Memory(&'a [S]),
-    /// The only reader.
+    /// A reader that has the array for itself.
     Flash(StateCursor<'a, S>),
-    /// One of several readers.
+    /// One of several readers of the same file.
     Blocks(BlockPeek<'a>),
 }
 
@@ -233,7 +234,7 @@ trait BlockWalk {
     /// Makes another block the current one.
     fn turn_to(&mut self, number: u32) -> Result<()>;
 
-    /// Makes the block of `vertex` the current one and returns the place in the block.
+    /// Makes the block of `vertex` the current one, and returns the offset of the state in the block.
     #[inline]
     fn load(&mut self, vertex: u32, per_block: u32) -> Result<usize> {
         let number = vertex / per_block;
@@ -252,8 +253,9 @@ trait BlockWalk {
     }
 }
 
-/// A file of blocks, and the blocks in memory: the current one, some that are read ahead, some that are being written. The
-/// current block stays from one walk to the next: a deep search changes the same block again and again.
+/// A file of blocks, and the blocks in memory: the current block, some that are read ahead, and some that are being
+/// written. The current block stays in memory from one walk to the next, since a deep search changes the same block
+/// again and again.
 pub(crate) struct Blocks {
     file: BlockFile,
     number: u32,
@@ -296,7 +298,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// Starts to read a block, after any write of the block.
+    /// Starts to read a block. If a write of the same block is in flight, the read waits for it.
     fn submit_read(&mut self, number: u32, buffer: Buffer) -> Result<PendingBlock> {
         while self.behind.iter().any(|&(behind, _)| behind == number) {
             let written = self.wait_behind()?;
@@ -358,7 +360,7 @@ impl BlockWalk for Blocks {
     }
 }
 
-/// Reads a file of blocks that does not change meanwhile: the current block, and those that follow.
+/// Reads a file of blocks that nothing changes meanwhile: the current block, and the blocks that follow it.
 pub(crate) struct BlockPeek<'a> {
     file: &'a BlockFile,
     number: u32,
@@ -427,7 +429,7 @@ impl<S: State> StateStream<S> {
         Ok(states)
     }
 
-    /// Walks over all states; the stream begins again afterwards.
+    /// Calls `each` with all states, and sets the stream back to its beginning.
     pub fn for_each(&mut self, mut each: impl FnMut(u32, &S) -> Result<()>) -> Result<()> {
         for vertex in 0..self.vertices {
             each(vertex as u32, self.reader.get(vertex as u32)?)?;

@@ -1,4 +1,4 @@
-//! A superstep: numbers are collected, a choice is made once, and carried out.
+//! A superstep: the engine collects numbers, makes one choice from them, and carries it out.
 
 use inshore_sortreduce::Strategy;
 use inshore_store::format_bytes;
@@ -14,23 +14,23 @@ use super::{
 };
 use crate::{Regime, Result, csr::Csr};
 
-/// Tells whether a superstep collects the next frontier.
+/// Selects whether a superstep collects the next frontier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FrontierCollection {
     No,
     Yes,
-    /// Collects once few edges carry a message; all vertices are active before that.
+    /// Collects the frontier once few edges carry a message. Until then all vertices count as active.
     WhenFew,
 }
 
 /// A request for a superstep.
 pub(crate) struct Superstep<'a> {
-    /// The senders, for which a pull searches.
+    /// The vertices that send. In a pull, waiting vertices search their rows for these.
     pub active: &'a Frontier,
     pub collect: FrontierCollection,
-    /// A log for the next active vertices.
+    /// A log to which the vertices of the next frontier are added.
     pub log: Option<&'a mut KeyLog>,
-    /// Edges out of vertices that were active earlier in the same search, as far as they were counted.
+    /// The number of edges out of vertices that were active earlier in the same search, as far as they were counted.
     pub edges_before: u64,
     pub backwards: Option<ReverseSuperstep<'a>>,
 }
@@ -39,7 +39,7 @@ pub(crate) struct Superstep<'a> {
 pub(crate) struct ReverseSuperstep<'a> {
     /// The vertices that get messages, if they are known.
     pub waiting: Option<&'a Frontier>,
-    /// Edges of active and of waiting vertices.
+    /// The numbers of edges of active and of waiting vertices.
     pub edges: [u64; 2],
     /// Tells whether the cached rows are those of all active vertices.
     pub are_cached: bool,
@@ -53,8 +53,8 @@ impl<'a> Superstep<'a> {
 }
 
 impl<S: State> Engine<S> {
-    /// Sends messages from `active` vertices along their edges, in the chosen way, and finalizes the vertices that got one (or
-    /// all).
+    /// Sends messages from `active` vertices along their edges, by the chosen step. Finalizes the vertices that got a
+    /// message, or all vertices.
     pub fn superstep<P: StepProgram<State = S>>(
         &mut self,
         program: &mut P,
@@ -70,7 +70,7 @@ impl<S: State> Engine<S> {
         tracing::debug!(?choice, "superstep");
         self.cache_rows(&choice, estimates.are_rows_due())?;
         if choice.lists {
-            // Sorting uses the memory of columns.
+            // The columns are dropped here, since sorting uses their memory.
             self.columns = None;
         }
         if self.layout.is_direct || choice.step == Step::Blocks {
@@ -125,7 +125,7 @@ impl<S: State> Engine<S> {
                 self.pull_first(program, pulled, active, choice)?
             }
             Step::Pull | Step::PullCached => {
-                // The reverse pass of a search compares these numbers.
+                // The edges are counted, since the reverse pass of a search compares the numbers of two levels.
                 let edges = active_edges.map_or_else(|| edges_of(&self.job, pushed, active), Ok)?;
                 let waiting = backwards.and_then(|back| back.waiting).unwrap_or(&Frontier::All);
                 let sides = [active, waiting];
@@ -165,8 +165,8 @@ impl<S: State> Engine<S> {
         self.finalize_accumulators(program, accumulators, touched, collect, log)
     }
 
-    /// Reads all rows into memory if chosen. If `is_due` is true and that was not chosen, rows stay on flash for the
-    /// rest of the job.
+    /// Reads all rows into memory if this was chosen. If the choice was due and was not to read them, rows stay on
+    /// flash for the rest of the job.
     fn cache_rows(&mut self, choice: &Choice, is_due: bool) -> Result<()> {
         if !choice.caches_rows {
             self.facts.are_rows_cached = if is_due { Some(false) } else { self.facts.are_rows_cached };
@@ -184,7 +184,7 @@ impl<S: State> Engine<S> {
                 return Err(error);
             }
             Err(error) => {
-                // A damaged row may never be needed.
+                // An error is no failure of the job, since a damaged row may never be needed.
                 tracing::debug!(%error, "edges stay on flash");
                 self.facts.are_rows_cached = Some(false);
             }
@@ -192,7 +192,8 @@ impl<S: State> Engine<S> {
         Ok(())
     }
 
-    /// Reports the way of the next superstep, and the reason, if the way differs from the last one.
+    /// Reports how updates are sent and combined in the next superstep, and the reason, if this differs from the last
+    /// superstep.
     pub(super) fn report_way(&mut self, choice: &Choice, strategy: Option<Strategy>) {
         let way = choice.way(self.facts.needs.pull, strategy);
         if self.way != way {

@@ -1,8 +1,8 @@
-//! Numbers vertices if the ids do not fit in memory.
+//! Numbers vertices in bins of edges if the ids do not fit in memory.
 //!
-//! The ids are cut into ranges that fit. The log is split into one bin per range by the source's id; then the ids of one range
-//! after the other are loaded, and each edge gets the number of its source and goes to a bin by its destination's id;
-//! then destinations are numbered in the same way. Every edge is written and read twice.
+//! The ids are cut into ranges that fit. First, the log is split into one bin per range by the source's id. The ids of
+//! each range are then loaded, each edge in the bin gets the number of its source, and it goes to a second bin by its
+//! destination's id. Finally, destinations are numbered in the same way. Every edge is written and read twice.
 
 use inshore_store::{CheckedFile, Job};
 
@@ -12,12 +12,12 @@ use super::{
 };
 use crate::{Result, graph::too_small, idfile};
 
-/// Ranges of ids that fit in memory one at a time.
+/// Ranges of ids, each of which fits in memory.
 struct IdRanges {
     ids: CheckedFile,
-    /// Ids per range, except the last.
+    /// The number of ids per range, except in the last range.
     len: u64,
-    /// The first id of each range but the first.
+    /// The first id of each range except the first range.
     bounds: Vec<u64>,
 }
 
@@ -25,11 +25,11 @@ impl IdRanges {
     fn new(job: &Job, ids: &CheckedFile) -> Result<IdRanges> {
         let free = job.budget().free_bytes();
         let block_ids = idfile::BLOCK_BYTES as u64 / 8;
-        // A quarter of the memory is for the ids of a range, rounded to whole blocks, so that loading a range reads
-        // no other bytes.
+        // A quarter of the memory is for the ids of a range. Ranges begin and end at blocks of the file, so that
+        // loading a range reads no other ids.
         let len = |free: u64| (free / 4 / 8 / block_ids).max(1) * block_ids;
         let count = |free: u64| (ids.len() / 8).div_ceil(len(free));
-        // Half is for the writers of the bins.
+        // Half of the memory is for the writers of the bins.
         let fits = |free: u64| count(free) <= free / 2 / WRITE_BYTES;
         if !fits(free) {
             return Err(too_small(job, format!("import of {} vertices", ids.len() / 8), fits));
@@ -50,7 +50,7 @@ impl IdRanges {
         self.bounds.len() + 1
     }
 
-    /// Loads the ids of a range; returns them and the number of the first.
+    /// Loads the ids of a range. Returns them, and the vertex number of the first one.
     fn load(&self, job: &Job, range: usize) -> Result<(inshore_store::Buffer, u32)> {
         let first = range as u64 * self.len;
         let end = (first + self.len).min(self.ids.len() / 8);
@@ -58,7 +58,7 @@ impl IdRanges {
     }
 }
 
-/// Turns logs of ids into as many logs of vertex numbers.
+/// Turns logs of ids into the same number of logs of vertex numbers.
 pub(super) fn number(job: &Job, ids: &CheckedFile, logs: Vec<EdgeLog>) -> Result<Vec<EdgeLog>> {
     let ranges = IdRanges::new(job, ids)?;
     let lanes = logs.len();

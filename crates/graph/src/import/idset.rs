@@ -1,4 +1,4 @@
-//! The set of all ids, and the number of each id: its place in ascending order.
+//! The set of all ids, and the vertex number of each id: the index of the id in ascending order.
 
 use std::sync::{
     Mutex,
@@ -10,7 +10,7 @@ use inshore_store::{Buffer, CheckedFile, DatasetBuilder, FileReader, FileWriter,
 
 use crate::{Result, csr::Numbering, idfile};
 
-/// Sorts ids above the bitmap, as keys without a value.
+/// Sorts ids that have no bit in the bitmap, as keys without a value.
 #[derive(Clone)]
 pub(super) struct DistinctIds;
 
@@ -20,12 +20,13 @@ impl Operation for DistinctIds {
     fn combine(&self, _: (), _: ()) {}
 }
 
-/// Distance, in keys, of the prefetch of bits.
+/// Distance, in keys, by which words of the bitmap are prefetched.
 const AHEAD: usize = 24;
 /// Size of a bitmap of all 32-bit ids.
 const BITMAP_BYTES_MAX: u64 = 1 << (32 - 3);
 
-/// The ids seen so far: a bit each below a limit set by the budget, sort-reduce above.
+/// The ids that were read so far. An id below a limit that the budget sets has a bit in a bitmap, and higher ids go
+/// through sort-reduce.
 pub(super) struct IdSet {
     bitmap: Buffer,
     high: SortReduce<DistinctIds>,
@@ -33,8 +34,8 @@ pub(super) struct IdSet {
 }
 
 impl IdSet {
-    /// Creates a set. Half of `memory_bytes` goes to the bitmap, half to the sorting of higher ids. Ids in the bitmap have 32
-    /// bits at most.
+    /// Creates a set. Half of `memory_bytes` goes to the bitmap, and half to the sort of higher ids. The bitmap is no
+    /// larger than all 32-bit ids need.
     pub fn new(job: &Job, memory_bytes: u64) -> Result<IdSet> {
         let bitmap_bytes = ((memory_bytes / 2).next_power_of_two() / 2).min(BITMAP_BYTES_MAX);
         let sinks = super::log::lanes(job);
@@ -48,7 +49,7 @@ impl IdSet {
         Ok(IdSet { bitmap, high, high_sinks: Mutex::new(high_sinks) })
     }
 
-    /// Returns the most memory that [`IdSet::seal`] takes if all ids are in the bitmap.
+    /// Returns the largest amount of memory that [`IdSet::seal`] needs if all ids are in the bitmap.
     pub fn sealing_bytes(&self) -> u64 {
         taken_bytes(self.bitmap.len() / 2) as u64 + 2 * idfile::BLOCK_BYTES as u64
     }
@@ -62,12 +63,13 @@ impl IdSet {
 
     fn words(&self) -> &[AtomicU64] {
         let words = self.bitmap.typed::<u64>();
-        // SAFETY: AtomicU64 has the layout of u64, the bytes are only accessed through this view while inserters
-        // exist (they borrow the set), and the buffer is writable memory of our own.
+        // SAFETY: AtomicU64 has the layout of u64. The bytes are only accessed through this view while inserters exist,
+        // since inserters borrow the set. The set owns the buffer, whose memory is writable.
         unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<AtomicU64>(), words.len()) }
     }
 
-    /// Writes the ids, ascending, into the dataset (unless they are 0, 1, 2, ...) and prepares to number them.
+    /// Writes the ids in ascending order into the dataset (unless they are 0, 1, 2, ...), and prepares the numbering of
+    /// ids.
     pub fn seal(self, job: &Job, builder: &mut DatasetBuilder) -> Result<SealedIdSet> {
         job.start_phase("numbering vertices", "vertices", 0);
         drop(self.high_sinks);
@@ -115,7 +117,7 @@ pub(super) struct IdInserter<'a> {
 }
 
 impl IdInserter<'_> {
-    /// Adds an id; returns `true` for a low id, which has a bit in the bitmap.
+    /// Adds an id. Returns `true` if the id is low: a low id has a bit in the bitmap.
     #[inline]
     pub fn insert(&mut self, id: u64) -> Result<bool> {
         let is_low = id / 64 < self.words.len() as u64;
@@ -132,13 +134,14 @@ impl IdInserter<'_> {
     #[inline(always)]
     fn set(&self, id: u64) {
         let (word, bit) = (&self.words[(id / 64) as usize], 1 << (id % 64));
-        // Most ids were seen before, and a load is cheaper than a locked operation.
+        // Most ids are in the set already, and a load is cheaper than a locked operation.
         if word.load(Ordering::Relaxed) & bit == 0 {
             word.fetch_or(bit, Ordering::Relaxed);
         }
     }
 
-    /// Adds both 32-bit halves of each key, if all of them are low; otherwise adds nothing and returns `false`.
+    /// Adds both 32-bit halves of each key if all of these ids are low. Otherwise returns `false`, and adds none of
+    /// them.
     pub fn insert_low(&mut self, keys: &[u64]) -> bool {
         let halves = |key: &u64| ((key >> 32) as u32).max(*key as u32);
         let max = keys.iter().map(halves).max().unwrap_or(0);
@@ -161,14 +164,14 @@ impl IdInserter<'_> {
         true
     }
 
-    /// Ends this thread's input; returns `true` if all its ids were low enough for the bitmap.
+    /// Ends this thread's input. Returns `true` if all of its ids have a bit in the bitmap.
     pub fn finish(self) -> Result<bool> {
         self.high.finish()?;
         Ok(self.all_low)
     }
 }
 
-/// Writes the numbers of the set bits.
+/// Writes the positions of the bits that are set, as ids.
 fn write_bits(words: &[u64], file: &mut FileWriter) -> Result<()> {
     let mut staged: Vec<u64> = Vec::with_capacity(4096 + 64);
     for (at, &word) in words.iter().enumerate() {
@@ -185,7 +188,7 @@ fn write_bits(words: &[u64], file: &mut FileWriter) -> Result<()> {
     Ok(file.write(zerocopy::IntoBytes::as_bytes(&staged[..]))?)
 }
 
-/// A finished set.
+/// The set of all ids after the input has ended.
 pub(super) struct SealedIdSet {
     pub count: u64,
     /// Tells whether the ids are 0, 1, 2, ...
@@ -195,21 +198,21 @@ pub(super) struct SealedIdSet {
     pub numbers: IdNumbers,
 }
 
-/// Maps ids to numbers.
+/// Maps ids to vertex numbers.
 pub(super) enum IdNumbers {
-    /// The number is the id; also for logs that already hold numbers.
+    /// The number is the id itself. This also serves logs that already hold numbers.
     Dense,
-    /// The number is the count of bits before the id's bit.
+    /// The number is the count of set bits before the id's bit.
     Bits(Ranks),
-    /// The number is the place among all ids in memory.
+    /// The number is the index of the id among all ids, which are in memory.
     Array(Buffer),
-    /// The ids do not fit in memory: logs must first be numbered in bins.
+    /// The ids do not fit in memory, so logs must first be numbered in bins.
     OnFlash(CheckedFile),
 }
 
 impl IdNumbers {
     fn of_file(job: &Job, file: CheckedFile) -> Result<IdNumbers> {
-        // Sorting the edges needs the rest.
+        // The ids get at most half of the memory, since sorting the edges needs the rest.
         let wanted = file.len().next_multiple_of(2 << 20);
         if wanted > job.budget().free_bytes() / 2 {
             return Ok(IdNumbers::OnFlash(file));
@@ -228,7 +231,7 @@ impl IdNumbers {
     }
 }
 
-/// Returns the place of `id` among ascending `ids`.
+/// Returns the index of `id` among ascending `ids`.
 #[inline]
 pub(super) fn place(ids: &[u64], id: u64) -> u32 {
     ids.partition_point(|&known| known < id) as u32
@@ -247,17 +250,17 @@ pub(super) fn load(job: &Job, file: &CheckedFile, range: std::ops::Range<u64>) -
     Ok(ids)
 }
 
-/// A bitmap with the number of bits before every word, up to the last non-zero word.
+/// A bitmap with the number of set bits before every word, up to the last word that is not zero.
 ///
-/// A lookup misses the nearest caches, so a word and its number are adjacent if memory allows.
+/// A lookup misses the nearest caches, so a word and its number of bits are adjacent if memory allows.
 pub(super) struct Ranks {
     bits: Buffer,
-    /// The numbers, unless they are stored beside the words.
+    /// The numbers of bits, unless each is stored next to its word.
     counts: Option<Buffer>,
 }
 
 impl Ranks {
-    /// Counts bits, in at most half as much memory as the bitmap's.
+    /// Counts the bits before each word, in at most half as much memory as the bitmap has.
     fn new(job: &Job, bitmap: Buffer) -> Result<Ranks> {
         let words = bitmap.typed::<u64>();
         let used = words.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1);

@@ -1,4 +1,4 @@
-//! Lanes: the outputs of each parsing thread, so that threads share nothing but the bitmap of ids.
+//! Lanes: each parsing thread has outputs of its own (a lane), so that threads share nothing but the bitmap of ids.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -18,18 +18,18 @@ use crate::{
     csr::{EdgeOperation, edge_key, writer_bytes},
 };
 
-/// Edges that are added at once, so that the memory they need can be prefetched.
+/// The number of edges that are added at once, so that the memory they need can be prefetched.
 const STEP: usize = 4 << 10;
-/// With a smaller budget all edges go through logs: a sort beside all other buffers would have room for few runs, which limits
-/// the number of edges.
+/// With a smaller budget all edges go through logs. A sort at the same time as all other buffers would have room for
+/// few runs, which would limit the number of edges.
 const SORTING_BUDGET_BYTES: u64 = 32 << 20;
 /// Memory left for small allocations that are not reserved.
 const SLACK_BYTES: u64 = 512 << 10;
 
-/// The state of one thread of the import: its sink of the sort of edges, its log, and its inserter of ids.
+/// The lane of one thread: its input to the sort of edges, its log of edges, and its view of the set of ids.
 pub(super) struct Lane<'a, E: EdgeOperation> {
     ids: IdInserter<'a>,
-    /// Input of the sort; `None` where all edges are logged.
+    /// The input of the sort; `None` if all edges go to the log.
     sink: Option<Sink<E>>,
     log: EdgeLogWriter,
     undirected: bool,
@@ -54,7 +54,7 @@ impl<E: EdgeOperation> Lane<'_, E> {
         if self.keys.len() >= STEP { self.flush() } else { Ok(()) }
     }
 
-    /// Adds the edges of pairs of little-endian 32-bit ids.
+    /// Adds edges, given as pairs of little-endian 32-bit ids.
     pub fn pairs(&mut self, bytes: &[u8]) -> Result<()> {
         let (pairs, _) = bytes.as_chunks::<8>();
         if self.sink.is_none() {
@@ -65,7 +65,7 @@ impl<E: EdgeOperation> Lane<'_, E> {
         }
         for pairs in pairs.chunks(STEP) {
             self.flush()?;
-            // The first id becomes the high half.
+            // The first id of a pair becomes the high half of the key.
             self.keys.extend(pairs.iter().map(|pair| u64::from_le_bytes(*pair).rotate_left(32)));
             if self.drop_loops {
                 for loops in self.keys.extract_if(.., |key| *key >> 32 == *key & u64::from(u32::MAX)) {
@@ -88,8 +88,8 @@ impl<E: EdgeOperation> Lane<'_, E> {
         self.log.push(source, destination, weight)
     }
 
-    /// Adds the buffered edges. The order of ids is the order of vertices, so edges between low ids can be sorted before their
-    /// ids have numbers.
+    /// Adds the buffered edges. The order of ids is the order of vertex numbers, so edges between low ids can be sorted
+    /// before these ids have numbers.
     fn flush(&mut self) -> Result<()> {
         if !self.ids.insert_low(&self.keys) {
             self.log_high()?;
@@ -99,7 +99,7 @@ impl<E: EdgeOperation> Lane<'_, E> {
         if self.undirected {
             let turned = self.keys.iter().map(|key| key.rotate_left(32));
             for ((key, turned), &value) in self.keys.iter().zip(turned).zip(&self.values) {
-                // The reverse of a loop is the loop itself.
+                // The reverse of a self-loop is the self-loop itself, and is not added twice.
                 if turned != *key {
                     sink.push(turned, value)?;
                 }
@@ -110,7 +110,7 @@ impl<E: EdgeOperation> Lane<'_, E> {
         Ok(())
     }
 
-    /// Adds the buffered edges that have an id that is not low.
+    /// Adds the ids of all buffered edges, and moves edges with an id that is not low from the buffer to the log.
     fn log_high(&mut self) -> Result<()> {
         let mut kept = 0;
         for place in 0..self.keys.len() {
@@ -129,7 +129,7 @@ impl<E: EdgeOperation> Lane<'_, E> {
         Ok(())
     }
 
-    /// Ends the input of this lane; returns its log, and whether all ids were low.
+    /// Ends the input of this lane. Returns its log, and whether all of its ids were low.
     fn finish(mut self) -> Result<(EdgeLogWriter, bool)> {
         self.flush()?;
         self.sink.map_or(Ok(()), Sink::finish)?;
@@ -137,31 +137,31 @@ impl<E: EdgeOperation> Lane<'_, E> {
     }
 }
 
-/// All lanes.
+/// The lanes of all threads.
 pub(super) struct Lanes<'a, E: EdgeOperation> {
     pub lanes: Vec<Lane<'a, E>>,
     sorter: Option<SortReduce<E>>,
     _buffers: Reservation,
-    /// The size of a block of lines: the unit of parsing, and the longest line.
+    /// The size of a block of lines in bytes. A thread parses one block at a time, and a line can be at most this long.
     pub block_bytes: usize,
 }
 
-/// The edges of all lanes.
+/// The edges of all lanes, after the input has ended.
 pub(super) enum Edges<E: EdgeOperation> {
-    /// Edges by id, where all ids are low.
+    /// Edges sorted by id. All ids are low.
     Sorted(SortReduce<E>),
-    /// Edges in the order of input, whose ids must first get numbers.
+    /// Edges in the order of input. Their ids must get numbers before the edges can be sorted.
     Logged(Vec<EdgeLog>),
 }
 
 impl<'a, E: EdgeOperation> Lanes<'a, E> {
-    /// Creates lanes: blocks have an eighth of the memory, and the sort of edges the rest.
+    /// Creates lanes. Blocks of lines get an eighth of the memory, and the sort of edges gets the rest.
     pub fn new(job: &Job, set: &'a IdSet, undirected: bool, options: &ImportOptions) -> Result<Lanes<'a, E>> {
         let count = lanes(job);
         let buffers_bytes = STEP * (size_of::<u64>() + size_of::<E::Value>());
         let buffers = job.budget().reserve((count * buffers_bytes) as u64, "edges to be sorted")?;
         let free = job.budget().free_bytes();
-        // Each lane parses a block and has one waiting, and the reader fills another.
+        // Each lane has a block that it parses and a block that waits, and the reader fills another block.
         let block_bytes = (free as usize / 8 / (2 * count + 1)).clamp(64 << 10, LINE_BYTES_MAX as usize);
         let logs = count as u64 * WRITE_BYTES;
         let numbering = set.sealing_bytes() + writer_bytes(job);
@@ -192,11 +192,12 @@ impl<'a, E: EdgeOperation> Lanes<'a, E> {
         Ok(Lanes { lanes, sorter, _buffers: buffers, block_bytes })
     }
 
-    /// Reads blocks in this thread and passes each to the thread of a lane: `read` makes the next block, in the memory of a used
-    /// block if there is one, and `work` adds its edges. Blocks may take as much memory as [`Lanes::block_bytes`] says.
+    /// Reads blocks in this thread and passes each block to the thread of a lane. `read` makes the next block; it gets
+    /// a used block, if there is one, to reuse the block's memory. `work` adds the edges of a block to its lane. A
+    /// block may be as large as [`Lanes::block_bytes`].
     ///
     /// # Errors
-    /// The error of `work`, which stops the reading; the error of `read`.
+    /// The error of `work`, which stops the reading; otherwise the error of `read`.
     pub fn each_block<B: Send>(
         &mut self,
         job: &Job,
@@ -219,7 +220,7 @@ impl<'a, E: EdgeOperation> Lanes<'a, E> {
                         if failed.load(Ordering::Relaxed) {
                             break;
                         }
-                        // The reader may have ended.
+                        // The send fails if the reader has ended, which is no error.
                         let _ = empty.send(block);
                     }
                     Ok(())
@@ -239,14 +240,14 @@ impl<'a, E: EdgeOperation> Lanes<'a, E> {
             drop(full);
             let worked: Vec<Result<()>> =
                 workers.into_iter().map(|worker| worker.join().expect("a lane does not panic")).collect();
-            // A failed lane has stopped the reading; the user wants to know of a wrong line, and if several lanes failed any
-            // error will do.
+            // A failed lane has stopped the reading, and its error is returned before that of the reader, since the
+            // user wants to know of a wrong line. If several lanes failed, any of their errors will do.
             worked.into_iter().collect::<Result<()>>()?;
             read
         })
     }
 
-    /// Ends the input.
+    /// Ends the input of all lanes, and returns their edges.
     pub fn finish(self, job: &Job) -> Result<Edges<E>> {
         let undirected = self.lanes[0].undirected;
         // Lanes sort their last edges in parallel.
@@ -265,7 +266,8 @@ impl<'a, E: EdgeOperation> Lanes<'a, E> {
             Some(sorter) if all_low => return Ok(Edges::Sorted(sorter)),
             sorter => sorter,
         };
-        // Numbers of low ids are known only with those of all others, and both kinds must be sorted together.
+        // At least one id is not low. The numbers of low ids depend on all other ids, and all edges must be sorted
+        // together, so sorted edges go to the logs too.
         job.start_phase("merging edges", "edges", 0);
         let mut sorted = sorter.map(SortReduce::finish).transpose()?;
         let mut lane = 0;
@@ -285,7 +287,7 @@ impl<'a, E: EdgeOperation> Lanes<'a, E> {
     }
 }
 
-/// Returns the memory of all blocks, and of the line that is cut at the end of one.
+/// Returns the memory of all blocks, and of the line that is cut off at the end of a block.
 fn blocks_bytes(block_bytes: usize, lanes: usize) -> u64 {
     (block_bytes * (2 * lanes + 2)) as u64
 }

@@ -1,13 +1,13 @@
-//! Logs of edges as they were read, in scratch: 16 bytes each, and 8 more for a weight in a second file.
+//! Logs of edges in the order of input, in scratch: 16 bytes per edge, and 8 more for a weight in a second file.
 
 use inshore_store::{CheckedFile, FileReader, FileWriter, Job};
 
 use crate::Result;
 
 const BLOCK_BYTES: usize = 64 << 10;
-/// Memory for writing a log, with weights.
+/// Memory of a writer of a log with weights.
 pub(super) const WRITE_BYTES: u64 = 4 * BLOCK_BYTES as u64;
-/// Memory for reading a log, with weights.
+/// Memory of a reader of a log with weights.
 pub(super) const READ_BYTES: u64 = 2 * (2 * BLOCK_BYTES + BLOCK_BYTES) as u64;
 
 /// Writes a log.
@@ -41,7 +41,7 @@ impl EdgeLogWriter {
     }
 }
 
-/// A finished log.
+/// A log to which no more edges are added.
 pub(super) struct EdgeLog {
     edges: CheckedFile,
     weights: Option<CheckedFile>,
@@ -60,7 +60,8 @@ impl EdgeLog {
 
     /// Calls `each(source, destination, weight)`; the weight is 1 in a log without weights.
     pub fn for_each(&self, job: &Job, mut each: impl FnMut(u64, u64, f64) -> Result<()>) -> Result<()> {
-        // Edges are twice as wide as weights, so that both readers' pieces end at the same edge.
+        // The buffers of edges are twice as large as those of weights, so that pieces of both files end at the same
+        // edge.
         let mut edges = FileReader::new(job, &self.edges, 0..self.edges.len(), 2 * BLOCK_BYTES)?;
         let mut weights = match &self.weights {
             Some(file) => Some(FileReader::new(job, file, 0..file.len(), BLOCK_BYTES)?),
@@ -82,7 +83,7 @@ impl EdgeLog {
     }
 }
 
-/// Returns the number of lanes of a job: one per thread, as far as a 16th of the budget holds their logs.
+/// Returns the number of lanes of a job: one per thread, as long as their logs fit in a 16th of the budget.
 pub(super) fn lanes(job: &Job) -> usize {
     let fit = job.budget().memory_bytes() / 16 / WRITE_BYTES;
     job.budget().threads().min(fit as usize).max(1)

@@ -9,15 +9,15 @@
 //!      log ─ id to number ─► sort-reduce ─► rows     elsewhere, with all edges in the log
 //! ```
 //!
-//! Low ids are those with a bit in a bitmap of a sixteenth of the budget. The order of ids is the order of numbers, so edges
-//! between low ids are sorted on arrival, and get their numbers (by counting bits) when rows are written. Other ids need numbers
-//! of 32 bits before their edges can be sorted: from an array of all ids where that fits, and otherwise in bins: the log is split
-//! by the range of the source's id, then by that of the destination's, such that the ids of one range fit in memory. So no lookup
-//! on flash is random.
+//! Low ids are those with a bit in a bitmap of a sixteenth of the budget. The order of ids is the order of vertex
+//! numbers, so edges between low ids are sorted on arrival, and get their numbers (by counting bits) when rows are
+//! written. Other ids need numbers of 32 bits before their edges can be sorted. If all ids fit in memory, these numbers
+//! come from an array of ids. Otherwise they are found in bins: the log is split by the range of the source's id, then
+//! by that of the destination's, such that the ids of one range fit in memory. No lookup on flash is random.
 //!
-//! Cost in bytes for E edges between low ids: the traffic of sort-reduce (about 4 E written and read where it spills), and 1 to 4
-//! E written for the rows. With other ids, or in less than 32 MiB, 16 E more are written and read for the log, and twice more
-//! with bins.
+//! Cost in bytes for E edges between low ids: the traffic of sort-reduce (about 4 E written and read if it spills), and
+//! 1 to 4 E written for the rows. With other ids, or in less than 32 MiB, 16 E more are written and read for the log.
+//! With bins, another 32 E are written and read.
 
 mod bins;
 mod idset;
@@ -50,18 +50,18 @@ use crate::{
 /// Names the format of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EdgeFormat {
-    /// Two ids per line, and perhaps a weight, between tabs, spaces or commas; lines that begin with `#` or `%` are comments
-    /// (SNAP, WebGraph, KONECT).
+    /// Two ids per line, and perhaps a weight, separated by tabs, spaces or commas. Lines that begin with `#` or `%`
+    /// are comments (SNAP, WebGraph, KONECT).
     Text,
-    /// Comma-separated values with a header.
+    /// Comma-separated values with a header line.
     Csv,
     /// Parquet.
     Parquet,
     /// Arrow IPC, file or stream.
     Arrow,
-    /// Matrix Market coordinates of a square matrix; a symmetric matrix is an undirected graph.
+    /// Matrix Market coordinates of a square matrix. A symmetric matrix is an undirected graph.
     MatrixMarket,
-    /// LDBC Graphalytics: a `.v` file of vertices and an `.e` file of edges, with weights in a third column, if any.
+    /// LDBC Graphalytics: a `.v` file of vertices, and an `.e` file of edges, which may have weights in a third column.
     Ldbc,
     /// Pairs of little-endian 32-bit numbers.
     Binary,
@@ -111,7 +111,7 @@ impl EdgeFormat {
     }
 }
 
-/// Reads and writes the format by its name.
+/// Reads and writes the format as its name.
 impl Serialize for EdgeFormat {
     fn serialize<S: Serializer>(&self, out: S) -> std::result::Result<S::Ok, S::Error> {
         out.collect_str(self)
@@ -132,16 +132,18 @@ pub struct ImportOptions {
     pub undirected: bool,
     /// Leaves out edges from a vertex to itself.
     pub drop_loops: bool,
-    /// Keeps the third column of text as weights. (Formats that mark weights always keep them: a column called `weight`, a third
-    /// LDBC column, the values of a Matrix Market file.)
+    /// Keeps the third column of text as weights. Formats that mark weights always keep them: a column called `weight`,
+    /// a third column in LDBC, and the values of a Matrix Market file.
     pub weighted: bool,
-    /// Keeps in-edges too, which components and betweenness need in a directed graph.
+    /// Keeps in-edges too, which betweenness, clustering, communities and searches use in a directed graph.
     pub reverse: bool,
-    /// The format; by default that of each input's extension.
+    /// The format of all inputs; by default the format that each input's extension or content suggests.
     pub format: Option<EdgeFormat>,
-    /// The column of sources in CSV, Parquet and Arrow; by default `source`, `src` or `from`, else the first.
+    /// The column of sources in CSV, Parquet and Arrow. By default it is `source`, `src` or `from`, or the first column
+    /// if there is none of these.
     pub source_column: Option<String>,
-    /// The column of destinations; by default `target`, `dst`, `destination` or `to`, else the second.
+    /// The column of destinations. By default it is `target`, `dst`, `destination` or `to`, or the second column if
+    /// there is none of these.
     pub target_column: Option<String>,
     /// The column of weights, which implies `weighted`; by default `weight`, if there is one.
     pub weight_column: Option<String>,
@@ -153,7 +155,7 @@ impl ImportOptions {
         self.weighted || self.weight_column.is_some()
     }
 
-    /// Refuses names of columns for an input whose columns have no names.
+    /// Refuses options that name columns if the input's columns have no names.
     fn refuse_columns(&self, input: &Input) -> Result<()> {
         match [&self.source_column, &self.target_column, &self.weight_column].into_iter().flatten().next() {
             None => Ok(()),
@@ -168,11 +170,13 @@ impl ImportOptions {
 
 /// Imports the edges of `inputs` as the graph `name`.
 ///
-/// Any `u64` is an id. Duplicate edges merge (the smallest weight wins). Nothing is visible before all of it is durable.
+/// Every `u64` can be an id. Duplicate edges merge, and the smallest weight wins. The graph becomes visible only when
+/// all of it is durable.
 ///
 /// # Errors
-/// [`Error::BadInput`] with file and line of a malformed edge; [`Error::Empty`]; [`inshore_store::Error::NameExists`];
-/// [`inshore_store::Error::BudgetTooSmall`]; I/O (a full disk); cancellation.
+/// [`Error::BadInput`] with the file and line of a malformed edge; [`Error::Empty`];
+/// [`inshore_store::Error::NameExists`]; [`inshore_store::Error::BudgetTooSmall`]; I/O (for example a full disk);
+/// cancellation.
 pub fn import(
     store: &Store,
     job: &Job,
@@ -196,12 +200,12 @@ pub fn import(
     }
 }
 
-/// Guesses the format of an input by its extension, or else by its first line.
+/// Guesses the format of an input by its extension, and otherwise by its first line.
 ///
 /// # Errors
-/// [`Error::BadInput`] for METIS; an input that cannot be read.
+/// [`Error::BadInput`] if the input is a METIS file; I/O if the input cannot be read.
 fn guess(job: &Job, input: &Input) -> Result<EdgeFormat> {
-    // A pipe cannot be read again.
+    // The first line of a pipe is not read, since a pipe cannot be read again.
     let is_file = input.path().is_some() && input.compressed_bytes().is_some();
     match EdgeFormat::of(input) {
         EdgeFormat::Text if matches!(&*input.extension(), "graph" | "metis") => Err(parse::metis(input)),
@@ -246,7 +250,7 @@ fn read<E: EdgeOperation>(
     finish(job, builder, name, set, edges, &plan)
 }
 
-/// Properties of all inputs together.
+/// Properties that all inputs have in common.
 struct InputTraits {
     formats: Vec<EdgeFormat>,
     weighted: bool,
@@ -254,7 +258,7 @@ struct InputTraits {
 }
 
 impl InputTraits {
-    /// Reads names and headers. Inputs that disagree on weights are refused.
+    /// Reads the names and headers of all inputs. Fails if only some inputs have weights.
     fn look(
         job: &Job,
         inputs: &[Input],
@@ -314,7 +318,7 @@ struct ImportPlan<'a> {
     inputs: &'a [Input],
 }
 
-/// Steps 2 and 3: numbers the ids, sorts the edges and writes the graph.
+/// Does steps 2 and 3: numbers the ids, sorts the edges and writes the graph.
 fn finish<E: EdgeOperation>(
     job: &Job,
     mut builder: DatasetBuilder,
@@ -357,7 +361,7 @@ fn finish<E: EdgeOperation>(
     write_graph::<E>(job, builder, name, sorted, draft, &IdentityNumbering)
 }
 
-/// Numbers the edges of the logs and sorts them.
+/// Numbers the edges in the logs, and sorts them.
 fn sort<E: EdgeOperation>(
     job: &Job,
     numbers: &IdNumbers,
@@ -391,7 +395,7 @@ fn sort<E: EdgeOperation>(
     Ok(sorter.finish()?)
 }
 
-/// Properties of a graph before its rows are written.
+/// The properties of a graph that are known before its rows are written.
 pub(crate) struct Draft {
     pub vertices: u64,
     pub directed: bool,
@@ -401,7 +405,8 @@ pub(crate) struct Draft {
     pub reverse: bool,
 }
 
-/// Writes sorted edges as rows, transposes them if wanted, and publishes the graph. Keys are two ids.
+/// Writes sorted edges as rows, transposes them if requested, and publishes the graph. The keys of edges consist of two
+/// ids.
 pub(crate) fn write_graph<E: EdgeOperation>(
     job: &Job,
     mut builder: DatasetBuilder,

@@ -1,11 +1,11 @@
-//! Lines of text: SNAP and LDBC edge lists, LDBC vertices, Matrix Market.
+//! Reads lines of text: SNAP and LDBC edge lists, LDBC vertices, Matrix Market.
 //!
-//! The calling thread reads and cuts the input into blocks of whole lines; each lane's thread parses one block
-//! after the other into its lane.
+//! The calling thread cuts the input into blocks of whole lines. Each lane's thread parses one block after the other
+//! into its lane.
 //!
-//! The lines of a METIS file may look like edges: a header of two numbers, then the neighbours of a vertex on each line.
-//! [`Metis`] refuses such a file before the graph is published: one with as many lines after the header as the header has
-//! vertices, and as many neighbours as the header says.
+//! The lines of a METIS file may look like edges: a header of two numbers, then the neighbours of a vertex on each
+//! line. [`Metis`] refuses an input as METIS before the graph is published, if the number of lines after the header is
+//! the number of vertices in the header, and the number of neighbours is what the header says.
 
 use std::{
     cell::Cell,
@@ -20,11 +20,11 @@ use crate::{Error, Result, csr::EdgeOperation, graph::VERTICES_MAX};
 
 const TWO_IDS: &str = "two vertex ids";
 const WITH_WEIGHT: &str = "two vertex ids and a finite weight";
-/// Fields of a line of an edge list: two ids, and perhaps a weight and a time.
+/// The largest number of fields on a line of an edge list: two ids, and perhaps a weight and a time.
 const FIELDS_MAX: usize = 4;
 const ID_RANGE: &str = "an id from 0 to 18446744073709551615";
 
-/// Reads an edge list: `source destination [weight]`. If its format `is_guessed`, METIS files are refused.
+/// Reads an edge list: `source destination [weight]`. METIS files are refused if `is_guessed` is true.
 pub(super) fn text<E: EdgeOperation>(
     job: &Job,
     input: &Input,
@@ -64,7 +64,7 @@ pub(super) fn text<E: EdgeOperation>(
         Ok(lane.edge(source, destination, weight)?)
     })?;
     match header.get() {
-        // A pipe cannot be read a second time.
+        // A pipe cannot be read a second time, so METIS is not recognized in a pipe.
         Some((number, Some(metis)))
             if is_guessed
                 && input.compressed_bytes().is_some()
@@ -76,19 +76,19 @@ pub(super) fn text<E: EdgeOperation>(
     }
 }
 
-/// The header of METIS: vertices, edges, and the kinds of weights, if any.
+/// The header of a METIS file: the number of vertices, the number of edges, and the kinds of sizes and weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Metis {
     vertices: u64,
     edges: u64,
-    /// Numbers before the neighbours of a vertex: its size and weights.
+    /// The number of fields before the neighbours of a vertex: its size and its weights.
     of_vertex: u64,
     has_edge_weights: bool,
 }
 
 impl Metis {
-    /// Parses a first line that can be a header: `vertices edges [format [constraints]]`, where the digits of the format say
-    /// whether vertices have sizes, vertices have weights, and edges have weights.
+    /// Parses a first line if it can be a METIS header: `vertices edges [format [constraints]]`. The three digits of
+    /// the format say whether vertices have sizes, whether vertices have weights, and whether edges have weights.
     fn of_header(line: &[u8]) -> Option<Metis> {
         let mut fields = Fields(line);
         let mut next = || (!Fields(fields.0).is_empty()).then(|| fields.id("").ok()).flatten();
@@ -105,8 +105,8 @@ impl Metis {
         })
     }
 
-    /// Reads the file once more and refuses it if the lines after the header, in line `header`, are the neighbours of so many
-    /// vertices, with so many edges between them.
+    /// Reads the file once more, and refuses it if the lines after the header, which is line `header`, are the
+    /// neighbours of as many vertices, with as many edges, as the header says.
     fn refuse_if_it_is(self, job: &Job, input: &Input, header: u64) -> Result<()> {
         let Metis { vertices, edges, of_vertex, has_edge_weights } = self;
         let (mut vertex, mut numbers) = (0, 0u64);
@@ -140,7 +140,7 @@ impl Metis {
     }
 }
 
-/// Creates the error of an input that is METIS.
+/// Creates the error for an input in the format METIS.
 pub(super) fn metis(input: &Input) -> Error {
     Error::BadInput {
         place: input.name().to_string(),
@@ -172,15 +172,15 @@ pub(super) fn has_third_column(job: &Job, input: &Input) -> Result<bool> {
 pub(super) struct MatrixHeader {
     pub symmetric: bool,
     pub weighted: bool,
-    /// Rows, and as many columns: the ids are 1 to this number.
+    /// The number of rows, which is also the number of columns. The ids are 1 to this number.
     vertices: u64,
     entries: u64,
-    /// The line of these numbers.
+    /// The number of the line that has the size of the matrix.
     line: u64,
 }
 
-/// Reads the header of a Matrix Market file: coordinates, of a general or symmetric matrix of numbers or of no
-/// values.
+/// Reads the header of a Matrix Market file. The format must be coordinates, the matrix general or symmetric, and its
+/// values numbers or absent.
 pub(super) fn matrix_header(job: &Job, input: &Input) -> Result<MatrixHeader> {
     let mut blocks = LineBlocks::new(input.open(job.budget())?, 64 << 10);
     let bad = |line: u64, found: &[u8], expected: &str| -> Error {
@@ -207,7 +207,7 @@ pub(super) fn matrix_header(job: &Job, input: &Input) -> Result<MatrixHeader> {
             let mut next = || fields.id(expected).map_err(|_| bad(number, line, expected));
             let (rows, columns, entries) = (next()?, next()?, next()?);
             if rows != columns {
-                // Otherwise a vertex would stand for a row and for an unrelated column.
+                // In a matrix that is not square, a vertex would stand for a row and for an unrelated column.
                 return Err(bad(number, line, "as many columns as rows, since both are the vertices"));
             }
             return Ok(MatrixHeader { symmetric, weighted, vertices: rows, entries, line: number });
@@ -221,7 +221,7 @@ pub(super) fn matrix_header(job: &Job, input: &Input) -> Result<MatrixHeader> {
     })
 }
 
-/// Tells whether a first line is that of a Matrix Market file.
+/// Tells whether the first line of an input is that of a Matrix Market file.
 pub(super) fn is_matrix_market(line: &[u8]) -> bool {
     let name = line.strip_prefix(b"%%").or_else(|| line.strip_prefix(b"%"));
     name.and_then(|name| name.get(..12)).is_some_and(|name| name.eq_ignore_ascii_case(b"MatrixMarket"))
@@ -283,7 +283,7 @@ pub(super) fn matrix_market<E: EdgeOperation>(job: &Job, input: &Input, lanes: &
     Ok(())
 }
 
-/// The fault of a line; without `found` the whole line is quoted.
+/// The fault of a line. If `found` is `None`, the error quotes the whole line.
 struct LineFault {
     expected: String,
     found: Option<String>,
@@ -314,14 +314,14 @@ fn bad_line(input: &Input, line: u64, bad: LineFault) -> Error {
     }
 }
 
-/// Returns the beginning of some text, in quotes.
+/// Returns the beginning of a text in quotes.
 fn shown(bytes: &[u8]) -> String {
     const LEN: usize = 60;
     let more = if bytes.len() > LEN { "..." } else { "" };
     format!("'{}{more}'", String::from_utf8_lossy(&bytes[..bytes.len().min(LEN)]).escape_debug())
 }
 
-/// Calls `parse(lane, line number, line)` with all lines but comments and empty ones, in parallel.
+/// Calls `parse(lane, line number, line)` with all lines except comments and empty lines, in parallel.
 fn each_line<E: EdgeOperation>(
     job: &Job,
     input: &Input,
@@ -331,22 +331,23 @@ fn each_line<E: EdgeOperation>(
     each_line_quickly(job, input, lanes, |_| Ok(()), |_, _| Ok(None), parse).map(drop)
 }
 
-/// Number of lines of an input, and of comments (empty lines do not count as comments).
+/// The number of lines of an input, and the number of comments. Empty lines do not count as comments.
 struct LineTotals {
     lines: u64,
     comments: u64,
 }
 
 impl LineTotals {
-    /// Returns the number of lines after the line `header` that are no comments. All lines before the header are comments.
+    /// Returns the number of lines after line `header` that are not comments. All lines before the header must be
+    /// comments.
     fn after_header(&self, header: u64) -> u64 {
-        // An empty line before the header, which no METIS file has, would count as a comment.
+        // If an empty line stood before the header, the result would be wrong by one. No METIS file has such a line.
         self.lines.saturating_sub(header).saturating_sub(self.comments.saturating_sub(header - 1))
     }
 }
 
-/// Calls `parse` as [`each_line`] does. `look` first sees each block, in order, and `quick` may add the first of some lines and
-/// return its length with the line end.
+/// Calls `parse` as [`each_line`] does. Before that, `look` gets each block, in order. `quick` gets the remaining lines
+/// of a block: it may add the first of them itself, and then returns the length of that line with its line end.
 fn each_line_quickly<E: EdgeOperation>(
     job: &Job,
     input: &Input,
@@ -396,8 +397,8 @@ fn each_line_quickly<E: EdgeOperation>(
     Ok(LineTotals { lines: lines.lines() + u64::from(!has_end), comments: comments.into_inner() })
 }
 
-/// Reads a line of two ids, with one tab, space or comma between them and nothing else: the usual line of most files. Returns its
-/// length with the line end. `None` for any other line, and near the end of a block.
+/// Reads a line that has two ids with one tab, space or comma between them and nothing else, as most lines of most
+/// files. Returns its length with the line end. Returns `None` for any other line, and near the end of a block.
 #[inline]
 fn two_ids(lines: &[u8]) -> Option<(u64, u64, usize)> {
     let (source, place) = digits(lines, 0)?;
@@ -412,17 +413,17 @@ fn two_ids(lines: &[u8]) -> Option<(u64, u64, usize)> {
     }
 }
 
-/// Reads a number of 1 to 15 digits at a place; returns the number and the place after it. Returns `None` if there is
-/// no such number, or if fewer than 16 bytes are left.
+/// Reads a number of 1 to 15 digits at offset `place`. Returns the number and the offset after it. Returns `None` if
+/// there is no such number, or if fewer than 16 bytes remain.
 ///
-/// The number of digits cannot be predicted (graphs of 16 million vertices have ids of seven and of eight), so no branch depends
-/// on it: 16 characters are read, and digits are shifted to the end.
+/// The number of digits cannot be predicted, since for example graphs of 16 million vertices have ids of seven digits
+/// and of eight. No branch depends on it: 16 characters are read, and the digits are shifted to the end.
 #[inline(always)]
 fn digits(bytes: &[u8], place: usize) -> Option<(u64, usize)> {
     let each = |byte: u8| u128::from_ne_bytes([byte; 16]);
     let characters = u128::from_le_bytes(bytes.get(place..place + 16)?.try_into().expect("16 bytes"));
     let digits = characters ^ each(b'0');
-    // A byte above 9 gets its highest bit; its carry only changes bytes after it.
+    // Every byte that is no digit gets its highest bit set. The carry of such a byte changes only bytes after it.
     let others = (digits.wrapping_add(each(0x80 - 10)) | digits) & each(0x80);
     let len = others.trailing_zeros() as usize / 8;
     if !(1..16).contains(&len) {
@@ -432,7 +433,8 @@ fn digits(bytes: &[u8], place: usize) -> Option<(u64, usize)> {
     Some((eight_digits(aligned as u64) * 100_000_000 + eight_digits((aligned >> 64) as u64), place + len))
 }
 
-/// Returns the number of eight digits, the first one in the lowest byte: pairs, then fours, then all.
+/// Returns the number that eight digits stand for; the first digit is in the lowest byte. Digits are combined to pairs,
+/// then to groups of four, then to one number.
 #[inline(always)]
 fn eight_digits(digits: u64) -> u64 {
     let pairs = digits.wrapping_mul(10).wrapping_add(digits >> 8);
@@ -464,7 +466,8 @@ impl Fields<'_> {
         self.0.iter().all(|&byte| is_separator(byte))
     }
 
-    /// Skips any number of spaces and tabs, and at most one comma or semicolon: between two of these is an empty field.
+    /// Skips any number of spaces and tabs, and at most one comma or semicolon, since two of these have an empty field
+    /// between them.
     #[inline]
     fn skip_separators(&mut self) -> bool {
         let mut commas = 0;
@@ -496,7 +499,7 @@ impl Fields<'_> {
         if len == 0 || !ends || !follows {
             return Err(LineFault { expected: expected.to_string(), found: None });
         }
-        // One digit fewer than a 64-bit number can have cannot overflow.
+        // A number of at most 19 digits cannot overflow 64 bits.
         if len > 19 {
             let exact = self.0[..len].iter().map(digit).try_fold(0u64, |value, digit| {
                 value.checked_mul(10).and_then(|tens| tens.checked_add(digit))
@@ -570,7 +573,7 @@ mod tests {
                 }
             }
         }
-        // Three forms of three numbers of up to 15 digits.
+        // The quick function reads three forms of three numbers for each length up to 15 digits.
         assert_eq!(quick, 15 * 3 * 3);
         assert_eq!(two_ids(b"1 2\n"), None, "near the end");
     }

@@ -1,4 +1,4 @@
-//! Tables of edges (CSV, Parquet, Arrow) and raw pairs of 32-bit numbers.
+//! Reads tables of edges (CSV, Parquet, Arrow) and files of pairs of 32-bit numbers.
 
 use arrow_array::{
     Array, RecordBatch,
@@ -79,7 +79,7 @@ impl EdgeColumns {
             (None, Some(_)) => {
                 return Err(missing("of sources: source, src or from, or the name given by --source-column"));
             }
-            // Without names, the first two columns that are no weights serve.
+            // If no column has a known name, the first two columns that are not weights are sources and destinations.
             (None, None) => {
                 let mut others = names.iter().filter(|name| Some(*name) != weight);
                 let source = others.next().ok_or_else(|| missing("of sources"))?;
@@ -110,7 +110,7 @@ pub(super) fn weight_column(job: &Job, input: &Input, options: &ImportOptions) -
     Ok(EdgeColumns::choose(job, input, options)?.weight)
 }
 
-/// Reads a table with a column of sources, one of targets and perhaps one of weights.
+/// Reads a table with a column of sources, a column of destinations, and perhaps a column of weights.
 pub(super) fn table<E: EdgeOperation>(
     job: &Job,
     input: &Input,
@@ -130,7 +130,7 @@ pub(super) fn table<E: EdgeOperation>(
         job.progress().add(reader.position() - position);
         position = reader.position();
         refuse_nulls(input, &batch, reader.place())?;
-        // Columns are copied, since a batch may hold much more of the file in memory.
+        // Columns are copied, since a batch may keep much more of the file in memory than its own rows.
         let mut block = recycled.unwrap_or_default();
         block.first = reader.place();
         block.sources.clear();
@@ -159,10 +159,10 @@ pub(super) fn table<E: EdgeOperation>(
     })
 }
 
-/// Rows of a table.
+/// Rows of a table of edges.
 #[derive(Default)]
 struct EdgeBatch {
-    /// Number of the first row.
+    /// The number of the first of these rows in the table.
     first: u64,
     sources: Vec<u64>,
     targets: Vec<u64>,

@@ -1,4 +1,4 @@
-//! Inputs that must be read more than once: standard input is copied to scratch first.
+//! Inputs that must be read more than once. Standard input can be read only once, so it is first copied to scratch.
 
 use std::{fs::File, io::Write};
 
@@ -10,7 +10,8 @@ use crate::Result;
 
 const STEP_BYTES: usize = 128 << 10;
 
-/// Opens an input in this format, whatever its extension, so that it can be read more than once if its header is read first.
+/// Opens an input that has this format, whatever its extension is. If the format's header is read first, the returned
+/// input can be read more than once.
 pub(super) fn readable(job: &Job, input: &Input, format: EdgeFormat) -> Result<Input> {
     let ending = match format {
         EdgeFormat::Text | EdgeFormat::Binary => return Ok(input.clone()),
@@ -27,7 +28,7 @@ pub(super) fn readable(job: &Job, input: &Input, format: EdgeFormat) -> Result<I
     Ok(input.called(&name, ending))
 }
 
-/// Copies the input to the job's scratch, decompressed, under the name that the user knows.
+/// Copies the input to the job's scratch and decompresses it. The copy has the name that the user knows.
 fn copy(job: &Job, input: &Input) -> Result<Input> {
     job.start_phase("copying standard input", "bytes", 0);
     let path = job.scratch_path(&job.scratch_name("stdin"));

@@ -7,7 +7,7 @@ use arrow_schema::{DataType, Field};
 
 use super::{FixedWidth, VertexId, host::Failures};
 
-/// Computes a column of an answer from the value of each vertex. `None` makes a null.
+/// Computes a column of an answer from the value of each vertex. If the function returns `None`, the cell is null.
 pub struct Column<V> {
     pub(super) name: String,
     pub(super) cells: Cells<V>,
@@ -34,7 +34,8 @@ impl<V: FixedWidth> Column<V> {
 
     /// Makes a column of vertices, shown by their original ids (64-bit unsigned integers). A program can have one.
     ///
-    /// Cost: where the original ids do not fit in half of the free memory, two sorts of as many records as there are vertices.
+    /// Cost: if the original ids do not fit in half of the free memory, two sorts of as many records as there are
+    /// vertices.
     pub fn vertex(name: &str, cell: impl Fn(V) -> Option<VertexId> + Send + 'static) -> Column<V> {
         Column { name: name.to_string(), cells: Cells::Vertex(Box::new(cell)) }
     }
@@ -51,7 +52,8 @@ impl<V: FixedWidth> Column<V> {
         Field::new(&self.name, kind, true)
     }
 
-    /// Makes the column of these vertices' values; `id` returns the original id of a vertex that another vertex's value names.
+    /// Makes an Arrow array of this column for the values of several vertices. If a value names another vertex, `id`
+    /// returns the original id of that vertex.
     pub(super) fn array<E>(
         &self,
         first: u32,

@@ -11,11 +11,12 @@ use std::{
 
 use crate::{Error, Graph, Result};
 
-/// The first failure of a program, on any thread.
+/// Holds the first failure of a program, on any thread.
 ///
-/// A panic that unwound through the engine would leave locks poisoned and other threads waiting. So each call of a program's
-/// function is caught at the call: the engine gets a harmless value and ends the superstep, without further calls of the program.
-/// A call that cannot panic has no overhead, since the compiler then drops the catch.
+/// A panic that unwound through the engine would leave locks poisoned and other threads waiting. Each call of a
+/// program's function is therefore caught at the call: the engine gets a harmless value, makes no further calls of the
+/// program, and ends the superstep. A call that cannot panic has no overhead, since the compiler then removes the
+/// catch.
 #[derive(Default)]
 pub(super) struct Failures {
     has_failed: AtomicBool,
@@ -30,7 +31,7 @@ struct Failure {
 }
 
 impl Failures {
-    /// Returns the result of `function`, or `otherwise` where a call panics or one panicked before.
+    /// Returns the result of `function`. If this call panics, or an earlier call panicked, returns `otherwise`.
     #[inline(always)]
     pub fn call<T>(
         &self,
@@ -48,7 +49,7 @@ impl Failures {
         })
     }
 
-    /// Records a failure, unless there was one before.
+    /// Records a failure if it is the first one.
     #[cold]
     pub fn note(&self, function: &'static str, vertex: Option<u32>, what: String) {
         let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
@@ -56,10 +57,10 @@ impl Failures {
         self.has_failed.store(true, Ordering::Relaxed);
     }
 
-    /// Reports the failure, if any, with the original id of the vertex.
+    /// Returns the recorded failure as an error, if there is one, with the original id of its vertex.
     ///
     /// # Errors
-    /// [`Error::Program`] after a failure.
+    /// [`Error::Program`] if a failure was recorded.
     pub fn check(&self, graph: &Graph, job: &inshore_store::Job, program: &'static str) -> Result<()> {
         if !self.has_failed.load(Ordering::Relaxed) {
             return Ok(());

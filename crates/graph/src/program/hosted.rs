@@ -1,4 +1,5 @@
-//! Adapts programs to the engine's steps: numbers and bits become vertices and values, and every call is guarded.
+//! Adapts programs of users to the engine's steps. Vertex numbers and bits become vertices and values, and panics of
+//! every call are caught.
 
 use std::sync::Arc;
 
@@ -10,13 +11,13 @@ use crate::{
     engine::{Pull, StepProgram},
 };
 
-/// A program of a user, hosted by the engine.
+/// A program of a user that the engine can run.
 pub(super) trait Hosted: StepProgram {
     type Value: FixedWidth<Bits = Self::State>;
 
     const NAME: &'static str;
 
-    /// Returns the position of the job, to be set for the next superstep.
+    /// Returns the program's view of the job's position, so that the caller can set it for the next superstep.
     fn at(&mut self) -> &mut SuperstepInfo;
 
     fn failures(&self) -> &Arc<Failures>;
@@ -62,7 +63,7 @@ impl<P> Host<P> {
 
 type BitsOf<T> = <T as FixedWidth>::Bits;
 
-/// Defines the host of a kind of programs, by the functions that all kinds have.
+/// Defines the host of one kind of programs, with the functions that all kinds have.
 macro_rules! host {
     ($(#[$doc:meta])* $hosted:ident, $kind:ident) => {
         $(#[$doc])*
@@ -116,12 +117,12 @@ host! {
 }
 
 host! {
-    /// Hosts a [`SearchProgram`]: messages are the numbers of senders.
+    /// Hosts a [`SearchProgram`]: a message is the number of its sender.
     HostedSearch, SearchProgram
 }
 
 impl<P: VertexProgram> HostedVertices<P> {
-    /// Returns the bits of a message; records a failure if they are reserved.
+    /// Returns the bits of a message. Records a failure if these bits are reserved.
     #[inline(always)]
     fn checked(&self, function: &'static str, vertex: u32, bits: BitsOf<P::Message>) -> BitsOf<P::Message> {
         if bits == Self::NOTHING {
@@ -138,7 +139,7 @@ impl<P: VertexProgram> StepProgram for HostedVertices<P> {
     const NOTHING: Self::Message = <BitsOf<P::Message> as MessageBits>::RESERVED;
     const EVERY_VERTEX: bool = P::NEEDS.every_vertex;
     const WEIGHTED: bool = P::NEEDS.weights;
-    // If every vertex sends in each superstep, edges in destination blocks take the place of rows in memory.
+    // If every vertex sends in each superstep, destination blocks make a copy of the rows in memory unnecessary.
     const REREADS: bool = !P::NEEDS.every_vertex;
 
     #[inline]
@@ -245,7 +246,7 @@ impl<P: SearchProgram> StepProgram for HostedSearch<P> {
         new
     }
 
-    /// A reached vertex accepts no message: 0 is below every number.
+    /// Returns 0 for a reached vertex, so that it accepts no message: no number is below 0.
     fn kept(&self, _state: &Self::State) -> u32 {
         0
     }

@@ -1,10 +1,11 @@
 //! Vertex programs of your own: the programming model of the 2018 thesis (section 9.2, algorithms 1 and 3), run by the engine of
 //! the built-in algorithms within a memory budget.
 //!
-//! - [`VertexProgram`]: active vertices send messages along their edges, messages to one vertex are reduced to one, and the
-//!   vertex gets a new value. The program tells whether the vertex is active in the next superstep. [`run`] runs such a program.
-//! - [`SearchProgram`]: a vertex waits until one of its in-neighbours is active, and is then reached. [`search`] runs such a
-//!   program.
+//! - [`VertexProgram`]: active vertices send messages along their edges, all messages to one vertex are reduced to one
+//!   message, and the vertex gets a new value. The program tells whether the vertex is active in the next superstep.
+//!   [`run`] runs such a program.
+//! - [`SearchProgram`]: a vertex waits until one of its in-neighbours is active, and is then reached. [`search`] runs
+//!   such a program.
 //! - [`VertexId`], [`FixedWidth`], [`Column`]: vertices, values, and columns of the answer.
 //!
 //! ```text
@@ -17,11 +18,12 @@
 //!   is_active       is_active           whether the vertex sends in the next superstep
 //! ```
 //!
-//! The thesis stores the value before `finalize` (algorithms 1 and 3) or after it (algorithm 4); this engine stores the one
-//! after. The list of algorithm 4, sources of edges to vertices that changed, is not offered: a program whose vertices all send
-//! in every superstep declares [`Needs::every_vertex`], and one that sends changes alone needs no such list.
+//! The thesis stores the value before `finalize` (algorithms 1 and 3) or after it (algorithm 4); this engine stores the
+//! value after it. Algorithm 4 also lists the sources of edges to vertices that changed; this engine does not offer
+//! that list. A program whose vertices all send in every superstep declares [`Needs::every_vertex`] instead, and a
+//! program whose vertices send only changes needs no such list.
 //!
-//! The component of each vertex, as the smallest vertex that reaches it:
+//! Example: a program that labels each vertex with the smallest vertex of its component.
 //!
 //! ```
 //! use inshore_graph::{Graph, ImportOptions, VertexId, VertexProgram, import};
@@ -90,13 +92,14 @@
 //!
 //! # Traits that stay private
 //!
-//! The engine's steps (push, pull, destination blocks, in memory or through sort-reduce) stand behind one trait of their own,
-//! `StepProgram`, which both programs and the built-in algorithms implement. The trait stays private because of promises that no
-//! caller can keep safely and no engine can check cheaply: that a message may be skipped where a value was seen (`kept`), that a
-//! pull finds the message that a push would have sent (`message_of`), that a bit pattern changes nothing (`NOTHING`). A program
-//! that breaks a promise gives other answers at other budgets. Vertex numbers are also 32 bits wide there. `State` and `Message`
-//! tie values to the layout of buffers and to atomic operations; [`FixedWidth`] hides both. `Sender`, `Deliver` and
-//! `AccumulatorArray` are the ways of a message from an edge to its vertex: the engine chooses among these.
+//! The engine's steps (push, pull, destination blocks, in memory or through sort-reduce) use one trait, `StepProgram`.
+//! Both the hosts of programs and the built-in algorithms implement it. The trait stays private because its
+//! implementations make promises that no caller can keep safely and no engine can check cheaply: that a message may be
+//! skipped if a vertex has seen a value (`kept`), that a pull finds the message that a push would have sent
+//! (`message_of`), and that a bit pattern changes nothing (`NOTHING`). A program that breaks a promise gives different
+//! answers at different budgets. Vertex numbers are also 32 bits wide in that trait. `State` and `Message` tie values
+//! to the layout of buffers and to atomic operations; [`FixedWidth`] hides both. `Sender`, `SingleSender` and
+//! `AccumulatorArray` are ways in which a message gets from an edge to its vertex, and the engine chooses among these.
 
 mod column;
 mod host;
@@ -112,27 +115,28 @@ pub use value::{Bits, FixedWidth, MessageBits, VertexId};
 
 use crate::Tuning;
 
-/// Declares the needs of a program.
+/// Declares what a program needs from the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// Weights are read beside edges, and [`VertexProgram::along`] is called: 8 more bytes are read per edge.
+    /// Tells whether weights are read in addition to edges and [`VertexProgram::along`] is called. Weights take 8 more
+    /// bytes per edge.
     pub weights: bool,
-    /// Every vertex is active in every superstep, and gets a new value in each, with or without a message (PageRank). Then edges
-    /// may be cut into destination blocks first, `starts` and `is_active` are not called, and [`ProgramOptions::supersteps`] must
-    /// say when to end.
+    /// Tells whether every vertex is active in every superstep, and gets a new value in each, with or without a message
+    /// (as in PageRank). Edges may then be cut into destination blocks first. `starts` and `is_active` are not called,
+    /// and [`ProgramOptions::supersteps`] must limit the number of supersteps.
     pub every_vertex: bool,
 }
 
-/// Tells a program where its job is.
+/// Tells a program the position of its job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SuperstepInfo {
-    /// The number of the superstep, from 1 on.
+    /// The number of the current superstep; the first one is 1.
     pub number: u32,
-    /// Vertices in the graph.
+    /// The number of vertices in the graph.
     pub vertices: u64,
-    /// The sum of [`VertexProgram::aggregate`] over the vertices that are active in this superstep: known to `finalize`, 0 in
-    /// `edge_program`.
+    /// The sum of [`VertexProgram::aggregate`] over the vertices that are active in this superstep. `finalize` gets the
+    /// sum; in `edge_program` it is 0.
     pub aggregate: u64,
 }
 
@@ -140,18 +144,20 @@ pub struct SuperstepInfo {
 ///
 /// Functions are called by many threads at once and in no order that a program may rely on. They must not block.
 ///
-/// **Sums of fractions**: floating-point addition is not associative. A program whose answer is to be the same at every number of
-/// threads sums fixed-point numbers, as PageRank does: a `u64` with 62 bits behind the point.
+/// **Sums of floating-point numbers**: floating-point addition is not associative. A program whose answer is to be the
+/// same at every number of threads must sum fixed-point numbers, as PageRank does: a `u64` with 62 bits behind the
+/// point.
 ///
-/// **Reserved bits**: a message whose bits are all set (`u64::MAX`, `i64::MAX`, one NaN) stands for no message, and a program
-/// that sends or makes such a message ends with [`Error::Program`](crate::Error::Program). Values may have any bits.
+/// **Reserved bits**: a message whose bits are all set (`u64::MAX`, `i64::MAX`, one NaN) stands for no message. The job
+/// of a program that sends or makes such a message ends with [`Error::Program`](crate::Error::Program). Values may have
+/// any bits.
 pub trait VertexProgram: Send + Sync + 'static {
     /// The value of each vertex: 4, 8 or 16 bytes.
     type Value: FixedWidth;
     /// The message along an edge: 4 or 8 bytes.
     type Message: FixedWidth<Bits: MessageBits>;
 
-    /// The name in errors, progress and checkpoints.
+    /// The name of the program in errors, progress and checkpoints.
     const NAME: &'static str;
 
     /// Declares the needs of the program.
@@ -160,13 +166,13 @@ pub trait VertexProgram: Send + Sync + 'static {
     /// Returns the value of a vertex before the first superstep.
     fn initial(&self, vertex: VertexId) -> Self::Value;
 
-    /// Tells whether a vertex is active in the first superstep (the thesis' `A_0`); all are by default.
+    /// Tells whether a vertex is active in the first superstep (the thesis' `A_0`). By default all vertices are active.
     fn starts(&self, _vertex: VertexId, _value: Self::Value) -> bool {
         true
     }
 
-    /// Returns the message of an active vertex along each of its out-edges, of which there are `out_degree`; `None` sends
-    /// nothing. The function is called only for vertices with out-edges.
+    /// Returns the message that an active vertex sends along each of its `out_degree` out-edges; `None` sends nothing.
+    /// The function is called only for vertices with out-edges.
     fn edge_program(
         &self,
         at: &SuperstepInfo,
@@ -175,16 +181,18 @@ pub trait VertexProgram: Send + Sync + 'static {
         out_degree: u64,
     ) -> Option<Self::Message>;
 
-    /// Returns the message that arrives at the end of an edge of this weight; only with [`Needs::weights`].
+    /// Returns the message that arrives at the end of an edge of this weight. The function is called only with
+    /// [`Needs::weights`].
     fn along(&self, message: Self::Message, _weight: f64) -> Self::Message {
         message
     }
 
-    /// Combines two messages to one vertex (the thesis' `vertex_update`): associative and commutative.
+    /// Combines two messages to one vertex (the thesis' `vertex_update`). The function must be associative and
+    /// commutative.
     fn reduce(&self, a: Self::Message, b: Self::Message) -> Self::Message;
 
-    /// Returns the new value of a vertex. `message` is the reduction of all messages to the vertex; `None`, with
-    /// [`Needs::every_vertex`] alone, if there was none.
+    /// Returns the new value of a vertex. `message` is the reduction of all messages to the vertex. It is `None` if
+    /// there was no message, which happens only with [`Needs::every_vertex`].
     fn finalize(
         &self,
         at: &SuperstepInfo,
@@ -196,27 +204,29 @@ pub trait VertexProgram: Send + Sync + 'static {
     /// Tells whether a vertex that got a message is active in the next superstep.
     fn is_active(&self, new: Self::Value, old: Self::Value) -> bool;
 
-    /// Returns an active vertex's term of [`SuperstepInfo::aggregate`]; sums wrap at 2^64. (Pregel's aggregators: Malewicz et al.
-    /// 2010, section 3.3.) The function is called for vertices without out-edges too.
+    /// Returns the number that an active vertex adds to [`SuperstepInfo::aggregate`]; sums wrap at 2^64. (These are
+    /// Pregel's aggregators: Malewicz et al. 2010, section 3.3.) The function is called for vertices without out-edges
+    /// too.
     fn aggregate(&self, _value: Self::Value, _out_degree: u64) -> u64 {
         0
     }
 
-    /// Returns the columns of the answer beside `vertex`.
+    /// Returns the columns of the answer other than `vertex`.
     fn columns(&self) -> Vec<Column<Self::Value>>;
 }
 
-/// Defines a search with early exit: each vertex waits until one of its in-neighbours is active, and ignores further ones.
+/// Defines a search with early exit: each vertex waits until one of its in-neighbours is active, and ignores all
+/// others.
 ///
-/// The engine may send along the out-edges of active vertices, or let waiting vertices scan their in-edges and stop at the first
-/// active vertex (Beamer, Asanović and Patterson, "Direction-optimizing breadth-first search", 2012), whichever reads less. Both
-/// give the same answer by construction: a search has no messages of its own, and gets the active in-neighbour with the smallest
-/// id. A vertex that was reached is active in the next superstep.
+/// The engine either sends along the out-edges of active vertices, or lets waiting vertices scan their in-edges and
+/// stop at the first active vertex (Beamer, Asanović and Patterson, "Direction-optimizing breadth-first search", 2012),
+/// whichever reads less. Both give the same answer by construction: a search has no messages of its own, and gets the
+/// active in-neighbour with the smallest id. A vertex that was reached is active in the next superstep.
 pub trait SearchProgram: Send + Sync + 'static {
     /// The value of each vertex: 4, 8 or 16 bytes.
     type Value: FixedWidth;
 
-    /// The name in errors, progress and checkpoints.
+    /// The name of the program in errors, progress and checkpoints.
     const NAME: &'static str;
 
     /// Returns the value of a vertex before the first superstep.
@@ -225,11 +235,11 @@ pub trait SearchProgram: Send + Sync + 'static {
     /// Tells whether the search starts at a vertex.
     fn starts(&self, vertex: VertexId, value: Self::Value) -> bool;
 
-    /// Tells whether a vertex with this value is yet to be reached.
+    /// Tells whether a vertex with this value still waits to be reached.
     fn waits(&self, value: Self::Value) -> bool;
 
-    /// Returns the new value of a waiting vertex that was reached from `from`. The new value must not wait: otherwise the job ends
-    /// with [`Error::Program`](crate::Error::Program).
+    /// Returns the new value of a waiting vertex that was reached from `from`. A vertex with the new value must not
+    /// wait: otherwise the job ends with [`Error::Program`](crate::Error::Program).
     fn reached(
         &self,
         at: &SuperstepInfo,
@@ -238,27 +248,29 @@ pub trait SearchProgram: Send + Sync + 'static {
         value: Self::Value,
     ) -> Self::Value;
 
-    /// Returns the columns of the answer beside `vertex`.
+    /// Returns the columns of the answer other than `vertex`.
     fn columns(&self) -> Vec<Column<Self::Value>>;
 }
 
 /// Sets the options of a run.
 #[derive(Clone, Debug, Default)]
 pub struct ProgramOptions {
-    /// Largest number of supersteps; `None`, the default, runs until no vertex is active.
+    /// The largest number of supersteps. `None`, the default, runs until no vertex is active.
     pub supersteps: Option<u32>,
-    /// Saves checkpoints and resumes from one; `None`, the default, does neither.
+    /// Saves checkpoints and resumes from one. `None`, the default, does neither.
     pub resume: Option<Resume>,
     /// Overrides the choices of the engine, for tests and comparisons.
     pub tuning: Tuning,
 }
 
-/// Saves checkpoints, and resumes an interrupted job that asked the same of the same graph.
+/// Saves checkpoints, and resumes an interrupted job that had the same question on the same graph.
 #[derive(Clone, Debug)]
 pub struct Resume {
-    /// Interval between two checkpoints, approximately. [`Rows::finish`](crate::Rows::finish) removes the last one.
+    /// The approximate interval between two checkpoints. [`Rows::finish`](crate::Rows::finish) removes the last
+    /// checkpoint.
     pub every: Duration,
-    /// Names the question: the program's version and all of its parameters. The engine cannot tell two programs of one name
-    /// apart, so a job with the same question and a changed program resumes with values of the old program.
+    /// Names what the job computes: the program's version and all of its parameters. The engine cannot tell two
+    /// programs of one name apart. If the program changes and the question does not, a job resumes with values of the
+    /// old program.
     pub question: String,
 }

@@ -1,4 +1,4 @@
-//! Runs programs: the loop over supersteps, and the rows.
+//! Runs programs: the loop over supersteps, and the rows of the answer.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -20,19 +20,21 @@ use crate::{
     ids::Translation,
 };
 
-/// Runs a vertex program and returns a row for each vertex, in the order of original ids: `vertex` (its original id), and the
-/// columns of the program, each of which may have nulls. Edges are followed in their direction.
+/// Runs a vertex program and returns a row for each vertex, in the order of original ids. The columns are `vertex` (the
+/// original id of the vertex) and the columns of the program, each of which may have nulls. Edges are followed in their
+/// direction.
 ///
-/// Cost of a superstep: the rows of active vertices are read, up to 4 bytes per edge and 8 more with weights, and one value for
-/// each vertex that is active or gets a message. Messages that do not fit in memory, one per vertex, are sorted and reduced
-/// through flash: of n messages with m bytes about a third of (4 + m) n bytes is written and read again. Memory: within the job's
-/// budget, of at least [`SMALLEST_BUDGET_BYTES`](crate::SMALLEST_BUDGET_BYTES).
+/// Cost of a superstep: the rows of active vertices are read, up to 4 bytes per edge and 8 more with weights. One value
+/// is read for each vertex that is active or gets a message. If messages, one per vertex, do not fit in memory, they
+/// are sorted and reduced through flash: of n messages with m bytes each, about a third of (4 + m) n bytes is written
+/// and read again. Memory stays within the job's budget, which must be at least
+/// [`SMALLEST_BUDGET_BYTES`](crate::SMALLEST_BUDGET_BYTES).
 ///
 /// Source: 2018 thesis, section 9.2 (algorithm 1) and section 9.4 (algorithm 3).
 ///
 /// # Errors
-/// [`Error::Program`] where a function of the program panics or breaks a rule of its documentation; [`Error::BadInput`] where the
-/// program needs weights and the graph has none; [`Error::BadOption`] where the program has no end;
+/// [`Error::Program`] if a function of the program panics or breaks a rule of its documentation; [`Error::BadInput`] if
+/// the program needs weights and the graph has none; [`Error::BadOption`] if the program would never end;
 /// [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
 pub fn run<P: VertexProgram>(
     graph: &Graph,
@@ -58,8 +60,8 @@ pub fn run<P: VertexProgram>(
 
 /// Runs a search and returns rows as [`run`] does.
 ///
-/// Cost: each edge is read at most once, with the blocks of the edge file that active vertices touch. Where the graph has
-/// in-edges, a superstep pulls along those of waiting vertices if that reads less.
+/// Cost: each edge is read at most once, in whole blocks of the edge file. If the graph has in-edges, a superstep pulls
+/// along the in-edges of waiting vertices if that reads less.
 ///
 /// # Errors
 /// The errors are those of [`run`].

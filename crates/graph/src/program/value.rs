@@ -1,16 +1,16 @@
-//! Vertices and values as programs see them: plain bits of a fixed width.
+//! Vertices and values, as programs see them. Values are plain bits of a fixed width.
 
 use crate::engine::{Message, State};
 
 /// Names a vertex of one graph.
 ///
-/// A vertex has two names. Its *original id* is the number that the import read, of up to 64 bits; answers are in original ids.
-/// Its *dense number* is the place of the original id among all original ids of the graph, in ascending order, from 0 on; edges
-/// on flash consist of dense numbers. A `VertexId` stands for the dense number and hides its width. Two vertices of one graph
-/// compare as their original ids do; vertices of different graphs are unrelated.
+/// A vertex has two names. Its *original id* is the number in the imported file, of up to 64 bits; answers have
+/// original ids. Its *dense number* is the index of the original id among all original ids of the graph, in ascending
+/// order from 0 on; edges on flash consist of dense numbers. A `VertexId` stands for the dense number and hides its
+/// width. Two vertices of one graph compare as their original ids do; vertices of different graphs are unrelated.
 ///
-/// [`Graph::vertex_id`](crate::Graph::vertex_id) and [`Graph::original_id`](crate::Graph::original_id) convert from and to
-/// original ids; [`VertexId::number`] gives the dense number, for arrays of the caller's.
+/// [`Graph::vertex_id`](crate::Graph::vertex_id) and [`Graph::original_id`](crate::Graph::original_id) convert from and
+/// to original ids. [`VertexId::number`] returns the dense number, which is an index for arrays of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VertexId(u64);
 
@@ -24,17 +24,18 @@ impl VertexId {
         self.0
     }
 
-    /// Returns the number as rows store it, if the graph has so many vertices.
+    /// Returns the number as rows store it, if it is less than `vertices`.
     pub(crate) fn within(self, vertices: u64) -> Option<u32> {
         u32::try_from(self.0).ok().filter(|_| self.0 < vertices)
     }
 }
 
-/// Lets the engine store a type as plain bits: copied, compared, written to flash and read back.
+/// Lets the engine store a type as plain bits. The engine copies and compares these bits, writes them to flash and
+/// reads them back.
 ///
-/// Each pattern of bits must stand for a value, as far as `to_bits` returns it: `from_bits(value.to_bits())` is the same value.
-/// The engine checks the bytes that it reads back (checksums), and demands no more of the type, so that no implementation needs
-/// `unsafe`.
+/// Every pattern of bits that `to_bits` returns must stand for its value: `from_bits(value.to_bits())` is the same
+/// value. The engine checks the bytes that it reads back by checksums, and demands nothing else of the type, so no
+/// implementation needs `unsafe`.
 ///
 /// ```
 /// use inshore_graph::program::FixedWidth;
@@ -66,10 +67,10 @@ pub trait FixedWidth: Copy + Send + Sync + 'static {
     fn from_bits(bits: Self::Bits) -> Self;
 }
 
-/// Limits the width of a value to 4, 8 or 16 bytes. (The 2018 thesis has values of 4 to 128 bits, section 9.5.3.)
+/// Limits the width of a value to 4, 8 or 16 bytes. (In the 2018 thesis, section 9.5.3, values have 4 to 128 bits.)
 pub trait Bits: sealed::Sealed + State + PartialEq {}
 
-/// Limits the width of a message to 4 or 8 bytes, as much as a processor exchanges atomically.
+/// Limits the width of a message to 4 or 8 bytes, which a processor can exchange atomically.
 pub trait MessageBits: Bits + Message {
     #[doc(hidden)]
     const RESERVED: Self;
@@ -116,7 +117,8 @@ fixed_width!(u64, u64, std::convert::identity, std::convert::identity);
 fixed_width!([u64; 2], [u64; 2], std::convert::identity, std::convert::identity);
 fixed_width!(f32, u32, f32::to_bits, f32::from_bits);
 fixed_width!(f64, u64, f64::to_bits, f64::from_bits);
-// The bits of the greatest number are all set, and not those of -1.
+// The encoding flips the sign bit, so that the greatest number, and not -1, has the reserved pattern in which all bits
+// are set.
 fixed_width!(i32, u32, |value: i32| value.cast_unsigned() ^ 1 << 31, |bits: u32| (bits ^ 1 << 31)
     .cast_signed());
 fixed_width!(i64, u64, |value: i64| value.cast_unsigned() ^ 1 << 63, |bits: u64| (bits ^ 1 << 63)

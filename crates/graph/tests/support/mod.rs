@@ -74,7 +74,7 @@ impl TestStore {
     }
 }
 
-/// A way to run a job; all ways must give the same answer.
+/// The budget and the tuning of a job. All modes must give the same answer.
 pub struct ExecutionMode {
     pub name: &'static str,
     pub memory_bytes: u64,
@@ -82,7 +82,7 @@ pub struct ExecutionMode {
     pub tuning: Tuning,
 }
 
-/// Lists a tiny and a huge budget, sorted runs that spill because their buffers are tiny, and narrow columns.
+/// Lists modes: a tiny and a huge budget, a tiny buffer that makes sorted runs spill, and narrow columns.
 pub fn ways() -> Vec<ExecutionMode> {
     let way = |name, memory_bytes, threads, tuning| ExecutionMode { name, memory_bytes, threads, tuning };
     let spill = Tuning { strategy: Some(Strategy::Merge), chunk_bytes: Some(16 << 10), ..Tuning::default() };
@@ -98,7 +98,8 @@ pub fn ways() -> Vec<ExecutionMode> {
     ]
 }
 
-/// Lists each step by its name, and drawn choices of all kinds, in every layout; seeds from `first` on.
+/// Lists tunings that force each step by its name, and tunings that draw random choices in every layout. Their seeds
+/// begin at `first`.
 pub fn forced(first: u64) -> Vec<Tuning> {
     let draws = [None, Some(first), Some(first + 1)];
     let step = |step| draws.map(|draw| Tuning { step: Some(step), draw, ..Tuning::default() });
@@ -182,7 +183,8 @@ pub fn answers(path: &Path) -> Vec<(u64, Option<f64>)> {
     all
 }
 
-/// Asserts that two labelings part the vertices the same way, and that each of ours is the smallest id.
+/// Asserts that two labelings divide the vertices in the same way, and that each label in `ours` is the smallest id of
+/// its part.
 pub fn assert_same_partition(ours: &[(u64, Vec<Option<f64>>)], theirs: &[(u64, Option<f64>)]) {
     use std::collections::HashMap;
     assert_eq!(ours.len(), theirs.len());

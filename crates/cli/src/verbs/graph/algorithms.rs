@@ -1,4 +1,4 @@
-//! The algorithms: the request of each, its summary sentence, and the rows of `--top`.
+//! For each algorithm: its request, the sentence that summarizes its answer, and the rows of `--top`.
 
 use std::path::Path;
 
@@ -119,7 +119,7 @@ pub fn betweenness(options: GlobalOptions, arguments: &args::Betweenness) -> Res
     answer(options, algorithm, &arguments.asked, TopContents::Rows(Order::Descending(1)), sentence)
 }
 
-/// The contents of `--top`.
+/// The kind of rows that `--top` shows.
 #[derive(Clone, Copy)]
 enum TopContents {
     /// The best rows in this order.
@@ -162,17 +162,17 @@ fn answer<A: Algorithm>(
     })
 }
 
-/// The receiver of rows for `--top`.
+/// Receives the rows of an answer for `--top`.
 struct TopRows {
     limit: usize,
     shown: TopContents,
     columns: Vec<String>,
     counted: Option<Counted>,
-    /// The result, at the end of all rows.
+    /// The rows of `--top`, once all rows have been received.
     top: Option<Top>,
 }
 
-/// The rows so far.
+/// The rows of `--top` while rows are being received.
 enum Counted {
     Best(TopK),
     Sizes(Sizes),
@@ -211,7 +211,7 @@ impl RowReceiver for TopRows {
     }
 }
 
-/// Returns the facts of `--explain` about an algorithm, beside those of every job.
+/// Returns the `--explain` lines about an algorithm, in addition to those that every job has.
 fn how(summary: &Summary) -> Vec<(&'static str, String)> {
     let state = if summary.state == "memory" { "in memory" } else { "on flash" };
     let updates = match &summary.strategy[..] {

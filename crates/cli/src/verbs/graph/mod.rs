@@ -1,4 +1,4 @@
-//! Manages graphs: import, generate, ls, info, export, and check; `rm` is that of `store`.
+//! Commands on graphs: import, generate, ls, info, export and check. The command `rm` is that of `store`.
 
 pub mod algorithms;
 mod sizes;
@@ -74,7 +74,7 @@ fn kind(info: &GraphInfo) -> String {
     kind
 }
 
-/// Runs a request on an existing store, without a summary of the job's cost.
+/// Runs a request on an existing store, and prints no summary of the job's cost.
 fn asked<O: Operation>(options: GlobalOptions, request: &Request<O>) -> Result<FinishedOperation<O::Answer>> {
     operations::run_on(options, StoreAccess::Existing, request, Attachments::default())
 }
@@ -122,7 +122,7 @@ pub fn export(options: GlobalOptions, name: &str, output: &Path) -> Result<()> {
     })
 }
 
-/// Returns whether the answer is right.
+/// Checks an answer, and returns whether it is right.
 pub fn check(options: GlobalOptions, arguments: &args::Check) -> Result<bool> {
     let ranks = arguments.how.options();
     let repeated = CheckOptions {

@@ -1,8 +1,8 @@
 //! Counts the vertices of each component (or community), for `--top`.
 //!
-//! There can be as many components as vertices, so a sort-reduce counts them (key: component, value: vertices, operation: sum) in
-//! a part of the job's budget. Adjacent rows of one component are counted together first; in most graphs that leaves little to
-//! sort, since most vertices are in one component.
+//! There can be as many components as vertices, so a sort-reduce counts them in a part of the job's budget: the key is
+//! the component, and the value is the number of vertices, which is summed. Adjacent rows of one component are counted
+//! together first. In most graphs this leaves little to sort, since most vertices are in one component.
 
 use arrow_array::{RecordBatch, cast::AsArray, types::UInt64Type};
 use inshore::{
@@ -13,8 +13,8 @@ use inshore::{
 
 use crate::report::top::{Cell, Order, Top, TopK};
 
-/// This memory suffices for runs in large blocks, so that the checksums of many blocks fit (see
-/// [`Config::memory_bytes`]).
+/// The largest amount of memory for counting. It suffices for runs in large blocks, so that the checksums of many
+/// blocks fit (see [`Config::memory_bytes`]).
 const MEMORY_BYTES_MAX: u64 = 32 << 20;
 const MEMORY_BYTES_MIN: u64 = 1 << 20;
 
@@ -42,7 +42,7 @@ impl Sizes {
     /// Creates a counter with at most half of the job's free budget.
     pub fn new(job: &Job) -> graph::Result<Sizes> {
         let memory_bytes = (job.budget().free_bytes() / 2).clamp(MEMORY_BYTES_MIN, MEMORY_BYTES_MAX);
-        // Component ids are ids of the user, without a known range.
+        // The merge strategy is used, since component ids are ids of the user, and their range is not known.
         let strategy = Some(Strategy::Merge);
         let config = Config { memory_bytes, strategy, name: "component-sizes", ..Config::default() };
         let sorter = SortReduce::new(job, Sum, &config)?;
@@ -70,7 +70,8 @@ impl Sizes {
         Ok(())
     }
 
-    /// Returns the largest components; of equally large ones, those with the smaller ids. `column` is their heading.
+    /// Returns the largest components. Of equally large components, those with the smaller ids come first. `column` is
+    /// the heading of the column of components.
     pub fn largest(mut self, limit: usize, column: String) -> graph::Result<Top> {
         self.flush()?;
         self.job.start_phase("sizing components", "components", 0);
@@ -96,7 +97,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns rows whose components change all the time, so that every one is sorted.
+    /// Returns the component of each row such that adjacent rows differ, and every row must be sorted.
     fn components(vertices: u64, count: u64) -> Vec<u64> {
         (0..vertices).map(|vertex| vertex.wrapping_mul(0x9e37_79b9_7f4a_7c15) % count * 3).collect()
     }

@@ -1,6 +1,6 @@
 //! `inshore kernel`: manages WebAssembly modules in the store and on nodes, and runs them over files.
 //!
-//! `new` and `build` are in `new`.
+//! The module `new` has the commands `new` and `build`.
 
 pub mod new;
 
@@ -84,7 +84,7 @@ pub fn run(options: GlobalOptions, words: &RunKernel) -> Result<()> {
         let counters = json!({ "command": "kernel run", "report": ran.report, "summary": ran.done });
         NewFile::write_whole(path, format!("{counters}\n").as_bytes())?;
     }
-    // Without further options only the result is printed.
+    // Without `--output` only the kernel's result is printed.
     ran.options.quiet |= words.output.is_none();
     ran.tell(|report, done| {
         let module = &done.answer.module;

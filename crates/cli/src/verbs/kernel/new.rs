@@ -22,7 +22,7 @@ use crate::{
     verbs::kernel::told,
 };
 
-/// Rust targets without an operating system; the first installed one is used.
+/// Rust targets without an operating system. The first one that is installed is used.
 const TARGETS: [&str; 2] = ["wasm32-unknown-unknown", "wasm32-wasip1"];
 
 const RUST_SDK: [(&str, &str); 2] = [
@@ -68,7 +68,7 @@ strip = true
     )
 }
 
-/// The sandbox supports vectors of 128 bits.
+/// Enables vectors of 128 bits, which the sandbox supports.
 const CARGO_CONFIG: &str = "\
 [target.'cfg(target_arch = \"wasm32\")']
 rustflags = [\"-C\", \"target-feature=+simd128,+bulk-memory\"]
@@ -174,12 +174,12 @@ pub fn build(options: &GlobalOptions, words: &Build) -> Result<()> {
     Ok(())
 }
 
-/// Returns the command of a tool: from the environment variable, or the default name.
+/// Returns the command of a tool: the value of the environment variable, or the default name.
 fn tool(variable: &str, name: &str) -> OsString {
     env::var_os(variable).unwrap_or_else(|| name.into())
 }
 
-/// Runs a tool, which reports errors on standard error.
+/// Runs a tool. The tool itself reports its errors on standard error.
 fn run(command: &mut Command, missing: &str) -> Result<()> {
     let shown = command.get_program().to_string_lossy().into_owned();
     let status = command.status().with_context(|| format!("cannot run {shown}: {missing}"))?;
@@ -206,7 +206,7 @@ fn build_rust(folder: &Path) -> Result<Module> {
     };
     let mut cargo = Command::new(tool("CARGO", "cargo"));
     cargo.args(["build", "--release", "--target", target]).current_dir(folder);
-    // The location of the module, independent of the user's configuration.
+    // The folder for the module is given here, so that it does not depend on the user's configuration.
     cargo.arg("--target-dir").arg(folder.join("target"));
     run(&mut cargo, missing)?;
     let made = folder.join("target").join(target).join("release");

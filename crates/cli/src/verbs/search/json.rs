@@ -1,4 +1,4 @@
-//! `--json`: the messages of ripgrep's JSON Lines, one in a line.
+//! Prints the messages of ripgrep's `--json` format, one per line.
 
 use std::{
     io::{self, Write},
@@ -10,7 +10,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use inshore::kernels::{FoundLine, WalkedFile};
 use serde_json::{Value, json};
 
-/// Prints the messages, and keeps the statistics for the end.
+/// Prints messages, and keeps the statistics for the message at the end.
 pub struct Json {
     started: Instant,
     files: u64,
@@ -63,7 +63,7 @@ impl Json {
         )
     }
 
-    /// Another file had matches.
+    /// Adds a file with matches to the statistics.
     pub fn add(&mut self, lines: u64, matches: u64) {
         self.files += 1;
         self.lines += lines;

@@ -122,7 +122,7 @@ struct MatchPrinter<'a> {
     style: Style,
     file: Option<&'a NewFile>,
     printer: Printer<'a>,
-    /// True if there was a match across lines; `None` if matches end with their lines.
+    /// True if there was a match across lines so far; `None` if a match cannot span lines.
     across: Option<bool>,
 }
 
@@ -151,7 +151,7 @@ impl Matches for MatchPrinter<'_> {
         wanted(self.words, &self.style)
     }
 
-    /// As in ripgrep 13, JSON has the matches and not their replacements.
+    /// Returns the replacement for matches. JSON output has the matches and no replacements, as in ripgrep 13.
     fn replacement(&self) -> Option<&str> {
         let is_shown = matches!(self.style.shown, OutputMode::Lines | OutputMode::Matches);
         self.words.replace.as_deref().filter(|_| is_shown)
@@ -167,7 +167,7 @@ impl Matches for MatchPrinter<'_> {
 
     fn failed(&mut self, file: &WalkedFile, error: &kernels::Error) -> io::Result<bool> {
         self.printer.failed()?;
-        // A binary file that a walk found was not requested by name.
+        // A binary file is skipped if it was found by a walk, and not named by the user.
         let is_left = !(self.words.text || self.style.binary_is_named || file.is_named);
         Ok(!(is_left && error.is_binary_line()))
     }
@@ -184,7 +184,7 @@ impl Matches for MatchPrinter<'_> {
         failed: &dyn Fn(&ops::Error),
     ) -> ops::Result<SearchSummary> {
         let out = writer(self.file).map_err(|error| ops::Error::Rows(error.into()))?;
-        // A failed search prints no further results.
+        // After a failure the search prints no further results.
         self.across = Some(false);
         let mut shower = SearchPrinter::new(self.words, &self.style, out);
         let summary = shower.show_all(job, &matching.matcher, texts, failed)?;
@@ -193,7 +193,7 @@ impl Matches for MatchPrinter<'_> {
     }
 }
 
-/// The destination of matches: the file of `--output`, or standard output.
+/// Returns the writer of the output: the file of `--output`, or standard output.
 fn writer(file: Option<&NewFile>) -> Result<Box<dyn Write + Send + '_>> {
     Ok(match file {
         Some(file) => Box::new(BufWriter::with_capacity(1 << 16, file.writer()?)),
@@ -205,7 +205,8 @@ fn is_quiet(options: &GlobalOptions, words: &Search) -> bool {
     options.quiet || words.q
 }
 
-/// Returns the patterns and the paths: the first of `words` is a path if other options give the patterns.
+/// Returns the pattern and the paths. The first of `words` is a path, and not the pattern, if other options give the
+/// patterns.
 fn pattern_words(words: &Search) -> (Option<&str>, Vec<PathBuf>) {
     let mut paths = words.paths.clone();
     match &words.pattern {
@@ -241,7 +242,7 @@ fn patterns(words: &Search, first: Option<&str>, budget: &Budget) -> Result<Vec<
     Ok(patterns)
 }
 
-/// Calls `take` with the lines of a text, without their ends.
+/// Calls `take` with the lines of a text, without their line ends.
 fn for_each_line(mut text: impl BufRead, mut take: impl FnMut(&str)) -> io::Result<()> {
     let mut line = String::new();
     while text.read_line(&mut line)? > 0 {
@@ -252,7 +253,7 @@ fn for_each_line(mut text: impl BufRead, mut take: impl FnMut(&str)) -> io::Resu
     Ok(())
 }
 
-/// Returns whether standard input has data.
+/// Tells whether standard input is a file, a pipe or a socket.
 fn is_piped() -> bool {
     use std::os::unix::fs::FileTypeExt;
     let kind = fs::metadata("/dev/stdin").map(|found| found.file_type());
@@ -290,7 +291,7 @@ fn style(options: &GlobalOptions, words: &Search, paths: &[PathBuf]) -> Style {
         Color::Never => false,
         Color::Auto => on_terminal && std::env::var_os("NO_COLOR").is_none(),
     };
-    // Without paths, the current folder is searched.
+    // If there are no paths, the current folder is searched, which may have several files.
     let several = paths.len() != 1 || paths.iter().any(|path| path.is_dir());
     let around = |lines: Option<usize>| lines.or(words.context).unwrap_or(0);
     Style {
@@ -355,7 +356,7 @@ fn wanted(words: &Search, style: &Style) -> SearchOutput {
         OutputMode::MatchCounts => SearchOutput::MatchCount,
         OutputMode::Json => SearchOutput::Lines { numbered: true, spans: true, before, after },
         OutputMode::Lines | OutputMode::Matches => {
-            // Adjacent lines are recognized by their numbers.
+            // Line numbers are needed to recognize adjacent lines.
             let numbered = line_number || style.has_context();
             let spans = style.shown == OutputMode::Matches || colours || column;
             SearchOutput::Lines { numbered, spans, before, after }

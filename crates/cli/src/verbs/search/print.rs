@@ -39,13 +39,13 @@ pub struct Style {
     /// True if a NUL byte follows each path.
     pub null: bool,
     pub colours: bool,
-    /// Lines shown before and after those that match.
+    /// The number of lines that are shown before a matching line, and after it.
     pub before: usize,
     pub after: usize,
-    /// The most printed lines of a file.
+    /// The largest number of lines that are printed for one file.
     pub max_count: u64,
     pub include_zero: bool,
-    /// True if results are printed immediately, for a terminal.
+    /// True if results are printed at once, and not buffered, since the output is a terminal.
     pub at_once: bool,
     /// True if every matching binary file is reported; otherwise only files that the user named are reported.
     pub binary_is_named: bool,
@@ -58,25 +58,25 @@ pub struct Printer<'a> {
     json: Json,
     state: State,
     has_match: bool,
-    /// True if results of another file were printed.
+    /// True if results of an earlier file were printed.
     is_later: bool,
 }
 
-/// The state of the source that is searched.
+/// The state of the file that is being searched.
 #[derive(Default)]
 struct State {
     lines: u64,
     matches: u64,
     begun: bool,
-    /// The offset of a NUL byte, until a line after it matches.
+    /// The offset of a NUL byte that was found. It is reported once a line after it matches.
     nul: Option<u64>,
-    /// True if the number of matching lines is unknown, since not all lines were searched.
+    /// True if the number of matching lines is unknown, since the rest of the file was not searched.
     is_left: bool,
     /// The number of lines after the last match that are still to be printed.
     after: usize,
-    /// Number of the last printed line.
+    /// The number of the last line that was printed.
     last: u64,
-    /// Lines that may precede a match.
+    /// The last lines, which are printed if a match follows.
     before: VecDeque<(FoundLine, Vec<u8>)>,
 }
 
@@ -98,7 +98,7 @@ impl<'a> Printer<'a> {
         Printer { style, out, json, state, has_match: false, is_later: false }
     }
 
-    /// Shows the paths of files if `is_so`, whatever the style says.
+    /// Shows the paths of files if `is_so` is true, whatever the style says.
     pub fn name_paths_if(&mut self, is_so: bool) {
         self.style.with_path |= is_so;
     }
@@ -123,14 +123,14 @@ impl<'a> Printer<'a> {
         let quits = found.nul.is_some() && !(whose.is_named || self.style.binary_is_named);
         match self.style.shown {
             OutputMode::Nothing | OutputMode::Paths | OutputMode::PathsWithout => {
-                // As for printed lines, lines before a NUL byte count, and lines after it only if the search does not
-                // end there.
+                // The rule is that of printed lines: lines before a NUL byte count, and lines after it count only if
+                // the search does not end at that byte.
                 let has_match = found.line_count > 0 || found.matches_behind_nul && !quits;
                 if !has_match {
                     self.state.is_left |= quits;
                 } else {
                     self.state.lines += 1;
-                    // All files of this kind have the same answer.
+                    // A file with a match is a result, except if files without a match are listed.
                     self.has_match |= self.style.shown != OutputMode::PathsWithout;
                     let is_done = self.style.shown == OutputMode::Nothing;
                     return Ok(if is_done { Next::Stop } else { Next::SkipSource });
@@ -141,8 +141,8 @@ impl<'a> Printer<'a> {
                     self.state.is_left = true;
                     return Ok(Next::SkipSource);
                 }
-                // With `--max-count`, the search returns lines with the number of their matches; they are counted here,
-                // up to the limit.
+                // With `--max-count`, the search returns lines with the number of matches in each. The matches are
+                // counted here, up to the limit.
                 for line in &found.lines {
                     if self.state.lines < self.style.max_count {
                         self.state.lines += 1;
@@ -181,7 +181,7 @@ impl<'a> Printer<'a> {
                 return Ok(Next::SkipSource);
             }
             match is_full {
-                // A match after the last requested one is printed as a context line.
+                // After `--max-count` matching lines, a further match is printed as a context line.
                 true => self.line(whose, &FoundLine { is_match: false, ..*line }, line_text, &[])?,
                 false => self.line(whose, line, line_text, line_spans)?,
             }
@@ -212,7 +212,7 @@ impl<'a> Printer<'a> {
         Ok(Next::SkipSource)
     }
 
-    /// Prints a line, or keeps it for a match that may follow.
+    /// Prints a line, or keeps it in case a match follows.
     fn line(
         &mut self,
         whose: &WalkedFile,
@@ -236,7 +236,7 @@ impl<'a> Printer<'a> {
             self.show(whose, line, text, &[])?;
             self.state.after -= 1;
         } else if before > 0 {
-            // Only lines directly before a match are printed.
+            // Only lines that directly precede a match are printed as its context.
             let is_next = self.state.before.back().is_none_or(|(last, _)| last.number + 1 == line.number);
             if !is_next {
                 self.state.before.clear();
@@ -271,7 +271,7 @@ impl<'a> Printer<'a> {
                 let bytes = &text[start as usize..end as usize];
                 self.prefix(whose, line, Some(start as usize), line.offset + u64::from(start))?;
                 self.paint(MATCH, bytes)?;
-                // The replacement may end with a line end.
+                // The line end is added unless the replacement already ends with one.
                 if !bytes.ends_with(b"\n") {
                     self.out.write_all(b"\n")?;
                 }
@@ -295,7 +295,7 @@ impl<'a> Printer<'a> {
         Ok(())
     }
 
-    /// Prints the path above the first line of a file.
+    /// Prints the path of a file above the file's first line.
     fn begin(&mut self, whose: &WalkedFile) -> io::Result<()> {
         if self.state.begun {
             return Ok(());
@@ -363,7 +363,7 @@ impl<'a> Printer<'a> {
         Ok(())
     }
 
-    /// Says something of a file.
+    /// Prints a message about a file.
     fn message(&mut self, whose: &WalkedFile, what: &str) -> io::Result<()> {
         self.begin(whose)?;
         if self.style.with_path && !self.style.heading {
@@ -374,13 +374,13 @@ impl<'a> Printer<'a> {
         self.out.write_all(b"\n")
     }
 
-    /// A source could not be read to its end.
+    /// Ends a file that could not be read to its end.
     pub fn failed(&mut self) -> io::Result<()> {
         self.state.is_left = true;
         self.out.flush()
     }
 
-    /// Prints the end of a source: counts, paths, or a note about a binary file.
+    /// Ends a file: prints its counts, its path, or a note that it is binary.
     pub fn end(&mut self, whose: &WalkedFile) -> io::Result<Next> {
         let state = std::mem::take(&mut self.state);
         if state.is_left && self.style.shown != OutputMode::Json {
@@ -425,7 +425,7 @@ impl<'a> Printer<'a> {
     }
 }
 
-/// The most digits of a number.
+/// A buffer for the digits of a number, with room for the largest number.
 #[derive(Default)]
 struct Digits([u8; 20]);
 

@@ -1,7 +1,7 @@
 //! `inshore store bench`: measures a drive, and prints a table, JSON or a figure.
 //!
-//! The devices of a store are measured in scratch of the store, and the results stay with the store. Any other folder gets a
-//! temporary store for the measurement.
+//! The devices of a store are measured in the store's scratch, and the results stay with the store. Any other folder
+//! gets a temporary store for the measurement.
 
 use std::{
     collections::BTreeSet,
@@ -28,11 +28,11 @@ use crate::{
     verbs::store::figure::{self, format_rate},
 };
 
-/// The longest bar of the chart on the terminal.
+/// The length of the longest bar of the chart on the terminal.
 const BAR_CHARACTERS: f64 = 20.0;
 
 pub fn bench(mut options: GlobalOptions, arguments: &Bench) -> Result<()> {
-    // The folder is removed last, once it has no users.
+    // This variable comes first, so that the folder is removed last, when nothing uses it any more.
     let mut temporary = None;
     let session = match &arguments.folder {
         None => Session::open_existing(options)?,
@@ -47,7 +47,7 @@ pub fn bench(mut options: GlobalOptions, arguments: &Bench) -> Result<()> {
         }
     };
     let is_stdout_taken = arguments.output.as_deref() == Some(Path::new("-"));
-    // Output errors are reported before half a minute of work.
+    // The output file is created first, so that an error is reported before half a minute of work.
     let file = match &arguments.output {
         Some(output) if is_stdout_taken => session.check_stdout_is_free(output).map(|()| None)?,
         output => output.as_deref().map(NewFile::create).transpose()?,
@@ -108,7 +108,7 @@ fn is_device(folder: &Path) -> Result<bool> {
     }
 }
 
-/// Returns the number of the device in `folder`, or of all present devices.
+/// Returns the number of the device in `folder`. Without a folder, returns the numbers of all present devices.
 fn numbers_of(store: &Store, folder: Option<&Path>) -> Result<Vec<u16>> {
     if let Some(folder) = folder {
         let folder = folder.canonicalize().with_context(|| folder.display().to_string())?;
@@ -140,7 +140,7 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // The name of a folder that cannot be removed shows its origin.
+        // The error is ignored: a folder that cannot be removed stays, and its name shows where it came from.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -153,7 +153,8 @@ fn draw(file: NewFile, devices: &[DeviceProfile]) -> Result<()> {
     Ok(file.publish()?)
 }
 
-/// Prints a table for each pattern, with bars if there is no figure, and one of latencies.
+/// Prints a table of throughput for each access pattern, and a table of latencies. The throughput tables have bars if
+/// there is no figure.
 fn print_device(out: &mut impl Write, device: &DeviceProfile, with_bars: bool) -> io::Result<()> {
     let cache = if device.direct_io { "past the page cache" } else { "through the page cache" };
     let set = format_bytes(device.working_set_bytes);
@@ -195,7 +196,7 @@ fn print_device(out: &mut impl Write, device: &DeviceProfile, with_bars: bool) -
     writeln!(out)
 }
 
-/// Prints the first column left-aligned and the others right-aligned, except bars in the last.
+/// Prints the first column left-aligned and the others right-aligned. Bars in the last column are left-aligned too.
 fn print_columns(
     out: &mut impl Write,
     names: &[String],
@@ -212,7 +213,7 @@ fn print_columns(
     table::print(out, &header, rows)
 }
 
-/// Draws the best value of a row relative to the best value of all rows.
+/// Draws a bar for the best value of a row, relative to the best value of all rows.
 fn bar(part: f64) -> String {
     "#".repeat((part.clamp(0.0, 1.0) * BAR_CHARACTERS).round() as usize)
 }

@@ -1,4 +1,5 @@
-//! The figure of a measured drive as an SVG: throughput over block size, a line for each number of requests in flight.
+//! Draws the figure of a measured drive as an SVG: it shows throughput over block size, with one line for each number
+//! of requests in flight.
 //!
 //! ```text
 //!   title, what was measured, legend
@@ -14,16 +15,17 @@ use std::{collections::BTreeSet, fmt::Write};
 use inshore::store::{AccessPattern, DeviceProfile, format_bytes};
 
 const WIDTH: f64 = 960.0;
-/// The space above the panels of a device, and that of one panel.
+/// The height of the space above the panels of a device, and the height of one panel.
 const HEAD: f64 = 104.0;
 const PANEL: (f64, f64) = (WIDTH / 2.0, 280.0);
 /// The plot area in a panel: left, top, width, height.
 const PLOT: (f64, f64, f64, f64) = (88.0, 28.0, 364.0, 190.0);
 const HEIGHT: f64 = HEAD + 2.0 * PANEL.1;
-/// Colours from dark to light, distinguishable in grey and with colour blindness; more lines start again.
+/// The colours of lines, from dark to light. They can be distinguished in grey and with colour blindness. If there are
+/// more lines than colours, the first colours are used again.
 const COLOURS: [&str; 6] = ["#440154", "#3b528b", "#21918c", "#5ec962", "#e6a800", "#d1495b"];
 
-/// Returns the figure; devices stand below each other.
+/// Returns the figure. If there are several devices, their panels are below each other.
 pub fn svg(devices: &[DeviceProfile]) -> String {
     let height = HEIGHT * devices.len() as f64;
     let mut out = format!(
@@ -40,10 +42,10 @@ pub fn svg(devices: &[DeviceProfile]) -> String {
     out
 }
 
-/// The scales of the axes.
+/// The values that the axes of all panels show.
 struct Scales {
     blocks: Vec<u64>,
-    /// Bytes per second, ascending; the first and the last are the ends of the axis.
+    /// Rates in bytes per second, ascending. The first and the last one are the ends of the axis.
     rates: Vec<f64>,
 }
 
@@ -68,7 +70,8 @@ impl Scales {
     }
 }
 
-/// Returns 1, 2 and 5 of each power of ten from below `low` to above `high`; only the powers if these are too many.
+/// Returns 1, 2 and 5 times each power of ten, from below `low` to above `high`. Returns only the powers of ten if
+/// these are too many.
 fn ticks(low: f64, high: f64) -> Vec<f64> {
     let (first, last) = (low.log10().floor() as i32, high.log10().ceil() as i32 + 1);
     let of = |steps: &[f64]| -> Vec<f64> {
@@ -85,7 +88,7 @@ fn ticks(low: f64, high: f64) -> Vec<f64> {
 /// Formats a rate in the decimal units in which drives are sold.
 pub fn format_rate(bytes_per_second: f64) -> String {
     let (value, unit) = match bytes_per_second {
-        // A rate that would be rounded to 1000 of a unit has the next one.
+        // A rate that would be rounded to 1000 of a unit is printed in the next larger unit.
         rate if rate >= 999.5e6 => (rate / 1e9, "GB/s"),
         rate if rate >= 999.5e3 => (rate / 1e6, "MB/s"),
         rate => (rate / 1e3, "kB/s"),
@@ -170,7 +173,7 @@ fn rule(out: &mut String, from: (f64, f64), to: (f64, f64), colour: &str) {
     );
 }
 
-/// Draws a line with a dot at each place.
+/// Draws a line through these points, with a dot at each point.
 fn line(out: &mut String, places: &[(f64, f64)], colour: &str) {
     let joined: Vec<String> = places.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
     let _ = writeln!(
@@ -189,13 +192,13 @@ fn text(out: &mut String, place: (f64, f64), style: &str, words: &str) {
     let _ = writeln!(out, "<text x=\"{:.1}\" y=\"{:.1}\"{space}{style}>{words}</text>", place.0, place.1);
 }
 
-/// Escapes text for XML, and drops control characters, which no version of XML has.
+/// Escapes text for XML. Drops control characters, which XML does not allow.
 fn escape(words: &str) -> String {
     let words: String = words.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
     words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// Returns the end of a long path: the title is one line.
+/// Returns the end of a long path, since the title is one line.
 fn short(path: &str) -> String {
     const MOST: usize = 70;
     let length = path.chars().count();
@@ -238,7 +241,7 @@ mod tests {
     fn the_figure_has_four_panels_with_a_line_for_each_number_in_flight() {
         let figure = svg(&[device("/data")]);
         let count = |part: &str| figure.matches(part).count();
-        // Five in each panel and five in the legend.
+        // Each of the four panels has five lines, and the legend has five.
         assert_eq!(count("<polyline"), 4 * 5 + 5);
         assert_eq!(count("<circle"), 4 * 5 * 6 + 5 * 2);
         for words in ["Sequential read", "Sequential write", "Random read", "Random write"] {

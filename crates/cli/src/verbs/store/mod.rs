@@ -34,7 +34,7 @@ use crate::{
     },
 };
 
-/// The capacity of the pipe in bytes.
+/// The number of bytes that an enlarged pipe holds.
 const PIPE_BYTES: usize = 1 << 20;
 
 pub fn init(words: &Init, json: bool, quiet: bool) -> Result<()> {
@@ -171,9 +171,10 @@ pub fn put(options: GlobalOptions, words: &Put) -> Result<()> {
     told.with_context(|| format!("{name} is stored, but the message on standard output failed"))
 }
 
-/// Lets a pipe hold more than its 64 KiB, so that the writer waits less often.
+/// Lets a pipe hold more than its usual 64 KiB, so that the program that writes to it waits less often.
 fn widen(pipe: &impl AsFd) {
-    // Errors are ignored: other files, and pipes at their limit, are not changed.
+    // The error is ignored: the call changes nothing if standard input is not a pipe, or if the user's pipes are at
+    // their limit.
     let _ = rustix::pipe::fcntl_setpipe_size(pipe, PIPE_BYTES);
 }
 
@@ -223,7 +224,7 @@ pub fn seal(session: &Session, names: &[String]) -> Result<()> {
     for_each(session, "store seal", "sealed", names, |name| store.seal(name))
 }
 
-/// Runs an action on each dataset; reports each failure, and returns an error at the end if there was one.
+/// Runs an action on each dataset. Reports each failure at once, and returns an error at the end if an action failed.
 fn for_each(
     session: &Session,
     command: &'static str,
@@ -277,7 +278,7 @@ pub fn jobs(session: &Session, remove: &[String]) -> Result<()> {
     if kept.is_empty() { Ok(()) } else { print_kept(&kept) }
 }
 
-/// Prints the kept work of interrupted jobs, with which the same command with --resume continues.
+/// Prints the work that interrupted jobs kept. The same command with --resume continues from this work.
 fn print_kept(kept: &[ResumableWork]) -> Result<()> {
     let header = [
         ("kept", Align::Left),
@@ -315,7 +316,7 @@ fn print_jobs(jobs: &[JobUsage]) -> Result<()> {
     table::print_stdout(&header, &rows.collect::<Vec<_>>())
 }
 
-/// Verifies datasets; returns true if there was no damage, or all damage was repaired.
+/// Verifies datasets, and repairs them if `repair` is true. Returns true if there is no damage left.
 pub fn verify(session: &Session, names: &[String], repair: bool) -> Result<bool> {
     let mut run = session.start()?;
     let findings = session.store()?.verify(&run.job, names, repair)?;

@@ -1,15 +1,16 @@
-//! Local clustering coefficients, as LDBC Graphalytics defines them: of the pairs of a vertex's neighbours, the share that
-//! an edge joins. Neighbours are those at either end of an edge; each direction of an edge between two of them counts.
+//! Local clustering coefficients, as LDBC Graphalytics defines them: the share of the pairs of a vertex's neighbours
+//! that an edge joins. The neighbours of a vertex are the other ends of its out-edges and in-edges. Two edges in
+//! opposite directions between two neighbours count as two.
 //!
 //! Every triangle is found once, within the budget, by the method of Hu, Tao and Chung ("Massive graph triangulation",
-//! 2013): edges are oriented towards the end of higher degree, so that no row is longer than the square root of twice the edges;
-//! as many rows as fit are held in memory, and all rows are streamed and joined with them. A row u → v, w with v in
-//! memory is compared with the row of v: if w is in both, u, v and w are a triangle. With M bytes of memory and E
-//! bytes of edges the method makes E / M passes
-//! over E. Contributions of triangles to their corners go through sort-reduce.
+//! 2013). Edges are oriented towards the end of higher degree, so that no row is longer than the square root of twice
+//! the number of edges. As many rows as fit are held in memory, and all rows are streamed and joined with them: for
+//! each edge u → v of a streamed row, if the row of v is in memory, the two rows are compared. A vertex w in both rows
+//! completes a triangle of u, v and w. With M bytes of memory and E bytes of edges the method makes E / M passes over
+//! all edges. Each triangle adds to a sum for each of its corners, by sort-reduce.
 //!
-//! Finding triangles is in `triangles.rs`. All numbers are integers until the last division, so the answer is the same bit for
-//! bit.
+//! The code that finds triangles is in `triangles.rs`. All numbers are integers until the last division, so the answer
+//! is the same bit for bit in every run.
 
 mod triangles;
 
@@ -38,14 +39,15 @@ use crate::{
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ClusteringOptions {
-    /// Overrides the choices of the engine, for tests and comparisons; any strategy but `dense` keeps degrees on flash.
+    /// Overrides the choices of the engine, for tests and comparisons. Any strategy but `dense` keeps degrees on flash.
     pub tuning: Tuning,
 }
 
-/// An entry of an oriented row is 32 bits: a vertex, and a flag for edges in both directions.
+/// The most vertices that the algorithm supports: an entry of an oriented row is 32 bits, one of which is a flag for
+/// edges in both directions.
 const VERTICES_MAX: u64 = 1 << 31;
 
-/// Adds the contributions of triangles to a corner.
+/// Sums the contributions of triangles to a corner.
 #[derive(Clone)]
 struct SumOfEdges;
 
@@ -57,13 +59,13 @@ impl Operation for SumOfEdges {
     }
 }
 
-/// Computes the local clustering coefficient of all vertices: columns `vertex`, `coefficient`, 0 where a vertex has fewer than
-/// two neighbours. The summary has the number of triangles.
+/// Computes the local clustering coefficient of all vertices in columns `vertex`, `coefficient`; a vertex with fewer
+/// than two neighbours has 0. The summary has the number of triangles.
 ///
-/// Cost: edges are read twice and written once, oriented; then all of them are read once for each part that fits in memory (4
-/// bytes per edge), and two rows are compared for each edge. If degrees do not fit in a quarter of the memory, all
-/// edges are sorted too (16 bytes each, in both directions). A directed graph that was imported without in-edges is
-/// transposed first by a sort of all edges, with a notice in the summary.
+/// Cost: edges are read twice, and written once in their orientation. Then all of them are read once for each part that
+/// fits in memory (4 bytes per edge), and two rows are compared for each edge. If degrees do not fit in a quarter of
+/// the memory, all edges are sorted too (16 bytes each, in both directions). A directed graph that was imported without
+/// in-edges is transposed first by a sort of all edges, with a notice in the summary.
 ///
 /// # Errors
 /// [`Error::TooManyVertices`] beyond 2^31; [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
@@ -105,7 +107,7 @@ pub fn clustering(graph: &Graph, job: &Job, options: &ClusteringOptions) -> Resu
     Ok(Answer { summary, rows: VertexRows::stream(graph, job, schema, states, column)? })
 }
 
-/// The graph without directions and loops.
+/// The graph as pairs of neighbours, without directions and self-loops.
 struct Neighbours<'a> {
     job: &'a Job,
     out: Csr,
@@ -114,8 +116,8 @@ struct Neighbours<'a> {
 }
 
 impl Neighbours<'_> {
-    /// Calls `each(vertex, neighbour, both)` for all neighbours of some vertices, in order; `both` tells that edges lead both
-    /// ways.
+    /// Calls `each(vertex, neighbour, both)` for all neighbours of a range of vertices, in order. `both` is true if
+    /// edges lead in both directions.
     fn scan(
         &self,
         vertices: std::ops::Range<u64>,
@@ -194,9 +196,8 @@ impl Neighbours<'_> {
         Ok(array)
     }
 
-    /// Orients edges: each goes into the row of its end of lower degree (of smaller number if degrees are equal).
-    /// Returns the
-    /// rows and the length of the longest. Entries are [`entry`]s.
+    /// Orients edges: each edge goes into the row of its end of lower degree, or of smaller number if degrees are
+    /// equal. Returns the rows and the length of the longest row. The rows consist of [`entry`]s.
     fn oriented(&self, degrees: &mut VertexArray<u32>) -> Result<(Csr, usize)> {
         let job = self.job;
         let vertices = self.out.vertices;
@@ -263,7 +264,7 @@ impl Neighbours<'_> {
 }
 
 struct OrientedWriter {
-    /// Names the oriented edges in scratch.
+    /// The name of the files of oriented edges in scratch.
     name: String,
     last: Option<u64>,
     keys: Vec<u64>,
@@ -298,7 +299,7 @@ fn bad_row(name: &str, vertex: u32) -> Error {
     }
 }
 
-/// Encodes a vertex, and a flag for edges in both directions. Entries sort by vertex.
+/// Encodes a vertex and a flag for edges in both directions. Entries are in the order of their vertices.
 fn entry(vertex: u32, both: bool) -> u32 {
     vertex << 1 | u32::from(both)
 }
@@ -307,12 +308,12 @@ fn vertex_of(entry: u32) -> u32 {
     entry >> 1
 }
 
-/// Returns the number of directed edges of an entry.
+/// Returns the number of directed edges that an entry stands for.
 fn edges_of(entry: u32) -> u64 {
     1 + u64::from(entry & 1)
 }
 
-/// Divides the number of edges between neighbours by the number of pairs of neighbours.
+/// Computes coefficients: divides the number of edges between neighbours by the number of ordered pairs of neighbours.
 fn divide(
     job: &Job,
     vertices: u64,

@@ -1,4 +1,4 @@
-//! Finds triangles: joins rows in memory with a stream of all rows.
+//! Finds triangles: joins the rows in memory with a stream of all rows.
 
 use std::{
     ops::Range,
@@ -19,20 +19,21 @@ use crate::{
 pub(super) struct Triangles<'a> {
     pub job: &'a Job,
     pub oriented: &'a Csr,
-    /// Entries of the longest row.
+    /// The number of entries of the longest row.
     pub row_max: usize,
     pub tuning: &'a Tuning,
     pub seen: AtomicU64,
 }
 
 impl Triangles<'_> {
-    /// Sums, for each vertex of a triangle, the directed edges between its neighbours. Returns also the number of passes and the
-    /// way of summing.
+    /// Sums, for each vertex of a triangle, the number of directed edges between its neighbours. Also returns the
+    /// number of passes, and the name of the strategy that summed.
     pub fn find(&self) -> Result<(Sorted<SumOfEdges>, u32, &'static str)> {
         let vertices = self.oriented.vertices;
         let free = self.job.budget().free_bytes();
         let each = csr::SCAN_BYTES + taken_bytes(self.row_max * 4) as u64;
-        // Rows in memory get the memory beside an array of sums, and at least a third of the budget.
+        // An array of sums gets its memory first, but no more than a third of the budget; the rest is for rows in
+        // memory.
         let record_bytes = size_of::<u32>() + size_of::<u64>();
         let threads = csr::scan_threads(self.job);
         let fits = |threads: usize| {
@@ -101,7 +102,7 @@ impl Triangles<'_> {
     }
 }
 
-/// Rows in memory: entries fill the buffer from the front, starts of rows from the end.
+/// Consecutive rows in memory: entries fill the buffer from the front, and the offsets of rows fill it from the end.
 struct RowsInMemory {
     words: Buffer,
     vertices: Range<u64>,
@@ -109,12 +110,12 @@ struct RowsInMemory {
 
 impl RowsInMemory {
     fn new(job: &Job, bytes: u64) -> Result<RowsInMemory> {
-        // Starts of rows are 32 bits.
+        // Offsets of rows are 32-bit numbers, so the buffer is limited.
         let bytes = largest_buffer(bytes.min(8 << 30) as usize);
         Ok(RowsInMemory { words: Buffer::zeroed(job.budget(), bytes, "rows of a graph")?, vertices: 0..0 })
     }
 
-    /// Loads as many of the next rows as fit; returns false at the end.
+    /// Loads as many of the next rows as fit; returns false if all rows were loaded before.
     fn load_next(&mut self, job: &Job, oriented: &Csr) -> Result<bool> {
         let start = self.vertices.end;
         let words = self.words.typed_mut::<u32>();
@@ -141,7 +142,7 @@ impl RowsInMemory {
         if end == start {
             let what = "a row of the graph in memory".to_string();
             let given = job.budget().memory_bytes();
-            // Rows in memory get at least a third of the budget.
+            // Rows in memory get at least a third of the budget, so each missing byte takes three bytes more of budget.
             let missing = (u64::from(rows.start(end as u32)?) + 2) * 4 - words.len() as u64 * 4;
             let smallest = given + 3 * missing;
             return Err(inshore_store::Error::BudgetTooSmall { what, given, smallest }.into());
@@ -157,7 +158,8 @@ impl RowsInMemory {
         &words[begin(number)..begin(number + 1)]
     }
 
-    /// Finds the triangles of `row`, the row of `vertex`, with an edge to a row in memory; returns their number.
+    /// Finds the triangles of which `row`, the row of `vertex`, has two edges, and a row in memory has the third.
+    /// Returns their number.
     fn meet(&self, vertex: u32, row: &[u32], sink: &mut Sink<SumOfEdges>) -> Result<u64> {
         let begin = row.partition_point(|&to| u64::from(vertex_of(to)) < self.vertices.start);
         let end = row.partition_point(|&to| u64::from(vertex_of(to)) < self.vertices.end);
@@ -184,7 +186,7 @@ impl RowsInMemory {
 /// If one row is this many times as long as the other, binary search replaces the merge of both rows.
 const SEARCHED: usize = 32;
 
-/// Calls `each` with the entries of vertices that are in both rows.
+/// Calls `each` with the two entries of every vertex that is in both rows.
 fn for_common(a: &[u32], b: &[u32], mut each: impl FnMut(u32, u32) -> Result<()>) -> Result<()> {
     if a.len() > SEARCHED * b.len() {
         return for_common_searched(b, a, |from_b, from_a| each(from_a, from_b));

@@ -1,16 +1,14 @@
 //! Grows a set of connected vertices during passes over the edges, and collects the edges outside of the set.
 //!
-//! Nearly all graphs have one component with most of the edges, and membership takes one bit per vertex. The set begins with the
-//! vertex of highest degree. If a row has a vertex of the set, all vertices of the row join the set immediately, so
-//! the same pass continues with the larger set;
-//! the edges of other rows are written to scratch. After one or two passes few edges remain in scratch, and then the
-//! whole set is treated as one vertex (contraction, as in Sutton, Ben-Nun and Barak, "Optimizing parallel graph
-//! connectivity computation via
-//! subgraph sampling", 2018, who find that component by a sample).
+//! Nearly all graphs have one component with most of the edges, and membership takes one bit per vertex. The set begins
+//! with the vertex of highest degree. If a row has a vertex of the set, all vertices of the row join the set
+//! immediately, so the same pass continues with the larger set. The edges of other rows are written to scratch. After
+//! one or two passes few edges remain in scratch, and then the whole set is treated as one vertex. (This is a
+//! contraction, as in Sutton, Ben-Nun and Barak, "Optimizing parallel graph connectivity computation via subgraph
+//! sampling", 2018, who find the largest component by a sample.)
 //!
-//! The vertices that join, and the pass in which they join, depend on the timing of threads. The result does not: the
-//! set is connected, and every edge
-//! that is not within the set was written to scratch.
+//! Which vertices join, and in which pass, depends on the timing of threads. The result does not: the set is connected,
+//! and every edge that is not within the set was written to scratch.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -29,27 +27,28 @@ use crate::{
     engine::Frontier,
 };
 
-/// Buffer of each thread's writer of remaining edges.
+/// Size of the buffer in which each thread collects remaining edges.
 const BUFFER_BYTES: usize = 64 << 10;
-/// The number of edges per remaining edge below which writing the remaining edges costs more than another pass.
+/// If more edges remain than all edges divided by this number, another pass costs less than writing the remaining
+/// edges.
 const REMAINING_SHARE: u64 = 8;
-/// Passes over the remaining edges repeat while each pass removes at least one edge in this number.
+/// Passes over the remaining edges repeat while each pass removes at least a share of 1 / `SHRINKS_BY` of these edges.
 const SHRINKS_BY: u64 = 4;
 
-/// The set, and the edges outside.
+/// The set of connected vertices, and the edges outside of it.
 pub(super) struct AbsorbedSet {
     /// Connected vertices.
     pub set: VertexSet,
-    /// Smallest member, which represents the set.
+    /// The smallest member of the set, which represents the set.
     pub first: u32,
-    /// Numbers `first`, and all non-members with a remaining edge.
+    /// Numbers of `first` and of all non-members with a remaining edge.
     pub left: MemberNumbers,
-    /// Each edge that is not within the set, between vertices.
+    /// Each edge that is not within the set, as a pair of vertices.
     pub pairs: Vec<Pairs>,
-    /// Passes over all rows, including those of an interrupted job before.
+    /// Number of passes over all rows, including the passes of an interrupted job from which this one resumed.
     pub passes: u32,
     pub passes_kept: Option<u32>,
-    /// Edges that were read.
+    /// Number of edges that were read.
     pub edges: u64,
 }
 
@@ -64,10 +63,10 @@ pub(super) fn fits(free: u64, vertices: u64) -> bool {
     beside / 2 >= SCAN_BYTES + writer_bytes(BUFFER_BYTES) && RangePlan::new(beside, vertices, None).is_some()
 }
 
-/// Inputs of a pass over edges.
+/// The sets that a pass over edges reads and extends.
 struct Pass<'a> {
     set: SharedSet<'a>,
-    /// Ends of edges that were written to scratch.
+    /// The vertices of edges that were written to scratch.
     marks: SharedSet<'a>,
 }
 
@@ -82,8 +81,8 @@ impl Pass<'_> {
     }
 }
 
-/// Grows the set until the remaining edges fit in memory or stop shrinking. `narrow`, for tests, behaves as if memory were short,
-/// so that all branches run.
+/// Grows the set until the remaining edges fit in memory or stop shrinking. `narrow` is for tests: it acts as if memory
+/// were short, so that all branches run.
 pub(super) fn absorb(
     job: &Job,
     out: &Csr,
@@ -145,7 +144,7 @@ pub(super) fn absorb(
     Ok(AbsorbedSet { set, first, left: MemberNumbers::of(job, marks)?, pairs, passes, passes_kept, edges })
 }
 
-/// Keeps marked vertices that did not join the set later, and the set's smallest member.
+/// Removes the vertices that joined the set later from the marks, and adds the set's smallest member.
 fn keep_remaining(marks: &mut VertexSet, set: &VertexSet) {
     marks.words_mut().iter_mut().zip(set.words()).for_each(|(mark, set)| *mark &= !set);
     marks.share().add(set.first().expect("a vertex that it began with"));
@@ -175,7 +174,7 @@ pub(super) fn of_highest_degree(job: &Job, out: &Csr) -> Result<u32> {
     Ok(longest.map_or(0, |(_, vertex)| if vertex == u32::MAX { 0 } else { vertex }))
 }
 
-/// Passes over all rows. Returns `None` if more than `room` edges remained; the remaining edges are then not written.
+/// Passes over all rows. Returns `None` if more than `room` edges remain; these edges are then not written.
 fn over_rows(job: &Job, out: &Csr, directed: bool, room: u64, pass: &Pass) -> Result<Option<Vec<Pairs>>> {
     job.start_phase("growing a set of connected vertices by rows", "edges", out.entries);
     let new_writer = |_| PairWriter::new(job, "remaining edges", BUFFER_BYTES);
@@ -199,7 +198,7 @@ fn over_rows(job: &Job, out: &Csr, directed: bool, room: u64, pass: &Pass) -> Re
     writers.into_iter().map(PairWriter::finish).collect::<Result<_>>().map(Some)
 }
 
-/// Passes over the remaining edges.
+/// Passes over the remaining edges, and writes those that still remain.
 fn over_pairs(job: &Job, pairs: Vec<Pairs>, pass: &Pass) -> Result<Vec<Pairs>> {
     job.start_phase(
         "growing a set of connected vertices by remaining edges",

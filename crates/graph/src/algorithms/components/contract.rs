@@ -1,4 +1,4 @@
-//! Components in less memory than a number per vertex.
+//! Components if memory has no room for a number per vertex.
 
 use inshore_store::Job;
 
@@ -16,7 +16,7 @@ use crate::{
     graph::too_small,
 };
 
-/// Labels each vertex; if a bit per vertex fits in memory, first contracts a set of vertices to one vertex.
+/// Labels each vertex. If a bit per vertex fits in memory, a set of vertices is first contracted to one vertex.
 pub(super) fn contract(
     graph: &Graph,
     job: &Job,
@@ -43,7 +43,7 @@ pub(super) fn contract(
     Ok((Summary { supersteps: 1, ..summary(out.entries) }, labels))
 }
 
-/// Joins the edges outside of a set of connected vertices.
+/// Contracts a set of connected vertices, and joins the trees of a forest along the edges outside of the set.
 fn contract_set(
     graph: &Graph,
     job: &Job,
@@ -72,7 +72,7 @@ fn contract_set(
         if vertex == first {
             of_set = label.expect("it stands for the set");
         }
-        // The set's other members follow the first.
+        // The other members of the set get the label of the first member, which comes before them.
         label.unwrap_or(if set.has(vertex) { of_set } else { vertex })
     })?;
     Ok((Summary { supersteps: passes, supersteps_kept: passes_kept, ..summary(edges + count) }, labels))
@@ -82,7 +82,7 @@ fn summary(edges_traversed: u64) -> Summary {
     Summary { edges_traversed, state: "flash", strategy: "union-find".to_string(), ..Summary::default() }
 }
 
-/// Creates a forest of `count` members in the free memory less `beside` bytes.
+/// Creates a forest of `count` members in the free memory minus `beside` bytes.
 fn ranges_of(job: &Job, count: u64, width: Option<u64>, beside: u64) -> Result<RangeForest> {
     let plan = |free: u64| RangePlan::new(free.saturating_sub(beside), count, width);
     let Some(plan) = plan(job.budget().free_bytes()) else {
@@ -96,8 +96,8 @@ fn ranges_of(job: &Job, count: u64, width: Option<u64>, beside: u64) -> Result<R
     RangeForest::new(job, plan)
 }
 
-/// Writes labels of all vertices to flash. Calls `each` with every vertex in order, and with its label if the vertex
-/// is in `left`.
+/// Writes the labels of all vertices to flash. Calls `each` with every vertex in order, together with its label if the
+/// vertex is in `left`.
 fn name(
     job: &Job,
     vertices: u64,

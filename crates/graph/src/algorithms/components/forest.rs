@@ -1,9 +1,10 @@
-//! A forest of disjoint sets of all vertices in memory (Tarjan 1975), in which all workers join trees concurrently: a
-//! root is only attached to a smaller root, by a compare-and-swap (as in Jayanti and Tarjan, "Concurrent disjoint set
-//! union", 2021), and lookups halve paths.
+//! A forest of disjoint sets of all vertices in memory (Tarjan 1975). All workers join trees concurrently: a
+//! compare-and-swap attaches a root to a smaller root (as in Jayanti and Tarjan, "Concurrent disjoint set union",
+//! 2021), and lookups halve paths.
 //!
-//! Rows of the largest component do not reach the forest: as in [`super::absorb`] they join a set, which takes a bit
-//! per vertex and therefore fits a cache that the forest exceeds. (Kronecker, scale 25: half the processor time.)
+//! Rows of the largest component do not reach the forest: as in [`super::absorb`] their vertices join a set, which
+//! takes a bit per vertex. The set fits in a cache that is too small for the forest. (This halves the processor time of
+//! a Kronecker graph of scale 25.)
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -19,14 +20,14 @@ use crate::{
     graph::too_small,
 };
 
-/// Memory beside the forest for scans of edges, and later for translating and writing labels; a sixteenth of the
-/// budget is added.
+/// Memory that the forest leaves free for scans of edges, and later for translating and writing labels. A sixteenth of
+/// the budget is left free in addition.
 const BESIDE_BYTES: u64 = 4 << 20;
 
-/// Tells whether to use the forest: true if the forest fits, and no other way is forced.
+/// Tells whether to use the forest: true if the forest fits, and the tuning forces no other algorithm.
 ///
 /// # Errors
-/// [`inshore_store::Error::BudgetTooSmall`] where the forest is forced and does not fit.
+/// [`inshore_store::Error::BudgetTooSmall`] if the tuning forces the forest and it does not fit.
 pub(super) fn is_right(job: &Job, vertices: u64, tuning: &Tuning) -> Result<bool> {
     let forest_bytes = memory_bytes::<u32>(vertices) + VertexSet::bytes(vertices);
     let fits = |free: u64| forest_bytes + BESIDE_BYTES + free / 16 <= free;
@@ -59,7 +60,7 @@ pub(super) fn join(graph: &Graph, job: &Job) -> Result<(Summary, StateStream<u32
         }
         Ok(())
     })?;
-    // The set becomes one tree, joined with the trees that its members were in.
+    // The set becomes one tree, which is joined with the trees that members of the set belonged to.
     let mut root = set.first().expect("a vertex that it began with");
     for vertex in set.members() {
         root = forest.attach(vertex, root);
@@ -81,7 +82,7 @@ pub(super) fn join(graph: &Graph, job: &Job) -> Result<(Summary, StateStream<u32
 /// The parent of each vertex; a root is its own parent.
 struct Forest<'a>(&'a [AtomicU32]);
 
-/// Distance, in neighbours, of the prefetch of parents.
+/// Distance, in neighbours, by which parents are prefetched.
 const AHEAD: usize = 16;
 
 impl Forest<'_> {
@@ -109,17 +110,17 @@ impl Forest<'_> {
             if above == parent {
                 return parent;
             }
-            // Another thread may have halved the path further: the exchange may fail.
+            // The exchange may fail, since another thread may have halved the path further.
             let cell = &self.0[vertex as usize];
             _ = cell.compare_exchange_weak(parent, above, Ordering::Relaxed, Ordering::Relaxed);
             vertex = above;
         }
     }
 
-    /// Joins the trees of a vertex and of a root without concurrency, and returns the root.
+    /// Attaches a vertex and its tree to a smaller root while no other thread runs, and returns the root.
     fn attach(&self, vertex: u32, root: u32) -> u32 {
         if root < vertex && self.parent(vertex) == vertex {
-            // The vertex is in no tree, as most members of the set.
+            // The vertex is in no tree, like most members of the set.
             self.0[vertex as usize].store(root, Ordering::Relaxed);
             return root;
         }

@@ -1,13 +1,14 @@
-//! Weakly connected components: vertices that edges connect, whatever their direction.
+//! Weakly connected components: sets of vertices that edges connect, whatever the direction of the edges.
 //!
 //! If a number per vertex fits in memory, edges are streamed once into a forest of disjoint sets (`forest.rs`).
 //!
-//! Otherwise (`contract.rs`), a set of connected vertices grows by passes over the edges, with a bit per vertex (`absorb.rs`),
-//! until few edges remain outside. The remaining edges go into a forest, of which one range at a time is in memory
-//! (`ranges.rs`). If a bit per vertex does not fit either, all edges go into that forest.
+//! Otherwise (`contract.rs`), a set of connected vertices grows by passes over the edges, with a bit per vertex
+//! (`absorb.rs`), until few edges remain outside of the set. The remaining edges go into a forest of which one range of
+//! vertices at a time is in memory (`ranges.rs`). If a bit per vertex does not fit either, all edges go into the forest
+//! of `ranges.rs`.
 //!
-//! Edges are read in one direction and no in-edges are needed. The final label is the smallest number, and so the smallest of the
-//! user's ids, in the component. The number of passes does not depend on the length of paths.
+//! Edges are read in one direction, and in-edges are not needed. The final label is the smallest vertex number in the
+//! component, which has the smallest of the user's ids. The number of passes does not depend on the length of paths.
 
 mod absorb;
 mod contract;
@@ -39,19 +40,21 @@ use crate::{
 pub struct ComponentsOptions {
     /// Resumes an interrupted job with the same options on the same graph, and saves checkpoints at about this
     /// interval.
-    /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. `None` does neither.
+    /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. `None` neither resumes nor saves.
     #[serde(with = "seconds")]
     pub resume: Option<Duration>,
     /// Overrides the choices of the engine, for tests and comparisons.
     pub tuning: Tuning,
 }
 
-/// Finds the component of all vertices: columns `vertex`, `component` (the smallest of the user's ids in the component).
+/// Finds the component of all vertices in columns `vertex`, `component` (the smallest of the user's ids in the
+/// component).
 ///
-/// Cost: all edges are read once if 4 bytes of memory per vertex are free; otherwise once or twice, and the edges outside of the
-/// largest component are written, 8 bytes each. With less than about half a byte per vertex, or if no component has most of the
-/// edges, written edges are read and written again at most once per range of vertices. The number of ranges is the size of the
-/// parents of remaining vertices, 4 bytes each, over half the memory.
+/// Cost: all edges are read once if 4 bytes of memory per vertex are free. Otherwise they are read once or twice, and
+/// the edges outside of the largest component are written, 8 bytes each. If memory is less than about half a byte per
+/// vertex, or no component has most of the edges, the written edges are read and written again at most once per range
+/// of vertices. The number of ranges is the size of the parents of remaining vertices, 4 bytes each, divided by half
+/// the memory.
 ///
 /// # Errors
 /// [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
@@ -84,12 +87,13 @@ pub fn components(graph: &Graph, job: &Job, options: &ComponentsOptions) -> Resu
     Ok(Answer { summary, rows: rows.kept(checkpoints) })
 }
 
-/// Returns the part of a row that has each edge once in the graph: an undirected edge is in the rows of both its ends.
+/// Returns the part of a row that makes each edge of the graph appear once. In an undirected graph an edge is in the
+/// rows of both its ends.
 fn edges_once(directed: bool, vertex: u32, row: &[u32]) -> &[u32] {
     if directed { row } else { &row[row.partition_point(|&to| to < vertex)..] }
 }
 
-/// Compares labels (vertex numbers) with a union-find in memory.
+/// Compares labels (vertex numbers) with those of a union-find in memory.
 ///
 /// # Errors
 /// Returns a description of the difference, in the ids of the user.

@@ -1,4 +1,4 @@
-//! Remaining edges in scratch: two numbers of 32 bits each.
+//! Files of remaining edges in scratch: pairs of two 32-bit numbers.
 
 use inshore_store::{CheckedFile, FileReader, FileWriter, Job};
 
@@ -35,7 +35,7 @@ impl PairWriter {
     }
 }
 
-/// Pairs that were written.
+/// A file of pairs that was written.
 pub(super) struct Pairs(CheckedFile);
 
 impl Pairs {

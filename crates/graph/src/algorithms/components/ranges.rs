@@ -1,5 +1,5 @@
-//! A forest of disjoint sets that is larger than memory: one range of its members at a time (after Sibeyn, "External
-//! connected components", 2004, who takes the members one by one).
+//! A forest of disjoint sets that is larger than memory. One range of its members at a time is in memory. (The method
+//! is that of Sibeyn, "External connected components", 2004, who takes the members one by one.)
 //!
 //! ```text
 //!   pairs ──► the topmost range, whose parents are in memory
@@ -10,11 +10,17 @@
 //!   range 0 up: a root with a parent below asks there for its label, since that range is finished
 //! ```
 //!
-//! Lower ranges have smaller numbers, and a parent is always smaller than its child: the root of a tree is its
-//! smallest member.
+//! A pair goes to the bin of the range that has its larger number, and is processed when this range is in memory. It
+//! then joins two trees. If both of their roots have a parent in a lower range already, the pair of these two parents
+//! goes down instead. When all pairs are processed, ranges are read in ascending order, and each member gets its label.
+//! A root with a parent in a lower range gets the parent's label by a lookup.
 //!
-//! Cost: with k ranges a pair is written and read at most k - 1 times (fewer if the pair is found to be redundant);
-//! each parent once if there is more than one range, and 16 bytes for each tree with a link to a lower range.
+//! Lower ranges have smaller numbers, and a parent is always smaller than its child. The root of a tree is therefore
+//! its smallest member.
+//!
+//! Cost: with k ranges a pair is written and read at most k - 1 times, or fewer if the pair turns out to be redundant.
+//! If there is more than one range, each parent is written and read once, and so are 16 bytes for each tree with a link
+//! to a lower range.
 
 use inshore_store::{Buffer, CheckedFile, FileReader, FileWriter, Job, largest_buffer, taken_bytes};
 use zerocopy::IntoBytes;
@@ -26,7 +32,7 @@ use crate::Result;
 const PARENTS_BYTES: usize = 64 << 10;
 const BUFFER_BYTES_MIN: usize = 4 << 10;
 const BUFFER_BYTES_MAX: usize = 64 << 10;
-/// Readers, the writer of parents, and small allocations that are not reserved.
+/// Memory for readers, for the writer of parents, and for small allocations that are not reserved.
 const BESIDE_BYTES: u64 = 2 * pairs::READER_BYTES + 2 * PARENTS_BYTES as u64 + (256 << 10);
 /// Largest number of ranges if the tuning forces their width: each range has files of its own.
 const FORCED_RANGES_MAX: u64 = 64;
@@ -36,23 +42,23 @@ const FORCED_RANGES_MAX: u64 = 64;
 pub(super) struct RangePlan {
     /// Number of members.
     count: u64,
-    /// Members per range, except the last.
+    /// The number of members per range, except in the last range.
     width: u64,
-    /// Buffer of a writer.
+    /// Size of the buffer of each writer, in bytes.
     buffer_bytes: usize,
 }
 
 impl RangePlan {
-    /// Chooses the widest ranges that `free` bytes allow; `None` if there would be too many ranges for the memory of
-    /// their writers.
+    /// Chooses the widest ranges that `free` bytes allow. Returns `None` if the memory cannot hold the writers of so
+    /// many ranges.
     pub fn new(free: u64, count: u64, forced: Option<u64>) -> Option<RangePlan> {
         let count = count.max(1);
         let room = free.checked_sub(BESIDE_BYTES)?;
         let width = match forced {
             Some(width) => width.max(count.div_ceil(FORCED_RANGES_MAX)),
             None if memory_bytes(count) <= room => count,
-            // Half of the memory is for the parents; a quarter for writers, a quarter for checksums of written data and for
-            // marks.
+            // Half of the memory is for the parents, a quarter is for writers, and a quarter is for checksums of
+            // written data and for a bit per member.
             None => (largest_buffer(room as usize / 2) as u64 / 4).max(1),
         };
         let plan = |buffer_bytes| RangePlan { count, width, buffer_bytes };
@@ -60,7 +66,7 @@ impl RangePlan {
         if ranges == 1 {
             return Some(plan(BUFFER_BYTES_MAX));
         }
-        // Pairs and lookups of each lower range, two buffers each.
+        // Each lower range has a writer of pairs and a writer of lookups, with two buffers each.
         let buffer_bytes = (room / 4 / (4 * ranges)).checked_ilog2().map_or(0, |power| 1usize << power);
         (buffer_bytes >= BUFFER_BYTES_MIN).then(|| plan(buffer_bytes.min(BUFFER_BYTES_MAX)))
     }
@@ -84,12 +90,12 @@ impl RangePlan {
     }
 }
 
-/// Parents of the members of a range, and a mark for each.
+/// Returns the memory of the parents of the members of a range, and of a bit for each member.
 fn memory_bytes(width: u64) -> u64 {
     (taken_bytes(width as usize * 4) + taken_bytes(width.div_ceil(64) as usize * 8)) as u64
 }
 
-/// A forest that first collects pairs, and is then resolved range by range, from the topmost down.
+/// A forest that first collects pairs. Then its ranges are resolved one after the other, from the topmost range down.
 pub(super) struct RangeForest {
     job: Job,
     plan: RangePlan,
@@ -97,11 +103,12 @@ pub(super) struct RangeForest {
     first: u32,
     len: usize,
     parents: Buffer,
-    /// For each range below, the pairs whose larger number is in that range.
+    /// The writers of pairs, one for each lower range: a pair goes to the range of its larger number.
     below: Vec<PairWriter>,
-    /// For each lower range, lookups: a member whose label is needed, and the member that needs the label.
+    /// The writers of lookups, one for each lower range. A lookup consists of a member whose label is needed and of the
+    /// member that needs the label.
     asked: Vec<PairWriter>,
-    /// Parents of the ranges above, the topmost first.
+    /// Parents of the higher ranges, which are finished, the topmost range first.
     done: Vec<CheckedFile>,
 }
 
@@ -124,14 +131,14 @@ impl RangeForest {
         Ok(ranges)
     }
 
-    /// Makes all members of the range roots.
+    /// Makes `range` the current range, and makes each of its members a root.
     fn turn_to(&mut self, range: usize) {
         (self.first, self.len) = self.plan.range(range);
         let parents = &mut self.parents.typed_mut::<u32>()[..self.len];
         (self.first..).zip(parents).for_each(|(number, parent)| *parent = number);
     }
 
-    /// Connects two different members.
+    /// Connects two different members, and so joins their trees.
     #[inline]
     pub fn push(&mut self, a: u32, b: u32) -> Result<()> {
         debug_assert_ne!(a, b);
@@ -142,7 +149,7 @@ impl RangeForest {
         self.below[self.plan.range_of(high)].push(high, low)
     }
 
-    /// Joins the trees of `high`, which is in the range, and of `low`, which may be in a lower range.
+    /// Joins the trees of `high`, which is in the current range, and of `low`, which may be in a lower range.
     #[inline]
     fn join(&mut self, low: u32, high: u32) -> Result<()> {
         let root = self.root(high);
@@ -182,7 +189,7 @@ impl RangeForest {
         self.parents.typed_mut::<u32>()[(number - self.first) as usize] = parent;
     }
 
-    /// Returns the root within the range; paths are halved on the way.
+    /// Returns the topmost ancestor within the current range, and halves the path to it.
     #[inline]
     fn root(&mut self, mut number: u32) -> u32 {
         let first = self.first;
@@ -201,7 +208,8 @@ impl RangeForest {
         }
     }
 
-    /// Descends through all ranges. `members` iterates over the vertex of each number, in order.
+    /// Resolves all ranges from the topmost down, and returns the labels. `members` iterates over the vertex of each
+    /// number, in order.
     pub fn finish<'a>(mut self, members: Box<dyn Iterator<Item = u32> + 'a>) -> Result<ComponentLabels<'a>> {
         let mut questions = Vec::new();
         while let Some(pairs) = self.below.pop() {
@@ -210,7 +218,7 @@ impl RangeForest {
             let range = self.below.len();
             self.turn_to(range);
             let job = self.job.clone();
-            // The larger number comes first, and all larger numbers are in the range.
+            // Each pair has its larger number first, and all first numbers are in the current range.
             pairs.finish()?.for_each(&job, |high, low| self.join(low, high))?;
         }
         let RangeForest { job, plan, parents, done, .. } = self;
@@ -237,7 +245,7 @@ impl RangeForest {
         Ok(labels)
     }
 
-    /// Writes the parents of the range, and requests the labels of parents in lower ranges.
+    /// Writes the parents of the current range, and requests the labels of parents in lower ranges.
     fn put_away(&mut self) -> Result<()> {
         self.job.check_cancelled()?;
         let parents = &self.parents.typed::<u32>()[..self.len];
@@ -253,22 +261,22 @@ impl RangeForest {
     }
 }
 
-/// The label of each member, in order: the smallest vertex of its tree.
+/// The label of each member, in order. A label is the smallest vertex of the member's tree.
 pub(super) struct ComponentLabels<'a> {
     job: Job,
     plan: RangePlan,
     range: usize,
-    /// The next member of the range.
+    /// The offset of the next member in the current range.
     next: usize,
-    /// Parents of the range, later overwritten by labels.
+    /// Parents of the current range, later overwritten by labels.
     labels: Buffer,
     members: Box<dyn Iterator<Item = u32> + 'a>,
-    /// Parents of the higher ranges, the next range last, and the lookups in each range, the current range last.
+    /// Parents of the higher ranges, the next range last. The lookups in each range follow, the current range last.
     done: Vec<CheckedFile>,
     questions: Vec<Pairs>,
-    /// Answers to the higher ranges, the topmost last.
+    /// The writers of answers to the lookups of higher ranges, the topmost range last.
     answers: Vec<PairWriter>,
-    /// Members of the range with an answered lookup.
+    /// A bit for each member of the current range; it is set if the member's lookup was answered.
     marks: Option<Buffer>,
 }
 
@@ -304,7 +312,7 @@ impl ComponentLabels<'_> {
         self.name()
     }
 
-    /// Turns the range's parents into labels, and answers lookups.
+    /// Turns the parents of the current range into labels, and answers lookups in this range.
     fn name(&mut self) -> Result<()> {
         self.job.check_cancelled()?;
         let (first, len) = self.plan.range(self.range);
@@ -371,7 +379,7 @@ mod tests {
             let count = 1 + dice(300);
             let mut pairs: Vec<_> = (0..dice(2 * count)).map(|_| (dice(count), dice(count))).collect();
             if round % 3 == 0 {
-                // A path on which neighbours have distant numbers.
+                // A path on which neighbouring vertices have distant numbers.
                 pairs = (1..count).map(|n| (n * 7 % count, (n - 1) * 7 % count)).collect();
             }
             pairs.retain(|(a, b)| a != b);

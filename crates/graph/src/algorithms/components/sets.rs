@@ -1,4 +1,4 @@
-//! Sets of vertices, a bit for each, and the numbers of their members.
+//! Sets of vertices with a bit for each vertex, and the numbers of their members.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,7 +7,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::{Result, engine::VertexArray};
 
-/// Words of bits per entry of the table of member counts.
+/// The number of words of the set per entry of the table of member counts.
 const COUNTED_WORDS: usize = 8;
 
 fn words(vertices: u64) -> u64 {
@@ -27,7 +27,7 @@ impl VertexSet {
         taken_bytes(words(vertices) as usize * 8) as u64
     }
 
-    /// Returns the words, as states for a checkpoint, and their number.
+    /// Returns the number of words, and the words as an array of states for a checkpoint.
     pub fn states(&mut self) -> (u64, &mut VertexArray<u64>) {
         (self.words().len() as u64, &mut self.0)
     }
@@ -70,7 +70,8 @@ impl VertexSet {
     }
 }
 
-/// A set that several threads extend concurrently. A reader may miss members that another thread has just added.
+/// A set to which several threads add vertices concurrently. A reader may miss members that another thread has just
+/// added.
 #[derive(Clone, Copy)]
 pub(super) struct SharedSet<'a>(&'a [AtomicU64]);
 
@@ -83,13 +84,13 @@ impl SharedSet<'_> {
     #[inline(always)]
     pub fn add(&self, vertex: u32) {
         let (word, bit) = (&self.0[vertex as usize / 64], 1 << (vertex % 64));
-        // Most members are present already, and a load does not invalidate the cache line of other threads.
+        // Most members are present already. Unlike a write, a load leaves the cache lines of other threads valid.
         if word.load(Ordering::Relaxed) & bit == 0 {
             word.fetch_or(bit, Ordering::Relaxed);
         }
     }
 
-    /// Adds a vertex and its row if one of these vertices is in the set; returns whether the row was added.
+    /// Adds a vertex and all vertices of its row if one of them is in the set; returns whether the row was added.
     #[inline]
     pub fn absorb(&self, vertex: u32, row: &[u32]) -> bool {
         if !self.has(vertex) {
@@ -110,7 +111,7 @@ pub(super) enum MemberNumbers {
 }
 
 impl MemberNumbers {
-    /// Returns the memory beside the set.
+    /// Returns the memory that the numbers take in addition to the set.
     pub fn bytes(vertices: u64) -> u64 {
         taken_bytes(words(vertices).div_ceil(COUNTED_WORDS as u64) as usize * 4) as u64
     }

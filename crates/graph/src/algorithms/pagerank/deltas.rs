@@ -1,8 +1,7 @@
-//! PageRank by changes: every vertex sends the change of its rank since its last message, and only while the change is more than
-//! a share of the rank. Each vertex converges separately, and late supersteps read few edges (McSherry, "A uniform
-//! approach to
-//! accelerated PageRank computation", 2005; Zhang, Gao, Gao and Wang, "Maiter", 2014; PageRankDelta in Shun and Blelloch,
-//! "Ligra", 2013).
+//! PageRank by changes: a vertex sends the change of its rank since its last message, and only while the change is more
+//! than a given share of the rank. Each vertex converges separately, and late supersteps read few edges (McSherry, "A
+//! uniform approach to accelerated PageRank computation", 2005; Zhang, Gao, Gao and Wang, "Maiter", 2014; PageRankDelta
+//! in Shun and Blelloch, "Ligra", 2013).
 //!
 //! ```text
 //!   state      rank      x, 1 / n at first
@@ -11,28 +10,32 @@
 //!              arrives is added to rank and pending
 //! ```
 //!
-//! The thesis (2018, algorithm 4) recomputes whole sums of the vertices that may change, and finds their senders
-//! along in-edges and by a Bloom filter. Sending changes needs neither: the senders are the vertices that were
+//! Here n is the number of vertices, t the tolerance, and d the damping.
+//!
+//! The thesis (2018, algorithm 4) recomputes whole sums of the vertices that may change, and finds the senders of these
+//! sums along in-edges and by a Bloom filter. Sending changes needs neither: the senders are the vertices that were
 //! finalized with a large pending change.
 //!
-//! Ranks r solve r = c + d A r, where c is the same for all vertices, however much of c comes from vertices without
+//! Let x be the vector of ranks, p the vector of pending changes, and A the matrix that divides the rank of each vertex
+//! evenly among its out-edges.
+//!
+//! Ranks r solve r = c + d A r, where c is the same for all vertices, whatever part of c comes from vertices without
 //! out-edges. For every b, the solution of x = b + d A x is therefore a multiple of r, and division by the sum at the
-//! end results in r. While all vertices
-//! are active, b follows the ranks of those without out-edges, as in plain iterations: then the changes sum to 0 and
-//! shrink as fast as those of plain iterations. (Maiter keeps b fixed; all pending changes have one sign and shrink
-//! by d at best: a
-//! Kronecker graph needed 40 passes over all edges.) Once few vertices send, b is constant. With the same absolute
-//! threshold for all vertices, vertices of the largest ranks, which have most edges, would send changes in digits
-//! that do not matter: twice as many edges as with a share of each rank.
+//! end results in r. While all vertices are active, b follows the ranks of vertices without out-edges, as in plain
+//! iterations. The changes then sum to 0 and shrink as fast as those of plain iterations. (Maiter keeps b fixed: all
+//! pending changes have one sign and shrink by d at best, and a Kronecker graph needed 40 passes over all edges.) Once
+//! few vertices send, b is constant. The threshold is a share of each rank, and not an absolute number: with an
+//! absolute threshold the vertices of the largest ranks, which have most edges, would send changes in digits that do
+//! not matter, along twice as many edges.
 //!
-//! **Distance from converged ranks.** At every moment x = b + d A (x - p). Let x* = b + d A x*, and e = x* - x: then e = d A p +
-//! (d A)^2 p + ..., and since no column of A sums to more than 1, |e| sums to at most d / (1 - d) times the sum of |p|. When all
-//! vertices are done, |p| sums to no more than t times the sum of x. Dividing x and x* each by its sum at most doubles the
-//! distance: the absolute differences of all ranks sum to at most 2 d t / (1 - d). The summary reports the smaller bound by the
-//! true sum of |p|, also where supersteps were capped.
+//! **Distance from converged ranks.** At every moment x = b + d A (x - p). Let x* = b + d A x*, and e = x* - x. Then e
+//! = d A p + (d A)^2 p + ..., and since no column of A sums to more than 1, |e| sums to at most d / (1 - d) times the
+//! sum of |p|. When no vertex sends any more, |p| sums to no more than t times the sum of x. Dividing x and x* each by
+//! its sum at most doubles the distance: the absolute differences of all ranks sum to at most 2 d t / (1 - d). The
+//! summary reports a smaller bound, computed from the true sum of |p|, also if the number of supersteps was limited.
 //!
-//! All divisions round towards zero, so pending changes shrink with every superstep and the loop ends for every t. Rounding loses
-//! at most 2 x 2^-62 for each edge that is read, and the reported distance includes that.
+//! All divisions round towards zero, so pending changes shrink with every superstep, and the loop ends for every t.
+//! Rounding loses at most 2 x 2^-62 for each edge that is read, and the reported distance includes this loss.
 
 use inshore_store::Job;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -51,26 +54,28 @@ const CROWDED: u32 = 8;
 #[repr(C)]
 struct Rank {
     rank: i64,
-    /// Change that was not sent when the vertex was last finalized. A change above the tolerance is sent in the next superstep.
+    /// The change of rank that the vertex has not sent. If it is above the tolerance, the vertex sends it in the next
+    /// superstep.
     pending: i64,
 }
 
 /// The vertex program. With `ALL`, every vertex is finalized in each superstep, with or without a message. A pending
-/// change above the tolerance then marks a sender, so the engine may scan all vertices instead of a list of senders.
-/// Without `ALL`, a vertex that has sent and receives no message keeps its pending change.
+/// change above the tolerance then makes the vertex a sender, so the engine may scan all vertices instead of a list of
+/// senders. Without `ALL`, a vertex that has sent and receives no message keeps its pending change in its state.
 #[derive(Clone)]
 struct Deltas<const ALL: bool> {
     vertices: u64,
     damping: u64,
-    /// The share of its rank that a vertex need not send.
+    /// The largest pending change that a vertex need not send, as a share of its rank.
     tolerance: u64,
-    /// Sum that vertices without out-edges have sent to all; at first the whole rank, which makes each rank 1 / n.
+    /// The sum that vertices without out-edges have sent to all vertices. At first it is the sum of all ranks, which
+    /// makes each rank 1 / n.
     spread: u64,
-    /// Part of `spread` that each vertex gets in this superstep.
+    /// The part of the latest change of `spread` that each vertex gets in this superstep.
     each: i64,
 }
 
-/// Multiplies a change by a share, rounded towards zero, so that changes of the last bit end.
+/// Multiplies a change by a share, and rounds towards zero, so that changes in the last bit come to an end.
 fn share_of(share: u64, change: i64) -> i64 {
     (i128::from(share) * i128::from(change) / i128::from(ONE)) as i64
 }
@@ -81,7 +86,7 @@ impl<const ALL: bool> Deltas<ALL> {
         pending * u128::from(ONE) > rank * u128::from(self.tolerance)
     }
 
-    /// Returns the change that remains pending after active vertices have sent.
+    /// Returns the change that remains pending after all senders have sent.
     fn kept(&self, state: &Rank) -> i64 {
         if self.sends(state) { 0 } else { state.pending }
     }
@@ -89,7 +94,7 @@ impl<const ALL: bool> Deltas<ALL> {
 
 impl<const ALL: bool> StepProgram for Deltas<ALL> {
     type State = Rank;
-    /// A signed number in unsigned bits: wrapping sums give the same bits.
+    /// A signed number, stored as unsigned: wrapping sums of both kinds have the same bits.
     type Message = u64;
     const NOTHING: u64 = 0;
     const EVERY_VERTEX: bool = ALL;
@@ -112,7 +117,7 @@ impl<const ALL: bool> StepProgram for Deltas<ALL> {
         self.sends(new)
     }
 
-    /// Sums the messages of vertices without out-edges.
+    /// Returns the sum that a vertex without out-edges has sent to all vertices.
     fn aggregate(&self, _vertex: u32, state: &Rank, degree: u32) -> u64 {
         if ALL && degree == 0 { (state.rank - self.kept(state)).max(0).cast_unsigned() } else { 0 }
     }
@@ -125,7 +130,7 @@ impl<const ALL: bool> StepProgram for Deltas<ALL> {
         }
     }
 
-    /// Counts active vertices.
+    /// Returns 1 for a vertex that sends in the next superstep, so that the sum counts these vertices.
     fn change(&self, new: &Rank, _old: &Rank) -> u64 {
         self.sends(new).into()
     }
@@ -168,19 +173,21 @@ pub(super) fn pagerank(
         if active.is_empty() || (active.is_all() && to_come == 0) {
             break;
         }
-        // Once few edges carry a change, a list names the senders, since pending changes alone do not.
+        // Once few edges carry a change, a list names the senders, since pending changes alone no longer tell which
+        // vertices send.
         let done = match active.is_all() {
             true => engine.superstep(&mut all, Superstep::new(&active, FrontierCollection::WhenFew))?,
             false => engine.superstep(&mut some, Superstep::new(&active, FrontierCollection::Yes))?,
         };
         active = done.active;
-        // Upper bound on the supersteps of all vertices.
+        // The largest number of supersteps of all vertices that may follow.
         let is_crowded = active.is_all() && done.change > 0;
         to_come = if is_crowded { (iterations - superstep).into() } else { 0 };
         engine.save(&mut checkpoints, &active, [to_come, all.spread])?;
     }
     let summary = engine.summary();
-    // Changes that were never sent: the small ones of all vertices, and those of the vertices that would send next.
+    // The sum of the changes that were never sent: the small changes of all vertices, and the changes of the vertices
+    // that would send in the next superstep.
     let mut pending = 0;
     if !active.is_all() {
         let (mut listed, mut states) = (active.reader(job, vertices)?, engine.cursor());
@@ -191,13 +198,14 @@ pub(super) fn pagerank(
     let (mut states, mut sum) = (engine.into_stream()?, 0);
     states.for_each(|_, state| {
         sum += state.rank;
-        // With a list, a vertex with a large pending change is in the list or has sent the change.
+        // If there is a list of senders, a vertex with a large pending change is in the list and was counted, or has
+        // sent the change.
         if active.is_all() || !all.sends(state) {
             pending += u128::from(state.pending.unsigned_abs());
         }
         Ok(())
     })?;
-    // The bound of the module's head, in units of ranks before division.
+    // The bound that the module's documentation derives, in units of ranks before division.
     let lost = 2.0 * summary.edges_traversed as f64;
     let missing = (options.damping * pending as f64 + lost) / (1.0 - options.damping);
     let error_max = Some((2.0 * missing / sum as f64).min(2.0));

@@ -1,13 +1,12 @@
-//! PageRank (Page, Brin, Motwani and Winograd 1999), as LDBC Graphalytics defines it: damping, dangling mass spread
-//! evenly over all vertices, a fixed number of iterations; ranks sum to 1.
+//! PageRank (Page, Brin, Motwani and Winograd 1999), as LDBC Graphalytics defines it: with damping, with the ranks of
+//! vertices without out-edges spread evenly over all vertices, and with a fixed number of iterations. Ranks sum to 1.
 //!
-//! Ranks are 64-bit fixed-point numbers with 62 bits behind the point. Integer sums do not depend on their
-//! order, so the ranks are the same bit for bit at every budget, strategy and number of threads, unlike sums of
-//! floating-point numbers. The price is an absolute error of 2^-62 for each edge into a vertex: for a graph of a
-//! billion
-//! vertices about 10^-6 of a small rank, far below the tolerance of 10^-4 that LDBC sets.
+//! Ranks are 64-bit fixed-point numbers with 62 bits behind the point. Integer sums do not depend on their order,
+//! unlike sums of floating-point numbers. The ranks are therefore the same bit for bit at every budget, strategy and
+//! number of threads. The price is an absolute error of 2^-62 for each edge into a vertex. For a graph of a billion
+//! vertices this is about 10^-6 of a small rank, far below the tolerance of 10^-4 that LDBC sets.
 //!
-//! With a tolerance per vertex, ranks converge vertex by vertex instead: `deltas.rs`.
+//! With a tolerance per vertex, ranks converge vertex by vertex instead: see `deltas.rs`.
 
 mod deltas;
 
@@ -33,21 +32,21 @@ use crate::{
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PageRankOptions {
-    /// Iterations at most; `None`, the default: 10, or any number with `vertex_tolerance`.
+    /// The largest number of iterations. `None`, the default, means 10, or any number if `vertex_tolerance` is set.
     pub iterations: Option<u32>,
-    /// The share of rank that follows edges, 0 to 1; 0.85 by default.
+    /// The share of rank that a vertex sends along its edges, from 0 to 1; 0.85 by default.
     pub damping: f64,
     /// Stops early once the sum of all changes of ranks in an iteration is at most this value; 0 by default.
     pub tolerance: f64,
-    /// Sends only changes, and only while the unsent change of a vertex is more than this share of its rank: more than 0, less
-    /// than 1 - damping. Late supersteps then read few vertices and edges, and the job ends when no vertex sends (or after
-    /// `iterations`). The absolute differences of all ranks from converged ones then sum to
-    /// at most 2 damping `vertex_tolerance` / (1 - damping); [`Summary::error_max`] has the bound of this job. `None`, the
-    /// default: all vertices send their whole rank in each iteration.
+    /// Makes vertices send only changes, and only while the unsent change of a vertex is more than this share of its
+    /// rank. The share is more than 0 and less than 1 - damping. Late supersteps then read few vertices and edges, and
+    /// the job ends when no vertex sends (or after `iterations`). The absolute differences between all ranks and the
+    /// converged ranks then sum to at most 2 damping `vertex_tolerance` / (1 - damping); [`Summary::error_max`] has the
+    /// bound of this job. With `None`, the default, all vertices send their whole rank in each iteration.
     pub vertex_tolerance: Option<f64>,
     /// Resumes an interrupted job with the same options on the same graph, and saves checkpoints at about this
     /// interval.
-    /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. `None` does neither.
+    /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. `None` neither resumes nor saves.
     #[serde(with = "seconds")]
     pub resume: Option<Duration>,
     /// Overrides the choices of the engine, for tests and comparisons.
@@ -91,7 +90,8 @@ fn times(a: u64, b: u64) -> u64 {
 struct PageRank {
     vertices: u64,
     damping: u64,
-    /// Part of each vertex that does not depend on its edges: from random jumps and from vertices without out-edges.
+    /// The part of each new rank that does not depend on the vertex's edges: it comes from random jumps and from
+    /// vertices without out-edges.
     base: u64,
 }
 
@@ -130,12 +130,12 @@ impl StepProgram for PageRank {
     }
 }
 
-/// Computes the ranks of all vertices: columns `vertex`, `rank`.
+/// Computes the ranks of all vertices, in columns `vertex`, `rank`.
 ///
-/// Cost: if that is estimated to be faster, edges are partitioned by destination first, which reads all edges once
-/// (up to 4 bytes per edge, 4 per vertex) and writes 2 to 3 bytes per edge; an iteration reads the partitions that
-/// are not in memory. With `vertex_tolerance` a vertex takes 16 bytes of state instead of 8, and once few edges carry
-/// a change only the rows of senders are read. The engine's documentation has the other costs.
+/// Cost: if partitioning edges by destination is estimated to be faster, this comes first. It reads all edges once (up
+/// to 4 bytes per edge, 4 per vertex) and writes 2 to 3 bytes per edge. An iteration then reads the partitions that are
+/// not in memory. With `vertex_tolerance` a vertex takes 16 bytes of state instead of 8, and once few edges carry a
+/// change only the rows of senders are read. The engine's documentation has the other costs.
 ///
 /// # Errors
 /// [`Error::BadOption`]; [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
@@ -206,7 +206,7 @@ fn answer<S: State>(
 /// Checks the damping.
 ///
 /// # Errors
-/// [`Error::BadOption`] outside 0 to 1.
+/// [`Error::BadOption`] if the damping is outside of 0 to 1.
 pub(crate) fn check_damping(damping: f64) -> Result<()> {
     if !(0.0..=1.0).contains(&damping) {
         let (found, expected) = (damping.to_string(), "0 to 1".to_string());
@@ -218,7 +218,8 @@ pub(crate) fn check_damping(damping: f64) -> Result<()> {
 /// Checks the tolerance per vertex.
 ///
 /// # Errors
-/// [`Error::BadOption`] where no vertex would send, or the bound on the distance would be empty.
+/// [`Error::BadOption`] if the tolerance is so large that no vertex would send, or that the bound on the distance would
+/// be meaningless.
 pub(crate) fn check_vertex_tolerance(vertex_tolerance: f64, damping: f64) -> Result<()> {
     if vertex_tolerance > 0.0 && vertex_tolerance < 1.0 - damping {
         return Ok(());
@@ -227,12 +228,12 @@ pub(crate) fn check_vertex_tolerance(vertex_tolerance: f64, damping: f64) -> Res
     Err(Error::BadOption { option: "vertex_tolerance", found: vertex_tolerance.to_string(), expected })
 }
 
-/// Distance from exact ranks that rounding may add.
+/// The largest distance from exact ranks that rounding may add.
 const ROUNDING: f64 = 1e-6;
 
-/// Compares `ranks` with a plain power iteration in floating point: each within 10^-6 of the expected rank, relative, and their
-/// sum with 1. With a `vertex_tolerance` the check ignores `iterations` and iterates until ranks converge, and the
-/// sum of differences may reach the bound documented at that option.
+/// Compares `ranks` with those of a plain power iteration in floating point. Each rank may differ by 10^-6 of the
+/// expected rank, and the sum of ranks by as much from 1. With a `vertex_tolerance` the check ignores `iterations` and
+/// iterates until ranks converge, and the sum of differences may reach the bound documented at that option.
 ///
 /// # Errors
 /// Returns a description of the difference, in the ids of the user.
@@ -244,7 +245,7 @@ pub fn verify(
     let damping = options.damping;
     let iterations = match options.vertex_tolerance {
         None => options.iterations_max(),
-        // Each iteration multiplies the distance, which is 2 at first, by at most the damping.
+        // The distance from converged ranks is 2 at first, and each iteration multiplies it by at most the damping.
         Some(_) => (1e-9f64.ln() / damping.ln()).ceil().max(1.0) as u32,
     };
     let mut expected = vec![1.0 / graph.vertices() as f64; graph.vertices()];

@@ -1,4 +1,4 @@
-//! Adds the messages along a column's edges.
+//! Adds the messages along the edges of a column.
 
 use std::ops::Range;
 
@@ -19,16 +19,16 @@ use crate::{
 pub(super) trait AccumulatorArray {
     type Message: Message;
 
-    /// Prefetches the accumulator of a vertex, given by its place in the column.
+    /// Prefetches the accumulator of a vertex, given by its offset in the column.
     fn ask(&self, place: u32);
 
     fn add(&mut self, place: u32, message: Self::Message);
 }
 
-/// Accumulators of a single thread.
+/// Accumulators that belong to a single thread.
 pub(super) struct OwnAccumulators<'a, P: StepProgram> {
     pub program: &'a P,
-    /// The vertex of the first accumulator.
+    /// The vertex whose accumulator is the first.
     pub first: u32,
     pub accumulators: &'a mut [P::Message],
 }
@@ -48,11 +48,11 @@ impl<P: StepProgram> AccumulatorArray for OwnAccumulators<'_, P> {
     }
 }
 
-/// Accumulators that threads share. If messages are read from flash, the drive is the bottleneck, and not the
-/// compare-and-swap.
+/// Accumulators that threads share. Each addition is a compare-and-swap, which costs no time if messages are read from
+/// flash, since the drive is then the bottleneck.
 pub(super) struct SharedAccumulators<'a, P: StepProgram> {
     pub program: &'a P,
-    /// The vertex of the first accumulator.
+    /// The vertex whose accumulator is the first.
     pub first: u32,
     pub accumulators: &'a [<P::Message as Message>::Cell],
 }
@@ -79,7 +79,7 @@ impl<P: StepProgram> AccumulatorArray for SharedAccumulators<'_, P> {
     }
 }
 
-/// Reads the edges of some workers' parts, one column after the other.
+/// Reads the edges that some workers wrote, one column after the other.
 pub(super) struct Adder<'a, M> {
     job: Job,
     columns: &'a DestinationBlocks,
@@ -92,7 +92,7 @@ pub(super) struct Adder<'a, M> {
 }
 
 impl<'a, M: Message> Adder<'a, M> {
-    /// Creates a reader for these cuts of all columns.
+    /// Creates a reader of the edges in `cuts`, for all columns.
     pub fn new(
         job: &'a Job,
         columns: &'a DestinationBlocks,
@@ -143,7 +143,7 @@ impl<'a, M: Message> Adder<'a, M> {
     }
 }
 
-/// Edges in the order of senders.
+/// The edges of one frame, in the order of senders.
 struct EdgeFrame {
     senders: [u32; FRAME_RECORDS],
     places: [u32; FRAME_RECORDS],
@@ -155,7 +155,7 @@ impl EdgeFrame {
         EdgeFrame { senders: [0; FRAME_RECORDS], places: [0; FRAME_RECORDS], count: 0 }
     }
 
-    /// Splits keys into senders and destinations within the column.
+    /// Splits keys into senders and destinations. A destination is an offset in the column.
     fn fill(&mut self, keys: &[u64; FRAME_RECORDS], bits: u32, count: usize) {
         let mask = (1u64 << bits) - 1;
         for ((sender, place), key) in self.senders.iter_mut().zip(&mut self.places).zip(keys) {
@@ -164,7 +164,7 @@ impl EdgeFrame {
         self.count = count;
     }
 
-    /// Adds the messages of all edges, and prefetches for `next`.
+    /// Adds the messages of all edges, and prefetches memory for the edges of `next`.
     #[inline]
     fn add<M: Message>(
         &self,

@@ -1,8 +1,8 @@
-//! Cuts rows into columns.
+//! Cuts rows into columns: a column has the edges to one range of destinations.
 //!
-//! Each worker walks over a part of the vertices in order and appends edges to buffers of their columns: 256 edges become a
-//! packed frame, frames fill a chunk, and a full chunk stays in memory while there is space, or is appended to the
-//! worker's file.
+//! Each worker walks over a part of the vertices in order, and appends each edge to the buffer of the edge's column. A
+//! packed frame holds 256 edges, and frames fill a chunk. A full chunk stays in memory while there is space, and is
+//! appended to the worker's file otherwise.
 
 use std::{ops::Range, sync::Mutex};
 
@@ -17,17 +17,17 @@ use crate::{
 };
 
 const FRAME_BYTES: usize = FRAME_RECORDS * 8;
-/// Chunks in memory are allocated in pieces of this size: one huge page.
+/// Memory for chunks is allocated in units of this size: one huge page.
 const HELD_PIECE_BYTES: usize = 2 << 20;
 
-/// Consecutive edges of a column.
+/// A chunk: consecutive edges of a column, packed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PackedChunk {
     pub place: ChunkLocation,
     pub edges: u32,
 }
 
-/// The place of a chunk.
+/// The location of a chunk, in memory or in a file.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ChunkLocation {
     Held { number: u32 },
@@ -107,7 +107,7 @@ fn parts(job: &Job, rows: &Csr, workers: usize) -> Result<Vec<Range<u64>>> {
     Ok(ends.windows(2).map(|ends| ends[0]..ends[1]).collect())
 }
 
-/// Space for chunks that stay in memory.
+/// The space for chunks that stay in memory, shared by all workers.
 struct ChunkSpace {
     job: Job,
     chunk_bytes: usize,
@@ -118,7 +118,7 @@ struct ChunkSpace {
 }
 
 impl ChunkSpace {
-    /// Takes an empty chunk, while there is space.
+    /// Takes an empty chunk from the space; returns `None` if no space is left.
     fn take(&mut self) -> Result<Option<Buffer>> {
         if self.spare.is_empty() && self.left >= HELD_PIECE_BYTES as u64 {
             self.left -= HELD_PIECE_BYTES as u64;
@@ -133,16 +133,16 @@ impl ChunkSpace {
 pub(super) struct PartitionOutput {
     /// The number of the first sender of the part.
     pub first_sender: u64,
-    /// Chunks of each column, in order.
+    /// The chunks of each column, in order.
     pub chunks: Vec<Vec<PackedChunk>>,
     pub held: Vec<Buffer>,
-    /// The file; `None` where all chunks are in memory.
+    /// The worker's file; `None` if all chunks are in memory.
     pub file: Option<CheckedFile>,
     _lists: Reservation,
 }
 
-/// Returns the memory of the location of a chunk, and of its buffer or checksum, in lists whose capacity may be twice
-/// their length.
+/// Returns the memory that lists take for each chunk: for its location, and for its buffer or checksum. The capacity of
+/// a list may be twice its length.
 pub(super) fn listed_bytes(plan: &BlockingPlan) -> u64 {
     let other = if plan.state_in_memory { size_of::<Buffer>() } else { size_of::<u32>() };
     2 * (size_of::<PackedChunk>() + other) as u64
@@ -152,9 +152,9 @@ fn open_bytes(columns: usize) -> u64 {
     (columns * (size_of::<OpenBlock>() + size_of::<Vec<PackedChunk>>())) as u64
 }
 
-/// The buffer of a column.
+/// The chunk of a column that is being filled.
 struct OpenBlock {
-    /// Keys of an incomplete frame.
+    /// The number of keys of the column's incomplete frame.
     keys: usize,
     chunk: Buffer,
     filled: usize,
@@ -167,7 +167,7 @@ struct Partitioner<'a> {
     plan: BlockingPlan,
     bits: u32,
     packing: Packing,
-    /// Keys of a frame for each column.
+    /// The keys of an incomplete frame for each column.
     keys: Buffer,
     open: Vec<OpenBlock>,
     room: &'a Mutex<ChunkSpace>,
@@ -209,7 +209,7 @@ impl<'a> Partitioner<'a> {
         })
     }
 
-    /// Cuts the rows of a range of vertices; `sender` numbers the first one that has edges.
+    /// Cuts the rows of a range of vertices. `sender` is the number of the range's first vertex with edges.
     fn walk(&mut self, rows: &Csr, range: Range<u64>, mut sender: u64) -> Result<()> {
         if range.is_empty() {
             return Ok(());
@@ -275,7 +275,7 @@ impl<'a> Partitioner<'a> {
         let open = &mut self.open[column];
         let place = match fresh {
             Some(mut fresh) => {
-                // The buffer is copied and reused.
+                // The chunk is copied to fresh memory, so that the buffer can be reused.
                 fresh[..open.filled].copy_from_slice(&open.chunk[..open.filled]);
                 self.held.push(fresh);
                 ChunkLocation::Held { number: (self.held.len() - 1) as u32 }

@@ -1,4 +1,5 @@
-//! Messages of all senders in a superstep, in order: an array, or files that are read once for each column.
+//! The messages of all senders in a superstep, in the order of senders. They are an array in memory, or files that are
+//! read once for each column.
 
 use std::ops::Range;
 
@@ -9,22 +10,22 @@ use crate::{Result, engine::Message};
 
 /// The unit in which messages are read and written.
 pub(super) const WINDOW_BYTES: usize = 256 << 10;
-/// Windows of a reader, all but one of them in flight.
+/// The number of buffers of a reader. All of them but one have a read in flight.
 const WINDOWS: usize = 4;
 const BLOCK_BYTES: usize = 64 << 10;
-/// The number of messages per write.
+/// The number of messages that are collected for each write.
 const STAGED: usize = 1024;
 
-/// Memory of a writer to flash.
+/// Memory of a writer that writes to flash.
 pub(super) const WRITER_BYTES: usize = 2 * WINDOW_BYTES + STAGED * 16;
 
-/// Returns the memory of a reader from flash.
+/// Returns the memory of a reader that reads from flash.
 pub(super) fn reader_bytes() -> usize {
     taken_bytes(WINDOWS * WINDOW_BYTES)
 }
 
-/// Returns the memory of the checksums of a number of bytes in a number of files, in lists whose capacity may be
-/// twice their length.
+/// Returns the memory of the checksums of this number of bytes in this number of files. The capacity of a list of
+/// checksums may be twice its length.
 pub(super) fn sums_bytes(files: usize, bytes: u64) -> u64 {
     8 * (bytes / BLOCK_BYTES as u64 + files as u64)
 }
@@ -32,7 +33,7 @@ pub(super) fn sums_bytes(files: usize, bytes: u64) -> u64 {
 /// The messages of a superstep.
 pub(super) enum Messages {
     Memory(Buffer),
-    /// Messages in the order of senders.
+    /// Files of messages, in the order of senders.
     Flash(Vec<MessageFile>),
 }
 
@@ -64,14 +65,14 @@ impl Messages {
     }
 }
 
-/// Writes messages one after the other.
+/// Writes the messages of consecutive senders.
 pub(super) enum MessageWriter<'a, M: Message> {
     Memory { accumulators: &'a [M::Cell], next: usize },
     Flash { file: Box<FileWriter>, staged: Vec<M> },
 }
 
 impl<'a, M: Message> MessageWriter<'a, M> {
-    /// Writes into the cells of the senders from `first` on.
+    /// Creates a writer that stores messages in accumulators, beginning with that of sender `first`.
     pub fn memory(accumulators: &'a [M::Cell], first: u64) -> Self {
         MessageWriter::Memory { accumulators, next: first as usize }
     }
@@ -102,7 +103,7 @@ impl<'a, M: Message> MessageWriter<'a, M> {
     /// Ends the file.
     ///
     /// # Panics
-    /// For messages in memory.
+    /// If messages are in memory, and there is no file to end.
     pub fn finish(self) -> Result<CheckedFile> {
         match self {
             MessageWriter::Memory { .. } => panic!("no file"),
@@ -121,7 +122,7 @@ pub(super) enum MessageReader<'a, M> {
 }
 
 impl<M: Message> MessageReader<'_, M> {
-    /// Moves to the first sender.
+    /// Moves to the first sender of the range.
     pub fn begin(&mut self) -> Result<()> {
         match self {
             MessageReader::Memory(_) => Ok(()),
@@ -129,8 +130,8 @@ impl<M: Message> MessageReader<'_, M> {
         }
     }
 
-    /// Returns consecutive messages, including that of `sender`, and the sender of the first one. Senders must be passed in
-    /// order.
+    /// Returns consecutive messages, including that of `sender`, and the sender of the first of these messages. Calls
+    /// must pass senders in ascending order.
     #[inline]
     pub fn window(&mut self, sender: u64) -> Result<(u64, &[M])> {
         match self {
@@ -148,11 +149,11 @@ pub(super) struct FlashReader<'a> {
     job: Job,
     parts: &'a [MessageFile],
     senders: Range<u64>,
-    /// The part that is being read.
+    /// The number of the file that is being read.
     number: usize,
     reader: Option<Box<FileReader>>,
     spare: Vec<Buffer>,
-    /// The sender of the window's first message.
+    /// The sender of the first message in the current buffer.
     start: u64,
 }
 
@@ -168,7 +169,7 @@ impl FlashReader<'_> {
         }
         let MessageFile { first_sender, file } = &self.parts[number];
         let place = |sender: u64| (sender.saturating_sub(*first_sender) * message_bytes).min(file.len());
-        // Reading begins at the block of the first message.
+        // Reading begins at the start of the block that holds the first message.
         let first = place(self.senders.start) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
         let range = first..place(self.senders.end).max(first);
         let spare = std::mem::take(&mut self.spare);
@@ -203,7 +204,8 @@ mod tests {
     fn messages_of_any_senders_are_read_across_files() {
         let (_folder, job) = test_job(16 << 20);
         let window = (WINDOW_BYTES / 8) as u64;
-        // The counts give empty files, a file that ends at the end of a window, and one that ends within a block.
+        // The numbers of messages give empty files, a file that ends exactly at the end of a buffer, and one that ends
+        // within a block.
         let counts = [0, 5, 2 * window, 0, 3 * window + 77, 1, 0];
         let (mut parts, mut senders) = (Vec::new(), 0);
         for count in counts {

@@ -1,6 +1,7 @@
-//! Destination blocking: a superstep of all vertices, one column of the adjacency matrix after the other. Edges are grouped by
-//! ranges of destinations (columns), so that the accumulators of one range fit in memory, or in a cache (Zhu, Han and Chen,
-//! "GridGraph", 2015; Beamer, Asanović and Patterson, "Reducing PageRank communication via propagation blocking", 2017).
+//! Destination blocking: a superstep of all vertices that processes one column of the adjacency matrix after the other.
+//! Edges are grouped by ranges of destinations (columns), so that the accumulators of one range fit in memory, or in a
+//! cache (Zhu, Han and Chen, "GridGraph", 2015; Beamer, Asanović and Patterson, "Reducing PageRank communication via
+//! propagation blocking", 2017).
 //!
 //! ```text
 //!                  destinations ──►
@@ -10,16 +11,17 @@
 //!      ▼     └────────┴────────┴────────┘    accumulators of one column, which one thread updates without any lock
 //! ```
 //!
-//! Columns are cut once, by a pass over the rows in order: without a sort. In each superstep every vertex writes its
-//! message; then each thread takes a column, adds the messages of the column's edges to accumulators, and writes the
-//! new states of the column's vertices in order. Messages are read in order for each column: if they do not fit in
-//! memory, their file is read once per column, and columns are as wide as the accumulators' memory allows. If the
-//! drive would then read too much, all threads work on one column, each on a part of the senders, and share its
-//! accumulators, so that with n threads columns can be n times wider.
+//! Columns are cut once, without a sort, by a pass over the rows in order. In each superstep every vertex writes its
+//! message. Then each thread takes a column, adds the messages of the column's edges to accumulators, and writes the
+//! new states of the column's vertices in order. Messages are read in order for each column. If they do not fit in
+//! memory, their file is read once per column, and columns are as wide as the accumulators' memory allows. If the drive
+//! would then read too much, all threads work on one column: each thread has a part of the senders, and all share the
+//! column's accumulators, so that with n threads columns can be n times wider.
 //!
-//! Cost, V vertices, E edges in c columns: cutting reads and writes about 2.5 E bytes (Kronecker graphs). A superstep reads about
-//! 2 E, except edges that stay in memory, and with messages of m bytes on flash writes m V and reads c m V. An edge takes a core
-//! 5 to 7 ns (scale 24, all in memory), a quarter of which is unpacking.
+//! Cost with V vertices and E edges in c columns: cutting reads and writes about 2.5 E bytes (Kronecker graphs). A
+//! superstep reads about 2 E bytes, except edges that stay in memory. With messages of m bytes on flash it also writes
+//! m V bytes and reads c m V bytes. A core needs 5 to 7 ns for an edge (scale 24, all in memory), a quarter of which is
+//! unpacking.
 
 mod add;
 mod cut;
@@ -54,19 +56,19 @@ use crate::{
 
 type Packing = inshore_sortreduce::Packing<u64, ()>;
 
-/// Edges by columns.
+/// The edges of a graph, grouped by columns.
 pub(crate) struct DestinationBlocks {
     plan: BlockingPlan,
     rows: Csr,
     senders: Senders,
-    /// Bits of a destination within its column; the sender is above these.
+    /// The number of low bits of a key that hold the destination within its column. The sender is in the bits above.
     bits: u32,
-    /// Edges of consecutive parts of the senders.
+    /// The edges that each worker cut. Workers have consecutive parts of the senders.
     cuts: Vec<PartitionOutput>,
 }
 
 impl DestinationBlocks {
-    /// Cuts edges as planned. `None` if the store has no room, unless the columns are forced.
+    /// Cuts edges as planned. Returns `None` if the store has no room for them, unless the tuning forces columns.
     pub fn new(
         job: &Job,
         plan: BlockingPlan,
@@ -95,7 +97,7 @@ impl DestinationBlocks {
         self.vertices().div_ceil(self.plan.width) as usize
     }
 
-    /// Returns the vertices of a column.
+    /// Returns the range of vertices of a column.
     fn range(&self, column: usize) -> Range<u64> {
         let start = column as u64 * self.plan.width;
         start..(start + self.plan.width).min(self.vertices())
@@ -105,7 +107,8 @@ impl DestinationBlocks {
         self.rows.entries
     }
 
-    /// Creates the error of a bad frame. Checksums protect edges on flash: a bad frame was wrong when it was written.
+    /// Creates the error of a bad frame. Checksums protect edges on flash, so a bad frame was already wrong when it was
+    /// written.
     fn bad_frame(&self) -> Error {
         let (found, expected) =
             ("a malformed frame of edges".to_string(), "packed pairs of sender and destination".to_string());
@@ -136,7 +139,7 @@ impl<S: State> Engine<S> {
         }
     }
 
-    /// Adds up a column per thread.
+    /// Processes several columns at once, each by one thread.
     fn add_side_by_side<P: StepProgram<State = S>>(
         &mut self,
         program: &P,
@@ -168,7 +171,7 @@ impl<S: State> Engine<S> {
                     &mut OwnAccumulators { program, first: range.start as u32, accumulators },
                     column,
                 )?;
-                // Lists of active vertices and states on flash are written in order.
+                // Lists of active vertices, and states on flash, must be written in the order of columns.
                 let in_order = collect || !plan.state_in_memory;
                 let turn = if in_order { sequencer.wait(column) } else { sequencer.any() };
                 let Some(mut turn) = turn else { return Ok(()) };
@@ -186,7 +189,7 @@ impl<S: State> Engine<S> {
         sequencer.into_value().finish()
     }
 
-    /// Processes one column after the other by all threads, each with the messages of its part of the senders.
+    /// Processes one column after the other by all threads. Each thread adds the messages of its part of the senders.
     fn add_together<P: StepProgram<State = S>>(
         &mut self,
         program: &P,
@@ -269,12 +272,12 @@ impl<S: State> Engine<S> {
     }
 }
 
-/// Sums over the vertices that wrote messages.
+/// Sums over the vertices that sent messages.
 #[derive(Clone, Copy, Default)]
 struct MessageSums {
-    /// Sum of [`StepProgram::aggregate`].
+    /// The sum of [`StepProgram::aggregate`].
     aggregate: u64,
-    /// Edges of the vertices that sent a message.
+    /// The number of edges of the vertices that sent a message.
     edges: u64,
 }
 
@@ -311,7 +314,7 @@ fn walk(
     Ok(sum)
 }
 
-/// Adds one thread's share of the messages of a column.
+/// Adds the messages of a column that come from one thread's part of the senders.
 fn add_to<P: StepProgram>(
     adder: &mut Adder<'_, P::Message>,
     column: usize,

@@ -1,5 +1,5 @@
-//! Plans columns: the partition of edges, the place of each array, and whether columns are faster. A pure function of
-//! numbers.
+//! Plans columns: the partition of edges, the place of each array (memory or flash), and whether columns are faster
+//! than other methods. The plan is a pure function of numbers.
 
 use inshore_store::{DriveProfile, Job, format_bytes, taken_bytes};
 
@@ -14,26 +14,27 @@ use crate::{
     },
 };
 
-/// Bytes of a column's accumulators that fit a core's caches: 4 MiB was the fastest of 1 to 16, on cores with a cache of 2 MiB.
+/// Size of a column's accumulators in bytes, such that they fit in a core's caches: 4 MiB was the fastest size of 1 to
+/// 16 MiB, on cores with a cache of 2 MiB.
 const CACHE_BYTES: u64 = 4 << 20;
-/// Columns begin at multiples of this many vertices: whole blocks of vertex state.
+/// Columns begin at multiples of this number of vertices, which fill whole blocks of vertex state.
 const WIDTH_UNIT: u64 = 16 << 10;
 const WIDTH_MAX: u64 = 1 << 31;
 const CHUNK_BYTES_MIN: usize = 8 << 10;
 const CHUNK_BYTES_MAX: usize = 64 << 10;
-/// Assumed bytes of a packed edge in the estimate of lists: twice the size in most graphs.
+/// Assumed bytes of a packed edge for an estimate of the memory of lists: twice the size in most graphs.
 const EDGE_BYTES: u64 = 6;
 /// Assumed number of columns before their width is known.
 const COLUMNS_USUAL: u64 = 64;
-/// With this much free memory, buffers get the size that suits a drive best.
+/// From this amount of free memory on, buffers get the size at which a drive is fastest.
 const LARGE_BYTES: u64 = 48 << 20;
 /// Memory left for allocations that are not reserved.
 const SLACK_BYTES: u64 = 128 << 10;
-/// Assumed rate of a drive that was not measured, bytes per second.
+/// Assumed rate of a drive that was not measured, in bytes per second.
 const USUAL_RATE: f64 = 1e9;
 
 impl Dense {
-    /// Describes dense supersteps with the measured rates of the job's drive.
+    /// Describes the supersteps of all vertices, with the measured rates of the job's drive.
     pub fn new(job: &Job, senders: u64, supersteps: u32, has_sparse: bool) -> Dense {
         const MEASURED: u64 = 1 << 30;
         let profile = job.store().drive_profile();
@@ -48,11 +49,12 @@ impl Dense {
     }
 }
 
-/// Chooses a plan; `None` if other ways are faster, or no plan fits.
+/// Chooses a plan; returns `None` if other methods are faster, or no plan fits.
 pub(crate) fn choose(estimates: &Estimates) -> Option<BlockingPlan> {
     let dense = estimates.dense?;
     let is_forced = estimates.tuning.column_vertices.is_some();
-    // Few supersteps save less time than cutting takes, and accumulators that fit in caches are fast without columns.
+    // With few supersteps, cutting takes more time than columns save. Accumulators that fit in caches are fast without
+    // columns.
     let accumulators_bytes = estimates.vertices * estimates.needs.message_bytes;
     let free = estimates.free_bytes.checked_sub(estimates.kept_bytes)?;
     let are_accumulators_fast = accumulators_bytes <= (estimates.threads as u64 * CACHE_BYTES).min(free / 4);
@@ -72,7 +74,7 @@ pub(crate) fn choose(estimates: &Estimates) -> Option<BlockingPlan> {
     (costs.of_cutting() + seconds * supersteps < costs.of_sorting() * supersteps).then_some(plan)
 }
 
-/// Lists all plans that fit, those that keep more in memory first.
+/// Lists all plans that fit. Plans that keep more in memory come first.
 pub(crate) fn possible(estimates: &Estimates) -> Vec<BlockingPlan> {
     all(estimates).unwrap_or_default()
 }
@@ -130,12 +132,12 @@ fn all(estimates: &Estimates) -> Option<Vec<BlockingPlan>> {
         plans.extend(fits(BlockingPlan { is_shared: threads > 1, ..plan }, needs.flash_bytes));
         return Some(plans);
     }
-    // Messages are read once per column, so columns are as few as possible.
+    // Messages on flash are read once per column, so the number of columns is made as small as possible.
     let lists = plan.lists_bytes(edges, COLUMNS_USUAL);
     let Some(room) = free.checked_sub(needs.flash_bytes + plan.beside_accumulators() + lists) else {
         return Some(plans);
     };
-    // Columns are as wide as possible, or such that each thread has equally many.
+    // Columns are as wide as possible, or a little narrower such that all threads have the same number of columns.
     let widest = |(is_shared, is_even): (bool, bool)| {
         let plan = BlockingPlan { is_shared, ..plan };
         let accumulators =
@@ -164,13 +166,14 @@ impl BlockingPlan {
         )
     }
 
-    /// Returns the memory of locations and checksums of chunks, including the last chunk of each worker and column.
+    /// Returns the memory of the locations and checksums of chunks. The last, incomplete chunk of each worker and
+    /// column counts too.
     fn lists_bytes(&self, entries: u64, columns: u64) -> u64 {
         (entries * EDGE_BYTES / self.chunk_bytes as u64 + self.workers as u64 * columns)
             * cut::listed_bytes(self)
     }
 
-    /// Returns the memory of workers beside accumulators and fixed buffers.
+    /// Returns the memory that workers need in addition to accumulators and fixed buffers.
     fn beside_accumulators(&self) -> u64 {
         let if_flash = |in_memory: bool, bytes: u64| if in_memory { 0 } else { bytes };
         let of_messages = |bytes| if_flash(self.messages_in_memory, bytes);
@@ -181,7 +184,8 @@ impl BlockingPlan {
         sums + self.workers as u64 * writing.max(adding)
     }
 
-    /// Chooses the largest chunks with which cutting, and later a superstep beside `fixed` bytes, fits.
+    /// Chooses the largest chunks with which both phases fit in `free` bytes: cutting, and later a superstep with
+    /// `fixed` bytes of other arrays.
     fn fits(
         self,
         free: u64,
@@ -199,7 +203,8 @@ impl BlockingPlan {
             let running = lists + fixed + accumulators + plan.beside_accumulators();
             if cutting <= free && running <= free {
                 if plan.state_in_memory {
-                    // Edges that are held stay in memory during cutting and afterwards.
+                    // The edges that are held stay in memory during both phases, so they get the memory that neither
+                    // phase needs.
                     plan.held_bytes = free - cutting.max(running);
                 }
                 return Some(plan);
@@ -211,16 +216,16 @@ impl BlockingPlan {
         }
     }
 
-    /// Returns the number of accumulator arrays: one per thread, or a shared one.
+    /// Returns the number of accumulator arrays: one per thread, or one that all threads share.
     fn accumulator_arrays(&self) -> u64 {
         if self.is_shared { 1 } else { self.workers as u64 }
     }
 }
 
-/// Estimates the seconds of cutting and of one superstep, for the choice.
+/// Estimates the seconds that cutting and one superstep take.
 struct Costs {
     edges: f64,
-    /// Bytes of all messages, and of one.
+    /// The bytes of all messages together, and the bytes of one message.
     messages_bytes: f64,
     message_bytes: f64,
     threads: f64,
@@ -239,7 +244,7 @@ impl Costs {
         }
     }
 
-    /// Returns the time of a number of nanoseconds of a core per edge.
+    /// Returns the seconds that all edges take if a core needs this number of nanoseconds per edge.
     fn cores(&self, nanoseconds: f64) -> f64 {
         self.edges * nanoseconds / 1e9 / self.threads
     }
@@ -248,11 +253,12 @@ impl Costs {
         read_bytes / self.drive.read + written_bytes / self.drive.written
     }
 
-    /// Estimates a superstep by columns: packed edges are read, and messages once per column. (Measured at 64 MiB, scale 25, two
-    /// cores: 9 and 12 ns of a core per edge.)
+    /// Estimates the seconds of a superstep by columns, which reads packed edges once and messages once per column. (A
+    /// core needed 9 and 12 ns per edge, measured at 64 MiB, scale 25, two cores.)
     fn of_columns(&self, plan: &BlockingPlan, vertices: u64) -> f64 {
         let columns = vertices.div_ceil(plan.width) as f64;
-        // Threads wait for the last columns if the number of columns is not a multiple of the threads.
+        // Threads wait for those that process the last columns if the number of columns is not a multiple of the number
+        // of threads.
         let busiest = (columns / self.threads).ceil() * self.threads / columns;
         let cores = self.cores(if plan.is_shared { 12.0 } else { 9.0 * busiest });
         cores.max(self.drive(2.2 * self.edges + columns * self.messages_bytes, self.messages_bytes))
@@ -262,8 +268,8 @@ impl Costs {
         self.cores(10.0).max(self.drive(4.0 * self.edges, 2.2 * self.edges))
     }
 
-    /// Estimates a superstep through sort-reduce: about a third of the messages go to the drive and back. (Measured at 16 MiB,
-    /// scale 25: 72 ns of a core per edge.)
+    /// Estimates the seconds of a superstep through sort-reduce: about a third of the messages are written to the drive
+    /// and read again. (A core needed 72 ns per edge, measured at 16 MiB, scale 25.)
     fn of_sorting(&self) -> f64 {
         let spilled = (4.0 + self.message_bytes) / 3.0 * self.edges;
         self.cores(60.0).max(self.drive(4.0 * self.edges + spilled, spilled))

@@ -1,4 +1,4 @@
-//! Reads a column's chunks in order: chunks in memory in place, the others with read-ahead.
+//! Reads a column's chunks in order: chunks in memory are used in place, and the others are read ahead.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use inshore_store::{Buffer, Job, PendingRead};
 use super::cut::{ChunkLocation, PackedChunk, PartitionOutput};
 use crate::Result;
 
-/// Chunks of a reader, all but one of them in flight.
+/// The number of chunk buffers of a reader. All of them but one have a read in flight.
 const CHUNKS: usize = 16;
 
 /// Returns the memory of a reader.
@@ -19,7 +19,8 @@ pub(super) struct ChunkReader<'a> {
     job: &'a Job,
     chunk_bytes: usize,
     cut: Option<&'a PartitionOutput>,
-    /// The chunks of the current column, the number of returned chunks, and the number of chunks with a started read.
+    /// The chunks of the current column, the number of chunks that were returned, and the number of chunks whose read
+    /// was started.
     chunks: &'a [PackedChunk],
     given: usize,
     begun: usize,
@@ -30,7 +31,7 @@ pub(super) struct ChunkReader<'a> {
 
 impl<'a> ChunkReader<'a> {
     pub fn new(job: &'a Job, chunk_bytes: usize) -> Result<ChunkReader<'a>> {
-        // The buffers are not touched if all chunks are in memory.
+        // If all chunks are in memory, the buffers are never written, and so take no physical memory.
         let buffers =
             Buffer::zeroed(job.budget(), CHUNKS * chunk_bytes, "read buffers of the edge partition")?;
         Ok(ChunkReader {
@@ -46,7 +47,7 @@ impl<'a> ChunkReader<'a> {
         })
     }
 
-    /// Moves to a column's first chunk in a worker's part. The previous column must have been read to its end.
+    /// Moves to the first chunk of a column in one worker's output. The previous column must have been read to its end.
     pub fn begin(&mut self, cut: &'a PartitionOutput, column: usize) {
         (self.cut, self.chunks) = (Some(cut), &cut.chunks[column]);
         (self.given, self.begun) = (0, 0);

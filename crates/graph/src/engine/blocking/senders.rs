@@ -15,13 +15,14 @@ pub(super) struct Senders {
     _memory: Reservation,
 }
 
-/// Returns the memory of the numbers, and of the counts of threads, in lists whose capacity may be twice their length.
+/// Returns the memory of the counts per [`RANGE_UNIT`], and of those that each thread makes. The capacity of a list may
+/// be twice its length.
 pub(super) fn memory_bytes(vertices: u64) -> u64 {
     vertices.div_ceil(RANGE_UNIT) * (8 + 2 * 16)
 }
 
 impl Senders {
-    /// Reads the index once.
+    /// Counts senders by one pass over the index.
     pub fn new(job: &Job, rows: &Csr, threads: usize) -> Result<Senders> {
         let vertices = rows.vertices;
         let units = vertices.div_ceil(RANGE_UNIT) as usize;

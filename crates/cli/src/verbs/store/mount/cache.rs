@@ -1,6 +1,7 @@
-//! A memory cache of pieces of files, which answers the reads of the file system.
+//! A memory cache of parts of files, from which the mounted file system answers reads.
 //!
-//! A slot has a buffer of one extent (2 MiB: on a huge page, and no block of any file is larger) and is in one of these states:
+//! A slot has a buffer of one extent (2 MiB, which is one huge page, and no block of any file is larger). It is in one
+//! of these states:
 //!
 //! ```text
 //!   free ──► busy ──► flying ──► busy ──► ready ──► free
@@ -8,9 +9,11 @@
 //!            submits   its way    checks    of readers
 //! ```
 //!
-//! A sequential reader finds whole extents that were read ahead ([`Cache::begin`]); any other reader gets only the blocks that it
-//! touches. A slot that was read ahead is not evicted for other read-ahead: with more streams than slots, the later ones read
-//! block by block, and no block is read twice.
+//! A slot is busy while one thread works on it, and flying while a read into its buffer is in flight.
+//!
+//! A sequential reader finds whole extents that were read ahead ([`Cache::begin`]). Any other reader gets only the
+//! blocks that it reads from. A slot that was read ahead is not evicted for other read-ahead. If there are more
+//! sequential readers than slots, the later readers therefore read block by block, and no block is read twice.
 
 use std::{
     ops::{Deref, Range},
@@ -20,13 +23,13 @@ use std::{
 
 use inshore::store::{Buffer, CheckedFile, EXTENT_BYTES, Job, PendingRead, Result};
 
-/// One extent.
+/// The size of a slot: one extent.
 pub const SLOT_BYTES: usize = EXTENT_BYTES;
 
-/// An extent that was read ahead and not used for this time may be evicted.
+/// An extent that was read ahead may be evicted after this time if nothing has read it.
 const FORGOTTEN: Duration = Duration::from_secs(1);
 
-/// A file, and a number that is unique in the cache.
+/// A file, and a number that no other file in the cache has.
 #[derive(Debug)]
 pub struct Source {
     pub number: u64,
@@ -34,25 +37,25 @@ pub struct Source {
 }
 
 impl Source {
-    /// Returns the blocks that `range` touches.
+    /// Returns the byte range of the blocks that `range` overlaps.
     fn blocks(&self, range: &Range<u64>) -> Range<u64> {
         let block = self.file.block_bytes() as u64;
         range.start / block * block..range.end.next_multiple_of(block).min(self.file.len())
     }
 
-    /// Returns the byte range of extent `index`, cut at the end of the file.
+    /// Returns the byte range of extent `index`. In the last extent, the range ends at the end of the file.
     fn extent(&self, index: u64) -> Range<u64> {
         let start = index * EXTENT_BYTES as u64;
         start..(start + EXTENT_BYTES as u64).min(self.file.len())
     }
 }
 
-/// The cache. Any thread may read.
+/// A cache of extents and blocks. Any thread may read from it.
 #[derive(Debug)]
 pub struct Cache {
     job: Job,
     slots: Mutex<Vec<Slot>>,
-    /// Signals that a slot is no longer busy, or no longer read.
+    /// Signals that a slot is no longer busy, or that its last reader is done.
     changed: Condvar,
 }
 
@@ -62,13 +65,13 @@ struct Slot {
     source: u64,
     range: Range<u64>,
     used: Instant,
-    /// Tells whether the slot was read ahead and its end was not read yet.
+    /// True if the slot was read ahead, and no reader has reached the slot's end yet.
     awaited: bool,
 }
 
 #[derive(Debug)]
 enum Content {
-    /// The buffer; `None` if a failed read lost it.
+    /// The slot's buffer; `None` if a read failed and did not return it.
     Free(Option<Buffer>),
     Busy,
     InFlight(PendingRead),
@@ -80,7 +83,7 @@ impl Slot {
     fn is_idle(&self) -> bool {
         match &self.content {
             Content::Free(_) => true,
-            // Without the lock no thread can take a reference to the buffer.
+            // The caller has the lock, without which no thread can take a reference to the buffer.
             Content::Ready(buffer) => Arc::strong_count(buffer) == 1,
             Content::Busy | Content::InFlight(_) => false,
         }
@@ -92,11 +95,11 @@ impl Slot {
     }
 }
 
-/// Bytes of a file that stay in place until drop.
+/// Bytes of a file in a slot. The slot keeps them until this value is dropped.
 #[derive(Debug)]
 pub struct CachedBytes<'a> {
     cache: &'a Cache,
-    // The buffer; `None` only during drop.
+    // The buffer; `None` only while this value is being dropped.
     buffer: Option<Arc<Buffer>>,
     part: Range<usize>,
 }
@@ -111,7 +114,7 @@ impl Deref for CachedBytes<'_> {
 impl Drop for CachedBytes<'_> {
     fn drop(&mut self) {
         self.buffer = None;
-        // The lock ensures that no thread misses the signal between its check and its wait.
+        // The lock is taken so that no thread misses the signal between its check of a slot and its wait.
         drop(self.cache.slots());
         self.cache.changed.notify_all();
     }
@@ -135,7 +138,8 @@ impl Cache {
         self.slots.lock().expect("no panic under this lock")
     }
 
-    /// Begins to read the extents `indexes` that are not cached, while there are idle slots that are not needed.
+    /// Starts to read those extents of `indexes` that are not cached, as long as there are idle slots that no reader
+    /// needs.
     pub fn begin(&self, source: &Source, indexes: Range<u64>) {
         for range in indexes.map(|index| source.extent(index)) {
             let mut slots = self.slots();
@@ -146,7 +150,7 @@ impl Cache {
             let buffer = claim(&mut slots[at], source, &range);
             slots[at].awaited = true;
             drop(slots);
-            // A later request reads the bytes again and reports the error.
+            // The error is not reported here: a later request reads the bytes again and reports it.
             let content = match self.submit(source, &range, buffer) {
                 Ok(pending) => Content::InFlight(pending),
                 Err(_) => Content::Free(None),
@@ -155,15 +159,15 @@ impl Cache {
         }
     }
 
-    /// Returns the bytes `range` of a file, which do not cross a border between extents.
+    /// Returns the bytes `range` of a file. The range must be within one extent.
     ///
     /// # Errors
-    /// Errors of [`PendingRead::wait`]: the blocks that `range` touches are damaged or cannot be read.
+    /// Errors of [`PendingRead::wait`]: the blocks that `range` overlaps are damaged or cannot be read.
     pub fn get(&self, source: &Source, range: Range<u64>) -> Result<CachedBytes<'_>> {
         let mut slots = self.slots();
         loop {
             let found = slots.iter().position(|slot| slot.holds(source.number, &range));
-            // As a last resort the buffer of a read in flight for another reader is used.
+            // If no slot is idle, this read waits for a read in flight, and uses its buffer.
             let Some(at) = found.or_else(|| oldest(&slots, |_| true)).or_else(|| in_flight(&slots)) else {
                 slots = self.changed.wait(slots).expect("no panic under this lock");
                 continue;
@@ -172,8 +176,7 @@ impl Cache {
                 Content::Busy => slots = self.changed.wait(slots).expect("no panic under this lock"),
                 Content::InFlight(pending) => {
                     drop(slots);
-                    // If one block of an extent cannot be read, the read of the whole extent fails, and the blocks
-                    // are read one by one.
+                    // If one block cannot be read, the read of the whole extent fails. Blocks are then read one by one.
                     let landed = pending.wait();
                     let ready = |(buffer, _)| Content::Ready(Arc::new(buffer));
                     self.set_content(at, landed.map_or(Content::Free(None), ready));
@@ -212,7 +215,8 @@ impl Cache {
         CachedBytes { cache: self, buffer: Some(buffer), part }
     }
 
-    /// Starts to read whole blocks into a slot's buffer, or into a new one if that was lost.
+    /// Starts to read whole blocks into a slot's buffer, or into a new buffer if a failed read did not return the old
+    /// one.
     fn submit(&self, source: &Source, blocks: &Range<u64>, lost: Option<Buffer>) -> Result<PendingRead> {
         let buffer = lost.map_or_else(|| buffer(&self.job), Ok)?;
         source.file.submit_read(&self.job, blocks.clone(), buffer)
@@ -226,13 +230,13 @@ impl Cache {
 }
 
 impl Slot {
-    /// Tells whether a reader is still expected.
+    /// Tells whether a reader is still expected to read the slot.
     fn is_needed(&self) -> bool {
         self.awaited && matches!(self.content, Content::Ready(_)) && self.used.elapsed() < FORGOTTEN
     }
 }
 
-/// Returns the least recently used idle slot among those `wanted`, preferably one that is no longer needed.
+/// Returns the least recently used of the idle slots for which `wanted` is true, preferably one that no reader needs.
 fn oldest(slots: &[Slot], wanted: impl Fn(&Slot) -> bool) -> Option<usize> {
     let idle = (0..slots.len()).filter(|&at| slots[at].is_idle() && wanted(&slots[at]));
     idle.min_by_key(|&at| (slots[at].is_needed(), slots[at].used))
@@ -244,7 +248,7 @@ fn in_flight(slots: &[Slot]) -> Option<usize> {
     in_flight.min_by_key(|&at| slots[at].used)
 }
 
-/// Makes an idle slot busy with a range of a file, and returns its buffer.
+/// Marks an idle slot as busy with a range of a file, and returns its buffer.
 fn claim(slot: &mut Slot, source: &Source, range: &Range<u64>) -> Option<Buffer> {
     let content = std::mem::replace(&mut slot.content, Content::Busy);
     (slot.source, slot.range) = (source.number, range.clone());

@@ -1,4 +1,4 @@
-//! `inshore store mount`: the datasets as files of a read-only file system.
+//! `inshore store mount`: shows the datasets as files of a read-only file system.
 //!
 //! ```text
 //!   kernel ── /dev/fuse ── session threads ── MountedFiles ── Tree     numbers and names
@@ -6,10 +6,12 @@
 //!                                               └──── Store
 //! ```
 //!
-//! Memory: [`Cache`](cache::Cache) slots of one extent, a buffer for each thread, and the state of open files, all reserved in
-//! the job's budget. The kernel keeps a page cache of its own, which it shrinks when memory is short.
+//! Memory: the [`Cache`](cache::Cache) has slots of one extent, each thread has a buffer, and open files have state.
+//! All of this is reserved in the job's budget. The kernel has a page cache of its own, which it shrinks when memory is
+//! short.
 //!
-//! FUSE was chosen over NFS and 9P: one mount call and no network, and any user may mount if fusermount3 is installed.
+//! FUSE was chosen over NFS and 9P, since it takes one mount call and no network, and any user may mount if fusermount3
+//! is installed.
 
 mod cache;
 mod tree;
@@ -41,17 +43,19 @@ use cache::SLOT_BYTES;
 use tree::Owner;
 use view::{MountStatistics, MountedFiles, REQUEST_BYTES};
 
-/// Threads that answer the kernel. They mostly wait for the drive; their number is the number of small reads in flight.
+/// The number of threads that answer the kernel. They mostly wait for the drive, so this is the number of small reads
+/// in flight.
 const THREADS: usize = 8;
-/// Slots of the cache: at least one that is read and one in flight; more than 32 do not help, since the kernel has a cache too.
+/// The number of slots in the cache. A reader needs at least two: one that it reads from, and one that is read ahead.
+/// More than 32 do not help, since the kernel has a cache too.
 const SLOTS: std::ops::RangeInclusive<u64> = 2..=32;
 /// Memory left for the state of open files.
 const OPEN_BYTES: u64 = 512 << 10;
 /// The smallest budget, the same as for every other job.
 const SMALLEST_BYTES: u64 = 8 << 20;
-/// Interval between two checks whether the command should end.
+/// The interval between two checks whether the command should end.
 const TICK: Duration = Duration::from_millis(20);
-/// Time for other processes to close their files after Ctrl-C.
+/// The time that other processes get to close their files after Ctrl-C.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 pub fn mount(session: &Session, arguments: &args::Mount) -> Result<()> {
@@ -97,7 +101,7 @@ fn config(arguments: &args::Mount) -> Config {
     config
 }
 
-/// Returns the number of cache slots in a budget of this size.
+/// Returns the number of cache slots that a budget of this size allows.
 fn slots(budget_bytes: u64) -> Result<usize, Error> {
     if budget_bytes < SMALLEST_BYTES {
         let what = "store mount".to_string();
@@ -107,7 +111,7 @@ fn slots(budget_bytes: u64) -> Result<usize, Error> {
     Ok((free / SLOT_BYTES as u64).clamp(*SLOTS.start(), *SLOTS.end()) as usize)
 }
 
-/// Refuses a mountpoint other than an empty folder, and a machine without FUSE.
+/// Refuses a mountpoint that is not an empty folder, and fails if the machine has no FUSE.
 fn check_mountpoint(mountpoint: &Path) -> Result<()> {
     let place = mountpoint.display();
     match fs::metadata(mountpoint) {
@@ -147,7 +151,7 @@ fn cannot_mount(mountpoint: &Path) -> String {
     }
 }
 
-/// Waits until the file system is unmounted from outside, or unmounts it when the command is asked to stop.
+/// Waits until another program unmounts the file system. If the command is asked to stop, unmounts it.
 fn serve(mounted: BackgroundSession, mountpoint: &Path, cancel: &Cancel) -> Result<()> {
     let device = fs::metadata(mountpoint).map(|root| root.dev()).ok();
     while !mounted.guard.is_finished() {
@@ -159,11 +163,12 @@ fn serve(mounted: BackgroundSession, mountpoint: &Path, cancel: &Cancel) -> Resu
     mounted.join().context("the file system failed")
 }
 
-/// Detaches the mount from the tree of folders and waits a short time for processes with open files, which get errors
-/// once this process ends.
+/// Detaches the mount from the tree of folders, and waits a short time for processes with open files. After this
+/// process has ended, their reads fail.
 fn stop(mounted: BackgroundSession, mountpoint: &Path, device: Option<u64>) -> Result<()> {
     let place = mountpoint.display();
-    // Another process may have unmounted this mount, and mounted another file system.
+    // The device number is compared, since another process may have unmounted this file system and mounted a different
+    // one.
     if device.is_some() && fs::metadata(mountpoint).map(|root| root.dev()).ok() == device {
         detach(mountpoint).with_context(|| format!("cannot unmount {place}"))?;
     }
@@ -171,7 +176,8 @@ fn stop(mounted: BackgroundSession, mountpoint: &Path, device: Option<u64>) -> R
     while !mounted.guard.is_finished() {
         if asked.elapsed() > PATIENCE {
             say(&format!("note: files of {place} are still open; further reads will fail"));
-            // Drop would unmount once more, and the mountpoint may belong to another mount.
+            // The session is not dropped: its drop would unmount once more, and the mountpoint may belong to another
+            // mount.
             std::mem::forget(mounted);
             return Ok(());
         }
@@ -182,7 +188,7 @@ fn stop(mounted: BackgroundSession, mountpoint: &Path, device: Option<u64>) -> R
 
 fn detach(mountpoint: &Path) -> Result<()> {
     match unmount(mountpoint, UnmountFlags::DETACH) {
-        // Only root may unmount directly; other users use fusermount3.
+        // Only root may unmount directly. For other users fusermount3 does it below.
         Err(rustix::io::Errno::PERM) => {}
         result => return Ok(result?),
     }

@@ -1,4 +1,4 @@
-//! Nodes that the kernel knows by number: the root, the datasets and their files.
+//! The nodes of the file system, which the kernel knows by number: the root, the datasets and their files.
 //!
 //! ```text
 //!   /                     number 1
@@ -6,9 +6,9 @@
 //!   └── NAME/FILE         any other: a folder with its files
 //! ```
 //!
-//! The number of a file is computed from the dataset's own random number, from its place in the dataset and from its length:
-//! files only ever grow at the end. A number therefore always means the same bytes, even if the name is reused or
-//! bytes are appended, and the kernel may cache the bytes that it has read.
+//! The number of a file is computed from the dataset's own random number, from the file's index in the dataset, and
+//! from its length, which changes if bytes are appended. A number therefore always means the same bytes, even if the
+//! dataset's name is used again or bytes are appended. The kernel may therefore cache the bytes that it has read.
 
 use std::{
     collections::HashMap,
@@ -21,19 +21,19 @@ use inshore::store::{BYTES, Dataset, DatasetSummary};
 
 const YEAR_MICROSECONDS: u64 = 365 * 24 * 3600 * 1_000_000;
 
-/// A dataset, or a file of a dataset.
+/// A dataset, or one file of a dataset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     /// Name of the dataset.
     pub name: String,
-    /// Id of the dataset: another dataset may take the name.
+    /// The id of the dataset, since another dataset may later have the same name.
     pub id: u64,
     /// The file's name and length; `None` for a folder.
     pub file: Option<(String, u64)>,
 }
 
 impl Node {
-    /// Returns the entry of the root for a dataset.
+    /// Returns the number and the node that stand for a dataset in the root folder.
     pub fn of_dataset(dataset: &DatasetSummary) -> (u64, Node) {
         let file = (dataset.kind == BYTES).then(|| (BYTES.to_string(), dataset.bytes));
         (
@@ -42,7 +42,7 @@ impl Node {
         )
     }
 
-    /// Returns the entries of a dataset's folder, in order.
+    /// Returns the numbers and the nodes of the files in a dataset's folder, in order.
     pub fn of_files(dataset: &Dataset) -> impl Iterator<Item = (u64, Node)> {
         dataset.file_names().enumerate().map(|(at, name)| {
             let len = dataset.file(name).expect("one of its files").len();
@@ -54,7 +54,7 @@ impl Node {
         })
     }
 
-    /// Returns the name in the containing folder.
+    /// Returns the name that the node has in its folder.
     pub fn label(&self, in_root: bool) -> &str {
         match &self.file {
             Some((file, _)) if !in_root => file,
@@ -68,14 +68,14 @@ impl Node {
     }
 }
 
-/// Returns the number of a dataset (0) or of one of its files (from 1 on), as long as it has `len` bytes. 0 is not a
-/// valid number, and 1 is the root.
+/// Returns the number of a dataset (`at` is 0) or of one of its files (`at` is 1 or more) while it has `len` bytes. The
+/// result is never 0, which is not a valid number, or 1, which is the root.
 fn number(id: u64, at: u64, len: u64) -> u64 {
     let number = [at, len].into_iter().fold(id, |number, word| mix(number ^ word));
     number.max(INodeNo::ROOT.0 + 1)
 }
 
-/// Mixes bits like SplitMix64, which maps different words to different results.
+/// Mixes the bits of a word as SplitMix64 does. Different words give different results.
 fn mix(word: u64) -> u64 {
     let mut word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -83,7 +83,7 @@ fn mix(word: u64) -> u64 {
     word ^ (word >> 31)
 }
 
-/// Owner of the files.
+/// The user and the group that own all files.
 #[derive(Clone, Copy, Debug)]
 pub struct Owner {
     pub uid: u32,
@@ -91,8 +91,9 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// Returns the attributes of a node, or of the root. They never change. The store keeps no times: programs see times of 1970,
-    /// computed from the node's number, so that programs that compare times can tell datasets apart, and notice appended bytes.
+    /// Returns the attributes of a node, or of the root. They never change. The store keeps no times, so programs see
+    /// times in 1970 that are computed from the node's number. Programs that compare times can then tell datasets
+    /// apart, and notice appended bytes.
     pub fn attributes(self, number: u64, node: Option<&Node>) -> FileAttr {
         let size = node.and_then(|node| node.file.as_ref()).map_or(0, |(_, len)| *len);
         let kind = node.map_or(FileType::Directory, Node::kind);
@@ -118,7 +119,7 @@ impl Owner {
     }
 }
 
-/// The nodes that the kernel holds, with the number of references to each.
+/// The nodes to which the kernel holds references, and the number of references to each.
 #[derive(Debug, Default)]
 pub struct Tree(Mutex<HashMap<u64, (Node, u64)>>);
 
@@ -127,13 +128,13 @@ impl Tree {
         self.0.lock().expect("no panic under this lock")
     }
 
-    /// Returns the node of this number.
+    /// Returns the node with this number, if the kernel holds it.
     pub fn get(&self, number: u64) -> Option<Node> {
         self.nodes().get(&number).map(|(node, _)| node.clone())
     }
 
-    /// Adds a reference of the kernel to a node. Returns `false` if two datasets have one number, which is practically
-    /// impossible.
+    /// Adds one of the kernel's references to a node. Returns `false` if two datasets have the same number, which is
+    /// practically impossible.
     pub fn remember(&self, number: u64, node: &Node) -> bool {
         let mut nodes = self.nodes();
         let (known, told) = nodes.entry(number).or_insert_with(|| (node.clone(), 0));
@@ -141,7 +142,7 @@ impl Tree {
         *known == *node
     }
 
-    /// Drops `times` references of the kernel to a node.
+    /// Drops `times` of the kernel's references to a node.
     pub fn forget(&self, number: u64, times: u64) {
         let mut nodes = self.nodes();
         let Some((_, told)) = nodes.get_mut(&number) else { return };

@@ -1,8 +1,9 @@
-//! The file system: answers each request of the kernel, on one of the session's threads.
+//! The file system itself: it answers each request of the kernel, on one of the session's threads.
 //!
-//! Names are looked up in the store each time, so that a commit is visible once the kernel's cached entries have expired
-//! ([`TTL`]). An open file keeps its dataset as it was, even if it is removed. The store verifies all reads; unreadable data is
-//! `EIO`, reported once on standard error.
+//! Each lookup of a name goes to the store, so that a commit becomes visible when the kernel's cached entries have
+//! expired ([`TTL`]). An open file keeps the dataset of the time when it was opened, even if the dataset is removed.
+//! The store verifies all reads. If data cannot be read, the kernel gets `EIO`, and the command reports the error once
+//! on standard error.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -27,51 +28,52 @@ use crate::report::outcome::say;
 
 /// Time for which the kernel may cache a name.
 const TTL: Duration = Duration::from_secs(1);
-/// The largest read of the kernel, the unit of its read-ahead.
+/// The largest read of the kernel, which is also the unit of the kernel's read-ahead.
 pub const REQUEST_BYTES: usize = 128 << 10;
-/// Reads within this distance belong to one stream: read-ahead arrives out of order.
+/// Reads within this distance of each other belong to one stream, since the kernel's read-ahead can arrive out of
+/// order.
 const NEAR_BYTES: u64 = 1 << 20;
-/// A sequential reader counts as a stream from this number of bytes on.
+/// A reader that has read this number of bytes in order is a stream, for which extents are read ahead.
 const STREAM_BYTES: u64 = 256 << 10;
-/// Headers of extents that an open file caches.
+/// The number of extent headers that an open file caches.
 const HEADERS: u64 = 64;
-/// Error messages that are remembered, to report each once.
+/// The number of error messages that are remembered, so that each is reported only once.
 const REPORTED_MAX: usize = 1000;
 
 /// Statistics of a mount.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub struct MountStatistics {
-    /// Files that were opened.
+    /// The number of files that were opened.
     pub files_opened: u64,
-    /// Bytes that were passed to the kernel.
+    /// The number of bytes that were passed to the kernel.
     pub bytes_served: u64,
-    /// Reads that failed.
+    /// The number of reads that failed.
     pub reads_failed: u64,
 }
 
-/// The file system.
+/// The file system that a mount shows.
 pub struct MountedFiles {
     store: Store,
     job: Job,
     cache: Cache,
-    /// Extents to read ahead of a stream.
+    /// The number of extents that are read ahead of a stream.
     ahead: u64,
     owner: Owner,
     tree: Tree,
     handles: Mutex<OpenFiles>,
-    /// Buffers for reads across a border between extents; one per thread.
+    /// Buffers for reads that span two extents, one for each thread.
     seams: Mutex<Vec<Buffer>>,
     reported: Mutex<HashSet<String>>,
     served: Arc<Mutex<MountStatistics>>,
 }
 
-/// Open files, by number.
+/// The open files, by the numbers of their handles.
 #[derive(Default)]
 struct OpenFiles {
     next: u64,
     files: HashMap<u64, Arc<Handle>>,
     folders: HashMap<u64, Arc<Vec<Entry>>>,
-    /// Files that are open at least once, by the number of the node.
+    /// The files that are open at least once, by the numbers of their nodes.
     open: HashMap<u64, Weak<OpenFile>>,
 }
 
@@ -86,17 +88,17 @@ impl OpenFiles {
 struct OpenFile {
     source: Source,
     _dataset: Dataset,
-    /// Memory of the cached headers.
+    /// Reserves the memory of the cached headers.
     _reservation: Reservation,
 }
 
-/// One opening of a file, and the positions of its last reads.
+/// An open handle of a file, and the stream that its last reads belong to.
 struct Handle {
     file: Arc<OpenFile>,
     run: Mutex<Run>,
 }
 
-/// Consecutive reads.
+/// A stream of consecutive reads.
 #[derive(Default)]
 struct Run {
     end: u64,
@@ -104,7 +106,7 @@ struct Run {
 }
 
 impl Run {
-    /// Tells whether a read continues a stream of reads.
+    /// Tells whether a read continues the stream, and records the read.
     fn goes_on(&mut self, range: &Range<u64>) -> bool {
         let bytes = range.end - range.start;
         if range.start.abs_diff(self.end) <= NEAR_BYTES {
@@ -116,7 +118,7 @@ impl Run {
     }
 }
 
-/// An entry of a folder.
+/// One entry of a folder, as the kernel lists it.
 struct Entry {
     number: u64,
     kind: FileType,
@@ -124,7 +126,7 @@ struct Entry {
 }
 
 impl MountedFiles {
-    /// Creates a view of `store` with `slots` extents in memory, for `threads` threads.
+    /// Creates a file system of the datasets in `store`, with `slots` extents in memory, for `threads` threads.
     ///
     /// # Errors
     /// [`Error::OverBudget`].
@@ -144,7 +146,7 @@ impl MountedFiles {
         })
     }
 
-    /// Returns the statistics, which may be read at any time.
+    /// Returns the statistics. They can be read at any time.
     pub fn served(&self) -> Arc<Mutex<MountStatistics>> {
         self.served.clone()
     }
@@ -157,7 +159,7 @@ impl MountedFiles {
         add(&mut self.served.lock().expect("no panic under this lock"));
     }
 
-    /// Converts an error, which is reported to the user once, to an error number for the kernel.
+    /// Reports an error to the user, unless it was reported before, and converts it to an error number for the kernel.
     fn errno_of(&self, error: &Error) -> Errno {
         match error {
             Error::NotFound { .. } | Error::BadName { .. } => return Errno::ENOENT,
@@ -177,8 +179,8 @@ impl MountedFiles {
         }
     }
 
-    /// Returns the dataset of a node. If another dataset has taken the name, or the dataset has grown, the error is `ESTALE`,
-    /// upon which the kernel looks up the name again.
+    /// Returns the dataset of a node. If another dataset now has this name, or the dataset has grown, the error is
+    /// `ESTALE`; the kernel then looks up the name again.
     fn dataset(&self, node: &Node) -> std::result::Result<Dataset, Errno> {
         match self.store.dataset(&node.name) {
             Ok(dataset) if dataset.id() == node.id => Ok(dataset),
@@ -187,7 +189,7 @@ impl MountedFiles {
         }
     }
 
-    /// Returns the entries of the root, or of a dataset's folder.
+    /// Returns the entries of the root folder, or of a dataset's folder.
     fn children(&self, folder: INodeNo) -> std::result::Result<Vec<(u64, Node)>, Errno> {
         if folder == INodeNo::ROOT {
             let datasets = self.store.list().map_err(|error| self.errno_of(&error))?;
@@ -238,14 +240,14 @@ impl MountedFiles {
         let closed = handles.files.remove(&handle);
         if let Some(number) = closed.as_ref().map(|handle| handle.file.source.number) {
             drop(closed);
-            // If a read is in flight, the entry is removed at the next close of the file.
+            // If a read of the file is in flight, the entry stays now, and the next close of the file removes it.
             if handles.open.get(&number).is_some_and(|open| open.strong_count() == 0) {
                 handles.open.remove(&number);
             }
         }
     }
 
-    /// Answers a read. Most reads lie in one extent and are answered in place.
+    /// Answers a read. Most reads are within one extent, and are answered from the cache without a copy.
     fn answer(&self, handle: &Handle, range: Range<u64>, reply: ReplyData) {
         let source = &handle.file.source;
         let index = |offset| offset / EXTENT_BYTES as u64;
@@ -289,10 +291,11 @@ impl MountedFiles {
 
 impl Filesystem for MountedFiles {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // The larger of both limits reads, although no write ever comes. The kernel may have less already.
+        // The kernel limits reads by the larger one of two limits, so the limit of writes is set too, although no write
+        // ever comes. An error means that the kernel's limit is lower already.
         let _ = config.set_max_write(REQUEST_BYTES as u32);
         let _ = config.set_max_readahead(REQUEST_BYTES as u32);
-        // Old kernels ignore unknown features.
+        // The result is ignored, since old kernels refuse features that they do not know.
         for wish in [InitFlags::FUSE_PARALLEL_DIROPS, InitFlags::FUSE_ASYNC_DIO] {
             let _ = config.add_capabilities(wish);
         }
@@ -323,7 +326,7 @@ impl Filesystem for MountedFiles {
 
     fn open(&self, _request: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         match self.open_file(number.0) {
-            // The bytes of a number never change, so the kernel's cached pages are valid.
+            // The bytes of a node's number never change, so the kernel may keep the pages that it has cached.
             Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::FOPEN_KEEP_CACHE),
             Err(errno) => reply.error(errno),
         }
@@ -343,7 +346,7 @@ impl Filesystem for MountedFiles {
         let Some(handle) = self.handles().files.get(&handle.0).cloned() else {
             return reply.error(Errno::EBADF);
         };
-        // The kernel treats a short read as the end of the file.
+        // The kernel takes a short read for the end of the file, so a longer request fails.
         if size as usize > REQUEST_BYTES {
             return reply.error(Errno::EINVAL);
         }
