@@ -360,16 +360,16 @@ fn a_program_without_an_end_or_without_its_weights_is_refused() {
 }
 
 /// The columns that a search answers with.
-type DestinationBlocks = Vec<Column<(u64, Option<VertexId>)>>;
+type AnswerColumns = Vec<Column<(u64, Option<VertexId>)>>;
 
 /// Computes the level of each vertex, with one of several faults.
 struct Levels {
     source: VertexId,
     fault: Fault,
-    columns: fn() -> DestinationBlocks,
+    columns: fn() -> AnswerColumns,
 }
 
-fn level_columns() -> DestinationBlocks {
+fn level_columns() -> AnswerColumns {
     vec![
         Column::vertex("from", |(_, from)| from),
         Column::unsigned("level", |(level, from): (u64, Option<VertexId>)| from.map(|_| level)),
@@ -463,7 +463,7 @@ fn a_search_that_is_wrong_is_an_error() {
             ("reached", Some(id(200)), "returned a value for which the vertex still counts as unvisited")
         );
     }
-    let columns = |columns: fn() -> DestinationBlocks| {
+    let columns = |columns: fn() -> AnswerColumns| {
         let program = Levels { columns, ..Levels::new(source, SOUND) };
         program_error(search(&graph, &world.job(16 * MIB, 2), program, &ProgramOptions::default())).3
     };
