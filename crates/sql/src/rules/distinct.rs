@@ -13,7 +13,7 @@
 //!   GROUP BY k
 //! ```
 //!
-//! The states of functions without DISTINCT are merged in the first set. A plan is therefore left unchanged if the
+//! Functions without DISTINCT are computed by merging their states of the first set. A plan is therefore left unchanged if the
 //! states of such a function cannot be merged by a function whose result has the same type.
 
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! Codecs of Parquet pages that this crate decompresses. The library (parquet 59.3) decompresses gzip and Brotli to
-//! the end of their streams without a limit of size, and loses data of LZ4 frames of Hadoop that are shorter than the
+//! the end of their streams without a limit of size, and skips LZ4 frames of Hadoop that are shorter than the
 //! frame before.
 //!
 //! ```text
