@@ -13,8 +13,8 @@
 //!   GROUP BY k
 //! ```
 //!
-//! Functions without DISTINCT are computed by merging their states of the first set. A plan is therefore left unchanged if the
-//! states of such a function cannot be merged by a function whose result has the same type.
+//! Functions without DISTINCT are computed by merging their states of the first set. A plan is therefore left
+//! unchanged if the states of such a function cannot be merged by a function whose result has the same type.
 
 use std::sync::Arc;
 
