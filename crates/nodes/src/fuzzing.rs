@@ -30,7 +30,7 @@ fn message(bytes: &[u8]) {
         1 => drop(again::<protocol::LoadStep>(bytes)),
         2 => {
             let map = again::<protocol::FileMap>(bytes);
-            // The sum of a sound map's lengths does not overflow.
+            // The sum of the lengths in a valid map does not overflow.
             if let Some(map) = map.filter(protocol::FileMap::is_sound) {
                 let _ = map.pieces.iter().map(|piece| piece.bytes).sum::<u64>();
             }
@@ -44,12 +44,12 @@ fn message(bytes: &[u8]) {
     }
 }
 
-/// Decodes a message with a batch, its header before its body. A batch that passes the length check is decoded in
+/// Decodes a message that consists of a batch's header and body. A batch that passes the length check is decoded in
 /// little memory.
 fn batch(bytes: &[u8]) {
     let Some((length, bytes)) = bytes.split_first_chunk::<2>() else { return };
     let header = usize::from(u16::from_le_bytes(*length)).min(bytes.len());
-    // The same layout as on the wire: the header is aligned for its numbers.
+    // The layout is the same as in a received message: the header is aligned for its numbers.
     let (header, body) = (bytes[..header].to_vec(), &bytes[header..]);
     if check_lengths(&header, body).is_err() {
         return;
@@ -95,7 +95,7 @@ pub fn input(bytes: &[u8]) {
     }
 }
 
-/// Decodes a task's answers: `bytes` as a message, and a batch whose columns are made of `bytes`.
+/// Decodes a task's answers: `bytes` as a message, and then a batch whose columns are made of `bytes`.
 fn answers(bytes: &[u8]) {
     batch(bytes);
     let words: Vec<u64> =
@@ -122,10 +122,12 @@ mod tests {
     };
     use std::{fs, path::Path};
 
-    /// `make fuzz-long` follows the coverage instead, and compiles the network for it.
+    /// The number of random inputs. `make fuzz-long` runs a coverage-guided fuzzer instead, with this crate
+    /// instrumented.
     const INPUTS: u32 = 200_000;
 
-    /// A change of an input: a range is replaced by a byte, repeated, or by a range of another seed.
+    /// A change of an input: a range of bytes is filled with one byte, deleted, repeated, or replaced by a range of
+    /// another seed.
     #[derive(Clone, Debug)]
     enum Mutation {
         Fill(Index, usize, u8),

@@ -61,7 +61,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 /// A kernel that finds the offset and the line number of each match of a needle.
 struct Find {
     needle: String,
-    /// The additional time per block on a node, and on the client.
+    /// The additional time for each block on a node, and on the client.
     slow: Duration,
     slow_here: Duration,
     /// True if the kernel fails on the client.
@@ -466,7 +466,7 @@ fn a_node_that_dies_in_the_middle_of_a_task_is_replaced() {
     assert!(found.gathered.nodes.iter().any(|node| node.lost.is_some()), "{:?}", found.gathered);
 }
 
-/// A line kernel that resumes in the middle of a piece starts reading between two checksum blocks.
+/// Checks a line kernel that resumes in the middle of a piece: it starts to read between two blocks with checksums.
 #[test]
 fn a_large_piece_is_taken_over_in_its_middle() {
     let cluster = Cluster::new(2);
@@ -485,8 +485,8 @@ fn a_large_piece_is_taken_over_in_its_middle() {
     }
 }
 
-/// A node with one slot runs a task that waits for its client, and the client waits for a lost node: the task that
-/// takes over must not queue behind the first task.
+/// A node with one slot runs a task that waits for its client, and the client waits for a lost node. The task that
+/// replaces the lost node's task must not queue behind the running task.
 #[test]
 fn a_task_that_takes_over_does_not_wait_behind_one_of_the_same_job() {
     let folders: Vec<TempDir> = (0..2).map(|_| tempfile::tempdir().unwrap()).collect();
@@ -637,7 +637,8 @@ fn a_node_that_repeats_what_is_over_is_lost() {
     cluster.put("b", &text, 1, 1 << 20);
     let catalog = cluster.nodes.catalog().unwrap();
     let wholes: Vec<_> = ["a", "b"].iter().flat_map(|name| catalog.named(name).unwrap()).collect();
-    // Without help: this machine would read the second dataset itself as soon as the node seems slow.
+    // The client does not help: otherwise this machine would read the second dataset itself as soon as the node seems
+    // slow.
     let options = RunOptions { help_from: None, ..RunOptions::default() };
     let find_first = || {
         let mut places = Vec::new();
@@ -764,8 +765,8 @@ fn a_node_beyond_loopback_wants_credentials_and_checks_them() {
     assert!(told(reader.remove("text").unwrap_err()).contains("reader has no right to write"));
     let put = reader.put(&job(), "new", ("text", None), Cursor::new(b"a"), &LoadOptions::default());
     assert!(told(put.unwrap_err()).contains("reader has no right to write"));
-    // An expired token; a token of another authority, which the client's end detects first; no token; an unencrypted
-    // connection.
+    // The cases are: an expired token, a token of another authority, which the client detects before it sends, no
+    // token, and an unencrypted connection.
     let expired = with(Some(authority.client("writer", &Right::ALL, Duration::ZERO).unwrap()));
     assert!(told(status(&expired).unwrap_err()).contains("has expired"));
     let other = Authority::create().unwrap();
@@ -773,7 +774,7 @@ fn a_node_beyond_loopback_wants_credentials_and_checks_them() {
     assert!(matches!(status(&foreign), Err(Error::Lost { .. })));
     let plain = status(&with(None));
     assert!(matches!(plain, Err(Error::Lost { .. })), "{plain:?}");
-    // A token of another authority with the right certificate.
+    // The client has a token of another authority, but the right certificate.
     let mut mixed = serde_json::to_value(authority.client("writer", &[], day).unwrap()).unwrap();
     mixed["token"] =
         serde_json::to_value(other.client("writer", &Right::ALL, day).unwrap()).unwrap()["token"].clone();
@@ -858,10 +859,10 @@ fn requests_that_make_no_sense_are_refused_and_the_node_goes_on() {
             };
             assert!(refused);
         }
-        // A message that exceeds the size limit.
+        // This message exceeds the size limit.
         let ticket = Ticket { ticket: vec![b' '; 65 << 20].into() };
         assert!(client.do_get(ticket).await.is_err());
-        // A small request whose parsed form is large.
+        // This request is small, but its parsed form is large.
         let many = format!("[{}0]", r#"{"":0},"#.repeat(200_000));
         let ticket = format!(r#"{{"version":4,"kind":"contents","arguments":{many},"pieces":[]}}"#);
         let refused = client.do_get(Ticket { ticket: ticket.into() }).await.unwrap_err();

@@ -235,7 +235,7 @@ fn pages_that_the_client_keeps_are_not_fetched_again() {
     let cluster = Cluster::new(2);
     let pointers = cycle(64);
     cluster.put("pages", &file(&pointers), 8, 1);
-    // Ten rounds: the first round fetches every page.
+    // There are ten rounds; the first round fetches every page.
     for (kept, moved) in [(64, 64), (32, 64 + 9 * 32), (0, 640)] {
         let keep = TraverseOptions { keep_bytes: kept * (PAGE + 8), ..options(640, TraversalSide::Client) };
         let done = traverse(&cluster.nodes, "pages", &[7], &keep).unwrap();
@@ -488,7 +488,7 @@ fn nodes_show_each_other_who_they_are_and_clients_get_no_more_than_they_may() {
     let reader = with(&[Right::Read, Right::Write], day);
     let error = told(traverse(&reader, "pages", &[0], &options(5, TraversalSide::Nodes)).unwrap_err());
     assert!(error.contains("no right to run"), "{error}");
-    // A token that expires during the test: requests after the expiry are refused.
+    // This token expires during the test: requests after the expiry are refused.
     let lifetime = Duration::from_secs(5);
     let short = with(&all, lifetime);
     let made = Instant::now();
@@ -549,7 +549,7 @@ fn steps_that_make_no_sense_are_refused_and_the_node_goes_on() {
     runtime.block_on(async {
         let channel = tonic::transport::Endpoint::from_shared(format!("http://{address}")).unwrap();
         let mut client = FlightServiceClient::new(channel.connect().await.unwrap());
-        // Invalid tasks.
+        // These tasks are invalid.
         let arguments = json!({ "session": "ff", "pointers": { "page_bytes": PAGE, "at": AT }, "steps": 5, "chains": 1,
             "nodes": [address], "ends": [20], "holders": [0], "by_itself": true });
         let request = |change: &dyn Fn(&mut Value)| {
@@ -570,7 +570,7 @@ fn steps_that_make_no_sense_are_refused_and_the_node_goes_on() {
             let ticket = Ticket { ticket: bad.to_string().into() };
             assert!(client.do_get(ticket).await.is_err(), "{bad}");
         }
-        // A traversal without local pieces, whose peer is the node itself: chains would go in a circle.
+        // The traversal has no local pieces, and its peer is the node itself, so that chains would go in a circle.
         let ticket = Ticket { ticket: request(&|_| {}).to_string().into() };
         let mut answers = client.do_get(ticket).await.unwrap().into_inner();
         assert!(answers.message().await.unwrap().is_some());
@@ -584,8 +584,8 @@ fn steps_that_make_no_sense_are_refused_and_the_node_goes_on() {
             }
             FlightData { app_metadata: bytes.into(), ..FlightData::default() }
         };
-        // An unknown traversal; an invalid page; a page of another node, which is the node itself; a read request for
-        // such a page.
+        // The cases are: an unknown traversal, an invalid page, a page of another node, which is the node itself, and
+        // a request to read such a page.
         let steps = [
             step(1, 1, 0, 0, 0, 0),
             step(0xff, 1, 0, u64::MAX, 0, 0),
@@ -605,7 +605,7 @@ fn steps_that_make_no_sense_are_refused_and_the_node_goes_on() {
             let mut said = client.do_exchange(futures::stream::iter([message])).await.unwrap().into_inner();
             assert!(said.message().await.is_err());
         }
-        // More requests than the traversal has chains: some are refused, and none is queued.
+        // There are more requests than the traversal has chains: some are refused, and none is queued.
         let many: Vec<FlightData> = (0..5000).map(|_| step(0xff, 2, 0, 99, 0, 0)).collect();
         let mut said = client.do_exchange(futures::stream::iter(many)).await.unwrap().into_inner();
         let mut count = 0;

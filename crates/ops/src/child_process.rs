@@ -50,9 +50,9 @@ pub(crate) use self::child::{at_work, run_child};
 use self::{parent::ask, protocol::TaskOrder};
 
 const MIB: u64 = 1 << 20;
-/// Returns the memory of the process beside the memory of its job, in bytes: the program, plans, free memory
-/// in the allocator, and memory that threads touch before the limit takes effect. Measured for queries with
-/// two threads: 23 MiB.
+/// Returns the memory of the process in addition to the memory of its job, in bytes: the program, plans, free memory
+/// in the allocator, and memory that threads touch before the limit takes effect. Queries with two threads took 23
+/// MiB in a measurement.
 pub fn own_bytes(threads: usize) -> u64 {
     (28 + 2 * threads as u64) * MIB
 }
@@ -68,8 +68,8 @@ const THREADS_MIN: usize = 2;
 pub const ANSWER_BYTES_MIN: u64 = 4 * MIB;
 const ANSWER_PART: u64 = 8;
 const ANSWER_BYTES_MAX: u64 = 320 * MIB;
-/// The number of copies of a batch in the memory of the node: as received, as the message to send, two
-/// waiting, and one in the network stack.
+/// The number of copies of a batch in the memory of the node: one received, one in the message to send, two that
+/// wait, and one in the network stack.
 const COPIES: u64 = 5;
 /// The address space for stacks of threads that do not belong to the work.
 const STACK_BYTES: u64 = 128 * MIB;
@@ -83,9 +83,9 @@ pub struct ChildProcessWork<W> {
 }
 
 impl<W: TaskHandler> ChildProcessWork<W> {
-    /// Returns a work that runs in a child process of the current program, which has to begin with
-    /// [`crate::child_main_if_asked`]: without that call, tasks fail within 10 s. `stack_bytes` returns the
-    /// bytes of stacks that the work needs with a number of threads.
+    /// Returns a work that runs in a child process of the current program. The program has to begin with a call of
+    /// [`crate::child_main_if_asked`]: without that call, tasks fail within 10 s. `stack_bytes` returns the bytes of
+    /// stacks that the work needs for a number of threads.
     pub fn new(work: W, stack_bytes: fn(usize) -> u64) -> ChildProcessWork<W> {
         ChildProcessWork { work, stack_bytes, helper: Helper::own() }
     }

@@ -1,11 +1,10 @@
 //! Linux commands as work of a node: CompStor's minions.
 //!
-//! The operator of a node lists the allowed programs, each under a name. A client names a program and gives
-//! arguments and pieces of files, which become the standard input of the command, in order. Standard output
-//! is sent back as the command writes; a last message holds the exit status, time, memory, the end of
-//! standard error, and the active protections. [`inshore_sandbox`] contains the command and ends all its
-//! processes. The command runs in a new folder among the system's temporary files, which is removed
-//! afterwards with all its contents: see [`Folder`].
+//! The operator of a node lists the allowed programs, each under a name. A client names a program and gives arguments
+//! and pieces of files. The pieces, in order, are the standard input of the command. Standard output is sent back as
+//! the command writes it. A last message has the exit status, time, memory, the end of standard error, and the active
+//! protections. [`inshore_sandbox`] isolates the command and ends all its processes. The command runs in a new folder
+//! among the system's temporary files, which is removed afterwards with all its contents: see [`Folder`].
 //!
 //! Memory: an eighth of the task's memory, at least 4 MiB, is for reading; the rest is for the command.
 //!
@@ -61,7 +60,7 @@ pub struct CommandResponse {
     pub cpu_seconds: f64,
     /// The largest memory at any time.
     pub memory_bytes_max: u64,
-    /// The bytes of standard output.
+    /// The number of bytes of standard output.
     pub output_bytes: u64,
     /// The end of standard error.
     pub errors: String,
@@ -78,8 +77,8 @@ pub struct Commands {
 }
 
 impl Commands {
-    /// Returns the work of running these programs, by the names for clients, under this policy. The memory of
-    /// a command comes from its task, not from `limits`. The current program has to begin with
+    /// Returns the work of running these programs, by the names that clients use, under this policy. The memory of a
+    /// command comes from its task, not from `limits`. The current program has to begin with a call of
     /// [`inshore_sandbox::child_main_if_asked`].
     pub fn new(programs: BTreeMap<String, PathBuf>, policy: Policy, limits: CommandLimits) -> Commands {
         Commands { sandbox: Sandbox::new(Helper::own(), policy), programs, limits }
@@ -125,7 +124,7 @@ impl TaskHandler for Commands {
                         Some(part) => pieces.send(part?).is_err(),
                         None => false,
                     };
-                    // A command need not read all of its input.
+                    // A command may end before it has read all of its input.
                     Ok(if gone { Next::Stop } else { Next::Go })
                 })
             });
@@ -149,7 +148,8 @@ impl TaskHandler for Commands {
         });
         let removed = folder.remove();
         let response = ran?;
-        // A full disk is worse than a lost answer: the node's log names the error and the client.
+        // A failure to remove the folder is an error, since it may fill the disk: the node's log names the error and
+        // the client.
         removed?;
         job.check_cancelled()?;
         Ok(serde_json::to_value(told(&response))?)
@@ -170,7 +170,7 @@ fn told(response: &Response) -> CommandResponse {
     }
 }
 
-/// Returns the limits of commands for a time limit in seconds.
+/// Returns the limits of a command that may run for this number of seconds.
 pub fn command_limits(seconds: u64) -> CommandLimits {
     CommandLimits { wall: Duration::from_secs(seconds), cpu_seconds: seconds, ..CommandLimits::default() }
 }
@@ -197,7 +197,7 @@ struct Input {
 impl Read for Input {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         while self.given == self.piece.len() {
-            // The end of the pieces is the end of the input; the reader returns its own error.
+            // After the last piece the input ends; if the reader failed, it returns its own error.
             let Ok(piece) = self.pieces.recv() else { return Ok(0) };
             (self.piece, self.given) = (piece, 0);
         }

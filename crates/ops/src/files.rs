@@ -1,8 +1,8 @@
-//! Tables on nodes, file by file: the metadata that a client reads, and the part of a file that a task
-//! carries so that a node can read its pieces.
+//! Tables on nodes, file by file: the metadata that a client reads, and the part of a file that a task carries so
+//! that a node can read its pieces.
 //!
-//! A spread file keeps its bytes; its pieces end with row groups (Parquet) or lines (CSV, JSON lines). A task
-//! carries the bytes that a node needs beside its pieces: the footer of Parquet, or the header line of CSV.
+//! A file on nodes keeps its bytes; its pieces end with row groups (Parquet) or lines (CSV, JSON lines). A task
+//! carries the bytes that a node needs in addition to its pieces: the footer of Parquet, or the header line of CSV.
 
 use std::{
     io::{Cursor, Read},
@@ -24,7 +24,8 @@ use serde::{Deserialize, Serialize};
 
 /// The bytes at the end of a Parquet file that are read first.
 const TAIL_BYTES: u64 = 64 << 10;
-/// The bytes at the beginning of a text that are read to infer columns: at first, and at most.
+/// The number of bytes at the beginning of a text from which columns are inferred: the first attempt, and the
+/// maximum.
 const HEAD_BYTES: u64 = 1 << 20;
 const HEAD_BYTES_MAX: u64 = 16 << 20;
 /// The number of rows of a text from which columns are inferred.
@@ -178,15 +179,15 @@ pub(crate) fn hold_pieces<'a>(
     Ok(job.budget().reserve(all, "pieces of a table")?)
 }
 
-/// Returns a fetched piece as an input, with the attached part of its file. The needed ranges are read into
-/// memory if `in_memory` is set, and for Parquet, which is not read sequentially.
+/// Returns a fetched piece as an input, with the attached part of its file. The needed ranges are read into memory if
+/// `in_memory` is set, and always for Parquet, which is not read sequentially.
 pub(crate) fn taken(files: &[FileText], mut piece: HelpPiece, in_memory: bool) -> Result<Input, TableError> {
     let name = piece.title.clone();
     let unfit = |failure: Failure| TableError::Unsupported { file: name.clone(), what: failure.to_string() };
     let text = text_of(files, piece.whole).map_err(unfit)?;
     let along = text.along().map_err(unfit)?;
     if !in_memory && !text.is_parquet() {
-        // The attached part is the beginning of the first piece; all other pieces get a copy.
+        // The first piece begins with the attached part; each other piece gets a copy of it.
         let head = match along.filter(|_| piece.offset > 0) {
             Some(FilePart { bytes: PartBytes::Memory(bytes), .. }) => bytes,
             _ => Arc::default(),
@@ -358,18 +359,19 @@ pub(crate) fn check_plain(name: &str, head: &[u8]) -> Result<(), Error> {
     }
 }
 
-/// Returns the file name extension that tells the format: the extension of the dataset, or else of the file.
+/// Returns the file name extension that determines the format: that of the dataset's name, or else of the file's
+/// name.
 pub(crate) fn ending_of(whole: &DistributedFile) -> String {
     let of = |name: &str| Input::new(name).extension();
     let called = whole.file.as_deref().filter(|_| of(&whole.dataset).is_empty());
     of(called.unwrap_or(&whole.dataset))
 }
 
-/// The ends of the first and last record in the beginning of a text, and the number of records. Records are
-/// counted as a local reader counts them, so that both infer columns from the same rows and the text is cut
-/// behind a record.
+/// The end offsets of the first and last record in the beginning of a text, and the number of records. Records are
+/// counted as a local reader counts them, so that both infer columns from the same rows, and the text is cut after a
+/// record.
 struct RecordEnds {
-    /// The parser of CSV records; without one each line is a record.
+    /// The parser of CSV records; `None` if each line is a record.
     csv: Option<CsvRecord>,
     /// The bytes that were parsed.
     seen: usize,
@@ -383,7 +385,7 @@ impl RecordEnds {
         RecordEnds { csv: separator.map(CsvRecord::new), seen: 0, count: 0, first: None, last: 0 }
     }
 
-    /// Parses the bytes behind those of the previous call.
+    /// Parses the bytes after those of the previous call.
     fn go_on(&mut self, head: &[u8]) {
         loop {
             let rest = &head[self.seen..];

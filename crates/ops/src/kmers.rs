@@ -56,17 +56,17 @@ pub use crate::files::Error;
 use crate::files::{Asker, check_plain, of_nodes, piece_of};
 
 const KIND: &str = "count-kmers";
-/// The kinds of batches: ends of pieces as JSON, or a block of k-mers.
+/// The kinds of batches: first and last letters of pieces as JSON, or a block of k-mers.
 const ENDS: u8 = 0;
 const KMERS: u8 = 1;
 /// The number of pieces whose ends go into one batch, at about 250 bytes each.
 const ENDS_ROWS: usize = 512;
-/// The number of copies of a batch in memory on the way to the client: packed, as a column, and as waiting
-/// messages.
+/// The number of copies of a batch in memory on its path to the client: the packed block, the column, and the
+/// messages that wait.
 const COPIES: u64 = 4;
 /// The memory of an unpacked block, plus twice that size for its sums with other blocks.
 const ROWS_BYTES: u64 = 3 * (KMER_BLOCK_ROWS * (size_of::<u128>() + size_of::<u32>())) as u64;
-/// The bytes of a file that are read first, to detect the format, and the maximum of one such read.
+/// The number of bytes of a file that are read to detect the format: the first attempt, and the maximum.
 const HEAD_BYTES: u64 = 4 << 10;
 const HEAD_BYTES_MAX: u64 = 1 << 20;
 /// The number of lines of a FASTQ record.
@@ -86,11 +86,11 @@ struct Arguments {
 struct FileOfSequences {
     name: String,
     is_fastq: bool,
-    /// The offset of the first byte behind leading empty lines.
+    /// The offset of the first byte after leading empty lines.
     begin: u64,
 }
 
-/// The ends of a piece, with the place of the piece.
+/// The first and last letters of a piece, with the position of the piece.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct PlacedEnds {
     whole: u64,
@@ -134,12 +134,12 @@ impl TaskHandler for CountsKmers {
     }
 }
 
-/// The place of a piece: number of the file, offset of the first byte, length in bytes.
+/// The position of a piece: the number of its file, the offset of its first byte, and its length in bytes.
 type Place = (u64, u64, u64);
 
 impl Arguments {
-    /// Returns a piece to count, whose input `open` makes from a name, and the place of the piece if k-mers
-    /// may cross its borders.
+    /// Returns a piece to count, whose input `open` makes from a name. If k-mers may cross its borders, the position
+    /// of the piece is returned too.
     fn piece(
         &self,
         (whole, offset, bytes): Place,
@@ -158,8 +158,8 @@ impl Arguments {
     }
 }
 
-/// Counts pieces and answers with their ends and their k-mers. `bytes` and `count_max` are the arguments of
-/// [`KmerPieces::asked`]. The k-mers are packed, unless the answer is local and k is at most 32.
+/// Counts pieces and answers with their first and last letters and their k-mers. `bytes` and `count_max` are the
+/// arguments of [`KmerPieces::asked`]. The k-mers are packed, unless the answer is local and k is at most 32.
 fn answer(
     job: &Job,
     arguments: &Arguments,
@@ -237,8 +237,8 @@ fn plain(codes: &[u64], counts: &[u32]) -> RecordBatch {
     RecordBatch::try_from_iter([("codes", codes), ("counts", counts)]).expect("columns of one length")
 }
 
-/// The contents of a batch: ends of pieces in the order of their places, or k-mers in the order of their
-/// codes.
+/// The contents of a batch: first and last letters of pieces in the order of their positions, or k-mers in the order
+/// of their codes.
 enum Counted<C> {
     Ends(Vec<PlacedEnds>),
     Kmers(Vec<C>, Vec<u32>),
@@ -313,15 +313,13 @@ impl<C: PackedCode> OrderedRow for Counted<C> {
 /// Counts the k-mers of files on nodes, and writes the same table as a local [`inshore_tables::count_kmers`]
 /// of the same files.
 ///
-/// Memory of the client: 2 MiB for each node beside the answers in transit, the memory of the table writer,
-/// and 16 bytes for each k-mer across a border of FASTA pieces; also half of the free budget if the client
-/// counts pieces itself.
+/// Memory of the client: 2 MiB for each node in addition to the answers in transit, the memory of the table writer,
+/// and 16 bytes for each k-mer across a border of FASTA pieces. If the client counts pieces itself, it also takes
+/// half of the free budget.
 ///
-/// # Errors
-/// As [`inshore_tables::count_kmers`]. Nodes do not decompress, so compressed files are refused, and so is
-/// FASTQ whose pieces do not end with records. Also the errors of [`inshore_nodes::run_on_nodes`]; the loss of a node
-/// in the middle of its answer is an error if no other node has its pieces, even if partial answers are
-/// allowed.
+/// # Errors The errors are those of [`inshore_tables::count_kmers`] and [`inshore_nodes::run_on_nodes`]. Nodes do not
+/// decompress, so compressed files are refused, and so is FASTQ whose pieces do not end with records. The loss of a
+/// node in the middle of its answer is an error if no other node has its pieces, even if partial answers are allowed.
 pub fn count_kmers_on_nodes(
     nodes: &Nodes,
     job: &Context,
@@ -371,7 +369,7 @@ fn merge<C: PackedCode>(
     let mut merged = Merged::<Counted<C>>::new(streams, options.k)?;
     let mut borders = KmerBorders::new(options, job.budget())?;
     let mut behind = None;
-    // All ends come before the first k-mer.
+    // The first and last letters of all pieces come before the first k-mer.
     while let Some(Counted::Ends(_)) = merged.first()? {
         let Some((Counted::Ends(ends), rows)) = merged.next()? else { continue };
         for PlacedEnds { whole, offset, bytes, ends } in &ends[rows] {
@@ -411,7 +409,7 @@ fn merge<C: PackedCode>(
 /// Returns the k-mers of a range of rows.
 ///
 /// # Errors
-/// Returns [`tables::Error::Damaged`] if the rows are ends of pieces.
+/// Returns [`tables::Error::Damaged`] if the rows are letters of pieces and not k-mers.
 fn list<'a, C>((counted, rows): &(&'a Counted<C>, Range<usize>)) -> tables::Result<KmerList<'a, C>> {
     match counted {
         Counted::Kmers(codes, counts) => Ok((&codes[rows.clone()], &counts[rows.clone()])),
@@ -422,7 +420,7 @@ fn list<'a, C>((counted, rows): &(&'a Counted<C>, Range<usize>)) -> tables::Resu
     }
 }
 
-/// Detects the format of a file by its first letter; an error if nodes cannot count the file.
+/// Detects the format of a file by its first letter. A file that nodes cannot count is an error.
 fn look_at(asker: &Asker<'_>, whole: &DistributedFile) -> Result<FileOfSequences, Error> {
     let (name, partial) = (whole.title.clone(), asker.options.partial);
     if whole.is_grouped {
@@ -438,7 +436,7 @@ fn look_at(asker: &Asker<'_>, whole: &DistributedFile) -> Result<FileOfSequences
         let end = whole.bytes().min(at + step);
         let head = match asker.read(whole, at..end) {
             Ok(head) => head,
-            // The pieces that are present tell the format: they end with FASTQ records.
+            // If pieces are missing, the available pieces show the format: only those of FASTQ end with records.
             Err(NodesError::Missing { .. }) if partial && ends_with_records => return is(true, 0),
             Err(NodesError::Missing { what }) if partial => {
                 let what = format!("the first shard, which tells FASTA from FASTQ, was not read: {what}");

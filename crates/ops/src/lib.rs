@@ -1,5 +1,5 @@
-//! Operations: each verb is defined once, as a request that runs at a target, on the local machine or on
-//! nodes.
+//! Operations: each operation, such as `sort`, is defined once, as a request that runs at a target: on the local
+//! machine or on nodes.
 //!
 //! The nouns:
 //!
@@ -36,7 +36,7 @@
 //! - [`works`] lists the kinds of work of a node; [`queries`], [`sorting`], [`kmers`], [`commands`] and
 //!   [`wasm`] are works that combine two libraries, [`child_process`] runs a work in a child process, and
 //!   [`query_process`] has the limit of a process that runs a query.
-//! - [`split_points`] finds the places at which spread files can be cut.
+//! - [`split_points`] finds the offsets at which files for nodes can be cut.
 #![warn(missing_docs)]
 
 #[cfg(all(feature = "nodes", feature = "sql"))]

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 
 /// A receiver of matches, in the order of files and blocks.
 pub trait Matches: Send {
-    /// Returns the kind of matches that the receiver wants.
+    /// Returns the kind of matches that the receiver needs.
     fn wanted(&self) -> SearchOutput;
 
     /// Returns the replacement of matches within the lines.
@@ -56,7 +56,7 @@ pub trait Matches: Send {
     ) -> Result<SearchSummary>;
 }
 
-/// A text to search as a whole.
+/// A text that is searched in one piece, since matches may span lines.
 #[derive(Debug)]
 pub struct Text {
     /// The bytes of the text.

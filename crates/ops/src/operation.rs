@@ -44,7 +44,7 @@ pub enum NormalForm {
     Bytes,
     /// The decompressed bytes of the output.
     Unpacked,
-    /// The rows of the output, in their order; the last digits of sums and means of fractions may differ.
+    /// The rows of the output, in their order. The last digits of floating-point sums and means may differ.
     Rows,
     /// The rows of the output, sorted, since a query without ORDER BY returns rows in any order.
     SortedRows,
@@ -61,8 +61,8 @@ pub enum NormalForm {
 pub enum StoreUse {
     /// No store is used.
     Never,
-    /// Data that exceed the budget. At [`Target::Local`] the store is required; on nodes a store is used for
-    /// local work.
+    /// The store holds data that exceed the budget. At [`Target::Local`] the store is required; on nodes a store is
+    /// used only for local work.
     Spills,
     /// A store is required at every target.
     Always,
@@ -73,7 +73,7 @@ pub enum StoreUse {
 }
 
 impl StoreUse {
-    /// Returns true if a job at such a target always needs a store.
+    /// Returns true if a job at this kind of target always needs a store.
     pub fn is_needed(self, place: TargetKind) -> bool {
         match self {
             StoreUse::Never | StoreUse::Datasets => false,
@@ -83,11 +83,11 @@ impl StoreUse {
     }
 }
 
-/// A verb as data: the fields of an implementor are the fields of its request.
+/// An operation, as data: the fields of an implementor are the fields of its request.
 pub trait Operation: Serialize + DeserializeOwned {
     /// The name, as in a request.
     const NAME: &'static str;
-    /// The version of the request, raised by each change of a request's meaning.
+    /// The version of the request. Each change of a request's meaning raises it.
     const VERSION: u32 = 1;
     /// The kinds of targets that can run the operation.
     const PLACES: &'static [TargetKind];
@@ -108,7 +108,7 @@ pub trait Operation: Serialize + DeserializeOwned {
         Ok(())
     }
 
-    /// Returns true if a job at such a target needs a store.
+    /// Returns true if a job at this kind of target needs a store.
     fn needs_store(&self, inputs: &[PathBuf], place: TargetKind) -> bool {
         let reads_datasets = Self::STORE == StoreUse::Datasets && place == TargetKind::Local;
         Self::STORE.is_needed(place) || reads_datasets && inputs.iter().any(|path| is_dataset(path))
@@ -133,8 +133,8 @@ pub trait Operation: Serialize + DeserializeOwned {
     ) -> Result<Response<Self::Answer>>;
 }
 
-/// The results of look-ups. [`Planned::run`] passes the description to the job's progress, from which `--explain` prints
-/// it first; the engines describe their decisions there too, as soon as the free memory decides them.
+/// The results of look-ups. [`Planned::run`] passes the description to the job's progress, and `--explain` prints it
+/// first. The engines add descriptions of their decisions, as soon as the free memory is known.
 pub trait Plan {
     /// Describes the data that was found; `None` if nothing was looked up.
     fn explain(&self) -> Option<String> {
@@ -144,8 +144,8 @@ pub trait Plan {
 
 impl Plan for () {}
 
-/// A verb without look-ups before its job, which works on datasets of a store: on the local store, unless
-/// [`PLACES`](DatasetOperation::PLACES) has nodes. Each implementor is an [`Operation`].
+/// An operation on datasets of a store that looks up no names before its job. It runs on the local store, and on
+/// nodes if [`PLACES`](DatasetOperation::PLACES) contains them. Each implementor is an [`Operation`].
 pub trait DatasetOperation: Serialize + DeserializeOwned {
     /// The name of the operation.
     const VERB: &'static str;
@@ -381,10 +381,10 @@ impl RequestContext<'_> {
     }
 }
 
-/// The places of a request's inputs.
+/// The machines that have a request's inputs.
 #[derive(Debug)]
 pub enum ResolvedInputs {
-    /// Local files and datasets, under their names.
+    /// The local machine, which has files and datasets under their names.
     Here,
     /// These files on nodes.
     #[cfg(feature = "nodes")]
@@ -405,7 +405,7 @@ impl Plan for ResolvedInputs {
 #[cfg(feature = "nodes")]
 const FILES_EXPLAINED: usize = 8;
 
-/// Describes the places of files on nodes, a line for each of the first files; `None` without a file.
+/// Describes the nodes that have the files: one line for each of the first files; `None` without a file.
 #[cfg(feature = "nodes")]
 pub(crate) fn explain_files(on: &OnNodes, files: &[DistributedFile]) -> Option<String> {
     let line = |file: &DistributedFile| {
@@ -441,7 +441,7 @@ pub(crate) fn helping_on(on: &OnNodes, job: &Execution) -> RunOptions {
     RunOptions { help_on: job.job().map(Job::store), ..on.options.clone() }
 }
 
-/// Callbacks and receivers that are passed beside a request.
+/// Callbacks and receivers that are passed together with a request.
 #[derive(Default)]
 pub struct Attachments<'a> {
     /// A callback for inputs that cannot be read; the operation goes on with the other inputs, and the answer
@@ -495,7 +495,7 @@ pub(crate) fn table_input(job: &Job, path: &Path) -> Input {
     }
 }
 
-/// The ways out for an answer's rows: the output file, and the receiver beside the request.
+/// The destinations of an answer's rows: the output file, and the receiver that was passed with the request.
 #[cfg(any(feature = "graph", feature = "sql", feature = "text", feature = "vectors"))]
 pub(crate) struct RowOutput<'a> {
     writer: Option<TableWriter>,

@@ -1,13 +1,14 @@
 //! SQL on nodes: a client plans a query, and the part of the plan that works on the rows of one table runs on
 //! the nodes that hold the table ([`inshore_sql::RemoteExecutor`]).
 //!
-//! A task carries the metadata that a node needs beside its pieces: see `files.rs`.
+//! A task carries the metadata that a node needs in addition to its pieces: see `files.rs`.
 //!
-//! If local work makes the query faster, the client pulls pieces too: it fetches pieces and runs the fragment
-//! over them.
+//! If local work makes the query faster, the client pulls pieces too: it fetches pieces and runs the fragment over
+//! them.
 //!
-//! If a node is lost before the client has taken any of its answer, another node with replicas of its pieces
-//! repeats the work. After that the whole query is repeated, as long as the query has not returned rows.
+//! If a node is lost before the client has taken any of its answer, another node with replicas of its pieces repeats
+//! the work. If the client has taken a part of the answer, the whole query is repeated, as long as the query has not
+//! returned rows.
 
 use std::{
     collections::BTreeMap,
@@ -83,7 +84,7 @@ impl TaskHandler for Queries {
     }
 }
 
-/// Converts the failure to get a piece into an error of tables.
+/// Converts an error about a piece that could not be read into an error of the crate `tables`.
 fn unfit(failure: Failure) -> TableError {
     TableError::Unsupported { file: "a piece".to_string(), what: failure.to_string() }
 }
@@ -125,8 +126,8 @@ pub fn reply_in_parts(reply: &mut dyn Reply, batch: &RecordBatch) -> std::result
 /// The largest gap between two ranges of a file that are read as one range.
 const GAP_BYTES: u64 = 64 << 10;
 
-/// Returns the bytes of a part of a file that a fragment needs, as few ranges. If the footer cannot be
-/// parsed, the result is the whole part, and reading the file reports the reason.
+/// Returns the bytes of a part of a file that a fragment needs, as few ranges. If the footer cannot be parsed, the
+/// result is the whole part, and the reader of the file reports the reason.
 fn ranges(files: &Files, needed: &FragmentScan, whole: u64, part: &Range<u64>) -> Vec<Range<u64>> {
     let all = || vec![part.clone()];
     let Ok(text) = text_of(&files.texts, whole) else { return all() };
@@ -158,7 +159,7 @@ fn answer_here(
     // Threads of a query must not wait for nodes; a separate thread waits.
     let (out, inputs) = mpsc::sync_channel(0);
     let end = pieces.end();
-    // The needed columns are known after planning.
+    // The fragment's columns are known only after planning, and this channel passes them on.
     let (tell, told) = mpsc::sync_channel::<FragmentScan>(1);
     let of_files = files.clone();
     thread::scope(|scope| {
@@ -191,7 +192,7 @@ pub struct NodeTables {
     state: Arc<(Mutex<State>, Condvar)>,
 }
 
-/// The longest wait for the ends of all fragments after a query.
+/// The maximum time that a finished query waits for the ends of its fragments.
 const ENDS: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Default)]
@@ -222,10 +223,10 @@ impl NodeTables {
         self
     }
 
-    /// Returns the work of the nodes for all completed queries, and the missing pieces.
+    /// Returns the counters of the nodes' work for all completed queries, and the missing pieces.
     pub fn gathered(&self) -> GatherReport {
         let state = self.state.0.lock().expect("no panic under this lock");
-        // A thread that asks nodes soon notices that its result is not needed any more.
+        // A thread that waits for nodes soon notices that its result is no longer needed.
         let waited = self.state.1.wait_timeout_while(state, ENDS, |state| state.open > 0);
         waited.expect("no panic under this lock").0.gathered.clone()
     }
@@ -317,7 +318,7 @@ struct Rows {
     helping: Option<JoinHandle<()>>,
     heads: Vec<Head>,
     turn: usize,
-    /// The last refusal of a node whose work was given to others.
+    /// The last error of a node whose work was given to others.
     refusal: Option<NodesError>,
     state: Arc<(Mutex<State>, Condvar)>,
 }
@@ -325,7 +326,7 @@ struct Rows {
 impl Drop for Rows {
     fn drop(&mut self) {
         let gathered = self.streams.take().map(Streams::finish).unwrap_or_default();
-        // The local work ends because its answers are not taken any more.
+        // The local work ends because its answers are no longer received.
         let _ = self.helping.take().map(JoinHandle::join);
         let mut state = self.state.0.lock().expect("no panic under this lock");
         state.gathered.add(gathered);
@@ -357,8 +358,8 @@ impl FragmentRows for Rows {
                     }
                     Ok(Some(None)) => self.heads[stream].has_ended = true,
                     Err(error @ (NodesError::Store(_) | NodesError::Deadline { .. })) => {
-                        // Many attempts after a refusal may take more memory than there is: the refusal is the
-                        // cause.
+                        // Many attempts after an error may take more memory than there is. The first error is then
+                        // the cause, and is reported.
                         let refusal = self.refusal.take().filter(|_| !error.is_cancelled());
                         return Err(failed(refusal.unwrap_or(error)));
                     }
@@ -366,8 +367,8 @@ impl FragmentRows for Rows {
                         if streams.is_here(stream) {
                             self.state.0.lock().expect("no panic under this lock").help_has_failed = true;
                         }
-                        // An error that one node refuses with mostly occurs on all nodes: the cause is the
-                        // query or a version.
+                        // An error that one node reports usually occurs on all nodes, since its cause is the query or
+                        // a version.
                         let is_refused = matches!(error, NodesError::Refused { .. });
                         if self.heads[stream].was_taken {
                             return Err(match is_refused {

@@ -8,8 +8,8 @@
 use inshore_sandbox::{ChildLimits, WorkerEnd};
 use inshore_store::{Budget, format_bytes};
 
-/// The memory of the process beside its budget, in bytes; ordinary queries use 23 MiB. Two parts do not
-/// count: code, of which a query keeps 20 MiB resident, and the parent process with 4 MiB of its own. The
+/// The memory of the process in addition to its budget, in bytes; ordinary queries use 23 MiB. Two parts are not
+/// included: code, of which a query keeps 20 MiB resident, and the parent process, which needs 4 MiB. With them the
 /// total is 64 MiB.
 pub const BESIDE_BYTES: u64 = 40 << 20;
 /// The address space for stacks of threads that do not belong to the query.
@@ -29,7 +29,7 @@ pub fn describe_end(end: &WorkerEnd, budget_bytes: u64) -> String {
     let budget = format_bytes(budget_bytes);
     match end {
         WorkerEnd::Exited(code) => format!("the query's process ended with status {code}"),
-        // The same words as the error of an operator that gets no memory: inshore_sql::Error::Memory.
+        // The message is the same as that of an operator that gets no memory: inshore_sql::Error::Memory.
         WorkerEnd::TooLarge(doing) => {
             let place = if doing.is_empty() { String::new() } else { format!("at '{doing}' ") };
             format!(

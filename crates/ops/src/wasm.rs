@@ -10,13 +10,13 @@
 //!
 //! Each instance is a process of its own ([`sandbox`](inshore_sandbox)). The process reads files in the page
 //! cache itself, and receives the blocks of all other sources. `docs/kernels-wasm.md` lists the exports of a
-//! module. A request to a node carries the module, or only the name of a pushed module, which lies in a
-//! dataset whose name ends with `.wasm`. In both cases the request carries the SHA-256 of the module, so that
-//! all nodes run the same code.
+//! module. A request to a node carries the module, or only the name of a pushed module, which is a dataset whose
+//! name ends with `.wasm`. In both cases the request carries the SHA-256 of the module, so that all nodes run the
+//! same code.
 //!
-//! Memory: half of the free budget is for instances, the other half for reading. There is one instance for
-//! each thread if each gets 64 MiB, otherwise fewer. 48 MiB of each share are for the process (compiler and
-//! runtime, of which about 20 MiB are used); the module may use the rest.
+//! Memory: half of the free budget is for instances, the other half for reading. There is one instance for each
+//! thread, or fewer if an instance would have less than 64 MiB. Of an instance's memory, 48 MiB are for the process
+//! (compiler and runtime use about 20 MiB of it); the module may use the rest.
 
 mod instances;
 mod kernel;
@@ -122,7 +122,7 @@ impl std::fmt::Debug for WasmKernel {
 }
 
 impl WasmKernel {
-    /// Returns a kernel that runs a module with these arguments. The current program has to begin with
+    /// Returns a kernel that runs a module with these arguments. The current program has to begin with a call of
     /// [`inshore_sandbox::child_main_if_asked`].
     pub fn new(module: Module, args: &str) -> WasmKernel {
         WasmKernel {
@@ -134,7 +134,7 @@ impl WasmKernel {
         }
     }
 
-    /// Returns the kernel of a request; a module that the request only names is in the job's store.
+    /// Returns the kernel of a request. If the request has only the module's name, the module is in the job's store.
     fn requested(arguments: &Arguments, job: Option<&Job>) -> Result<WasmKernel> {
         Ok(WasmKernel::new(arguments.module(job)?, &arguments.args))
     }

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! An operator pulls rows from its input on its own thread, so the slot of a thread names the innermost operator. The
-//! cost is about 50 ns for each operator and batch. The nodes of a plan are wrapped after planning: no
-//! rule sees a [`Traced`].
+//! cost is about 50 ns for each operator and batch. The nodes of a plan are wrapped after planning, so that no
+//! optimizer rule sees a [`Traced`].
 
 use std::{
     cell::RefCell,
@@ -49,8 +49,8 @@ thread_local! {
 
 /// Returns the name of an operator that runs now: that of the calling thread, or else of any other thread.
 ///
-/// The name is that of EXPLAIN, or "planning". The function never waits: a slot that is locked counts as empty, and
-/// without a name the answer is `None`.
+/// The name is that of EXPLAIN, or "planning". The function never waits: a slot that another thread has locked counts
+/// as empty. If no slot has a name, the result is `None`.
 pub fn current_operator() -> Option<String> {
     let of = |slot: &Slot| slot.try_lock().ok()?.as_deref().map(str::to_string);
     let mine = OWN_SLOT.try_with(|mine| mine.try_borrow().ok()?.as_deref().and_then(of));
@@ -77,7 +77,7 @@ impl Drop for StageGuard {
 fn swap_name(what: Option<Arc<str>>) -> Option<Arc<str>> {
     let swap =
         |slot: &Slot| std::mem::replace(&mut *slot.lock().unwrap_or_else(PoisonError::into_inner), what);
-    // A thread that ends has no slot any more.
+    // A thread that is ending has no slot.
     OWN_SLOT.try_with(|mine| swap(mine.borrow_mut().get_or_insert_with(new_slot))).ok().flatten()
 }
 

@@ -9,10 +9,10 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The budget or the store refused, or the job was cancelled.
+    /// An error of the budget or the store, or the cancellation of the job.
     #[error(transparent)]
     Store(inshore_store::Error),
-    /// A file could not be read, or the result not be written.
+    /// A file could not be read, or the result could not be written.
     #[error(transparent)]
     Table(inshore_tables::Error),
     /// The query is not valid SQL, names a table or function that does not exist, or fails on values of the data.
@@ -45,7 +45,7 @@ impl Error {
         }
     }
 
-    /// Returns whether a plan with fewer partitions, and so more memory for each, may succeed.
+    /// Returns whether a plan with fewer partitions, each of which has more memory, may succeed.
     pub(crate) fn is_of_memory(&self) -> bool {
         match self {
             Error::Memory(_) => true,
@@ -133,10 +133,10 @@ impl From<DataFusionError> for Error {
     }
 }
 
-/// Returns the column name that appears twice, where that is the error.
+/// Returns the column name that appears twice, if that is the error.
 fn repeated_name(error: &SchemaError) -> Option<&str> {
     match error {
-        // Without a table in the field, the error means a name in the query that is ambiguous, not two columns of one
+        // If the field has no table, a name in the query is ambiguous, and there are not two columns of the same
         // name.
         SchemaError::AmbiguousReference { field } if field.relation.is_some() => Some(&field.name),
         SchemaError::DuplicateQualifiedField { name, .. }
@@ -156,7 +156,7 @@ fn short_message(error: &DataFusionError) -> String {
         };
     }
     let text = error.strip_backtrace();
-    // The request to report a bug of DataFusion does not help the user.
+    // DataFusion's request to report a bug does not help the user, so it is removed.
     let text = match text.split_once("This issue was likely caused by a bug") {
         Some((text, _)) => text.trim_end().trim_end_matches('.').to_string(),
         None => text,

@@ -68,5 +68,5 @@ pub use remote::{Fragment, FragmentRows, RemoteExecutor};
 pub use scan::{Feed, FragmentScan};
 pub use tables::Tables;
 
-/// The number of rows of a batch that is read, made or handed on.
+/// The number of rows of a batch.
 const BATCH_ROWS: usize = 8 << 10;

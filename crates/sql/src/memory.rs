@@ -5,11 +5,11 @@
 //!                                                                     ▲ at least the floors of operators that have not begun
 //! ```
 //!
-//! An operator of ours takes a part of the budget when its first rows arrive, and stays within that part: half of the
-//! free memory as long as other operators have not begun (all but an eighth, if none is left). A floor that suffices to
-//! sort is held back for each operator that has not begun. Operators of DataFusion reserve memory piece by piece, and
-//! a request that would use a floor is refused; operators that can emit their rows early (partial aggregates) are
-//! refused earlier.
+//! An operator of this crate takes a part of the budget when its first rows arrive, and stays within that part. The
+//! part is half of the free memory as long as other operators have not begun, and otherwise seven eighths. For each
+//! operator that has not begun, a floor is held back, which suffices to sort. Operators of DataFusion reserve memory
+//! piece by piece, and a request that would use a floor is refused. Operators that can emit their rows early (partial
+//! aggregates) are refused earlier.
 
 use std::{
     fmt::{self, Display, Formatter},
@@ -31,9 +31,9 @@ use inshore_store::{Budget, Reservation, format_bytes};
 pub(crate) struct Memory {
     budget: Budget,
     state: Mutex<PoolState>,
-    /// The greatest memory of one partial aggregate.
+    /// The maximum memory of one partial aggregate.
     partial_bytes: u64,
-    /// The floor for each sort of an operator of ours.
+    /// The floor for each sort of an operator of this crate.
     floor_bytes: u64,
 }
 
@@ -47,7 +47,8 @@ struct PoolState {
     floors: u64,
     /// The number of operators that have not begun.
     waiting: usize,
-    /// Operators begin again and again, as those of a recursive query do, so their floors stay held back.
+    /// True if operators may begin more than once, as those of a recursive query do; their floors then stay held
+    /// back.
     are_again: bool,
 }
 
@@ -72,7 +73,7 @@ impl Memory {
         self.state.lock().expect("no panic under this lock")
     }
 
-    /// Notes that an operator will work in `partitions` partitions, each with `sorts` sorts at once.
+    /// Records that an operator will work in `partitions` partitions, each with `sorts` sorts at the same time.
     pub fn expect(self: &Arc<Self>, partitions: usize, sorts: usize) -> Arc<Claim> {
         let floor = self.floor_bytes * (partitions * sorts) as u64;
         let mut state = self.state();
@@ -83,7 +84,7 @@ impl Memory {
         Arc::new(Claim { memory, floor, partitions, taken, is_waiting })
     }
 
-    /// Notes that the operators of the plan may run more than once.
+    /// Records that the operators of the plan may run more than once.
     pub fn expect_again(&self) {
         self.state().are_again = true;
     }
@@ -93,12 +94,12 @@ impl Memory {
         state.floors.min(self.budget.memory_bytes() / 2) + state.owed
     }
 
-    /// Returns whether DataFusion, or an operator that gathers one side of a join, may hold `bytes` more now.
+    /// Returns whether DataFusion, or an operator that collects one side of a join, may take `bytes` more.
     fn may_hold(&self, state: &PoolState, bytes: u64) -> bool {
         bytes.saturating_add(self.held_back(state)) <= self.budget.free_bytes()
     }
 
-    /// Reserves `bytes` more in `held`, unless that would touch the floors of operators that have not begun.
+    /// Reserves `bytes` more in `held`, unless the floors of operators that have not begun would be used.
     pub fn hold(&self, held: &mut Reservation, bytes: u64) -> bool {
         let state = self.state();
         self.may_hold(&state, bytes) && held.resize(held.bytes() + bytes).is_ok()
@@ -217,7 +218,8 @@ impl MemoryPool for Memory {
     }
 
     fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> Result<()> {
-        // A batch without columns takes no memory, and an exchange would write such a batch to a file without end.
+        // A batch without columns takes no memory. If its reservation failed, an exchange would write such batches to
+        // files forever.
         if additional == 0 {
             return Ok(());
         }

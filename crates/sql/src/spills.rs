@@ -1,15 +1,15 @@
 //! Spill files of DataFusion's operators, for batches that do not fit the budget.
 //!
-//! An exchange (`RepartitionExec`) whose output is refused memory writes a batch to a file and sends a marker in its
-//! place, and the reader of the marker waits for the oldest file of its output. In DataFusion 55.2 (its issue 24883)
-//! that wait is a deadlock if two inputs write at the same time: each has a file of its own, the batch of the marker
-//! may lie in the newer file, the reader waits for the older one, and the writer of the older file waits until some
-//! reader takes a marker. With one thread, or a fast drive, inputs write one after the other into one file, which
-//! hides the fault.
+//! If an exchange (`RepartitionExec`) gets no memory for an output, it writes a batch to a file and sends a marker in
+//! place of the batch. The reader of the marker waits for the oldest file of its output. In DataFusion 55.2 (its
+//! issue 24883) that wait is a deadlock if two inputs write at the same time. Each input has a file of its own, and
+//! the batch of the marker may lie in the newer file. The reader then waits for the older file, and the writer of the
+//! older file waits until a reader takes a marker. With one thread, or a fast drive, inputs write one after the other
+//! into one file, which hides the fault.
 //!
-//! Here a file has one batch. The file is written and ended within one call that waits for no reader, so a reader of
-//! the oldest file waits for a writer that makes progress: there is no cycle of waits. Many small files have two
-//! consequences:
+//! With this module, each file has one batch. The file is written and ended within one call that waits for no reader,
+//! so a reader of the oldest file waits for a writer that makes progress: there is no cycle of waits. Many small
+//! files have two consequences:
 //!
 //! - A file is closed between its writer and its reader, since a slow reader may have thousands of files.
 //! - A failed write leaves a file that never ends, and a reader without an answer. The first failure is therefore
@@ -50,7 +50,7 @@ pub(crate) struct Spills {
 }
 
 impl Spills {
-    /// Names the scratch folder of a job; the folder is made with the first file.
+    /// Makes spill files for the scratch folder of a job; the folder is created with the first file.
     pub fn of(job: &Job) -> Spills {
         let folder = job.scratch_path(&job.scratch_name("sql"));
         Spills { folder, names: AtomicU64::new(0), failed: Arc::default() }
@@ -79,7 +79,7 @@ impl TempFileFactory for Spills {
     }
 }
 
-/// A spill file, known by its path alone and removed on drop.
+/// A spill file, known only by its path, and removed on drop.
 struct Spilled {
     path: PathBuf,
     failed: Arc<OnceLock<(PathBuf, io::ErrorKind, String)>>,
@@ -173,7 +173,7 @@ mod tests {
         spills.check().unwrap();
     }
 
-    /// DataFusion leaves a reader waiting for a file whose write failed.
+    /// DataFusion does not wake a reader that waits for a file whose write failed.
     #[test]
     fn a_failed_write_ends_the_query_with_its_error() {
         let full = PathBuf::from("/dev/full");

@@ -22,7 +22,7 @@ use crate::{
     scan::Files,
 };
 
-/// The tables of a query: names that were given, and paths in quotes.
+/// The tables of a query: tables with given names, and paths in quotes.
 ///
 /// `store:NAME` is a dataset of the job's store. A path may be a folder (all tables in it, which must have the same columns)
 /// or have `*` in its last part.
@@ -36,7 +36,7 @@ pub struct Tables {
     is_exact: bool,
     /// True if the columns of a table were inferred from its first rows.
     is_guessed: Arc<AtomicBool>,
-    /// True if a table is JSON lines, so that later rows may have members beyond the inferred columns.
+    /// True if a table is JSON lines, whose later rows may have members that the inferred columns lack.
     may_have_more: Arc<AtomicBool>,
 }
 
@@ -86,7 +86,7 @@ impl Tables {
         self.is_exact = true;
     }
 
-    /// Adds tables on other machines; a name is looked up among these tables first.
+    /// Adds tables on other machines; each name is looked up there before it is looked up on this machine.
     pub fn with_elsewhere(mut self, elsewhere: Arc<dyn RemoteExecutor>) -> Tables {
         self.elsewhere = Some(elsewhere);
         self
@@ -115,12 +115,13 @@ impl Tables {
         Ok(self)
     }
 
-    /// Returns whether a table was given this name.
+    /// Returns whether there is a table of this name.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.named.contains_key(name)
     }
 
-    /// Finds the table that a query calls `name`, with its known columns and rows where nodes plan the query too.
+    /// Finds the table that a query calls `name`. If nodes plan the query too, the table's columns and row
+    /// count are also returned.
     pub(crate) fn find(
         &self,
         job: &Job,
@@ -199,7 +200,7 @@ impl Tables {
     }
 }
 
-/// Returns the files that a path stands for, or those of a dataset.
+/// Returns the files that a path denotes, or those of a dataset.
 fn inputs(job: &Job, path: &Path) -> Result<Vec<Input>> {
     if let Some(dataset) = path.to_str().and_then(|path| path.strip_prefix("store:")) {
         return Ok(Input::stored(job, dataset)?);
@@ -207,7 +208,7 @@ fn inputs(job: &Job, path: &Path) -> Result<Vec<Input>> {
     Ok(expanded(path)?.into_iter().map(|path| Input::new(path).stopped_by(job.cancel())).collect())
 }
 
-/// Returns the files that a path stands for: itself, those of a folder, or those that match a `*`.
+/// Returns the files that a path denotes: one file, those of a folder, or those that match a `*`.
 fn expanded(path: &Path) -> Result<Vec<PathBuf>> {
     let last = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     if last.contains('*') && !path.exists() {

@@ -1,5 +1,5 @@
-//! Queries compared with DataFusion alone, which keeps everything in memory. They run here in memory too, with tables
-//! of a few bytes, and with runs of a few rows.
+//! Compares queries with DataFusion alone, which keeps everything in memory. Each query runs in
+//! memory, with tables of a few bytes, and with runs of a few rows.
 
 use std::{
     collections::VecDeque,
@@ -53,7 +53,7 @@ fn job_within(memory_bytes: u64, threads: usize) -> (tempfile::TempDir, Job) {
     (folder, job)
 }
 
-/// Formats rows as text with rounded numbers, since sums of fractions depend on the order of their terms.
+/// Formats rows as text with rounded numbers, since floating-point sums depend on the order of their terms.
 fn lines(batches: &[RecordBatch]) -> Vec<String> {
     let options = FormatOptions::new().with_null("null");
     let mut lines = Vec::new();
@@ -359,7 +359,7 @@ fn min_and_max_of_fractions_do_not_depend_on_the_order_of_rows() {
     }
 }
 
-/// The statistics of a file of numbers show that 64 bits hold each row.
+/// The statistics of a file of numbers show that each row fits 64 bits.
 #[test]
 fn rows_of_numbers_are_sorted_as_numbers() {
     let folder = tempfile::tempdir().unwrap();
@@ -436,7 +436,7 @@ fn statistics_of_files_choose_the_sort_and_never_change_an_answer() {
         ("s", Arc::new(StringArray::from_iter_values((0..rows).map(|row| row.to_string())))),
         ("v", Arc::new((0..rows).map(|row| (row % 7 > 0).then_some(row)).collect::<Int64Array>())),
         ("m", decimals(&mut (0..rows).map(|row| (row % 5 > 0).then_some(i128::from(row) - 300)))),
-        // Sums of these need more than 64 bits.
+        // Sums of this column need more than 64 bits.
         ("w", decimals(&mut (0..rows).map(|row| Some(i128::from(row) << 44)))),
     ];
     let batch = RecordBatch::try_from_iter(columns).unwrap();
@@ -508,7 +508,7 @@ fn statements_other_than_queries_are_refused() {
     assert!(error.contains("FROM") || error.contains("WHERE"), "{error}");
 }
 
-/// Makes a WITH of forty, each of which makes `step` of the one before; the last is called z.
+/// Makes a query with forty WITH clauses, each of which applies `step` to the previous one; the last is called z.
 fn chain(first: &str, step: &str) -> String {
     chain_of(40, first, step)
 }
@@ -698,7 +698,7 @@ fn padding_to_a_negative_length_gives_an_empty_text() {
     assert_eq!(found(text, &tables, 2, Limits::default()).unwrap().0, expected);
 }
 
-/// A name that DataFusion no longer has would correct nothing.
+/// The test fails if DataFusion drops a function name, since the correction of that name would have no effect.
 #[test]
 fn corrected_functions_exist_in_datafusion() {
     let state = SessionContext::new().state();
@@ -797,9 +797,9 @@ fn a_digest_of_percentiles_has_a_largest_capacity() {
 /// Tables of files on simulated machines, which run one after the other.
 #[derive(Debug)]
 struct Pretended {
-    /// For each table the files of each machine.
+    /// The files of each machine, for each table.
     tables: Vec<(&'static str, Vec<Vec<Input>>)>,
-    /// The number of fragments that are lost half way.
+    /// The number of fragments whose answer ends half way.
     losses: AtomicUsize,
     fragments: AtomicUsize,
     /// The bytes read by machines that hold only the needed ranges.
@@ -834,7 +834,7 @@ impl RemoteExecutor for Pretended {
 
     fn run(&self, _: &Job, fragment: Fragment) -> crate::Result<Box<dyn FragmentRows>> {
         self.fragments.fetch_add(1, Ordering::Relaxed);
-        // The fragment travels as JSON.
+        // The fragment is sent as JSON.
         let text = serde_json::to_string(&fragment).unwrap();
         let fragment: Fragment = serde_json::from_str(&text).unwrap();
         let mut batches = Vec::new();
@@ -904,7 +904,7 @@ impl FragmentRows for PretendedRows {
     }
 }
 
-/// Writes rows as files of so many machines, of which one may have none.
+/// Writes rows as files of this number of machines; a machine may have no file.
 fn spread(folder: &Path, name: &str, batch: &RecordBatch, machines: usize, ending: &str) -> Vec<Vec<Input>> {
     let budget = Budget::new(64 << 20, 1);
     let each = batch.num_rows().div_ceil(2 * machines).max(1);
@@ -1079,7 +1079,7 @@ fn a_fragment_of_another_plan_is_refused() {
 /// DataFusion does not check all states of aggregates that a node sends.
 #[test]
 fn an_invalid_partial_aggregate_of_a_node_fails_the_query_alone() {
-    /// Replaces the columns of a batch whose names end so.
+    /// Replaces the columns of a batch whose names end with `ending`.
     fn with(batch: &RecordBatch, ending: &str, column: impl Fn(&ArrayRef) -> ArrayRef) -> RecordBatch {
         let place = batch.schema().fields().iter().position(|field| field.name().ends_with(ending)).unwrap();
         let mut columns = batch.columns().to_vec();
@@ -1161,7 +1161,7 @@ fn every_nan_is_one_value_and_zero_has_no_sign() {
     assert_eq!(lines, ["-0.000", "0.000"]);
 }
 
-/// The values lie in memory, and in files whose statistics have a zero of either sign and no NaN.
+/// The values are in memory, and in files whose statistics have a zero of either sign and no NaN.
 #[test]
 fn comparisons_take_every_nan_for_one_value_and_zero_without_its_sign() {
     let nan = f64::NAN;
@@ -1237,7 +1237,7 @@ fn comparisons_take_every_nan_for_one_value_and_zero_without_its_sign() {
         );
         assert_eq!(in_files(text), [expected.to_string()], "{text}, in files");
     }
-    // Row groups are still left out.
+    // The statistics still rule out row groups.
     let (_store, job) = job(1);
     let files = || Tables::default().with_files("t", &paths);
     for (condition, pruned) in [("v < -0.5", "v@0 < -0.5"), ("v IN (-7.0, -0.0)", "v@0 IN (SET) ([-7, 0])")] {
@@ -1325,7 +1325,7 @@ fn sums_and_means_of_different_decimals_are_exact() {
         different.sort_unstable();
         different.dedup();
         let (sum, count) = (different.iter().sum::<i128>(), different.len() as i128);
-        // A mean has four more digits, and later ones are cut off.
+        // The result type of a mean has four more digits; further digits are truncated.
         let (whole, rest) = (sum / count, sum % count * 10_000 / count);
         let mean = whole * 10_000 + rest;
         let text = |number: i128, scale: u32| {
@@ -1514,7 +1514,7 @@ fn a_query_is_begun_again_where_later_rows_contradict_what_the_first_ones_sugges
     assert_eq!(ask(counts).unwrap(), ["3.500 1", "7.000 1000"]);
     assert_eq!(ask("SELECT max(a) FROM 'FOLDER/late.csv'").unwrap(), ["18446744073709551615"]);
     assert_eq!(ask("SELECT max(b) FROM 'FOLDER/late.csv'").unwrap(), ["x"]);
-    // Rows that were given cannot be taken back by the query itself.
+    // If rows were returned already, the query cannot restart by itself.
     let error = ask("SELECT a FROM 'FOLDER/late.csv'").unwrap_err().to_string();
     assert!(error.contains("late.csv:30002") && error.contains("--text a"), "{error}");
     std::fs::write(path.join("x1.csv"), "a,b\n1,2\n").unwrap();
@@ -1722,15 +1722,15 @@ fn distinct_values_of_several_columns_are_counted_in_any_memory() {
     ] {
         check(text, &tables);
     }
-    // 600,000 values of each take more than all memory.
+    // In each column, 600,000 distinct values need more than the whole memory.
     let text = "SELECT count(DISTINCT value), count(DISTINCT value || 'x'), count(*) FROM generate_series(1, 600000)";
     let (lines, ran) = found_within(smallest_memory_bytes(), text, &[], 2, Limits::default()).unwrap();
     assert_eq!(lines, ["600000 600000 600000"]);
     assert!(ran.iter().any(|ran| ran.runs > 0), "{ran:?}");
 }
 
-/// Queries with threads that wait for each other write their data to flash. INSHORE_SPILLING sets the number of each
-/// kind.
+/// Runs queries with threads that wait for each other and write to flash. INSHORE_SPILLING sets the number of queries
+/// of each kind.
 #[test]
 fn queries_that_spill_end() {
     let rounds: usize = std::env::var("INSHORE_SPILLING").map_or(2, |rounds| rounds.parse().unwrap());

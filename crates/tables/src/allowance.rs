@@ -1,8 +1,9 @@
 //! Memory of decoders that callers cannot count, and the part that is reserved from the budget.
 //!
 //! The state of the Parquet and zstd libraries is covered by the fixed 64 MiB beyond the budget, as long as the state
-//! is small. A file that makes the state large (a zstd window of 128 MiB, Parquet pages of 100 MiB) needs memory of the
-//! budget for the rest, reserved before the allocation, and is refused if the budget has too little free memory.
+//! is small. Some files make the state large (a zstd window of 128 MiB, Parquet pages of 100 MiB). The rest of such a
+//! state is reserved from the budget before the allocation. If the budget has too little free memory, the file is
+//! refused.
 
 use inshore_store::{Budget, Reservation};
 
@@ -15,7 +16,7 @@ pub(crate) const UNCOUNTED_BYTES: u64 = 8 << 20;
 /// The purpose of a Parquet reader's memory, for messages of the budget.
 pub(crate) const PAGES: &str = "reading Parquet";
 
-/// The share of the budget for an indivisible piece of a file: a quarter.
+/// The divisor that gives the share of the budget for an indivisible piece of a file: a quarter.
 pub(crate) const PIECE_SHARE: u64 = 4;
 
 /// Returns the largest indivisible piece of a file that is accepted, in bytes.
@@ -37,7 +38,7 @@ impl Allowance {
         self.0.bytes()
     }
 
-    /// Reserves memory for a decoder that is about to hold `bytes` in all.
+    /// Reserves memory for a decoder whose total memory will be `bytes`.
     pub fn hold(&mut self, bytes: u64) -> Result<()> {
         let counted = bytes.saturating_sub(UNCOUNTED_BYTES);
         if counted != self.0.bytes() {

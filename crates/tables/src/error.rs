@@ -15,13 +15,13 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The budget or the store refused.
+    /// An error of the budget or the store.
     #[error(transparent)]
     Store(#[from] inshore_store::Error),
-    /// Sorting failed.
+    /// An error of sort-reduce.
     #[error(transparent)]
     SortReduce(inshore_sortreduce::Error),
-    /// There is not enough room on a disk; found before the work began.
+    /// A disk has too little free space; the check ran before the work began.
     #[error("{place}: not enough space: the job needs {what}, and {} are free", format_bytes(*free))]
     NoRoom {
         /// The store or the folder of the result.
@@ -81,9 +81,9 @@ pub enum Error {
         what: &'static str,
         /// Its size, or for lines and CSV records the size at which reading stopped.
         bytes: u64,
-        /// The most that is accepted.
+        /// The maximum size that is accepted.
         limit: u64,
-        /// A budget in which all such pieces of the file fit, if known.
+        /// A budget in which every piece of this kind in the file fits, if known.
         enough: Option<u64>,
     },
     /// The ending of a file name is not one that can be read or written.
@@ -91,11 +91,11 @@ pub enum Error {
     UnknownEnding {
         /// The file.
         file: String,
-        /// Its ending, without compression.
+        /// The extension, without that of a compressed file.
         ending: String,
         /// "read" or "written".
         what: &'static str,
-        /// The endings that work.
+        /// The extensions that can be read or written.
         expected: &'static str,
     },
     /// A requested column is missing in the file, or occurs twice.
@@ -153,8 +153,8 @@ impl Error {
         matches!(self, Error::Contradiction { .. })
     }
 
-    /// Makes an error for a value that contradicts the type of its column: a type guessed from the first rows, or one
-    /// that fits all rows where `is_known`.
+    /// Makes an error for a value that contradicts the type of its column. The type was guessed from the first rows,
+    /// or fits all rows if `is_known`.
     pub(crate) fn contradiction(
         file: &str,
         line: u64,
@@ -209,7 +209,7 @@ impl Error {
     }
 }
 
-/// Describes how a piece of a file that is too large can be read.
+/// Returns advice on how a piece of a file that is too large can be read.
 fn advice(what: &str, limit: u64, enough: Option<u64>) -> String {
     match enough {
         Some(enough) => format!(": a budget of {} is enough", format_bytes_up(enough)),

@@ -1,4 +1,4 @@
-//! Normal forms of fractions, for grouping, joins and comparisons by bits.
+//! Normal forms of floating-point numbers, for grouping, joins and comparisons by bits.
 
 use std::sync::Arc;
 
@@ -25,11 +25,11 @@ pub fn one_nan(column: &ArrayRef) -> ArrayRef {
     }
 }
 
-/// Converts fractions so that equal ones have equal bits: every NaN becomes the positive quiet NaN, and -0.0 becomes
-/// 0.0. Columns of other
-/// types are returned unchanged. Copies a column of fractions, at the speed of memory.
+/// Converts floating-point numbers so that equal numbers have equal bits: every NaN becomes the positive quiet NaN,
+/// and -0.0 becomes 0.0. Columns of other types are returned unchanged. A floating-point column is copied at the
+/// speed of memory.
 ///
-/// The encoding of rows, and hash tables of the libraries here, compare bits; SQL and people compare values.
+/// The encoding of rows and the hash tables of the libraries compare bits; SQL compares values.
 ///
 /// ```
 /// use std::sync::Arc;

@@ -33,14 +33,14 @@ use crate::{
     unpack::{Compression, DecompressedReader},
 };
 
-/// The smallest budget in which a file is read past the page cache.
+/// The smallest budget in which reads of a file bypass the page cache.
 const AHEAD_BUDGET_BYTES: u64 = 16 * FILE_SOURCE_BYTES;
 
 /// The meaning of the first line of a CSV file: names of columns, or a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Header {
-    /// The line has names, and is refused if it may be a row: if a field is a number, a date or a time, empty, or
-    /// repeated.
+    /// The line has names. A line that may be a row of data is refused: a field is a number, a date or a time, or is
+    /// empty, or occurs twice.
     #[default]
     Detected,
     /// The line has names, of any form.
@@ -50,7 +50,8 @@ pub enum Header {
 }
 
 impl From<Option<bool>> for Header {
-    /// Converts an option: true for names, false for a row, and none for names that must not look like a row.
+    /// Converts an option: true for a line of names, false for a row of data, and none for [`Header`]'s default,
+    /// which refuses names that look like a row.
     fn from(has_names: Option<bool>) -> Header {
         match has_names {
             None => Header::Detected,
@@ -109,9 +110,10 @@ impl Input {
         Input::at(InputLocation::Path(path.to_path_buf()), path.display().to_string(), None)
     }
 
-    /// Finds the files of a dataset of the job's store, `NAME`, or one of them, `NAME/FILE`. The format of a single
-    /// file is that of the extension of the dataset's name, or else of the file's own extension. Files are read
-    /// through the job, and every checksum is verified.
+    /// Finds the files of a dataset of the job's store (`NAME`), or one file of a dataset (`NAME/FILE`). If the
+    /// dataset has a single file, the extension of the dataset's name determines the format; without an extension in
+    /// the dataset's name, the file's own extension does. Files are read through the job, and every checksum is
+    /// verified.
     ///
     /// # Errors
     /// [`inshore_store::Error::NotFound`] where there is no such dataset or file.
@@ -120,7 +122,7 @@ impl Input {
         Ok(files.into_iter().map(|found| Input::of_stored(job, found)).collect())
     }
 
-    /// Makes an input of a found file of a dataset, as [`Input::stored`] does.
+    /// Makes an input of a file of a dataset that was found, as [`Input::stored`] does.
     pub fn of_stored(job: &Job, found: NamedFile) -> Input {
         let name = found.title();
         let ending = ending_of(Path::new(if found.is_all { &found.dataset } else { &found.name }));
@@ -129,31 +131,30 @@ impl Input {
     }
 
     /// Makes an input of a file of `len` bytes, of which this machine has only some parts. `name` names the file in
-    /// errors, and `ending` determines its format. If parts overlap, the first part is used. Formats that are read
-    /// from start to end (CSV, JSON lines) return the parts one after the other; Parquet needs its footer, and row
-    /// groups that
-    /// are not [held](Input::holds) cannot be read.
+    /// errors, and `ending` determines its format. If parts overlap, the first part is used. For formats that are
+    /// read from start to end (CSV, JSON lines), the input returns the bytes of one part after the other. Parquet
+    /// needs its footer, and a row group can be read only if one part [has all its bytes](Input::holds).
     pub fn of_parts(name: &str, ending: &str, len: u64, parts: Vec<FilePart>) -> Input {
         let parts = Arc::new(Parts::new(len, parts));
         Input::at(InputLocation::Parts(parts), name.to_string(), Some(ending.to_string()))
     }
 
-    /// Makes an input of a stream, which is never decompressed, since lines and records may begin like compressed
-    /// bytes. `name` names the stream in errors, and `ending` determines its format. The stream can be opened once,
-    /// also among clones of the input; its length is unknown.
+    /// Makes an input of a stream. The stream is never decompressed, since lines and records may begin with the same
+    /// bytes as a compressed file. `name` names the stream in errors, and `ending` determines its format. The stream
+    /// can be opened once, also among clones of the input; its length is unknown.
     pub fn stream(name: &str, ending: &str, stream: impl Read + Send + 'static) -> Input {
         let stream = SharedStream(Arc::new(Mutex::new(Some(Box::new(stream)))));
         Input::at(InputLocation::Stream(stream), name.to_string(), Some(ending.to_string()))
     }
 
-    /// Sets a number that is attached to each row if sorted rows are merged with others (0 by default): see
-    /// [`sorted_records`](crate::sorted_records).
+    /// Sets a number of the input, 0 by default. If sorted rows are merged with others, each row carries this number:
+    /// see [`sorted_records`](crate::sorted_records).
     pub fn numbered(mut self, number: u32) -> Input {
         self.number = number;
         self
     }
 
-    /// Returns the number that is attached to each row.
+    /// Returns the number that each row of this input carries.
     #[cfg(feature = "records")]
     pub(crate) fn number(&self) -> u32 {
         self.number
@@ -165,13 +166,13 @@ impl Input {
         self
     }
 
-    /// Sets the columns, and the list of columns without values, from another machine's [description](TableMetadata) of the
-    /// table.
+    /// Sets the columns, and the list of columns without values, from the [description](TableMetadata) of the table
+    /// that another machine sent.
     pub fn with_known(self, known: &TableMetadata) -> Input {
         Input { unseen: known.unseen.clone(), ..self.with_columns(known.schema.clone()) }
     }
 
-    /// Returns whether no value of a column was seen, although [its type was set](Input::with_columns).
+    /// Returns whether no value of a column was seen, although its type was [set](Input::with_columns).
     pub(crate) fn is_unseen(&self, column: &str) -> bool {
         self.unseen.iter().any(|unseen| unseen == column)
     }
@@ -182,7 +183,7 @@ impl Input {
         self
     }
 
-    /// Makes a member of JSON lines that is not a column an error, also if the caller names the columns.
+    /// Makes every member of JSON lines that is not a column an error, even if the caller names the columns.
     pub fn with_whole_rows(mut self, is_whole: bool) -> Input {
         self.is_whole = is_whole;
         self
@@ -193,7 +194,7 @@ impl Input {
         self.header
     }
 
-    /// Returns whether members of JSON lines must not be skipped.
+    /// Returns whether a member of JSON lines that is not a column is an error, and is not skipped.
     pub(crate) fn has_whole_rows(&self) -> bool {
         self.is_whole
     }
@@ -207,12 +208,12 @@ impl Input {
         }
     }
 
-    /// Returns whether this machine has only parts of the file.
+    /// Returns whether this machine has only some parts of the file.
     pub(crate) fn is_of_parts(&self) -> bool {
         self.parts().is_some()
     }
 
-    /// Returns whether the input is parts or a stream, which are never decompressed.
+    /// Returns whether the input consists of parts or is a stream; neither is decompressed.
     #[cfg(feature = "records")]
     pub(crate) fn is_as_it_lies(&self) -> bool {
         matches!(self.place, InputLocation::Parts(_) | InputLocation::Stream(_))
@@ -227,8 +228,8 @@ impl Input {
         self.columns.as_ref()
     }
 
-    /// Returns whether one part on this machine has these bytes of the file; true for all inputs except those [of
-    /// parts](Input::of_parts).
+    /// Returns whether one part on this machine has this whole byte range of the file. Inputs that are not [of
+    /// parts](Input::of_parts) have every range.
     pub fn holds(&self, range: &Range<u64>) -> bool {
         self.parts().is_none_or(|parts| parts.hold(range))
     }
@@ -277,7 +278,7 @@ impl Input {
         }
     }
 
-    /// Returns the bytes that this machine can read: those of the file, or of its parts on flash.
+    /// Returns the number of bytes that this machine can read: the length of the file, or of its parts on flash.
     #[cfg(feature = "records")]
     pub(crate) fn bytes_here(&self) -> Option<u64> {
         match self.parts() {
@@ -286,8 +287,8 @@ impl Input {
         }
     }
 
-    /// Returns the ending of the name in lower case, below a compression ending: `web.TXT.gz` has `txt`. The ending is
-    /// empty for standard input and for names without one.
+    /// Returns the extension of the name in lower case, without an extension of compressed files: `txt` for
+    /// `web.TXT.gz`. The result is empty for standard input and for names without an extension.
     ///
     /// ```
     /// use inshore_tables::Input;
@@ -302,20 +303,21 @@ impl Input {
         self.path().map(ending_of).unwrap_or_default()
     }
 
-    /// Opens the input, and decompresses gzip, zstd, bzip2 and lz4 (with any number of members or frames), detected by
-    /// their first bytes ([`Compression::of_head`]). Two buffers of 128 KiB and the decompressor's state are held.
+    /// Opens the input, and decompresses gzip, zstd, bzip2 and lz4 (with any number of members or frames), detected
+    /// by their first bytes ([`Compression::of_head`]). The memory is two buffers of 128 KiB and the decompressor's
+    /// state.
     ///
     /// # Errors
-    /// [`Error::Io`] if the input cannot be opened or read; [`Error::Unsupported`] for a format of compression that is
-    /// not decompressed; [`Error::TooLarge`] for zstd with a window above a quarter of the budget; [`Error::Store`] if
-    /// such a window, or lz4's blocks (their bytes beyond 8 MiB), are no longer free in the budget. [`Bytes::read`]
-    /// reports damage further inside.
+    /// [`Error::Io`] if the input cannot be opened or read; [`Error::Unsupported`] for a format of compression that
+    /// is not decompressed; [`Error::TooLarge`] for zstd with a window above a quarter of the budget;
+    /// [`Error::Store`] if the budget has too little free memory for the zstd window, or for those bytes of lz4's
+    /// blocks that exceed 8 MiB. [`Bytes::read`] reports damage further inside.
     pub fn open(&self, budget: &Budget) -> Result<Bytes> {
         self.unpack(self.counted()?, budget, UNCOUNTED_BYTES)
     }
 
-    /// Opens one of many inputs that are read at a time: the whole state of the decompressor is reserved from the
-    /// budget.
+    /// Opens one of many inputs that are open at the same time: the whole state of the decompressor is reserved from
+    /// the budget.
     ///
     /// # Errors
     /// The errors are those of [`Input::open`].
@@ -323,8 +325,8 @@ impl Input {
         self.unpack(self.counted()?, budget, 0)
     }
 
-    /// Opens the input for a job that reads all of it. A file of 1 MiB or more that is not in the page cache is read
-    /// past the cache, with several requests in flight, which takes [`ahead_bytes`] more of the job's budget.
+    /// Opens the input for a job that reads all of it. For a file of 1 MiB or more that is not in the page cache,
+    /// reads bypass the cache, with several requests in flight, which takes [`ahead_bytes`] more of the job's budget.
     ///
     /// # Errors
     /// The errors are those of [`Input::open`].
@@ -388,7 +390,7 @@ impl Input {
         Error::unsupported(&self.name, format!("it {what}"))
     }
 
-    /// Opens an input with a length, for random access.
+    /// Opens an input of known length for random access.
     pub(crate) fn open_pieces(&self) -> Result<Pieces> {
         match &self.place {
             InputLocation::Stored(stored) => Ok(Pieces::Stored(StoredPieces::new((**stored).clone()))),
@@ -411,13 +413,13 @@ impl Input {
     }
 }
 
-/// Returns the memory that [`Input::open_ahead`] takes beyond that of [`Input::open`], in bytes: 0 where the budget is
-/// small, and then nothing is read ahead.
+/// Returns the additional memory that [`Input::open_ahead`] takes compared with [`Input::open`], in bytes. The result
+/// is 0 for a small budget, in which nothing is read ahead.
 pub fn ahead_bytes(budget: &Budget) -> u64 {
     if budget.memory_bytes() < AHEAD_BUDGET_BYTES { 0 } else { FILE_SOURCE_BYTES }
 }
 
-/// Returns the ending of a name in lower case, below a compression ending.
+/// Returns the extension of a name in lower case, without an extension of compressed files.
 fn ending_of(path: &Path) -> String {
     let lower = |path: &Path| path.extension().map(|ending| ending.to_string_lossy().to_ascii_lowercase());
     match lower(path) {
@@ -447,13 +449,13 @@ impl Pieces {
         }
     }
 
-    /// Returns a named file for reading past the page cache, if the page cache does not have it.
+    /// Returns the file with its path, for reads that bypass the page cache; `None` if the page cache has the file.
     pub fn plain(&self) -> Option<PlainFile> {
         let Pieces::File(file, Some(path)) = self else { return None };
         PlainFile::of(file.try_clone().ok()?, path).ok()
     }
 
-    /// Returns the number of bytes from `start` on before the first missing one.
+    /// Returns the number of consecutive bytes from `start` on that are on this machine.
     pub fn bytes_from(&self, start: u64) -> u64 {
         match self {
             Pieces::File(..) | Pieces::Stored(_) => u64::MAX,
@@ -461,7 +463,7 @@ impl Pieces {
         }
     }
 
-    /// Asks the drive to read bytes ahead, as a hint only.
+    /// Hints to the operating system that these bytes will be read soon.
     pub fn will_read(&self, start: u64, bytes: NonZeroU64) {
         if let Pieces::File(file, _) = self {
             _ = fadvise(file, start, Some(bytes), Advice::WillNeed);

@@ -9,12 +9,13 @@
 //! the user wants separate strands. A letter other than a base (N) breaks a sequence.
 //!
 //! Sequences in pieces on several machines are counted piece by piece ([`count_kmer_pieces`]). The client adds the
-//! counts of pieces and of the stretches across their borders ([`kmer_codes`]). [`KmerWriter`] writes the table.
+//! counts of the pieces, and counts the stretches across their borders ([`kmer_codes`]). [`KmerWriter`] writes the
+//! table.
 //!
 //! # Cost
 //!
-//! Time: 2 ns for each base to roll both codes, then the time of [`SortReduce`]. Bytes: 12 for each stretch that is not
-//! combined with an equal one in memory (20 beyond k = 32), written and read once.
+//! Time: 2 ns for each base to update both codes, then the time of [`SortReduce`]. Bytes: each stretch that is not
+//! combined with an equal one in memory takes 12 bytes (20 beyond k = 32), which are written and read once.
 
 mod table;
 
@@ -44,7 +45,7 @@ use crate::{
 
 /// The longest k-mer: its code and the reverse complement's have 126 bits.
 pub const KMER_MAX: u32 = 63;
-/// The most k-mers of one [`KmerAnswer`].
+/// The maximum number of k-mers in one [`KmerAnswer`].
 pub const KMER_BLOCK_ROWS: usize = 16 << 10;
 const BLOCK_BYTES: usize = 256 << 10;
 
@@ -55,7 +56,7 @@ pub struct KmerOptions {
     pub k: u32,
     /// Counts a k-mer and its reverse complement as one.
     pub canonical: bool,
-    /// Writes only k-mers that were seen this often.
+    /// Writes only k-mers that occur at least this often.
     pub min_count: u32,
     /// Writes codes instead of text (k up to 32).
     pub codes: bool,
@@ -79,13 +80,13 @@ pub struct KmerSummary {
     pub bases: u64,
     /// The number of stretches of k bases.
     pub kmers: u64,
-    /// The stretches among `kmers` that an earlier, interrupted count had in runs.
+    /// The number of stretches in `kmers` that the runs of an earlier, interrupted count already contained.
     pub kmers_kept: u64,
     /// The number of distinct k-mers.
     pub distinct: u64,
-    /// The number of k-mers written, those seen often enough.
+    /// The number of k-mers written: those that occur often enough.
     pub written: u64,
-    /// The number of distinct k-mers seen once, twice, ...; the last element counts all above.
+    /// The number of distinct k-mers that occur once, twice, ...; the last element counts all that occur more often.
     pub histogram: Vec<u64>,
     /// Runs written to the store's scratch.
     pub runs: u64,
@@ -113,8 +114,8 @@ impl KmerOptions {
     }
 }
 
-/// Counts the k-mers of FASTA and FASTQ files, packed or not, and writes a table with the columns kmer and count in the
-/// order of the text. A count beyond 2^32 - 1 stays there.
+/// Counts the k-mers of FASTA and FASTQ files, compressed or not, and writes a table with the columns kmer and count
+/// in the order of the text. A count that exceeds 2^32 - 1 is written as 2^32 - 1.
 ///
 /// # Errors
 /// [`Error::Unsupported`] for an invalid k; [`Error::BadValue`] and [`Error::Damaged`] for input that is neither FASTA
@@ -133,7 +134,7 @@ pub fn count_kmers(job: &Job, inputs: &[Input], output: &Path, options: &KmerOpt
 pub struct KmerPiece {
     /// The bytes of the piece, compressed or not.
     pub input: Input,
-    /// The kind of place at which the bytes begin.
+    /// The position in a file at which the bytes begin.
     pub begins: PieceStart,
 }
 
@@ -145,7 +146,8 @@ pub struct KmerPieces<'a> {
 }
 
 impl<'a> KmerPieces<'a> {
-    /// Creates pieces from an iterator: at most `count_max`, with `bytes` bytes in total if known.
+    /// Creates pieces from an iterator: at most `count_max` pieces, which have `bytes` bytes in total if that is
+    /// known.
     pub fn asked(
         next: impl Iterator<Item = Result<KmerPiece>> + 'a,
         bytes: Option<u64>,
@@ -165,19 +167,20 @@ impl<'a> KmerPieces<'a> {
 /// A part of the answer about pieces.
 #[derive(Debug)]
 pub enum KmerAnswer<'a> {
-    /// The ends of all pieces, in order, k - 1 letters each. This part is the first, once counting is complete.
+    /// The first and last k - 1 letters of each piece, in order. This part of the answer is the first, once counting
+    /// is complete.
     Ends(Vec<PieceEnds>),
     /// K-mers up to k = 32, at most [`KMER_BLOCK_ROWS`], in the order of their codes, with their counts.
     Short(KmerList<'a, u64>),
-    /// K-mers beyond k = 32, in the same form.
+    /// K-mers beyond k = 32, in the same form as [`KmerAnswer::Short`].
     Long(KmerList<'a, u128>),
 }
 
-/// Counts the k-mers that lie within pieces, and passes all of them to `each`. [`kmer_codes`] of the ends of pieces
-/// are those across the borders. The summary lacks the numbers that only the written table determines: the distinct k-mers, and
-/// the histogram.
+/// Counts the k-mers that lie within pieces, and passes all of them to `each`. The caller counts the k-mers across
+/// borders by [`kmer_codes`] of the first and last letters of pieces. The summary lacks two numbers that only the
+/// written table determines: the number of distinct k-mers, and the histogram.
 ///
-/// The memory is that of the budget, and room for [`KMER_BLOCK_ROWS`] codes and counts in addition.
+/// The memory is that of the budget, and space for [`KMER_BLOCK_ROWS`] codes and counts in addition.
 ///
 /// # Errors
 /// The errors are those of [`count_kmers`], and of `each`.
@@ -221,7 +224,7 @@ pub fn kmer_codes(
 
 /// The code of a k-mer, made of letters.
 trait Code: KmerCode {
-    /// Creates an answer from a list of such codes.
+    /// Creates an answer from a list of these codes.
     fn answer(list: KmerList<'_, Self>) -> KmerAnswer<'_>;
     /// Passes the code of every stretch of `k` bases in a block to the consumer, in pieces.
     fn stretches(
@@ -281,7 +284,7 @@ macro_rules! code {
 code!(u64, KmerAnswer::Short);
 code!(u128, KmerAnswer::Long);
 
-/// Adds counts, up to the largest number.
+/// Adds counts; a sum that is too large becomes the largest number.
 #[derive(Clone)]
 struct AddCounts<K>(PhantomData<K>);
 
@@ -360,7 +363,8 @@ impl<K: Code> CountedKmers<K> {
             key_range: 1u64.checked_shl(2 * options.k).filter(|&range| range > 1),
             memory_bytes: sort_memory(budget, "counting k-mers", held, (15, 16), smallest)?,
             sinks: threads,
-            // There are about as many records as letters; compressed files have four times as many.
+            // There are about as many records as letters; a compressed file is assumed to have four letters for each
+            // byte.
             expected_records: sizes,
             keep,
             name: "kmers",
@@ -403,12 +407,12 @@ fn push_all<K: Code>(
     thread::scope(|scope| {
         let work = || {
             let pushed = reduce.sink().map_err(Error::from).and_then(|sink| push(sink, &queue, options));
-            // The reader must not wait for a queue that no worker empties.
+            // The queue is emptied, so that the reader does not wait for a worker that has ended.
             pushed.inspect_err(|_| while queue.lock().expect("no panic under this lock").recv().is_ok() {})
         };
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         let read = || -> Result<ReadCounters> {
-            // A worker that failed has ended: its error is returned below.
+            // The receiver is gone only if a worker failed; that worker's error is returned below.
             let stopped = || Error::Store(inshore_store::Error::Cancelled);
             let mut numbers = 0..;
             let emit = |block| {
@@ -431,7 +435,8 @@ fn push_all<K: Code>(
         let found = read();
         drop(send);
         let pushed = workers.into_iter().try_for_each(|worker| worker.join().expect("workers do not panic"));
-        // The error of a worker precedes the reader's error about the ended worker.
+        // If a worker and the reader failed, the worker's error is returned: the reader failed only because the
+        // worker ended.
         pushed.and(found)
     })
 }
@@ -472,7 +477,7 @@ mod tests {
         text.chars().rev().map(other).collect()
     }
 
-    /// Counts the k-mers of texts with a map.
+    /// Counts the k-mers of texts with a map, as a naive reference.
     fn naive(sequences: &[String], options: &KmerOptions) -> BTreeMap<String, u32> {
         let mut counts = BTreeMap::new();
         for sequence in sequences {

@@ -1,4 +1,4 @@
-//! Files of records in and out within a budget: Parquet, CSV, Arrow, text, compressed.
+//! Reads and writes files of records within a budget: Parquet, CSV, Arrow, text, compressed or not.
 //!
 //! The nouns:
 //!
@@ -6,8 +6,8 @@
 //!   [`Bytes`], which decompress gzip, zstd, bzip2 and lz4.
 //! - [`LineBlocks`]: cuts [`Bytes`] into blocks of whole lines, to be parsed by many threads.
 //! - [`TableReader`]: reads chosen columns of a table (Parquet, CSV, TSV, JSON lines, Arrow) as Arrow record batches.
-//! - [`TableWriter`]: writes record batches as Parquet, Arrow or CSV; the file appears whole or not at all.
-//! - [`NewFile`]: the file beneath, for other formats.
+//! - [`TableWriter`]: writes record batches as Parquet, Arrow or CSV; the file appears complete or not at all.
+//! - [`NewFile`]: a file that appears complete or not at all, for other formats.
 //!
 //! ```text
 //!   Input ── Bytes ──┬── LineBlocks ── blocks of lines
@@ -15,12 +15,11 @@
 //!     └── Parquet (seeks) ───────────────────┴── TableReader ── RecordBatch ── TableWriter ── NewFile
 //! ```
 //!
-//! Memory is bounded because sizes are checked *before* memory is allocated for them: the size of a Parquet page, an
-//! Arrow record
-//! batch, a CSV record, a line or a zstd window is read from its header and compared with a quarter of the budget
-//! before one byte is allocated, and a larger size is refused with its name and number. The libraries that decode
-//! (`parquet`, `arrow`, `csv`, `zstd`, `flate2`) allocate first and check later, so each call of them is guarded by a
-//! check in this crate.
+//! Memory is bounded because sizes are checked *before* memory is allocated for them. The size of a Parquet page, an
+//! Arrow record batch, a CSV record, a line or a zstd window is compared with a quarter of the budget. A larger size
+//! is refused by an error that names the piece and its size. The libraries that decode (`parquet`, `arrow`, `csv`,
+//! `zstd`, `flate2`) allocate first and check later, so each call of these libraries is guarded by a check in this
+//! crate.
 //!
 //! ```
 //! # fn main() -> inshore_tables::Result<()> {

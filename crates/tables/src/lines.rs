@@ -1,8 +1,8 @@
 //! Blocks of whole lines, for parallel parsing.
 //!
-//! One thread cuts the input into blocks and many parse them. Cutting looks for a line end only at the end of a block
-//! and counts the line ends in it (memchr, above 10 GB/s), so parsing remains the bottleneck. A byte order mark of
-//! UTF-8 at the beginning of the input is skipped.
+//! One thread cuts the input into blocks and many threads parse them. Cutting searches for a line end only at the end
+//! of a block, and counts the line ends in the block (memchr, above 10 GB/s), so parsing remains the bottleneck. A
+//! byte order mark of UTF-8 at the beginning of the input is skipped.
 
 use std::io::{ErrorKind, Read};
 
@@ -14,7 +14,7 @@ use crate::{Bytes, Error, Result};
 pub struct LineBlocks {
     input: Bytes,
     block_bytes: usize,
-    /// The beginning of a line that continues after the previous block.
+    /// The beginning of a line that continues in the next block.
     carry: Vec<u8>,
     next_line: u64,
     ended: bool,
@@ -34,7 +34,7 @@ pub struct LineBlock {
 }
 
 impl LineBlocks {
-    /// Makes blocks of at most `block_bytes` bytes (at least 1), which is also the longest line that is accepted.
+    /// Makes blocks of at most `block_bytes` bytes (at least 1); a longer line is refused.
     pub fn new(input: Bytes, block_bytes: usize) -> LineBlocks {
         LineBlocks {
             input,
@@ -47,8 +47,8 @@ impl LineBlocks {
     }
 
     /// Returns the next block, or `None` at the end. `recycled` is the memory for the block: any vector, preferably
-    /// one of an earlier block. The cost is one copy of at most one line; the memory is `block_bytes` for the block
-    /// and less than that for a line that was cut.
+    /// that of an earlier block. The cost is a copy of at most one line. The memory is `block_bytes` for the block,
+    /// and less than `block_bytes` for a line that was cut.
     ///
     /// # Errors
     /// [`Error::TooLarge`] with file and line for a line longer than `block_bytes`, and the errors of reading.
@@ -98,8 +98,8 @@ impl LineBlocks {
         Ok(())
     }
 
-    /// Fills `bytes` with the carry and further input, and returns the length: `block_bytes` unless the input has
-    /// ended.
+    /// Fills `bytes` with the carried bytes and further input, and returns the length: `block_bytes` unless the input
+    /// has ended.
     fn fill(&mut self, bytes: &mut Vec<u8>) -> Result<usize> {
         bytes.reserve_exact(self.block_bytes.saturating_sub(bytes.len()));
         bytes.resize(self.block_bytes, 0);
@@ -128,7 +128,7 @@ impl LineBlocks {
                 Ok(())
             }
             Err(error) => Err(Error::from_read(self.input.name(), error)),
-            // One more byte belongs to the line, even if only its end.
+            // At least one more byte belongs to the line, even if it is only the line end.
             Ok(()) => Err(self.too_long()),
         }
     }
@@ -199,7 +199,7 @@ mod tests {
         Ok(lines)
     }
 
-    /// Numbers the lines of a text that lies in memory as a whole.
+    /// Splits a text into numbered lines, by a naive method.
     fn naive(text: &[u8]) -> Vec<(u64, Vec<u8>)> {
         let mut lines: Vec<&[u8]> = text.split(|&byte| byte == b'\n').collect();
         if lines.last().is_some_and(|last| last.is_empty()) {

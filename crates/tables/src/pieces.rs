@@ -9,9 +9,8 @@ use crate::{Bytes, Error, Input, Result, unpack::Compression};
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Calls `take` with the bytes of an input, in order, in pieces of at least one byte and at most 1 MiB. The bytes are
-/// decompressed if `may_unpack` is true and the first bytes are those of a compressed format. Counts the job's
-/// progress in bytes
-/// of the file. Takes up to 4 MiB from the budget.
+/// decompressed if `may_unpack` is true and the first bytes are those of a compressed format. The job's progress
+/// counts bytes of the file. The function takes up to 4 MiB from the budget.
 ///
 /// # Errors
 /// [`Error::Io`], [`Error::Damaged`], [`inshore_store::Error::Cancelled`], and the errors of `take`.
@@ -27,8 +26,8 @@ pub(crate) fn for_each_piece(
     }
 }
 
-/// Works as [`for_each_piece`] for a part of a file, which is never decompressed, since its first bytes may look like
-/// any format.
+/// Works as [`for_each_piece`] for a part of a file. A part is never decompressed, since its first bytes may happen
+/// to be those of a compressed format.
 ///
 /// # Errors
 /// The errors are those of [`for_each_piece`].
@@ -40,8 +39,8 @@ pub(crate) fn for_each_piece_as_is(
     of_bytes(input.open_as_is()?, job, take)
 }
 
-/// Works as [`for_each_piece`], without the bytes before `start`. `begin` gets the offset of the first piece, at
-/// `start` or before. The last byte of the input is always passed on, if there is one.
+/// Works as [`for_each_piece`], without the bytes before `start`. The function calls `begin` with the offset of the
+/// first piece, which is at most `start`. The last byte of the input is always passed on, if there is one.
 ///
 /// # Errors
 /// The errors are those of [`for_each_piece`].

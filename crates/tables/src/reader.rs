@@ -1,11 +1,11 @@
 //! Reads chosen columns of a table as Arrow record batches, in bounded memory.
 //!
-//! The ending of the name chooses the format; standard input is CSV. Each format is a source that decodes batches of
-//! any size, and [`slices`] cuts them to size and converts them to the types that the caller requested. CSV
-//! has no types of its own and is parsed into the wanted ones directly.
+//! The extension of the name chooses the format; standard input is CSV. Each format is a source that decodes batches
+//! of any size. [`slices`] cuts these batches to size and converts them to the types that the caller requested. CSV
+//! has no types of its own, so its values are parsed into the requested types directly.
 //!
-//! The caller passes the types, since a graph needs its ids as `UInt64` for any type in the file, and a value that
-//! does not fit must be refused while its row is known.
+//! The caller passes the types for two reasons: a graph needs its ids as `UInt64` for any type in the file, and a
+//! value that does not fit must be refused while the number of its row is known.
 
 mod csv;
 mod csv_records;
@@ -63,17 +63,17 @@ pub struct TableReader {
     first_row: u64,
     next_row: u64,
     failed: bool,
-    /// All rows belong to another part.
+    /// There are no rows to read, since another part has them all.
     ended: bool,
 }
 
-/// A table's description before its rows are read.
+/// The description of a table, made before its rows are read.
 #[derive(Clone, Debug)]
 pub struct TableDescription {
     /// All columns.
     pub schema: SchemaRef,
-    /// The columns of CSV and JSON lines that have no values in the first rows: their type is text, and any value
-    /// contradicts.
+    /// The columns of CSV and JSON lines that have no values in the first rows. The type of such a column is text,
+    /// and any later value contradicts that guess.
     pub unseen: Vec<String>,
     /// The number of rows, where the file states it (Parquet).
     pub rows: Option<u64>,
@@ -87,7 +87,7 @@ pub(crate) struct TextTable {
     pub reader: TableReader,
     /// The number of the table's own columns, which come first.
     pub columns: usize,
-    /// The position of each key: one of the own columns, or one behind them.
+    /// The position of each key column: one of the table's own columns, or a copy after them.
     pub keys: Vec<usize>,
 }
 
@@ -162,21 +162,23 @@ impl TableReader {
         })
     }
 
-    /// Opens a table to read `columns` (none: all of them) with their stored types, in the order asked for. Columns of
-    /// any flat type can be read so: numbers, text, bytes, dates and times, decimals, truth values, with nulls. Text
-    /// comes as `Utf8` and bytes as `Binary` for all ways of storing them.
+    /// Opens a table to read `columns` with their stored types, in the order of `columns`; without `columns`, the
+    /// reader returns all columns. Columns of any flat type can be read: numbers, text, bytes, dates and times,
+    /// decimals, truth values, with nulls. Every stored form of text is returned as `Utf8`, and every stored form of
+    /// bytes as `Binary`.
     ///
     /// Types of CSV and JSON lines are guessed: a column has the narrowest type that keeps the meaning of its first
-    /// 1,000 values (those of JSON in the first MiB): `Int64`, else `UInt64`, else `Decimal128(38, 0)` for whole
-    /// numbers, `Float64` with fractions among them, `Boolean` for truth values of JSON, and `Utf8` otherwise, or if
-    /// the column is named in `as_text`. A later value of another type ends the rows with [`Error::Contradiction`];
-    /// [`exact_columns`] looks at all rows. An empty field of CSV is null, as is a missing member of JSON lines.
+    /// 1,000 values (those of JSON in the first MiB). For whole numbers the type is `Int64`, else `UInt64`, else
+    /// `Decimal128(38, 0)`. If any number has a decimal point or an exponent, the type is `Float64`. Truth values of
+    /// JSON are `Boolean`. Other columns, and columns named in `as_text`, are `Utf8`. A later value of another type
+    /// ends the rows with [`Error::Contradiction`]; [`exact_columns`] looks at all rows. An empty field of CSV is
+    /// null, as is a missing member of JSON lines.
     ///
-    /// A Parquet file [of parts](Input::of_parts) is not read before row groups are
-    /// [named](TableReader::read_row_groups).
+    /// For a Parquet file [of parts](Input::of_parts), no row is read until the caller [names row
+    /// groups](TableReader::read_row_groups).
     ///
-    /// `(number, count)` picks one of `count` parts of the table, in order, so that as many threads can read: Parquet
-    /// is divided by row groups, other formats are whole in the first part.
+    /// `(number, count)` picks part `number` of `count` parts of the table, in order, so that `count` threads can
+    /// read. Parquet is divided by row groups; in other formats the first part has all rows.
     ///
     /// # Errors
     /// The errors are those of [`TableReader::open`].
@@ -216,8 +218,9 @@ impl TableReader {
         Ok(reader)
     }
 
-    /// Opens CSV or JSON lines to read all columns as text, digit for digit, followed by those of `keys` once more that
-    /// have another type; `None` for a table that has types of its own.
+    /// Opens CSV or JSON lines to read all columns as text, digit for digit. Each column in `keys` that has a type
+    /// other than text is read a second time with that type, and these copies follow the table's own columns. Returns
+    /// `None` for a table that has types of its own.
     ///
     /// # Errors
     /// The errors are those of [`TableReader::open_stored`].
@@ -260,8 +263,8 @@ impl TableReader {
         Ok(Some(TextTable { reader, columns, keys: places }))
     }
 
-    /// Describes a table: all columns as [`TableReader::open_stored`] would give them, also columns that cannot be
-    /// read.
+    /// Describes a table: all columns as [`TableReader::open_stored`] would return them, also columns of types that
+    /// cannot be read.
     ///
     /// # Errors
     /// The errors are those of [`TableReader::open`].
@@ -330,12 +333,12 @@ impl TableReader {
         }
     }
 
-    /// Returns the number of the first row of the last batch in the file (from 0, without a header).
+    /// Returns the number of the last batch's first row in the file (from 0, without a header).
     pub fn place(&self) -> u64 {
         self.first_row
     }
 
-    /// Returns the number of rows of this part, where the file states it before they are read (Parquet).
+    /// Returns the number of rows of this part, if the file states this number before the rows are read (Parquet).
     pub fn rows(&self) -> Option<u64> {
         match &self.source {
             Source::Parquet(source) => Some(source.rows()),
@@ -343,8 +346,8 @@ impl TableReader {
         }
     }
 
-    /// Returns the smallest and the largest value of columns of whole numbers, dates or times, where the file has them
-    /// (statistics of Parquet). The writer of the file may have got them wrong.
+    /// Returns the smallest and the largest value of columns of whole numbers, dates or times, from the statistics of
+    /// Parquet; `None` for a column without statistics. The statistics may be wrong.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::Damaged`].
@@ -383,7 +386,7 @@ impl TableReader {
         without_panic(&self.name, || source.chunks_of(group))
     }
 
-    /// Reads only these row groups from now on, from the start of the first.
+    /// Reads only these row groups from now on, beginning with the first row of the first group.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for formats without row groups; [`Error::Damaged`].
@@ -397,8 +400,8 @@ impl TableReader {
         Ok(())
     }
 
-    /// Returns the smallest and the largest value and the number of nulls of columns in each row group, where the file
-    /// has them (statistics of Parquet); `None` for columns without statistics or without an order.
+    /// Returns the smallest value, the largest value and the number of nulls of columns in each row group, from the
+    /// statistics of Parquet. Returns `None` for columns without statistics or without an order.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::Damaged`].
@@ -410,8 +413,8 @@ impl TableReader {
         without_panic(&self.name, || source.group_values(&places))
     }
 
-    /// Asks the drive to read the chosen columns of a row group while another one is decoded: a hint, for a plain
-    /// Parquet file.
+    /// Hints to the operating system that the chosen columns of a row group will be read soon, while another row
+    /// group is decoded. The hint has an effect for uncompressed Parquet files only.
     pub fn will_read_row_group(&self, group: usize) {
         if let Source::Parquet(source) = &self.source {
             source.will_read(group);
@@ -429,7 +432,7 @@ impl TableReader {
     }
 }
 
-/// Returns the separator of fields in a file with such an [ending](Input::extension); `None` for formats other than
+/// Returns the separator of fields in a file with this [extension](Input::extension); `None` for formats other than
 /// CSV.
 pub fn separator(ending: &str) -> Option<u8> {
     match ending {

@@ -15,7 +15,7 @@ use crate::{
 
 /// A sort-reduce of keys of up to 64 bits with up to [`crate::words::WORDS_MAX`] words.
 pub(crate) trait Records: Send + Sync {
-    /// Makes a sink for records; as many exist at a time as were configured.
+    /// Makes a sink for records. The number of sinks at the same time is that of the configuration.
     fn sink(&self) -> Result<Box<dyn RecordSink>>;
     /// Ends the input, once all sinks are finished.
     fn finish(self: Box<Self>) -> Result<Box<dyn SortedRecords>>;
@@ -43,7 +43,7 @@ pub(crate) struct RecordBlock {
     pub words: Vec<Vec<u64>>,
 }
 
-/// Begins a sort-reduce. Narrow keys have 32 bits.
+/// Begins a sort-reduce. If `is_narrow`, keys have 32 bits, and otherwise 64.
 pub(crate) fn records(
     job: &Job,
     is_narrow: bool,
@@ -65,7 +65,7 @@ where
     [u64; N]: Default,
 {
     reduce: SortReduce<Words<K, N>>,
-    /// The number of words of a record that are wanted.
+    /// The number of words of a record that the caller uses.
     words: usize,
     overflow: Arc<AtomicBool>,
 }

@@ -10,8 +10,9 @@ use inshore_store::{Job, Keep};
 
 use crate::{Error, Input, Result};
 
-/// Opens the place where a job keeps its finished runs, if that `is_wanted`. The runs of an interrupted job are found
-/// if that job had the same `what`, the same `question` and the same files: by path, length and modification time.
+/// If `is_wanted`, opens the store's folder for the finished runs of a job. The runs of an interrupted job are found
+/// again if that job had the same `what`, the same `question` and the same files, compared by path, length and
+/// modification time.
 ///
 /// # Errors
 /// [`Error::Unsupported`] for an input that is no file; [`Error::Io`]; [`inshore_store::Error::InUse`].

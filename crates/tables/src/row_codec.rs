@@ -4,8 +4,8 @@
 //!   row     [ frame | key columns, encoded | all other columns, encoded ]
 //! ```
 //!
-//! The encoding is the row format of the `arrow` crate: rows compare as bytes, ascending or descending with nulls at
-//! either end, and are decoded into columns at the end.
+//! The encoding is the row format of the `arrow` crate. Its rows compare as bytes, in ascending or descending order,
+//! with nulls first or last. After the sort, rows are decoded into columns.
 
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_row::{RowConverter, SortField};
@@ -14,8 +14,8 @@ use inshore_sortreduce::rows::{FramedRows, RowShape, frame};
 
 use crate::{Error, Result};
 
-/// Encodes batches of a schema as framed rows that sort by chosen columns, and decodes them. Costs about 20 to 50 ns
-/// for each value and direction.
+/// Encodes batches of a schema as framed rows that sort by chosen columns, and decodes them. Encoding takes about 20
+/// to 50 ns for each value, and so does decoding.
 pub struct RowCodec {
     name: String,
     schema: SchemaRef,
@@ -71,7 +71,7 @@ impl RowCodec {
         Ok(())
     }
 
-    /// Decodes the whole rows in `block`.
+    /// Decodes all rows in `block`, which contains complete rows only.
     ///
     /// # Errors
     /// [`Error::Damaged`] for bytes that [`RowCodec::encode`] did not write.

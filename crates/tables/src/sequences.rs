@@ -7,14 +7,14 @@
 //!                                        (as many letters of quality)
 //! ```
 //!
-//! The output are blocks of letters in which [`BREAK`] stands between sequences. A block begins with the last letters
-//! of the previous block (the requested overlap), so that no stretch across two blocks is lost, and no stretch is
-//! counted twice if the overlap is one letter shorter than the stretch. A line may be of any length, and ends with a
-//! line feed, a
-//! carriage return, or both. A byte order mark before the first record is skipped.
+//! The output consists of blocks of letters in which [`BREAK`] stands between sequences. A block begins with the last
+//! letters of the previous block (the requested overlap), so that no stretch across two blocks is lost. If the
+//! overlap is one letter shorter than the stretch, no stretch is counted twice. A line may be of any length, and ends
+//! with a line feed, a carriage return, or both. A byte order mark before the first record is skipped.
 //!
-//! A file may come in pieces that end with lines: a piece then [begins](PieceStart) within a sequence or before a record,
-//! and [`PieceEnds`] have the letters needed for stretches across its borders.
+//! A file may come in pieces that end with lines. A piece then [begins](PieceStart) within a sequence or before a
+//! record. [`PieceEnds`] have the first and last letters of a piece, from which stretches across its borders are
+//! counted.
 
 use memchr::memchr2;
 use serde::{Deserialize, Serialize};
@@ -24,10 +24,10 @@ use crate::{Error, Result, bases::is_base};
 /// The separator of sequences, a letter other than a base.
 pub(crate) const BREAK: u8 = b'\n';
 
-/// The mark that some programs write before the first letter of UTF-8.
+/// The byte order mark that some programs write at the start of UTF-8 text.
 const BYTE_ORDER_MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
 
-/// The kind of place at which some bytes begin.
+/// The position in a file at which a piece begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PieceStart {
     /// The beginning of a file, whose first letter tells FASTA from FASTQ.
@@ -38,12 +38,12 @@ pub enum PieceStart {
     FastqRecord,
 }
 
-/// The letters at the beginning and the end of a piece of FASTA. Letters that are no bases are N.
+/// The first and last letters of a piece of FASTA. Letters that are no bases are replaced by N.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PieceEnds {
-    /// The first letters, up to the first header: at most the overlap of blocks.
+    /// The letters before the first header of the piece: at most as many as the overlap of blocks.
     pub head: String,
-    /// The last letters, from the last header on: at most the overlap of blocks.
+    /// The letters after the last header of the piece: at most as many as the overlap of blocks.
     pub tail: String,
     /// The piece has a header.
     pub has_header: bool,
@@ -56,16 +56,16 @@ pub(crate) struct SequenceReader<F> {
     /// The overlap: the number of letters that a block repeats from the previous block.
     overlap: usize,
     state: State,
-    /// The bytes so far ended with a carriage return: a line feed that follows belongs to the same line end.
+    /// The last byte so far was a carriage return: a line feed that follows belongs to the same line end.
     has_return: bool,
-    /// The number of bytes of a byte order mark at the beginning of the file.
+    /// The number of bytes of a byte order mark that were found at the beginning of the file.
     mark: usize,
     /// The number of the current record in its file, from 1.
     record: u64,
-    /// The letters of the current FASTQ sequence, and of its quality.
+    /// The number of letters of the current FASTQ sequence, and of its quality.
     letters: u64,
     qualities: u64,
-    /// The first letters of the current piece, up to its first header: at most as many as a block repeats.
+    /// The letters before the first header of the current piece: at most as many as a block repeats.
     head: Vec<u8>,
     has_header: bool,
     pub sequences: u64,
@@ -123,9 +123,9 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> SequenceReader<F> {
         self.has_header = false;
     }
 
-    /// Returns the ends of the current piece, once all of it was taken.
+    /// Returns the first and last letters of the current piece, once all of the piece was taken.
     pub fn ends(&self) -> PieceEnds {
-        // A block repeats at least this many letters of the one before.
+        // The block still has at least `overlap` letters from its predecessor.
         let last = &self.block[self.block.len().saturating_sub(self.overlap)..];
         let tail = last.iter().rposition(|&letter| letter == BREAK).map_or(last, |end| &last[end + 1..]);
         let bases = |letters: &[u8]| -> String {
@@ -162,7 +162,7 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> SequenceReader<F> {
                         b'>' => State::FastaLine,
                         b'@' => State::FastqBegin,
                         b'\n' | b'\r' => {
-                            // No mark follows a line.
+                            // A byte order mark is not skipped after a line.
                             (used, self.mark) = (1, BYTE_ORDER_MARK.len());
                             State::Begin
                         }
@@ -218,7 +218,7 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> SequenceReader<F> {
     /// Ends a file.
     ///
     /// # Errors
-    /// [`Error::Damaged`] for a FASTQ record that is cut; the errors of `emit`.
+    /// [`Error::Damaged`] for a truncated FASTQ record; the errors of `emit`.
     pub fn end_file(&mut self, name: &str) -> Result<()> {
         let is_cut = match self.state {
             State::FastqQuality => self.check_quality(name).is_err(),
@@ -351,12 +351,12 @@ mod tests {
             }
         }
         for text in [&b"\xef\xbb>s\nACG\n"[..], b"\n\xef\xbb\xbf>s\nACG\n", b"\xef\xbb\xbf\xef\xbb\xbf>s\n"] {
-            // The texts have an incomplete mark, one behind a line, and a second one.
+            // The texts have an incomplete byte order mark, a mark after a line, and two marks.
             assert!(read(text, 100, 100, 2).is_err(), "{text:?}");
         }
     }
 
-    /// Finds the sequences of a FASTA text that lies in memory as a whole.
+    /// Returns the sequences of a FASTA text, by a naive method.
     fn fasta_of(text: &str) -> Vec<String> {
         let mut sequences: Vec<String> = Vec::new();
         for line in text.split(['\n', '\r']) {
@@ -371,7 +371,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Hostile texts give the same sequences or the same refusal for every cut, and no panic.
+        /// Random texts give the same sequences, or an error, for every division into pieces, and no panic.
         #[test]
         fn any_bytes_are_read_the_same_however_they_are_cut(
             text in "[>@+ACI\r\n]{0,60}|@[AC]{0,4}\r?\n\\+\n[I@>]{0,4}\r?\n@?[ACI+\r\n]{0,20}",
@@ -382,7 +382,7 @@ mod tests {
             let cut = read(text.as_bytes(), piece, block, overlap).map_err(|error| error.to_string());
             match (whole, cut) {
                 (Ok(whole), Ok(cut)) => proptest::prop_assert_eq!(whole, cut),
-                // The value found is quoted as far as the cut bytes have it.
+                // The messages may differ, since an error quotes only the bytes of one piece.
                 (whole, cut) => proptest::prop_assert_eq!(whole.is_err(), cut.is_err()),
             }
         }

@@ -10,10 +10,10 @@ use inshore_store::{Buffer, CheckedFile, FileReader, Job};
 
 use crate::{Error, Result};
 
-/// The smallest read in bytes, which is the largest size of a checked block.
+/// The size of the smallest read, which is the size of the largest block that has a checksum.
 const WINDOW_BYTES: usize = 256 << 10;
-/// The most windows of one file, so that as many columns are read side by side without reading bytes twice. All windows
-/// take at most a sixteenth of the budget.
+/// The maximum number of read buffers ("windows") of one file, so that as many columns are read at the same time
+/// without reading bytes twice. All windows together take at most a sixteenth of the budget.
 const WINDOWS_MAX: usize = 32;
 
 /// A file of a dataset, and the job that reads it.
@@ -46,13 +46,13 @@ impl StoredFile {
 /// A part of a file, beginning at byte `at` of the file.
 #[derive(Clone, Debug)]
 pub struct FilePart {
-    /// The number of bytes of the file before the part.
+    /// The offset of the part in the file.
     pub at: u64,
     /// The bytes of the part.
     pub bytes: PartBytes,
 }
 
-/// The place of a part's bytes.
+/// The storage that has a part's bytes.
 #[derive(Clone, Debug)]
 pub enum PartBytes {
     /// The bytes lie in memory.
@@ -80,7 +80,7 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// Sorts the parts and removes overlaps, in favour of the first given part.
+    /// Sorts the parts and removes overlaps: in an overlap, the part that was given first keeps its bytes.
     pub fn new(len: u64, parts: Vec<FilePart>) -> Parts {
         let mut list: Vec<FilePart> = Vec::new();
         for part in parts {
@@ -105,7 +105,7 @@ impl Parts {
         })
     }
 
-    /// Returns the bytes of the parts that are not in memory.
+    /// Returns the number of bytes of the parts that are not in memory.
     #[cfg(feature = "records")]
     pub fn stored_bytes(&self) -> u64 {
         let stored = self.list.iter().filter(|part| matches!(part.bytes, PartBytes::Stored(..)));
@@ -146,7 +146,7 @@ impl Read for PartsStream {
             }
             let Some(part) = self.parts.list.get(self.next) else { return Ok(0) };
             self.next += 1;
-            // The previous part releases its memory first.
+            // The previous part releases its memory before the next part is opened.
             self.current = None;
             self.current = Some(match &part.bytes {
                 PartBytes::Memory(bytes) => Box::new(io::Cursor::new(bytes.clone())),
@@ -166,7 +166,8 @@ pub(crate) struct PartPieces {
 }
 
 impl PartPieces {
-    /// Returns the bytes from `start` to the end of its part. Without such a part there is no limit, and reading fails.
+    /// Returns the number of bytes from `start` to the end of the part that contains `start`. If no part does, the
+    /// result is the maximum, and reading fails.
     pub fn bytes_from(&self, start: u64) -> u64 {
         let mut parts = self.parts.list.iter().map(FilePart::range);
         parts.find(|part| part.contains(&start)).map_or(u64::MAX, |part| part.end - start)
@@ -224,7 +225,7 @@ impl Read for StoredStream {
     }
 }
 
-/// A file with random access through a few windows, since the pages of a column are consecutive.
+/// A file with random access through a few read buffers, since the pages of a column are consecutive.
 pub(crate) struct StoredPieces {
     stored: StoredFile,
     windows: Mutex<Vec<StoredWindow>>,
@@ -258,7 +259,7 @@ impl StoredPieces {
                 Some(at) => at,
                 None => self.load(&mut windows, start)?,
             };
-            // The last window is the one used last.
+            // The list is ordered by use: the last window was used most recently.
             let window = windows.remove(at);
             let bytes = window.bytes(start);
             let len = bytes.len().min(out.len());

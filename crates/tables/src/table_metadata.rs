@@ -1,4 +1,4 @@
-//! The description of a table on another machine, from which both sides make the same plan.
+//! The description of a table on another machine. Client and node both plan from it, so that their plans are equal.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub struct TableMetadata {
     /// Columns of text that have no values in the first rows: see [`TableDescription::unseen`](crate::TableDescription).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unseen: Vec<String>,
-    /// The name of a table on nodes; empty for a table of the client.
+    /// The name of a table on the nodes; empty for a table of the client.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub path: String,
 }

@@ -19,7 +19,7 @@ use inshore_sortreduce::{Key, Operation};
 
 use crate::{Error, Result};
 
-/// The most words of a record: with more, records would be as slow as rows.
+/// The maximum number of words of a record: with more words, records would be as slow as rows.
 pub(crate) const WORDS_MAX: usize = 4;
 
 /// The operation that combines two words of one group.
@@ -32,7 +32,7 @@ pub(crate) enum Combine {
     AddFloat,
     Min,
     Max,
-    /// A union of bits.
+    /// The bitwise OR.
     Or,
 }
 
@@ -41,14 +41,14 @@ impl Combine {
     fn neutral(self) -> u64 {
         match self {
             Combine::Min => u64::MAX,
-            // With 0.0 a sum of -0.0 would become 0.0.
+            // With 0.0 as the neutral word, a sum of -0.0 alone would become 0.0.
             Combine::AddFloat => (-0.0f64).to_bits(),
             Combine::Count | Combine::AddSigned | Combine::AddUnsigned | Combine::Max | Combine::Or => 0,
         }
     }
 }
 
-/// The range of key words: from `first` to `first + last`. Records store the difference from the first.
+/// The range of key words, from `first` to `first + last`. A record stores the difference of its key from `first`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Keys {
     pub first: u64,
@@ -76,15 +76,15 @@ impl Keys {
         self.last <= u32::MAX.into()
     }
 
-    /// Converts keys to those of records; `None` where one lies outside of the range.
+    /// Converts key words to keys of records; `None` if a key word lies outside of the range.
     pub fn of_records<K: Key>(self, keys: &[u64]) -> Option<Vec<K>> {
         let above_first = |&key: &u64| key.wrapping_sub(self.first);
         let inside = keys.iter().map(above_first).fold(0, u64::max) <= self.last;
         inside.then(|| keys.iter().map(|key| K::from_u64(above_first(key))).collect())
     }
 
-    /// Returns the range for sort-reduce, which assumes that keys are evenly distributed; `None` if the range has
-    /// many more values than there are rows, so that sort-reduce should sample the keys.
+    /// Returns the size of the range for sort-reduce, which assumes that keys are evenly distributed. Returns `None`
+    /// if the range has many more values than there are rows, so that sort-reduce samples the keys.
     pub fn range(self, rows: Option<u64>) -> Option<u64> {
         let range = self.last.checked_add(1)?;
         (range / KEYS_PER_ROW_MAX <= rows?).then_some(range)
@@ -103,9 +103,9 @@ pub(crate) fn is_narrow(kind: &DataType) -> bool {
     matches!(kind.primitive_width(), Some(1 | 2 | 4))
 }
 
-/// Combines words of records with the key `K`. With `SUMS` all words are added, and 64 bits are known to hold every
-/// sum: without a test of each word, the compiler vectorizes the additions, and needs no branch on the equality of
-/// two keys.
+/// Combines words of records with the key `K`. If `SUMS` is true, all words are added, and every sum is known to fit
+/// 64 bits. No word then needs an overflow test, so the compiler vectorizes the additions and needs no branch on the
+/// equality of two keys.
 #[derive(Clone)]
 pub(crate) struct Words<K, const N: usize, const SUMS: bool = false> {
     combine: [Combine; N],
@@ -161,23 +161,24 @@ where
     }
 }
 
-/// A compact form of the words of one record before they are combined: the differences from the least words, packed
-/// side by side.
+/// A compact form of the words of one record, used before records are combined: the differences of the words from
+/// their smallest values, packed into one number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CompactWords<const N: usize> {
     least: [u64; N],
-    /// The position of each word's bits, below 32, and the mask of those bits before the shift.
+    /// The position of each word's lowest bit in the packed number, below 32, and the mask of its bits before the
+    /// shift.
     shift: [u32; N],
     mask: [u32; N],
     bits: u32,
 }
 
-/// The most bits of values that fit beside those of a key.
+/// The maximum number of value bits that fit into one word together with a key's bits.
 const SHORT_BITS_MAX: u32 = 24;
 
 impl<const N: usize> CompactWords<N> {
-    /// Creates the form for words from `first` to `first + span`; with fewer than N ranges, the other words are
-    /// empty. `None` means too many bits.
+    /// Creates the form for words from `first` to `first + span`. With fewer than N ranges, the remaining words are
+    /// empty. Returns `None` if the words need too many bits.
     pub fn new(ranges: &[(u64, u64)]) -> Option<CompactWords<N>> {
         let mut short = CompactWords { least: [0; N], shift: [0; N], mask: [0; N], bits: 0 };
         for (i, &(first, span)) in ranges.iter().enumerate() {
@@ -231,12 +232,13 @@ pub(crate) fn combine_words(combine: Combine, a: u64, b: u64, overflow: &AtomicB
 
 pub(crate) const SIGN: u64 = 1 << 63;
 
-/// Converts a fraction to a number of the same order: NaN is the greatest, as in SQL.
+/// Converts a floating-point number to a whole number of the same order: NaN is the greatest, as in SQL.
 pub(crate) fn ordered(value: f64) -> u64 {
     total(if value.is_nan() { f64::NAN } else { value })
 }
 
-/// Converts a fraction to a number in the total order of IEEE 754, in which negative NaN is the least.
+/// Converts a floating-point number to a whole number in the total order of IEEE 754, in which negative NaN is the
+/// least.
 pub(crate) fn total(value: f64) -> u64 {
     let bits = value.to_bits();
     if bits & SIGN != 0 { !bits } else { bits | SIGN }
@@ -304,7 +306,7 @@ pub(crate) fn key_words(array: &ArrayRef, file: &str) -> Result<Vec<u64>> {
         return words_of(array, Combine::Min, file);
     }
     let fail = |error: arrow_schema::ArrowError| Error::unsupported(file, error.to_string());
-    // Dates and times are whole numbers; those of 32 bits are cast to 32-bit numbers first.
+    // Dates and times are whole numbers; 32-bit dates and times are cast to 32-bit numbers first.
     let narrow = is_narrow(kind);
     let array = match kind {
         DataType::Date32 => cast(array, &DataType::Int32).map_err(fail)?,

@@ -1,8 +1,8 @@
 //! Writes record batches as Parquet, Arrow or CSV.
 //!
-//! The ending of the name chooses the format. The same rows give the same bytes, for every division into batches and
-//! every budget: rows are regrouped into batches of [`BATCH_ROWS`] and row groups of [`ROW_GROUP_ROWS`], and only the
-//! place where finished pages wait depends on memory (see [`pages`]).
+//! The extension of the name chooses the format. The same rows give the same bytes, for every division into batches
+//! and every budget: rows are regrouped into batches of [`BATCH_ROWS`] and row groups of [`ROW_GROUP_ROWS`]. The
+//! budget decides only whether finished pages wait in memory or in a file (see [`pages`]).
 
 #[cfg(feature = "records")]
 mod background;
@@ -33,26 +33,27 @@ use crate::{Error, Result};
 
 const WRITABLE: &str = ".parquet, .arrow or .csv, or - for CSV on standard output";
 
-/// Rows handed to a format at once, and rows of a Parquet page. Under a budget of 8 MiB a Parquet writer of three
-/// columns of 8 bytes then holds 1.5 MiB, 0.5 of them reserved, and zstd about 1 MiB more; 16 Ki rows cost 0.8 MiB more
-/// and made the file 0.3 % smaller.
+/// The number of rows that a format gets at once, and of a Parquet page. Under a budget of 8 MiB, a Parquet writer of
+/// three 8-byte columns holds 1.5 MiB, of which 0.5 MiB are reserved, and zstd holds about 1 MiB more. With 16 Ki
+/// rows the writer took 0.8 MiB more, and the file was 0.3 % smaller.
 const BATCH_ROWS: usize = 8 << 10;
-/// Bytes of texts after which a batch ends with fewer rows. A page of Parquet has at most these bytes and 1 MiB more, so that
-/// readers with little memory can read the page.
+/// The bytes of texts after which a batch ends even if it has fewer rows. A page of Parquet exceeds these bytes by at
+/// most 1 MiB, so that readers with little memory can read the page.
 const BATCH_TEXT_BYTES: usize = 2 << 20;
-/// Rows of a Parquet row group. The writer keeps about 0.5 KB of metadata for each column of each, so a table of
-/// 10^10 rows costs 5 MB a column at the end, and readers keep as much.
+/// The number of rows of a Parquet row group. The writer keeps about 0.5 KB of metadata for each column of each row
+/// group. A table of 10^10 rows therefore has 5 MB of metadata for each column, and readers keep as much.
 const ROW_GROUP_ROWS: usize = 1 << 20;
 /// The smallest budget in which columns of Parquet are encoded on several threads, since more batches are in memory
 /// then.
 const THREADS_BUDGET_BYTES: u64 = 32 << 20;
 
-/// Writes record batches to a file that appears whole, or not at all.
+/// Writes record batches to a file that appears complete or not at all.
 pub struct TableWriter {
-    // The order matters on drop: a format may still write, and then the temporary file is removed.
+    // The order of these fields matters on drop: the format may still write to the file before the temporary file is
+    // removed.
     format: Format,
     batches: BatchCoalescer,
-    /// Rows and bytes of texts of the batch that is not complete.
+    /// The numbers of rows and of text bytes in the batch that is not complete.
     open_rows: usize,
     open_text_bytes: usize,
     target: NewFile,
@@ -78,8 +79,10 @@ impl TableWriter {
     /// Begins a table at `path`: `.parquet`, `.arrow` (IPC file) or `.csv`; `-` writes CSV to standard output. A device
     /// or pipe whose name has no known ending (`/dev/null`) gets CSV too.
     ///
-    /// The file has no name before [`TableWriter::finish`]; until then an existing file stays as it is. Takes a sixteenth of `budget` if that is free (for Parquet);
-    /// beyond it about 2 MiB for three numeric columns (3 MiB with several threads, which Parquet uses from a budget of 32 MiB on), and for Parquet scratch space in the folder for one row group.
+    /// The file has no name before [`TableWriter::finish`]; until then an existing file stays as it is. The writer
+    /// takes a sixteenth of `budget` if that is free (for Parquet). Beyond it, the writer takes about 2 MiB for three
+    /// numeric columns, or 3 MiB with several threads, which Parquet uses from a budget of 32 MiB on. Parquet also
+    /// needs scratch space in the folder for one row group.
     ///
     /// # Errors
     /// The errors are those of [`TableWriter::check_path`] and [`NewFile::create`], and
@@ -92,7 +95,7 @@ impl TableWriter {
     }
 
     fn to_target(target: NewFile, kind: Kind, schema: &Schema, budget: &Budget) -> Result<TableWriter> {
-        // Metadata of a schema has no order, so it would make the bytes differ from run to run.
+        // The metadata of a schema is dropped: its order differs from run to run, and so would the bytes.
         let schema = Arc::new(Schema::new(schema.fields().clone()));
         let wanted = if kind == Kind::Parquet { budget.memory_bytes() / 16 } else { 0 };
         let memory = budget.reserve(wanted, "Parquet pages that wait to be written").ok();
@@ -100,7 +103,7 @@ impl TableWriter {
         let format = match kind {
             Kind::Csv => {
                 let mut writer = WriterBuilder::new().with_header(true).build(out);
-                // The header comes with the first batch, and an empty table has one too.
+                // The first batch writes the header, and an empty table has a header too.
                 let empty = RecordBatch::new_empty(schema.clone());
                 writer.write(&empty).map_err(|error| target.error(error))?;
                 Format::Csv(Box::new(writer))
@@ -142,9 +145,8 @@ impl TableWriter {
 
     /// Adds rows. They are copied, so the memory of `batch` is not kept.
     ///
-    /// # Errors
-    /// The errors are those of [`NewFile::error`]: a full disk, or columns that are not those of the schema. The table
-    /// can then not be finished in a useful way; drop it.
+    /// The errors are those of [`NewFile::error`]: a full disk, or columns that are not those of the schema. After an
+    /// error the table cannot be finished; drop the writer.
     pub fn write(&mut self, batch: &RecordBatch) -> Result<()> {
         let batch = RecordBatch::try_new(self.batches.schema(), batch.columns().to_vec())
             .map_err(|error| self.target.error(error))?;
@@ -152,7 +154,7 @@ impl TableWriter {
         let texts = TextLengths::of(&batch);
         let mut start = 0;
         while start < batch.num_rows() {
-            // A batch ends where a row group does.
+            // A batch does not cross the end of a row group.
             let group_rows = ROW_GROUP_ROWS - (self.rows % ROW_GROUP_ROWS as u64) as usize;
             let rows = (BATCH_ROWS - self.open_rows).min(group_rows).min(batch.num_rows() - start);
             let (rows, text_bytes) =
@@ -188,8 +190,8 @@ impl TableWriter {
     /// Writes the remaining rows, makes the file durable and gives the file its name. Returns the number of rows.
     ///
     /// # Errors
-    /// The errors are those of [`NewFile::publish`]; the temporary file is then removed, and an earlier file at the
-    /// path is still there, unless the very last step, making the new name durable, is the one that failed.
+    /// The errors are those of [`NewFile::publish`]. The temporary file is then removed, and an earlier file at the
+    /// path is still there. The only exception is an error of the last step, which makes the new name durable.
     pub fn finish(mut self) -> Result<u64> {
         self.batches.finish_buffered_batch().map_err(|error| self.target.error(error))?;
         self.write_completed()?;
@@ -208,8 +210,8 @@ impl TableWriter {
         matches!(kind_of(path), Ok(Kind::Csv))
     }
 
-    /// Checks that a table can be written to `path`: its ending is known, and a file can be made in its folder (one is,
-    /// and removed). Jobs call this before hours of work.
+    /// Checks that a table can be written to `path`: its extension is known, and its folder is writable (a file is
+    /// created there and removed). Jobs call this function before hours of work.
     ///
     /// # Errors
     /// The errors are those of [`TableWriter::create`]; [`Error::UnknownEnding`] lists the endings that work.
@@ -231,8 +233,8 @@ impl TextLengths<'_> {
         TextLengths(batch.columns().iter().filter(is_text).collect())
     }
 
-    /// Returns the number of rows from the first of `rows` on up to that with which their texts reach `bytes_max`, and the
-    /// bytes of these rows.
+    /// Returns the number of rows, beginning with the first of `rows`, whose texts together reach `bytes_max`, and
+    /// the bytes of their texts.
     fn rows_within(&self, rows: Range<usize>, bytes_max: usize) -> (usize, usize) {
         let mut bytes = 0;
         if self.0.is_empty() {
@@ -260,7 +262,7 @@ fn text_length(array: &ArrayRef, row: usize) -> usize {
     }
 }
 
-/// Returns whether Parquet's own types lack a part of the column's type: a time zone other than UTC, a duration.
+/// Returns whether Parquet's own types cannot express the column's type: a time zone other than UTC, or a duration.
 fn needs_words(field: &Field) -> bool {
     match field.data_type() {
         DataType::Timestamp(_, Some(zone)) => &**zone != "UTC",
@@ -286,10 +288,11 @@ fn kind_of(path: &Path) -> Result<Kind> {
     }
 }
 
-/// Chooses encodings. Whole numbers are stored as differences, since ids come sorted: 0.33 bytes a value with zstd
-/// behind it, where plain values take 1.04 with zstd and 4.01 with Snappy; unsorted ones lose nothing to speak of.
-/// Level 1 of zstd was as fast as Snappy here (4 Mi rows of an id, a component and a rank in 0.35 s) and a tenth
-/// smaller. Fractions stay plain: BYTE_STREAM_SPLIT would save a sixth of them, but not every reader supports it.
+/// Chooses encodings. Whole numbers are stored as differences, since ids are usually sorted. Sorted ids take 0.33
+/// bytes a value with zstd; plain values take 1.04 with zstd and 4.01 with Snappy. Unsorted ids lose almost nothing.
+/// Level 1 of zstd was as fast as Snappy in a measurement (4 Mi rows of an id, a component and a rank in 0.35 s), and
+/// its file was a tenth smaller. Floating-point values stay plain: BYTE_STREAM_SPLIT would save a sixth of their
+/// bytes, but not every reader supports it.
 fn parquet_properties(schema: &Schema) -> WriterProperties {
     let mut properties = WriterProperties::builder()
         .set_created_by(concat!("inshore ", env!("CARGO_PKG_VERSION")).to_string())

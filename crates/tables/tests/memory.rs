@@ -1,6 +1,7 @@
 //! Measures the memory of readers and writers, with an allocator that counts.
 //!
-//! All cases are one test, since the count is of the whole process. Allocations of zstd in C are not counted.
+//! All cases are in one test, since the allocator counts the memory of the whole process. Allocations of zstd, which
+//! is written in C, are not counted.
 #![allow(missing_docs)]
 
 use std::{
@@ -52,7 +53,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Returns the most bytes held at one moment of `work`, beyond those held before.
+/// Returns the maximum number of bytes allocated at one moment of `work`, without those allocated before.
 fn peak_bytes<T>(work: impl FnOnce() -> T) -> (usize, T) {
     let before = HELD.load(Relaxed);
     PEAK.store(before, Relaxed);
@@ -142,7 +143,7 @@ fn pages_that_are_too_large_are_refused_before_they_are_allocated(folder: &Path)
     }
 }
 
-/// The library walks a schema by recursion, so this file would end the process by a stack overflow.
+/// The library walks a schema by recursion, so that this file would overflow its stack and end the process.
 fn schemas_nested_without_end_are_refused_before_they_are_walked(folder: &Path) {
     let path = folder.join("deep.parquet");
     let levels = 100_000u32;
@@ -157,8 +158,8 @@ fn schemas_nested_without_end_are_refused_before_they_are_walked(folder: &Path) 
     assert!(error.contains("the schema is nested 100000 deep"), "{error}");
 }
 
-/// Any answer will do except a panic or memory without bound: damage in plain values cannot be seen, since neither
-/// format has checksums by default.
+/// Any answer is accepted, but neither a panic nor unbounded memory: damage in plain values cannot be detected, since
+/// neither format has checksums by default.
 fn damaged_tables_neither_panic_nor_take_memory(folder: &Path) {
     let small = WriterProperties::builder().set_data_page_row_count_limit(16).build();
     let packed = WriterProperties::builder()
@@ -183,7 +184,8 @@ fn damaged_tables_neither_panic_nor_take_memory(folder: &Path) {
         }
         (name, bytes)
     });
-    // A panic that the reader catches would otherwise load the debug information to print its place.
+    // Without a hook that prints nothing, each panic that the reader catches would load the debug information for its
+    // backtrace.
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
     let config = ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() };

@@ -1,4 +1,4 @@
-//! Decides which generations of a spread dataset are dropped if one name has several generations.
+//! Decides which generations of a distributed dataset are dropped if one name has several generations.
 //!
 //! A name can be removed and put again while a node is absent. When that node comes back, its shards belong to
 //! another *generation* than the shards on the other nodes, and no answer may mix the two.
@@ -8,16 +8,16 @@
 //!   node 3   shard of A ── absent ─────────────────────────────────
 //! ```
 //!
-//! - A [`Generation`] has a random id and a number. A put asks its nodes for the highest number of the name in
-//!   their marks, and takes the next number.
-//! - A [`Tombstone`] records that a generation was removed and which nodes have not confirmed the removal. The nodes
-//!   that dropped their shards keep the mark, in the attributes of a dataset of the kind [`REMOVED`], until a
-//!   repair reaches the absent nodes.
-//! - A query that finds two generations, or a generation with a mark, is an error ([`fault`]).
-//!   [`Nodes::repair`] drops the [`outdated`] generations. A query itself drops nothing, since a wrong choice
-//!   could not be undone.
+//! - A [`Generation`] has a random id and a number. A put asks its nodes for the highest number of the name in their
+//!   tombstones, and takes the next number.
+//! - A [`Tombstone`] ("mark" in the figure) records that a generation was removed and which nodes have not confirmed
+//!   the removal. The nodes that dropped their shards keep the tombstone, in the attributes of a dataset of the kind
+//!   [`REMOVED`], until a repair reaches the absent nodes.
+//! - A query that finds two generations, or a generation with a tombstone, is an error ([`fault`]). [`Nodes::repair`]
+//!   drops the [`outdated`] generations. A query itself drops nothing, since a wrong choice could not be undone.
 //!
-//! Only the nodes of one command are compared: a node that is named alone answers for its own data.
+//! Only the nodes that a command names are compared: if a command names one node, the answer is about the data of
+//! that node alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -60,7 +60,7 @@ fn utc(ms: u64) -> String {
 pub(crate) struct DatasetListing {
     /// The datasets, each with the index of its node.
     pub held: Vec<(usize, DatasetReplica)>,
-    /// The marks of removals.
+    /// The tombstones, each with the index of its node.
     pub marks: Vec<(usize, DatasetReplica)>,
     /// The index of each node that answered, by its number.
     pub numbers: BTreeMap<u64, usize>,
@@ -74,7 +74,7 @@ pub(crate) struct GenerationStatus {
     pub generation: Generation,
     /// The indexes of the nodes that hold shards, and the numbers of their datasets.
     pub holders: Vec<(usize, u64)>,
-    /// The indexes of the nodes that keep a mark, and the marks.
+    /// The indexes of the nodes that keep a tombstone, and the tombstones.
     marks: Vec<(usize, Tombstone)>,
 }
 
@@ -95,7 +95,7 @@ impl GenerationStatus {
     }
 }
 
-/// Returns the generations of each name that is spread or was removed.
+/// Returns the generations of each name that is distributed or was removed.
 pub(crate) fn by_name(all: &DatasetListing) -> BTreeMap<&str, Vec<GenerationStatus>> {
     let mut known: BTreeMap<(&str, SpreadId), GenerationStatus> = BTreeMap::new();
     for (place, held) in all.held.iter().chain(&all.marks) {
@@ -136,11 +136,11 @@ pub(crate) fn fault(
     ))
 }
 
-/// Returns the generations of a name to drop: a removal mark or a higher number makes a generation outdated. If several
+/// Returns the generations of a name to drop: a tombstone or a higher number makes a generation outdated. If several
 /// generations remain, `keep` selects the generation that stays.
 ///
 /// # Errors
-/// A description of the choice that is needed.
+/// An error describes the choice that the user has to make.
 pub(crate) fn outdated(
     known: &[GenerationStatus],
     keep: Option<SpreadId>,
@@ -171,7 +171,7 @@ pub(crate) fn outdated(
     Ok(known.iter().filter(|known| Some(known.generation.id) != kept).collect())
 }
 
-/// A generation of which a repair dropped shards or ended marks.
+/// A generation whose shards or tombstones a repair removed.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct GenerationRepair {
     /// The name of the dataset.
@@ -182,7 +182,7 @@ pub struct GenerationRepair {
     pub put: String,
     /// The nodes whose shards were dropped.
     pub nodes: Vec<String>,
-    /// The unreachable nodes that may still have shards. The other nodes keep a mark until a repair reaches
+    /// The unreachable nodes that may still have shards. The other nodes keep a tombstone until a repair reaches
     /// these nodes.
     pub absent: Vec<String>,
 }
@@ -230,8 +230,8 @@ impl Nodes {
         Err(Error::Incomplete { name: name.to_string(), what })
     }
 
-    /// Drops shards that a mark or a newer generation outdates, for the given names or all names, and ends
-    /// marks that every node has confirmed. If several live generations of a name remain, `keep` is the
+    /// Drops shards that a tombstone or a newer generation makes outdated, for the given names or all names, and
+    /// removes tombstones that every node has confirmed. If several live generations of a name remain, `keep` is the
     /// generation to keep.
     ///
     /// # Errors
@@ -265,8 +265,8 @@ impl Nodes {
         Ok(repaired)
     }
 
-    /// Drops the shards of a generation from all nodes that answered. Returns the names of the absent nodes
-    /// that may have shards; the other nodes keep a mark for the absent nodes.
+    /// Drops the shards of a generation from all nodes that answered. Returns the names of the absent nodes that may
+    /// have shards; the other nodes keep a tombstone for the absent nodes.
     fn drop_shards(
         &self,
         all: &DatasetListing,
@@ -275,13 +275,13 @@ impl Nodes {
     ) -> Result<BTreeSet<String>> {
         let generation = known.generation;
         let unconfirmed: Vec<MapNode> = match &known.marks[..] {
-            // Without a readable map the holders are unknown: a lost node is then reported as lost, and no mark
-            // is made.
+            // Without a readable map the nodes with shards are unknown. A lost node is then reported as lost, and no
+            // tombstone is written.
             [] => {
                 let maps = self.maps(&[(name, known)])?;
                 maps.into_iter().flatten().flat_map(|map| map.nodes).collect()
             }
-            // A node that is not in all marks has confirmed the removal.
+            // A node that is not listed as absent in every tombstone has confirmed the removal.
             [(_, first), others @ ..] => {
                 let is_in_all = |node: &&MapNode| {
                     let has =
@@ -381,12 +381,12 @@ mod tests {
         let replaced = [known(1, 1, &[2], true), known(2, 2, &[0, 1], false)];
         assert_eq!(ids(&replaced, None).unwrap(), [1]);
         assert!(ids(&replaced, Some(1)).unwrap_err().contains("not one of its live generations"));
-        // The nodes with the marks are lost: the number alone outdates the generation.
+        // The nodes with the tombstones are lost: the number alone makes the generation outdated.
         assert_eq!(ids(&[known(1, 1, &[2], false), known(2, 2, &[1], false)], None).unwrap(), [1]);
-        // Only a mark remains, or a removed dataset.
+        // Only a tombstone remains, or a removed dataset.
         assert_eq!(ids(&[known(1, 1, &[], true)], None).unwrap(), [1]);
         assert_eq!(ids(&[known(1, 1, &[2], true)], None).unwrap(), [1]);
-        // Two generations without a common history.
+        // The two generations have no common history.
         let two = [known(1, 1, &[0], false), known(2, 1, &[1], false), known(3, 1, &[2], true)];
         let why = ids(&two, None).unwrap_err();
         assert!(
@@ -422,7 +422,7 @@ mod tests {
         let hex: String = attributes.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, "7766554433221100efcdab89674523010200000000000000008844709e010000");
         assert_eq!(Generation::of_attributes(&attributes), Some(known.generation));
-        // The attributes of version 1.
+        // These bytes are attributes of version 1.
         assert_eq!(Generation::of_attributes(&[1; 8]), None);
         assert_eq!(mark_name(known.generation.id), "removed-0123456789abcdef0011223344556677");
         let text = r#"{"version":2,"name":"x","generation":{"id":"0123456789abcdef0011223344556677","number":2,"put_ms":1780000000000},"removed_ms":1780000001000,"absent":[{"number":3,"name":"c:4710"}]}"#;

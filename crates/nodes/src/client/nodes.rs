@@ -34,10 +34,10 @@ use crate::{
 /// The default port of an agent.
 pub const PORT: u16 = 4710;
 
-/// The bytes of an answer in flight at which its node has to wait.
+/// The maximum bytes of an answer in flight: with more, the node has to wait.
 pub(crate) const STREAM_BYTES: u32 = 2 << 20;
 
-/// The maximum bytes of the answer to a request that is not a task. The longest answer is a catalog with each
+/// The maximum bytes of the answer to a request that is not a task. The longest answer is a catalog that lists each
 /// piece of each file.
 const ANSWERS_BYTES_MAX: usize = 256 << 20;
 
@@ -48,14 +48,14 @@ pub struct ClientConfig {
     pub nodes: Vec<String>,
     /// The credentials of this client; `None` for nodes on this machine that require none.
     pub credentials: Option<ClientCredentials>,
-    /// The timeout for connecting, including TLS. [`Self::silence`] and half of the time to the deadline are
-    /// upper limits, so that other nodes can be asked in the other half.
+    /// The timeout for connecting, including TLS. The timeout is at most [`Self::silence`], and at most half of the
+    /// time to the deadline, so that other nodes can be asked in the other half.
     pub connect: Duration,
-    /// The time without any message, including keepalives, after which a node is lost. The client sends a
-    /// keepalive request after half of this time.
+    /// The time without any message after which a node counts as lost; keepalives are messages too. The client sends
+    /// a keepalive request after half of this time.
     pub silence: Duration,
-    /// The timeout for the answer to a small request. A request that a node rejects for lack of room is retried
-    /// for this time, or until the deadline if there is one.
+    /// The timeout for the answer to a small request. If a node has no room for a request, the client retries for
+    /// this time, or until the deadline if there is one.
     pub answer: Duration,
     /// The deadline of the command; see [`Nodes::begin`].
     pub deadline: Option<Deadline>,
@@ -76,8 +76,8 @@ impl ClientConfig {
     }
 }
 
-/// A group of nodes for one command: all requests of a value and its clones share one deadline, and a lost node
-/// is not asked again. [`Nodes::begin`] returns a value for the next command. Cloning is cheap.
+/// A group of nodes for one command. All clones of a value share one deadline, and do not ask a lost node again.
+/// [`Nodes::begin`] returns a value for the next command. Cloning is cheap.
 #[derive(Clone, Debug)]
 pub struct Nodes(pub(crate) Arc<Inner>);
 
@@ -283,7 +283,7 @@ impl Node {
             let tls = ClientTlsConfig::new()
                 .ca_certificate(Certificate::from_pem(authority))
                 .domain_name(name)
-                // A stopped node accepts the connection and sends no data.
+                // A suspended node still accepts the connection, but sends no data.
                 .timeout(connect);
             endpoint =
                 endpoint.tls_config(tls).map_err(|error| Error::Credentials { what: chain(&error) })?;
@@ -311,8 +311,8 @@ impl Node {
         request
     }
 
-    /// Sends a request, and retries while the node has no room and sends a time to retry: for `patience`, or
-    /// for the time of a small answer with `None`.
+    /// Sends a request. While the node has no room and names a time to retry, the client retries for `patience`;
+    /// `None` means the time of a small answer.
     pub async fn send<T, F: Future<Output = std::result::Result<T, Refusal>>>(
         &self,
         patience: Option<Duration>,
@@ -322,7 +322,8 @@ impl Node {
         loop {
             let sent = send().await;
             let wait = sent.as_ref().err().and_then(pushback);
-            // The answer also has to arrive in time: the answer has the reason for the lack of room.
+            // The retry and its answer have to fit the remaining time. Otherwise the last answer, which has the
+            // reason for the lack of room, is returned.
             match wait.filter(|wait| began.elapsed() + 2 * *wait < patience) {
                 None => return sent,
                 Some(wait) => tokio::time::sleep(wait).await,
@@ -386,7 +387,7 @@ impl Node {
         read.map_err(|error| self.bad_answer(&format!("invalid JSON: {error}")))
     }
 
-    /// Converts a refusal to an error: either the node is lost or the node has refused the request.
+    /// Converts an error status to an error: either the node is lost, or the node has refused the request.
     pub fn error(&self, refusal: &tonic::Status) -> Error {
         let (node, mut what) = (self.address.clone(), refusal.message().to_string());
         if let Some(source) = std::error::Error::source(refusal) {

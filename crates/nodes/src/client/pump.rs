@@ -34,13 +34,13 @@ const BATCHES: usize = 2;
 /// The unit of memory accounting in bytes.
 const UNIT_BYTES: u64 = 1 << 10;
 
-/// The extra time after the client's deadline after which a node stops a task by itself.
+/// The time after the client's deadline at which a node stops a task by itself.
 pub(crate) const LATE: Duration = Duration::from_secs(1);
 
 /// A batch, the end of the answers, or an error.
 type NextBatch = Result<Option<RecordBatch>>;
 
-/// The results of an attempt other than its answers.
+/// The results of an attempt that are not answers.
 #[derive(Debug, Default)]
 pub(crate) struct AttemptReport {
     pub done: Option<TaskDone>,
@@ -48,7 +48,7 @@ pub(crate) struct AttemptReport {
     pub task: Option<u64>,
 }
 
-/// A message of a node other than an answer.
+/// A message of a node that is not an answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum NodeMessage<'a> {
     /// The task makes progress.
@@ -101,7 +101,7 @@ impl Outlet {
     }
 }
 
-/// Decodes messages, each checked before decoding.
+/// Decodes messages; each message is checked before it is decoded.
 fn decoded(
     messages: impl Stream<Item = std::result::Result<FlightData, Refusal>> + Send + 'static,
 ) -> FlightDataDecoder {
@@ -113,8 +113,8 @@ fn decoded(
     FlightDataDecoder::new(looked_at.boxed())
 }
 
-/// Returns the next decoded message. The library checks most of the claims of a message and asserts the rest: a
-/// failed assertion also counts as a bad answer.
+/// Returns the next decoded message. The library returns errors for most invalid messages and panics on others; a
+/// panic also counts as a bad answer.
 async fn next(
     decoded: &mut FlightDataDecoder,
 ) -> Option<std::result::Result<DecodedFlightData, FlightError>> {
@@ -186,7 +186,7 @@ pub(crate) async fn pump(
                     DecodedPayload::RecordBatch(batch) => {
                         let came = message_bytes(&message.inner);
                         hear(NodeMessage::Progress);
-                        // The buffers may be larger than the rows.
+                        // The memory is computed from the buffers, which may be larger than the rows.
                         let kept = check_lengths(&message.inner.data_header, &message.inner.data_body);
                         bytes = kept.unwrap_or(u64::MAX).max(came);
                         Ok(Some(batch))
@@ -228,7 +228,7 @@ mod tests {
         decoded(futures::stream::iter(messages.into_iter().map(Ok)))
     }
 
-    /// Returns the error of the second of two messages; the first message describes the columns.
+    /// Returns the error that decoding the second of two messages gives; the first message describes the columns.
     async fn wrong(messages: Vec<FlightData>) -> String {
         let mut said = say(messages);
         assert!(next(&mut said).await.unwrap().is_ok(), "the columns");

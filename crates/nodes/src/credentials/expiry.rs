@@ -78,7 +78,7 @@ pub(super) fn certificate_expires(certificate: &CertificateDer<'_>) -> Result<u6
         reader.read_sequence(|certificate| {
             let end = certificate.next().read_sequence(|signed| {
                 signed.next().read_tagged(Tag::context(0), |version| version.read_u8())?;
-                // The serial number, the algorithm and the issuer.
+                // The skipped fields are the serial number, the algorithm and the issuer.
                 for _ in 0..3 {
                     signed.next().read_der()?;
                 }
@@ -89,7 +89,7 @@ pub(super) fn certificate_expires(certificate: &CertificateDer<'_>) -> Result<u6
                 while signed.read_optional(|rest| rest.read_der())?.is_some() {}
                 Ok(end)
             })?;
-            // The algorithm and the signature.
+            // The skipped fields are the algorithm and the signature.
             for _ in 0..2 {
                 certificate.next().read_der()?;
             }

@@ -69,7 +69,7 @@ pub enum Right {
 }
 
 impl Right {
-    /// All rights, the harmless rights first.
+    /// All rights, beginning with the harmless ones.
     pub const ALL: [Right; 7] = [
         Right::Read,
         Right::Run,
@@ -117,7 +117,7 @@ pub struct Authority {
     token_key: String,
 }
 
-/// The proofs of identity of a node, and the keys with which the node checks clients and other nodes.
+/// The proofs of a node's identity, and the keys with which the node checks clients and other nodes.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct NodeCredentials {
     version: u64,

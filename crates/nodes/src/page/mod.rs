@@ -82,7 +82,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// Returns the address of the page.
+    /// Returns the address at which the page is served.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -97,12 +97,12 @@ impl Drop for Page {
     }
 }
 
-/// The number of connections at once. If the limit is reached, a new connection replaces the oldest connection without
-/// a request.
+/// The maximum number of simultaneous connections. If the limit is reached, a new connection replaces the oldest
+/// connection that has sent no request.
 const CONNECTIONS: usize = 32;
-/// The time for a whole connection: TLS handshake, its one request, the answer.
+/// The maximum duration of a connection: the TLS handshake, its one request, and the answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The time for the head of a request; [`HEAD_BYTES`] limits its size.
+/// The maximum time in which the head of a request must arrive; [`HEAD_BYTES`] limits its size.
 const HEAD_PATIENCE: Duration = Duration::from_secs(5);
 const HEAD_BYTES: usize = 16 << 10;
 
@@ -216,7 +216,7 @@ async fn answer(io: impl Read + Write + Unpin, guest: ClientConnection, shown: A
                 response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
                 return Ok(response);
             }
-            // The store is queried too, which may wait for a drive.
+            // The request also queries the store, which may wait for a drive, so it runs on a thread that may block.
             let answered = tokio::task::spawn_blocking(move || shown.respond(&Request::from_parts(head, ())));
             let response =
                 answered.await.unwrap_or_else(|_| plain(StatusCode::INTERNAL_SERVER_ERROR, "it failed"));
@@ -287,12 +287,12 @@ impl PageState {
         }
     }
 
-    /// Authenticates the sender of a request, or returns the refusal.
+    /// Authenticates the sender of a request; the error is the response that refuses the request.
     fn viewer(&self, request: &Request<()>) -> std::result::Result<Viewer, Box<Response<Full<Bytes>>>> {
         let header = |name| request.headers().get(name).and_then(|value: &HeaderValue| value.to_str().ok());
         if !self.wants_token {
-            // Prevents DNS rebinding: a page from another site, whose name was made to resolve to this machine, is
-            // refused.
+            // This check prevents DNS rebinding: a page from another site, whose name was made to resolve to this
+            // machine, is refused.
             return match header(header::HOST).is_none_or(is_of_this_machine) {
                 true => Ok(Viewer { name: "local".to_string(), sees_all: true }),
                 false => Err(Box::new(plain(
@@ -354,7 +354,7 @@ fn page() -> Response<Full<Bytes>> {
     if getrandom::fill(&mut random).is_err() {
         return plain(StatusCode::INTERNAL_SERVER_ERROR, "the system returned no random numbers");
     }
-    // The policy allows no script except the page's own, even if a name were inserted as markup.
+    // The policy allows only the page's own script, even if a name were inserted as markup.
     let nonce = URL_SAFE_NO_PAD.encode(random);
     let policy = format!(
         "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; img-src data:; \

@@ -1,6 +1,6 @@
 //! Polls the status of nodes every two seconds and keeps the read and send rates, for the charts of the page.
 //!
-//! Memory: five minutes of samples of 24 bytes for each node, a few kilobytes.
+//! Memory: the samples of five minutes, 24 bytes each, take a few kilobytes for each node.
 
 use std::{
     collections::VecDeque,
@@ -20,7 +20,7 @@ use crate::{
 
 /// The time between two samples.
 const INTERVAL: Duration = Duration::from_secs(2);
-/// The number of samples kept: five minutes.
+/// The number of samples that are kept: those of five minutes.
 const SAMPLES: usize = 150;
 /// The time after which a peer is shown as not responding.
 const PATIENCE: Duration = Duration::from_secs(4);

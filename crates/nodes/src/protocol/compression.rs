@@ -1,4 +1,4 @@
-//! Decides on the compression of a task's answers: if answers wait for the wire, the node has time to compress.
+//! Decides on the compression of a task's answers: if answers wait for the network, the node has time to compress.
 //!
 //! ```text
 //!   plain ──► fast (zstd -1) ──► small (zstd 1)         up if answers wait and the throughput then increases
@@ -30,7 +30,7 @@ const HOW: TrialOptions = TrialOptions {
 /// The state that selects the compression of the next batch from the batches sent.
 #[derive(Debug)]
 pub(crate) struct CompressionSelector {
-    /// The trials. Way 0 is no compression, the other ways are [`LEVELS`].
+    /// The trials. Option 0 is no compression, the other options are [`LEVELS`].
     trials: Trials,
     /// The number of tasks that send. `idle_since` is the time of the last end of a task.
     tasks: u32,
@@ -71,12 +71,13 @@ impl CompressionSelector {
 mod tests {
     use super::*;
 
-    /// A simulated wire, processor and client, each with its rate in bytes per second.
+    /// A simulated network, processor and client, each with its rate in bytes per second.
     struct SimulatedLink {
         wire: f64,
-        /// The compression ratio and the compression rate in bytes per second, for each way.
+        /// The compression ratio and the compression rate in bytes per second, for each option.
         ways: [(f64, f64); 3],
-        /// The seconds for the work on a byte. `client` is the number of seconds that the client takes for a byte.
+        /// The seconds that the node works on a byte. `client` is the number of seconds that the client takes for a
+        /// byte.
         work: f64,
         client: f64,
     }
@@ -93,8 +94,7 @@ mod tests {
             (BATCH as f64 * made.max(taken), BATCH as f64 * (taken - made).max(0.0))
         }
 
-        /// Returns the speed of a minute of batches relative to the best way alone, and the ways of the
-        /// batches.
+        /// Returns the speed of a minute of batches relative to the best single option, and the option of each batch.
         fn run(&self) -> (f64, Vec<usize>) {
             let began = Instant::now();
             let (mut time, mut ways) = (0.0, Vec::new());

@@ -1,14 +1,14 @@
-//! Checks a received batch before decompression, so that no length in a message determines the memory use on
-//! this machine.
+//! Checks a received batch before decompression, so that no length in a message determines how much memory this
+//! machine uses.
 //!
 //! ```text
 //!   header   the buffers, their places in the body; compressed, or not
 //!   body     [ length unpacked, i64 | zstd ] [ -1 | plain ] ...          a length for each buffer, if the batch is compressed
 //! ```
 //!
-//! For zstd, the decompressing library allocates exactly the stated length; an LZ4 frame is decompressed to its
-//! end, regardless of the stated length. The library copies an uncompressed buffer that is not aligned for its
-//! values, each buffer separately, even if all buffers share one place.
+//! For zstd, the decompressing library allocates exactly the stated length; an LZ4 frame is decompressed to its end,
+//! regardless of the stated length. The library copies an uncompressed buffer that is not aligned for its values.
+//! Each buffer is copied separately, even if all buffers have the same offset.
 
 use arrow_ipc::{CompressionType, MessageHeader, RecordBatch, root_as_message};
 
@@ -24,9 +24,9 @@ const LENGTH_BYTES: usize = size_of::<i64>();
 /// copied.
 ///
 /// # Errors
-/// A description of the problem: a dictionary (answers have none, and dictionaries would stay in memory as long
-/// as the stream), a buffer outside the body, overlapping buffers, a compression other than zstd (an LZ4 frame
-/// may be longer than stated), an invalid length, or more than [`BATCH_BYTES_MAX`].
+/// An error describes the problem: a dictionary (answers have none, and dictionaries would stay in memory as long as
+/// the stream), a buffer outside the body, overlapping buffers, a compression other than zstd (an LZ4 frame may be
+/// longer than stated), an invalid length, or more than [`BATCH_BYTES_MAX`].
 pub(crate) fn check_lengths(header: &[u8], body: &[u8]) -> Result<u64, String> {
     let message = root_as_message(header).map_err(|error| format!("an invalid message: {error}"))?;
     if message.header_type() == MessageHeader::DictionaryBatch {
@@ -42,7 +42,7 @@ pub(crate) fn check_lengths(header: &[u8], body: &[u8]) -> Result<u64, String> {
     }
 }
 
-/// Returns the buffers of a batch in the body.
+/// Returns the byte ranges of a batch's buffers in the body.
 fn buffers<'a>(
     batch: &RecordBatch<'a>,
     body: &'a [u8],

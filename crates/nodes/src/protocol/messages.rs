@@ -44,23 +44,24 @@ pub struct TaskRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<u64>,
     /// The interval in milliseconds at which the node reports progress, by [`TaskAlive`] in the metadata of an
-    /// otherwise empty message. `None` stands for no reports.
+    /// otherwise empty message. `None`: the node sends no reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alive_ms: Option<u64>,
     /// Present if the task [pulls](PullOptions) its shards and has no pieces in the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pulls: Option<PullOptions>,
-    /// A running task of the same client on the node. The new task runs beside the running one without waiting
-    /// for a slot: this serves reads for work on the client. The new task takes free memory and is refused if
-    /// there is none. If the running task has ended, or four reads already run beside it, the new task waits
-    /// like any other.
+    /// A running task of the same client on the node. The new task runs at the same time without waiting for a slot;
+    /// clients use it to read data that they process themselves. The new task takes free memory and is refused if
+    /// there is none. If the running task has ended, or four additional reads already run, the new task waits like
+    /// any other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beside: Option<TaskKey>,
 }
 
-/// The maximum memory in bytes of a read beside a task.
+/// The maximum memory in bytes of an additional read during a task.
 pub(crate) const READ_BESIDE_BYTES: u64 = 8 << 20;
-/// The maximum number of reads beside a task: as many threads of a client do a part of the task.
+/// The maximum number of additional reads during a task: each serves a thread of the client that does a part of the
+/// work.
 pub(crate) const READS_BESIDE: usize = 4;
 
 /// The parameters of a task that pulls its shards.
@@ -99,7 +100,7 @@ pub struct ShardGrant {
 pub struct TaskAlive {
     /// A counter that grows while the task makes progress.
     pub progress: u64,
-    /// Present if the task wants more shards.
+    /// Present if the task requests more shards.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pulls: Option<PullRequest>,
 }
@@ -109,10 +110,9 @@ pub struct TaskAlive {
 pub struct PullRequest {
     /// The node's number of the task.
     pub task: u64,
-    /// The number of the task's shards that were read completely or are being read by another thread of the
-    /// task.
+    /// The number of the task's shards that were read completely or are being read by another thread of the task.
     pub finished: u64,
-    /// The number of these shards that other threads are reading.
+    /// The number of shards in `finished` that other threads are still reading.
     pub reading: u64,
 }
 
@@ -133,9 +133,9 @@ pub struct PieceRequest {
     pub from: u64,
     /// The end of the range to read: the length of the file as known to the client. A shorter file is refused.
     pub to: u64,
-    /// The bytes of the whole before the first byte.
+    /// The offset in the whole file of the first byte to read.
     pub offset: u64,
-    /// The line feeds of the whole before that byte.
+    /// The number of line feeds in the whole file before the first byte to read.
     pub lines: u64,
 }
 
@@ -152,9 +152,10 @@ pub struct TaskDone {
     pub seconds: f64,
     /// The waiting time in seconds before the start.
     pub queued_seconds: f64,
-    /// The CPU time of the node during the task: the CPU time of this task if no other task ran.
+    /// The CPU time in seconds that the whole node used during the task. If no other task ran, this is the CPU time
+    /// of the task.
     pub cpu_seconds: f64,
-    /// The shards that the task was handed; the answer covers all of them.
+    /// The numbers of the shards that the task received; the answer covers all of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shards: Vec<u64>,
 }
@@ -171,7 +172,7 @@ pub enum LoadStep {
         name: String,
         /// The id of the dataset, the same on all nodes.
         id: SpreadId,
-        /// The bytes between checksums.
+        /// The number of bytes that each checksum covers.
         block_bytes: u64,
     },
     /// Begins a file; data follows until the next step.
@@ -183,7 +184,7 @@ pub enum LoadStep {
     Data,
     /// Marks the end of the data; the node answers when all data has arrived.
     Received,
-    /// Commits the dataset after all nodes have received all data: sends the map, and the dataset becomes
+    /// Commits the dataset after all nodes have received all data: the step carries the map, and the dataset becomes
     /// visible.
     Commit {
         /// The map of the dataset.
@@ -209,7 +210,7 @@ pub enum LoadAnswer {
     Committed,
 }
 
-/// The id of a spread dataset: 128 random bits drawn at its put, written as 32 hexadecimal digits.
+/// The id of a distributed dataset: 128 random bits drawn at its put, written as 32 hexadecimal digits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct SpreadId(pub u128);
@@ -253,8 +254,8 @@ pub struct Generation {
     /// The generation number: one more than the numbers of all removed datasets of the name that the nodes of
     /// the put knew. A higher number replaces a lower number.
     pub number: u64,
-    /// The time of the put by the client's clock, in milliseconds since 1970. The time is information for
-    /// people and decides nothing.
+    /// The time of the put by the client's clock, in milliseconds since 1970. The time is shown to people and does
+    /// not affect decisions.
     pub put_ms: u64,
 }
 
@@ -280,8 +281,8 @@ impl Generation {
 /// The kind of the dataset that keeps a [`Tombstone`] on a node.
 pub const REMOVED: &str = "removed";
 
-/// The record of the removal of a spread dataset while some of its nodes were absent. The nodes that took part
-/// keep the mark until each absent node has confirmed the removal of its shards.
+/// The record of the removal of a distributed dataset while some of its nodes were absent. The nodes that removed
+/// their shards keep the tombstone until each absent node has confirmed the removal of its shards.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tombstone {
     /// [`MAP_VERSION`].
@@ -301,17 +302,18 @@ pub struct Tombstone {
 pub struct RemoveRequest {
     /// The name of the dataset.
     pub name: String,
-    /// The number of the dataset on the node: a later dataset of the same name has a different number. `None`
-    /// if the node only keeps a mark.
+    /// The number of the dataset on the node: a later dataset of the same name has a different number. `None` if the
+    /// node only keeps a tombstone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
-    /// The mark to keep for a spread dataset. A mark without absent nodes ends an earlier mark.
+    /// The tombstone to keep for a distributed dataset. A tombstone without absent nodes removes an earlier
+    /// tombstone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark: Option<Tombstone>,
 }
 
 impl RemoveRequest {
-    /// Returns true if the mark matches the name and has the current version.
+    /// Returns true if the tombstone matches the name and has the current version.
     pub fn is_sound(&self) -> bool {
         self.mark.as_ref().is_none_or(|mark| mark.version == MAP_VERSION && mark.name == self.name)
     }
@@ -393,19 +395,19 @@ pub struct DatasetReplica {
     pub id: u64,
     /// The kind of the dataset.
     pub kind: String,
-    /// The files with their lengths; empty for a spread dataset, whose map has to be requested.
+    /// The files with their lengths; empty for a distributed dataset, whose map has to be requested.
     pub files: Vec<(String, u64)>,
-    /// The generation of a spread dataset; `None` for a dataset that an earlier version has spread.
+    /// The generation of a distributed dataset; `None` for a dataset that an earlier version wrote.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<Generation>,
-    /// The mark of a removal, if this entry is a mark and not a dataset.
+    /// The tombstone, if this entry is a tombstone and not a dataset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark: Option<Tombstone>,
 }
 
-/// The answer for a requested map: the map, or the reason why there is none. A node answers in the order of the
-/// request: at least one dataset, and more while the answers together are no larger than [`MAP_BYTES_MAX`]. The
-/// client requests the remaining maps again.
+/// The answer to a request for a map: the map, or the reason why there is none. A node answers in the order of the
+/// request. It answers for at least one dataset, and for more while the answers together are no larger than
+/// [`MAP_BYTES_MAX`]. The client then requests the remaining maps.
 pub type MapAnswer = Result<FileMap, String>;
 
 /// The maximum number of maps in one request.
@@ -462,7 +464,7 @@ pub struct Status {
     pub bytes_answered: u64,
     /// The bytes that were loaded.
     pub bytes_loaded: u64,
-    /// The load average of the last minute: the number of runnable processes.
+    /// The system's load average of the last minute: the mean number of runnable processes.
     pub load: f64,
     /// The number of processor cores.
     pub cores: u64,
@@ -545,9 +547,9 @@ pub struct NodeDevice {
 /// The counters of connections since the node began to serve.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connections {
-    /// The number of open connections, including connections without a request so far.
+    /// The number of open connections, including connections that have sent no request.
     pub open: u64,
-    /// The maximum number of open connections with requests.
+    /// The maximum number of open connections that have sent a valid request.
     pub limit: u64,
     /// The number of accepted connections.
     pub opened: u64,

@@ -1,13 +1,14 @@
-//! Finds the fastest of several ways to send by trial, since the network, the processors and the data are not
-//! known beforehand.
+//! Finds the fastest of several ways to send, such as levels of compression, by trial, since the network, the
+//! processors and the data are not known beforehand.
 //!
 //! ```text
 //!   way 0 ──► way 1 ──► way 2         up if the throughput increases
 //!         ◄──       ◄──               down if the throughput does not decrease
 //! ```
 //!
-//! A way is tried for a short time and then kept or undone. After a failed trial, the pause before the next
-//! trial doubles. Lower ways are tried as well: a higher way may lose its advantage over time.
+//! A way is tried for a short time and then kept or abandoned. After a failed trial, the pause before the next trial
+//! doubles. Ways with lower numbers are tried as well, since a way with a higher number may lose its advantage over
+//! time.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +24,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// The parameters of the trials.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TrialOptions {
-    /// The last way; the first way is 0.
+    /// The number of the last way; the first way has number 0.
     pub way_max: usize,
     /// The minimum duration of a measurement window.
     pub lasts: Duration,
@@ -61,7 +62,7 @@ struct Trial {
     from: usize,
     /// The throughput per second before the trial.
     before: f64,
-    /// True once the data sent before the trial has left the wire.
+    /// True once all data that was sent before the trial has been transmitted.
     has_settled: bool,
 }
 
@@ -76,7 +77,7 @@ impl Trials {
         self.way
     }
 
-    /// Records a sent amount and the time spent waiting for the amount.
+    /// Records an amount of sent data, and the time that it waited to be sent.
     pub fn count(&mut self, amount: f64, waited: Duration, now: Instant) {
         let window = &mut self.window;
         window.amount += amount;
@@ -94,7 +95,8 @@ impl Trials {
             Some(trial) => {
                 let is_up = self.way > trial.from;
                 if rate > trial.before * if is_up { self.how.gain } else { LOSS } {
-                    // A further step in this direction may be better still.
+                    // The pause is reset; after a step up the next trial starts at once, since a further step in this
+                    // direction may be better still.
                     self.pause = self.how.pause;
                     self.next_trial = if is_up { now } else { now + self.pause };
                 } else {

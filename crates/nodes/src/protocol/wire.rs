@@ -28,7 +28,7 @@ const PUSHBACK: &str = "grpc-retry-pushback-ms";
 /// The delay after which a client may retry if a node had no room.
 const PUSHBACK_TIME: Duration = Duration::from_millis(200);
 
-/// Returns a refusal for lack of room, with the delay after which the client may retry.
+/// Returns a refusal because the node has no room, with the delay after which the client may retry.
 pub(crate) fn ask_again(why: String) -> Refusal {
     let mut refusal = Refusal::resource_exhausted(why);
     refusal.metadata_mut().insert(PUSHBACK, (PUSHBACK_TIME.as_millis() as u64).into());
@@ -38,7 +38,7 @@ pub(crate) fn ask_again(why: String) -> Refusal {
 /// Returns the delay after which a refused request may be sent again, or `None` if the refusal has no delay.
 pub(crate) fn pushback(refusal: &Refusal) -> Option<Duration> {
     let millis = refusal.metadata().get(PUSHBACK)?.to_str().ok()?.parse().ok()?;
-    // A delay of 0 must not lead to retries without a pause.
+    // A minimum delay prevents retries without a pause.
     Some(Duration::from_millis(millis).max(PUSHBACK_TIME / 4))
 }
 
@@ -134,8 +134,8 @@ pub fn batch_bytes(batch: &RecordBatch) -> u64 {
     batch.columns().iter().map(|column| bytes(column)).sum()
 }
 
-/// Returns the batch with view buffers that contain only its own texts: writing a batch includes whole buffers,
-/// even for a slice.
+/// Returns the batch with view buffers that contain only its own texts. Without this, writing even a slice of a batch
+/// would write the whole buffers.
 pub fn compact(batch: RecordBatch) -> RecordBatch {
     let is_view = |column: &ArrayRef| matches!(column.data_type(), DataType::Utf8View | DataType::BinaryView);
     if !batch.columns().iter().any(is_view) {

@@ -1,14 +1,14 @@
 //! Tracks open connections, and closes connections that send no request.
 //!
-//! - A connection is *new* until a request with a valid token arrives (without credentials: any request). The
-//!   connection has [`ConnectionLimits::first_request`] of time for all steps before: TLS, the HTTP/2 preface, the
-//!   request.
-//! - That request *admits* the connection if a slot is free. The number of slots is limited, in total and for
-//!   each address; for IPv6 an address means a /64 network, which a single machine can own. If no slot is free,
-//!   the request is refused; the connection stays new and gets the same time again, so that its client can
+//! - A connection is *new* until a request with a valid token arrives (without credentials, any request suffices).
+//!   All earlier steps, which are TLS, the HTTP/2 preface and the request, may take
+//!   [`ConnectionLimits::first_request`] in total.
+//! - The first valid request *admits* the connection if a slot is free. The number of slots is limited, in total and
+//!   for each address; for IPv6 an address means a /64 network, which a single machine can own. If no slot is free,
+//!   the request is refused. The connection then stays new and gets the same time again, so that its client can
 //!   retry.
-//! - There may be as many new connections as slots. One more connection closes the oldest new connection of the
-//!   address with the most new connections.
+//! - The number of new connections is limited to the number of slots. A new connection beyond the limit closes the
+//!   oldest new connection of the address with the most new connections.
 //!
 //! Idle or invalid connections therefore cannot lock out other clients, however many there are. A client that
 //! arrives while all slots are in use gets an answer and waits.
@@ -164,13 +164,13 @@ impl ConnectionLimiter {
             None
         };
         if let Some((counter, why)) = refused {
-            // Retries of a client count once.
+            // Several retries of a client count as one refusal.
             if connection.refusals.fetch_add(1, Ordering::Relaxed) == 0 {
                 counter.fetch_add(1, Ordering::Relaxed);
             }
             return Err(format!("{why}, which is the limit"));
         }
-        // In the other case the connection was closed meanwhile, or a parallel request was faster.
+        // Otherwise the connection was closed meanwhile, or a parallel request has admitted it.
         if state.forget_new(connection.number).is_some() {
             state.admitted += 1;
             *state.admitted_of.entry(connection.address).or_default() += 1;
@@ -224,7 +224,7 @@ impl State {
         self.forget_new(number).expect("it was found").close();
     }
 
-    /// Removes a connection from the new connections, once.
+    /// Removes a connection from the new connections; returns `None` if it is not among them.
     fn forget_new(&mut self, number: u64) -> Option<Arc<Connection>> {
         let connection = self.new.remove(&number)?;
         less(&mut self.new_of, connection.address);
@@ -275,7 +275,7 @@ impl ConnectionStream {
             if refusals == self.refusals {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            // The client waits for a slot and retries.
+            // The client waits for a slot and retries, so the period starts again.
             self.refusals = refusals;
             self.until.as_mut().reset(Instant::now() + self.guest.door.limits.first_request);
         }
@@ -377,7 +377,8 @@ mod tests {
         let more = enter(&door, 2);
         let closed: Vec<bool> = new.iter().map(|guest| guest.connection.is_closed()).collect();
         assert_eq!(closed.iter().filter(|&&closed| closed).count(), 1, "{closed:?}");
-        // The new connection is the oldest connection of the address with the most connections.
+        // The address of the new connection has the most connections, and its oldest one is the new connection
+        // itself.
         let own = enter(&door, 2);
         assert!(new[0].connection.is_closed() || more.connection.is_closed());
         assert!(!asked.connection.is_closed() && !own.connection.is_closed());

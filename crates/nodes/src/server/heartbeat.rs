@@ -1,12 +1,12 @@
 //! Sends progress messages to a task's client, between answers.
 //!
 //! A search without matches sends no answers for as long as the search takes, and neither does a task whose drive
-//! hangs. A connection's keep-alive cannot distinguish these cases, since the node's process is healthy in both. A node
-//! therefore reports the progress of a task every few seconds if the client asked for reports. A client that sees no
-//! progress for long asks another node with a copy.
+//! hangs. A connection's keep-alive cannot distinguish these cases, since the node's process is healthy in both. If
+//! the client asked for reports, a node therefore reports the progress of a task every few seconds. A client that
+//! sees no progress for long asks another node that has a copy of the data.
 //!
-//! Progress is measured in bytes read and written. A block whose computation takes longer than the client's patience
-//! looks like a stall. Such a false alarm costs work and no answers: another node repeats the block.
+//! Progress is measured in bytes read and written. A block whose computation takes longer than the client waits looks
+//! like a stall. Such a false alarm costs work but loses no answers: another node repeats the block.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -22,7 +22,7 @@ use tonic::Status as Refusal;
 
 use crate::protocol::{PullRequest, TaskAlive, wire::json};
 
-/// The shortest interval of progress messages.
+/// The minimum interval between progress messages.
 const OFTEN: Duration = Duration::from_millis(20);
 
 /// Builds a progress message.
@@ -38,8 +38,8 @@ pub(crate) struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// Starts sending the progress of a task at the interval `every`. Until the task has a number, the task waits for
-    /// admission, and waiting counts as progress.
+    /// Starts sending the progress of a task at the interval `every`. A task without a number waits for admission,
+    /// and waiting counts as progress.
     pub fn begin(
         progress: impl Fn(u64) -> u64 + Send + 'static,
         out: Sender<Result<FlightData, Refusal>>,
@@ -54,7 +54,7 @@ impl Heartbeat {
                 // Waiting for admission counts as progress.
                 waited += u64::from(number.is_none());
                 let message = message(waited + number.map_or(0, |&number| progress(number)), None);
-                // A full channel contains answers already, which carry progress messages between them.
+                // A full channel already contains answers, and answers show progress too.
                 if let Err(TrySendError::Closed(_)) = out.try_send(Ok(message)) {
                     return;
                 }

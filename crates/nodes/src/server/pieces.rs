@@ -10,7 +10,8 @@ use crate::protocol::PieceRequest;
 /// Opens the pieces of a request on the store of `job`.
 ///
 /// # Errors
-/// A dataset is missing, was replaced by another dataset of the same name, or has no such bytes.
+/// An error if a dataset is missing, was replaced by another dataset of the same name, or does not have the requested
+/// bytes.
 pub fn open_pieces(job: &Job, pieces: Vec<PieceRequest>) -> Result<Vec<TaskSource>, Failure> {
     let mut opened: BTreeMap<(String, u64), Dataset> = BTreeMap::new();
     let store = job.store();
@@ -31,7 +32,7 @@ pub fn open_pieces(job: &Job, pieces: Vec<PieceRequest>) -> Result<Vec<TaskSourc
         if from > to || to > bytes.len() {
             return Err(format!("{dataset}/{file} has no bytes {from} to {to}, only {}", bytes.len()).into());
         }
-        // Each byte ends at most one line.
+        // A piece cannot have more lines than bytes, since each byte ends at most one line.
         if offset.checked_add(to).is_none() || lines.checked_add(to).is_none() {
             return Err(format!("the offset of {dataset}/{file} exceeds 64 bits").into());
         }

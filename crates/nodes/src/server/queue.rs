@@ -2,8 +2,8 @@
 //!
 //! Tasks of one client run in the order of arrival; clients take turns. A task starts when a slot and its memory are
 //! free. Small tasks do not overtake a large task forever: the task whose turn it is waits for its memory, and all
-//! others wait behind this task. A task is refused if too many tasks wait already, or if its client already has half of
-//! the waiting places; the client is then told to retry.
+//! others wait behind this task. A task is refused if the queue is full, or if its client already has half of the
+//! queue's places; the client is then told to retry.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -43,7 +43,7 @@ struct QueuedTask {
     start: oneshot::Sender<Permit>,
 }
 
-/// The permission to run, with the reserved memory. Dropping this value lets the next task run.
+/// The permission to run, together with the reserved memory. Dropping the permission lets the next task run.
 #[derive(Debug)]
 pub(crate) struct Permit {
     queue: Arc<Inner>,
@@ -83,7 +83,7 @@ impl Queue {
         let (start, started) = oneshot::channel();
         let mut state = inner.state();
         let runs_now = state.count == 0 && inner.fits(&state, memory_bytes);
-        // Tasks whose clients disconnected while waiting make room.
+        // Waiting tasks whose clients have disconnected are removed, to make room.
         if !runs_now && inner.has_no_place(&state, client).is_some() {
             state.forget_gone();
         }
@@ -101,7 +101,8 @@ impl Queue {
         Ok(async move { started.await.expect("the queue lives as long as its tasks wait") })
     }
 
-    /// Reserves memory without a slot, for work that computes little and must not wait: at once, or not at all.
+    /// Reserves memory without a slot, for work that computes little and must not wait. The reservation succeeds or
+    /// fails at once.
     ///
     /// # Errors
     /// The reason of the refusal.
@@ -130,7 +131,7 @@ impl Inner {
         self.state.lock().expect("no panic under this lock")
     }
 
-    /// Returns the reason if no more tasks of this client may wait.
+    /// Returns the reason why no more tasks of this client may wait; `None` if another task may wait.
     fn has_no_place(&self, state: &State, client: &str) -> Option<String> {
         if state.count >= self.waiting_max {
             return Some(format!("the queue is full: {} tasks run and {} wait", state.running, state.count));
@@ -157,7 +158,7 @@ impl State {
         self.count = self.waiting.values().map(VecDeque::len).sum();
     }
 
-    /// Removes and returns the task whose turn it is, if `fits` has room for this task.
+    /// Removes and returns the task whose turn it is, if `fits` says that there is enough memory for it.
     fn take(&mut self, fits: impl Fn(&State, u64) -> bool) -> Option<QueuedTask> {
         self.forget_gone();
         let client = self.turns.front()?.clone();
@@ -179,8 +180,8 @@ impl State {
     }
 }
 
-/// Starts all tasks that can start. Permissions are sent without holding the lock: a permission whose receiver is gone
-/// comes back at once.
+/// Starts all tasks that can start. Permissions are sent after the lock is released: if a receiver was dropped, its
+/// permission is dropped at once, which takes the lock again.
 fn start_next(inner: &Arc<Inner>) {
     loop {
         let Some(next) = inner.state().take(|state, wanted| inner.fits(state, wanted)) else { return };
@@ -305,7 +306,7 @@ mod tests {
         assert!(pushback(&refusal).is_some(), "there may be room soon");
         let _others = [enter(&queue, "b", 1), enter(&queue, "c", 1)];
         assert!(queue.enter("d", 1).err().unwrap().message().contains("the queue is full"));
-        // A task that runs, or whose client is gone, waits no more.
+        // Tasks that run, and tasks whose clients are gone, no longer wait.
         own.pop();
         own.push(enter(&queue, "a", 1));
         drop(running);

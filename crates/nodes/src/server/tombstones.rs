@@ -1,17 +1,17 @@
-//! Marks of removed datasets in a node's store. `generations.rs` explains their purpose.
+//! Tombstones of removed datasets in a node's store. `generations.rs` explains their purpose.
 
 use inshore_store::{Budget, Cancel, Dataset, Error, Result, Store};
 
 use crate::protocol::{MAP_VERSION, REMOVED, RemoveRequest, SpreadId, Tombstone, wire::json};
 
-/// The memory of a job that writes a mark, which contains no files.
+/// The memory of a job that writes a tombstone, which contains no files.
 const MARK_MEMORY_BYTES: u64 = 1 << 20;
 
 pub(crate) fn mark_name(id: SpreadId) -> String {
     format!("removed-{id}")
 }
 
-/// Reads the mark that a dataset of the kind [`REMOVED`] stores.
+/// Reads the tombstone from a dataset of the kind [`REMOVED`].
 pub(crate) fn read_mark(store: &Store, dataset: &Dataset) -> Result<Tombstone> {
     serde_json::from_slice(dataset.attributes()).map_err(|error| Error::BadFormat {
         path: store.path().join(dataset.name()),
@@ -21,7 +21,7 @@ pub(crate) fn read_mark(store: &Store, dataset: &Dataset) -> Result<Tombstone> {
     })
 }
 
-/// Returns the highest generation of this name that the node knows to be removed; 0 if the node has no mark.
+/// Returns the highest generation of this name that the node knows to be removed; 0 if the node has no tombstone.
 pub(crate) fn marked(store: &Store, name: &str) -> Result<u64> {
     let mut highest = 0;
     for dataset in store.datasets()?.iter().filter(|dataset| dataset.kind() == REMOVED) {
@@ -33,8 +33,9 @@ pub(crate) fn marked(store: &Store, name: &str) -> Result<u64> {
     Ok(highest)
 }
 
-/// Executes a removal on a node and returns the number of removed data bytes. The mark is written before the shards are
-/// removed, and removed after the shards: a node that crashes in between keeps both.
+/// Executes a removal on a node and returns the number of removed data bytes. A new tombstone is written before the
+/// shards are removed, and an old tombstone is removed after them: a node that crashes in between keeps both the
+/// tombstone and the shards.
 pub(crate) fn remove(store: &Store, asked: &RemoveRequest) -> Result<u64> {
     let keeps = asked.mark.as_ref().is_some_and(|mark| !mark.absent.is_empty());
     if let Some(mark) = asked.mark.as_ref().filter(|_| keeps) {
@@ -63,7 +64,7 @@ pub(crate) fn remove(store: &Store, asked: &RemoveRequest) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Writes a mark, replacing an earlier mark of the same generation.
+/// Writes a tombstone, and replaces an earlier tombstone of the same generation.
 fn put_mark(store: &Store, mark: &Tombstone) -> Result<()> {
     let job = store.job(Budget::new(MARK_MEMORY_BYTES, 1), Cancel::default())?;
     let name = mark_name(mark.generation.id);

@@ -1,7 +1,7 @@
 //! The messages of a traversal, and the links on which nodes exchange them.
 //!
-//! A file is cut into pages of one size, numbered from 0. Each page contains the number of the next page at a
-//! fixed offset ([`Pointers`]). Following such a chain is a sequence of dependent reads: no read can begin
+//! A file is cut into pages of one size, numbered from 0. Each page contains the number of the next page at a fixed
+//! offset ([`Pointers`]). Following a chain of these pointers is a sequence of dependent reads: no read can begin
 //! before the previous read has ended, so latency determines the speed. The position of a chain ([`ChainPosition`])
 //! has 32 bytes and is part of a [`Hop`]:
 //!
@@ -10,8 +10,8 @@
 //!        traversal  what   chain   page   steps   digest   hops   unheard µs        little endian; then text or a page
 //! ```
 //!
-//! A [`Link`] is one stream from a node (or a client) to a node that carries the hops of all chains and
-//! traversals: a hop is a message on an open connection and needs no request and response.
+//! A [`Link`] is one stream from a node (or a client) to a node, and carries the hops of all chains and traversals. A
+//! hop is therefore a message on an open connection, without a request and a response.
 
 use std::{
     sync::{Arc, OnceLock, atomic::Ordering},
@@ -33,16 +33,16 @@ use crate::{Error, client::Node, protocol::wire::message_bytes};
 
 /// The pointer value that marks the last page of a chain.
 pub const LAST_PAGE: u64 = u64::MAX;
-/// The maximum number of chains that are followed at once.
+/// The maximum number of chains that are followed at the same time.
 pub const CHAINS_MAX: usize = 1024;
-/// The maximum number of nodes of a traversal: other nodes connect to each of them.
+/// The maximum number of nodes of a traversal, since each node may connect to all others.
 pub const NODES_MAX: usize = 256;
 /// The maximum number of steps of a chain.
 pub const STEPS_MAX: u64 = 1 << 40;
 /// The maximum bytes of a page.
 pub const PAGE_BYTES_MAX: u64 = 1 << 20;
 
-/// The place of the pointer to the next page within a page.
+/// The size of pages, and the offset of the pointer to the next page within a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pointers {
     /// The bytes of a page.
@@ -59,7 +59,7 @@ impl Default for Pointers {
 }
 
 impl Pointers {
-    /// Returns true if the number lies within the page and the page is no larger than [`PAGE_BYTES_MAX`].
+    /// Returns true if the pointer lies within the page and the page is no larger than [`PAGE_BYTES_MAX`].
     pub fn is_sound(&self) -> bool {
         let end = self.at.checked_add(8);
         self.page_bytes <= PAGE_BYTES_MAX && end.is_some_and(|end| end <= self.page_bytes)
@@ -68,7 +68,8 @@ impl Pointers {
     /// Returns the number of the next page.
     ///
     /// # Panics
-    /// If the page is too short: [`Self::is_sound`] was not checked, or the page has another length.
+    /// The function panics if the page is too short: [`Self::is_sound`] was not checked, or the page has another
+    /// length.
     pub fn next(&self, page: &[u8]) -> u64 {
         let at = self.at as usize;
         u64::from_le_bytes(page[at..at + 8].try_into().expect("8 bytes"))
@@ -108,11 +109,11 @@ pub(crate) type Session = [u8; 16];
 /// The kind of a [`Hop`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HopKind {
-    /// Follow the chain from here.
+    /// The receiver continues the chain.
     GoOn = 1,
-    /// Send this page.
+    /// The receiver sends a page.
     Read = 2,
-    /// The requested page, in the body.
+    /// The body has the requested page.
     Page = 3,
     /// The chain continues at a page that this node does not hold.
     Left = 4,
@@ -129,7 +130,7 @@ pub(crate) struct Hop {
     pub what: HopKind,
     pub chain: u32,
     pub walked: ChainPosition,
-    /// The time since the last report on the chain to the client, as far as nodes know.
+    /// The time since the client last received a report on the chain, as far as the nodes know.
     pub unheard: Duration,
 }
 
@@ -176,13 +177,13 @@ pub(crate) struct Arguments {
     pub chains: u32,
     /// The addresses of the nodes.
     pub nodes: Vec<String>,
-    /// The certificates that the nodes have shown, if any: a node connects only to nodes with a certificate
-    /// signed by its authority.
+    /// The certificates that the nodes have presented, if any. A node connects only to nodes whose certificate its
+    /// authority has signed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub certificates: Vec<Option<String>>,
     /// The end of each piece, in pages of the file.
     pub ends: Vec<u64>,
-    /// The node that receives chains for each piece: an index in `nodes`, or `None` if no node holds the piece.
+    /// For each piece, the node that receives chains: an index in `nodes`, or `None` if no node has the piece.
     pub holders: Vec<Option<u16>>,
     /// True if nodes hand chains to each other, false if they return chains to the client.
     pub by_itself: bool,
@@ -338,7 +339,7 @@ pub struct TraversalSummary {
 #[derive(Debug)]
 pub(crate) enum LinkMessage {
     Hop(Hop, Bytes),
-    /// The link is lost: the last messages sent may not have arrived.
+    /// The link is lost: the node may not have received the last messages.
     Lost(Error),
 }
 
@@ -349,7 +350,7 @@ const LINK_MESSAGES: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Link {
     out: mpsc::Sender<FlightData>,
-    /// The reason for the loss; set before the loss is reported.
+    /// The reason for the loss. It is set before the loss is reported.
     lost: Arc<OnceLock<String>>,
     task: JoinHandle<()>,
 }
@@ -378,7 +379,7 @@ impl Link {
         Link { out, lost, task }
     }
 
-    /// Returns true if messages, including those just sent, are lost.
+    /// Returns true if the link is lost; messages that were just sent are then lost too.
     pub fn is_closed(&self) -> bool {
         self.lost.get().is_some() || self.out.is_closed()
     }
@@ -419,8 +420,8 @@ async fn listen(
     }
 }
 
-/// Sends from a thread, waiting for room in the queue until `stops` returns an error. Returns `None` if the
-/// receiver is gone.
+/// Sends from a thread, which waits for room in the queue until `stops` returns an error. Returns `None` if the
+/// receiver was dropped.
 pub(crate) fn send<T>(
     runtime: &Handle,
     out: &mpsc::Sender<T>,

@@ -19,7 +19,7 @@ use tonic::{
 
 use super::{connections::closed, pages::within, *};
 
-/// Sends a request to a method, with these parts of a body that never ends.
+/// Sends a request to a method, with a body that begins with these parts and never ends.
 async fn ask(mut channel: Channel, method: &str, token: Option<&str>, parts: Vec<Bytes>) -> Status {
     let parts = futures::stream::iter(parts).map(|part| Ok::<_, Status>(Frame::data(part)));
     let body = Body::new(StreamBody::new(parts.chain(futures::stream::pending())));
@@ -69,7 +69,7 @@ fn unfinished_requests_take_a_share_of_the_memory_and_are_refused_beyond_that() 
             })
         })
         .collect();
-    // At most two requests fit into the share and stay.
+    // The share of memory holds at most two of the requests; these stay open.
     let (mut most, mut resident_most) = (0, 0);
     until("they are not refused", || {
         let now = status();

@@ -37,7 +37,7 @@ impl Members {
         client(which.iter().map(|&node| self.address(node)).collect(), None)
     }
 
-    /// Returns the number of removal marks on a node.
+    /// Returns the number of tombstones on a node.
     fn marks(&self, node: usize) -> usize {
         let store = Store::open(self.folders[node].path()).unwrap();
         store.list().unwrap().iter().filter(|found| found.kind == "removed").count()
@@ -134,7 +134,7 @@ fn a_mark_is_kept_until_every_node_has_confirmed_it() {
     both.sort();
     assert_eq!(repaired[0].absent, both);
     members.come(2);
-    // One node with a mark is not asked.
+    // One node with a tombstone is not asked.
     let repaired = members.nodes(&[0, 2]).repair(&[], None).unwrap();
     assert_eq!((&repaired[0].nodes[..], &repaired[0].absent[..]), (&[members.address(2)][..], &gone[1..]));
     assert_eq!((members.marks(0), members.marks(1)), (1, 1));
@@ -156,14 +156,14 @@ fn a_newer_generation_outdates_an_older_one_where_no_mark_is_left() {
     members.nodes(&[0]).remove("doc").unwrap_err();
     put(&members.nodes(&[0, 1]), "new line\n", 2);
     members.come(2);
-    // The only node with the mark is lost.
+    // The only node with the tombstone is lost.
     members.go(0);
     let rest = members.nodes(&[1, 2]);
     assert_eq!(ids(&read(&rest).unwrap_err()).len(), 2);
     let repaired = rest.repair(&[], None).unwrap();
     assert_eq!(repaired[0].nodes, [members.address(2)]);
     assert_eq!(read(&rest).unwrap(), "new line\n");
-    // After the node's return, its mark is removed too.
+    // After the node's return, its tombstone is removed too.
     members.come(0);
     let all = members.nodes(&[0, 1, 2]);
     all.repair(&[], None).unwrap();

@@ -25,7 +25,7 @@ enum Misbehaviour {
     Greedy,
     /// The node's final answer names other shards than the node received.
     Others,
-    /// All answers are true; requests are recorded.
+    /// All answers are correct; requests are recorded.
     Nothing,
     /// A request for several maps is answered with the first map only.
     FirstMap,

@@ -1,4 +1,4 @@
-//! The process's side: runs the task, and sends rows, counters and the summary.
+//! The child's side of the connection: runs the task, and sends rows, counters and the summary.
 
 use std::{
     ffi::OsString,
@@ -39,15 +39,15 @@ pub(crate) fn at_work() -> String {
     current_operator().unwrap_or_default()
 }
 
-/// Runs the work for which a helper started this program: fragments of queries for a node, or one of `works`.
-/// `arguments` are the last arguments of the command line. For a program that does not use
+/// Runs the work for which a node started this program: fragments of queries, or one of `works`. `arguments` are the
+/// last arguments of the command line. This function is for a helper program that does not use
 /// [`crate::child_main_if_asked`].
 pub fn child_main(arguments: &[OsString], works: &[&dyn TaskHandler]) -> ! {
     let works: Vec<&dyn TaskHandler> = works.iter().copied().chain([&Queries as &dyn TaskHandler]).collect();
     inshore_sandbox::apart_main(arguments, at_work, |socket, memory| run_child(socket, memory, &works))
 }
 
-/// Runs the order of a node as one of `works`: the whole life of a child process.
+/// Runs a task of a node as one of `works`; the process ends afterwards.
 pub(crate) fn run_child(socket: UnixStream, memory: ChildMemory, works: &[&dyn TaskHandler]) {
     let Some((order, bytes)) = ordered(&socket) else { return };
     let Ok(hears) = socket.try_clone() else { return };
@@ -67,7 +67,7 @@ pub(crate) fn run_child(socket: UnixStream, memory: ChildMemory, works: &[&dyn T
         Ok(summary) => out.say(DONE, &serde_json::to_vec(&summary).expect("plain data")),
         Err(failure) => out.say(FAILED, shortened(&failure.to_string()).as_bytes()),
     };
-    // The last owner of the job frees the job's space on disk, with or without a reader of the answer.
+    // The job's space on disk is freed by the last owner of the job, whether or not the node still reads the answer.
     drop((said, out.job().take()));
 }
 
@@ -140,7 +140,7 @@ fn obey(
     Ok(summary)
 }
 
-/// Ends this process if the node has closed the connection: nothing needs the result.
+/// Ends this process if the node has closed the connection, since the result is no longer needed.
 fn listened<T>(said: io::Result<T>) -> T {
     said.unwrap_or_else(|_| process::exit(1))
 }
@@ -243,7 +243,7 @@ struct ParentChannel {
     memory: ChildMemory,
 }
 
-/// The encoder of batches for the node.
+/// The encoder that sends batches to the node.
 struct BatchSender<'a> {
     out: &'a ParentConnection,
     writer: Option<StreamWriter<Vec<u8>>>,
@@ -251,7 +251,7 @@ struct BatchSender<'a> {
 }
 
 impl BatchSender<'_> {
-    /// Ends the stream. The following message shows that a batch with rows but without bytes is complete.
+    /// Ends the stream. The message after it shows that a batch that has rows but no bytes is complete.
     fn end(self) -> Result<(), Failure> {
         let Some(mut writer) = self.writer else { return Ok(()) };
         writer.finish()?;
@@ -276,7 +276,7 @@ impl Reply for BatchSender<'_> {
         let bytes = writer.get_mut();
         if bytes.len() as u64 > self.batch_bytes_max {
             let length = bytes.len() as u64;
-            // Batches have no dictionaries, which the truncation would remove as well.
+            // Batches have no dictionaries; the truncation would remove them.
             bytes.truncate(begun);
             let half = batch.num_rows() / 2;
             if half > 0 {

@@ -46,7 +46,7 @@ pub(super) fn ask(
         connection.take(most, sources, reply)
     });
     let (done, is_killed) = match answered {
-        // The process itself frees its space in the store.
+        // The process has freed its space in the store itself.
         Ok(ChildAnswer::Done(summary)) => (Ok(summary), child.ended().is_some()),
         Ok(ChildAnswer::Failed(text)) => (Err(text.into()), child.ended().is_some()),
         Ok(ChildAnswer::Ended) => {
@@ -111,7 +111,8 @@ impl ChildConnection<'_> {
         let given = written.and_then(|()| out.flush().map_err(serde_json::Error::io));
         self.job.check_cancelled()?;
         match given {
-            // The process would wait for the rest of the order, and the node for the process.
+            // The error ends the task: otherwise the process would wait for the rest of the order, and the node for
+            // the process.
             Err(error) if !error.is_io() => Err(error.into()),
             // If the process has ended, the next read notices this.
             _ => Ok(()),
@@ -137,8 +138,8 @@ impl ChildConnection<'_> {
             })?;
             let answered = self.hear(batch_bytes_max, &ask, reply);
             drop(ask);
-            // A completed work does not need the piece that is on its way, which counts as read. In all other
-            // cases nothing waits for the piece.
+            // A work that is complete does not need the last requested piece, which counts as read. In all other
+            // cases no piece is in transit.
             if !matches!(answered, Ok(ChildAnswer::Done(_))) {
                 leave();
             }
@@ -177,7 +178,7 @@ impl ChildConnection<'_> {
             }
             match kind {
                 COUNTS => self.job.check_cancelled()?,
-                // The thread for pieces lives as long as this loop.
+                // The thread that hands out pieces lives as long as this loop, so sending succeeds.
                 NEXT => drop(ask.send(())),
                 ROWS => {
                     let mut buffer = Buffer::from(bytes);

@@ -1,4 +1,5 @@
-//! The messages between a node and the child process of a task; the head of the module above has their layout.
+//! The messages between a node and the child process of a task. The documentation of the parent module has their
+//! layout.
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ pub(super) const ROWS: u8 = 2;
 pub(super) const DONE: u8 = 3;
 pub(super) const FAILED: u8 = 4;
 pub(super) const BEGUN: u8 = 5;
-/// The kinds of messages from the node: a batch was taken, and the description of the next piece.
+/// The two kinds of messages from the node: a batch was taken, and the description of the next piece.
 pub(super) const TAKEN: u8 = 2;
 pub(super) const PIECE: u8 = 3;
 /// The maximal length of the description of a piece.
@@ -30,7 +31,7 @@ pub(super) struct TaskOrder {
     /// The paths of the store's folders, one for each device, as raw bytes.
     pub(super) store: Vec<Vec<u8>>,
     pub(super) memory_bytes: u64,
-    /// True if `memory_bytes` also covers the order itself.
+    /// True if `memory_bytes` also covers the memory of the order itself.
     pub(super) is_within: bool,
     pub(super) threads: usize,
     pub(super) batch_bytes_max: u64,

@@ -1,5 +1,5 @@
-//! Tests with a work that follows its arguments, in a child process of the test program: the harness starts
-//! the program again with one test.
+//! Tests with a work that does what its arguments say, in a child process of the test program. To start a child
+//! process, the test program is run again with one test.
 
 use std::{
     env, fs,
@@ -166,7 +166,7 @@ impl Bench {
         ChildProcessWork::new(Tries, |_| 0).with_helper(helper)
     }
 
-    /// Runs the work over the pieces, of which `pieces` are handed out.
+    /// Runs the work over the pieces; `pieces` is the number of pieces that are handed out.
     fn run(&self, job: &Job, arguments: Value, pieces: u64) -> (Result<Value, Failure>, Answers) {
         let (of_job, all) = (job.clone(), self.pieces.clone());
         let next = all.into_iter().take(pieces as usize).map(move |piece| {
@@ -232,7 +232,7 @@ fn a_failure_ends_the_wait_for_a_piece() {
     let next = std::iter::from_fn(move || match first.take() {
         Some(piece) => open_pieces(&of_job, vec![piece]).map(|mut opened| opened.pop()).transpose(),
         None => {
-            // Waits until the sources are left, or the test takes too long.
+            // The loop waits until the sources are dropped, or fails after a time limit.
             let why =
                 left.recv_timeout(Duration::from_secs(120)).map_or("nobody left it", |()| "it was left");
             Some(Err(why.into()))

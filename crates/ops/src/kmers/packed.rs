@@ -18,15 +18,15 @@
 
 use inshore_tables::{KMER_BLOCK_ROWS, KmerCode};
 
-/// The most bytes of a block.
+/// The maximum number of bytes of a block.
 pub(super) const KMER_BLOCK_BYTES: usize = HEADER_BYTES + (KMER_BLOCK_ROWS * ROW_BITS_MAX).div_ceil(8) + 8;
 const HEADER_BYTES: usize = 4 + 1 + 16;
-/// The most bits of a row: a count of 32 bits, an escaped quotient, a distance of 128 bits.
+/// The maximum number of bits of a row: a count of 32 bits, an escaped quotient, and a distance of 128 bits.
 const ROW_BITS_MAX: usize = 2 * 31 + 1 + ESCAPE as usize + 128;
-/// The number of ones that escapes a distance, which follows uncoded.
+/// The number of ones that escapes a distance; the distance follows without coding.
 const ESCAPE: u32 = 32;
-/// The most bits that one read at any position returns. A remainder of so many bits with a quotient of up to 31 fits
-/// 64 bits.
+/// The maximum number of bits that one read at any position returns. A remainder of that many bits with a quotient of
+/// up to 31 fits 64 bits.
 const WORD_BITS: u32 = 57;
 /// Zero bytes after a block's bits during decoding, so that a whole row can be read before a truncation is detected.
 const PADDING: usize = ROW_BITS_MAX / 8 + 16;
@@ -36,7 +36,7 @@ pub(super) trait PackedCode: KmerCode {
     /// Returns the distance to a smaller code, minus one.
     fn distance(self, from: Self) -> Self;
 
-    /// Returns the code at such a distance; `None` if it does not fit.
+    /// Returns the code at this distance; `None` if the code does not fit the type.
     fn behind(self, distance: Self) -> Option<Self>;
 
     /// Returns the word of bits that begins at bit `at`.
@@ -137,7 +137,7 @@ impl Bits {
         }
     }
 
-    /// Writes a count and a distance, in one step if both are short, as nearly always.
+    /// Writes a count and a distance. If both are short, as in nearly all rows, one step writes both.
     #[inline(always)]
     fn put_row<C: PackedCode>(&mut self, count: u32, distance: C, rest_bits: u32) {
         let more = count.ilog2();
@@ -248,7 +248,7 @@ impl Taken<'_> {
         u64::from_le_bytes(word) >> (self.place % 8)
     }
 
-    /// Reads a count and a distance, in one step if both are short, as nearly always.
+    /// Reads a count and a distance. If both are short, as in nearly all rows, one step reads both.
     #[inline(always)]
     fn row<C: PackedCode>(&mut self, rest_bits: u32) -> Option<(u32, C)> {
         let word = self.look();
@@ -318,7 +318,7 @@ mod tests {
         unpack_kmers(block, &mut codes, &mut counts).map(|()| (codes, counts))
     }
 
-    /// Codes in order and counts, of all sizes, near each other and far apart.
+    /// Generates ascending codes with counts; codes and distances between them have all sizes.
     fn kmers<C: PackedCode + std::fmt::Debug>(bits: u32) -> impl Strategy<Value = (Vec<C>, Vec<u32>)> {
         let code = (any::<u128>(), 128 - bits..128).prop_map(|(code, shift)| code >> shift);
         let count = prop_oneof![Just(1u32), 1u32..300, 1u32..];
@@ -333,7 +333,7 @@ mod tests {
         let block = pack_kmers(codes, counts);
         assert!(block.len() <= KMER_BLOCK_BYTES);
         assert_eq!(unpacked::<C>(&block), Some((codes.to_vec(), counts.to_vec())));
-        // Cut, or with more behind it.
+        // The block is truncated, or is followed by further bytes.
         assert_eq!(unpacked::<C>(&block[..block.len() - 1]), None);
         assert_eq!(unpacked::<C>(&[&block[..], &[0]].concat()), None);
     }
@@ -371,12 +371,12 @@ mod tests {
         comes_back(&[0, u64::MAX], &[u32::MAX, 1]);
         comes_back(&[largest], &[1]);
         comes_back(&[0, 1, largest], &[1, 2, u32::MAX]);
-        // Many that are near, and one that is not: its distance comes as it is.
+        // Many codes are near each other and one is not, so its distance is escaped.
         let near: Vec<u64> = (0..1000).chain([u64::MAX]).collect();
         comes_back(&near, &vec![3; near.len()]);
         let near: Vec<u128> = (0..1000).chain([largest]).collect();
         comes_back(&near, &vec![u32::MAX; near.len()]);
-        // The largest blocks.
+        // These blocks have the maximum number of rows.
         let all: Vec<u64> = (0..KMER_BLOCK_ROWS as u64).map(|row| row * row * (u64::MAX >> 28)).collect();
         comes_back(&all, &vec![u32::MAX; all.len()]);
         let all: Vec<u128> = (0..KMER_BLOCK_ROWS as u128).map(|row| row * row * (largest >> 28)).collect();
@@ -395,7 +395,8 @@ mod tests {
         codes.sort_unstable();
         codes.dedup();
         let block = pack_kmers(&codes, &vec![1; codes.len()]);
-        // 2^50 / 2^14 is the mean; a bit and a half for the distance, one for the count.
+        // The mean distance is 2^50 / 2^14. Its code takes one and a half bits more than its logarithm, and the count
+        // one bit.
         let bits = block.len() as f64 * 8.0 / codes.len() as f64;
         assert!(bits < 36.0 + 2.6, "{bits}");
     }
@@ -409,18 +410,19 @@ mod tests {
             unpacked::<u64>(&block)
         };
         assert!(with(0, 3).is_some());
-        // No rows, one less, one more, many more; a code that is too wide; more bits than a code has.
+        // The changed headers claim: no rows, one less, one more, many more; a code that is too wide; more bits than
+        // a code has.
         for (at, byte) in [(0, 0), (0, 1), (0, 9), (2, 1), (3, 1), (5 + 8, 1), (4, 64), (4, 255)] {
             assert_eq!(with(at, byte), None, "{byte} at {at}");
         }
         assert_eq!(unpacked::<u64>(&[]), None);
-        // Codes beyond the largest.
+        // The second code exceeds the largest code of 64 bits.
         assert_eq!(unpacked::<u64>(&pack_kmers(&[u128::from(u64::MAX), 1 << 64], &[1, 1])), None);
         let mut block = pack_kmers(&[1u64, 9], &[1, 1]);
         block[5..13].fill(0xff);
         assert_eq!(unpacked::<u64>(&block), None);
         assert_eq!(unpacked::<u128>(&pack_kmers(&[0, 1u128 << 126], &[1, 1])), None);
-        // A count of more than 32 bits.
+        // The count is changed to need more than 32 bits.
         let mut block = pack_kmers(&[1u64], &[u32::MAX]);
         block[HEADER_BYTES + 3] |= 0x80;
         assert_eq!(unpacked::<u64>(&block), None);

@@ -30,7 +30,7 @@ pub fn compress_on_nodes(
                 output.write_all(&part).map_err(Error::Write)?;
                 summary.bytes_out += part.len() as u64;
                 summary.pieces += 1;
-                // The next piece of the file counts from its own start.
+                // The offsets of the next piece begin at 0 again.
                 let reach = event.reach.bytes;
                 job.progress().add(reach.checked_sub(before).unwrap_or(reach));
                 before = reach;

@@ -55,7 +55,7 @@ pub fn identify_on_nodes(
 
 /// Computes profiles of labelled samples on nodes, as [`Profiles::train`] does locally.
 ///
-/// Memory on this machine: 48 bytes for each different n-gram of a language, and a batch of each node's answer.
+/// Memory on this machine: 48 bytes for each distinct n-gram of a language, and a batch of each node's answer.
 ///
 /// # Errors
 /// The errors are those of [`Profiles::train`] and [`run_on_nodes`]. If a node is lost during its answer and its pieces

@@ -4,7 +4,7 @@
 //! the answers and adds the counts of equal words. If a node is lost, other nodes count its pieces again, and the
 //! client skips their words up to the last word of the lost answer: the same text has the same counts.
 //!
-//! If that is faster, this machine also pulls pieces: it fetches and counts them like a node.
+//! If local counting makes the job faster, this machine also pulls pieces: it fetches and counts them like a node.
 //!
 //! Cost: every distinct word of a node is sent once, with its count.
 

@@ -180,7 +180,7 @@ fn a_query_whose_help_fails_is_answered_by_the_nodes() {
         cluster.put(name, 24);
         for (number, query) in QUERIES.into_iter().enumerate() {
             let (expected, _) = cluster.ask(query, cluster.path(name).to_str().unwrap());
-            // As many reads as inferring the columns takes, and one or two pieces more.
+            // The limit is the number of reads for inferring the columns, and for one or two pieces more.
             let reads = [2, 4][(number + usize::from(name == "t.csv")) % 2];
             cluster.reads.store(reads, Ordering::Relaxed);
             let (found, here) = cluster.ask(query, &format!("store:{name}"));

@@ -15,8 +15,8 @@ use super::{Result, Sorting, What, told};
 pub(super) enum Shape {
     /// Lines with their line feed, which does not belong to the key.
     Lines,
-    /// Records of one length, each followed by the number of its piece: the length with the number, and start
-    /// and end of the key.
+    /// Records of one length, each followed by the number of its piece. The fields are the length with the number,
+    /// and the start and end of the key.
     Records(usize, usize, usize),
 }
 

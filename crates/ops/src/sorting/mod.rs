@@ -8,22 +8,22 @@
 //!   node C:  pieces 2, 5 ─► sort ─► rows in order ─┘
 //! ```
 //!
-//! The result equals a local sort of the same files byte for byte, including the order of rows with equal
-//! keys: records and rows of tables carry the number of their piece, which rises with the position in the
-//! input, and the merge breaks ties by this number. Lines need no number, since equal lines are identical.
-//! The number also allows to replace a lost node in the middle of its answer: rows with equal keys of one
-//! piece come in one answer and in one order, so the merge skips as many rows as it has taken.
+//! The result equals a local sort of the same files byte for byte, including the order of rows with equal keys.
+//! Records and rows of tables carry the number of their piece, which rises with the position in the input, and the
+//! merge breaks ties by this number. Lines need no number, since equal lines are identical. The number also makes it
+//! possible to replace a node that is lost in the middle of its answer. Rows with equal keys of one piece come in one
+//! answer and always in the same order, so the merge skips as many rows of the new answer as it has taken from the
+//! lost one.
 //!
-//! Rows of tables are sent as columns, not in their encoding for the sort: the client checks columns on
-//! arrival, whereas a decoder may fail on bytes that no encoder made. The client encodes only the keys again,
-//! to compare them.
+//! Rows of tables are sent as columns, not in their encoding for the sort. The client can check columns on arrival,
+//! whereas a decoder may fail on bytes that no encoder wrote. The client then encodes only the keys, to compare them.
 //!
 //! While nodes sort, network and cores of the client would be idle: the client fetches and sorts pieces that
 //! no node has begun, and its rows are one more answer (`helping.rs`).
 //!
-//! Cost: each row goes over the network once, unless `unique` removes the row on its node. The drive of a
-//! node reads its pieces once, and writes and reads sorted runs if they exceed the task's memory; the same
-//! holds for the client's drive and the pieces sorted there. Otherwise the client keeps only one batch for
+//! Cost: each row goes over the network once, unless `unique` removes the row on its node. The drive of a node reads
+//! its pieces once. If the pieces exceed the task's memory, the drive also writes and reads sorted runs. The same
+//! holds for the client's drive and the pieces that the client sorts. In addition, the client keeps one batch for
 //! each node.
 
 mod bytes;
@@ -65,8 +65,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 const KIND: &str = "sort";
 /// The size of a batch in bytes, which may be exceeded by one row.
 const BATCH_BYTES: usize = 256 << 10;
-/// The number of copies of a batch in memory on the way to the client: sorted, as columns, and as waiting
-/// messages.
+/// The number of copies of a batch in memory on its path to the client: the sorted rows, the columns, and the
+/// messages that wait.
 const COPIES: u64 = 4;
 /// The longest row that can be sent, regardless of memory: a message has at most 64 MiB.
 const ROW_BYTES_MAX: usize = 16 << 20;
@@ -124,12 +124,11 @@ enum What {
 /// is for rows that are longer than a batch.
 ///
 /// # Errors
-/// [`Error::Unfit`] for files whose pieces nodes cannot sort: files that are compressed as a whole, records
-/// that were not loaded as such, tables with different columns; also for [`SortOptions::resume`].
-/// [`Error::Table`] as for a local sort, if the result has no room before nodes begin. [`Error::Nodes`] as
-/// [`inshore_nodes::run_on_nodes`], and for the loss of a node in the middle of its answer if no
-/// other node has its pieces, even if partial answers are allowed. After an error there is no file at
-/// `output`.
+/// [`Error::Unfit`] for files whose pieces nodes cannot sort: files that are compressed as a whole, files whose
+/// pieces do not end with records, tables with different columns; also for [`SortOptions::resume`]. [`Error::Table`]
+/// as for a local sort; too little space for the result is reported before nodes begin. [`Error::Nodes`] as
+/// [`inshore_nodes::run_on_nodes`]. The loss of a node in the middle of its answer is also an [`Error::Nodes`] if no
+/// other node has its pieces, even if partial answers are allowed. After an error there is no file at `output`.
 pub fn sort_on_nodes(
     nodes: &Nodes,
     job: &Context,
@@ -231,7 +230,7 @@ struct LongRows {
 }
 
 impl LongRows {
-    /// Reserves a quarter of the free budget, divided by the number of rows in transit.
+    /// Reserves a quarter of the free budget, and divides it by the number of rows in transit.
     fn reserve(nodes: &Nodes, job: &Context) -> Result<LongRows> {
         let on_their_way = COPIES * nodes.addresses().count() as u64;
         let row_bytes = job.budget().free_bytes() / 4 / on_their_way;

@@ -13,10 +13,10 @@ use super::{BATCH_BYTES, Result, Sorting, What, node::slice_bytes, told};
 
 /// The number of rows in a batch to write.
 const ROWS: usize = 8 << 10;
-/// The approximate size of the batches that are held for one batch to write, in bytes.
+/// The approximate size in bytes of the input batches that are held while one output batch is collected.
 const HELD_BYTES: usize = 2 << 20;
-/// The largest ratio of a row's size as columns to its size in the sort: an empty text takes four bytes in a
-/// column and one in the sort.
+/// The largest ratio of a row's size in columns to its size in the sort's encoding: an empty text takes four bytes in
+/// a column and one byte in the encoding.
 const COLUMNS_PER_ROW: usize = 8;
 
 /// The layout and order of a table's rows.
@@ -24,7 +24,7 @@ const COLUMNS_PER_ROW: usize = 8;
 pub(super) struct TableHow {
     schema: SchemaRef,
     keys: Vec<usize>,
-    /// True if one of several equal rows is kept: fractions then compare in their normal form.
+    /// True if only one of several equal rows is kept: floating-point numbers then compare in their normal form.
     is_unique: bool,
     converter: RowConverter,
     bytes_max: usize,
@@ -111,7 +111,7 @@ impl OrderedRow for TableRows {
 struct Waiting {
     batches: Vec<RecordBatch>,
     bytes: usize,
-    /// The batch and the row of each row, in the order of the output.
+    /// The index of the batch and the index within it, for each row, in the order of the output.
     rows: Vec<(usize, usize)>,
 }
 
@@ -168,7 +168,7 @@ impl Sorting<'_> {
         wholes: &[DistributedFile],
     ) -> Result<(SortSummary, GatherReport)> {
         let (asker, name) = (self.asker, self.output.display().to_string());
-        // Held batches, and the batch to write.
+        // This memory is for the held batches, and for the output batch.
         let _memory = asker.context.budget().reserve(2 * HELD_BYTES as u64, "combined batches of rows")?;
         let mut writer = TableWriter::create(self.output, schema.clone(), asker.context.budget())?;
         let mut waiting = Waiting::default();

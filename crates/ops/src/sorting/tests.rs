@@ -344,10 +344,11 @@ fn every_row_comes_once_wherever_nodes_are_lost_in_their_answers() {
     }
 }
 
-/// The number of rows with which pieces are too large for a node to keep in memory.
+/// The number of rows for which pieces exceed the memory of a node's task.
 const MANY_ROWS: usize = 60_000;
 
-/// Returns the kinds of sorts, also of Parquet with row groups that fit the pieces, and of keys across pieces.
+/// Returns the kinds of sorts, including Parquet with row groups that fit the pieces, and keys that occur in several
+/// pieces.
 fn ways_together() -> Vec<Way> {
     let mut all = ways_of(MANY_ROWS).to_vec();
     let folder = tempfile::tempdir().unwrap();
@@ -385,7 +386,7 @@ fn what_slow_nodes_have_not_begun_is_sorted_here_and_nobody_can_tell() {
             assert!(!here.why.contains("order"), "{name} {options:?}: {here:?}");
         }
     }
-    // Without memory or a store for local work, nodes do all work.
+    // Without memory or without a store for local work, nodes do all work.
     let (name, .., by) = &ways()[0];
     let (_, gathered) = cluster.sort_together(48 << 20, name, by, SortOptions::default()).unwrap();
     let here = gathered.here.unwrap();

@@ -103,7 +103,7 @@ impl<A: Algorithm> DatasetOperation for A {
             }
             output.finish()?;
         }
-        // The checkpoints of the job are removed last.
+        // The job's checkpoints are removed only after the rows are complete.
         rows.finish()?;
         Ok(Response::local(AlgorithmAnswer { summary, vertices: graph.vertices() }))
     }

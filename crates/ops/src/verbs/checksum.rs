@@ -134,7 +134,7 @@ impl Operation for Checksum {
     }
 }
 
-/// Returns the checksum of a file; reports an error and compares with the list.
+/// Computes the checksum of a file, compares it with the list, and reports an error of reading.
 fn found(
     name: String,
     expected: Option<String>,

@@ -106,9 +106,9 @@ impl Operation for RunCommand {
 #[derive(Default)]
 struct Output {
     has_ended: bool,
-    /// All bytes, if neither an output nor a receiver takes them.
+    /// All bytes, if neither an output nor a receiver exists.
     kept: Vec<u8>,
-    /// An unnamed file with the bytes of a node, while an earlier node's bytes are written.
+    /// An unnamed file that buffers the bytes of a node, while an earlier node's bytes are written.
     waiting: Option<File>,
 }
 

@@ -162,7 +162,7 @@ pub struct PushKernel {
     pub name: Option<String>,
 }
 
-/// The pushed module.
+/// A module that was pushed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PushAnswer {
     /// The name of the kernel.

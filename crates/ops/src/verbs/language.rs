@@ -110,7 +110,7 @@ impl Operation for TrainLanguage {
         Ok(())
     }
 
-    /// Looks up all names once; the names of each label are looked up again in `run`.
+    /// Looks up all names once. `run` looks up the names of each label again.
     fn plan(&self, context: &RequestContext<'_>) -> Result<ResolvedInputs> {
         context.sources()
     }
@@ -125,7 +125,7 @@ impl Operation for TrainLanguage {
         let stored = context.stored(job)?;
         let store = stored.store();
         if store.list()?.iter().any(|known| known.name == self.name) {
-            // The name is taken: this call fails, before any work is done.
+            // If the name exists already, this call fails before any work is done.
             store.create_dataset(stored, &self.name, "language")?;
         }
         let labelled = self.labels.iter().zip(context.inputs);

@@ -17,12 +17,13 @@ use crate::{
     target_kind::TargetKind,
 };
 
-/// Compresses files, each into a new file beside its input with the ending of the format, or into the output;
-/// see [`compress_file`]. The results of files on nodes are written locally, under the names of the files.
+/// Compresses files. Each result is a new file in the folder of its input, with the extension of the format appended,
+/// or the output; see [`compress_file`]. The results of files on nodes are written locally, under the names of the
+/// files.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Compress {
-    /// The format; by default the format of the output's ending, or zstd.
+    /// The format; by default the format of the output's extension, or zstd.
     pub format: Option<Format>,
     /// The level; by default the default of the format.
     pub level: Option<u32>,
@@ -32,9 +33,9 @@ pub struct Compress {
     pub remove: bool,
 }
 
-/// Decompresses files, each into a new file beside its input without the ending, or into the output; see
-/// [`decompress_file`]. A file on nodes is fetched compressed, which moves fewer bytes, and its result is
-/// written locally, under its name without the ending.
+/// Decompresses files. Each result is a new file in the folder of its input, without the extension of the format, or
+/// the output; see [`decompress_file`]. A file on nodes is fetched in compressed form, which moves fewer bytes. Its
+/// result is written locally, under its name without that extension.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Decompress {
@@ -49,7 +50,7 @@ pub struct Decompress {
 pub struct PackAnswer {
     /// The number of files that succeeded.
     pub files: u64,
-    /// The bytes of these files.
+    /// The bytes of the files that succeeded.
     #[serde(flatten)]
     pub sums: PackSummary,
     /// The number of files that failed, while others succeeded.

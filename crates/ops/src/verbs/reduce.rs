@@ -23,7 +23,7 @@ use crate::{
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Reduce {
-    /// The columns whose values make a group; without any, all rows are one group.
+    /// The columns whose values define a group; without any column, all rows are one group.
     pub by: Vec<String>,
     /// The aggregates of each group, in the order of the result's columns.
     pub aggregates: Vec<Aggregate>,
@@ -134,17 +134,17 @@ impl ReduceAnswer {
     }
 }
 
-/// The places of the tables.
+/// The machines that have the tables.
 #[derive(Debug)]
 pub enum ReducePlan {
-    /// Local files.
+    /// The local machine.
     Here,
     /// Nodes.
     #[cfg(all(feature = "nodes", feature = "sql"))]
     Nodes(sql::NodesOfQuery),
 }
 
-/// The targets; nodes group by queries, which need a feature.
+/// The kinds of targets. Nodes compute groups by queries, so they need the feature `sql`.
 const PLACES: &[TargetKind] =
     if cfg!(all(feature = "nodes", feature = "sql")) { &TargetKind::ALL } else { &[TargetKind::Local] };
 

@@ -87,7 +87,7 @@ impl Search {
         Ok(self.walked(inputs)?.filter_map(move |found| found.map_err(tell).ok()))
     }
 
-    /// Returns the same files, with the errors of paths in their places.
+    /// Returns the same files; the error of a path takes the position of its file.
     fn walked(&self, inputs: &[PathBuf]) -> Result<impl Iterator<Item = Walked> + Send + use<>> {
         let paths: Vec<PathBuf> =
             inputs.iter().filter(|path| dataset_name(path).is_none()).cloned().collect();
@@ -100,8 +100,8 @@ impl Search {
         TextOptions { unpack: self.unpack, ..TextOptions::default() }
     }
 
-    /// Returns the files of a walk and then the datasets, each with its name. An error of the walk becomes a
-    /// source that fails in its turn.
+    /// Returns the files of a walk and then the datasets, each with its name. An error of the walk becomes a source
+    /// that fails when it is reached.
     fn files<W: Iterator<Item = Walked> + Send>(
         &self,
         walked: W,
@@ -127,7 +127,7 @@ impl Search {
         Ok(walked.map(source).chain(stored))
     }
 
-    /// Returns the same files as texts that are read as a whole.
+    /// Returns the same files as texts, each of which is searched in one piece.
     fn texts<'a>(
         &self,
         context: &RequestContext<'_>,
@@ -188,7 +188,7 @@ impl Search {
             None => kernel,
         };
         if self.rows.max_count == 0 {
-            // As in ripgrep, no file is read.
+            // With a limit of no matches, no file is read, as in ripgrep.
             return Ok(Response::local(SearchSummary::default()));
         }
         let (mut summary, mut has_match) = (SearchSummary::default(), false);
@@ -266,7 +266,7 @@ impl Search {
             })
         };
         let searched = match sources {
-            // The rows of the files before a failing path come first.
+            // The rows of the files before the failing path are returned before the error.
             ResolvedInputs::Here => {
                 let files = self.files(self.walked(context.inputs)?, context, job)?;
                 table.run(job, files, each).map(Response::local)

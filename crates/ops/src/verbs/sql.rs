@@ -24,8 +24,8 @@ use crate::{
     target::{OnNodes, Target},
 };
 
-/// Runs a query over files and datasets; see [`Query`]. The rows go to the output, or else to
-/// [`Attachments::rows`]; without both, the rows are counted.
+/// Runs a query over files and datasets; see [`Query`]. The rows go to the output, or else to [`Attachments::rows`].
+/// If neither exists, the rows are counted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sql {
@@ -40,7 +40,7 @@ pub struct Sql {
     /// Folders whose files are tables under their own names.
     #[serde(default)]
     pub folders: Vec<PathBuf>,
-    /// Tables with names from the request.
+    /// Tables whose names are set in the request.
     #[serde(default)]
     pub tables: Vec<NamedTable>,
 }
@@ -82,8 +82,8 @@ impl NodesOfQuery {
     }
 }
 
-/// Runs a query. If a row contradicts the inferred columns of a table, the query runs again and the output is written
-/// again, if the output is a file or a receiver that can restart.
+/// Runs a query. If a row contradicts the inferred columns of a table, the query runs again. The output is then
+/// written again, which requires that it is a file, or a receiver that can restart.
 pub(crate) fn run(
     job: &Job,
     text: &str,

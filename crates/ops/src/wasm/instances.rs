@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{BLOCK_BYTES, Error, MIB, Result, WasmKernel};
 
-/// The memory of an instance's process beside the memory of the module.
+/// The memory of an instance's process in addition to the memory of the module.
 const OWN_BYTES: u64 = 48 * MIB;
 /// The smallest memory of an instance.
 const SHARE_BYTES_MIN: u64 = 64 * MIB;
@@ -90,7 +90,7 @@ impl WasmKernel {
         let half = (given / 2).max(SHARE_BYTES_MIN);
         let instances = (half / SHARE_BYTES_MIN).clamp(1, threads as u64);
         let share = (half / instances).min(OWN_BYTES + MODULE_MEMORY_BYTES_MAX);
-        // The output of one block that is being made, and the other outputs of the same batch.
+        // This memory holds the output of the current block, and the other outputs of the same batch.
         let parts = part_bytes_max + part_bytes_max / ENOUGH;
         let memory = instances * share + threads as u64 * parts;
         let memory = budget.reserve(memory, "instances of a WebAssembly kernel")?;

@@ -96,7 +96,7 @@ pub(super) struct Arguments {
     pub(super) name: String,
     /// The SHA-256 of the module.
     pub(super) sha256: String,
-    /// The module in base 64, unless the node has the module.
+    /// The module in base 64; absent if the node has the module.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) module: Option<String>,
     /// The arguments of the module.

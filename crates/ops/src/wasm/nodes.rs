@@ -1,4 +1,4 @@
-//! Kernels of users on nodes: the task of a node, and the client that merges what nodes answer.
+//! Kernels of users on nodes: the task that a node runs, and the client that merges the nodes' answers.
 
 use std::sync::{Arc, Mutex};
 
@@ -76,7 +76,7 @@ pub fn run_wasm_on_nodes(
                     state.add(bytes, limit).map_err(|error| kernel.too_much(error, limit))?;
                 }
                 Ok(None) => break None,
-                // The error is not the node's fault: any other node would answer the same.
+                // The module caused the error, so every other node would return the same error.
                 Err(
                     error @ (NodesError::Store(_) | NodesError::Deadline { .. } | NodesError::Refused { .. }),
                 ) => return Err(error.into()),
@@ -86,7 +86,7 @@ pub fn run_wasm_on_nodes(
         match why {
             // The partial state is discarded: another node starts anew.
             Some(error) => streams.replace(stream, &error)?,
-            // A stream without a summary is that of a task that pulled nothing: there is no state to merge.
+            // A stream without a summary belongs to a task that pulled no piece, so there is no state to merge.
             None => {
                 if let Some(told) = streams.summary(stream) {
                     let told = WasmSummary::deserialize(told).unwrap_or_default();

@@ -63,7 +63,8 @@ macro_rules! delegate_to_original {
                     children,
                 )?;
                 let Some(mut ours) = $node::of(&original, &self.shared)? else { return Ok(original) };
-                // The new node is the same operator for another run, as in a recursive query.
+                // The new node is the same operator for another run, as in a recursive query, so its counters are
+                // kept.
                 self.shared.remove_counters(&ours.counters);
                 (ours.claim, ours.counters) = (self.claim.clone(), self.counters.clone());
                 Ok(std::sync::Arc::new(ours))

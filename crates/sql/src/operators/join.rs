@@ -1,4 +1,4 @@
-//! Equi-joins in any memory.
+//! Equi-joins that work in any amount of memory.
 //!
 //! ```text
 //!   left ──► gathered ──(it ends, and fits)──► hash join with right, as the library does it
@@ -8,7 +8,7 @@
 //!   right ─► sorted ──┴──► merged
 //! ```
 //!
-//! For NOT IN, the sort of the right side also notes whether a key is null, before the first row is merged.
+//! For NOT IN, the sort of the right side also records whether a key is null, before the first row is merged.
 
 use std::sync::{
     Arc,
@@ -161,7 +161,7 @@ impl Join {
     }
 }
 
-/// A partition that gathers its left side.
+/// A partition that collects the rows of its left side in memory.
 struct LeftSide {
     left: SendableRecordBatchStream,
     right: SendableRecordBatchStream,
@@ -188,7 +188,7 @@ impl LeftSide {
                 continue;
             }
             rows += batch.num_rows() as u64;
-            // The hash join copies each batch into one piece first.
+            // The hash join first copies all batches into one, so both copies are in memory.
             let bytes = 2 * get_record_batch_memory_size(&batch) as u64;
             let bytes = bytes + TABLE_BYTES_A_ROW * batch.num_rows() as u64;
             gathered.push(batch);
@@ -201,7 +201,7 @@ impl LeftSide {
         self.hash(gathered, held)
     }
 
-    /// Runs DataFusion's hash join with the left side from memory.
+    /// Runs DataFusion's hash join with the collected rows as the left side.
     fn hash(self, gathered: Vec<RecordBatch>, held: Reservation) -> Result<SendableRecordBatchStream> {
         let left_schema = self.left.schema();
         drop(self.left);
@@ -246,8 +246,8 @@ impl LeftSide {
             false => self.right,
         };
         let right = sort(right_side, &self.orders.right);
-        // A sort returns its first batch when it has read all rows. The left side is sorted first, since its gathered rows
-        // are in memory.
+        // A sort returns its first batch when it has read all rows. The left side is sorted first, since its
+        // collected rows take memory.
         let (left, right) = match join.null_aware {
             true => (with_first_batch(left).await?, with_first_batch(right).await?),
             false => (left, right),
@@ -290,15 +290,15 @@ impl LeftSide {
     }
 }
 
-/// Puts a join with NOT IN's treatment of nulls over the rows of all partitions of its right side.
+/// Merges all partitions of the right side into one, for a join with NOT IN's treatment of nulls.
 fn gather_right(join: &HashJoinExec) -> Result<Arc<dyn ExecutionPlan>> {
     let right = Arc::new(CoalescePartitionsExec::new(join.right().clone()));
     let join = HashJoinExecBuilder::from(join).with_new_children(vec![join.left().clone(), right])?;
     Ok(Arc::new(join.recompute_properties().build()?))
 }
 
-/// The facts about the right side that NOT IN needs: if the right side has a null, the result has no row; if it has no rows, the
-/// result has all rows of the left side, also those with a null.
+/// The facts about the right side that NOT IN needs. If the right side has a null, the result is empty. If it has no
+/// rows, the result has all rows of the left side, including those with a null.
 #[derive(Default)]
 struct NullCheck {
     has_null: AtomicBool,
@@ -306,7 +306,7 @@ struct NullCheck {
 }
 
 impl NullCheck {
-    /// Passes the rows of the right side on, and notes whether there are some, and whether a key is null.
+    /// Passes on the rows of the right side, and records whether there are any, and whether a key is null.
     fn watch(
         self: &Arc<Self>,
         rows: SendableRecordBatchStream,
@@ -334,7 +334,7 @@ async fn with_first_batch(mut rows: SendableRecordBatchStream) -> Result<Sendabl
     Ok(Box::pin(RecordBatchStreamAdapter::new(schema, all)))
 }
 
-/// Passes the rows on whose key is not null.
+/// Passes on only the rows whose key is not null.
 fn without_null_keys(
     rows: SendableRecordBatchStream,
     key: Arc<dyn PhysicalExpr>,
@@ -348,8 +348,8 @@ fn without_null_keys(
     Box::pin(RecordBatchStreamAdapter::new(schema, rows))
 }
 
-/// Puts the columns of the left side before those of the right. DataFusion's merge join assumes that order
-/// (`get_filter_columns` in DataFusion 55.2), and the planner breaks it where it swaps the sides.
+/// Puts the columns of the left side before those of the right side in a filter. DataFusion's merge join assumes that
+/// order (`get_filter_columns` in DataFusion 55.2), but the planner changes the order when it swaps the sides.
 fn left_first(filter: &JoinFilter) -> Result<JoinFilter> {
     let indices = filter.column_indices();
     let mut order: Vec<usize> = (0..indices.len()).collect();

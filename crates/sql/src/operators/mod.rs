@@ -1,10 +1,10 @@
-//! Operators that spill to sort-reduce when memory is used up, and the optimizer rule that puts them into a plan.
+//! Operators that spill to sort-reduce when memory is exhausted, and the optimizer rule that puts them into a plan.
 //!
-//! - [`ReplaceOperators`]: the optimizer rule that exchanges operators of DataFusion for ours.
-//! - [`Group`], [`Order`], [`Join`]: GROUP BY, ORDER BY and equi-joins in any memory. Each replaces an operator of
-//!   DataFusion, and keeps that operator as `original`.
-//! - [`Shared`]: the job, the memory and the limits that all operators of a query share; [`OperatorStats`]: the counters of one
-//!   operator.
+//! - [`ReplaceOperators`]: the optimizer rule that replaces operators of DataFusion by those of this crate.
+//! - [`Group`], [`Order`], [`Join`]: GROUP BY, ORDER BY and equi-joins in any amount of memory. Each replaces an
+//!   operator of DataFusion, and keeps that operator as `original`.
+//! - [`Shared`]: the job, the memory and the limits that all operators of a query share.
+//! - [`OperatorStats`]: the counters of one operator.
 
 mod delegate;
 mod group;
@@ -37,7 +37,7 @@ use self::{group::Group, join::Join, order::Order};
 pub use shared::OperatorStats;
 pub(crate) use shared::{Limits, Shared};
 
-/// The optimizer rule that replaces operators of DataFusion which would fail when memory ends.
+/// The optimizer rule that replaces operators of DataFusion which would fail when memory is exhausted.
 #[derive(Debug)]
 pub(crate) struct ReplaceOperators(pub Shared);
 
@@ -72,8 +72,8 @@ impl PhysicalOptimizerRule for ReplaceOperators {
     }
 }
 
-/// Adds a pause after each batch of a cross or nested-loop join. One batch of input makes any number of batches, and
-/// the runtime can stop a task, and advance the timer of the deadline, only in a pause.
+/// Adds a pause after each batch of a cross or nested-loop join. One input batch can produce any number of output
+/// batches. Only in a pause can the runtime stop a task, and advance the timer of the deadline.
 fn yielding(node: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn ExecutionPlan>> {
     let multiplies = node.is::<CrossJoinExec>() || node.is::<NestedLoopJoinExec>();
     multiplies.then(|| Arc::new(CooperativeExec::new(node.clone())) as _)

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{BATCH_ROWS, Error, memory::Claim};
 
-/// Fewer rows than this are sorted as rows.
+/// The minimum number of rows for this sort; fewer rows are sorted as rows.
 const MANY_ROWS: u64 = 1 << 20;
 
 /// A sort of the rows of all inputs.
@@ -39,7 +39,7 @@ pub(crate) struct NumberOrdering {
 /// The sorted rows and their part of the budget; `None` without rows.
 type SortedPart = Option<(SortedNumbers, Budget)>;
 
-/// The sort that all readers push into, begun with the first row.
+/// The sort into which all readers push; it is begun with the first row.
 struct SharedSort {
     shared: Shared,
     claim: Arc<Claim>,

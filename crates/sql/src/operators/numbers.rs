@@ -33,7 +33,7 @@ pub(crate) struct Numbers {
     /// The smallest and the largest possible key.
     pub range: Option<(i128, i128)>,
     pub states: Vec<NumberState>,
-    /// An estimate of the rows that come in, of all partitions together.
+    /// An estimate of the number of input rows, of all partitions together.
     pub rows: Option<u64>,
 }
 
@@ -75,11 +75,11 @@ impl Numbers {
 pub(crate) struct NumberRows {
     /// The sort columns in their order, then the others.
     pub columns: Vec<NumberColumn>,
-    /// The position in a row of each of `columns`.
+    /// The position of each of `columns` in a row.
     pub places: Vec<usize>,
-    /// An estimate of the rows that come in.
+    /// An estimate of the number of input rows.
     pub rows: Option<u64>,
-    /// Every NaN is one value, the greatest; otherwise NaN are ordered by their bits.
+    /// True if all NaNs are one value, the greatest; false if NaNs are ordered by their bits.
     pub has_one_nan: bool,
 }
 
@@ -110,8 +110,8 @@ impl NumberRows {
 }
 
 impl NumberRows {
-    /// Describes rows of one fraction each, sorted by the normal form. No second key follows that could show the order
-    /// of zeros of both signs, so the column itself is sorted.
+    /// Describes rows of one floating-point number each, sorted by its normal form. Since no second key follows, the
+    /// order of zeros of different signs does not matter, so the column itself is sorted.
     pub fn of_fractions(input: &Arc<dyn ExecutionPlan>, order: &LexOrdering) -> Result<Option<NumberRows>> {
         let [PhysicalSortExpr { expr, options }] = &order[..] else { return Ok(None) };
         if input.schema().fields().len() != 1 || normal_column(&**expr).is_none() {
@@ -143,7 +143,8 @@ fn folds(function: &Arc<AggregateFunctionExpr>) -> Option<&'static [(Fold, bool)
     }
 }
 
-/// Returns the stage that reads the input rows: of two stages, the second reads states through an exchange.
+/// Returns the stage that reads the input rows. If there are two stages, the second stage reads states through an
+/// exchange.
 fn first_stage(aggregate: &AggregateExec) -> Option<&AggregateExec> {
     if aggregate.mode().input_mode() == AggregateInputMode::Raw {
         return Some(aggregate);
@@ -155,8 +156,8 @@ fn first_stage(aggregate: &AggregateExec) -> Option<&AggregateExec> {
     below.downcast_ref().filter(|first: &&AggregateExec| first.mode().input_mode() == AggregateInputMode::Raw)
 }
 
-/// Returns a column's statistics from the files, where every row of the plan is a row of the files. The filters of the
-/// plan only remove rows, so the bounds hold; DataFusion's own statistics of a plan are estimates.
+/// Returns a column's statistics from the files, if every row of the plan is a row of the files. The filters of the
+/// plan only remove rows, so the bounds hold. DataFusion's own statistics of a plan are only estimates.
 fn of_file<'a>(
     column: &Column,
     mut plan: &'a Arc<dyn ExecutionPlan>,
@@ -193,7 +194,7 @@ fn may_be_null(first: &AggregateExec, number: usize) -> bool {
     first.filter_expr()[number].is_some() || !function.expressions().iter().all(meets_none)
 }
 
-/// Returns whether 64 bits hold the decimals of a function of the first stage, and every sum of some of them.
+/// Returns whether the decimals of a function of the first stage, and every sum of some of them, fit 64 bits.
 fn is_narrow(first: &AggregateExec, number: usize, fold: Fold) -> bool {
     let arguments = first.aggr_expr()[number].expressions();
     let known = || {

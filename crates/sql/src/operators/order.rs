@@ -1,4 +1,4 @@
-//! ORDER BY in any memory, by a sort of rows or of numbers.
+//! ORDER BY in any amount of memory, by a sort of rows or of numbers.
 
 use std::sync::Arc;
 
@@ -68,7 +68,8 @@ impl Order {
         }))
     }
 
-    /// Creates one sort over the rows of all partitions, instead of one sort of numbers per partition and a merge.
+    /// Creates one sort over the rows of all partitions. It replaces one sort of numbers for each partition and a
+    /// merge.
     fn gathering(merge: &SortPreservingMergeExec, shared: &Shared) -> Result<Option<Order>> {
         let order = merge.input().downcast_ref::<Order>().filter(|order| order.numbers.is_some());
         let Some((order, sort)) =

@@ -23,12 +23,12 @@ use inshore_tables::RowCodec;
 use super::shared::{Limits, Shared};
 use crate::{BATCH_ROWS, Error};
 
-/// Limits up to this number of rows or groups keep DataFusion's operator.
+/// With a limit up to this number of rows or groups, DataFusion's operator is kept.
 pub(crate) const FEW_ROWS: usize = 20_000;
 /// The number of bytes of sorted rows that are decoded into columns at once.
 pub(crate) const BLOCK_BYTES: usize = 512 << 10;
 
-/// The number of bytes of rows that are encoded at once; the encoder holds them three times.
+/// The number of bytes of rows that are encoded at once; the encoder has three copies of them.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Cuts a batch into pieces that are encoded at once. Pieces of long rows have fewer rows.
@@ -110,8 +110,8 @@ impl SortKeys {
     }
 }
 
-/// Sorts the rows of `input` and returns the first `fetch`. `take_memory` is called at the first rows and returns a
-/// part of the budget; `on_sorted` gets the sorted rows and the number of input rows.
+/// Sorts the rows of `input` and returns the first `fetch` rows. `take_memory` is called when the first rows arrive,
+/// and returns a part of the budget. `on_sorted` gets the sorted rows and the number of input rows.
 pub(crate) fn sorted(
     shared: &Shared,
     input: SendableRecordBatchStream,

@@ -16,16 +16,16 @@ use crate::{memory::Memory, remote::RemoteTables, spills::Spills};
 pub struct OperatorStats {
     /// The operator: "GROUP BY town", "ORDER BY town", "JOIN a = b".
     pub operator: String,
-    /// The ways in which partitions ran, each once: "in memory", "sort-reduce", "sort-reduce of numbers", "hash join",
-    /// "sort-merge join".
+    /// The methods that partitions used, each listed once: "in memory", "sort-reduce", "sort-reduce of numbers",
+    /// "hash join", "sort-merge join".
     pub ways: Vec<&'static str>,
-    /// Input rows; for a join the rows that were read of both sides.
+    /// The number of input rows; for a join, the rows read from both sides.
     pub rows_in: u64,
-    /// Rows that went through a sort.
+    /// The number of rows that were sorted.
     pub rows_sorted: u64,
-    /// Runs that were written to flash.
+    /// The number of runs that were written to flash.
     pub runs: u64,
-    /// Bytes of those runs.
+    /// The bytes of the runs that were written to flash.
     pub bytes_spilled: u64,
 }
 
@@ -73,12 +73,13 @@ impl Counters {
     }
 }
 
-/// Limits on the memory of operators beside the budget: tests set them so that few rows suffice to write runs.
+/// Limits on the memory of operators in addition to the budget: tests set them so that a few rows suffice to write
+/// runs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Limits {
-    /// Bytes of a table of groups, or of a side of a join.
+    /// The maximum bytes of a table of groups, or of a side of a join.
     pub table_bytes: Option<u64>,
-    /// Bytes of rows that are sorted at once.
+    /// The maximum bytes of rows that are sorted at once.
     pub arena_bytes: Option<usize>,
 }
 
@@ -89,7 +90,7 @@ pub(crate) struct Shared {
     pub memory: Arc<Memory>,
     pub spills: Arc<Spills>,
     pub limits: Limits,
-    /// The state of the query's fragments, as long as one of them runs.
+    /// The state of the query's fragments, as long as any fragment runs.
     pub remote: Arc<OnceLock<Weak<RemoteTables>>>,
     all: Arc<Mutex<Vec<Arc<Counters>>>>,
 }

@@ -24,8 +24,8 @@ use crate::{
 
 /// Runs a [`Fragment`] of a client's query over files of this machine.
 ///
-/// The files have the columns of the fragment's table. `needed` is called with the byte ranges that will be read before
-/// the first file is asked for, and `each` with every batch of rows.
+/// The files have the columns of the fragment's table. `needed` is called with the byte ranges that will be read,
+/// before the first file is requested. `each` is called with every batch of rows.
 ///
 /// # Errors
 /// The errors are those of [`Query::start`](crate::Query::start) and [`Query::next_batch`](crate::Query::next_batch),

@@ -2,7 +2,7 @@
 //!
 //! - [`Query`] runs a query, and restarts if a plan ran out of memory, guessed types were wrong, or a node was lost.
 //! - [`planning`] parses the text, corrects the plan and lets DataFusion optimize it.
-//! - [`running`] executes the plan on threads of its own, and ends it where it makes no progress.
+//! - [`running`] executes the plan on threads of its own, and ends a plan that makes no progress.
 //! - [`run_fragment`] runs the part of another machine's query on a node.
 //! - [`table_names`] finds the names of tables in a text.
 
@@ -61,7 +61,7 @@ pub struct Query {
     text: String,
     tables: Tables,
     limits: Limits,
-    /// `None` between two runs, and after a failed attempt to begin again.
+    /// The running plan; `None` between two runs, and after a restart that failed.
     running: Option<Running>,
     schema: SchemaRef,
     /// The first batch, if it was computed in advance.
@@ -69,19 +69,19 @@ pub struct Query {
     rows: u64,
     ended: bool,
     mode: PlanMode,
-    /// The number of new attempts after a node was lost.
+    /// The number of restarts after a node was lost.
     restarts: usize,
 }
 
-/// The greatest number of new attempts after a node was lost.
+/// The maximum number of restarts after a node was lost.
 const RESTARTS_MAX: usize = 3;
 
-/// The time that a new attempt waits for requests to nodes to end.
+/// The maximum time that a restart waits for requests to nodes to end.
 const REMOTE_END_WAIT: Duration = Duration::from_secs(10);
 
 impl Query {
-    /// Parses and plans `text` and begins to run the query, with the memory and threads of the job's budget. Before the
-    /// first batch is asked for, only footers and the first rows of CSV and JSON lines are read.
+    /// Parses and plans `text` and begins to run the query, with the memory and threads of the job's budget. Until
+    /// the first batch is requested, only footers and the first rows of CSV and JSON lines are read.
     ///
     /// Types of CSV and JSON lines are inferred from the first rows. For such tables the first batch is computed at
     /// once: if a row contradicts the inferred types, the query restarts with types that fit all rows, which may
@@ -104,7 +104,7 @@ impl Query {
                 tables.look_at_all_rows();
                 Running::start(job, text, &tables, limits, PlanMode::BroadcastSmallSides)?
             }
-            // Only later rows have this member, or no row has it.
+            // The column is a member of later rows only, or does not exist.
             Err(Error::NoColumn(_)) if tables.may_have_more_columns() => {
                 tables.look_at_all_rows();
                 Running::start(job, text, &tables, limits, PlanMode::BroadcastSmallSides)?
@@ -201,7 +201,7 @@ impl Query {
                 self.begin_again()?;
                 continue;
             }
-            // No row was returned yet, so none can come twice.
+            // No row was returned yet, so a restart cannot return a row twice.
             if let Err(Error::Interrupted(why)) = &batch
                 && self.rows == 0
                 && self.restarts < RESTARTS_MAX
@@ -236,7 +236,7 @@ impl Query {
     /// Runs the query from the start, once the previous run holds no memory.
     fn begin_again(&mut self) -> Result<()> {
         let remote = self.running.take().and_then(|running| running.shared.remote.get().cloned());
-        // Requests to nodes end soon after their receiver is gone.
+        // Requests to nodes end soon after their receiver was dropped.
         let until = Instant::now() + REMOTE_END_WAIT;
         while remote.as_ref().is_some_and(|remote| remote.strong_count() > 0) && Instant::now() < until {
             self.job.check_cancelled()?;

@@ -1,4 +1,4 @@
-//! The names of tables in a query, found without a run.
+//! The names of tables in a query, found without running the query.
 
 use std::{collections::HashSet, ops::ControlFlow};
 
@@ -17,12 +17,12 @@ use datafusion::{
 use super::running::on_large_stack;
 use crate::{Result, rules::plan_size::check_statement};
 
-/// The longest text that is parsed. The tree of a longer one, with an operator for each two bytes, could exceed the
-/// stack when it is dropped.
+/// The maximum length of a text that is parsed. The parse tree of a longer text may be so deep that dropping it
+/// overflows the stack, since two bytes suffice for an operator.
 const TEXT_BYTES_MAX: usize = 64 << 10;
 
-/// Returns the names of the tables that a query reads, in alphabetical order: each as a table has to be called to be
-/// found, which is in lower case unless the query quotes the name.
+/// Returns the names of the tables that a query reads, in alphabetical order. Each name is in the form in which the
+/// table has to be registered: in lower case unless the query quotes the name.
 ///
 /// The names exclude tables of a WITH, table functions such as `generate_series`, and files in single quotes. A text that
 /// is no query, or is longer than 64 KiB, has no names: [`Query::start`](super::Query::start) returns its error. The call

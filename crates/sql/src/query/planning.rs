@@ -47,8 +47,8 @@ pub(super) enum PlanMode {
     BroadcastSmallSides,
     /// Both sides of every join are partitioned.
     PartitionAll,
-    /// The plan has one partition for any number of threads: its operators have the memory of all partitions, and
-    /// success does not depend on the order of threads.
+    /// The plan has one partition for any number of threads. Its operators have the memory of all partitions, and
+    /// success does not depend on the order in which threads run.
     OnePartition,
 }
 
@@ -63,7 +63,7 @@ impl PlanMode {
     }
 }
 
-/// With less memory than this, a partition would not get the floor of a sort.
+/// The minimum memory of a partition: with less memory, a sort would not get its floor.
 const PART_BYTES_MIN: u64 = 8 << 20;
 
 /// Plans a query and begins to execute it.
@@ -120,13 +120,13 @@ pub(super) async fn plan(
     check_subqueries(&plan)?;
     let plan = state.query_planner().create_physical_plan(&plan, &state).await?;
     job.start_phase("query", "bytes", bytes_read(&plan));
-    // Planning touches most code pages of a large library, and execution few.
+    // Planning touches most code pages of a large library, and execution only a few, so the pages are released.
     release_code();
     Ok(execute_stream(traced(plan)?, context)?)
 }
 
-/// Returns the memory that plans are made for: at most that of the job, and at most that of the client, whose plan has
-/// to be the same.
+/// Returns the memory for which plans are made: at most that of the job, and at most that of the client, whose plan
+/// has to be the same.
 pub(super) fn memory_of(job: &Job, planning: &Planning) -> u64 {
     planning.memory_bytes.min(job.budget().memory_bytes())
 }
@@ -215,7 +215,7 @@ pub(super) fn context(
     options.optimizer.enable_join_dynamic_filter_pushdown = false;
     options.optimizer.enable_aggregate_dynamic_filter_pushdown = false;
     options.execution.max_spill_file_size_bytes = ConfigNonZeroUsize::try_new(spills::FILE_BYTES_MAX)?;
-    // One stream of a merge may hold this much without a reservation.
+    // Each stream of a merge may take this much memory without a reservation.
     options.execution.sort_spill_reservation_bytes = (job.budget().memory_bytes() / 64) as usize;
     let mut state =
         SessionStateBuilder::new_with_default_features().with_config(config).with_runtime_env(runtime);

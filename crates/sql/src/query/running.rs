@@ -28,7 +28,7 @@ use crate::{
 
 /// The interval at which a waiting query checks for cancellation.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// The number of polls, [`POLL_INTERVAL`] apart, after which a query without progress is ended: one minute.
+/// The number of polls, [`POLL_INTERVAL`] apart, after which a query without progress is ended. They take one minute.
 const IDLE_POLLS_MAX: u32 = 600;
 /// The stack of a thread of a query. Plans are deep, and DataFusion walks them recursively; only used pages take
 /// memory.
@@ -36,12 +36,12 @@ pub(super) const STACK_BYTES: usize = 64 << 20;
 /// The stack of the thread that plans a query.
 pub(super) const PLANNER_STACK_BYTES: usize = 256 << 20;
 
-/// DataFusion's message for texts or lists of a batch with more bytes or elements than 31 bits count.
+/// DataFusion's message for a batch whose texts or lists have more bytes or elements than fit 31 bits.
 const OVERFLOW: &str = "offset overflow";
 
 /// A plan that runs on its own threads.
 pub(super) struct Running {
-    // The stream is dropped before its runtime. It is `None` after an error.
+    // The stream is dropped before its runtime, so it stands first. It is `None` after an error.
     stream: Option<SendableRecordBatchStream>,
     pub shared: Shared,
     runtime: Runtime,
@@ -57,8 +57,8 @@ struct ParkCounts {
 }
 
 impl ParkCounts {
-    /// Returns the number of times that threads were parked, if all `threads` are parked now: while that number is
-    /// constant, no thread worked.
+    /// Returns the number of times that threads were parked, if all `threads` are parked; otherwise `None`. While
+    /// that number is constant, no thread has worked.
     fn all_parked(&self, threads: usize) -> Option<u64> {
         let (woken, parked) = (self.woken.load(Ordering::SeqCst), self.parked.load(Ordering::SeqCst));
         (parked - woken == threads as u64).then_some(parked)
@@ -112,12 +112,12 @@ impl Running {
     /// Returns the next batch, which may have no rows; `None` at the end.
     pub fn next(&mut self, job: &Job) -> Result<Option<RecordBatch>> {
         let Some(mut stream) = self.stream.take() else { return Ok(None) };
-        // The task runs on a thread with a stack for deep expressions.
+        // The task runs on a thread of the runtime, whose stack is large enough for deep expressions.
         let asked = self.runtime.spawn(async move {
             let batch = stream.next().await;
             (stream, batch)
         });
-        // The channel's timeout is used, since a timer of the runtime would wake threads that should sleep.
+        // The wait uses the channel's timeout: a timer of the runtime would wake threads that should sleep.
         let (answer, answered) = mpsc::sync_channel(1);
         self.runtime.spawn(async move { answer.send(asked.await) });
         let mut idle = None;
@@ -140,12 +140,12 @@ impl Running {
         }
     }
 
-    /// Ends a query that makes no progress. `idle` is the result of the last poll: the number of parkings, and for how
-    /// many polls that number has stayed.
+    /// Ends a query that makes no progress. `idle` has the result of the last poll: the number of parkings, and the
+    /// number of polls since that number changed.
     ///
-    /// A thread that computes, or waits for a drive, is not parked. When all threads are parked, only one of their
-    /// tasks, a read of a spill file or a node could wake one: nodes have deadlines of their own, and reads take less
-    /// than a minute.
+    /// A thread that computes, or waits for a drive, is not parked. When all threads are parked, only three events
+    /// could wake one: another task, a read of a spill file, or a node. Nodes have deadlines of their own, and reads
+    /// take less than a minute.
     fn check_progress(&self, idle: &mut Option<(u64, u32)>) -> Result<()> {
         self.shared.spills.check()?;
         let threads = self.shared.job.budget().threads();
@@ -190,8 +190,8 @@ pub(super) fn catch_panics<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     })
 }
 
-/// Runs a function that walks through plans on a large stack: a query of many terms is a deep tree, which is walked and
-/// dropped recursively.
+/// Runs a function that walks through plans on a large stack: the plan of a query of many terms is a deep tree, which
+/// is walked and dropped recursively.
 pub(super) fn on_large_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     thread::scope(|scope| {
         let builder = thread::Builder::new().name("planner".to_string()).stack_size(PLANNER_STACK_BYTES);
@@ -245,7 +245,7 @@ mod tests {
         }
     }
 
-    /// A thread that works is waited for, however long it takes.
+    /// The query waits for a thread that works, however long the work takes.
     #[test]
     fn a_query_that_computes_for_long_goes_on() {
         let (_folder, job) = job(24 << 20, 2);
@@ -261,7 +261,7 @@ mod tests {
         assert!(running.next(&job).unwrap().is_some());
     }
 
-    /// Each batch goes through a file, since there is no memory for any: several inputs write at once, and readers wait
+    /// Each batch goes through a file, since no memory is available. Several inputs write at once, and readers wait
     /// for them. INSHORE_SPILLING sets the number of rounds.
     #[test]
     fn an_exchange_whose_batches_all_go_to_flash_ends() {

@@ -1,11 +1,12 @@
 //! Aggregate functions that replace those of DataFusion with wrong results.
 //!
-//! - SUM of whole numbers is an error where 64 bits do not hold the sum, and SUM of decimals where the digits of their
-//!   type (38 for most) do not, also with DISTINCT and in windows; DataFusion's sums wrap around.
-//! - AVG of decimals is refused where their type has so many digits that 256 bits may not hold the sum of 10^9 values;
+//! - SUM is an error if the sum does not fit the type: 64 bits for whole numbers, the digits of the type (38 for
+//!   most) for decimals. The check also holds with DISTINCT and in windows. DataFusion's sums wrap around.
+//! - AVG of decimals is refused if their type has so many digits that the sum of 10^9 values may not fit 256 bits;
 //!   DataFusion's sum wraps around.
-//! - MIN and MAX of fractions by group treat NaN as the greatest value, for any order of rows, and infinity as a
-//!   number; DataFusion's results depend on the order of rows, and are the largest finite number for infinity.
+//! - MIN and MAX of floating-point numbers by group treat NaN as the greatest value, for any order of rows, and
+//!   infinity as a number. DataFusion's results depend on the order of rows, and are the largest finite number for
+//!   infinity.
 //!
 //! All other methods are passed on to DataFusion's functions.
 
@@ -58,8 +59,8 @@ pub(crate) fn checked_sum() -> Arc<AggregateUDF> {
     Arc::new(AggregateUDF::from(CheckedSum::default()))
 }
 
-/// Passes these methods on to DataFusion's function. A sum of `x + 1` is not rewritten to the sum of `x`, since one may
-/// fit where the other does not.
+/// Passes these methods on to DataFusion's function. A sum of `x + 1` is not rewritten to the sum of `x`, since one
+/// of the two sums may overflow when the other does not.
 macro_rules! as_in_the_library {
     () => {
         fn name(&self) -> &str {
@@ -120,8 +121,8 @@ macro_rules! as_in_the_library {
 #[derive(Debug, Default, PartialEq, Eq, Hash)]
 struct CheckedAvg(Avg);
 
-/// The most digits of decimals whose AVG is computed, in 76 digits: 9 more for 10^9 values, and 4 for the additional
-/// digits of a mean.
+/// The maximum digits of decimals for which AVG is computed. Of 76 digits, 9 are for 10^9 values, and 4 for the
+/// additional digits of a mean.
 const MEAN_DIGITS_MAX: u8 = 63;
 
 impl CheckedAvg {
@@ -269,7 +270,8 @@ fn fitting(sum: i256, kind: &DataType) -> Result<ScalarValue> {
     value.ok_or_else(|| overflow(kind))
 }
 
-/// A sum from which values can be retracted. The 128 bits hold 2^64 values, so only results that are asked for have to
+/// A sum from which values can be subtracted again. The 128 bits can hold the sum of 2^64 values, so only requested
+/// results have to fit the type.
 /// fit the type.
 #[derive(Debug)]
 struct Total {
@@ -321,7 +323,7 @@ impl Accumulator for Total {
     }
 }
 
-/// A sum of decimals in 256 bits, which hold 2^128 values of up to 128 bits.
+/// A sum of decimals in 256 bits, which can hold the sum of 2^128 values of up to 128 bits.
 struct DecimalTotal<T: DecimalType> {
     kind: DataType,
     wide: fn(T::Native) -> i256,
@@ -381,8 +383,8 @@ impl<T: DecimalType> Accumulator for DecimalTotal<T> {
     }
 }
 
-/// The sum of distinct values, with a count of each for retraction. Its state is a list of the values, as in
-/// DataFusion.
+/// The sum of distinct values, with the number of occurrences of each value, so that occurrences can be subtracted
+/// again. Its state is a list of the values, as in DataFusion.
 struct DistinctTotal<T: ArrowPrimitiveType> {
     kind: DataType,
     wide: fn(T::Native) -> i256,
@@ -544,7 +546,8 @@ impl<F: AggregateUDFImpl + Debug + Eq + Hash> AggregateUDFImpl for Extreme<F> {
     }
 }
 
-/// Makes an accumulator for the smallest or largest fraction of each group; the start value is beyond all others.
+/// Makes an accumulator for the smallest or largest floating-point number of each group; its start value is beyond
+/// all others.
 fn extremes<T: ArrowPrimitiveType + Debug + Send>(
     is_max: bool,
     greatest: T::Native,

@@ -1,8 +1,8 @@
 //! Unique names for the columns of a result: the second `a` is `a_1`, as in DuckDB.
 //!
-//! DataFusion refuses a SELECT that names a column twice, so [`rename_repeats`] adds names for the later columns to the
-//! text. Columns of several tables may have one name in a plan (`t.id, u.id`, `*` of a join): [`result_schema`] renames
-//! those when rows are returned.
+//! DataFusion refuses a SELECT that names a column twice, so [`rename_repeats`] adds aliases for the later columns to
+//! the text. Columns of several tables may have the same name in a plan (`t.id, u.id`, or `*` of a join):
+//! [`result_schema`] renames them when rows are returned.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -27,7 +27,8 @@ pub(crate) fn result_schema(schema: &SchemaRef) -> SchemaRef {
     Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()))
 }
 
-/// Names those items of a SELECT that repeat an earlier name, and columns beside a `*` that contains them.
+/// Adds an alias to each item of a SELECT that repeats an earlier name, and to columns that a `*` of the same SELECT
+/// contains.
 pub(crate) fn rename_repeats(items: &mut [SelectItem]) {
     let names: Vec<Option<ColumnName>> = items.iter().map(ColumnName::of).collect();
     let has_all = items.iter().any(|item| matches!(item, SelectItem::Wildcard(options) if is_plain(options)));

@@ -1,4 +1,4 @@
-//! Corrections for queries that DataFusion 55.2 answers wrongly: they are rewritten, or refused.
+//! Corrections for queries that DataFusion 55.2 answers wrongly: each such query is rewritten or refused.
 //!
 //! ```text
 //!   query                                    fault                                          correction
@@ -128,8 +128,8 @@ pub(crate) fn correct_plan(plan: LogicalPlan) -> Result<LogicalPlan> {
     Ok(corrected.data)
 }
 
-/// Refuses correlated subqueries that remain after optimization: DataFusion cannot run them, and turns all others
-/// into joins.
+/// Refuses correlated subqueries that remain after optimization. DataFusion turns other subqueries into joins, and
+/// cannot run these.
 ///
 /// # Errors
 /// [`Error::Query`] names the subquery's result, and the outer columns.
@@ -201,7 +201,7 @@ fn correct_expr(expr: Expr) -> Result<Transformed<Expr>> {
     }
 }
 
-/// The place of an expression in the condition of a WHERE.
+/// The position of an expression in the condition of a WHERE.
 #[derive(Clone, Copy)]
 enum ConditionPlace {
     /// The expression stands alone, or under AND: false and unknown have the same effect, and NOT IN looks at nulls.
@@ -255,7 +255,7 @@ fn with_own_name(subquery: Subquery) -> Result<Subquery> {
     Ok(Subquery { subquery: Arc::new(rows), ..subquery })
 }
 
-/// Removes the nulls from a list; with a null, a value without an equal element gives unknown.
+/// Removes the nulls from a list. If the list had a null, a value without an equal element gives unknown.
 fn correct_list(mut list: InList) -> Transformed<Expr> {
     let all = list.list.len();
     list.list.retain(|value| !is_null(value));

@@ -1,4 +1,4 @@
-//! Rewrites DISTINCT in aggregate functions to groups, which go to flash where memory is short.
+//! Rewrites DISTINCT in aggregate functions to groups, which spill to flash if memory is short.
 //!
 //! DataFusion keeps the values of `count(DISTINCT a)` in a set within one accumulator, which cannot spill. Its rule
 //! `single_distinct_aggregation_to_group_by` uses groups instead if all functions have the same argument and are
@@ -13,8 +13,8 @@
 //!   GROUP BY k
 //! ```
 //!
-//! Functions without DISTINCT are merged from their states in the first set. So a plan is left as it is if one of them
-//! cannot be merged by a function whose result has the same type.
+//! Functions without DISTINCT are computed by merging their states of the first set. A plan is therefore left
+//! unchanged if the states of such a function cannot be merged by a function whose result has the same type.
 
 use std::sync::Arc;
 
@@ -32,10 +32,10 @@ use datafusion::{
 
 use super::aggregates::checked_sum;
 
-/// With more sets of columns, the additional rows cost more than the rewrite saves.
+/// The maximum number of sets of columns: with more sets, the additional rows cost more than the rewrite saves.
 const SETS_MAX: usize = 16;
 
-/// Rewrites aggregates with DISTINCT in functions of different arguments, or beside functions without DISTINCT.
+/// Rewrites aggregates that have DISTINCT functions of different arguments, or both DISTINCT functions and others.
 ///
 /// # Errors
 /// Errors of DataFusion's planner are returned.
@@ -120,7 +120,7 @@ impl<'a> AggregateCalls<'a> {
 
     fn plan(&self, aggregate: &Aggregate) -> Result<LogicalPlan> {
         let (groups, sets) = (aggregate.group_expr.len(), self.arguments.len());
-        // The columns get new names, since the same column may be grouped by and counted.
+        // The columns get new names, since a query may group by a column and also count it.
         let group = |number: usize| Expr::Column(Column::from_name(format!("__group_{number}")));
         let argument = |number: usize| Expr::Column(Column::from_name(format!("__distinct_{number}")));
         let state = |number: usize| Expr::Column(Column::from_name(format!("__state_{number}")));
@@ -149,8 +149,8 @@ impl<'a> AggregateCalls<'a> {
         });
         let inner = Aggregate::try_new(Arc::new(rows), by, plain.collect())?;
 
-        // The grouping number has a bit for each argument; the arguments are the last columns, and all but that of the
-        // set are null.
+        // The grouping number has a bit for each argument. The arguments are the last columns, and in each set all
+        // arguments except one are null.
         let number_of = |set: usize| ((1u64 << sets) - 1) & !(1 << (sets - 1 - set));
         let kind = Aggregate::grouping_id_type(groups + sets, 0);
         let is_set = |set: usize| -> Result<Option<Box<Expr>>> {
@@ -181,7 +181,7 @@ impl<'a> AggregateCalls<'a> {
         let result = |number: usize| {
             let found = Expr::Column(Column::from_name(format!("__result_{number}")));
             match &self.all[number] {
-                // Without rows a count is 0, and its sum is null.
+                // Without rows a count is 0, but the sum of counts is null.
                 AggregateCall::Plain(function) if is_count(function) => {
                     datafusion::functions::core::expr_fn::coalesce(vec![found, lit(0i64)])
                 }

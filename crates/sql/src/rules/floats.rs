@@ -1,16 +1,17 @@
-//! Equality of fractions: every NaN is one value, the greatest, and -0.0 equals 0.0.
+//! Equality of floating-point numbers: every NaN is one value, the greatest, and -0.0 equals 0.0.
 //!
-//! DataFusion 55.2 groups and joins by bits. Comparisons order NaN by sign, and treat zeros of both signs as equal in
-//! some places and as different in others (lists of many values, CASE). Plans therefore use the [normal
-//! form](normal_floats) of fractions in groups, DISTINCT, comparisons, orders, join keys and window partitions.
-//! Results keep their bits.
+//! DataFusion 55.2 groups and joins by bits. Its comparisons order NaN by sign, and treat zeros of different signs as
+//! equal in some places and as different in others (lists of many values, CASE). Plans therefore use the [normal
+//! form](normal_floats) of floating-point numbers in groups, DISTINCT, comparisons, orders, join keys and window
+//! partitions. The numbers in results keep their bits.
 //!
-//! Comparisons of the query get the normal form before DataFusion computes constants and simplifies ([`AnalyzerRule`];
-//! otherwise `x = 0.0 AND x = -0.0` would become false). Groups, keys of joins, and comparisons that DataFusion makes
-//! of subqueries get the normal form when the plan is finished ([`OptimizerRule`]).
+//! Comparisons in the query get the normal form before DataFusion computes constants and simplifies
+//! ([`AnalyzerRule`]); otherwise `x = 0.0 AND x = -0.0` would become false. Groups, keys of joins, and comparisons
+//! that DataFusion makes of subqueries get the normal form when the plan is finished ([`OptimizerRule`]).
 //!
-//! Statistics of files still rule out row groups: [`of_statistics`] compares columns without the function, with the
-//! smallest value in its normal form and no largest value, since Parquet does not record whether there is a NaN.
+//! Statistics of files still rule out row groups: [`of_statistics`] compares columns without the normal form's
+//! function. The lower bound is the smallest value in its normal form. There is no upper bound, since Parquet does
+//! not record whether a NaN occurs.
 
 use std::sync::Arc;
 
@@ -35,7 +36,7 @@ use datafusion::{
 };
 use inshore_tables::normal_floats;
 
-/// The rule that puts the normal form of fractions into comparisons, groups, orders and joins; see the module.
+/// The rule that puts the normal form into comparisons, groups, orders and joins; see the module.
 #[derive(Clone, Debug)]
 pub(crate) struct EqualFloats(Arc<ScalarUDF>);
 
@@ -75,7 +76,7 @@ impl AnalyzerRule for EqualFloats {
 }
 
 impl EqualFloats {
-    /// Puts the normal form of fractions into the comparisons of a node.
+    /// Puts the normal form into the comparisons of a node.
     fn comparisons(&self, node: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
         // The filters of a scan only rule out row groups, and are copies of other nodes' filters.
         if matches!(node, LogicalPlan::TableScan(_)) {
@@ -90,7 +91,7 @@ impl EqualFloats {
         })
     }
 
-    /// Puts the normal form of fractions into one comparison.
+    /// Puts the normal form into one comparison.
     fn comparison(&self, mut expr: Expr, input: &DFSchema) -> Result<Transformed<Expr>> {
         let mut is_changed = false;
         let mut compare = |value: &mut Expr| -> Result<()> {
@@ -190,7 +191,8 @@ impl EqualFloats {
         Ok(is_changed)
     }
 
-    /// Returns the normal form of a fraction; `None` for values that are no fractions, or have the form already.
+    /// Returns the normal form of a floating-point value; `None` for other values, and for values already in normal
+    /// form.
     fn normal(&self, value: &Expr, input: &DFSchema) -> Result<Option<Expr>> {
         match value {
             Expr::ScalarFunction(call) if call.func == self.0 => return Ok(None),
@@ -199,7 +201,7 @@ impl EqualFloats {
                     return Ok(None);
                 }
                 let normal = ScalarValue::try_from_array(&normal_floats(&constant.to_array()?), 0)?;
-                // Scalars are equal where their bits are.
+                // Scalars are equal if their bits are.
                 return Ok((normal != *constant).then(|| Expr::Literal(normal, metadata.clone())));
             }
             _ => {}
@@ -269,7 +271,8 @@ pub(crate) fn least(smallest: &ArrayRef) -> ArrayRef {
     normal_floats(smallest)
 }
 
-/// Returns upper bounds for a column in its normal form: none for fractions, among which a NaN may be.
+/// Returns upper bounds for a column in its normal form. Floating-point columns have none, since they may contain a
+/// NaN.
 pub(crate) fn most(largest: &ArrayRef) -> ArrayRef {
     match largest.data_type() {
         kind if kind.is_floating() => new_null_array(kind, largest.len()),

@@ -1,10 +1,9 @@
-//! Exact comparison of decimals with literals that have a fraction or more than 64 bits.
+//! Exact comparison of decimals with literals that have a decimal point or more than 64 bits.
 //!
-//! DataFusion 55.2 reads such literals as doubles, and compares these with decimals by 15 digits behind the point:
-//! `price = 432863.16` finds no row, and an id of 65 bits finds another one. Therefore a literal in a comparison
-//! keeps its text until types are known. Compared with a decimal, the literal becomes an exact decimal; in all other
-//! places a
-//! double.
+//! DataFusion 55.2 reads such literals as doubles, and compares doubles with decimals by 15 digits after the decimal
+//! point: `price = 432863.16` finds no row, and an id of 65 bits finds a wrong one. Therefore a literal in a
+//! comparison keeps its text until types are known. If the literal is compared with a decimal, it becomes an exact
+//! decimal; otherwise it becomes a double.
 
 use std::sync::{Arc, LazyLock};
 
@@ -28,7 +27,7 @@ use datafusion::{
     },
 };
 
-/// Replaces literals in a comparison by calls that keep their text, in the parser's tree.
+/// Replaces literals in a comparison of the parse tree by calls that keep the literals' text.
 pub(crate) fn keep_digits(expr: &mut ast::Expr) {
     use ast::Expr::{Between, BinaryOp, Case, Cast, InList, IsDistinctFrom, IsNotDistinctFrom};
     match expr {
@@ -138,8 +137,8 @@ fn is_constant(expr: &ast::Expr) -> bool {
     }
 }
 
-/// Replaces the calls by literals: decimals where they are compared with decimals, whole numbers or each other, doubles
-/// elsewhere.
+/// Replaces the calls by literals. A literal becomes a decimal if it is compared with decimals, whole numbers or
+/// other literals, and a double otherwise.
 pub(crate) fn with_numbers(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
     expr.transform_down(|part| match part {
         Expr::BinaryExpr(BinaryExpr { left, op, right }) if compares(op) => {
@@ -228,7 +227,7 @@ fn is_number(call: &ScalarFunction) -> bool {
     call.func == *FUNCTION
 }
 
-/// Parses a literal: a decimal if `is_exact` and 38 digits hold the number, else a double.
+/// Parses a literal: a decimal if `is_exact` and the number has at most 38 digits, and otherwise a double.
 fn number(call: &ScalarFunction, is_exact: bool) -> Result<Expr> {
     let [Expr::Literal(ScalarValue::Utf8(Some(text)), _)] = &call.args[..] else {
         return plan_err!("{NUMBER} takes a number in quotes");
@@ -266,7 +265,7 @@ impl ScalarUDFImpl for KeptLiteral {
         NUMBER
     }
 
-    /// Names a column as if the literal had been parsed at once.
+    /// Returns the column name that the literal would have without the call.
     fn schema_name(&self, args: &[Expr]) -> Result<String> {
         match args {
             [Expr::Literal(ScalarValue::Utf8(Some(text)), _)] => match text.parse::<f64>() {

@@ -1,8 +1,9 @@
 //! A `NULLIF(a, b)` whose result has the type of `a`.
 //!
-//! In DataFusion 55.2 the result has the type in which `a` and `b` are compared: `NULLIF(1, 2.5)` is a fraction. Here
-//! both are compared in that type, fractions in their [normal form](normal_floats), and `a` keeps its own. A `CASE`
-//! has the same result, but contains `a` twice, so that the expression would double with each nested NULLIF.
+//! In DataFusion 55.2 the result has the type in which `a` and `b` are compared: `NULLIF(1, 2.5)` is a floating-point
+//! number. This module compares both in that type, floating-point numbers in their [normal form](normal_floats), and
+//! the result has the type of `a`. A `CASE` has the same result, but contains `a` twice, so that the expression would
+//! double with each nested NULLIF.
 
 use std::sync::Arc;
 

@@ -71,7 +71,7 @@ fn check(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
             let checked = function.map(|function| function.call(vec![*left.clone(), *right.clone()]));
             Ok(checked.map_or(Transformed::no(expr), Transformed::yes))
         }
-        // A type with fewer than 38 digits was made wide enough for the result.
+        // Only results of 38 digits are checked: a type with fewer digits was made wide enough for every result.
         (first, second) if first.is_decimal() || second.is_decimal() => match expr.get_type(schema)? {
             DataType::Decimal128(DECIMAL128_MAX_PRECISION, _) => {
                 Ok(Transformed::yes(CHECKED_DIGITS.call(vec![expr])))
@@ -107,7 +107,7 @@ impl ScalarUDFImpl for CheckedOperator {
         }
     }
 
-    /// Returns the column's name without the check.
+    /// Returns the name of the column as if there were no check.
     fn schema_name(&self, args: &[Expr]) -> Result<String> {
         Ok(format!("{} {} {}", args[0].schema_name(), self.op, args[1].schema_name()))
     }
@@ -162,7 +162,7 @@ impl ScalarUDFImpl for CheckedDigits {
         "checked_digits"
     }
 
-    /// Returns the column's name without the check.
+    /// Returns the name of the column as if there were no check.
     fn schema_name(&self, args: &[Expr]) -> Result<String> {
         Ok(args[0].schema_name().to_string())
     }

@@ -2,13 +2,12 @@
 //!
 //! A short text can describe an enormous plan. Forty WITH clauses, each of which uses the previous one twice, expand
 //! to 2^40 nodes, although DataFusion stores each node once. Every rule of the planner walks through all nodes and
-//! cannot be stopped.
-//! So:
+//! cannot be stopped. The size is therefore checked twice:
 //!
-//! - [`check_statement`] counts on the text before planning, since planning looks into subqueries;
-//! - [`check_plan`] counts on the plan before optimization, and stops counting at the limit. It also looks for parts
-//!   that would grow later: filters, which grow when they are pushed below the expressions that they name; nested
-//!   types; and types whose every value is large.
+//! - [`check_statement`] counts the nodes of the text before planning, since planning expands subqueries;
+//! - [`check_plan`] counts the nodes of the plan before optimization, and stops counting at the limit. It also looks
+//!   for parts that would grow later: filters, which grow when they are pushed below the expressions that they name;
+//!   nested types; and types whose every value is large.
 
 use std::{collections::HashMap, ops::ControlFlow, sync::Arc};
 
@@ -31,28 +30,30 @@ use inshore_store::format_bytes;
 
 use crate::{BATCH_ROWS, Error};
 
-/// The most nodes of a plan: about a second of planning (6,000 nodes took 0.8 s in a debug build), in which nothing can
-/// stop it.
+/// The maximum number of nodes of a plan. Planning them takes about a second, which nothing can interrupt (6,000
+/// nodes took 0.8 s in a debug build).
 pub(crate) const NODES_MAX: usize = 10_000;
-/// The greatest depth of nested expressions in a text: planning time grows with its third power, and the stack
-/// linearly.
+/// The maximum depth of nested expressions in a text: planning time grows with the third power of the depth, and the
+/// stack linearly.
 const DEPTH_MAX: usize = 1000;
-/// The most expressions of a text, with all WITH expanded.
+/// The maximum number of expressions of a text, after all WITH clauses are expanded.
 const PARTS_MAX: usize = 200_000;
-/// The most joins of a plan: 128 take some seconds to plan, and twice as many eight times as long.
+/// The maximum number of joins of a plan. Planning 128 joins takes some seconds; twice as many joins take eight times
+/// as long.
 const JOINS_MAX: usize = 128;
-/// The most grouping sets of an aggregate.
+/// The maximum number of grouping sets of an aggregate.
 const SETS_MAX: usize = 256;
-/// The most parts of a column with all expressions below it expanded; also the most parts that all conditions gain when
-/// they are pushed down.
+/// The maximum number of parts of a column, after all expressions below it are expanded. The limit also holds for the
+/// parts that all conditions together gain when they are pushed down.
 const MORE_PARTS_MAX: u64 = 100_000;
-/// The limits of a type: types within it, their depth, and bytes of field names.
+/// The limits of a type: the number of types within it, their depth, and the bytes of field names.
 const TYPES_MAX: usize = 10_000;
 const TYPE_DEPTH_MAX: usize = 64;
 const NAME_BYTES_MAX: usize = 1 << 20;
-/// The most centroids of a digest of percentiles, of 16 bytes each; the default is 100.
+/// The maximum number of centroids of a percentile digest; a centroid takes 16 bytes, and the default is 100
+/// centroids.
 pub(crate) const CENTROIDS_MAX: i64 = 65_536;
-/// The size of a fixed-size value that is allowed in any memory.
+/// The size of a fixed-size value that is allowed under every budget.
 const VALUE_BYTES: u64 = 16 << 10;
 /// The size of a fixed-size list element that is allowed in a requested type, since a row has any number of elements.
 const ELEMENT_BYTES: u64 = 1 << 10;
@@ -116,18 +117,18 @@ impl Visitor for Wildcard {
 
 /// A visitor that counts queries and the tables that they name.
 struct SizeCounter {
-    /// The queries around the current node, from the outside.
+    /// The queries that contain the current node, the outermost first.
     open: Vec<OpenQuery>,
     /// The names of queries in a WITH, by address.
     named: HashMap<*const Query, String>,
-    /// The number of expressions around the current node.
+    /// The number of expressions that contain the current node.
     depth: usize,
 }
 
 #[derive(Default)]
 struct OpenQuery {
     size: QuerySize,
-    /// The sizes of the queries in its WITH, by name.
+    /// The sizes of the queries in this query's WITH, by name.
     sizes: HashMap<String, QuerySize>,
 }
 
@@ -328,7 +329,7 @@ pub(crate) fn check_type(kind: &DataType, memory_bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Returns the bytes that every value of a type takes, also null.
+/// Returns the bytes that every value of a type takes, including null.
 fn fixed_bytes(kind: &DataType) -> u64 {
     match kind {
         DataType::FixedSizeBinary(size) => u64::try_from(*size).unwrap_or(0),
@@ -405,7 +406,7 @@ pub(crate) fn of_every_type(
 struct ExpandedSizes {
     /// The counts of visited inputs whose parent was not visited yet.
     inputs: Vec<Vec<u64>>,
-    /// The parts that all conditions so far would gain.
+    /// The number of parts that all conditions so far would gain.
     more: u64,
 }
 

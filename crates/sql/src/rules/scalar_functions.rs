@@ -1,4 +1,4 @@
-//! Scalar functions of DataFusion with a correction, or with a check of their type during planning.
+//! Scalar functions of DataFusion that are corrected, or whose type is checked during planning.
 //!
 //! ```text
 //!   lpad, rpad        for a column with a negative length 2^64 bytes are reserved: the length becomes 0
@@ -46,11 +46,11 @@ use super::plan_size::{check_elements, check_type};
 pub(crate) enum Correction {
     /// Lengths below 0 become 0.
     Lengths,
-    /// The result is in no known order, if the argument has a time zone.
+    /// If the argument has a time zone, the result has no known order.
     Order,
-    /// The type contains the types of all arguments, and is checked.
+    /// The result type contains the types of all arguments, and is checked.
     TypesOfTypes,
-    /// The type is an argument, and is checked.
+    /// An argument names the result type, which is checked.
     TypeAskedFor,
 }
 
@@ -171,7 +171,7 @@ impl CorrectedFunction {
     }
 }
 
-// The wrapper passes on every method, so a new one in the trait has to be added here.
+// The wrapper passes on every method of the trait, so each new method has to be added here.
 #[warn(clippy::missing_trait_methods)]
 impl ScalarUDFImpl for CorrectedFunction {
     fn invoke_with_args(&self, mut args: ScalarFunctionArgs) -> Result<ColumnarValue> {

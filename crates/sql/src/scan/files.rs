@@ -22,7 +22,7 @@ pub(crate) struct Files {
     pub feed: Option<Arc<Feed>>,
     pub schema: SchemaRef,
     pub as_text: Vec<String>,
-    /// The row count of all files, where each file states its own.
+    /// The row count of all files, if each file states its own.
     rows: Option<u64>,
     /// The files have row groups, so that many threads can read one file.
     pub has_groups: bool,
@@ -134,7 +134,7 @@ impl Files {
         Ok(statistics)
     }
 
-    /// Returns the row count of all files, where each file states its own.
+    /// Returns the row count of all files, if each file states its own.
     pub fn rows(&self) -> Option<u64> {
         self.rows
     }

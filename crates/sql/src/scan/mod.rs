@@ -1,9 +1,8 @@
 //! Scans the files of a table: [`Files`] describes them to the planner, [`Scan`] reads them in a plan.
 //!
-//! A table is a list of files with the same columns, or for a fragment a [`Feed`] from which files arrive one after
-//! the other.
-//! Partitions of a scan take row groups (Parquet) or whole files from a shared list, and skip row groups whose
-//! statistics rule the filter out.
+//! A table is a list of files with the same columns. For a fragment, a [`Feed`] returns the files one after the
+//! other. Partitions of a scan take row groups (Parquet) or whole files from a shared list, and skip row groups whose
+//! statistics show that no row passes the filter.
 
 mod feed;
 mod files;

@@ -123,7 +123,7 @@ struct ScanUnit {
     input: Input,
     /// A range of row groups; `None` means the whole file.
     groups: Option<Range<usize>>,
-    /// The bytes of the file that count as done after this unit.
+    /// The bytes of the file that the progress counts after this unit.
     bytes: u64,
 }
 
@@ -287,7 +287,7 @@ impl PartitionReader {
 
     fn begin(&mut self, unit: &ScanUnit) -> Result<()> {
         if self.open.as_ref().is_none_or(|(file, _)| *file != unit.file) {
-            // The previous file releases its memory first.
+            // The previous file is closed first, to free its memory.
             self.open = None;
             let reader = self.selection.reader(&self.files, &unit.input)?;
             self.open = Some((unit.file, reader));

@@ -28,7 +28,7 @@ impl TableProvider for Files {
     }
 
     fn supports_filters_pushdown(&self, filters: &[&Expr]) -> Result<Vec<TableProviderFilterPushDown>> {
-        // Filters only skip row groups; the plan tests the rows again.
+        // Filters only skip row groups; the plan applies the filters again to the remaining rows.
         Ok(vec![TableProviderFilterPushDown::Inexact; filters.len()])
     }
 

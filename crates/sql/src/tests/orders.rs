@@ -1,8 +1,8 @@
-//! Tests of the order of fractions.
+//! Tests of the order of floating-point numbers.
 
 use super::*;
 
-/// Makes zeros and NaN of both signs, with a second key that is in no order.
+/// Makes a table of zeros and NaNs of both signs, with an unordered second key.
 fn fractions() -> Vec<Table> {
     let values = [0.0, -0.0, 0.0, -f64::NAN, 1.0, f64::NAN, -1.0, -f64::NAN];
     let batch = RecordBatch::try_from_iter([
@@ -41,7 +41,7 @@ fn orders_take_zeros_of_both_signs_for_one_value_and_every_nan_for_the_greatest(
             assert_eq!(found, rows, "{text}");
         }
     }
-    // Fractions alone are sorted as numbers where they are many.
+    // Many rows of one floating-point column are sorted as numbers.
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.parquet");
     let values =

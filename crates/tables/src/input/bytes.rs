@@ -1,4 +1,4 @@
-//! Bytes of an input are read ahead on a thread, in order.
+//! The bytes of an input, which a thread reads ahead in order.
 
 use std::{
     fs::File,
@@ -20,8 +20,8 @@ use crate::{
 
 /// The decompressed bytes of an [`Input`](super::Input).
 ///
-/// Errors of its [`Read`] carry an [`Error`] that names the file; damage and truncation of compressed data are among
-/// them. A compressed file that was cut exactly between two members or frames looks complete.
+/// Errors of its [`Read`] carry an [`Error`] that names the file, also for damage and truncation of compressed data.
+/// A compressed file that was cut exactly between two members or frames looks complete.
 pub struct Bytes {
     pub(super) name: String,
     pub(super) source: DecompressedReader<CountingReader>,
@@ -44,7 +44,8 @@ impl Bytes {
         self.source.format()
     }
 
-    /// Fills `out` with the next bytes; a count below the length of `out`, also 0, means the end.
+    /// Fills `out` with the next bytes and returns their number. A number below the length of `out`, also 0, means
+    /// the end.
     ///
     /// # Errors
     /// [`Error::Io`]; damage and truncation of compressed data.

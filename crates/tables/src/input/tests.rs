@@ -89,7 +89,7 @@ fn formats_without_a_decoder_are_refused_by_name() {
         let (_folder, input) = file(head);
         let error = input.open(&budget).err().unwrap().to_string();
         assert!(error.contains("data.txt.gz: it is ") && error.contains(name), "{error}");
-        // Without decompression the bytes come as they are.
+        // Without decompression the bytes are unchanged.
         let mut bytes = Vec::new();
         input.open_as_is().unwrap().read_to_end(&mut bytes).unwrap();
         assert_eq!(bytes, head);
@@ -130,7 +130,8 @@ fn compressed_files_cut_anywhere_are_refused_by_name() {
     for pack in [gzip, zstd, bzip2, lz4] {
         let (first, second) = (pack(&text), pack(b"more"));
         let packed = [&first[..], &second].concat();
-        // A shorter prefix does not show the format, and a cut between the two parts leaves nothing missing.
+        // The test leaves out prefixes too short for detection, and the cut between the two members, after which
+        // nothing is missing.
         let known = (1..).find(|&bytes| Compression::of_head(&packed[..bytes]).is_some()).unwrap();
         for length in (known..packed.len()).filter(|&length| length != first.len()) {
             let error = read(&packed[..length], 64 << 20).unwrap_err().to_string();

@@ -12,10 +12,10 @@ use crate::{Result, writer::BackgroundWriter};
 
 /// The length of the histogram.
 const HISTOGRAM: usize = 256;
-/// The most k-mers that become rows at once.
+/// The maximum number of k-mers that are converted to rows at once.
 const BATCH_ROWS: usize = 8 << 10;
 
-/// Writes a table of k-mers, which are given in the order of their codes.
+/// Writes a table of k-mers, which the caller passes in the order of their codes.
 pub struct KmerWriter {
     job: Context,
     rows: RowBuilder,
@@ -25,8 +25,8 @@ pub struct KmerWriter {
 }
 
 impl KmerWriter {
-    /// Begins the table at `output`, as [`crate::TableWriter::create`] does; a later call returns an error of that
-    /// function.
+    /// Begins the table at `output`, as [`crate::TableWriter::create`] does. An error of that function is returned by
+    /// a later call of this writer.
     pub fn create(job: &Context, output: &Path, options: &KmerOptions) -> KmerWriter {
         let rows = RowBuilder::new(options);
         let writer = BackgroundWriter::create(output, rows.schema.clone(), job.budget());
@@ -56,7 +56,7 @@ impl KmerWriter {
         }
     }
 
-    /// Ends and publishes the table, and completes the summary of counting.
+    /// Completes and publishes the table, and completes the summary of counting.
     ///
     /// # Errors
     /// The errors are those of [`crate::TableWriter::finish`].
@@ -99,7 +99,7 @@ impl RowBuilder {
                 spell(key.wide(), text);
             }
             let offsets = OffsetBuffer::from_lengths(std::iter::repeat_n(self.k, rows));
-            // The text consists of the letters of bases.
+            // The text is ASCII, since it consists of letters of bases.
             Arc::new(StringArray::new(offsets, Buffer::from_vec(text), None))
         };
         let counts: ArrayRef = Arc::new(UInt32Array::from_iter_values(kept().map(|(_, &count)| count)));
@@ -108,7 +108,7 @@ impl RowBuilder {
     }
 }
 
-/// The letters of four bases, for each byte of a code.
+/// The letters of the four bases in each byte of a code.
 const SPELLED: [[u8; 4]; 256] = {
     let mut all = [[0; 4]; 256];
     let mut code = 0;
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!((summary.histogram[..2].to_vec(), summary.histogram[255]), (vec![1, 1], 2));
         let text = std::fs::read_to_string(&output).unwrap();
         assert_eq!(text, "kmer,count\nAAC,2\nAAG,4294967295\nTTT,301\n");
-        // A writer that is not finished leaves nothing.
+        // A writer that is dropped before `finish` leaves no file.
         let mut writer = KmerWriter::create(&job, &folder.path().join("none.csv"), &options);
         writer.add(&[0u64], &[2]).unwrap();
         drop(writer);

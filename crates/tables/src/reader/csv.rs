@@ -20,10 +20,10 @@ const SAMPLE_ROWS: usize = 1_000;
 pub(super) struct CsvSource {
     name: String,
     names: Vec<String>,
-    /// True if the caller decided whether the first record has the names.
+    /// True if the caller said whether the first record has the column names.
     is_named: bool,
     records: Records,
-    /// True if the first record is a row that was not returned yet.
+    /// True if the first record is a row of data that has not been returned.
     has_row: bool,
     text_bytes_max: u64,
     /// The position of each wanted column in a record, and the origin of its type.
@@ -32,7 +32,7 @@ pub(super) struct CsvSource {
     sample: Option<Sample>,
     /// The origin of the type of each column of the file.
     origins: Vec<TypeOrigin>,
-    /// The types are those of all rows, or were set by the caller.
+    /// True if the types fit all rows, or if the caller set them.
     is_known: bool,
 }
 
@@ -72,7 +72,7 @@ impl CsvSource {
         self.records.position()
     }
 
-    /// Chooses columns and their types. The first `carried` of them are text, for all values.
+    /// Chooses columns and their types. The first `carried` columns are text, whatever their values are.
     pub fn choose(&mut self, columns: &[usize], wanted: &SchemaRef, carried: usize) {
         let origin = |(place, &column): (usize, &usize)| match place < carried {
             true => (column, TypeOrigin::Asked),
@@ -238,7 +238,8 @@ impl CsvSource {
         })
     }
 
-    /// Returns the next rows, the sample's first: at most `batch_rows`, and fewer where strings are long.
+    /// Returns the next rows, beginning with those of the sample: at most `batch_rows`, and fewer where strings are
+    /// long.
     pub fn next_batch(&mut self, batch_rows: usize) -> Result<Option<RecordBatch>> {
         let wanted = self.wanted.clone().expect("columns are chosen before batches are read");
         let mut columns: Vec<Column> = wanted

@@ -1,15 +1,15 @@
-//! Cuts the bytes of a CSV file into records, and these into fields.
+//! Cuts the bytes of a CSV file into records, and each record into fields.
 //!
 //! A field that begins with a quote ends with the closing quote; a quote in any other place is a letter. A record
 //! ends with a line feed, or a carriage return and a line feed. Empty lines are skipped.
 //!
-//! A record is parsed once it is complete in the buffer, so that its fields are slices of the buffer; only a quoted
-//! field with quotes inside is copied. The buffer grows up to the longest record that is accepted, which bounds
-//! an open quote too.
+//! A record is parsed once it is complete in the buffer, so that its fields are slices of the buffer. Only a quoted
+//! field that contains quotes is copied. The buffer grows up to the longest record that is accepted, so a quote that
+//! is never closed does not fill the memory.
 //!
-//! The `csv` crate is not used: it treats the end of the file as the end of an open quote, and text after a closing
-//! quote as a part of the field, and does not report whether a carriage return was in quotes. Each of these faults
-//! loses rows or letters silently.
+//! The `csv` crate is not used, for three reasons: it treats the end of the file as the end of an open quote, it
+//! treats text after a closing quote as a part of the field, and it does not report whether a carriage return was in
+//! quotes. Each of these faults loses rows or letters silently.
 
 use std::ops::Range;
 
@@ -24,7 +24,7 @@ const MARK: &[u8] = "\u{feff}".as_bytes();
 pub(super) struct Records {
     input: Bytes,
     separator: u8,
-    /// The longest record that is accepted.
+    /// The maximum bytes of a record.
     limit: u64,
     buffer: Vec<u8>,
     /// The bytes of the buffer that were read and not returned yet.
@@ -32,10 +32,10 @@ pub(super) struct Records {
     has_ended: bool,
     /// The line on which the unread bytes begin, from 1.
     line: u64,
-    /// The first line of the current record, and its fields.
+    /// The line on which the current record begins, and the record's fields.
     record_line: u64,
     fields: Vec<Field>,
-    /// Quoted fields with quotes inside, without the doubling.
+    /// The text of quoted fields that contain quotes; each doubled quote is a single quote here.
     copied: Vec<u8>,
 }
 
@@ -196,7 +196,7 @@ impl Records {
         Some(start + length)
     }
 
-    /// Parses a field that begins with a quote, in the same way.
+    /// Parses a field that begins with a quote; returns what [`Records::plain_field`] returns.
     fn quoted_field(&mut self, start: usize, feeds: &mut u64) -> Result<Option<usize>> {
         let (copied_before, mut from, mut feeds_inside) = (self.copied.len(), start + 1, 0);
         let closed = loop {
@@ -215,7 +215,7 @@ impl Records {
             if rest.get(length + 1) != Some(&b'"') {
                 break from + length;
             }
-            // Two quotes mean one.
+            // A doubled quote stands for one quote.
             self.copied.extend_from_slice(&rest[..=length]);
             from += length + 2;
         };

@@ -1,4 +1,4 @@
-//! The lengths of strings in Parquet pages that encode lengths as differences (DELTA_LENGTH_BYTE_ARRAY,
+//! Adds up the lengths of strings in Parquet pages that encode lengths as differences (DELTA_LENGTH_BYTE_ARRAY,
 //! DELTA_BYTE_ARRAY).
 //!
 //! ```text
@@ -20,7 +20,8 @@ pub(super) struct StringSizes {
     pub bytes: u64,
 }
 
-/// Adds up the lengths of strings in `values`; `None` for another encoding, or for more strings than `strings_max`.
+/// Adds up the lengths of strings in `values`; `None` for another encoding, or if there are more than `strings_max`
+/// strings.
 pub(super) fn coded(encoding: Encoding, values: &[u8], strings_max: u64) -> Option<StringSizes> {
     let (shared, rest) = match encoding {
         Encoding::DELTA_BYTE_ARRAY => lengths(values, strings_max)?,
@@ -33,7 +34,7 @@ pub(super) fn coded(encoding: Encoding, values: &[u8], strings_max: u64) -> Opti
     (is_whole && are_paired).then_some(all)
 }
 
-/// Adds nonnegative numbers; also returns the bytes after them.
+/// Decodes nonnegative lengths and adds them up; also returns the bytes after them.
 fn lengths(bytes: &[u8], count_max: u64) -> Option<(StringSizes, &[u8])> {
     let mut rest = bytes;
     let block_values = number(&mut rest)?;
@@ -85,7 +86,7 @@ fn unpacked(packed: &[u8], index: u64, width: u8) -> Option<u64> {
     Some((u128::from_le_bytes(word) >> shift) as u64 & mask)
 }
 
-/// Reads a number of 7 bits a byte, lowest bits first.
+/// Reads an unsigned number with 7 bits in each byte, lowest bits first.
 fn number(bytes: &mut &[u8]) -> Option<u64> {
     let mut number = 0u64;
     for shift in (0..64).step_by(7) {

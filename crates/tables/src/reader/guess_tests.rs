@@ -1,4 +1,4 @@
-//! Tests of the types that text files get, and of later rows that contradict.
+//! Tests of the types that are guessed for text files, and of later rows that contradict a guess.
 
 use std::fs;
 
@@ -69,7 +69,7 @@ impl TestFolder {
     }
 }
 
-/// Makes a file of one column `c`: 1,100 times `head`, and then `last`.
+/// Makes a file with one column `c`: the value `head` 1,100 times, and then `last`.
 fn late(ending: &str, head: &str, last: &str) -> String {
     match ending {
         "csv" => format!("a,c\n{}0,{last}\n", format!("0,{head}\n").repeat(1100)),
@@ -132,7 +132,7 @@ fn exact_columns_keep_every_value_of_all_rows() {
         assert_eq!((kinds.last().unwrap(), &**values.last().unwrap()), (&kind, value), "{head} {last}");
         assert!(exact_columns(&place.job, &exact, &[]).unwrap().is_none(), "it is known already");
     }
-    // A value that no type holds is an error with its line and advice.
+    // A value that fits no type is an error that names the line and gives advice.
     for (head, last) in [("1", "9".repeat(39)), ("0.5", "9007199254740993".to_string())] {
         let input = place.write("late.csv", late("csv", head, &last));
         let exact = exact_columns(&place.job, &[input], &[]).unwrap().unwrap();
@@ -194,11 +194,11 @@ fn a_first_row_that_may_be_no_header_is_refused_without_the_header_option() {
     assert_eq!(batch.column(0).as_primitive::<Int64Type>().values(), &[1, 3]);
     let batch = &place.read(&input.with_header(Header::Present), Some(&["2"])).unwrap()[0];
     assert_eq!(batch.column(0).as_primitive::<Int64Type>().values(), &[4]);
-    // Names that have digits and signs of dates are names.
+    // Column names may contain digits and the separators of dates.
     for text in ["2020-Q1,v1.2.3\n1,2\n", "a-1,b/2\n1,2\n", "-,/\n1,2\n"] {
         assert_eq!(place.read(&place.write("n.csv", text), None).unwrap()[0].num_rows(), 1, "{text}");
     }
-    // A file of one row loses no row.
+    // The only row of a file without a header is returned.
     let one = place.write("one.csv", "1,2").with_header(Header::Absent);
     assert_eq!(place.values(&one).unwrap().1, ["1", "2"]);
 }
@@ -212,7 +212,7 @@ fn repeated_names_get_numbers_with_the_header_option() {
     assert_eq!(names, ["a", "a_2", "a_1", "a_3"]);
     let batch = &place.read(&input, Some(&["a_2"])).unwrap()[0];
     assert_eq!(batch.column(0).as_primitive::<Int64Type>().values(), &[2]);
-    // The names are the same where the types are those of all rows.
+    // The column names stay the same if the types are inferred from all rows.
     let exact = exact_columns(&place.job, &[input], &[]).unwrap().unwrap();
     assert_eq!(place.values(&exact[0]).unwrap().1, ["1", "2", "3", "x"]);
 }
@@ -231,7 +231,7 @@ fn an_open_quote_is_refused_with_the_line_on_which_it_opens() {
         let expected = format!("q.csv:{line}: expected a closing quote for the quote that opens here");
         assert!(error.contains(&expected), "{text:?}: {error}");
     }
-    // An odd quote that a later one closes has swallowed rows.
+    // A stray quote turns all rows up to the next quote into one field.
     let error = place.refusal("q.csv", "a,b\n1,\"cut\n2,\"y\"\n");
     assert!(
         error.contains("q.csv:3: expected a separator or the end of the line after a closing quote"),
@@ -244,7 +244,7 @@ fn returns_end_lines_before_a_feed_alone() {
     let place = TestFolder::new();
     let error = place.refusal("cr.csv", "a,b\r3,4\r1,2\r");
     assert!(error.contains("cr.csv:1: expected lines that end with a line feed"), "{error}");
-    // In quotes carriage returns are letters, at the end of the last field too.
+    // Within quotes a carriage return is a letter, also at the end of the last field.
     let input = place.write("cr.csv", "a,b\r\n1,\"x\r\"\r\n2,\"y\r\n\"\n3,\"z\"\r\n4,w\r\n5,\"v\"\r");
     let batch = &place.read(&input, None).unwrap()[0];
     let values: Vec<&str> = batch.column(1).as_string::<i32>().iter().flatten().collect();

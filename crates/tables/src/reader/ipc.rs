@@ -8,9 +8,9 @@
 //! message: ffffffff | length | header (flatbuffer), says how long the body is | body
 //! ```
 //!
-//! The lengths are read and compared with the budget before anything is allocated for them. Dictionaries of chosen
-//! columns are kept as long as the file is open; the columns are returned as their values, texts as views into the
-//! dictionary.
+//! The lengths are read and compared with the budget before memory is allocated for them. Dictionaries of chosen
+//! columns are kept as long as the file is open. A dictionary column is returned as a column of its values; texts are
+//! views into the dictionary.
 
 use std::{
     collections::HashMap,
@@ -38,7 +38,8 @@ use crate::{
 
 const FILE_MAGIC: &[u8; 8] = b"ARROW1\0\0";
 const CONTINUATION: [u8; 4] = [0xff; 4];
-/// The bytes before a compressed buffer: its uncompressed length, or -1 if the buffer is not compressed after all.
+/// The size of the prefix of a compressed buffer: the uncompressed length, or -1 if the buffer is stored
+/// uncompressed.
 const LENGTH_BYTES: u64 = 8;
 const BATCH: &str = "an Arrow record batch";
 const UNPACKED_BATCH: &str = "an unpacked Arrow record batch";
@@ -54,7 +55,7 @@ pub(super) struct IpcSource {
     dictionary_bytes: HashMap<i64, u64>,
     /// Chosen columns in the order of the file.
     projection: Vec<usize>,
-    /// The position of each chosen column among those.
+    /// The position of each requested column in `projection`.
     order: Vec<usize>,
     piece_limit: u64,
     allowance: Allowance,
@@ -170,7 +171,7 @@ impl IpcSource {
         Ok(None)
     }
 
-    /// Reads a dictionary, or an extension of one, where a chosen column needs it.
+    /// Reads a dictionary, or an extension of a dictionary, if a chosen column needs it.
     fn read_dictionary(&mut self, message: &Message, body_bytes: u64) -> Result<()> {
         let no_dictionary = "no dictionary";
         let header = message.header_as_dictionary_batch();
@@ -191,7 +192,7 @@ impl IpcSource {
         read.map_err(|error| self.damaged(error.to_string()))
     }
 
-    /// Reads the body of a message; also returns its memory, with the decompressed buffers.
+    /// Reads the body of a message; also returns the memory of the body, decompressed buffers included.
     fn read_body(
         &mut self,
         header: &arrow_ipc::RecordBatch,
@@ -234,7 +235,7 @@ impl IpcSource {
         Ok(batch)
     }
 
-    /// Checks that all buffers lie in the body, which the decoder asserts.
+    /// Checks that all buffers lie in the body, since the decoder panics on other buffers.
     fn check_buffers(&self, header: &arrow_ipc::RecordBatch, body_bytes: u64) -> Result<()> {
         for buffer in header.buffers().iter().flatten() {
             let (offset, length) = (u64::try_from(buffer.offset()), u64::try_from(buffer.length()));
@@ -368,8 +369,8 @@ impl IpcSource {
     }
 }
 
-/// Replaces dictionary columns by their values. Texts point into the dictionary: otherwise a short dictionary of long
-/// texts could become a batch of gigabytes.
+/// Replaces dictionary columns by their values. Texts are views into the dictionary: copies of long texts of a short
+/// dictionary could fill gigabytes.
 fn without_dictionaries(batch: RecordBatch) -> std::result::Result<RecordBatch, ArrowError> {
     let plain = |column: &ArrayRef| {
         let Some(coded) = column.as_any_dictionary_opt() else { return Ok(column.clone()) };

@@ -1,14 +1,15 @@
-//! A file of JSON lines as a source of batches: one object in each line, its members are columns.
+//! A file of JSON lines as a source of batches: each line is one object, whose members are the columns.
 //!
-//! The columns are the members of the first lines. A member that a line does not have is null. Further members of
-//! later lines are skipped if the caller names the columns, and are errors if all columns are read. A member that
-//! occurs twice in an object has its last value.
+//! The columns are the members of the first lines. A member that a line does not have is null. If a later line has
+//! another member, the member is skipped if the caller named the columns, and is an error if all columns are read. If
+//! a member occurs twice in an object, the last value is used.
 //!
-//! Each line is parsed once; values of wanted members are kept as text, so that a number is parsed as the column's
-//! type and never truncated.
+//! Each line is parsed once. Values of requested members are kept as text until the column's type is known, so that a
+//! number is parsed as that type and never truncated.
 //!
-//! The `arrow-json` crate (59.3) is not used: it cuts fractions to whole numbers in columns of these, reads numbers in
-//! quotes as numbers, and turns half of the escaped surrogate pairs into other characters.
+//! The `arrow-json` crate (59.3) is not used, for three reasons: it truncates floating-point numbers in columns of
+//! whole numbers, reads numbers in quotes as numbers, and turns half of the escaped surrogate pairs into other
+//! characters.
 
 use std::{
     collections::HashMap,
@@ -37,7 +38,7 @@ const MARK: &[u8] = "\u{feff}".as_bytes();
 pub(super) struct JsonSource {
     blocks: LineBlocks,
     block: LineBlock,
-    /// The bytes and lines of the block that were read.
+    /// The numbers of bytes and lines of the current block that were read.
     read: (usize, u64),
     schema: Schema,
     /// The number of each column, by its name.
@@ -52,7 +53,7 @@ pub(super) struct JsonSource {
 /// The columns that are read.
 struct ProjectedColumns {
     schema: SchemaRef,
-    /// For each column its member, and the origin of its type.
+    /// The member and the origin of the type, for each column.
     columns: Vec<(usize, TypeOrigin)>,
     /// True if a member that is not a column is an error.
     is_strict: bool,
@@ -108,7 +109,7 @@ impl JsonSource {
         self.origins[column] == TypeOrigin::Unseen
     }
 
-    /// Makes columns named in `as_text` text.
+    /// Sets the type of the columns named in `as_text` to text.
     pub fn take_as_text(&mut self, as_text: &[usize]) {
         let fields =
             self.schema.fields().iter().enumerate().map(|(index, field)| match as_text.contains(&index) {
@@ -119,8 +120,8 @@ impl JsonSource {
         as_text.iter().for_each(|&index| self.origins[index] = TypeOrigin::Asked);
     }
 
-    /// Chooses columns and their types. The first `carried` of them are text, for all values; with `is_strict` no
-    /// member may be skipped.
+    /// Chooses columns and their types. The first `carried` columns are text, whatever their values are. If
+    /// `is_strict`, a member that is not a column is an error.
     pub fn choose(&mut self, columns: &[usize], wanted: &SchemaRef, carried: usize, is_strict: bool) {
         let origin = |(place, &column): (usize, &usize)| {
             let is_own = wanted.field(place).data_type() == self.schema.field(column).data_type();
@@ -133,8 +134,8 @@ impl JsonSource {
         self.wanted = ProjectedColumns { schema: wanted.clone(), columns, is_strict };
     }
 
-    /// Finds columns: the members of the first lines, in the order in which they come, with types that fit all their
-    /// values.
+    /// Finds the columns, which are the members of the first lines in the order of their first appearance. Each gets
+    /// a type that fits all its values in these lines.
     fn infer(&mut self) -> Result<()> {
         let (mut all, mut lines) = (Members::default(), 0);
         let mut rest = &self.block.bytes[self.read.0..];
@@ -158,7 +159,7 @@ impl JsonSource {
         Ok(())
     }
 
-    /// Adds the members of a line to those of all lines.
+    /// Adds the members of a line to those of the previous lines.
     fn look(&self, line: &[u8], number: u64, all: &mut Members) -> Result<()> {
         if line.trim_ascii().is_empty() {
             return Ok(());
@@ -289,14 +290,14 @@ impl JsonSource {
     }
 
     fn bad_line(&self, number: u64, line: &[u8], why: &serde_json::Error) -> Error {
-        // The library's position is removed from the message, since it is a position within the line.
+        // The position in the library's message is removed, since it counts from the start of the line.
         let why = why.to_string();
         let why = why.split(" at line ").next().unwrap_or_default();
         Error::bad_line(self.blocks.name(), number, format!("an object in a line ({why})"), line)
     }
 }
 
-/// Splits off the first line of some bytes, and returns the rest too.
+/// Splits bytes into the first line and the rest.
 fn first_line(bytes: &[u8]) -> (&[u8], &[u8]) {
     match memchr(b'\n', bytes) {
         Some(end) => (&bytes[..end], &bytes[end + 1..]),
@@ -346,7 +347,7 @@ fn seen(value: &str) -> ValueClasses {
     }
 }
 
-/// Finds a name among the members, or adds it; most objects have the same members in the same order.
+/// Looks up a name among the members, or adds the name; most objects have the same members in the same order.
 struct MemberName<'a> {
     of: &'a mut Members,
     next: usize,
@@ -388,7 +389,7 @@ struct LineValues<'a, 'de> {
     places: &'a HashMap<String, usize>,
     next: usize,
     values: &'a mut [Option<&'de RawValue>],
-    /// A member that is no column.
+    /// A member that is not a column.
     other: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Options of reading: the columns, and their exact types.
+//! Options for reading: the columns, and their exact types.
 
 use std::{collections::HashMap, ops::Range, sync::Arc};
 
@@ -33,11 +33,11 @@ pub fn row_groups(input: &Input, budget: &Budget) -> Result<Vec<Range<u64>>> {
     })
 }
 
-/// Finds column types that fit all values in all rows of these inputs, and sets them for CSV and JSON lines. JSON lines
-/// get all members of all lines as columns. Reads every such input from its start to its end; returns `None` where one
-/// of them cannot be read twice, or has its columns already.
+/// Finds column types that fit all values in all rows of these inputs, and sets them for CSV and JSON lines. The
+/// columns of JSON lines are all members of all lines. The function reads every CSV and JSON input from its start to
+/// its end. It returns `None` if one of these inputs cannot be read twice, or has its columns already.
 ///
-/// A caller that met [`Error::Contradiction`] uses this before it begins again.
+/// A caller that received [`Error::Contradiction`] calls this function and then starts again.
 ///
 /// # Errors
 /// The errors are those of [`TableReader::next_batch`](super::TableReader::next_batch), and cancellation of the job.
@@ -47,7 +47,7 @@ pub fn exact_columns(job: &Context, inputs: &[Input], as_text: &[String]) -> Res
         return Ok(None);
     }
     let check_cancelled = || -> Result<()> { Ok(job.check_cancelled()?) };
-    // The columns of each text file, and their types in all files with the same columns.
+    // The columns of each text file, and the types that fit all files with the same columns.
     let mut names: Vec<Vec<String>> = Vec::new();
     let mut all: Vec<(String, ValueClasses)> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();
@@ -78,15 +78,15 @@ pub fn exact_columns(job: &Context, inputs: &[Input], as_text: &[String]) -> Res
         }
         let own = names.next().unwrap_or_default();
         let of_name = |name: &String| places.get(name).map(|&place| all[place].clone());
-        // A file may lack members of JSON lines, but no columns of CSV.
+        // A file of JSON lines may lack some members, but a CSV file must have all columns.
         let fields = if input.is_csv() { own.iter().filter_map(of_name).collect() } else { all.clone() };
         input.clone().with_columns(Arc::new(Schema::new(fields)))
     };
     Ok(Some(inputs.iter().map(exact).collect()))
 }
 
-/// Runs `work` on some inputs, and once more on [exact](exact_columns) ones where a value contradicts the guessed type
-/// of a column, or where the first rows of JSON lines lack a column that later ones may have.
+/// Runs `work` on some inputs. If a value contradicts the guessed type of a column, or the first rows of JSON lines
+/// lack a column that later rows may have, `work` runs a second time on inputs with [exact types](exact_columns).
 #[cfg(feature = "records")]
 pub(crate) fn with_exact_columns<T>(
     job: &Context,

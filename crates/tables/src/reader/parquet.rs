@@ -1,7 +1,7 @@
 //! A Parquet file as a source of batches.
 //!
-//! The library's batch reader gets pages of this crate ([`super::parquet_pages`]), so that every page is checked.
-//! Strings are read as views into their pages: otherwise a short dictionary could become a batch of gigabytes.
+//! The library's batch reader gets pages from this crate ([`super::parquet_pages`]), which checks every page. Strings
+//! are read as views into their pages: copies of the strings of a short dictionary could fill gigabytes.
 
 use std::{ops::Range, sync::Arc};
 
@@ -43,9 +43,9 @@ pub(super) struct ParquetSource {
     metadata: Arc<ParquetMetaData>,
     schema: Schema,
     reader: Option<ParquetRecordBatchReader>,
-    /// The columns that are read, in the order of the file, and the number of rows at once.
+    /// The columns that are read, in the order of the file, and the number of rows of a batch.
     chosen: (Vec<usize>, usize),
-    /// The position of each chosen column among those that are read, which come in the order of the file.
+    /// The position of each requested column among the columns that are read, which are in the order of the file.
     order: Vec<usize>,
     rows_left: u64,
     /// The row groups that are read.
@@ -65,7 +65,7 @@ impl ParquetSource {
     pub fn open(input: &Input, budget: &Budget) -> Result<Self> {
         let seekable = "Parquet must be a plain file, since its footer is read first: not standard input, a pipe or a compressed file";
         let Some(bytes) = input.compressed_bytes() else {
-            // A path that does not exist is reported by its name.
+            // If the path does not exist, opening it gives an error that says so.
             input.open_pieces()?;
             return Err(Error::unsupported(input.name(), seekable));
         };
@@ -76,7 +76,7 @@ impl ParquetSource {
             let packed = input.path().is_some_and(|path| {
                 path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gz") || ending == "zst")
             });
-            // The second half is for the rest of the job.
+            // The metadata may take half of the budget; the other half is for the rest of the job.
             let held = |bytes| 2 * METADATA_BYTES_PER_FOOTER_BYTE * bytes;
             let needs = |bytes| PageMemory { piece_bytes: bytes, held_bytes: held(bytes) };
             match packed {
@@ -187,7 +187,7 @@ impl ParquetSource {
         self.file.position()
     }
 
-    /// Restricts reading to one of `count` parts: row groups whose bytes begin in it.
+    /// Restricts reading to part `number` of `count` parts: the row groups whose first byte lies in that part.
     pub fn take_part(&mut self, number: usize, count: usize) {
         let groups = self.metadata.row_groups();
         let bytes = |group: &RowGroupMetaData| group.compressed_size().max(0) as u64;
@@ -254,8 +254,8 @@ impl ParquetSource {
         self.start()
     }
 
-    /// Asks the drive to read the chosen columns of a row group while others are decoded, in total a quarter of the
-    /// budget.
+    /// Hints to the operating system that the chosen columns of a row group will be read soon. The hints of all
+    /// columns together cover at most a quarter of the budget.
     pub fn will_read(&self, group: usize) {
         let Some(group) = self.metadata.row_groups().get(group) else { return };
         let columns = &self.chosen.0;
@@ -328,8 +328,8 @@ impl ParquetSource {
         (self.file.piece_limit / 2 / row_bytes.max(1)).max(1) as usize
     }
 
-    /// Returns the error behind a report of the library, with a budget in which the chosen columns of all row groups
-    /// can be read.
+    /// Returns the error of this crate that caused an error of the library. The error names a budget in which the
+    /// chosen columns of all row groups can be read.
     fn refusal(&self, reported: impl ToString) -> Error {
         let needs = |bytes| {
             let descriptor = self.metadata.file_metadata().schema_descr();

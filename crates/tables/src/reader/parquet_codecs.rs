@@ -1,12 +1,13 @@
-//! Codecs of Parquet pages that this crate decompresses. The library decompresses gzip and Brotli to the end of their
-//! streams without a bound, and skips LZ4 frames of Hadoop that are shorter than the frame before (parquet 59.3).
+//! Codecs of Parquet pages that this crate decompresses. The library (parquet 59.3) decompresses gzip and Brotli to
+//! the end of their streams without a limit of size, and skips LZ4 frames of Hadoop that are shorter than the
+//! frame before.
 //!
 //! ```text
 //!   LZ4 of Hadoop   [ bytes of a block, unpacked | bytes of a part, packed | LZ4 | bytes of a part | LZ4 ... ] [ ... ]
 //! ```
 //!
-//! Both lengths are big endian, of 32 bits. Files of some other programs have one LZ4 block without lengths, under the
-//! same name.
+//! Both lengths are big-endian 32-bit numbers. Some other programs write one LZ4 block without lengths under the same
+//! codec name.
 
 use std::io::{self, Read};
 
@@ -33,18 +34,20 @@ impl Codec {
         }
     }
 
-    /// Returns the memory of the decoder's window, beyond the result.
+    /// Returns the bytes of the decoder's window, without those of the decompressed page.
     #[cfg_attr(not(feature = "records"), allow(unused_variables))]
     pub fn window_bytes(self, packed: &[u8]) -> u64 {
         match self {
             Codec::Gzip | Codec::Lz4 => 0,
-            // The window grows by being copied into one of twice the size.
+            // The window grows step by step: its bytes are copied into a window of twice the size, and both exist
+            // meanwhile.
             #[cfg(feature = "records")]
             Codec::Brotli => (1u64 << brotli_window_bits(packed)) / 2 * 3,
         }
     }
 
-    /// Appends the decompressed bytes to `unpacked`: `bytes` if the page is sound, and at most one more.
+    /// Appends the decompressed bytes to `unpacked`: `bytes` bytes if the page is sound, and otherwise at most one
+    /// more.
     ///
     /// # Errors
     /// Damaged bytes give the decoder's error.
@@ -77,7 +80,8 @@ impl Codec {
     }
 }
 
-/// Decompresses LZ4 with Hadoop's lengths; `false` for another form, or another length than `out`.
+/// Decompresses LZ4 with Hadoop's lengths; returns `false` if the form is different, or the result is not as long as
+/// `out`.
 fn unframe(packed: &[u8], out: &mut [u8]) -> bool {
     let length = |bytes: &mut &[u8]| {
         let (length, rest) = bytes.split_first_chunk()?;
@@ -106,7 +110,7 @@ use brotli_decompressor::BrotliDecoderParameter;
 #[cfg(feature = "records")]
 const BROTLI_BLOCK_BYTES: usize = 4 << 10;
 
-/// Returns the window that a stream asks for, as a power of two (RFC 7932, 9.1).
+/// Returns the base-2 logarithm of the window size that a stream requests (RFC 7932, 9.1).
 #[cfg(feature = "records")]
 fn brotli_window_bits(packed: &[u8]) -> u32 {
     let first = u32::from(packed.first().copied().unwrap_or(0));
@@ -176,7 +180,7 @@ mod tests {
         for length in 0..packed.len() {
             assert!(unpacked(&packed[..length], text.len()).is_err(), "{length}");
         }
-        // The first length is 4 GiB.
+        // The first length in these bytes is 4 GiB.
         assert!(unpacked(&[255; 40], text.len()).is_err());
     }
 

@@ -1,12 +1,12 @@
 //! Computes the budget for a Parquet file whose pages did not fit. The error names this budget, so that the next try
 //! succeeds.
 //!
-//! A reader that failed for lack of memory has read only some pages. The headers of all pages of the chosen columns are
-//! read only for the error, some KiB for each page.
+//! A reader that failed for lack of memory has read only some pages. The headers of all pages of the chosen columns
+//! are therefore read now, and only for the error message; that costs some KiB for each page.
 //!
-//! The pages held at a time have to fit the memory that other parts of the job leave. Jobs take shares of the budget,
-//! not sums: the memory that was free for this reader is assumed to grow in proportion to the budget. Some shares are
-//! rounded to powers of two, so a quarter is added.
+//! The pages that are held at the same time have to fit the memory that the rest of the job leaves. Most jobs divide
+//! the budget by fixed shares. The memory that was free for this reader is therefore assumed to grow in proportion to
+//! the budget. Some shares are rounded to powers of two, so a quarter is added.
 
 use inshore_store::Budget;
 use parquet::{
@@ -20,23 +20,23 @@ use crate::{
     allowance::{PAGES, PIECE_SHARE, UNCOUNTED_BYTES},
 };
 
-/// The most page headers that are read. Files with more pages have small ones.
+/// The maximum number of page headers that are read. The pages of a file with more pages are small.
 const HEADERS_MAX: usize = 10_000;
-/// The default window of Brotli's encoders, and half of it while it grows.
+/// The memory of Brotli decoding with the default window of encoders: the window, and its half while it grows.
 const BROTLI_WINDOW_BYTES: u64 = 6 << 20;
 
 /// The memory for the pages of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PageMemory {
-    /// The largest page, compressed or not.
+    /// The size of the largest page, compressed or not.
     pub piece_bytes: u64,
-    /// The most memory for all columns at a time.
+    /// The maximum memory for the pages of all columns at the same time.
     pub held_bytes: u64,
 }
 
 impl PageMemory {
-    /// Reads the headers of these leaf columns in all row groups, for batches of `batch_rows` rows, and a piece of
-    /// `bytes` that was too large.
+    /// Computes the memory from the page headers of these leaf columns in all row groups, for batches of `batch_rows`
+    /// rows. `bytes` is the size of the piece that was too large.
     pub fn of(
         file: &ParquetFile,
         metadata: &ParquetMetaData,
@@ -57,7 +57,8 @@ impl PageMemory {
             }
         }
         let pages = columns.iter().map(|(dictionary, page)| dictionary + page).sum::<u64>();
-        // Bytes beyond those of all pages come from decoding one page, and are held beside it.
+        // If `bytes` is larger than every page, the decoding of one page needs these bytes, and pages are held at the
+        // same time.
         let beside = if bytes > needs.piece_bytes { bytes } else { 0 };
         PageMemory { piece_bytes: needs.piece_bytes.max(bytes), held_bytes: pages + beside }
     }
@@ -94,7 +95,7 @@ impl LargestPages {
         pages
     }
 
-    /// Returns the memory of data pages that are held at a time.
+    /// Returns the memory of the data pages that are held at the same time.
     fn held(&self, chunk: &ColumnChunkMetaData, rows: u64, batch_rows: u64) -> u64 {
         let window = match chunk.compression() {
             Compression::BROTLI(_) => BROTLI_WINDOW_BYTES,
@@ -102,7 +103,7 @@ impl LargestPages {
         };
         let page = self.packed + self.unpacked;
         let pages = match chunk.column_descr().physical_type() {
-            // Texts of a batch point into all of their pages, and into the dictionary before.
+            // Texts of a batch are views into all of the batch's pages, and into the previous dictionary.
             Type::BYTE_ARRAY => {
                 let batch = chunk.uncompressed_size().max(0) as u64 / rows * batch_rows.min(rows);
                 (2 * page).max(page + 2 * batch) + self.dictionary
@@ -113,7 +114,7 @@ impl LargestPages {
     }
 }
 
-/// Adds a sufficient budget to a refusal for lack of memory: a larger one than `budget`, of which this reader has
+/// Adds a sufficient budget, larger than `budget`, to an error for lack of memory. This reader has reserved
 /// `reserved_bytes`. `needs` is called with the size of the piece that was too large.
 pub(super) fn enough(
     error: Error,

@@ -1,9 +1,8 @@
-//! Reads the pages of a Parquet file, each only after its size is known to fit.
+//! Reads the pages of a Parquet file. Each page is read only after a check that its size fits the budget.
 //!
 //! The `parquet` crate asks for bytes through [`ChunkReader`]: it reads a page header at an offset, and allocates the
 //! sizes in the header. [`ColumnChunk`] parses that header first, and refuses sizes that do not fit. [`Pages`] checks
-//! the
-//! further claims of each decoded page: the number of values of a dictionary, and the lengths of strings that are
+//! two more claims of each decoded page: the number of values of a dictionary, and the lengths of strings that are
 //! encoded as differences ([`delta`]).
 
 use std::{
@@ -37,15 +36,15 @@ use super::{
 };
 use crate::{Error, allowance::Allowance, input::Pieces};
 
-/// The longest page header: some 30 bytes and the statistics of the page; strings make them long.
+/// The maximum size of a page header: some 30 bytes and the page's statistics, which are long for strings.
 const HEADER_BYTES_MAX: usize = 1 << 20;
 const HEADER_BYTES_FIRST: usize = 4 << 10;
-/// Bytes of parsed metadata for a byte of the footer, an upper estimate for flat schemas without statistics.
+/// The bytes of parsed metadata for each byte of the footer: an upper estimate for flat schemas without statistics.
 pub(super) const METADATA_BYTES_PER_FOOTER_BYTE: u64 = 8;
 /// Bytes of memory that the decoder keeps for each string beyond its text: two lengths.
 const LENGTH_BYTES: u64 = 8;
 
-/// The longest hint for a chunk: within a longer one the system reads ahead by itself.
+/// The maximum bytes of a read-ahead hint for a column chunk: in longer chunks the system reads ahead by itself.
 const READ_AHEAD_BYTES_MAX: u64 = 8 << 20;
 const READ_AHEAD_STEP_BYTES: usize = 512 << 10;
 
@@ -55,10 +54,10 @@ pub(super) struct ParquetFile {
     pub bytes: u64,
     pub piece_limit: u64,
     pieces: Pieces,
-    /// The read buffers, set when columns are chosen: see [`ParquetFile::set_windows`].
+    /// The read buffers, created when columns are chosen: see [`ParquetFile::set_windows`].
     windows: OnceLock<Option<Windows>>,
     position: AtomicU64,
-    /// An error of this crate, kept because the library turns errors into text on the way back.
+    /// An error of this crate. It is kept here because the library turns errors into text.
     refusal: Mutex<Option<Error>>,
     held: Mutex<ReaderMemory>,
 }
@@ -73,7 +72,7 @@ struct ReaderMemory {
 struct ColumnMemory {
     dictionary_bytes: u64,
     page_bytes: u64,
-    /// The column has strings, which point into their pages: these live as long as the batch.
+    /// The column has strings. They are views into pages, so the pages live as long as the batch.
     is_text: bool,
 }
 
@@ -91,12 +90,12 @@ impl ParquetFile {
         }
     }
 
-    /// Returns the end of the last read, which follows the row groups through the file.
+    /// Returns the end of the last read. It shows the progress through the file, since row groups are read in order.
     pub fn position(&self) -> u64 {
         self.position.load(Ordering::Relaxed)
     }
 
-    /// Returns the error behind a report of the library: one of this crate if there is one, damage otherwise.
+    /// Returns the kept error of this crate, if the library's error comes from it; otherwise an error about damage.
     pub fn error(&self, reported: impl ToString) -> Error {
         let refusal = lock(&self.refusal).take();
         refusal.unwrap_or_else(|| {
@@ -131,7 +130,8 @@ impl ParquetFile {
         self.refuse(Error::damaged(&self.name, what))
     }
 
-    /// Decides once whether the columns, of which this number is read at a time, bypass the page cache.
+    /// Decides, at the first call, whether reads bypass the page cache. `columns` is the number of columns that are
+    /// read at the same time.
     pub fn set_windows(&self, columns: usize, budget: &Budget) {
         self.windows.get_or_init(|| Windows::new(self.pieces.plain()?, columns, budget));
     }
@@ -160,8 +160,8 @@ impl ParquetFile {
         Ok(())
     }
 
-    /// Asks the drive to read the first bytes of a column chunk, at most `limit`, while others are decoded, as a hint
-    /// only.
+    /// Hints to the operating system that the first bytes of a column chunk, at most `limit`, will be read soon,
+    /// while other chunks are decoded.
     pub fn will_read(&self, chunk: &ColumnChunkMetaData, limit: u64) {
         if let (Some(windows), Ok(start)) = (self.windows(), u64::try_from(start_of(chunk))) {
             let length = u64::try_from(chunk.compressed_size()).unwrap_or(0);
@@ -170,7 +170,7 @@ impl ParquetFile {
         let length = u64::try_from(chunk.compressed_size()).unwrap_or(0).min(READ_AHEAD_BYTES_MAX).min(limit);
         let Ok(start) = u64::try_from(start_of(chunk)) else { return };
         let end = start.saturating_add(length);
-        // The system reads at most its read-ahead size for one hint.
+        // For one hint, the system reads at most its read-ahead size, so there is a hint for each step.
         for step in (start..end).step_by(READ_AHEAD_STEP_BYTES) {
             let bytes = (end - step).min(READ_AHEAD_STEP_BYTES as u64);
             self.pieces.will_read(step, NonZeroU64::new(bytes).expect("steps end before the end"));
@@ -206,8 +206,8 @@ impl ParquetFile {
         self.hold(|held| {
             let column = &mut held.columns[column];
             match (header.is_dictionary, column.is_text) {
-                // The memory holds the page and the values decoded from it; strings may still point into the page
-                // before.
+                // The memory holds the page and the values decoded from it; strings may still be views into the
+                // previous page.
                 (true, is_text) => {
                     column.page_bytes = if is_text { column.page_bytes + column.dictionary_bytes } else { 0 };
                     column.dictionary_bytes = 2 * unpacked;
@@ -219,8 +219,8 @@ impl ParquetFile {
     }
 }
 
-/// Returns the beginning of a column chunk, as its file states it. Some writers write 0 if there is no dictionary;
-/// the first bytes of a file are not a page.
+/// Returns the start offset of a column chunk that the file states. Some writers write 0 as the offset of a missing
+/// dictionary; a page never begins at offset 0.
 pub(super) fn start_of(chunk: &ColumnChunkMetaData) -> i64 {
     chunk.dictionary_page_offset().filter(|&start| start != 0).unwrap_or(chunk.data_page_offset())
 }
@@ -270,7 +270,7 @@ pub(super) struct ColumnChunk {
     /// The leaf column, counted over the whole file.
     column: usize,
     column_name: String,
-    /// The codec of pages that this crate decompresses: the library is told that the chunk is not compressed.
+    /// The codec of pages that this crate decompresses; the library is told that the chunk is uncompressed.
     codec: Option<Codec>,
     /// The header that was read last; the library asks for a page's body right after its header.
     header: Mutex<PageHeader>,
@@ -297,7 +297,7 @@ impl ColumnChunk {
 
     /// Reads the page header at `start`; returns its bytes and its fields.
     fn read_header(&self, start: u64) -> Result<(Bytes, PageHeader)> {
-        // In a file of parts the next row group may be on another machine.
+        // In a file of parts, this machine may not have the next row group.
         let here = self.file.bytes.saturating_sub(start).min(self.file.pieces.bytes_from(start));
         let available = here.min(HEADER_BYTES_MAX as u64) as usize;
         let mut length = HEADER_BYTES_FIRST.min(available);
@@ -388,9 +388,9 @@ pub(super) struct Pages {
     file: Arc<ParquetFile>,
     column: usize,
     column_name: String,
-    /// The largest levels of repetition and of definition.
+    /// The maximum repetition level and the maximum definition level.
     levels_max: (i16, i16),
-    /// The smallest size of a dictionary value in bytes; 0 if the type has no dictionaries.
+    /// The smallest number of bytes that a dictionary value takes; 0 if the type has no dictionaries.
     value_bytes_min: usize,
     chunk: Arc<ColumnChunk>,
     inner: SerializedPageReader<ColumnChunk>,
@@ -479,7 +479,7 @@ impl Pages {
         Ok(())
     }
 
-    /// Refuses strings whose lengths, encoded as differences, do not fit.
+    /// Refuses a page whose strings, with lengths encoded as differences, do not fit.
     fn check_strings(&self, page: &Page, place: String) -> Result<()> {
         let strings_max = u64::from(page.num_values());
         let coded =

@@ -1,9 +1,9 @@
-//! Windows: buffers for pieces of column chunks, with reads that bypass the page cache.
+//! Windows are read buffers for pieces of column chunks; reads into windows bypass the page cache.
 //!
-//! If a file is not in the page cache, each column chunk is read a window at a time. Pages are slices of windows and
-//! are not copied. While the pages of one window are decoded, a thread reads the next window of the chunk, or the first
-//! of the column's next chunk. A page across the end of a window is joined: the next window is read after a gap in
-//! its buffer, into which the first part of the page is copied.
+//! If a file is not in the page cache, each column chunk is read one window at a time. Pages are slices of windows
+//! and are not copied. While the pages of one window are decoded, a thread reads the next window of the chunk, or the
+//! first window of the column's next chunk. If a page lies across the end of a window, its first part is copied into
+//! a gap before the bytes of the next window, so that the page is contiguous.
 //!
 //! ```text
 //!   chunk    [ page | page | pa|ge | page | page ]
@@ -11,12 +11,12 @@
 //!                   [ room | pa ge | page | page ]
 //! ```
 //!
-//! Reading through the page cache with a hint of the next bytes would be simpler. It costs a sixth of the CPU time of
-//! `inshore reduce` by popular keys (8.1 s of both cores, 9.5 through the cache), since the system copies every byte
-//! once more.
+//! Reading through the page cache with a read-ahead hint would be simpler, but the system copies every byte once
+//! more. That costs a sixth of the CPU time: `inshore reduce` by popular keys takes 9.5 s of both cores through the
+//! cache, and 8.1 s with windows.
 //!
-//! Windows are reserved from the budget if possible: a 32nd for each reader. Without memory for windows, and for
-//! pages larger than a window, bytes are read through the page cache.
+//! The windows of a reader are reserved from the budget if possible, and take at most a 32nd of it. Without memory
+//! for windows, and for pages larger than a window, bytes are read through the page cache.
 
 use std::{
     ops::Range,
@@ -33,12 +33,12 @@ use inshore_store::{Budget, Buffer, PAGE_BYTES, PlainFile, RuntimeError};
 use crate::Result;
 
 const WINDOW_BYTES_MAX: u64 = 2 << 20;
-/// The smallest window: smaller requests read slower than the page cache does. With windows of 512 KiB groups of 250
-/// million rows in 256 MiB took 3.3 s until the last row was read, 1.8 s with 1 MiB.
+/// The minimum size of a window: smaller requests are slower than the page cache. In a group-by of 250 million rows
+/// in 256 MiB, the last row was read after 3.3 s with windows of 512 KiB, and after 1.8 s with 1 MiB.
 const WINDOW_BYTES_MIN: u64 = 1 << 20;
-/// The share of the budget for one reader's windows.
+/// The divisor that gives one reader's share of the budget for windows.
 const BUDGET_SHARE: u64 = 32;
-/// The gap at the start of a window for a page that began in the previous window.
+/// The divisor that gives the size of the gap, which takes the start of a page that began in the previous window.
 const ROOM_SHARE: usize = 4;
 
 /// The state that the windows of one reader share.
@@ -115,8 +115,8 @@ fn page_of(place: u64) -> u64 {
     place / PAGE_BYTES as u64 * PAGE_BYTES as u64
 }
 
-/// Returns the number of windows for a number of columns: two for each, one in use and one being read, one for a page
-/// that is requested meanwhile, and one whose last page is still in use.
+/// Returns the number of windows for a number of columns. Each column has two: one in use and one being read. Two
+/// more are for a page that is requested meanwhile, and for a window whose last page is still in use.
 fn count(columns: usize) -> usize {
     2 * columns + 2
 }
@@ -138,7 +138,7 @@ impl Windows {
         let read_all = move || {
             for WindowRequest { start, range, mut buffer, answer } in queue {
                 let read = read_from.read(start, &mut buffer[range]);
-                // The requester may have gone.
+                // The receiver of the answer may be dropped already.
                 _ = answer.send((buffer, read));
             }
         };
@@ -186,8 +186,8 @@ impl Windows {
         Ok(window.slice(start, len))
     }
 
-    /// Takes the window that was read ahead at the memory page of `start`, or after the end of `window` if `window`
-    /// has that page.
+    /// Takes the window that was read ahead at the 4 KiB page of `start`, or at the end of `window` if `window`
+    /// contains `start`.
     fn go_on(&self, window: &mut Window, start: u64) -> Result<bool> {
         let page = page_of(start);
         let there = window.slice_from(page);
@@ -209,7 +209,7 @@ impl Windows {
         Ok(true)
     }
 
-    /// Reads a window that has the bytes, and waits for it; `false` where no buffer is free, or a buffer would be too
+    /// Reads a window that contains the bytes, and waits for it; `false` if no buffer is free, or a buffer is too
     /// small.
     fn fill(&self, window: &mut Window, start: u64, len: usize, chunk_end: u64) -> Result<bool> {
         let (base, page_bytes) = (page_of(start), PAGE_BYTES as u64);
@@ -228,7 +228,7 @@ impl Windows {
         Ok(true)
     }
 
-    /// Takes the buffer of the oldest window that was read ahead and not used, for example of a chunk that was
+    /// Takes the buffer of the oldest window that was read ahead but not used, for example because its chunk was
     /// skipped.
     fn take_oldest(&self) -> Option<Buffer> {
         let mut ahead = lock(&self.ahead);
@@ -258,8 +258,8 @@ impl Window {
         (to <= self.bytes.len()).then(|| self.bytes.slice(from..to))
     }
 
-    /// Returns the bytes from `start` on, which begins a memory page; empty if the window does not end with a whole
-    /// one.
+    /// Returns the bytes from `start` on; `start` is a multiple of the page size of memory. The result is empty if
+    /// the window does not end at a multiple of that size.
     fn slice_from(&self, start: u64) -> Bytes {
         let end = self.end();
         if !(self.start..end).contains(&start) || !end.is_multiple_of(PAGE_BYTES as u64) {
@@ -325,7 +325,7 @@ mod tests {
         assert_eq!(check(256, 1, |page| 1 + page * 7919 % 900_000), Some(0));
         // Some pages are larger than a window.
         assert!(check(256, 3, |page| 1 + page * 77_777 % 1_500_000).unwrap() > 0);
-        // The budget has too little memory for windows that pay.
+        // The budget is too small for windows of the minimum size.
         assert_eq!(check(64, 2, |_| 100_000), None);
     }
 }

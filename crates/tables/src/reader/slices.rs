@@ -1,8 +1,8 @@
 //! Cuts decoded batches into batches of bounded size and of the wanted types.
 //!
-//! Numbers of any stored type are converted to the requested type, checked value by value: a negative id, an id above
-//! 2^32 for 32 bits, text other than a number and a null are errors that name file, row and column. A column of
-//! fractions is refused for whole numbers, since truncated fractions would be a wrong answer.
+//! Numbers of any stored type are converted to the requested type, value by value with a check. An error names the
+//! file, row and column of a negative id, an id above 2^32 for 32 bits, a text that is not a number, or a null. A
+//! floating-point column is refused for whole numbers, since truncation would give wrong answers.
 
 use arrow_array::{Array, ArrayRef, RecordBatch, cast::AsArray, new_null_array};
 use arrow_cast::{CastOptions, can_cast_types, cast::cast_with_options, display::array_value_to_string};
@@ -31,12 +31,12 @@ pub(super) fn is_readable_as(stored: &DataType, wanted: &DataType) -> bool {
     *stored == DataType::Null || kinds_fit && can_cast_types(stored, wanted)
 }
 
-/// A decoded batch that is returned piece by piece.
+/// A decoded batch, which is returned in slices.
 pub(super) struct BatchSlices {
     name: String,
     schema: SchemaRef,
     batch_rows: usize,
-    /// The most bytes of strings in one piece; a piece of a single row may have more.
+    /// The maximum bytes of strings in a slice of several rows; a single row may have more.
     text_bytes_max: u64,
     batch: Option<RecordBatch>,
     next: usize,
@@ -51,12 +51,12 @@ impl BatchSlices {
         (self.batch, self.next) = (Some(batch), 0);
     }
 
-    /// Drops the rows that were not returned yet.
+    /// Drops the rows that have not been returned.
     pub fn forget(&mut self) {
         self.batch = None;
     }
 
-    /// Returns the next piece, whose first row is row `first_row` of the file; `None` when the batch is used up.
+    /// Returns the next slice. Its first row is row `first_row` of the file. Returns `None` at the end of the batch.
     pub fn next_slice(&mut self, first_row: u64) -> Result<Option<RecordBatch>> {
         let Some(batch) = self.batch.take_if(|batch| self.next < batch.num_rows()) else {
             self.batch = None;
@@ -113,7 +113,7 @@ impl BatchSlices {
         if stored.data_type() == wanted {
             return Ok(stored.clone());
         }
-        // A value that cannot be converted becomes null, so that the first such row can be named.
+        // A value that cannot be converted becomes null, and the error names the first row with such a null.
         let options = CastOptions { safe: true, ..CastOptions::default() };
         let converted = cast_with_options(stored, wanted, &options)
             .map_err(|error| Error::damaged(&self.name, error.to_string()))?;

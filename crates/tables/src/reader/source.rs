@@ -24,10 +24,9 @@ use crate::{Error, Input, Result};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadOptions {
     pub(super) batch_rows: usize,
-    /// The number of leading columns that are read as text from CSV or JSON lines, regardless of the types that were
-    /// guessed.
+    /// The number of leading columns that are read as text from CSV or JSON lines, although another type was guessed.
     pub(super) carried: usize,
-    /// A member of JSON lines that is no column contradicts.
+    /// A member of JSON lines that is not a column is an error.
     pub(super) is_strict: bool,
 }
 
@@ -151,11 +150,11 @@ impl Source {
 
 /// Runs a decoder on untrusted bytes.
 ///
-/// The libraries check most bytes that they read, but here and there slice, add or assert first (a negative offset in a
-/// Parquet footer is an assertion of theirs). Such a panic is damage of the file like any other. Only this function
-/// catches it; the reader gives nothing more after the panic, so that no half-changed state is used.
+/// The libraries check most bytes that they read, but sometimes slice, add or assert before they check (a negative
+/// offset in a Parquet footer fails an assertion of the library). Such a panic means that the file is damaged. Only
+/// this function catches it. After a panic the reader returns no more rows, so that half-changed state is never used.
 pub(super) fn without_panic<T>(file: &str, decode: impl FnOnce() -> Result<T>) -> Result<T> {
-    // The panic's message is about the decoder, and does not help the user.
+    // The panic's message is not printed: it describes the decoder, and does not help the user.
     let depth = CATCHING.replace(CATCHING.get() + 1);
     let decoded = catch_unwind(AssertUnwindSafe(decode));
     CATCHING.set(depth);
@@ -167,7 +166,7 @@ thread_local! {
     static CATCHING: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Returns whether a panic of this thread now would be that of a decoder on a damaged file, which becomes an error: a
+/// Returns whether a panic of this thread would be caught by a decoder and become an error about a damaged file. A
 /// panic hook should then print nothing.
 pub fn is_decoding() -> bool {
     CATCHING.get() > 0

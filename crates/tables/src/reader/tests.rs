@@ -152,7 +152,7 @@ fn parquet_of_every_codec_version_and_coding_is_read() {
     }
 }
 
-/// Another writer made the files, since that of the library would need an encoder: see test_data/README.md.
+/// Another library wrote these files, since this crate has no encoder for their codecs: see test_data/README.md.
 #[test]
 fn parquet_that_is_packed_by_brotli_is_read_or_refused_by_name() {
     let files: [&[u8]; 2] = [
@@ -167,7 +167,7 @@ fn parquet_that_is_packed_by_brotli_is_read_or_refused_by_name() {
             continue;
         }
         check_edges(&found.unwrap(), 500);
-        // Damage is an error, and never anything else.
+        // Every damaged file gives an error.
         for place in (0..bytes.len()).step_by(3) {
             for flip in [1, 0xff] {
                 let mut damaged = bytes.to_vec();
@@ -295,7 +295,7 @@ fn dictionary_columns_are_read_as_their_values() {
         assert_eq!(read("e.arrow", &bytes, &[("id", DataType::UInt64)]).unwrap().num_rows(), 3000);
         assert_eq!(read("e.arrow", &bytes, &[("name", DataType::Utf8)]).unwrap().num_rows(), 3000);
     }
-    // A null may stand in the rows, or in the dictionary.
+    // A null may be among the keys of the rows, or among the values of the dictionary.
     let values = StringArray::from(vec![Some("a"), None]);
     let places = Int32Array::from(vec![Some(0), Some(1), None]);
     let nulls: DictionaryArray<Int32Type> = DictionaryArray::new(places, Arc::new(values));
@@ -306,7 +306,7 @@ fn dictionary_columns_are_read_as_their_values() {
     let found = reader.next_batch().unwrap().unwrap();
     let found: Vec<Option<&str>> = found.column(0).as_string::<i32>().iter().collect();
     assert_eq!(found, [Some("a"), None, None]);
-    // A dictionary above a quarter of the budget is refused by its size, and only where its column is chosen.
+    // A dictionary above a quarter of the budget is refused by its size, but only if its column is chosen.
     let long: DictionaryArray<Int32Type> = ["x".repeat(3 << 20).as_str()].into_iter().collect();
     let whole = batch([("id", Arc::new(UInt64Array::from(vec![1])) as ArrayRef), ("name", Arc::new(long))]);
     let bytes = arrow_stream(&whole);
@@ -466,7 +466,7 @@ fn a_flipped_bit_in_a_parquet_page_with_a_checksum_is_an_error() {
     assert!(error.contains("c.parquet") && error.contains("checksum"), "{error}");
 }
 
-/// Dremio writes such files.
+/// Dremio writes files like this.
 #[test]
 fn a_parquet_dictionary_at_offset_0_is_ignored() {
     let (offset, footer) = ("2608491c", "7a00000050415231");
@@ -493,14 +493,14 @@ fn checksums_of_packed_parquet_pages_are_compared_before_unpacking() {
         for place in (4..bytes.len() - 8 - footer_bytes).step_by(7) {
             let mut damaged = bytes.to_vec();
             damaged[place] ^= 1;
-            // Headers have no checksum, and a flag in one of them may not matter.
+            // Page headers have no checksum, and a changed flag in a header may have no effect.
             match read("c.parquet", &damaged, &WANTED) {
                 Ok(found) if found.num_rows() == 500 => {}
                 Ok(found) => panic!("{} rows where byte {place} is damaged", found.num_rows()),
                 Err(error) => by_checksum += usize::from(error.to_string().contains("checksum")),
             }
         }
-        // Most of the bytes are those of pages.
+        // Most bytes of the file belong to pages, whose checksums find the damage.
         assert!(by_checksum > bytes.len() / 7 / 3, "{by_checksum} of {} bytes", bytes.len());
     }
 }
@@ -546,7 +546,7 @@ fn a_csv_record_above_a_quarter_of_the_budget_is_refused_with_its_line() {
     );
 }
 
-/// A dictionary of one long string and a million rows that point to it would be 1 TiB of text; here it is 50 MiB.
+/// A dictionary of one long string and a million rows that point to it would be 1 TiB of text. This test has 50 MiB.
 #[test]
 fn long_strings_that_repeat_come_in_batches_of_few_rows() {
     let text = "x".repeat(500 << 10);
@@ -661,7 +661,7 @@ fn only_the_present_parts_of_a_file_are_read() {
         bytes: PartBytes::Memory(bytes[range.start as usize..range.end as usize].into()),
     };
     let footer = groups[4].end..bytes.len() as u64;
-    // The parts are the second and third group, and the last one in two parts.
+    // The first two parts are the second and the third row group; two more parts make up the last row group.
     let middle = (groups[4].start + groups[4].end) / 2;
     let parts = [groups[1].start..groups[2].end, groups[4].start..middle, middle..groups[4].end, footer];
     let input = Input::of_parts("far", "parquet", bytes.len() as u64, parts.map(part).to_vec());
@@ -736,7 +736,7 @@ fn times_of_96_bits_reach_beyond_2262() {
         schema::parser::parse_message_type,
     };
     const DAY: i64 = 86_400_000_000;
-    // The days count from 1970; the file's own count has 2440588 there.
+    // The days are counted from 1970; the file counts days from an epoch that is 2440588 days earlier.
     let days = [2_932_896i64, 0, -719_162];
     let schema = Arc::new(parse_message_type("message m { required int96 t; }").unwrap());
     let mut writer = SerializedFileWriter::new(Vec::new(), schema, Default::default()).unwrap();

@@ -1,9 +1,8 @@
 //! The part of Thrift's compact protocol that is needed to check a Parquet file before the library reads it.
 //!
 //! The `parquet` crate allocates a page's stated size before it reads the page, and walks the schema by recursion
-//! without a limit of depth. Two structures are therefore read here first: the header of a page, for its sizes, and
-//! the schema in
-//! the footer, for its depth. All other fields are skipped, with a bound on nesting.
+//! without a limit of depth. This module therefore reads two structures first: the header of a page, for its sizes,
+//! and the schema in the footer, for its depth. All other fields are skipped, with a bound on nesting.
 //!
 //! ```text
 //! struct: (delta of field id << 4 | type) value ... 00     integers: zigzag, 7 bits a byte, low bits first
@@ -26,19 +25,21 @@ pub(super) struct PageHeader {
     pub is_dictionary: bool,
     pub uncompressed_bytes: i32,
     pub compressed_bytes: i32,
-    /// Bytes of levels before the values; they are never compressed. Only pages of version 2 have them.
+    /// The bytes of repetition and definition levels before the values; levels are never compressed. Only pages of
+    /// version 2 state these bytes.
     pub levels_bytes: i64,
     pub values_are_compressed: bool,
 }
 
-/// Reads the page header at the start of `bytes`; `None` if it is malformed or does not end within them.
+/// Reads the page header at the start of `bytes`; `None` if the header is malformed or does not end within `bytes`.
 pub(super) fn page_header(bytes: &[u8]) -> Option<PageHeader> {
     let mut input = Compact { bytes, at: 0 };
     let mut header = PageHeader { values_are_compressed: true, ..PageHeader::default() };
     let mut seen = 0u32;
     let mut last = 0;
     while let Some((id, kind)) = input.field(last)? {
-        // This parser and the library could use different values of a field that occurs twice.
+        // The library might use another value of a repeated field than this parser does, so repeated fields are
+        // refused.
         if id <= last {
             return None;
         }
@@ -56,8 +57,8 @@ pub(super) fn page_header(bytes: &[u8]) -> Option<PageHeader> {
     (seen & 0b1110 == 0b1110).then_some(header)
 }
 
-/// Returns how deep the schema in a footer (`FileMetaData` in parquet.thrift) is nested, the root being 1; `None` if it
-/// is malformed.
+/// Returns the depth of the schema in a footer (`FileMetaData` in parquet.thrift), with depth 1 for the root; `None`
+/// if the footer is malformed.
 pub(super) fn schema_depth(footer: &[u8]) -> Option<usize> {
     let mut input = Compact { bytes: footer, at: 0 };
     let mut depth = None;
@@ -154,7 +155,8 @@ impl Compact<'_> {
         Some(())
     }
 
-    /// Skips an element of a list, where a truth value takes a byte; in a field the value is in the type.
+    /// Skips an element of a list. A truth value in a list takes a byte; in a field, the type code has the truth
+    /// value.
     fn skip_element(&mut self, kind: u8, depth: usize) -> Option<()> {
         if matches!(kind, BOOL_TRUE | BOOL_FALSE) { self.advance(1) } else { self.skip(kind, depth) }
     }
@@ -183,13 +185,13 @@ impl Compact<'_> {
         Some(())
     }
 
-    /// Returns the depth of the tree that a list of `SchemaElement` flattens, each with the count of its children.
+    /// Returns the depth of a tree that is stored as a list of `SchemaElement`, each with the number of its children.
     fn schema_depth(&mut self) -> Option<usize> {
         let (length, kind) = self.list()?;
         if kind != STRUCT {
             return None;
         }
-        // The children that are still to come, at every level above.
+        // The number of children that are still to come, for each level above the current element.
         let mut open: Vec<u64> = Vec::new();
         let mut deepest = 0;
         for _ in 0..length {
@@ -236,7 +238,7 @@ mod tests {
         bytes
     }
 
-    /// Encodes type, uncompressed and compressed size, and a v1 data page header with statistics.
+    /// Encodes a page type, the uncompressed and compressed sizes, and a v1 data page header with statistics.
     fn header(uncompressed: i32, compressed: i32) -> Vec<u8> {
         let zigzag = |value: i32| varint(((value << 1) ^ (value >> 31)) as u32 as u64);
         let parts: [&[u8]; 9] = [

@@ -45,7 +45,8 @@ impl Column {
         Some(0)
     }
 
-    /// Adds a field of CSV and returns the bytes of text that it took; `None` if it is not of the type.
+    /// Adds a field of CSV and returns the bytes of text that it took; `None` if the field cannot be parsed as the
+    /// type.
     pub fn push_text(&mut self, field: &[u8]) -> Option<u64> {
         if field.is_empty() && self.valid.is_some() {
             return self.push_null();
@@ -58,7 +59,7 @@ impl Column {
         Some(bytes)
     }
 
-    /// Adds a value as JSON writes it; otherwise the same.
+    /// Adds a value in its JSON form; the result is that of [`Column::push_text`].
     #[cfg(feature = "json")]
     pub fn push_json(&mut self, value: &str) -> Option<u64> {
         let first = *value.as_bytes().first()?;
@@ -72,7 +73,7 @@ impl Column {
             b'"' if is_text || self.origin == TypeOrigin::Asked => {
                 self.values.push(&unquoted(value)?, self.origin)
             }
-            // A number in quotes need not mean a number: "007".
+            // Digits in quotes may be an identifier rather than a number: "007".
             b'"' => None,
             b't' | b'f' if !is_text => match &mut self.values {
                 Values::Boolean(values) => {
@@ -153,7 +154,8 @@ impl Values {
         }
     }
 
-    /// Adds the value of a text and returns the bytes of text that it took; `None` if it is not of the type.
+    /// Adds a parsed value and returns the bytes of text that it took; `None` if the text cannot be parsed as the
+    /// type.
     fn push(&mut self, text: &str, origin: TypeOrigin) -> Option<u64> {
         fn parse<T: std::str::FromStr>(values: &mut Vec<T>, text: &str) -> Option<u64> {
             values.push(text.trim().parse().ok()?);
@@ -182,7 +184,7 @@ impl Values {
         }
     }
 
-    /// Adds a placeholder where there is no value.
+    /// Adds a placeholder for a null.
     fn push_default(&mut self) {
         match self {
             Values::UInt64(values) => values.push(0),

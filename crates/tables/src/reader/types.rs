@@ -32,7 +32,8 @@ pub fn is_readable(kind: &DataType) -> bool {
     is_flat(kind)
 }
 
-/// Returns a type without views and large offsets. A column of nulls alone has no type, and becomes text.
+/// Returns the type in which a stored type is read, without views and large offsets. A column of nulls alone has no
+/// type, and becomes text.
 pub(super) fn plain_type(stored: &DataType) -> DataType {
     match stored {
         DataType::Null | DataType::LargeUtf8 | DataType::Utf8View => DataType::Utf8,
@@ -41,7 +42,7 @@ pub(super) fn plain_type(stored: &DataType) -> DataType {
     }
 }
 
-/// Returns whether the values of a type have no parts.
+/// Returns whether a type is not nested.
 pub(super) fn is_flat(kind: &DataType) -> bool {
     use DataType::*;
     matches!(

@@ -16,9 +16,9 @@ use arrow_schema::{DataType, Fields};
 /// The type of whole numbers that 64 bits do not hold.
 pub(super) const WIDE: DataType = DataType::Decimal128(WIDE_DIGITS, 0);
 const WIDE_DIGITS: u8 = 38;
-/// The least number that needs more digits.
+/// The smallest number with more than [`WIDE_DIGITS`] digits.
 const WIDE_END: u128 = 10u128.pow(WIDE_DIGITS as u32);
-/// A whole number of fewer digits is below 2^53, so that `f64` holds it.
+/// The number of digits from which on a whole number may exceed 2^53: `f64` holds all whole numbers of fewer digits.
 const EXACT_DIGITS: usize = 16;
 
 /// A set of classes of the values of a column.
@@ -84,8 +84,8 @@ impl ValueClasses {
         self.0 & other.0 != 0
     }
 
-    /// Returns the type in which all values keep their meaning. A column of nulls is text; nested values get a type
-    /// that no reader supports, so that a query for them is refused by name.
+    /// Returns the type in which all values keep their meaning. A column of nulls is text. Nested values get a type
+    /// that no reader supports, so that a query that reads the column fails with an error that names it.
     pub fn data_type(self) -> DataType {
         if self.has(ValueClasses::NESTED) {
             return DataType::Struct(Fields::empty());
@@ -127,7 +127,8 @@ pub(super) fn fraction(value: &str) -> Option<f64> {
     (!is_too_large).then_some(number)
 }
 
-/// Returns whether a text looks like a date, a time or both: groups of digits with separators of dates and times.
+/// Returns whether a text looks like a date, a time or both: groups of digits separated by the usual signs (`-`, `/`,
+/// `:`).
 pub(super) fn is_time(value: &str) -> bool {
     let is_sign = |byte: u8| matches!(byte, b'-' | b'/' | b':' | b'.' | b'+' | b' ' | b'T' | b'Z');
     let groups = value.split(|sign: char| !sign.is_ascii_digit()).filter(|digits| !digits.is_empty());
@@ -136,8 +137,8 @@ pub(super) fn is_time(value: &str) -> bool {
         && value.bytes().all(|byte| byte.is_ascii_digit() || is_sign(byte))
 }
 
-/// Parses a number as [`fraction`] does; `None` too for a whole number that `f64` holds only approximately, since two
-/// ids would become one.
+/// Parses a number as [`fraction`] does. Returns `None` also for a whole number that `f64` holds only approximately,
+/// since two different ids would become equal.
 pub(super) fn exact_fraction(value: &str) -> Option<f64> {
     let number = fraction(value)?;
     if value.len() < EXACT_DIGITS {
@@ -146,7 +147,7 @@ pub(super) fn exact_fraction(value: &str) -> Option<f64> {
     let Some(digits) = digits(value) else { return Some(number) };
     let digits = digits.trim_start_matches('0');
     let magnitude = number.abs();
-    // The text has all digits of the number, or is the shortest form, which programs print.
+    // The number is exact if it has few digits, or if printing the `f64` gives the same digits.
     let is_held = digits.len() < EXACT_DIGITS
         || digits == format!("{magnitude:.0}")
         || digits == format!("{magnitude}");

@@ -3,7 +3,7 @@
 use arrow_schema::DataType;
 use serde::{Deserialize, Serialize};
 
-/// One column of the result: a function of one column of the input, or of the rows.
+/// One column of the result: a function of one column of the input, or the number of rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Aggregate {
     pub(super) function: Function,
@@ -14,7 +14,7 @@ pub struct Aggregate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Function {
-    /// Rows, or values of a column that are not null.
+    /// The number of rows, or of the values of a column that are not null.
     Count,
     /// The sum.
     Sum,
@@ -31,7 +31,7 @@ pub enum Function {
 }
 
 impl Function {
-    /// Returns the function's name, as in the name of a result's column.
+    /// Returns the function's name, as it appears in the names of the result's columns.
     pub fn name(self) -> &'static str {
         match self {
             Function::Count => "count",

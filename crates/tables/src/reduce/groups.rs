@@ -1,4 +1,5 @@
-//! Groups of one key of whole numbers with states that are numbers, for callers with rows in memory, such as a query.
+//! Groups rows by one key of whole numbers, with aggregate states that are numbers, for callers that have the rows in
+//! memory, such as a query.
 
 use arrow_array::{Array, ArrayRef};
 use arrow_buffer::NullBuffer;
@@ -16,23 +17,23 @@ use crate::{
 /// The operation that combines the numbers of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fold {
-    /// Their sum.
+    /// The sum.
     Sum,
-    /// The smallest; NaN is greater than all others.
+    /// The smallest number; NaN is greater than all others.
     Min,
-    /// The largest.
+    /// The largest number.
     Max,
 }
 
 /// A column of numbers that are combined within each group.
 #[derive(Clone, Debug)]
 pub struct NumberState {
-    /// The type: whole numbers or fractions of up to 64 bits; or decimals of 128 bits, if 64 hold every value and every
-    /// sum.
+    /// The type: whole or floating-point numbers of up to 64 bits, or decimals of 128 bits if 64 bits hold every
+    /// value and every sum.
     pub kind: DataType,
     /// The operation that combines the numbers.
     pub fold: Fold,
-    /// The column may have nulls, which are ignored; a group of nulls alone has a null.
+    /// The column may have nulls, which are ignored; the result of a group that has only nulls is null.
     pub has_nulls: bool,
 }
 
@@ -54,7 +55,7 @@ impl NumberState {
 /// The expected rows and the memory of [`NumberGroups`].
 #[derive(Clone, Copy, Debug)]
 pub struct NumberConfig {
-    /// All keys are known to lie between these, both included, which makes records narrower.
+    /// The smallest and the largest possible key, if known, both included; a narrow range makes records shorter.
     pub range: Option<(i128, i128)>,
     /// An estimate of the number of rows.
     pub rows: Option<u64>,
@@ -64,8 +65,8 @@ pub struct NumberConfig {
     pub chunk_bytes: Option<usize>,
 }
 
-/// A sort-reduce of one key of whole numbers (or dates, or times) and states of numbers, larger than memory. Input
-/// and output are columns, and the speed is an order of magnitude above that of a sort of rows.
+/// A sort-reduce of one key of whole numbers (or dates, or times) and states that are numbers, larger than memory.
+/// Input and output are columns. The speed is an order of magnitude above that of a sort of rows.
 pub struct NumberGroups {
     name: String,
     shape: StateWords,
@@ -79,7 +80,8 @@ struct StateWords {
     key_type: DataType,
     keys: Keys,
     states: Vec<NumberState>,
-    /// One operation for each state, and one for the bits of states that are not null, if a state may be null.
+    /// The operation of each state's word. If a state may be null, one more word has a bit for each state that is not
+    /// null.
     combine: Vec<Combine>,
 }
 
@@ -111,7 +113,7 @@ impl NumberGroups {
         smallest_memory_bytes(1, 8 + 8 * WORDS_MAX)
     }
 
-    /// Begins groups of one thread. `name` names the rows in errors.
+    /// Begins a grouping on one thread. `name` names the rows in errors.
     ///
     /// # Errors
     /// The errors are those of [`inshore_sortreduce::SortReduce::new`], and [`Error::Unsupported`] where
@@ -158,7 +160,7 @@ impl NumberGroups {
                     return Err(wrong("a column has a null, and the statistics count none"));
                 }
                 Some(nulls) => {
-                    // A null becomes the neutral word. A sum of -0.0 and this 0.0 is 0.0, which equals -0.0.
+                    // A null becomes the neutral word. A sum of -0.0 and a neutral 0.0 is 0.0, which equals -0.0.
                     let neutral = if combine == Combine::Min { u64::MAX } else { 0 };
                     for (row, word) in of_column.iter_mut().enumerate() {
                         if nulls.is_valid(row) {
@@ -191,7 +193,7 @@ impl NumberGroups {
     }
 }
 
-/// Groups with all their rows, in the order of the key.
+/// The complete groups, in the order of the key.
 pub struct SortedGroups {
     name: String,
     shape: StateWords,
@@ -199,7 +201,7 @@ pub struct SortedGroups {
 }
 
 impl SortedGroups {
-    /// Returns the next groups, some 1,000: a column of keys, and one for each state; `None` at the end.
+    /// Returns the next groups, about 1,000: a column of keys, and one column for each state; `None` at the end.
     ///
     /// # Errors
     /// The errors are those of [`inshore_sortreduce::Sorted::next_block`], and [`Error::Unsupported`] for a sum that 64

@@ -37,7 +37,7 @@ use crate::{
     sort::{different, no_column, sort_memory},
 };
 
-/// The number of rows of a batch that is read.
+/// The number of rows of a batch.
 const BATCH_ROWS: usize = 8 << 10;
 
 /// The options of a reduce.
@@ -45,13 +45,13 @@ const BATCH_ROWS: usize = 8 << 10;
 pub struct ReduceOptions {
     /// The columns whose values make a group; without any, all rows are one group.
     pub by: Vec<String>,
-    /// The functions of each group, in the order of the result's columns.
+    /// The aggregates of each group, in the order of the result's columns.
     pub aggregates: Vec<Aggregate>,
-    /// Columns of CSV that are read as text, also where their values look like numbers.
+    /// Columns of CSV that are read as text, even if their values look like numbers.
     pub as_text: Vec<String>,
-    /// Takes the general way even where the fast one is possible, for tests.
+    /// Uses the general method even if the fast one is possible, for tests.
     pub general: bool,
-    /// Finished runs outlive an interruption, and an interrupted reduce with the same options is continued.
+    /// Keeps finished runs if the reduce is interrupted, and resumes an interrupted reduce with the same options.
     pub resume: bool,
 }
 
@@ -64,40 +64,40 @@ pub struct ReduceSummary {
     pub groups: u64,
     /// "numbers" or "rows".
     pub way: &'static str,
-    /// The way of combining groups: a strategy of sort-reduce, or "rows".
+    /// The method that combines groups: a strategy of sort-reduce, or "rows".
     pub strategy: String,
     /// Runs written.
     pub runs: u64,
     /// Bytes of runs written.
     pub bytes_spilled: u64,
-    /// Rows that an earlier, interrupted reduce had in runs.
+    /// The number of rows that the runs of an earlier, interrupted reduce already contained.
     pub rows_kept: u64,
-    /// The estimated cost of each strategy; absent where there was no choice.
+    /// The estimated cost of each strategy; absent if there was no choice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub choice: Option<Choice>,
 }
 
-/// Groups the rows of all inputs by some columns and writes one row for each group to `output`: the columns of the
-/// group, ascending and nulls last, then the aggregates. Aggregates ignore nulls, as in SQL; nulls in the columns of
-/// the group make a group of their own, as does every NaN; -0.0 is in the group of 0.0.
+/// Groups the rows of all inputs by some columns and writes one row for each group to `output`. The key columns come
+/// first, then the aggregates; rows are in ascending order of the keys, nulls last. Aggregates ignore nulls, as in
+/// SQL. All nulls of a key column form one group, and so do all NaNs; -0.0 is in the group of 0.0.
 ///
-/// Columns of CSV and JSON lines are guessed from the first rows, and found by reading all rows if a later one
-/// contradicts.
+/// Column types of CSV and JSON lines are guessed from the first rows. If a later row contradicts a guess, the types
+/// are found by reading all rows.
 ///
-/// Sums of whole numbers are whole numbers of 64 bits, and one that needs more is an error, never a wrong sum. A sum or
-/// mean of n fractions may differ by a relative `n * f64::EPSILON` of the sum of their magnitudes from one computed in
-/// another order; all other results are the same at every budget and number of threads.
+/// Sums of whole numbers are whole numbers of 64 bits; a sum that needs more bits is an error. A sum or mean of n
+/// floating-point numbers depends on the order of additions: two orders may differ by a relative `n * f64::EPSILON`
+/// of the sum of the magnitudes. All other results are the same at every budget and number of threads.
 ///
 /// # Errors
 /// The errors are those of [`TableReader::open_stored`] and [`TableWriter::create`], [`Error::NoColumn`], and
-/// [`Error::Unsupported`] for an aggregate that a column does not have, and for a sum beyond 64 bits.
+/// [`Error::Unsupported`] for an aggregate that the column's type does not support, and for a sum beyond 64 bits.
 pub fn reduce(job: &Job, inputs: &[Input], output: &Path, options: &ReduceOptions) -> Result<ReduceSummary> {
     TableWriter::check_path(output)?;
     let work = |inputs: &[Input]| reduce_known(&ReduceRequest { job, inputs, output, options });
     with_exact_columns(job, inputs, &options.as_text, work)
 }
 
-/// Groups inputs with the columns that they state or suggest.
+/// Groups inputs whose column types are stated, set or guessed.
 fn reduce_known(asked: &ReduceRequest<'_>) -> Result<ReduceSummary> {
     let ReduceRequest { inputs, options, .. } = *asked;
     let is_stream = inputs.iter().any(|input| input.compressed_bytes().is_none());
@@ -128,7 +128,7 @@ struct ReduceRequest<'a> {
 }
 
 impl ReduceRequest<'_> {
-    /// Returns the columns that are read: those of the group, then each aggregated one once.
+    /// Returns the columns that are read: the key columns, then each aggregated column once.
     fn columns(&self) -> Vec<String> {
         let mut columns = self.options.by.clone();
         for column in self.options.aggregates.iter().filter_map(|aggregate| aggregate.column.as_ref()) {
@@ -139,7 +139,7 @@ impl ReduceRequest<'_> {
         columns
     }
 
-    /// Opens one of so many parts of an input.
+    /// Opens part `part` (number, count) of an input.
     fn open(&self, input: &Input, part: (usize, usize)) -> Result<TableReader> {
         let input = input.clone().stopped_by(self.job.cancel());
         let mut columns = self.columns();
@@ -197,8 +197,8 @@ impl ReduceRequest<'_> {
         Schema::new(by.chain(aggregates).collect::<Vec<_>>()).into()
     }
 
-    /// Opens the place of finished runs, if the options ask for it; `way`, with its parameters, and the columns tell
-    /// the runs from those of another reduce.
+    /// Opens the store's folder for finished runs, if the options ask for resuming. `way`, with its parameters, and
+    /// the columns identify the runs of this reduce.
     fn keep(&self, way: impl std::fmt::Debug, schema: &Schema) -> Result<Option<Keep>> {
         let ReduceOptions { by, aggregates, as_text, .. } = self.options;
         let question = (way, by, aggregates, as_text, schema.fields());

@@ -1,8 +1,8 @@
-//! The fast way: one key of whole numbers, aggregates that are words of 64 bits, no nulls.
+//! The fast method of grouping: one key of whole numbers, aggregates that are words of 64 bits, no nulls.
 //!
-//! Each row becomes a key of 32 or 64 bits and a word or a few; signed numbers and fractions become unsigned ones in
-//! the same order. All threads of the job read parts of the input and push, so no result of this way may depend on
-//! the order of rows (first and last use the other way).
+//! Each row becomes a key of 32 or 64 bits and one or more words. Signed and floating-point numbers become unsigned
+//! numbers in the same order. All threads of the job read parts of the input and push records, so the result must not
+//! depend on the order of rows (the functions first and last use the general method).
 
 use std::sync::{
     Arc,
@@ -34,13 +34,13 @@ pub(super) enum Outcome {
     OutOfRange,
 }
 
-/// The origin of a word.
+/// The source of a word's values.
 #[derive(Clone, Copy, Debug)]
 struct WordSource {
     combine: Combine,
     /// The column of the input; `None` for the number of rows.
     column: Option<usize>,
-    /// The least such word, and the greatest difference from it, by the statistics of the files.
+    /// The smallest word, and the difference of the largest word from it, by the statistics of the files.
     range: Option<(u64, u64)>,
     /// The sum of all these words fits 64 bits.
     is_bounded: bool,
@@ -62,7 +62,7 @@ impl WordSource {
         WordSource { range, is_bounded: is_bounded && !is_ordered, ..self }
     }
 
-    /// Returns whether all of some words lie in the range.
+    /// Returns whether all of these words lie in the range.
     fn has(self, words: &[u64]) -> bool {
         let Some((first, span)) = self.range.filter(|_| self.column.is_some()) else { return true };
         words.iter().map(|word| word.wrapping_sub(first)).fold(0, u64::max) <= span
@@ -75,9 +75,9 @@ pub(super) struct RecordPlan {
     result: SchemaRef,
     key_type: DataType,
     words: Vec<WordSource>,
-    /// The row count of all inputs, if each file states its row count.
+    /// The number of rows of all inputs, if each file states its number of rows.
     rows: Option<u64>,
-    /// The fewest row groups that an input has.
+    /// The number of row groups of the input with the fewest.
     row_groups: usize,
     keys: Keys,
 }
@@ -104,7 +104,7 @@ impl RecordPlan {
             match aggregate.function {
                 Function::Count => words.push(WordSource::new(Combine::Count, None)),
                 Function::Sum => words.push(word(add()?)),
-                // The sum of whole numbers may need more than 64 bits, and a mean must not fail for that.
+                // A mean must not fail because the sum of whole numbers needs more than 64 bits.
                 Function::Mean if add()? == Combine::AddFloat => {
                     words.extend([word(Combine::AddFloat), WordSource::new(Combine::Count, None)]);
                 }
@@ -155,7 +155,7 @@ impl RecordPlan {
 }
 
 impl RecordPlan {
-    /// Returns the most rows that one thread reads: row groups are divided among threads.
+    /// Returns the maximum number of rows that one thread reads: row groups are divided among threads.
     fn rows_of_thread(&self, threads: usize) -> Option<u64> {
         let groups = self.row_groups.max(1);
         Some(self.rows?.div_ceil(groups as u64) * (groups / threads + 1).min(groups) as u64)
@@ -203,7 +203,8 @@ impl<T> TransposeSome<T> for Option<Option<T>> {
 }
 
 pub(super) fn reduce(asked: &ReduceRequest<'_>, plan: &RecordPlan) -> Result<Outcome> {
-    // There are few record shapes, since sort-reduce is compiled for each: unneeded words of a record are ignored.
+    // Sort-reduce is compiled for each record shape, so there are few shapes: a record may have more words than
+    // needed.
     let is_sum = plan.words.iter().all(|word| word.is_bounded);
     match (plan.keys.is_narrow(), plan.words.len()) {
         (true, 1) if is_sum => run::<u32, 1, true>(asked, plan),
@@ -229,7 +230,7 @@ where
     let operation = Words::<K, N, SUMS>::new(&combine, plan.short(), &overflow);
     let job = asked.job;
     let threads = job.budget().threads();
-    // The rows that a thread reads depend on the number of threads.
+    // The runs are resumed only with the same number of threads, which determines the rows that each thread reads.
     let keep = asked.keep(("numbers", threads, plan.keys), &plan.schema)?;
     let memory_bytes = asked.memory_bytes(smallest_memory_bytes(threads, size_of::<K>() + 8 * N))?;
     let config = Config {
@@ -244,7 +245,7 @@ where
     };
     job.start_phase("grouping", "bytes", asked.compressed_bytes());
     // Bins of wide records take up to twice as long as runs, since one thread, which reads the result, does most of
-    // the work: the range is used for the array, and for bins of short records.
+    // the work. The key range is therefore used only for the array in memory, and for bins of short records.
     let is_short = operation.short_bits().is_some();
     let key_range = config.key_range.filter(|_| is_short || choose(&config, 8 * N) == Strategy::Dense);
     let reduce = SortReduce::new(job, operation, &Config { key_range, ..config })?;
@@ -273,7 +274,7 @@ where
     let tell = |error| plan.tell_enough::<K, [u64; N]>(error, asked, memory_bytes);
     results.into_iter().collect::<Result<()>>().map_err(tell)?;
     let mut sorted = reduce.finish().map_err(|error| tell(error.into()))?;
-    // The check that sums fit relied on the row counts of the files.
+    // The check that sums fit 64 bits relied on the row counts that the files state.
     if plan.rows.is_some_and(|rows| sorted.stats().records_in > rows) {
         resume::finish(keep)?;
         return Ok(Outcome::OutOfRange);
@@ -321,7 +322,7 @@ fn strategy_name(strategy: Strategy) -> String {
     format!("{strategy:?}").to_lowercase()
 }
 
-/// Does the work on so many threads, each with its number.
+/// Runs the work on this number of threads, each with its own number.
 fn on_threads(threads: usize, work: &(impl Fn(usize) -> Result<()> + Sync)) -> Vec<Result<()>> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..threads).map(|number| scope.spawn(move_ref(work, number))).collect();

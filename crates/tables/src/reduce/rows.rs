@@ -1,5 +1,5 @@
-//! The general way: any number of keys of any types, encoded so that their bytes compare like their values, followed
-//! by the states.
+//! The general method of grouping: any number of keys of any types. Keys are encoded so that their bytes compare like
+//! their values, and the aggregate states follow the keys.
 //!
 //! ```text
 //!   row     [ frame | key columns, encoded | state of each aggregate ]
@@ -89,7 +89,7 @@ fn word<const N: usize>(bytes: &[u8]) -> [u8; N] {
     bytes[..N].try_into().expect("so many bytes")
 }
 
-/// Combines the states behind equal keys.
+/// Combines the states of rows with equal keys.
 #[derive(Clone)]
 struct CombineStates {
     states: Arc<[AggregateState]>,
@@ -245,20 +245,20 @@ struct GroupCodec {
     keys: RowConverter,
     by: usize,
     states: Vec<AggregateState>,
-    /// The column of the input of each aggregate.
+    /// The input column of each aggregate.
     columns: Vec<Option<usize>>,
     kinds: Vec<Option<DataType>>,
-    /// The encoders of the functions that keep a value.
+    /// The encoders of the aggregates whose state is a value.
     values: Vec<Option<RowConverter>>,
-    /// The encoding of null in each of them.
+    /// The encoding of null by each encoder in `values`.
     nulls: Vec<Vec<u8>>,
 }
 
 /// The values of a batch that become states.
 enum StateValues {
-    /// Each row counts.
+    /// Each row counts one.
     Ones,
-    /// Each value counts.
+    /// Each value that is not null counts one.
     Present(Option<NullBuffer>),
     Whole(Vec<i128>, Option<NullBuffer>),
     Float(Float64Array),
@@ -428,7 +428,7 @@ impl GroupCodec {
             DataType::Decimal128(precision, scale) => {
                 let array: Decimal128Array = sums.collect();
                 let array = array.with_precision_and_scale(*precision, *scale).ok();
-                // The 128 bits hold more than 38 digits.
+                // Sums of 128 bits may have more than 38 digits.
                 array
                     .filter(|array| array.validate_decimal_precision(*precision).is_ok())
                     .map(|array| Arc::new(array) as _)
@@ -438,7 +438,7 @@ impl GroupCodec {
         array.ok_or_else(|| asked.overflow())
     }
 
-    /// Makes the result of one group without rows.
+    /// Makes the row of the single group of an input without rows.
     fn of_no_rows(&self, asked: &ReduceRequest<'_>) -> Result<RecordBatch> {
         let states: Vec<u8> = self.states.iter().flat_map(|state| vec![0; state.len(&[0; 4])]).collect();
         let mut block = Vec::new();
@@ -474,7 +474,7 @@ impl StateValues {
     }
 }
 
-/// Converts whole numbers and decimals to 128 bits; a value under a null is arbitrary.
+/// Converts whole numbers and decimals to 128 bits; the result for a null is arbitrary.
 fn whole_numbers(array: &ArrayRef) -> std::result::Result<Vec<i128>, ArrowError> {
     let kind = array.data_type();
     Ok(match kind {

@@ -40,7 +40,7 @@ impl TestFolder {
     }
 }
 
-/// Makes a table whose column q has nulls, if that is wanted.
+/// Makes a table; its column q has nulls if `with_nulls`.
 fn table(place: &TestFolder, rows: i64, with_nulls: bool) -> Input {
     let columns: Vec<(&str, ArrayRef)> = vec![
         ("k", Arc::new(UInt64Array::from_iter_values((0..rows).map(|i| (i * 7919 % 40_000) as u64)))),
@@ -156,7 +156,7 @@ fn keys_of_any_range_come_back_as_they_were() {
     }
 }
 
-/// Changes a number of the statistics of a file.
+/// Replaces the largest value in a file's statistics by `told`.
 fn tell(path: &std::path::Path, largest: i64, told: i64) {
     let mut bytes = std::fs::read(path).unwrap();
     let end = bytes.len() - 8;
@@ -197,7 +197,7 @@ fn sums_of_v() -> Vec<Aggregate> {
     vec![Aggregate::sum("v"), Aggregate::count()]
 }
 
-/// Makes a table with keys all over a range of millions and these values.
+/// Makes a table of these values, with keys spread over a range of millions.
 fn valued(place: &TestFolder, values: ArrayRef) -> Input {
     let key = |i: u64| ((i * i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33) % 5_000_000;
     let keys: ArrayRef = Arc::new(UInt64Array::from_iter_values((0..values.len() as u64).map(key)));
@@ -223,11 +223,11 @@ fn values_of_few_bits_go_to_bins_beside_their_keys_and_come_back_as_they_were() 
     for (values, strategy) in [
         (signed(-100, 200), "partition"),
         (signed(42, 1), "partition"),
-        // The sum of few of these needs all of 64 bits.
+        // The sum of a few of these values already needs all 64 bits.
         (signed(i64::MAX - 999, 1000), "overflow"),
         (signed(i64::MIN / 2_000_000, 16), "partition"),
         (unsigned(7), "partition"),
-        // The values have more bits than fit beside a key.
+        // The values have more bits than fit into a word together with a key.
         (signed(0, 1 << 40), "merge"),
     ] {
         let input = valued(&place, values);
@@ -333,7 +333,7 @@ fn aggregates_without_an_answer_are_errors() {
     assert!(!place.path("out.parquet").exists());
 }
 
-/// Makes a file of one column of fractions `v`.
+/// Makes a file with one floating-point column `v`.
 fn fractions(place: &TestFolder, values: &[f64]) -> Input {
     let path = place.path("v.parquet");
     let column: ArrayRef = Arc::new(Float64Array::from(values.to_vec()));

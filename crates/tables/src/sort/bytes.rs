@@ -41,7 +41,7 @@ pub struct SortSummary {
     pub rows: u64,
     /// Bytes written.
     pub bytes: u64,
-    /// Bytes of scratch that were expected before the work began; absent if the size of the input is unknown.
+    /// The expected bytes of scratch, computed before the work began; absent if the size of the input is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scratch_bytes_expected: Option<u64>,
     /// The counters of the sort of rows.
@@ -49,13 +49,14 @@ pub struct SortSummary {
     pub stats: RowStats,
 }
 
-/// Bytes of the budget beyond those of the sort, for reading a file and later for writing.
+/// The bytes of the budget that are not the sort's own: for reading a file and later for writing.
 const FILE_BYTES: u64 = (4 << 20) + (256 << 10);
 
 /// Sorts the lines of all inputs together, by their bytes, as `LC_ALL=C sort` does, and writes them to `output` (`-`:
 /// standard output). A last line without an end gets one. gzip, zstd, bzip2 and lz4 are decompressed.
 ///
-/// Moves the bytes four times (in, run, run, out), or twice where they fit the budget.
+/// The bytes are moved four times (read from the input, written to runs, read from runs, written to the output), or
+/// twice if they fit the budget.
 ///
 /// # Errors
 /// [`Error::TooLarge`] for a line that does not fit the budget; [`Error::NoRoom`] before the work begins;
@@ -65,8 +66,8 @@ pub fn sort_lines(job: &Job, inputs: &[Input], output: &Path, options: SortOptio
     sort(job, inputs, target, options, Lines, LINE, |input, sink| read_lines(job, input, sink))
 }
 
-/// Sorts as [`sort_lines`] does, and passes the lines to `each` in blocks of whole lines: `block_bytes` and at most one
-/// line more.
+/// Sorts as [`sort_lines`] does, and passes the lines to `each` in blocks of complete lines. A block has about
+/// `block_bytes` bytes; it exceeds them by at most one line.
 ///
 /// # Errors
 /// The errors are those of [`sort_lines`], and of `each`.
@@ -119,10 +120,10 @@ pub fn sort_records(
     })
 }
 
-/// Sorts records of `record_bytes` bytes by the bytes in `key`, as [`sort_records`] does, and passes them to `each` in
-/// blocks of whole records: `block_bytes` and at most one record more. Each record is followed by the
-/// [number](Input::numbered) of its input, 4 bytes, big endian: a merge with records that were sorted elsewhere orders
-/// equal keys by that number.
+/// Sorts records of `record_bytes` bytes by the bytes in `key`, as [`sort_records`] does, and passes them to `each`
+/// in blocks of complete records. A block exceeds `block_bytes` by at most one record. After each record stands the
+/// [number](Input::numbered) of its input, 4 bytes, big endian. If the records are merged with those that another
+/// machine sorted, this number decides the order of equal keys.
 ///
 /// # Panics
 /// The function panics where the key is not inside the record, or the record has no bytes.
@@ -163,8 +164,8 @@ pub fn sorted_records(
     })
 }
 
-/// Sorts inputs that arrive in any order: key and number are put in front of each record, and records are sorted by
-/// both.
+/// Sorts inputs that arrive in any order. The key and the number of the input are put in front of each record, and
+/// records are sorted by both.
 fn sorted_by_number(
     job: &Job,
     inputs: Inputs<'_>,
@@ -175,7 +176,7 @@ fn sorted_by_number(
 ) -> Result<SortSummary> {
     let before = key.len() + NUMBER_BYTES;
     let shape = FixedRows::new(before + record_bytes, 0..before);
-    // The first input comes first for ascending and descending keys.
+    // For equal keys, the input with the smallest number comes first, for ascending and for descending keys.
     let turned = |number: u32| if options.descending { !number } else { number };
     let mut found = Vec::new();
     let mut give = |block: &[u8]| {
@@ -211,7 +212,7 @@ fn sorted_by_number(
     })
 }
 
-/// The bytes of the number behind a record.
+/// The size of the number after a record.
 const NUMBER_BYTES: usize = size_of::<u32>();
 
 fn check_records(input: &Input, bytes: u64, record_bytes: u64) -> Result<()> {
@@ -243,7 +244,7 @@ fn pieces(
     for_each_piece_from(job, input, may_unpack, start, begin, |piece| take(piece, *sink.borrow_mut()))
 }
 
-/// Returns whether a file of records is decompressed, by the ending of its name, since any bytes may begin a record.
+/// Returns whether a file of records is decompressed. The extension decides, since any bytes may begin a record.
 pub fn is_packed_by_name(path: &Path) -> bool {
     path.extension().and_then(|ending| ending.to_str()).is_some_and(Compression::is_ending)
 }
@@ -275,7 +276,7 @@ impl<S: RowShape, O: RowOperation> RowConsumer for RowSink<'_, S, O> {
 enum RowTarget<'a> {
     /// A file, or standard output.
     File(&'a Path, NewFile),
-    /// Blocks of whole rows: this number of bytes, and at most one row more.
+    /// Blocks of complete rows: each has this number of bytes, and at most one row more.
     Blocks(usize, &'a mut dyn FnMut(&[u8]) -> Result<()>),
 }
 
@@ -285,7 +286,7 @@ impl<'a> RowTarget<'a> {
         Ok(RowTarget::File(path, new))
     }
 
-    /// Returns the file whose file system must have space.
+    /// Returns the path whose file system must have space for the result.
     fn path(&self) -> Option<&Path> {
         match self {
             RowTarget::File(path, _) => Some(*path).filter(|path| !NewFile::is_in_place(path)),
@@ -387,7 +388,8 @@ impl Sorting<'_, '_> {
     }
 }
 
-/// Adds the input's name to the error about a row that is too long; there may be inputs before it.
+/// Adds the input's name to the error about a row that is too long. Unless `is_only`, the row may be in an earlier
+/// input.
 fn name_row(what: &'static str, error: Error, (input, is_only): (&str, bool)) -> Error {
     use inshore_sortreduce::Error::RowTooLong;
     let place = if is_only { input.to_string() } else { format!("{input} or before it") };
@@ -417,8 +419,8 @@ fn write<S: RowShape, O: RowOperation>(
     Ok(out.finish()?)
 }
 
-/// Writes parts at the same time, each by a thread, to a file that is not published yet and will have `bytes` bytes, as
-/// the input had.
+/// Writes the parts of the result at the same time, one thread for each part, to a file that is not published yet.
+/// The file will have `bytes` bytes, as many as the input.
 fn write_parts<S: RowShape, O: RowOperation>(
     job: &Job,
     path: &Path,

@@ -22,8 +22,8 @@ impl<'a> Inputs<'a> {
         Inputs { files, bytes, next, first: None, in_any_order: false }
     }
 
-    /// Creates inputs from an iterator. If their total size `bytes` is known, space for scratch is checked before the
-    /// work begins.
+    /// Creates inputs from an iterator. If the total size `bytes` is known, the sort checks the space for scratch
+    /// before the work begins.
     pub fn asked(next: impl Iterator<Item = Result<Input>> + 'a, bytes: Option<u64>) -> Inputs<'a> {
         Inputs { files: &[], bytes, next: Box::new(next), first: None, in_any_order: false }
     }

@@ -1,4 +1,4 @@
-//! Sorts rows of numbers that together fit 64 bits, as one number each with a count.
+//! Sorts rows of numbers that fit 64 bits together. Each distinct row becomes one 64-bit number with a count.
 //!
 //! ```text
 //!   row  k = 7, v = null, d = 12      ranges of the columns: 0..=99, 0..=1000 or null, 10..=13
@@ -22,13 +22,13 @@ use crate::{
 /// A column of numbers, and the order of rows by it.
 #[derive(Clone, Debug)]
 pub struct NumberColumn {
-    /// The type: whole numbers, dates, times, or fractions of up to 64 bits.
+    /// The type: whole numbers, dates, times, or floating-point numbers of up to 64 bits.
     pub kind: DataType,
-    /// All numbers are known to lie between these, both included.
+    /// The smallest and the largest possible number, if known; both are included.
     pub range: Option<(i128, i128)>,
     /// The column may have nulls.
     pub has_nulls: bool,
-    /// The direction, and the place of nulls.
+    /// The direction, and whether nulls come first or last.
     pub order: SortOptions,
 }
 
@@ -57,13 +57,13 @@ pub struct NumberSink {
     sink: Box<dyn RecordSink>,
 }
 
-/// All rows, in order.
+/// All rows in sorted order.
 pub struct SortedNumbers {
     shape: KeyLayout,
     sorted: Box<dyn SortedRecords>,
     keys: Vec<u64>,
     counts: Vec<u64>,
-    /// The next key, and the number of its copies that were returned.
+    /// The index of the next key, and the number of its copies that were returned.
     at: (usize, u64),
 }
 
@@ -81,7 +81,7 @@ struct KeyPart {
     keys: Keys,
     /// The code of null.
     null: Option<u64>,
-    /// The number of bits below the column in a key, and the number of its bits.
+    /// The number of bits in a key that are lower than those of the column, and the number of the column's bits.
     shift: u32,
     bits: u32,
 }
@@ -99,7 +99,7 @@ impl KeyLayout {
                     None if is_fraction => Keys { first: 0, last: u64::MAX },
                     None => return None,
                 };
-            // Nulls take one more code: the first or the last.
+            // Nulls take one more code: the first or the last code.
             let last = if column.has_nulls { keys.last.checked_add(1)? } else { keys.last };
             let null = column.has_nulls.then_some(if column.order.nulls_first { 0 } else { last });
             let bits = u64::BITS - last.leading_zeros();
@@ -135,7 +135,7 @@ impl KeyPart {
     /// Adds a column to the keys.
     fn add_to(&self, keys: &mut [u64], column: &ArrayRef, name: &str) -> Result<()> {
         let words = match self.is_fraction() {
-            // All other sorts use the total order too.
+            // Floating-point numbers are sorted by the total order, as in all other sorts.
             true => words_of(column, Combine::AddFloat, name)?
                 .into_iter()
                 .map(f64::from_bits)
@@ -162,7 +162,7 @@ impl KeyPart {
                         .wrapping_add(is_moved)
                 }
             };
-            // A column of one value has no bits, and may precede 64 others.
+            // A column with one possible value has no bits. If 64 bits of other columns follow it, the shift is 64.
             *key |= code.checked_shl(self.shift).unwrap_or(0);
         }
         match is_outside {
@@ -185,7 +185,7 @@ impl KeyPart {
         let valid = self.null.map(|null| codes().map(|code| code != null).collect::<NullBuffer>());
         let valid = valid.filter(|valid| valid.null_count() > 0);
         let words = match &valid {
-            // A value under a null has to fit the type.
+            // The bits of a null value are meaningless, so the smallest key replaces them.
             Some(valid) => words
                 .iter()
                 .enumerate()
@@ -201,14 +201,14 @@ impl KeyPart {
     }
 }
 
-/// Copies a column, with nulls at some values.
+/// Copies a column, and replaces the values that are invalid in `valid` by nulls.
 pub(crate) fn with_nulls(column: &ArrayRef, valid: NullBuffer) -> ArrayRef {
     let data = column.to_data().into_builder().nulls(Some(valid));
     make_array(data.build().expect("as many bits as values"))
 }
 
 impl NumberSort {
-    /// Returns whether rows of such columns fit 64 bits.
+    /// Returns whether rows of these columns fit 64 bits.
     pub fn is_possible(columns: &[NumberColumn]) -> bool {
         KeyLayout::new("", columns).is_some()
     }
@@ -325,7 +325,7 @@ mod tests {
 
     use super::*;
 
-    /// Sorts here and with arrow, which has the same order.
+    /// Sorts with this module and with arrow, and compares: both have the same order.
     fn check(
         columns: &[(ArrayRef, Option<(i128, i128)>)],
         orders: &[SortOptions],

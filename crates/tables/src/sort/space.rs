@@ -7,10 +7,11 @@ use inshore_store::{Budget, Job, format_bytes};
 
 use crate::{Error, NewFile, Result};
 
-/// Returns a share of the free memory of a budget: `share` (numerator and denominator) of all but `beside` bytes.
+/// Returns a share of a budget's free memory: `beside` bytes are subtracted first, and `part / of` is the share.
 ///
 /// # Errors
-/// [`inshore_store::Error::BudgetTooSmall`] where that is less than `smallest`; the error names a sufficient budget.
+/// [`inshore_store::Error::BudgetTooSmall`] if the share is less than `smallest`; the error names a sufficient
+/// budget.
 pub(crate) fn sort_memory(
     budget: &Budget,
     what: &str,
@@ -28,7 +29,7 @@ pub(crate) fn sort_memory(
     Err(inshore_store::Error::BudgetTooSmall { what, given, smallest: needed }.into())
 }
 
-/// Refuses more rows than can be sorted in `memory_bytes`, a part (numerator and denominator) of the budget. Without
+/// Returns an error for more rows than can be sorted in `memory_bytes`, which are `part / of` of the budget. Without
 /// this check, a sort that keeps all its rows would fail only after most of its work.
 ///
 /// # Errors

@@ -1,7 +1,7 @@
 //! Sorts tables: rows are encoded so that their bytes compare as their values do ([`RowCodec`]).
 //!
-//! If a text table is written as CSV, all columns are carried as text, followed by a copy of the number keys as
-//! numbers ([`TableLayout`]).
+//! If a text table is written as CSV, all columns are carried as text. Copies of the numeric keys, converted to
+//! numbers, follow these columns ([`TableLayout`]).
 
 use std::{path::Path, sync::Arc};
 
@@ -67,9 +67,8 @@ pub fn sort_table(
 
 /// Sorts as [`sort_table`] does, and passes the rows to `each` in batches of about `block_bytes` bytes. An additional
 /// last column of type `UInt32` has the [number](Input::numbered) of the row's input. For Parquet [of
-/// parts](Input::of_parts), the row groups on this machine are read. With `is_carried` the columns are those of
+/// parts](Input::of_parts), only the row groups on this machine are read. If `is_carried`, the columns are those of
 /// [`TableLayout::carried`].
-///
 /// # Errors
 /// The errors are those of [`sort_table`], and of `each`.
 pub fn sorted_table(
@@ -95,7 +94,7 @@ fn sort(table: &Table<'_>, inputs: Inputs<'_>, target: TableTarget<'_>) -> Resul
 enum TableTarget<'a> {
     /// A file, or standard output.
     File(&'a Path),
-    /// Batches of about so many bytes, with the number of each row's input.
+    /// Batches of about this number of bytes, with the number of each row's input.
     Batches(usize, &'a mut dyn FnMut(RecordBatch) -> Result<()>),
 }
 
@@ -104,18 +103,19 @@ struct Table<'a> {
     keys: &'a [SortKey],
     as_text: &'a [String],
     options: SortOptions,
-    /// Columns of text keep their bytes.
+    /// All columns are carried as text, byte for byte.
     is_carried: bool,
 }
 
-/// The columns that are read of a table to be sorted.
+/// The columns that a sort reads from a table.
 #[derive(Clone, Debug)]
 pub struct TableLayout {
-    /// The columns of the table, then a copy of number keys as numbers, if columns are carried as text.
+    /// The columns of the table. If columns are carried as text, copies of the numeric keys follow, converted to
+    /// numbers.
     pub read: SchemaRef,
     /// The number of the table's own columns.
     pub columns: usize,
-    /// The keys, and the order of each.
+    /// The position of each key column in `read`, and its order.
     pub keys: Vec<(usize, ColumnOrder)>,
 }
 
@@ -134,7 +134,7 @@ impl TableLayout {
         Ok(TableLayout { columns, keys: sort_columns(name, &read, keys, options)?, read })
     }
 
-    /// Makes the layout of a text table with known columns, whose values keep their bytes.
+    /// Makes the layout of a text table with known columns, all of which are carried as text.
     ///
     /// # Errors
     /// The errors are those of [`sort_columns`].
@@ -165,7 +165,7 @@ impl TableLayout {
     }
 }
 
-/// The columns of encoded rows.
+/// The columns of encoded rows. Floating-point keys have a second copy in normal form, by which equal rows are found.
 ///
 /// ```text
 ///   [ read | keys of fractions in their normal form, where equal rows become one | number of the input ]
@@ -173,7 +173,7 @@ impl TableLayout {
 struct EncodedColumns {
     layout: TableLayout,
     schema: SchemaRef,
-    /// Columns of which a row has a copy in normal form.
+    /// The positions of the columns that have a second copy in normal form.
     normal: Vec<usize>,
     keys: Vec<(usize, ColumnOrder)>,
     has_number: bool,
@@ -200,7 +200,7 @@ impl EncodedColumns {
         EncodedColumns { schema: Arc::new(Schema::new(fields)), layout, normal, keys, has_number }
     }
 
-    /// Converts a batch that was read to the columns that are encoded.
+    /// Converts a batch of the table to a batch of the columns that are encoded.
     fn of_read(&self, batch: &RecordBatch, input: &Input) -> Result<RecordBatch> {
         let mut all = batch.columns().to_vec();
         all.extend(self.normal.iter().map(|&place| normal_floats(batch.column(place))));
@@ -296,7 +296,7 @@ impl Table<'_> {
                     }
                 }
             }
-            // Their memory is free before the next input is opened.
+            // The reader's memory is freed before the next input is opened.
             drop((reader, input));
             next = inputs.next().transpose()?;
         }
@@ -310,7 +310,7 @@ impl Table<'_> {
         Ok(SortSummary { rows: stats.rows_out, bytes, scratch_bytes_expected: scratch.flatten(), stats })
     }
 
-    /// Passes the sorted rows to their target; returns the bytes of the file, and the counts of the sort.
+    /// Passes the sorted rows to their target; returns the bytes of the file, and the counters of the sort.
     fn give_to<O: RowOperation>(
         &self,
         target: TableTarget<'_>,
@@ -348,8 +348,8 @@ impl Table<'_> {
         Ok((reader, layout))
     }
 
-    /// Refuses a sort without room for its runs; returns their bytes, if the input has so many bytes of rows. `kept`
-    /// bytes of runs exist already.
+    /// Checks that there is space for the runs and the result. Returns the expected bytes of runs if the size of the
+    /// input is known. `kept` bytes of runs exist already.
     fn foresee(
         &self,
         target: &TableTarget<'_>,
@@ -368,7 +368,7 @@ impl Table<'_> {
         Ok(Some(scratch))
     }
 
-    /// Returns rows in batches of about `block_bytes` bytes.
+    /// Passes rows to `each` in batches of about `block_bytes` bytes.
     fn give<O: RowOperation>(
         &self,
         mut sorted: SortedRows<FramedRows, O>,
@@ -391,8 +391,8 @@ impl Table<'_> {
     }
 }
 
-/// Divides a table into units that are read one after the other, with the share of all bytes in each: the whole table,
-/// or those row groups that this machine has.
+/// Divides a table into units that are read one after the other, each with its share of all bytes. A unit is the
+/// whole table, or one of the row groups that this machine has.
 fn units(reader: &TableReader, input: &Input, sizes: Option<u64>) -> Result<Vec<(Option<usize>, f64)>> {
     let Some(groups) = reader.row_groups().filter(|_| input.is_of_parts()) else {
         return Ok(vec![(None, share_of(input, sizes))]);
@@ -437,7 +437,7 @@ fn key_orders(name: &str, keys: &[SortKey], options: SortOptions) -> Result<Vec<
     Ok(keys.iter().map(order).collect())
 }
 
-/// Returns the share of all bytes that lies in one input.
+/// Returns the fraction of the bytes of all inputs that lies in this input.
 fn share_of(input: &Input, sizes: Option<u64>) -> f64 {
     match (input.bytes_here(), sizes) {
         (Some(bytes), Some(all)) if all > 0 => bytes as f64 / all as f64,
@@ -456,7 +456,7 @@ pub(crate) fn different(input: &Input, expected: &Schema, found: &Schema) -> Err
         fields.collect::<Vec<_>>().join(", ")
     };
     let (all_expected, all_found) = (list(expected), list(found));
-    // The types were guessed.
+    // The types were guessed, so the difference may come from a guess.
     if input.is_text() && input.columns().is_none() {
         return Error::Contradiction {
             place: input.name().to_string(),

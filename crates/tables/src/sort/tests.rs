@@ -226,7 +226,7 @@ fn inputs_that_come_in_any_order_are_sorted_as_if_they_came_in_that_of_their_num
                 assert_eq!(records([1, 2, 0], true), records([0, 1, 2], false), "{options:?}");
                 assert_eq!(rows([2, 0, 1], true), rows([0, 1, 2], false), "{options:?}");
             }
-            // The first record of each key in each input stays; the first of these is the first of all.
+            // With `unique`, the first record of each key stays: the first in the first input that has the key.
             true => {
                 let (all, first) = (records([1, 2, 0], true), records([0, 1, 2], false));
                 assert_eq!((all.len(), first.len()), (15 * 10, 5 * 10));

@@ -9,13 +9,13 @@ use flate2::bufread::GzDecoder;
 
 /// The bytes of all members. Another member, zeros, or the end of the file follows each member.
 pub struct GzipMembers<R> {
-    /// The source before the first member.
+    /// The source before the decoder of the first member is made.
     source: Option<R>,
     decoder: Option<GzDecoder<Reusable<R>>>,
 }
 
 impl<R: BufRead> GzipMembers<R> {
-    /// Decodes a source. Nothing is read before the first [`Read::read`].
+    /// Makes a decoder of a source. No byte is read before the first [`Read::read`].
     pub fn new(source: R) -> GzipMembers<R> {
         GzipMembers { source: Some(source), decoder: None }
     }
@@ -37,7 +37,8 @@ impl<R: BufRead> Read for GzipMembers<R> {
             if read > 0 || out.is_empty() {
                 return Ok(read);
             }
-            // The decoder stops directly after a member, and is reused, since small members are common (bgzip).
+            // The decoder stops directly after a member. It is reused, since files of many small members are common
+            // (bgzip).
             if !follows(decoder.get_mut())? {
                 return Ok(0);
             }
@@ -47,7 +48,7 @@ impl<R: BufRead> Read for GzipMembers<R> {
     }
 }
 
-/// Skips zeros, and returns whether other bytes follow before the end.
+/// Skips zeros, and returns whether other bytes follow.
 fn follows(source: &mut impl BufRead) -> io::Result<bool> {
     loop {
         let bytes = match source.fill_buf() {
@@ -117,7 +118,7 @@ mod tests {
         let bytes = parts.concat();
         for buffer_bytes in [1, 2, 64, 10_000] {
             assert_eq!(unpacked(&bytes, buffer_bytes).unwrap(), b"one two", "{buffer_bytes}");
-            // After zeros, bytes that are no member are an error, as in gzip.
+            // Bytes after the zeros that are not a member are an error, as in gzip.
             assert!(unpacked(&[&bytes[..], b"x"].concat(), buffer_bytes).is_err());
         }
         assert!(unpacked(&bytes[..bytes.len() - 601], 64).is_err(), "a member is cut");

@@ -8,9 +8,9 @@ use lz4_flex::frame::FrameDecoder;
 
 use super::{is_skippable, skip_exact};
 
-/// The memory of a decoder: two uncompressed blocks of the largest kind (the kind in later frames is not known) and one
-/// compressed block, which is smaller, since a block that would not shrink is stored uncompressed. A sort leaves
-/// memory for the part of this that is reserved, and for a piece of 1 MiB.
+/// The memory of a decoder: two uncompressed blocks of the largest size (later frames may have that size) and one
+/// compressed block. A compressed block is smaller, since a block that would not shrink is stored uncompressed. A
+/// sort leaves memory for the reserved part of this amount, and for a piece of 1 MiB.
 pub(super) const LZ4_BYTES: u64 = 2 * (4 << 20) + (3 << 20);
 
 /// The bytes of all frames. A truncated frame is an error.
@@ -21,7 +21,7 @@ pub struct Lz4Frames<R: Read> {
 }
 
 impl<R: BufRead> Lz4Frames<R> {
-    /// Decodes a source. Nothing is read before the first [`Read::read`].
+    /// Makes a decoder of a source. No byte is read before the first [`Read::read`].
     pub fn new(source: R) -> Lz4Frames<R> {
         Lz4Frames { source: Some(source), decoder: None }
     }
@@ -113,7 +113,7 @@ mod tests {
             [&[0x5c, 0x2a, 0x4d, 0x18][..], &(bytes.len() as u32).to_le_bytes(), bytes].concat()
         };
         let mut packed = skippable(b"");
-        // The end of each frame, and the number of decoded bytes up to there.
+        // The offset of the end of each frame, and the number of bytes that are decoded before that offset.
         let mut ends = vec![(0, 0), (packed.len(), 0)];
         for (mode, checksum) in [(BlockMode::Linked, false), (BlockMode::Independent, true)] {
             let info = FrameInfo::new().block_mode(mode).content_checksum(checksum);

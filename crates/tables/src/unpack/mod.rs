@@ -1,9 +1,9 @@
 //! Compressed input: the detection of a format by its first bytes, and the decoder of each.
 //!
-//! Every command calls [`Compression::of_head`], so that the same file is decompressed, or refused by its format's
-//! name, in every command. Compressed bytes without a decoder are never read as text.
+//! Every command calls [`Compression::of_head`], so that each file is treated in the same way by every command: it is
+//! decompressed, or refused with the name of its format. Compressed bytes without a decoder are never read as text.
 //!
-//! | format | here |
+//! | format | treatment |
 //! |---|---|
 //! | gzip, zstd, bzip2, lz4 | unpacked as a stream, also several members or frames one after the other |
 //! | xz, lzma, compress (.Z), pack (.z), lzip, lzop, snappy, legacy lz4 | refused by name |
@@ -29,7 +29,7 @@ use crate::{Error, Result};
 
 const BUFFER_BYTES: usize = 128 << 10;
 
-/// The memory of a bzip2 decoder: a block of 900 KB as numbers of 32 bits, and tables.
+/// The memory of a bzip2 decoder: a block of 900 KB in which every byte takes 32 bits, and tables.
 const BZIP2_BYTES: u64 = 4 << 20;
 
 /// A skippable frame begins with one of 16 magic numbers, which zstd and lz4 share.
@@ -92,7 +92,7 @@ impl Compression {
             [0x1f, 0x8b, ..] => Gzip,
             [0x1f, 0x9d, ..] => Compress,
             [0x1f, 0x1e, ..] => Pack,
-            // The header comes first, then the magic number of a block, or of the end.
+            // The header of the file comes first, then the magic number of a block or of the end of the stream.
             [b'B', b'Z', b'h', b'1'..=b'9', 0x31, 0x41, 0x59, 0x26, 0x53, 0x59, ..] => Bzip2,
             [b'B', b'Z', b'h', b'1'..=b'9', 0x17, 0x72, 0x45, 0x38, 0x50, 0x90, ..] => Bzip2,
             [0x28, 0xb5, 0x2f, 0xfd, ..] => Zstd,
@@ -132,8 +132,8 @@ impl Compression {
         Error::unsupported(name, what)
     }
 
-    /// The endings of files that may be compressed. In general the ending does not matter, but if any bytes may begin
-    /// a record, only files with such an ending are checked for compression.
+    /// The extensions of files that may be compressed. For most inputs the extension does not matter. For records of
+    /// arbitrary bytes, only files with one of these extensions are checked for compression.
     const ENDINGS: [&'static str; 17] = [
         "gz", "zst", "zstd", "bz2", "lz4", "xz", "lzma", "Z", "z", "lz", "lzo", "sz", "snappy", "zip", "7z",
         "rar", "tgz",
@@ -167,9 +167,9 @@ impl fmt::Display for Compression {
     }
 }
 
-/// Checks an LZMA header: properties (nearly always `5d`), the size of the dictionary, 4 bytes, and that of the
-/// content, 8 bytes, which is all ones where it is not known. As in liblzma, only dictionaries of 2^n and 2^n +
-/// 2^(n-1) bytes are accepted.
+/// Checks an LZMA header: properties (nearly always `5d`), the dictionary size in 4 bytes, and the content size in 8
+/// bytes, which are all ones if the size is unknown. As in liblzma, only dictionaries of 2^n and 2^n + 2^(n-1) bytes
+/// are accepted.
 fn is_lzma(head: &[u8]) -> bool {
     let Some((&[0x5d, a, b, c, d], rest)) = head.split_first_chunk() else { return false };
     let dictionary = u32::from_le_bytes([a, b, c, d]);
@@ -198,8 +198,8 @@ impl<R: Read> DecompressedReader<R> {
     }
 
     /// Detects the format of a source called `name`, and decompresses it. The first `uncounted` bytes of the state of
-    /// the bzip2 and lz4 decoders are not reserved from the budget. (gzip holds little; the state of zstd is in
-    /// [`crate::allowance::UNCOUNTED_BYTES`].)
+    /// the bzip2 and lz4 decoders are not reserved from the budget. The state of gzip is small; that of zstd is
+    /// reserved as [`crate::allowance::UNCOUNTED_BYTES`] describes.
     pub fn open(mut source: R, name: &str, budget: &Budget, uncounted: u64) -> Result<DecompressedReader<R>> {
         let failed = |source| Error::from_read(name, source);
         let mut head = read_head(&mut source).map_err(failed)?;
@@ -219,7 +219,7 @@ impl<R: Read> DecompressedReader<R> {
                 let what = "damaged zstd or lz4 data: expected a frame after a skippable frame, or the end of the data";
                 return Err(Error::damaged(name, what));
             }
-            // A file of skippable frames alone is an empty file of zstd.
+            // A file that consists of skippable frames only is an empty zstd file.
             format = format.or(first);
         }
         let buffered = |whole| BufReader::with_capacity(BUFFER_BYTES, whole);
@@ -290,7 +290,7 @@ fn is_skippable(head: &[u8]) -> bool {
     head.first_chunk().is_some_and(|magic| u32::from_le_bytes(*magic) & !15 == SKIPPABLE_MAGIC)
 }
 
-/// Skips skippable frames (magic number, length in 4 bytes, that many bytes), and returns the first bytes behind them.
+/// Skips skippable frames (magic number, length in 4 bytes, that many bytes), and returns the first bytes after them.
 fn behind_skippable<R: Read>(mut whole: PeekedReader<R>) -> io::Result<(Vec<u8>, PeekedReader<R>)> {
     loop {
         let mut header = [0; 8];
@@ -299,7 +299,7 @@ fn behind_skippable<R: Read>(mut whole: PeekedReader<R>) -> io::Result<(Vec<u8>,
         skip_exact(&mut whole, u32::from_le_bytes(length).into())?;
         let head = read_head(&mut whole)?;
         let (peeked, rest) = whole.into_inner();
-        // The rest of the first peek follows the bytes of the second.
+        // `head` is followed by the bytes of the first peek that were not consumed.
         let left = &peeked.get_ref()[peeked.position() as usize..];
         let is_more = is_skippable(&head);
         whole = Cursor::new([&head[..], left].concat()).chain(rest);
@@ -309,7 +309,7 @@ fn behind_skippable<R: Read>(mut whole: PeekedReader<R>) -> io::Result<(Vec<u8>,
     }
 }
 
-/// Skips `bytes` bytes, and fails where the source has fewer.
+/// Skips `bytes` bytes; a source with fewer bytes is an error.
 fn skip_exact(source: &mut impl Read, bytes: u64) -> io::Result<()> {
     match io::copy(&mut source.take(bytes), &mut io::sink())? {
         passed if passed == bytes => Ok(()),

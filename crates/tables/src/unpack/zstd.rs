@@ -1,7 +1,8 @@
 //! Reads zstd frames one after the other, each with a window that fits the budget.
 //!
-//! The stream decoder of the `zstd` crate allocates the window that a frame requests, up to a power of two, and its
-//! error has no size. Here the header of every frame is read first (RFC 8878, section 3.1.1.1):
+//! The stream decoder of the `zstd` crate allocates the window that a frame requests, up to a limit that is a power
+//! of two, and its error does not name the size. This module therefore reads the header of every frame first (RFC
+//! 8878, section 3.1.1.1):
 //!
 //! ```text
 //! magic fd2fb528 | descriptor | window, 0 or 1 byte | dictionary id, 0 to 4 | content size, 0 to 8 | blocks ...
@@ -161,7 +162,7 @@ impl<R: Read> ZstdFrames<R> {
         Err(Error::damaged(&self.name, "truncated: the zstd data ends inside a frame"))
     }
 
-    /// Adds compressed bytes to the buffer; false at the end.
+    /// Adds compressed bytes to the buffer; returns false at the end.
     fn fill(&mut self) -> Result<bool> {
         self.buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
@@ -223,13 +224,13 @@ mod tests {
 
     use super::*;
 
-    /// The library writes frames with every window and content size field.
+    /// Compares the window of headers with every window that the encoder was given, and with many content sizes.
     #[test]
     fn frame_headers_give_the_window_that_the_encoder_chose() {
         for log in 10..=24 {
             let mut encoder = zstd::stream::Encoder::new(Vec::new(), 1).unwrap();
             encoder.window_log(log).unwrap();
-            // A frame that is written at once needs no window of its own.
+            // If the whole content is written in one call, the frame has no window field.
             encoder.write_all(b"x").unwrap();
             let bytes = encoder.finish().unwrap();
             assert_eq!(frame_header(&bytes), Some(Header::Frame { window_bytes: 1 << log }), "log {log}");

@@ -13,14 +13,15 @@ use inshore_store::Budget;
 use super::TableWriter;
 use crate::Result;
 
-/// A [`TableWriter`] behind a queue of two batches.
+/// A [`TableWriter`] on its own thread, behind a queue of two batches.
 pub(crate) struct BackgroundWriter {
     batches: Option<SyncSender<RecordBatch>>,
     thread: Option<JoinHandle<Result<u64>>>,
 }
 
 impl BackgroundWriter {
-    /// Begins a table as [`TableWriter::create`] does; the first write, or the end, returns an error of that function.
+    /// Begins a table as [`TableWriter::create`] does. An error of that function is returned by the first write, or
+    /// by `finish`.
     pub fn create(path: &Path, schema: SchemaRef, budget: &Budget) -> BackgroundWriter {
         let (batches, queue) = sync_channel(2);
         let (path, budget) = (path.to_path_buf(), budget.clone());
@@ -44,7 +45,7 @@ impl BackgroundWriter {
     /// Ends the table as [`TableWriter::finish`] does.
     pub fn finish(mut self) -> Result<u64> {
         if let Some(queue) = self.batches.take() {
-            // A closed queue alone would look like a job that failed.
+            // An empty batch marks the end, since a queue that is closed without it means that the job failed.
             let end = RecordBatch::new_empty(arrow_schema::Schema::empty().into());
             let _ = queue.send(end);
         }
@@ -76,7 +77,7 @@ fn write_all(
 
 impl Drop for BackgroundWriter {
     fn drop(&mut self) {
-        // The writer's error was returned, or another error came first.
+        // The writer's error was returned already, or is less important than an earlier error.
         let _ = self.join();
     }
 }

@@ -5,7 +5,7 @@
 //!             └──► thread 1: columns 1, 3, ...  ┴─ at the end of a row group: all columns, in order ──► file
 //! ```
 //!
-//! Columns are independent, so the bytes are those that one thread writes.
+//! Columns are independent, so the file has the same bytes as with one thread.
 
 use std::{
     sync::mpsc::{SyncSender, sync_channel},
@@ -42,7 +42,7 @@ pub(super) struct ColumnsWriter {
 }
 
 impl ColumnsWriter {
-    /// Continues with a writer that has written nothing.
+    /// Makes a table writer from a Parquet writer that has written nothing.
     pub fn new(
         writer: ArrowWriter<NewFileWriter>,
         schema: SchemaRef,
@@ -58,7 +58,7 @@ impl ColumnsWriter {
             self.begin_group()?;
         }
         if self.encoders.iter().any(|encoder| !encoder.send(batch)) {
-            // The thread's result has the reason.
+            // The result of the thread that ended has the error.
             return self.end_group();
         }
         self.rows += batch.num_rows();
@@ -102,7 +102,7 @@ impl ColumnsWriter {
 
 impl Drop for ColumnsWriter {
     fn drop(&mut self) {
-        // No thread outlives the table; their results belong to a table that is dropped.
+        // All threads end before the table does; their results are discarded with the table.
         self.encoders.drain(..).for_each(|encoder| _ = encoder.end());
     }
 }
@@ -127,7 +127,7 @@ impl EncoderThread {
         EncoderThread { batches, thread: thread::spawn(work) }
     }
 
-    /// Sends a batch; returns `false` where the thread failed.
+    /// Sends a batch; returns `false` if the thread has failed.
     fn send(&self, batch: &RecordBatch) -> bool {
         self.batches.send(batch.clone()).is_ok()
     }

@@ -17,10 +17,10 @@ use crate::{
     protocol::{PieceRequest, READ_BESIDE_BYTES, TaskRequest, VERSION},
 };
 
-/// The interval at which a waiting fetch checks that its bytes are still wanted.
+/// The interval at which a waiting fetch checks whether its bytes are still needed.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A reader of byte ranges of a shard, one after the other, that runs beside the task of the node.
+/// A reader of consecutive byte ranges of a shard, which runs concurrently with the task of the node.
 #[derive(Debug)]
 pub(crate) struct Fetch {
     run: Arc<Run>,

@@ -62,7 +62,7 @@ pub struct NodeCost {
     pub node: String,
     /// The number of tasks sent to the node.
     pub tasks: u64,
-    /// The number of bytes read from the node's devices, near the data.
+    /// The number of bytes read from the node's devices.
     pub bytes_read: u64,
     /// The number of bytes sent from the node to this machine.
     pub bytes_moved: u64,
@@ -103,7 +103,7 @@ pub struct HereCost {
     /// The throughput of all nodes together in bytes per second, before this machine pulled pieces; 0 if it was not
     /// measured.
     pub nodes_bytes_per_second: f64,
-    /// The reason why this machine processed no further pieces, or none.
+    /// The reason why this machine processed no further pieces, or no pieces at all.
     pub why: String,
 }
 

@@ -1,11 +1,10 @@
-//! Decides if the client's own threads pull shards: one pure function of the measurements of a job.
+//! Decides whether the client's own threads pull shards: a pure function of the measurements of a job.
 //!
-//! A client that pulls can cost more than it contributes if nodes and client share processors or if the link is
-//! full: a node reads and encrypts data that it does not process, and the fetched data delays answers. Rates
-//! show this effect regardless of its cause: the client tries one shard on each thread, and continues if the
-//! nodes and the client together are faster than the nodes alone were. Rates are measured between two pulls of
-//! a node, so that the size of shards causes no rounding, and without shards that other threads of the node
-//! still read.
+//! A client that pulls can cost more than it contributes if nodes and client share processors or if the network is
+//! saturated: a node reads and encrypts data that it does not process, and the fetched data delays answers. Rates
+//! show this effect regardless of its cause. The client therefore tries one shard on each thread, and continues if
+//! the nodes and the client together are faster than the nodes alone were. Rates are measured between two pulls of a
+//! node, so that the size of shards causes no rounding error, and shards that the node is still reading do not count.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -13,7 +12,7 @@ use std::{collections::BTreeMap, time::Duration};
 /// variation between two runs of one job.
 const GAIN: f64 = 1.15;
 
-/// The reason of a client that pulled no more because its gain was never measured.
+/// The reason that is reported for a client that stopped pulling because its gain was never measured.
 const TOO_LATE: &str = "the nodes finished the rest before the gain was measured";
 
 /// The rates and sizes measured so far in a job.
@@ -22,7 +21,8 @@ pub(crate) struct MeasuredRates {
     /// The bytes per second of all nodes before the client pulled; `None` until every node has finished a
     /// shard.
     pub alone: Option<f64>,
-    /// The bytes per second of all nodes since then; `None` until every node has finished another shard.
+    /// The bytes per second of all nodes since the client began to pull; `None` until every node has finished another
+    /// shard.
     pub meanwhile: Option<f64>,
     /// The bytes per second of the client, and the seconds that the client needs for a shard.
     pub client: Option<(f64, f64)>,
@@ -30,7 +30,7 @@ pub(crate) struct MeasuredRates {
     pub pulled: usize,
     /// The number of nodes that pull.
     pub nodes: usize,
-    /// The number and the bytes of queued shards.
+    /// The number of queued shards, and their bytes.
     pub queued: usize,
     pub queued_bytes: u64,
     /// The bytes of shards that no puller has finished reading.
@@ -48,8 +48,8 @@ pub(crate) enum Decision {
     Leave(&'static str),
 }
 
-/// Decides if the client pulls. The client does not begin if the nodes have less than `after` of work left, nor
-/// before their rates are known.
+/// Decides whether the client pulls. The client does not begin if the nodes need less than `after` for the remaining
+/// work, nor before the rates of the nodes are known.
 pub(crate) fn decide(observed: &MeasuredRates, threads: usize, after: Duration) -> Decision {
     let MeasuredRates { alone, meanwhile, client, pulled, nodes, queued, queued_bytes, left_bytes } =
         *observed;
@@ -61,14 +61,15 @@ pub(crate) fn decide(observed: &MeasuredRates, threads: usize, after: Duration) 
         return Decision::Pull;
     }
     let Some((client, shard_seconds)) = client else { return Decision::Wait(TOO_LATE.to_string()) };
-    // Nodes with large shards finish none for a long time: until then the client is assumed not to slow them.
+    // Nodes with large shards finish none for a long time. Until they do, the client is assumed not to slow them
+    // down.
     let together = meanwhile.unwrap_or(alone) + client;
     if together < alone * GAIN {
         return Decision::Leave(
             "the nodes did as much less meanwhile: it would not have been worth the bytes",
         );
     }
-    // The nodes need this time for the queue, and at least the time of one node for one shard.
+    // The nodes need this time for the queue, and at least the time that one node needs for one shard.
     let of_one_shard = queued_bytes as f64 / queued.max(1) as f64 * nodes as f64 / alone;
     match (queued_bytes as f64 / together).max(of_one_shard) > shard_seconds {
         true => Decision::Pull,
@@ -84,10 +85,10 @@ pub(crate) fn unneeded(after: Duration) -> String {
 /// Measures the rates of a job while the job runs.
 #[derive(Debug, Default)]
 pub(crate) struct Rates {
-    /// The time after which a node without a rate counts as finishing its first shard at present. A rate takes a
-    /// quarter of this time.
+    /// The time after which a node without a rate is treated as if it finished its first shard now. A rate is
+    /// measured over at least a quarter of this time.
     patience: Duration,
-    /// The attempts of nodes; `None` for an attempt that pulls no more.
+    /// The attempts of nodes; `None` for an attempt that no longer pulls.
     nodes: BTreeMap<usize, Option<AttemptProgress>>,
     client_began: Option<Duration>,
     client_pulled: usize,
@@ -103,12 +104,12 @@ struct AttemptProgress {
     began: Duration,
     last: Duration,
     bytes: u64,
-    /// The time and the bytes of the first report of finished shards. The rate counts from there: a task has to
-    /// start first, and reads ahead.
+    /// The time and the bytes of the first report of finished shards. The rate is measured from this report on, since
+    /// a task first has to start, and reads ahead.
     first: (Duration, u64),
     /// The bytes of the first shard.
     first_bytes: u64,
-    /// The last time and the bytes when the client began pulling.
+    /// The last report before the client began to pull: its time and bytes.
     before: Option<(Duration, u64)>,
 }
 
@@ -144,7 +145,7 @@ impl Rates {
         }
     }
 
-    /// Leaves out a node that pulls no more, since its rate has no bearing on the remaining work. A pull that was
+    /// Excludes a node that no longer pulls, since its rate does not affect the remaining work. A pull that was
     /// reported before the end may arrive later.
     pub fn forget(&mut self, attempt: usize) {
         self.nodes.insert(attempt, None);
@@ -264,7 +265,7 @@ mod tests {
 
     #[test]
     fn a_client_leaves_nodes_whose_drives_are_the_limit() {
-        // A drive of 10 bytes per millisecond, half of which the client takes once it pulls.
+        // The drive reads 10 bytes per millisecond; once the client pulls, half of them are for the client.
         let at = |millis: u64| Duration::from_millis(millis);
         let mut rates = Rates::new(at(400));
         (0..=4).for_each(|shard| rates.pulled(0, at(shard * 100), shard * 1000));
@@ -277,7 +278,7 @@ mod tests {
         rates.client_did(at(600), 1000, 0.2);
         rates.pulled(0, at(600), 5000);
         assert!(matches!(decide_at(&rates, 600), Decision::Leave(_)));
-        // A node that pulls no more tells nothing about a gain.
+        // A node that no longer pulls does not show whether there is a gain.
         rates.forget(0);
         assert_eq!(decide_at(&rates, 600), Decision::Wait(TOO_LATE.to_string()));
     }

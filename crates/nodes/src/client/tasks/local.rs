@@ -6,12 +6,11 @@
 //!   client:   pulls 6, fetched from A beside its task, worked on    ─┘
 //! ```
 //!
-//! One decision from the measurements of the job (`help.rs`) determines if a thread pulls. If answers are taken
-//! in the order of shards, each thread is a separate attempt ([`LocalThreads`]). If each node gives one answer, this
-//! machine gives one more answer ([`Help`]).
+//! One decision, made from the measurements of the job (`help.rs`), determines whether a thread pulls. If answers are
+//! taken in the order of shards, each thread is a separate attempt ([`LocalThreads`]). If each node gives one answer,
+//! this machine gives one more answer ([`Help`]).
 //!
-//! A failure on this machine does not fail the job: the shards return to the queue, and this machine pulls no
-//! more.
+//! A failure on this machine does not fail the job: its shards return to the queue, and this machine stops pulling.
 //!
 //! Papers: host and devices working together, 2019 thesis 4.2.
 
@@ -49,16 +48,16 @@ use crate::{
     protocol::{READS_BESIDE, TaskDone},
 };
 
-/// The maximum number of threads on this machine: as many as a node permits to read beside a task.
+/// The maximum number of threads on this machine: the number of reads that a node permits in addition to a task.
 const LANES_MAX: u64 = READS_BESIDE as u64;
 /// The minimum and maximum memory of a thread.
 const LANE_BYTES: Range<u64> = 12 << 20..512 << 20;
 /// The memory of a thread in addition to its kernel: a block, answers, and data in flight.
 const READING_BYTES: u64 = 6 << 20;
-/// The minimum of free memory at which this machine helps; less is left to merging and writing.
+/// The minimum of free memory for helping: smaller amounts are reserved for merging and writing.
 const FREE_BYTES_MIN: u64 = 64 << 20;
-/// The bounds of the read-ahead for a fetched shard. The read-ahead is a 32nd of the free memory, or nothing
-/// below the lower bound.
+/// The bounds of the read-ahead for a fetched shard. The read-ahead is a 32nd of the free memory. If that is less
+/// than the lower bound, nothing is read ahead.
 const AHEAD_BYTES: Range<u64> = 8 << 20..64 << 20;
 /// The memory for reading a shard, in addition to the bytes in flight.
 const BLOCK_BYTES: u64 = 1 << 20;
@@ -91,7 +90,7 @@ pub(crate) struct HelpState {
 struct State {
     threads: usize,
     cost: HereCost,
-    /// The bytes that nodes read for this machine.
+    /// The bytes that each node read from its devices for this machine.
     read: BTreeMap<usize, u64>,
 }
 
@@ -138,8 +137,8 @@ impl HelpState {
         None
     }
 
-    /// Waits for a shard for an attempt of this machine; returns `None` if no more shards will come. If each
-    /// node gives one answer, an empty queue is the end.
+    /// Waits for a shard for an attempt of this machine; returns `None` if no more shards will come. If each node
+    /// gives one answer, an empty queue means that no more shards will come.
     fn pull(&self, run: &Arc<Run>, attempt: usize, is_one_answer: bool) -> Option<usize> {
         loop {
             if self.has_given_up.load(Ordering::Relaxed) || run.is_over(attempt) {
@@ -213,7 +212,7 @@ impl LocalThreads {
         LocalThreads { run: run.clone(), helps: HelpState::new(after) }
     }
 
-    /// Splits off memory for the threads on this machine, as many as the budget has room for.
+    /// Divides memory among the threads on this machine; the free memory determines the number of threads.
     pub fn budgets(&self, job: &Context) -> Vec<Budget> {
         let budget = job.budget();
         let threads = (budget.threads() as u64).min(LANES_MAX);
@@ -320,7 +319,7 @@ impl LocalThreads {
     }
 }
 
-/// A reader that returns its fetch on drop.
+/// A reader that returns its fetch to the pool on drop.
 struct PooledReader {
     fetch: Option<Fetch>,
     kept: Arc<Mutex<Option<Fetch>>>,
@@ -350,7 +349,7 @@ impl Reply for QueuedReply<'_> {
     fn batch(&mut self, batch: RecordBatch) -> std::result::Result<(), Failure> {
         self.failed = self.failed.take().or_else(|| failure_told(&batch));
         if self.failed.is_some() {
-            // The next puller of the shard answers the whole shard.
+            // Another puller of the shard will answer the whole shard.
             return Err(inshore_store::Error::Cancelled.into());
         }
         let began = Instant::now();
@@ -373,8 +372,8 @@ pub struct HelpPieces {
     run: Arc<Run>,
     helps: Arc<HelpState>,
     attempt: usize,
-    /// The bytes of read-ahead for each piece. If the number is above 0, the next piece is fetched during work
-    /// on the current piece.
+    /// The bytes of read-ahead for each piece. If the number is above 0, the next piece is fetched while the current
+    /// piece is processed.
     ahead_bytes: u64,
     ahead: Option<Result<HelpPiece>>,
     /// The filter for the byte ranges to read of each piece.
@@ -471,7 +470,7 @@ impl HelpPieces {
         })
     }
 
-    /// Returns a guard that ends the pieces for another thread that waits for the next piece.
+    /// Returns a guard. Its drop ends the pieces, also for a thread that waits for the next piece.
     pub fn end(&self) -> HelpEnd {
         HelpEnd(self.helps.clone())
     }
@@ -499,8 +498,7 @@ impl Iterator for HelpPieces {
 
 impl Help {
     /// Creates the local worker of a job with half of the free memory (all of it with `takes_all_memory`). Returns
-    /// `None` if the
-    /// memory is too small.
+    /// `None` if the memory is too small.
     pub(crate) fn new(
         run: &Arc<Run>,
         helps: &Arc<HelpState>,

@@ -5,11 +5,11 @@
 //!   B:  b c d       ─┼─►  a | b | c c c | d | f        runs of rows of one answer
 //! ```
 //!
-//! If a node is lost, other nodes repeat its work, and their rows up to the last row taken of the lost answer
-//! are passed over. For rows that compare as equal to that last row, as many rows are passed over as were
-//! taken. If equal rows are partial sums ([`OrderedRow::ADDS_UP`]), all of them are passed over, since each
-//! replacement has a share of the sum. The same data therefore give the same rows, each exactly once, provided
-//! that the work is deterministic on every node.
+//! If a node is lost, other nodes repeat its work. The client skips their rows up to the last row that it took of the
+//! lost answer. For rows that compare as equal to that last row, it skips as many rows as it had taken. If equal rows
+//! are partial sums ([`OrderedRow::ADDS_UP`]), it skips all of them, since each replacement has a share of the sum.
+//! The same data therefore give the same rows, each exactly once, provided that the work is deterministic on every
+//! node.
 
 use std::{cmp::Ordering, collections::BTreeMap, fmt::Debug, ops::Range};
 
@@ -46,15 +46,14 @@ pub struct Merged<R: OrderedRow> {
     heads: Vec<StreamState<R>>,
     /// The position of each lost stream.
     lost: BTreeMap<usize, Option<ReplayPosition<R>>>,
-    /// The numbers of rows that replacements still have to pass over, of the rows that equal the last row of a
-    /// lost stream.
+    /// For each lost stream, the number of rows equal to its last row that the replacements still have to skip.
     repeated: Vec<u64>,
     /// The number of tasks that nodes set aside because their answers were not taken while other tasks waited.
     set_aside: usize,
 }
 
-/// The maximum number of restarts of tasks that were set aside. If a node has no room for two tasks of a job at
-/// once, the tasks would set each other aside for ever.
+/// The maximum number of restarts of tasks that were set aside. If a node has no room for two tasks of a job at once,
+/// two tasks could set each other aside forever.
 const SET_ASIDE_MAX: usize = 4;
 /// The maximum number of consecutive batches without rows.
 const EMPTY_MAX: usize = 1000;
@@ -63,12 +62,12 @@ const EMPTY_MAX: usize = 1000;
 #[derive(Debug)]
 struct StreamState<R> {
     rows: Option<R>,
-    /// The first row that was not passed over. `next` is the next row to take.
+    /// The first row that was not skipped. `next` is the next row to take.
     first: usize,
     next: usize,
     last: Option<LastRow<R>>,
     behind: Option<ReplayPosition<R>>,
-    /// True once the rows of the stream were requested: the rows to pass over have to be known before.
+    /// True once the rows of the stream were requested. Before that, the rows to skip have to be known.
     is_joined: bool,
     /// The number of rows taken or passed over in earlier batches.
     gone: u64,
@@ -87,7 +86,7 @@ struct ReplayPosition<R> {
     row: R,
     /// The index in [`Merged::repeated`] of the count of rows equal to `row`.
     repeated: usize,
-    /// The number of these rows that this stream has passed over.
+    /// The number of rows equal to `row` that this stream has skipped.
     passed: u64,
     /// The number of rows that the replaced stream had returned or passed over: an upper limit for each
     /// replacement.
@@ -297,8 +296,8 @@ impl<R: OrderedRow> Merged<R> {
         Error::BadAnswer { node: self.streams.node(stream).to_string(), what: what.to_string() }
     }
 
-    /// Returns the first row that the replaced stream had not returned, or `None` if more rows would be passed
-    /// over than the replaced stream had returned.
+    /// Returns the first row that the replaced stream had not returned, or `None` if the stream would skip more rows
+    /// than the replaced stream had returned.
     fn pass_over(&mut self, stream: usize, rows: &R) -> Option<usize> {
         let head = &mut self.heads[stream];
         let Some(behind) = &mut head.behind else { return Some(0) };

@@ -34,9 +34,9 @@ use crate::{
     protocol::{PieceRequest, PullOptions, ShardGrant, TaskKey, TaskRequest, VERSION, wire::json},
 };
 
-/// The time that a node has to accept shards that it has requested.
+/// The maximum time in which a node has to accept shards that it requested.
 const TAKES: Duration = Duration::from_secs(30);
-/// The interval at which a waiting thread checks for changes without notification.
+/// The interval at which a waiting thread checks for changes, even without a notification.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// A shard with its location on nodes.
@@ -83,7 +83,7 @@ pub(crate) struct Run {
     arguments: Value,
     key: u64,
     began: Instant,
-    /// The bytes received from each node before the job.
+    /// The bytes that had been received from each node before the job began.
     bytes_before: Vec<u64>,
     state: Mutex<State>,
     changed: Condvar,
@@ -168,7 +168,7 @@ impl Run {
         let shards: Vec<PlacedShard> = shards.collect();
         let start = |shard: &PlacedShard| ResumePosition { bytes: shard.piece.from, lines: 0 };
         let reach: Vec<ResumePosition> = shards.iter().map(start).collect();
-        // Holders that were lost before are not asked again.
+        // Nodes that were lost earlier are not asked again.
         let of_scheduler = shards.iter().map(|PlacedShard { piece, .. }| {
             let holders: Vec<usize> = piece.holders.iter().map(|holder| holder.node).collect();
             let lost = holders.iter().filter_map(|node| Some((*node, lost.get(node)?)));
@@ -397,8 +397,8 @@ impl Run {
         }
     }
 
-    /// Remembers a refusal, which is more specific than a missing shard, and a lost node, which is not asked
-    /// again in this command.
+    /// Remembers an error of a node: a refusal, which is more specific than a missing shard, or the loss of a node,
+    /// which is then not asked again by this command.
     pub fn remember(&self, state: &mut State, attempt: usize, error: &Error) {
         if let Error::Refused { node, what } = error {
             let (node, what) = (node.clone(), what.clone());
@@ -437,11 +437,11 @@ impl Run {
                 self.tell(Event::Failed { attempt, why, is_gone: true });
                 return;
             }
-            // A node that refuses has ended the task, and reports the reason in its stream.
+            // A node that refuses a shard has ended the task, and reports the reason in its stream.
         }
     }
 
-    /// Returns the task on a node beside which this client may read, if there is one.
+    /// Returns a running task on a node, if there is one; this client may read from the node while that task runs.
     pub fn beside(&self, node: usize) -> Option<TaskKey> {
         let state = self.state();
         let of_node = |attempt: &usize| {

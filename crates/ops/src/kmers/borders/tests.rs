@@ -1,4 +1,4 @@
-//! Texts cut at lines anywhere, counted piece by piece, against the same texts counted whole.
+//! Compares the counts of texts that are cut into pieces at lines with the counts of the same texts in one piece.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use super::*;
 
 type Counts = BTreeMap<u128, u64>;
-/// Sequences, bases and k-mers.
+/// The numbers of sequences, bases and k-mers.
 type Sums = (u64, u64, u64);
 
 fn piece(text: &str, begins: PieceStart) -> KmerPiece {
@@ -19,7 +19,7 @@ fn piece(text: &str, begins: PieceStart) -> KmerPiece {
     KmerPiece { input: Input::of_parts("text", "", text.len() as u64, vec![part]), begins }
 }
 
-/// What some pieces have, how often each k-mer, and their ends.
+/// Counts pieces: returns their sums, the count of each k-mer, and the first and last letters of each piece.
 fn count(
     store: &Store,
     texts: &[(&str, PieceStart)],
@@ -50,7 +50,7 @@ fn count(
     Ok(((summary.sequences, summary.bases, summary.kmers), counts, ends))
 }
 
-/// The same of pieces that lie on several nodes in turn, and what lies across their borders.
+/// Counts pieces that are distributed over several nodes, including the k-mers across their borders.
 fn count_in_pieces(store: &Store, pieces: &[&str], nodes: usize, options: &KmerOptions) -> (Sums, Counts) {
     let is_blank = |piece: &&str| piece.trim_matches(['\r', '\n']).is_empty();
     let first = pieces.iter().take_while(|piece| is_blank(piece)).count();
@@ -91,7 +91,7 @@ fn store() -> (tempfile::TempDir, Store) {
     (folder, store)
 }
 
-/// The lines of a text in pieces, of which one ends where `ends` says so.
+/// Cuts a text into pieces of lines; a piece ends at each line for which `ends` is true.
 fn cut<'a>(text: &'a str, ends: &[bool]) -> Vec<&'a str> {
     let (mut pieces, mut start, mut at) = (Vec::new(), 0, 0);
     for (line, &is_end) in text.split_inclusive('\n').zip(ends.iter().cycle()) {

@@ -13,7 +13,7 @@ use crate::{
     verbs::sequential_read::read_sequentially,
 };
 
-/// A file on nodes; a name of a list that no node has is an error for that name only.
+/// A file on nodes, or the error for a name in a list of checksums that no node has.
 type FoundWhole = std::result::Result<DistributedFile, (PathBuf, Error)>;
 
 /// Files on nodes, and names of a list that no node has.

@@ -1,4 +1,4 @@
-//! Files on nodes: compressed there, or fetched compressed and decompressed here.
+//! Files on nodes: nodes compress them, or the client fetches compressed bytes and decompresses them.
 
 use std::{
     io::{self, Write},

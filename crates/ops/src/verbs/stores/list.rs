@@ -43,7 +43,7 @@ pub struct Listed {
     /// Properties of a file on nodes.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub spread: Option<ListedSpread>,
-    /// The name of the dataset of a file.
+    /// The name of the dataset to which a file on nodes belongs.
     #[serde(skip)]
     pub dataset: String,
 }
@@ -135,7 +135,7 @@ pub struct RemoveDatasets {}
 pub struct RemoveAnswer {
     /// The names, as in the request.
     pub removed: Vec<String>,
-    /// The number of nodes from which each was removed; empty for the local store.
+    /// For each name, the number of nodes from which it was removed; empty for the local store.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub holders: Vec<usize>,
 }

@@ -131,8 +131,8 @@ impl PutDataset {
     fn put_here(&self, job: &Job, file: &Path) -> Result<PutAnswer> {
         loop {
             match self.put_once(job, file) {
-                // Another process appended at the same time. A regular file is read again and appended after
-                // the other data.
+                // Another process appended at the same time. A regular file is read again, and appended after the
+                // data of the other process.
                 Err(Error::Store(StoreError::Changed { .. } | StoreError::NameExists { .. }))
                     if self.append =>
                 {
@@ -276,7 +276,7 @@ fn check_memory(job: &Job, redundancy: Redundancy, buffer_bytes: usize) -> Resul
     // and lists and checksums.
     let group = if redundancy.parity() > 0 { 2 * MIB * redundancy.devices() as u64 } else { 0 };
     let others = group + 5 * MIB;
-    // The writer takes a quarter of the budget, if a quarter exceeds two buffers.
+    // The writer takes a quarter of the budget, or two buffers if that is more.
     let smallest = (others + 2 * buffer_bytes as u64).max(others * 4 / 3).next_multiple_of(MIB).max(8 * MIB);
     let given = job.budget().memory_bytes();
     if given < smallest {
