@@ -11,7 +11,7 @@
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use inshore_ops::{Beside, Target, named};
+//! use inshore_ops::{Attachments, Target, named};
 //! use inshore_store::{Budget, Cancel, Execution, Store};
 //! use serde_json::json;
 //!
@@ -23,7 +23,7 @@
 //!     json!({ "operation": "sort", "version": 1, "inputs": [lines], "output": sorted, "unique": true });
 //! let store = Store::open(folder.path().join("store"))?;
 //! let job = Execution::Stored(store.job(Budget::new(16 << 20, 2), Cancel::default())?);
-//! let answer = named(&request)?.run(&request, &Target::Local, &job, Beside::default())?;
+//! let answer = named(&request)?.run(&request, &Target::Local, &job, Attachments::default())?;
 //! assert_eq!(answer["rows"], 2);
 //! assert_eq!(std::fs::read_to_string(&sorted)?, "a\nb\n");
 //! # }

@@ -8,7 +8,7 @@
 //!
 //! A request in JSON is one object with `operation`, `version`, `inputs`, `output`, and the fields of the
 //! operation. An unknown field or another version is an error. Inputs and outputs that JSON cannot carry are
-//! passed [beside](Beside) the request.
+//! passed in [`Attachments`] beside the request.
 
 use std::{
     io::Write,

@@ -1,9 +1,9 @@
 //! The operation `search`.
 //!
 //! ```text
-//!   folders, files, datasets ─► walk ─► sources ─┐                ┌─► rows: the output, or Beside::rows
+//!   folders, files, datasets ─► walk ─► sources ─┐                ┌─► rows: the output, or Attachments::rows
 //!   patterns ─► kernel ──────────────────────────┴─► local/nodes ─┤
-//!                                                                 └─► Beside::matches: blocks, for printing
+//!                                                                 └─► Attachments::matches: blocks, for printing
 //! ```
 
 use std::{
