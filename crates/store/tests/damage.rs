@@ -72,7 +72,7 @@ impl Device for Sparse {
     }
 }
 
-/// `Page` is a page of a device: number of the device, extent, page.
+/// `Page` is the address of a page: number of the device, extent, page in the extent.
 type Page = (usize, u32, usize);
 
 /// `TestStore` is a store with one dataset `kept` of one file `bytes`.
