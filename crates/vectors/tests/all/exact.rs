@@ -129,8 +129,7 @@ fn answers_are_the_same_bits_for_every_budget_and_number_of_threads() {
         if element == Element::Bits {
             continue;
         }
-        // The filter excludes nearly all pairs. The test would also pass without a filter, so this is checked
-        // separately.
+        // The answer would also be right without a filter, so the test checks that the filter excludes most pairs.
         let pairs = searched.vectors * searched.queries;
         assert!(searched.measured < pairs / 5, "{} of {pairs} pairs measured", searched.measured);
     }
