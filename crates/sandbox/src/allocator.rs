@@ -1,9 +1,9 @@
 //! This module is the allocator of programs that may work under a memory limit: [`LimitedAllocator`].
 //!
-//! The thread that reads the size of a process every few milliseconds ([`crate::split`]) is too late for memory that
-//! is allocated and filled in between. So this allocator counts large allocations, which are few, exactly and before
-//! any byte is written; small allocations cost one comparison more. If the system refuses memory, the process reports
-//! that too, before it aborts.
+//! The thread that measures the size of a process every few milliseconds ([`crate::split`]) is too late for memory that
+//! is allocated and filled between two measurements. This allocator therefore counts each large allocation before the
+//! process writes to it. Large allocations are few, and a small allocation costs only one comparison more. If the
+//! system refuses memory, the process reports this too, before it aborts.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -16,9 +16,9 @@ use std::{
 /// Allocations of fewer bytes aren't counted: a core takes 100 us to fill one.
 const LARGE_BYTES: usize = 256 << 10;
 
-/// Holds the bytes of large allocations.
+/// The number of bytes in large allocations.
 static LARGE: AtomicU64 = AtomicU64::new(0);
-/// Limits the bytes of large allocations.
+/// The limit of the number of bytes in large allocations.
 static LARGE_MAX: AtomicU64 = AtomicU64::new(u64::MAX);
 static REFUSED: OnceLock<fn() -> !> = OnceLock::new();
 
@@ -70,7 +70,7 @@ fn given(place: *mut u8, bytes: usize) -> *mut u8 {
     place
 }
 
-// SAFETY: all memory is that of the system's allocator, for the same layouts.
+// SAFETY: all calls go to the system's allocator, with unchanged layouts.
 unsafe impl GlobalAlloc for LimitedAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         add(layout.size());
@@ -91,7 +91,8 @@ unsafe impl GlobalAlloc for LimitedAllocator {
     }
 
     unsafe fn realloc(&self, place: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        // A small allocation that moves exists twice for a moment; for a large one the system moves the pages.
+        // While the system moves a small allocation, the old and the new copy exist. For a large allocation the system
+        // moves the pages without a copy.
         remove(layout.size());
         add(bytes);
         // SAFETY: as above.

@@ -28,7 +28,8 @@ pub struct Cgroups {
 }
 
 impl Cgroups {
-    /// Makes the groups that are wanted, as far as the machine allows; [`Cgroups::active`] lists those that were made.
+    /// Makes the groups for the wanted protections, as far as the machine allows. [`Cgroups::active`] lists the
+    /// protections that the groups provide.
     pub fn make(beside: Option<&Path>, wanted: Protections, memory_bytes: u64, processes: u64) -> Cgroups {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let name = format!("inshore-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));

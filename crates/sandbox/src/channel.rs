@@ -24,13 +24,14 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{Protection, Protections, Termination};
 
-/// Limits the bytes of a message. A command line of Linux has at most 2 MiB, and JSON may write a byte as four.
+/// The largest size of a message in bytes. A command line of Linux has at most 2 MiB, and JSON may encode one byte as
+/// four.
 const MESSAGE_BYTES_MAX: u32 = 16 << 20;
 /// Limits the number of open files that are passed with a message.
 const FILES_MAX: usize = 2;
 
-/// The task of a helper, and its protections. An order is the first message to a helper; files are passed beside the
-/// order.
+/// The task of a helper, and its protections. It is the first message to a helper, together with the open files that
+/// the task needs.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct HelperTask {
     pub task: Task,
@@ -41,10 +42,10 @@ pub struct HelperTask {
 /// Says what the helper runs after setting up the protections.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Task {
-    /// Runs a command. The file beside the order is the standard input.
+    /// Runs a command. The file that comes with the message is the standard input.
     Command { program: PathBuf, args: Vec<Vec<u8>>, env: Vec<(Vec<u8>, Vec<u8>)> },
-    /// Runs a module. The files beside the order are a socket for calls and the shared file. Helpers that were built
-    /// without WebAssembly know this variant too, so that they can refuse by name.
+    /// Runs a module. The files that come with the message are a socket for calls and the shared file. Helpers that
+    /// were built without WebAssembly can decode this variant too, so that they can refuse it with a clear error.
     Wasm { memory_bytes: u64 },
 }
 
@@ -58,7 +59,7 @@ pub struct Confinement {
     pub folder: PathBuf,
     pub readable: Vec<PathBuf>,
     pub writable: Vec<PathBuf>,
-    /// Names a program that may be executed besides the system's own.
+    /// The path of a program that may be executed in addition to the system's own programs.
     pub program: Option<PathBuf>,
     /// Lists the `cgroup.procs` files of the groups to join.
     pub groups: Vec<PathBuf>,
@@ -66,7 +67,7 @@ pub struct Confinement {
     pub group_protections: Protections,
     /// Names the file that takes a limit of zero processes, if a group limits processes.
     pub processes_file: Option<PathBuf>,
-    /// Limits the bytes of address space of each process; none if there is a cgroup.
+    /// The limit of the address space of each process in bytes; none if a cgroup limits the memory.
     pub address_bytes: Option<u64>,
     /// Limits the bytes of writable memory of each process, including shared memory and memory that is reserved but
     /// unused.
@@ -150,7 +151,7 @@ impl From<Failure> for crate::Error {
     }
 }
 
-/// Sends a message, and files beside it.
+/// Sends a message together with open files.
 pub fn send<T: Serialize>(mut socket: &UnixStream, message: &T, files: &[BorrowedFd<'_>]) -> io::Result<()> {
     let body = serde_json::to_vec(message)?;
     let length = u32::try_from(body.len()).ok().filter(|length| *length <= MESSAGE_BYTES_MAX);
@@ -159,7 +160,7 @@ pub fn send<T: Serialize>(mut socket: &UnixStream, message: &T, files: &[Borrowe
     socket.write_all(&body)
 }
 
-/// Receives a message and the files beside it; `None` at the socket's end.
+/// Receives a message and the open files that come with it; `None` at the socket's end.
 pub fn receive<T: DeserializeOwned>(mut socket: &UnixStream) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     let mut length = [0; 4];
     let (got, files) = receive_beside(socket, &mut length)?;
@@ -178,7 +179,7 @@ pub fn receive<T: DeserializeOwned>(mut socket: &UnixStream) -> io::Result<Optio
     Ok(Some((serde_json::from_slice(&body)?, files)))
 }
 
-/// Sends a few bytes, which always fit an empty socket, and files beside them.
+/// Sends open files together with a few bytes, which always fit into an empty socket.
 pub fn send_beside(socket: impl AsFd, bytes: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
     assert!(files.len() <= FILES_MAX);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
@@ -192,8 +193,8 @@ pub fn send_beside(socket: impl AsFd, bytes: &[u8], files: &[BorrowedFd<'_>]) ->
     Ok(())
 }
 
-/// Fills `bytes` from the socket and receives the files beside them. Returns the number of bytes, which is less than
-/// `bytes.len()` only at the socket's end.
+/// Fills `bytes` from the socket and receives the open files that come with them. Returns the number of bytes, which is
+/// less than `bytes.len()` only at the socket's end.
 pub fn receive_beside(socket: impl AsFd, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
     let mut beside = RecvAncillaryBuffer::new(&mut space);

@@ -9,12 +9,12 @@
 //!     drop ───────── SIGKILL ──────────────►  a thread that measures memory, and ends the process at the limit
 //! ```
 //!
-//! A worker process is not contained as commands and modules are: it runs our code, with our rights, files and
-//! environment. Only memory is limited. A thread in the worker measures the memory that is resident or swapped out
-//! and that no other process could use (code and the page cache are not counted) every few milliseconds, more often
-//! near the limit. Between two measurements each thread of the worker may touch 8 MiB at worst. Behind that, the
-//! system limits the writable memory, which stops a single allocation of gigabytes. If the system runs out of memory,
-//! the kernel kills the worker first. The worker ends with the thread that started it.
+//! A worker process is not contained as commands and modules are. It runs our code with our rights, files and
+//! environment, and only its memory is limited. A thread in the worker measures the memory of the process every few
+//! milliseconds, more often near the limit. It counts memory that is resident or swapped out and that no other process
+//! could use; code and the page cache do not count. Between two measurements each thread of the worker may touch 8 MiB
+//! at worst. The system limits the writable memory in addition, which stops a single allocation of gigabytes. If the
+//! system runs out of memory, the kernel kills the worker first. The worker ends with the thread that started it.
 
 use std::{
     convert::Infallible,
@@ -47,11 +47,11 @@ use crate::{
 
 /// The name (`argv[0]`) by which a program knows that it is started as a worker.
 const NAME: &str = "inshore-apart";
-/// The first byte to a worker, beside the shared memory.
+/// The first byte to a worker. The file of the shared memory comes with this byte.
 const BEGIN: u8 = b'B';
 /// The worker's reply to the first byte.
 const READY: u8 = b'R';
-/// Limits the time until that reply.
+/// The longest time that the parent waits for the reply.
 const READY_WITHIN: Duration = Duration::from_secs(10);
 /// The longest interval between two measurements.
 const INTERVAL_MAX: Duration = Duration::from_millis(20);
@@ -122,7 +122,7 @@ impl ChildProcess {
     pub fn start(helper: &Helper, limits: ChildLimits) -> Result<ChildProcess> {
         let (socket, theirs) = UnixStream::pair().map_err(Error::system("make a socket"))?;
         let shared = SharedMemory::new().map_err(Error::system("make a file in memory"))?;
-        // Words that do not fit into the pipe are lost, and do not block the worker.
+        // Bytes that do not fit into the pipe are lost, and do not block the worker.
         let (words, their_words) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
             .map_err(|error| Error::system("make a pipe")(error.into()))?;
         let child = helper
@@ -175,8 +175,8 @@ impl ChildProcess {
         self.shared.take(length, bytes)
     }
 
-    /// Waits for the worker's end, which is near once the worker has closed the socket or sent the last answer.
-    /// Returns the reason if the worker failed. After 2 s the worker is killed.
+    /// Waits for the worker's end. The caller knows that the end is near, since the worker has closed the socket or
+    /// sent its last answer. Returns the reason if the worker failed. After 2 s the worker is killed.
     pub fn ended(mut self) -> Option<ChildFailure> {
         let end = self.end(GRACE);
         self.why(end)
@@ -281,10 +281,10 @@ fn why(status: ExitStatus, words: &str, memory_bytes: u64) -> Option<ChildFailur
     Some(ChildFailure { end, text })
 }
 
-/// Becomes a worker if this program was started as one, and never returns then. Call this in `main` before anything
-/// that takes time or memory. `current_operator` names the current work for the message of a worker that exceeds the limit: it
-/// is called when that happens, from any thread and maybe with no memory left to allocate. An empty name is left out
-/// of the message.
+/// Becomes a worker and never returns, if this program was started as a worker. Call this in `main` before anything
+/// that takes time or memory. `doing` returns the name of the current work, for the error message of a worker that
+/// exceeds the limit. It is called at that moment, from any thread, possibly with no memory left to allocate. An empty
+/// name is omitted from the message.
 pub fn apart_main_if_asked(doing: fn() -> String, work: impl FnOnce(UnixStream, ChildMemory)) {
     let args: Vec<_> = env::args_os().collect();
     if args.first().is_some_and(|name| name == NAME) {
@@ -330,7 +330,7 @@ fn begin(
     doing: fn() -> String,
 ) -> io::Result<(UnixStream, ChildMemory)> {
     sys::die_with_parent()?;
-    // A signal to the parent's group does not mean the worker: the parent waits for the worker, or kills the worker.
+    // A signal to the parent's process group must not reach the worker: the parent waits for the worker, or kills it.
     sys::new_session()?;
     sys::ignore(libc::SIGTERM);
     sys::ignore(libc::SIGINT);

@@ -1,4 +1,5 @@
-//! This module runs a command: our side, which feeds the command, reads the output and watches the limits.
+//! This module runs a command. It is the part in our process: it feeds the command, reads the output and watches the
+//! limits.
 
 use std::{
     collections::VecDeque,
@@ -43,7 +44,7 @@ const MEASURE_SHARE: u32 = 10;
 /// The shortest interval at which the memory of all processes is measured if no cgroup limits it: a core fills
 /// some 100 MiB meanwhile.
 const MEMORY_INTERVAL: Duration = Duration::from_millis(100);
-/// The time that a helper gets beyond the deadline before the run fails.
+/// The time that a helper gets after the deadline before the run fails.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Describes a Linux command, and all files that the command may access.

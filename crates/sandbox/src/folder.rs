@@ -29,11 +29,11 @@ const WORK: &str = "work";
 
 /// Holds a folder for one command, and removes the folder with its content on drop.
 ///
-/// There are two folders: ours, which is locked for as long as this process lives, and in ours the command's. If a
-/// process was killed before it could remove a folder, the lock is gone, and the next process that makes a folder
-/// beside it removes the old one. The lock serves better than the process id, which means nothing in another
-/// container. The lock is not on the command's folder, which the command may lock. On a file system without locks,
-/// abandoned folders stay.
+/// There are two nested folders. The outer folder is ours, and is locked as long as this process lives. The inner
+/// folder is the command's. If a process was killed before it could remove its folder, the lock is gone, and the next
+/// process that makes a folder in the same parent removes the old one. A process id would not serve as well, since it
+/// has no meaning in another container. The lock is not on the command's folder, since the command could lock that
+/// folder too. On a file system without locks, abandoned folders stay.
 #[derive(Debug)]
 pub struct Folder {
     whole: PathBuf,

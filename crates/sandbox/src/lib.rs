@@ -24,11 +24,11 @@
 //!     report ◄───socket────┘ waits: the end, the deadline, or the socket's end
 //! ```
 //!
-//! A helper, rather than a closure between fork and exec, sets up the protections: our process has threads, and in the child of a process
-//! with threads no code may take a lock, so no code may allocate. The landlock rules and the seccomp filter are made
-//! by libraries that allocate. A helper is executed afresh, has one thread, and may allocate. A helper costs about 3
-//! ms a command, and the protections cost 2 ms more. The helper also kills the command at the deadline when our
-//! process is stuck in a slow consumer or has died.
+//! The protections are set up by a helper and not by a closure between fork and exec. Our process has threads, and in
+//! the child of a process with threads no code may take a lock or allocate. The landlock rules and the seccomp filter
+//! are made by libraries that allocate. A helper is a new program with one thread, and may allocate. A helper costs
+//! about 3 ms a command, and the protections cost 2 ms more. The helper also kills the command at the deadline when our
+//! process is blocked in a slow consumer or has died.
 //!
 //! A PID namespace leaves no process behind: when the namespace's first process ends, the kernel at once kills every process that a
 //! command left behind (for example daemons that forked twice and started a session). Where a PID namespace is not

@@ -1,9 +1,10 @@
 //! This module measures the memory of a command that no cgroup counts, by repeatedly summing over the processes.
 //!
 //! All processes of a command descend from the helper, also those whose parent has ended: the helper and the first
-//! process inside adopt orphans. A page that several processes share counts once. The sum of resident sizes is cheap
-//! to read and counts a shared page once for each process; a sum within the limit is enough. Else the module asks for
-//! the proportional share of each process, for which the kernel walks over the page tables.
+//! process in the namespace adopt orphans. A page that several processes share should count once. The sum of resident
+//! sizes is cheap to read, but counts a shared page once for each process. If this sum is within the limit, it is
+//! sufficient. Otherwise the module asks for the proportional share of each process, for which the kernel walks over
+//! the page tables.
 
 use std::{collections::HashMap, fs, io};
 

@@ -1,9 +1,9 @@
 //! This module walks through a folder that a command writes to or wrote to: to count the bytes, or to remove the
 //! files. The command isn't trusted, and may still be running.
 //!
-//! The walk uses open folders, two at a time, down by name and up by `..`: a path may be longer than the system
-//! allows, and a tree deeper than the limit of open files or the stack. The parent has to be the folder that the walk
-//! came from, since a folder that was moved meanwhile leads elsewhere; then the walk starts again. Links are never
+//! The walk uses open folders, two at a time: it goes down by name and up by `..`. A path may be longer than the system
+//! allows, and a tree may be deeper than the limit of open files or the stack. The walk checks that `..` is the folder
+//! that it came from, since a folder may have been moved meanwhile; in this case the walk starts again. Links are never
 //! followed, and mounted file systems aren't entered.
 //!
 //! If we aren't root, commands run as our own user, and can take away our rights to a folder. The walk restores
@@ -25,14 +25,15 @@ use rustix::{
 
 /// The size of the buffer for the names in a folder.
 const NAMES_BYTES: usize = 32 << 10;
-/// Limits the memory that counting takes for folders not yet entered: some hundred thousand with the longest names,
-/// millions with usual names. A larger tree is an error.
+/// The largest memory in bytes for the names of folders that are not yet entered while bytes are counted. This is
+/// enough for some hundred thousand folders with the longest names, or millions with usual names. A larger tree is an
+/// error.
 const COUNTING_BYTES_MAX: usize = 64 << 20;
-/// Limits how often a walk starts again after files were moved or added; and how often one step of a walk restores
-/// rights that a command takes away.
+/// The largest number of times that a walk starts again after files were moved or added. The same number limits how
+/// often one step of a walk restores rights that a command takes away.
 pub const ATTEMPTS: usize = 8;
 
-/// Opens a folder as a place to start from: that needs no right to the folder.
+/// The flags to open a folder as the start of a path. Opening with these flags needs no right to the folder.
 const PLACE: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const LIST: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 

@@ -64,9 +64,9 @@ impl StopRequests {
     }
 }
 
-/// Forks a worker within these limits; the parent is to [wait](WorkerHandle::wait) for the worker's end. `current_operator` names the
-/// worker's current work: it is called when the worker exceeds the limit, from any thread and maybe with no memory
-/// left to allocate.
+/// Forks a worker within these limits. The parent must [wait](WorkerHandle::wait) for the worker's end. `doing` returns
+/// the name of the worker's current work. It is called when the worker exceeds the limit, from any thread, possibly
+/// with no memory left to allocate.
 ///
 /// Call this while the process has one thread, and as early as possible: the processes share only memory that neither
 /// changes later.

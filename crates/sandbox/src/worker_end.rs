@@ -27,7 +27,7 @@ const MARK: char = '\0';
 pub enum WorkerEnd {
     /// The worker exited with this status.
     Exited(i32),
-    /// The worker exceeded the memory limit while it did this.
+    /// The worker exceeded the memory limit during the work with this name.
     TooLarge(String),
     /// The system stopped telling how much memory the worker has.
     UnknownSize,

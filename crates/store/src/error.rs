@@ -1,4 +1,4 @@
-//! The errors concern bytes on flash.
+//! The errors of the store.
 
 use std::{io, path::PathBuf};
 
@@ -56,17 +56,17 @@ pub enum Error {
         free: u64,
         /// The whole budget.
         total: u64,
-        /// A budget in which the reservation would fit; `None` if this budget is a part of a larger one.
+        /// The size of a budget in which the reservation would fit; `None` if this budget is a part of a larger one.
         enough: Option<u64>,
     },
-    /// The budget is below the smallest with which the job can work at all.
+    /// The budget is too small for the job.
     #[error("{}", runtime::Error::BudgetTooSmall { what: what.clone(), given: *given, smallest: *smallest })]
     BudgetTooSmall {
         /// The job.
         what: String,
-        /// The budget that was named, in bytes.
+        /// The budget that was given, in bytes.
         given: u64,
-        /// The smallest that works, in bytes.
+        /// The smallest budget with which the job works, in bytes.
         smallest: u64,
     },
     /// A dataset of this name exists already.
@@ -85,7 +85,7 @@ pub enum Error {
         /// The store.
         store: PathBuf,
     },
-    /// A living job uses the work that was to be taken over or removed.
+    /// A living process uses the kept work that the caller wants to take over or remove.
     #[error("process {process} uses {name}: wait until the process ends, or stop it")]
     InUse {
         /// The name of the work.
@@ -120,7 +120,7 @@ pub enum Error {
         file: String,
         /// Byte offset of the extent in that file.
         offset: u64,
-        /// The difference.
+        /// The difference between the header and the reference.
         what: String,
     },
     /// An extent is damaged, and neither copies nor parity restore its bytes.
@@ -130,7 +130,7 @@ pub enum Error {
     DamagedExtent {
         /// The dataset and file.
         file: String,
-        /// Byte offset of the extent in that file; for parity the end of the file.
+        /// The byte offset of the extent in that file. For an extent of parity it is the end of the file.
         offset: u64,
         /// The number of the device.
         device: u16,
@@ -192,7 +192,7 @@ pub enum Error {
     LostSuperblock {
         /// The folder of the device.
         path: PathBuf,
-        /// The bytes in place of the superblock, or the trace of a store that was found.
+        /// The bytes that were found instead of the superblock, or the evidence that the folder held a store.
         found: String,
     },
     /// The folder holds a store already.
@@ -221,7 +221,7 @@ pub enum Error {
         /// The devices of the other set, with its last commit.
         other: String,
     },
-    /// A folder is a copy of a device of a store, and the original is at its place.
+    /// A folder is a copy of a device of a store, and the original device is in its recorded folder.
     #[error(
         "{} is a copy of device {number} of the store, which is at {}: two copies of a device in one store would overwrite \
          each other. Use the store there, or remove one of the two",
@@ -241,7 +241,7 @@ pub enum Error {
         /// The store.
         store: PathBuf,
     },
-    /// A path cannot be written, or the content of a file cannot.
+    /// The file at a path cannot be written, or a file has content that cannot be written.
     #[error("{file}: {what}")]
     BadOutput {
         /// The path, or "standard output".
@@ -275,7 +275,8 @@ impl Error {
         matches!(self, Error::Cancelled | Error::Stopped { .. })
     }
 
-    /// Turns [`Error::Cancelled`] into [`Error::Stopped`], for a job whose work until then stays done.
+    /// Turns [`Error::Cancelled`] into [`Error::Stopped`], for a job that keeps the work that it has finished. Other
+    /// errors stay.
     pub(crate) fn leaves(self, left: impl FnOnce() -> String) -> Self {
         if matches!(self, Error::Cancelled) { Error::Stopped { left: left() } } else { self }
     }

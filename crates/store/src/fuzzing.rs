@@ -44,7 +44,7 @@ pub fn edits(body: &[u8]) {
         let mut again = Catalog::default();
         again.apply(2, &catalog.checkpoint(0));
         assert_eq!(again.datasets, catalog.datasets);
-        // These are the questions that every caller asks of a catalog.
+        // The calls exercise the methods of a catalog that every caller uses.
         catalog.taken(0).into_iter().for_each(|run| assert!(run.places().count() < 128));
         let bytes = catalog.datasets.values().fold(0u64, |sum, record| sum.wrapping_add(record.bytes()));
         std::hint::black_box(bytes);

@@ -36,7 +36,7 @@ impl Store {
     }
 }
 
-/// `JobStore` is a job's part of the store.
+/// `JobStore` is the part of a job that exists only with a store: its extents, its scratch folder, and the store.
 #[derive(Debug)]
 struct JobStore {
     lease: Arc<Lease>,
@@ -67,7 +67,8 @@ impl Job {
         Job { context: Context::new(budget, cancel), home: Arc::new(home) }
     }
 
-    /// Returns the same job for work that may use only `budget`, a [`Budget::part`] of the job's.
+    /// Returns a handle of the same job for work that may use only `budget`, which is a [`Budget::part`] of the job's
+    /// budget.
     pub fn within(&self, budget: Budget) -> Job {
         Job { context: self.context.within(budget), home: self.home.clone() }
     }
@@ -111,13 +112,15 @@ impl Job {
         format!("{prefix}-{}", self.home.names.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Ends the last phase and returns the counters, with the time that the drives of the store alone would take.
+    /// Ends the last phase and returns the counters, together with the time that the drives of the store alone would
+    /// take.
     pub fn report(&self) -> Report {
         let drive_floor = self.store().drive_profile().map(|profile| drive_floor(&profile, self.counters()));
         Report { direct_io: self.shared().is_direct(), drive_floor, ..self.context.report() }
     }
 
-    /// Starts to transfer `parts` of `buffer`, and counts their bytes. `extents` live until the transfer is done.
+    /// Starts to transfer `parts` of `buffer`, and counts their bytes. `extents` are kept alive until the transfer is
+    /// done.
     pub(crate) fn submit(
         &self,
         direction: Direction,

@@ -1,8 +1,9 @@
 //! Kept work is finished work of an interrupted job, from which a later job resumes.
 //!
-//! A piece of kept work, such as a sorted run, is a dataset of the kind "kept", named `resume-FINGERPRINT-RANDOM`. It
-//! is protected like every dataset, and [`Store::list`] leaves it out. The fingerprint is a hash of the job's question
-//! and inputs, so only the same job finds the pieces again. One living job at a time may use a fingerprint.
+//! A piece of kept work, such as a sorted run, is a dataset of the kind "kept" with the name
+//! `resume-FINGERPRINT-RANDOM`. It is protected like every dataset, and [`Store::list`] omits it. The fingerprint is a
+//! hash of the job's command and inputs, so only a job with the same command and inputs finds the pieces. Only one
+//! living job at a time may use a fingerprint.
 //!
 //! ```text
 //!   attributes   [ start of the job in seconds since 1970 u64 | description, a length u32 and UTF-8 | state ]
@@ -43,7 +44,7 @@ struct Inner {
 /// `ResumablePiece` is a piece of finished work.
 #[derive(Clone, Debug)]
 pub struct ResumablePiece {
-    /// The files of the piece, held open.
+    /// The dataset of the piece. Its files stay readable while it is open.
     pub dataset: Dataset,
     /// The state that was passed to [`Keep::commit`].
     pub state: Vec<u8>,

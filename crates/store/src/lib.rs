@@ -1,9 +1,9 @@
 //! The store keeps bytes on flash: devices, extents, checksums, datasets and jobs.
 //!
-//! These are the nouns, from the bottom up:
+//! The main types, from the lowest level to the highest:
 //!
-//! - [`Device`]: numbered extents of 2 MiB. [`Directory`] is a folder on a file system, read and written past the page
-//!   cache; [`Memory`], [`Throttled`], [`Faulty`] and [`Recording`] replace a directory in tests.
+//! - [`Device`]: numbered extents of 2 MiB. [`Directory`] is a device in a folder of a file system. Its I/O bypasses
+//!   the page cache. [`Memory`], [`Throttled`], [`Faulty`] and [`Recording`] replace a directory in tests.
 //! - the log: a superblock and records on the devices, which describe the content of the store, the [`Catalog`].
 //! - [`CheckedFile`]: a list of extents. Every block is checked against a checksum that is stored apart from the block.
 //!   [`FileWriter`] writes a file, [`FileReader`] streams one, and a [`BlockFile`] is changed in place.
@@ -23,8 +23,8 @@
 //! The types that need no store (budgets, buffers, contexts, plain files) come from `inshore_runtime` and are
 //! re-exported here.
 //!
-//! The store knows bytes and never records: the crate that wrote a dataset defines its format, and keeps its own header
-//! in [`Dataset::attributes`]. The byte layout of all structures is in `docs/format.md`.
+//! The store does not know the records in a dataset: the crate that wrote the dataset defines its format, and stores
+//! its own header in [`Dataset::attributes`]. The byte layout of all structures is in `docs/format.md`.
 #![warn(missing_docs)]
 
 mod dataset;

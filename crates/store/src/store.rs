@@ -24,7 +24,8 @@ use crate::{
     space::scratch::announced_folders,
 };
 
-/// The smallest limit of a device: log, spare, superblock, headers, the reserve, and a few extents.
+/// The smallest size limit of a device: it has room for log, spare log, superblock, headers, the reserve, and a few
+/// extents.
 const LEAST_BYTES: u64 = 32 << 20;
 
 /// The header of stores before the first release, which had a folder for each dataset.
@@ -56,9 +57,9 @@ impl Store {
         }
     }
 
-    /// Opens the store that has a device in the folder `path`. Its other devices are found at their recorded folders,
-    /// or, if all devices were moved together, at the same relative place or beside this device. The next commit
-    /// records the new folders.
+    /// Opens the store that has a device in the folder `path`. Each other device is searched in its recorded folder, at
+    /// the same relative path if all devices were moved together, and in the parent folder of this device. The next
+    /// commit records the new folders.
     ///
     /// # Errors
     /// [`Error::NoStore`]; [`Error::IsACopy`]; [`Error::Diverged`]; the errors of [`Store::open`].
@@ -74,9 +75,9 @@ impl Store {
         Self::open_without(paths, None)
     }
 
-    /// Takes a diverged device ([`Error::Diverged`]) back into the store at `path`, and returns its number. Commits
-    /// that only this device has are given up. The caller should verify the store afterwards: such commits may have
-    /// overwritten data of the store.
+    /// Takes a diverged device ([`Error::Diverged`]) back into the store at `path`, and returns the number of the
+    /// device. Commits that only this device has are lost. The caller should verify the store afterwards: these commits
+    /// may have overwritten data of the store.
     ///
     /// # Errors
     /// [`Error::BadDevice`]; the errors of [`Store::open_existing`].
@@ -203,7 +204,8 @@ impl Store {
             devices.push(directory(&path, limit_bytes)?);
             folders.push(path);
         }
-        // The names are synced before the store exists, which also protects a later opener.
+        // The folder names are synced before the store exists. A process that opens the store later can then rely on
+        // them.
         for path in &folders {
             sync_names(path).map_err(|error| Error::io("sync the folder of", path, error))?;
         }
@@ -212,7 +214,8 @@ impl Store {
         Ok(Store(Shared::open(home, devices, DeviceFinder::default().opener(), make)?))
     }
 
-    /// Opens the store on `devices`, or creates one if they hold none. Processes at work meet in the folder `home`.
+    /// Opens the store on `devices`, or creates one if they hold none. The processes that use the store coordinate
+    /// through files in the folder `home`.
     ///
     /// # Errors
     /// The errors of [`Store::open`].
@@ -226,8 +229,8 @@ impl Store {
         &self.0.home
     }
 
-    /// Returns the folders of the devices that are present. [`Store::open_folders`] finds the store by them, wherever
-    /// they were moved.
+    /// Returns the folders of the devices that are present. [`Store::open_folders`] opens the store from these folders,
+    /// even if other folders have moved.
     pub fn folders(&self) -> Vec<PathBuf> {
         self.0.folders()
     }
@@ -246,7 +249,7 @@ impl Store {
         self.0.uuid()
     }
 
-    /// Frees the resources of jobs whose processes were killed. Without this call, the next job does so at its start.
+    /// Frees the resources of jobs whose processes were killed. Otherwise the next job frees them at its start.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -289,16 +292,17 @@ fn superblock_in(path: &Path) -> Result<(u16, Superblock)> {
 /// `DeviceFinder` holds the folders in which the devices of a store may be.
 #[derive(Clone, Debug, Default)]
 struct DeviceFinder {
-    /// The recorded folder of each device that was named, and its folder now.
+    /// For each device that the caller named: its recorded folder, and its current folder.
     known: Vec<(PathBuf, PathBuf)>,
     /// A folder that counts as missing.
     without: Option<PathBuf>,
 }
 
 impl DeviceFinder {
-    /// Searches for a device of `all` in this order: at its recorded folder; at the folders of other devices or beside
-    /// them, since drives may have changed places; and at each of these places relative to a known device, or beside
-    /// that device, since devices may have moved together.
+    /// Searches for a device of `all`. The first candidate is its recorded folder. Drives may have been exchanged, so
+    /// the folders of the other devices and their parent folders are searched next. Devices may have been moved
+    /// together, so each of these paths is also tried relative to a device whose new folder is known, and in the parent
+    /// folder of that device.
     fn find(
         &self,
         entry: &DeviceEntry,
@@ -327,7 +331,8 @@ impl DeviceFinder {
     }
 }
 
-/// Returns the new path of `was`, if `old` moved to `new` and took their common ancestor along.
+/// Returns the new path of `was`, under the assumption that `old` moved to `new` together with the common ancestor of
+/// `old` and `was`.
 fn moved(old: &Path, new: &Path, was: &Path) -> Option<PathBuf> {
     let common = old.ancestors().find(|above| was.starts_with(above))?;
     let depth = old.strip_prefix(common).ok()?.components().count();
@@ -343,15 +348,16 @@ fn canonical(path: &Path) -> Result<PathBuf> {
     }
 }
 
-/// Returns true if a process began to create a store there and was killed before it finished this device, which then
-/// has the first of all superblocks. Such a store has no data, since the first commit writes all superblocks anew.
+/// Returns true if a process began to create a store in this folder and was killed before it finished this device. The
+/// device then holds the first superblock of a store. The unfinished store has no data, since the first commit writes
+/// all superblocks again.
 fn is_unfinished(path: &Path) -> bool {
     let device = path.canonicalize().ok().and_then(|path| directory(&path, None).ok());
     let found = device.and_then(|device| read_superblock(device.as_ref()).ok().flatten());
     found.is_some_and(|(_, superblock)| superblock.sequence == 1)
 }
 
-/// Checks that a new device does not contain another device and is not contained in one.
+/// Checks that the folder of a new device is neither inside the folder of another device nor contains one.
 pub(crate) fn check_lies_apart(path: &Path, others: &[PathBuf]) -> Result<()> {
     let bad = |what: String| Err(Error::BadDevice { path: path.to_path_buf(), what });
     for other in others {

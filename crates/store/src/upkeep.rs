@@ -56,11 +56,11 @@ impl Findings {
 }
 
 impl Store {
-    /// Verifies the datasets `names` (all datasets if empty): reads every extent, each copy, all parity, lists and
-    /// headers, and also the superblocks and all copies of the log, and compares them with their checksums. A commit
-    /// that a killed process did not finish is no damage, and is finished first. With `repair`, damaged data is
-    /// restored from redundancy and rewritten in place where possible, superblocks and log are written anew, and unused
-    /// space is returned to the file system.
+    /// Verifies the datasets `names`, or all datasets if `names` is empty. The call reads every extent with all copies,
+    /// parity, lists and headers, and compares them with their checksums. It also checks the superblocks and all copies
+    /// of the log. A commit that a killed process did not finish is not damage, and is finished first. With `repair`,
+    /// damaged data is restored from redundancy and rewritten in place where possible, superblocks and log are written
+    /// again, and unused space is returned to the file system.
     ///
     /// The cost is one read of everything, and buffers of 2 MiB from the budget: four for each drive, up to a quarter
     /// of the budget, and at least four.
@@ -154,7 +154,8 @@ struct PendingExtent {
 }
 
 impl Verifier<'_> {
-    /// Takes batches of extents until none is left, with at most one extent in each buffer.
+    /// Verifies batches of extents until none is left. The number of extents being read is at most the number of
+    /// buffers.
     fn work(&self, mut spare: Vec<Buffer>) -> Result<()> {
         let mut batch = VecDeque::new();
         let mut in_flight: VecDeque<PendingExtent> = VecDeque::new();
@@ -208,7 +209,7 @@ impl Verifier<'_> {
                 return Ok(VecDeque::new());
             }
             let Ok(references) = self.file.references_at(self.job, first, count) else {
-                // Each position is examined alone, since not all of them need be lost.
+                // Each position is examined separately, since some of the references may still be readable.
                 (first..first + count).try_for_each(|position| self.examine(self.whole(position), buffer))?;
                 continue;
             };
@@ -232,7 +233,7 @@ impl Verifier<'_> {
     }
 }
 
-/// Returns for each reference if the header of its extent is intact. Headers that lie side by side are read together.
+/// Returns for each reference whether the header of its extent is intact. Headers that are adjacent are read together.
 fn whole_headers(job: &Job, references: &[ExtentRef]) -> Result<Vec<bool>> {
     let mut are_whole = vec![false; references.len()];
     let mut by_segment: BTreeMap<(u16, u32), Vec<usize>> = BTreeMap::new();

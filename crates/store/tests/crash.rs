@@ -1,6 +1,6 @@
-//! These tests play every crash that could have happened: after each operation of a store on its devices, with the
-//! writes that are not durable kept, lost or torn. Acknowledged datasets must be there, whole; datasets whose commit
-//! was in progress may be there, whole.
+//! These tests simulate every crash that could have happened: after each operation of a store on its devices, the
+//! writes that are not durable are kept, lost or torn. Every acknowledged dataset must exist afterwards with all its
+//! bytes. A dataset whose commit was in progress must exist with all its bytes, or not exist.
 
 use std::{
     collections::BTreeMap,

@@ -72,7 +72,7 @@ impl Device for Sparse {
     }
 }
 
-/// `Page` is a page of a device: number of the device, extent, page.
+/// `Page` is the address of a page: number of the device, extent, page in the extent.
 type Page = (usize, u32, usize);
 
 /// `TestStore` is a store with one dataset `kept` of one file `bytes`.
@@ -282,7 +282,7 @@ fn every_flipped_byte_of_extent_headers_is_reported_or_repaired() {
                 bed.flipped(page, at, 1 << (flips % 8), || {
                     check(read(&bed.dataset(), &job, 0..len as u64), &expected, redundancy, &what);
                 });
-                // The scrub comes without a read before, since a read may repair the page.
+                // The scrub runs without an earlier read, since a read may repair the page.
                 bed.flipped(page, at, 1 << (flips % 8), || bed.scrub(&job, &what));
                 flips += 1;
             }

@@ -32,8 +32,8 @@ const STORES: [(&str, usize, &[FixtureDataset]); 3] = [
     ("open", 1, &[("open", NONE, false)]),
 ];
 
-/// Returns 700 bytes that depend on the name at the beginning, and for the parity of two extents as many at the end of
-/// the second.
+/// Returns 700 bytes that depend on the name. With parity the content fills two extents: these bytes at the beginning
+/// of the first extent, and the same bytes in reverse order at the end. The fixture "empty" has no content.
 fn content(name: &str) -> Vec<u8> {
     let salt = name.bytes().fold(0usize, |sum, byte| sum * 31 + byte as usize);
     let some: Vec<u8> = (0..700).map(|i| (i * 7 + i / 5 + salt) as u8).collect();

@@ -1,7 +1,7 @@
-//! These tests damage whole stores at random and compare them with a model: sectors hold anything, zeros, or their
-//! earlier content; extents are gone, stale, or hold the content of another place; segments are missing. A store gets
-//! one to eight of these at once, on one to three devices, with datasets without redundancy, with copies, and with
-//! parity.
+//! These tests damage whole stores at random and compare them with a model. Sectors hold random bytes, zeros, or their
+//! earlier content. Extents are missing, stale, or hold the content of another extent. Segments are missing. A store
+//! gets one to eight of these faults at once. It has one to three devices, and datasets without redundancy, with
+//! copies, and with parity.
 //!
 //! ```text
 //!   what is read     is what was written, or an error that tells of damage
@@ -81,7 +81,8 @@ impl MemoryDrive {
         kinds
     }
 
-    /// Copies another extent over an extent, of this drive or another one, now or at an earlier time.
+    /// Overwrites an extent with the content of another extent, of this drive or another one, in its current or an
+    /// earlier state.
     fn become_like(&self, extent: u32, other: &MemoryDrive, other_extent: u32) {
         let pages = other.pages(other_extent);
         let pages: Vec<_> = pages.into_iter().map(|page| (page, other.page(other_extent, page))).collect();
@@ -160,7 +161,7 @@ struct Data {
 
 impl Data {
     fn new(redundancy: Redundancy, salt: usize, len: usize) -> Data {
-        // With one extent, parity is only a copy, so there are two.
+        // With one extent of data, parity is only a copy, so the content has two extents.
         let zeros = if redundancy == PARITY { EXTENT_BYTES } else { 0 };
         Data { redundancy, zeros, salt, lens: [len, 0] }
     }
@@ -340,7 +341,8 @@ fn damage(bed: &TestStore, drives: &[Arc<MemoryDrive>], dice: &mut Dice) -> Dama
         let state = &bed.states[dice.below(bed.states.len() - 1)][number];
         let pages = bed.drives()[number].pages(extent);
         let first = *dice.of(&pages);
-        // Some sectors are damaged, from anywhere in a page that was written to: one, or up to some pages.
+        // Some sectors are damaged, beginning at a random sector of a page that was written to. The damage covers one
+        // sector, or up to a few pages.
         let from = first * SECTORS + dice.below(SECTORS);
         let many = *dice.of(&[1, 1, 2, 8, 40]);
         let sectors = from..(from + many).min(EXTENT_BYTES / SECTOR);

@@ -110,7 +110,7 @@ fn space_of_a_removed_dataset_is_freed_after_its_last_reader() {
         let (reader, other) = (bench.open(), bench.open());
         let dataset = reader.dataset("goes").unwrap();
         other.remove("goes").unwrap();
-        // A process that ended has no state, and one that continues has.
+        // A process that has ended has no state in memory, and a process that still runs has.
         let other = if ends_first { None } else { Some(other) };
         let begun = job(&bench.open()).unwrap();
         assert!(bench.extents() > without, "somebody reads it");

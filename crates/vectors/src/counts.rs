@@ -1,24 +1,24 @@
-//! Distances that are counts over the dimensions: Hamming and Jaccard.
+//! This module computes the distances that are counts over the dimensions: Hamming and Jaccard.
 //!
-//! A count is exact, so nothing is filtered: each pair is counted and its key compared with the k-th best. A count of
-//! 8,192 bytes takes 128 loads, exclusive ors and population counts with AVX-512: it is limited by the caches. Rows
-//! that stay in the cache are counted for one query after the other.
+//! A count is exact, so no filter is needed: the key of each pair is computed and compared with the k-th best key. A
+//! count over 8,192 bytes takes 128 loads, exclusive ors and population counts with AVX-512, so the caches limit the
+//! speed. Rows that stay in the cache are compared with one query after the other.
 
 use crate::{Metric, tiles::Instructions};
 
-/// The thing that is counted.
+/// The quantity that is counted for a pair of vectors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Count {
-    /// Bits that differ.
+    /// The bits that differ.
     Bits,
-    /// Bytes that differ.
+    /// The bytes that differ.
     Bytes,
-    /// Bits that both have, among those that one has.
+    /// The bits that are set in both vectors, and the bits that are set in at least one.
     Shared,
 }
 
 impl Count {
-    /// Returns the count of a metric; none for a metric of numbers.
+    /// Returns the count that a metric needs. The result is `None` for a metric that is not a count.
     pub fn of(metric: Metric, is_bits: bool) -> Option<Count> {
         match metric {
             Metric::Hamming if is_bits => Some(Count::Bits),
@@ -28,7 +28,7 @@ impl Count {
         }
     }
 
-    /// Appends the key of the query and each of the rows, which have its length.
+    /// Appends the keys of the query with each of the rows. A row has the length of the query.
     pub fn keys(self, instructions: Instructions, query: &[u8], rows: &[u8], out: &mut Vec<f64>) {
         match instructions {
             Instructions::Portable => keys(self, query, rows, out),
@@ -95,7 +95,7 @@ fn bits(query: &[u8], row: &[u8], combine: impl Fn(u64, u64) -> u64) -> u64 {
 #[inline(always)]
 fn different_bytes(query: &[u8], row: &[u8]) -> u64 {
     const LANES: usize = 64;
-    // A lane counts up to 255 bytes.
+    // A lane of 8 bits counts at most 255 bytes.
     let mut all = 0;
     for (query, row) in query.chunks(LANES * 255).zip(row.chunks(LANES * 255)) {
         let (qs, q_rest) = query.as_chunks::<LANES>();

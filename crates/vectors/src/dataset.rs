@@ -5,8 +5,8 @@
 //!   center    f32 for each dimension: the mean of all vectors, rounded       f32, f16 and bf16 only
 //! ```
 //!
-//! The id of a vector is its number, from 0. The center is no part of an answer: any point near the data makes the
-//! [filter](crate::filter) of distances sharp.
+//! The id of a vector is its number, from 0. The center does not affect the answers: with any point near the data the
+//! [filter](crate::filter) excludes most pairs.
 
 use inshore_store::{CheckedFile, Dataset, Store, format_bytes};
 use zerocopy::{
@@ -155,7 +155,7 @@ impl Vectors {
         Ok(Vectors { info, id: dataset.id(), file, center })
     }
 
-    /// Returns the random id of the dataset: other vectors of the same name have another one.
+    /// Returns the random id of the dataset. A later dataset of the same name has another id.
     pub fn id(&self) -> u64 {
         self.id
     }

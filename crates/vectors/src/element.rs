@@ -1,13 +1,13 @@
-//! The elements of vectors, in files and in the store.
+//! The element types of vectors, in files and in the store.
 
 use serde::{Deserialize, Serialize};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// The most dimensions that a vector can have. The integer dot product of two vectors of this many bytes fits into 31
+/// The largest number of dimensions of a vector. The integer dot product of two vectors of this many bytes fits into 31
 /// bits: 32,768 x 255 x 255 < 2^31.
 pub const DIMENSIONS_MAX: usize = 32 << 10;
 
-/// The most dimensions of vectors of bits: those of as many bytes.
+/// The largest number of dimensions of a vector of bits. The vector has as many bytes as the largest vector of bytes.
 pub const BITS_MAX: usize = 8 * DIMENSIONS_MAX;
 
 /// The type of the elements of a dataset.
@@ -33,7 +33,7 @@ impl Element {
     pub(crate) const ALL: [Element; 6] =
         [Element::F32, Element::U8, Element::I8, Element::F16, Element::Bf16, Element::Bits];
 
-    /// Returns the number of bytes of a vector. Dimensions of bits are a multiple of 8.
+    /// Returns the number of bytes of a vector. The number of dimensions of a vector of bits is a multiple of 8.
     pub fn row_bytes(self, dimensions: usize) -> usize {
         match self {
             Element::F32 => 4 * dimensions,
@@ -43,12 +43,12 @@ impl Element {
         }
     }
 
-    /// Returns the most dimensions of a vector.
+    /// Returns the largest number of dimensions of a vector.
     pub fn dimensions_max(self) -> usize {
         if self == Element::Bits { BITS_MAX } else { DIMENSIONS_MAX }
     }
 
-    /// Returns the elements of queries among vectors of these elements: f32 for all floating-point numbers.
+    /// Returns the element type of queries for a dataset of this element type: f32 for all floating-point types.
     pub(crate) fn queried(self) -> Element {
         if self.is_float() { Element::F32 } else { self }
     }
@@ -70,7 +70,7 @@ impl Element {
         }
     }
 
-    /// Returns the number in the header of a dataset.
+    /// Returns the code of the element type in the header of a dataset.
     pub(crate) fn code(self) -> u32 {
         match self {
             Element::F32 => 1,

@@ -1,4 +1,4 @@
-//! Errors of vectors.
+//! The errors of operations on vectors.
 
 /// The result of an operation on vectors.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -17,19 +17,19 @@ pub enum Error {
     /// A file of vectors is malformed, truncated, or holds a value that cannot be compared.
     #[error("{file}: {place}: found {found}, expected {expected}")]
     BadFile {
-        /// Name of the file.
+        /// The name of the file.
         file: String,
-        /// The place in the file: its header, a vector, a dimension.
+        /// The position in the file: its header, a vector, a dimension.
         place: String,
         /// The value that was found.
         found: String,
         /// The value that was expected.
         expected: String,
     },
-    /// A dataset that holds no vectors, or of a version that this program cannot read.
+    /// A dataset does not hold vectors, or has a version that this program cannot read.
     #[error("{name}: {what}: found {found}, expected {expected}")]
     BadDataset {
-        /// Name of the dataset.
+        /// The name of the dataset.
         name: String,
         /// The part that is wrong.
         what: &'static str,
@@ -41,13 +41,13 @@ pub enum Error {
     /// The vectors have no index.
     #[error("{name} has no index: build one (`nearest index {name}`)")]
     NoIndex {
-        /// Name of the vectors.
+        /// The name of the vectors.
         name: String,
     },
-    /// An option out of its range.
+    /// The value of an option is out of range.
     #[error("{option} is {found}: expected {expected}")]
     BadOption {
-        /// Name of the option.
+        /// The name of the option.
         option: &'static str,
         /// The value that was passed.
         found: String,

@@ -1,4 +1,4 @@
-//! Files of vectors: their headers and their rows.
+//! This module reads files of vectors: their headers and their rows.
 //!
 //! ```text
 //!   .fvecs .bvecs .ivecs      each vector: i32 dimensions, elements (f32, u8, i32)
@@ -25,7 +25,7 @@ use crate::{
     npy,
 };
 
-/// The endings of names, with the element and the layout of each.
+/// The file name extensions, with the layout and the element type of each.
 const ENDINGS: [(&str, Layout, FileElement); 8] = [
     ("fvecs", Layout::Prefixed, FileElement::F32),
     ("bvecs", Layout::Prefixed, FileElement::U8),
@@ -37,11 +37,11 @@ const ENDINGS: [(&str, Layout, FileElement); 8] = [
     ("b1bin", Layout::Counted, FileElement::Bits),
 ];
 const EXPECTED_ENDING: &str = ".fvecs, .bvecs, .ivecs, .fbin, .u8bin, .i8bin, .hbin, .b1bin or .npy";
-/// The bytes of vectors that are read and checked at once, at least one vector: of a file that is streamed, and of
-/// queries.
+/// The number of bytes of vectors that are read and checked at once, but at least one vector. The value holds for
+/// streamed files and for queries.
 const CHUNK_BYTES: usize = 256 << 10;
 const SMALL_CHUNK_BYTES: usize = 16 << 10;
-/// The buffer of a file that is read in small parts.
+/// The size of the buffer for a file that is read in small parts.
 const BUFFERED_BYTES: usize = 64 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -158,7 +158,7 @@ impl VectorFile {
         Ok(())
     }
 
-    /// Returns the number of bytes of a vector in the file, with what stands before it.
+    /// Returns the number of bytes of a vector in the file, including the number of dimensions before it.
     fn stride(&self) -> usize {
         self.prefix() + self.element.row_bytes(self.dimensions)
     }
@@ -187,7 +187,7 @@ impl VectorFile {
         self.element.stored()
     }
 
-    /// Returns the same file, each of whose bytes is eight dimensions of one bit.
+    /// Returns the same file as a file of bits: each byte holds eight dimensions of one bit.
     ///
     /// # Errors
     /// [`Error::BadFile`] if the elements are no unsigned bytes.
@@ -225,8 +225,8 @@ impl VectorFile {
         source + (rows * (self.stride() + stored)) as u64 + 16
     }
 
-    /// Reads the vectors from `first` on: past the page cache at the speed of the drive if `is_streamed`, or through a
-    /// small buffer.
+    /// Reads the vectors from `first` on. If `is_streamed`, the reads bypass the page cache and run at the speed of the
+    /// drive; otherwise they go through a small buffer.
     ///
     /// # Errors
     /// I/O; too little memory.
@@ -323,7 +323,7 @@ impl Rows {
         self.rounded
     }
 
-    /// Returns the bytes of the next vectors, at most `most` of them; nothing after the last one.
+    /// Returns the bytes of the next vectors, at most `most` vectors. The result is empty after the last vector.
     ///
     /// # Errors
     /// [`Error::BadFile`] for a vector of other dimensions than vector 0, and for a value that cannot be stored; I/O.
@@ -340,7 +340,7 @@ impl Rows {
                 let expected = format!("{}, as of vector 0", self.file.dimensions);
                 return Err(bad(&self.file.path, &place, format!("{} dimensions", found as i32), expected));
             }
-            // The elements move together, so that all rows are converted in one go.
+            // The elements are moved together, so that one call converts all rows.
             raw.copy_within(row * stride + prefix..(row + 1) * stride, row * (stride - prefix));
         }
         let (element, dimensions) = (self.file.element, self.file.dimensions);

@@ -1,6 +1,6 @@
-//! The filter: which pairs of a query and a vector must be measured exactly.
+//! The filter decides for which pairs of a query and a vector the exact distance must be computed.
 //!
-//! A tile computes for a query q and each vector x of a block, in f32,
+//! For a query q and each vector x of a block, a tile computes in f32:
 //!
 //! ```text
 //!   score = <q*, x> * scale(x) - shift(x)
@@ -11,10 +11,22 @@
 //!   cosine   q / |q|          1/|x|   0             θ = -T              (integers: q* = q, θ = -T |q|)
 //! ```
 //!
-//! where T is the key of the k-th best neighbour so far ([`metric`](crate::metric)) and c the center of the data (0 for
-//! integers). For l2 the scores follow from |q* - (x - c)|² = |q*|² + |x - c|² - 2 <q*, x> + 2 <q*, c>. A pair is
-//! measured unless its computed score is below the *limit* θ - E, where E bounds all errors of the score. So a pair is
-//! never lost; a bound that is too wide costs measurements only.
+//! T is the key of the k-th best neighbour so far ([`metric`](crate::metric)), and c is the center of the data (0 for
+//! integers). For l2 the scores follow from
+//!
+//! q* - (x - c)
+//!
+//! ² =
+//!
+//! q*
+//!
+//! ² +
+//!
+//! x - c
+//!
+//! ² - 2 <q*, x> + 2 <q*, c>. The exact distance of a pair is computed unless the score of the pair is below the
+//! *limit* θ - E, where E bounds all errors of the score. No pair of the answer is therefore lost. If the bound is too
+//! wide, more exact distances than necessary are computed.
 //!
 //! # The bound
 //!
@@ -33,20 +45,36 @@
 //! 5. θ is computed in f64: relative errors of 2^-40 of all its terms cover d roundings of 2^-53.
 //! 6. Products that underflow lose at most 2^-149 each: 2^-90 covers them, scaled.
 //!
-//! A few queries are compared by sums over the dimensions of each row instead of tiles (`tiles::RowSum`). For l2 the score
-//! is -Σ(q_i - x_i)², whose terms have one sign: its error is at most (γ(m) + 2u) of itself, and θ = -T. For the other
-//! metrics the product has the error γ(max(n, m)) Q X.
+//! A few queries are compared by sums over the dimensions of each row instead of tiles (`tiles::RowSum`). For l2 the
+//! score is -Σ(q_i - x_i)², whose terms have the same sign. The relative error of this score is at most γ(m) + 2u, and
+//! θ = -T. For the other metrics the product has the error γ(max(n, m)) Q X.
 //!
-//! Overflow would break 1 to 3. So no block is filtered whose norms exceed 2^60, and under the cosine none that has a
-//! vector shorter than 2^-40: all pairs are measured.
+//! Overflow would invalidate the bounds 1 to 3. The filter is therefore not used for a block with norms above 2^60,
+//! nor, under the cosine, for a block with a vector shorter than 2^-40. For these blocks the exact distances of all
+//! pairs are computed.
 //!
 //! # Data far from zero
 //!
-//! For data of mean 1,000 and deviation 1 the plain expansion |q|² + |x|² - 2 <q, x> cancels: E is larger than all
-//! distances. With q* = q - c the product has the error γ(n) |q - c| |x|: larger than the distance by the ratio of mean
-//! and deviation only, times n u. The vectors themselves are not moved, which would cost a copy of each block. Where
-//! the ratio is so large that f32 barely holds the data, most pairs are measured: slow, and right. The inner product of
-//! such data cannot be centered; its scores differ by little, and those within E are measured.
+//! For data of mean 1,000 and deviation 1 the plain expansion
+//!
+//! q
+//!
+//! ² +
+//!
+//! x
+//!
+//! ² - 2 <q, x> suffers from cancellation: E is larger than all distances. With q* = q - c the product has the error
+//! γ(n)
+//!
+//! q - c
+//!
+//!
+//! x
+//!
+//! . This error exceeds the distance only by the ratio of mean and deviation, times n u. The vectors themselves are not
+//! shifted, since this would cost a copy of each block. If the ratio is so large that f32 barely represents the
+//! differences, exact distances are computed for most pairs: the search is slow, but right. The inner product cannot be
+//! centered. For such data its scores differ by little, and exact products are computed for the pairs within E.
 
 use crate::metric::{COUNTED, Metric};
 
@@ -57,11 +85,11 @@ pub(crate) const CHUNK: usize = 512;
 const U: f64 = 1.0 / (1u64 << 24) as f64;
 const NORM_MAX: f64 = (1u64 << 60) as f64;
 const COSINE_NORM_MIN: f64 = 1.0 / (1u64 << 40) as f64;
-/// Up to this k-th best key, sums of squared differences that overflow are not near.
+/// The largest k-th best key for which a sum of squared differences that overflows is certainly not among the best.
 const DIFFERENCES_MAX: f64 = NORM_MAX * NORM_MAX;
-/// The relative error of terms in f64.
+/// The relative error of the terms that are computed in f64.
 const DOUBLE: f64 = 1.0 / (1u64 << 40) as f64;
-/// Lost by underflow: 2^-90.
+/// A bound of the total loss by underflow: 2^-90.
 const UNDERFLOW: f64 = 8.1e-28;
 
 fn gamma(roundings: usize) -> f64 {
@@ -69,7 +97,7 @@ fn gamma(roundings: usize) -> f64 {
     error / (1.0 - error)
 }
 
-/// The constants of a search.
+/// The constants of the filter during a search.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Filter {
     pub metric: Metric,
@@ -158,8 +186,8 @@ impl Filter {
         ((theta - 1.01 * error - DOUBLE * size - UNDERFLOW) as f32).next_down()
     }
 
-    /// Returns the limit of the negated sum of squared differences, when the k-th best key is at most `bound`. The error
-    /// of the sum is relative to the sum itself: no norm is needed, and nothing cancels.
+    /// Returns the limit of the negated sum of squared differences, when the k-th best key is at most `bound`. The
+    /// error of the sum is relative to the sum itself, so no norm is needed, and there is no cancellation.
     fn limit_of_differences(&self, bound: f64) -> f32 {
         // A sum that overflows has an exact value far above the bound.
         if bound >= DIFFERENCES_MAX {

@@ -1,4 +1,4 @@
-//! Imports a file of vectors as a dataset, in one pass.
+//! The import of a file of vectors as a dataset, in one pass.
 //!
 //! ```text
 //!   file ─► rows, checked and as stored elements ─┬─► `vectors`
@@ -17,7 +17,8 @@ use crate::{
     element::{Element, floats},
 };
 
-/// The unit of checksums: a search reads 1 MiB at once, of whole vectors, and the ends of a read touch two units more.
+/// The size of a check block. A search reads whole vectors, about 1 MiB at once. The first and the last check block of
+/// a read are moved as a whole, which adds at most two check blocks.
 pub(crate) const CHECK_BYTES: usize = 16 << 10;
 const BUFFER_BYTES: usize = 1 << 20;
 const BUFFERS: usize = 2;

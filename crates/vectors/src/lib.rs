@@ -1,12 +1,13 @@
 //! Nearest neighbours on flash, within a budget: exact answers in one pass over the data, or approximate ones from an index.
 //!
-//! These are the nouns:
+//! The main types:
 //!
 //! - [`VectorFile`]: a file of vectors in one of the usual formats, whose header has been checked.
 //! - [`Vectors`]: a dataset of vectors in the store, which [`import()`] makes; [`VectorsInfo`] has its properties.
 //! - [`Search`]: the options of a search; [`search()`] answers a batch of queries, after [`plan`].
-//! - [`VectorIndex`]: lists of vectors near each other, which [`build_index`] makes; [`search_index`] reads a few of them for
-//!   each query, and [`RecallTable`] has the share of the exact neighbours that they hold.
+//! - [`VectorIndex`]: lists of vectors that are near each other, which [`build_index`] makes. For each query
+//!   [`search_index`] reads a few of these lists. [`RecallTable`] shows the fraction of the exact neighbours that the
+//!   lists hold.
 //! - [`Metric`]: Euclidean distance, inner product, cosine, Hamming or Jaccard distance.
 //!
 //! ```text
@@ -17,13 +18,15 @@
 //! # How a search works
 //!
 //! The queries of a batch stay in memory, and the vectors stream from flash once. For each block of vectors a blocked
-//! matrix multiplication in f32 (integers: in integers) computes all products (module `tiles`), and a bound of its error
-//! decides which pairs can be neighbours (module `filter`). Only these pairs are measured in f64, in the order of the
-//! dimensions (module `metric`), and enter the heap of the query (module `topk`).
+//! matrix multiplication computes all products (module `tiles`), in f32 for floating-point vectors and in integers for
+//! integer vectors. A bound of the rounding error decides which pairs can be neighbours (module `filter`). Exact
+//! distances are computed only for these pairs, in f64 and in the order of the dimensions (module `metric`). These
+//! pairs enter the heap of the query (module `topk`).
 //!
-//! So the answer equals that of brute force in f64 (integers: exactly), ties go to the smaller id, and the answer is the
-//! same bit for bit for every budget, number of threads and processor. An exact kernel for all pairs would be 2 to 8
-//! times slower: f64 has half the lanes, and the order of additions would be fixed.
+//! The answer therefore equals that of brute force in f64 (for integers: in exact arithmetic), and ties go to the
+//! smaller id. The answer is the same bit for bit for every budget, number of threads and processor. An exact kernel
+//! for all pairs would be 2 to 8 times slower: a register holds half as many f64 as f32, and the order of additions
+//! would be fixed.
 //!
 //! # Example
 //!

@@ -1,10 +1,10 @@
-//! Metrics, and the exact measurement of a pair of vectors.
+//! The metrics, and the exact distance of a pair of vectors.
 //!
-//! A pair of floating-point vectors is measured in f64, element by element in the order of the dimensions; a pair of
-//! integer vectors in integers. These functions define the answer: everything faster is a filter that decides only
-//! which pairs are measured.
+//! The distance of a pair of floating-point vectors is computed in f64, element by element in the order of the
+//! dimensions. The distance of a pair of integer vectors is computed in integers. These functions define the answer:
+//! all faster code is a filter that only decides for which pairs the exact distance is computed.
 //!
-//! Neighbours are ordered by a `key`, of which the smaller one is nearer:
+//! Neighbours are ordered by a `key`: a smaller key means a nearer neighbour.
 //!
 //! | metric | key                                  | reported distance  |
 //! |--------|--------------------------------------|--------------------|
@@ -27,18 +27,19 @@ pub enum Metric {
     /// Euclidean distance.
     #[default]
     L2,
-    /// Inner product: a score, of which the larger one is nearer.
+    /// Inner product: a score. A larger score means a nearer neighbour.
     Ip,
     /// Cosine distance: one minus the cosine of the angle between two vectors.
     Cosine,
-    /// The number of dimensions that differ: of bits, or of bytes.
+    /// The number of dimensions in which two vectors differ. A dimension is a bit or a byte.
     Hamming,
-    /// One minus the share of the bits that both have among those that one has; 0 for two vectors without bits.
+    /// One minus the number of bits that are set in both vectors divided by the number of bits that are set in at least
+    /// one. The distance is 0 if no bit is set in either vector.
     Jaccard,
 }
 
 impl Metric {
-    /// Returns the metrics of vectors of these elements.
+    /// Returns the metrics that are defined for vectors of this element type.
     pub(crate) fn of(element: Element) -> &'static [Metric] {
         match element {
             Element::F32 | Element::F16 | Element::Bf16 => &[Metric::L2, Metric::Ip, Metric::Cosine],
@@ -47,7 +48,7 @@ impl Metric {
         }
     }
 
-    /// Checks that the metric is one of these elements.
+    /// Checks that the metric is defined for this element type.
     ///
     /// # Errors
     /// [`Error::BadOption`].
@@ -82,7 +83,8 @@ impl Metric {
         }
     }
 
-    /// Tells whether a key lies within a radius: distances up to `radius`, inner products from `radius` on.
+    /// Returns true if a key lies within a radius: the distance is at most `radius`, or the inner product at least
+    /// `radius`.
     pub(crate) fn is_within(self, key: f64, radius: f64) -> bool {
         match self {
             Metric::Ip => -key >= radius,
@@ -102,14 +104,14 @@ impl Metric {
     }
 }
 
-/// The number of pairs that are measured at once: the sum of each is a chain of dependent additions, and four chains
-/// keep the adders busy.
+/// The number of pairs whose distances are computed at once. Each distance is a chain of dependent additions, and four
+/// chains keep the adders busy.
 pub(crate) const AT_ONCE: usize = 4;
 
-/// Counts take another way than products.
+/// The reason in error messages: Hamming and Jaccard distances are computed by other code than products.
 pub(crate) const COUNTED: &str = "Hamming and Jaccard distances are counted";
 
-/// A row that can be measured against another one.
+/// An element type whose rows have an exact distance from each other.
 pub(crate) trait Measured: Sized {
     /// Returns the keys of `AT_ONCE` pairs. `norms` are the norms of the queries.
     fn keys(

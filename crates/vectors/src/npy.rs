@@ -48,7 +48,7 @@ pub(crate) fn header(
         "<f8" => FileElement::F64,
         "<i4" => FileElement::I32,
         "<f2" => FileElement::F16,
-        // The bfloat16 of ml_dtypes, which NumPy does not know.
+        // The bfloat16 type of the package ml_dtypes, which NumPy does not know.
         "<V2" | "|V2" => FileElement::Bf16,
         "|u1" | "<u1" | "u1" => FileElement::U8,
         "|i1" | "<i1" | "i1" => FileElement::I8,
@@ -72,7 +72,7 @@ pub(crate) fn header(
     Ok(Header { element, shape, start: 8 + width + u64::from(length) })
 }
 
-/// Returns the text of the value of a key, up to the next comma outside of parentheses.
+/// Returns the text of the value of a key. The value ends at the next comma outside of parentheses.
 fn value_of<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     let place = text.find(&format!("'{key}'")).or_else(|| text.find(&format!("\"{key}\"")))?;
     let rest = text[place + key.len() + 2..].trim_start().strip_prefix(':')?.trim_start();

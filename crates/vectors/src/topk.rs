@@ -1,7 +1,7 @@
 //! The best neighbours of each query, shared by all threads.
 //!
 //! An entry is a key and an id, and entries are ordered by both. The k smallest entries of a set do not depend on the
-//! order in which they come, so the answer does not depend on blocks and threads.
+//! order in which entries are added, so the answer does not depend on blocks and threads.
 
 use std::{
     collections::BinaryHeap,
@@ -11,7 +11,7 @@ use std::{
     },
 };
 
-/// A neighbour: its key, of which the smaller one is nearer, and its id.
+/// A neighbour: its key and its id. A smaller key means a nearer neighbour.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Entry {
     pub key: f64,
@@ -36,7 +36,7 @@ impl PartialOrd for Entry {
 #[derive(Debug)]
 pub(crate) struct TopK {
     entries: Mutex<BinaryHeap<Entry>>,
-    /// The bits of a key that no entry of the answer exceeds.
+    /// The bits of a key. No entry of the answer has a larger key.
     bound: AtomicU64,
     k: usize,
 }
@@ -52,12 +52,12 @@ impl TopK {
         size_of::<TopK>() as u64 + k * size_of::<Entry>() as u64
     }
 
-    /// Returns a key: an entry with a larger key is not in the answer, and one with an equal key may be.
+    /// Returns a key. An entry with a larger key is not in the answer; an entry with an equal key may be in it.
     pub fn bound(&self) -> f64 {
         f64::from_bits(self.bound.load(Ordering::Relaxed))
     }
 
-    /// Adds an entry, if it is among the k nearest so far.
+    /// Adds an entry if it is among the k nearest entries so far.
     pub fn push(&self, entry: Entry) {
         let mut entries = self.entries.lock().expect("no panic under this lock");
         if entries.len() == self.k {

@@ -31,9 +31,9 @@ pub fn child_main_if_asked() {
     }
 }
 
-/// Becomes a helper that receives its order by standard input, a socket. Binaries call this if they are started as a
-/// helper in another way than [`child_main_if_asked`] knows, for example by an argument: see
-/// [`crate::Helper::with_args`].
+/// Becomes a helper that receives its task over standard input, which is a socket. A binary that is not started under
+/// the name which [`child_main_if_asked`] recognizes calls this function, for example when it sees a certain argument:
+/// see [`crate::Helper::with_args`].
 pub fn child_main() -> ! {
     // The socket carries errors; an error of the socket itself can't be reported.
     sys::exit(if serve().is_ok() { 0 } else { 1 });

@@ -96,7 +96,8 @@ fn enter_namespaces(confinement: &Confinement) -> Outside {
     Outside { root, namespaces: result.map_err(|error| error.to_string()) }
 }
 
-/// Waits for the end of a process, the deadline, or the socket (where nothing arrives but the wish to cancel).
+/// Waits for the end of a process, for the deadline, or for the socket. The only message on the socket is a request to
+/// cancel.
 fn until_end(
     socket: &UnixStream,
     pid: i32,

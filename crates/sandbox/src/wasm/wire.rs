@@ -6,9 +6,9 @@
 //!          | file u64 | base u64 | enough u64
 //! from it  kind u32 | code i32 | length u64 | block u64 | offset i64 | end u64 | that many bytes
 //! ```
-//! `position` is the place of the bytes in the shared file; `capacity` is how much of that file the module's process
-//! maps into the module's memory. The fields from `start` on belong to [`CallKind::Blocks`], and are 0 in the rest
-//! ([`FileBlocks`] describes them); the file itself is passed beside the header.
+//! `position` is the offset of the bytes in the shared file; `capacity` is the number of bytes of that file that the
+//! module's process maps into the module's memory. The fields from `start` on belong to [`CallKind::Blocks`] and are
+//! described in [`FileBlocks`]; they are 0 in all other calls. The open file itself is passed together with the header.
 //!
 //! `block` is the number of the block that emitted bytes belong to, or the number of blocks done; `offset` is the
 //! offset of the block's start, as the module saw the offset; `end` is the block's end in the file.

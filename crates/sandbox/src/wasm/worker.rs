@@ -61,8 +61,8 @@ fn not_shared(error: io::Error) -> StopReason {
 }
 
 fn failed(what: &str) -> impl FnOnce(wasmtime::Error) -> StopReason {
-    // Only the root cause is reported. The errors around it give a place in the module's code, which says little, since
-    // modules have no names of functions.
+    // Only the root cause is reported. The outer errors give a position in the module's code, which helps little, since
+    // the names of functions are missing.
     move |error| StopReason::Failed(format!("{what}: {}", error.root_cause()))
 }
 
@@ -72,7 +72,7 @@ struct Host {
     limits: StoreLimits,
     /// Says why the module must not emit now; none if it may.
     silent: Option<&'static str>,
-    /// The range of the shared file in the module's memory: start, end.
+    /// The range of the shared file in the module's memory, as start and end offset.
     lent: (u32, u32),
     /// The part of that range that the module may use now.
     own: (u32, u32),
@@ -390,7 +390,7 @@ impl Host {
     }
 }
 
-/// The caller of a host function, whose arguments are places in the module's memory.
+/// The caller of a host function, whose arguments are addresses in the module's memory.
 type HostCaller<'a> = Caller<'a, Host>;
 
 /// Returns bytes of the module's memory, after checking that they lie in the memory, and not where our process may be

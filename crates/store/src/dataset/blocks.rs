@@ -1,4 +1,5 @@
-//! A block file holds vertex state that does not fit in memory: equal blocks in scratch, which are changed in place.
+//! A block file holds vertex state that does not fit in memory. Its blocks have equal size, lie in scratch space, and
+//! are changed in place.
 
 use std::sync::Arc;
 
@@ -10,10 +11,11 @@ use crate::{
     space::extents::{Extents, pieces},
 };
 
-/// `BlockFile` is a scratch file of equal blocks, each read and written as a whole and checked when read.
+/// `BlockFile` is a scratch file of blocks of equal size. Each block is read and written as a whole, and checked when
+/// it is read.
 ///
-/// The checksums stay in memory: 4 bytes for each block, counted in the budget. A write must have ended
-/// ([`PendingBlock::wait`]) before the same block is read again.
+/// The checksums stay in memory: 4 bytes for each block, counted in the budget. The caller waits for a write to end
+/// ([`PendingBlock::wait`]) before it reads the same block again.
 #[derive(Debug)]
 pub struct BlockFile {
     job: Job,

@@ -22,8 +22,9 @@ impl Store {
         Ok(DatasetBuilder::new(self, job, new_record(name, kind), None))
     }
 
-    /// Begins a dataset that takes the place of the one of its name, if there is one, at [`DatasetBuilder::commit`]. Until
-    /// then the old dataset is the one that readers see, and a reader that has it open is not disturbed later.
+    /// Begins a dataset that replaces the dataset of the same name, if there is one, at [`DatasetBuilder::commit`].
+    /// Until then readers see the old dataset. A reader that has the old dataset open can continue to read it after the
+    /// commit.
     ///
     /// # Errors
     /// [`Error::BadName`]; the commit ends with [`Error::NameExists`] or [`Error::Changed`] if another job committed first.
@@ -89,7 +90,7 @@ pub struct DatasetBuilder {
     record: DatasetRecord,
     /// The dataset to which data is appended, before the change.
     base: Option<Dataset>,
-    /// The number of files that were begun, and the number of those that were not ended yet.
+    /// The number of files that were begun. The next field is the number of those that were not ended yet.
     begun: u32,
     unended: u32,
     /// The extents that the commit takes over from the job.
@@ -109,9 +110,9 @@ impl DatasetBuilder {
     }
 
     /// Sets the redundancy against damage and the loss of a device: damaged or missing data is then restored from the
-    /// other extents and repaired. Two copies cost twice the space and the writes. Parity of k+m costs m/k more of
-    /// both, and
-    /// memory for k + m extents of 2 MiB while each file is written. The call must come before the first file is begun.
+    /// other extents and repaired. Two copies take twice the space and twice the writes. Parity of k+m takes m/k more
+    /// space and writes, and memory for k + m extents of 2 MiB while each file is written. The call must come before
+    /// the first file is begun.
     ///
     /// # Errors
     /// [`Error::TooFewDevices`].
@@ -139,7 +140,8 @@ impl DatasetBuilder {
         self.file_with_buffers(name, block_bytes, buffer_bytes, WRITE_BUFFERS)
     }
 
-    /// Begins a file with `buffers` buffers, of which all but one can be in flight: four of 1 MiB keep a drive busy.
+    /// Begins a file with `buffers` buffers. All but one of the buffers can be in flight; four buffers of 1 MiB keep a
+    /// drive busy.
     pub fn file_with_buffers(
         &mut self,
         name: &str,
@@ -162,8 +164,8 @@ impl DatasetBuilder {
         Some(self.base.as_ref()?.file(name)?.block_bytes())
     }
 
-    /// Appends to a file of an extended dataset. A new file begins, with check blocks of `block_bytes`, if there is no
-    /// file of this name.
+    /// Appends to a file of an extended dataset. If there is no file of this name, a new file begins, with check blocks
+    /// of `block_bytes`.
     ///
     /// # Errors
     /// The errors of [`FileWriter::write`]; damage in the last extent of the existing file.
@@ -180,7 +182,7 @@ impl DatasetBuilder {
         let base = self.base.as_ref().expect("a file that is there has a dataset");
         let file = base.files[number].clone();
         let (redundancy, extents) = (self.record.redundancy, file.layout().extents());
-        // Whole extents stay; with parity, whole groups stay.
+        // Whole extents of the existing file stay in place. With parity, only whole parity groups stay.
         let group_bytes = redundancy.group() * EXTENT_BYTES as u64;
         let kept = file.len() / group_bytes * redundancy.group();
         let groups = kept / redundancy.group();
@@ -268,8 +270,8 @@ impl DatasetBuilder {
     }
 }
 
-/// Makes the data at `places` durable, and then makes `record` the dataset of its name, if the current record is still
-/// `base`. `keep` is called unless it is certain that the record was not written.
+/// Makes the data at the addresses `places` durable, and then makes `record` the dataset of its name, if the current
+/// record is still `base`. The function calls `keep` unless it is certain that the record was not written.
 pub(crate) fn publish(
     store: &Store,
     job: &Job,

@@ -1,8 +1,8 @@
 //! Every byte of a checked file is compared with a checksum when it is read back.
 //!
-//! A file is a list of extents, cut into blocks of 4 KiB to 2 MiB; the last block is padded with zeros to 4 KiB. A
-//! checksum is stored in the reference to the data and never beside the data. The comparison therefore also detects a
-//! read that went to the wrong place or returned an older version:
+//! A file is a list of extents. Extents are cut into blocks of 4 KiB to 2 MiB; the last block is padded with zeros to 4
+//! KiB. The checksum of a block is stored in the reference to the data and never next to the data. The comparison
+//! therefore also detects a read that went to the wrong address or returned an older version:
 //!
 //! ```text
 //!   scratch    checksums stay in memory (4 bytes for each block, counted in the budget)
@@ -38,7 +38,7 @@ use crate::{
     space::extents::{Extents, pieces},
 };
 
-/// The unit of checking of lists of references.
+/// The size in bytes of the blocks in which lists of references are checked.
 pub(crate) const LIST_BLOCK_BYTES: usize = PAGE_BYTES;
 
 /// `CheckedFile` is a finished file. Clones share it, and any thread may read.
@@ -137,9 +137,9 @@ impl CheckedFile {
         }
     }
 
-    /// Caches the headers of all extents now, so that each random read needs one request. The budget pays 4 bytes for
-    /// each check block and 96 for each extent, and one page is read for each extent. If the budget has less, as many
-    /// headers as fit are cached.
+    /// Caches the headers of all extents now, so that each random read needs only one request. The call reads one page
+    /// for each extent. The budget pays 4 bytes for each check block and 96 bytes for each extent. If the budget is too
+    /// small, only as many headers as fit are cached.
     ///
     /// # Errors
     /// I/O and damage.
@@ -165,8 +165,8 @@ impl CheckedFile {
         list + pieces * HELD_PIECE_BYTES as u64
     }
 
-    /// Reads and checks the whole file, and returns it with its bytes in memory, so that later reads are copies. `each`
-    /// is called with the length of each piece that was read.
+    /// Reads and checks the whole file, and returns the file with its bytes in memory, so that a later read is only a
+    /// copy. `each` is called with the length of each piece that was read.
     ///
     /// # Errors
     /// [`Error::OverBudget`]; [`Error::Io`] and [`Error::Damaged`]; cancellation.
@@ -215,12 +215,13 @@ impl CheckedFile {
         self.0.layout.len == 0
     }
 
-    /// Returns the unit of checking. Reads of whole, aligned blocks move no extra bytes.
+    /// Returns the size of a check block in bytes. Reads of whole, aligned blocks move no extra bytes.
     pub fn block_bytes(&self) -> usize {
         self.0.layout.block_bytes
     }
 
-    /// Returns the length of the buffer that a read of `range` needs: the blocks that the range touches.
+    /// Returns the length of the buffer that a read of `range` needs: the total size of the blocks that the range
+    /// touches.
     pub fn read_bytes(&self, range: &Range<u64>) -> usize {
         let touched = self.touched(range);
         (touched.end - touched.start) as usize
@@ -295,7 +296,7 @@ impl CheckedFile {
         }
     }
 
-    /// Returns the place of a copy of an extent.
+    /// Returns the address of a copy of an extent.
     pub(crate) fn place_of(&self, job: &Job, extent: u64, copy: usize) -> Result<ExtentAddress> {
         match &self.0.map {
             Map::Scratch { extents, .. } => Ok(extents.take(extent)?[copy]),
@@ -303,7 +304,8 @@ impl CheckedFile {
         }
     }
 
-    /// Returns the place of the first copy of an extent, and adds the recorded checksums of its `blocks` to `expected`.
+    /// Returns the address of the first copy of an extent, and adds the recorded checksums of its `blocks` to
+    /// `expected`.
     fn look_up(
         &self,
         job: &Job,
@@ -326,7 +328,7 @@ impl CheckedFile {
         }
     }
 
-    /// Returns the references to a copy of `count` extents from `extent` on.
+    /// Returns `count` references to a copy of the file's extents, beginning at `extent`.
     fn references(&self, job: &Job, extent: u64, count: u64, copy: usize) -> Result<Vec<ExtentRef>> {
         self.references_at(job, copy as u64 * self.0.layout.extents() + extent, count)
     }
@@ -359,7 +361,7 @@ impl CheckedFile {
             let mut buffer = extent_buffer()?;
             if whole.restore(&mut buffer)? && is_right(&buffer[offset..offset + range.len()]) {
                 bytes[range.clone()].copy_from_slice(&buffer[offset..offset + range.len()]);
-                // A failed write is ignored, since the restored bytes are good.
+                // An error of this write is ignored, since the restored bytes in memory are right.
                 let _ = whole.rewrite(&buffer);
                 job.counters().add_repair();
                 return Ok(());

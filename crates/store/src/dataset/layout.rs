@@ -45,7 +45,7 @@ impl ExtentShape {
     }
 }
 
-/// `Identity` says to which file of which dataset an extent belongs. Each header repeats it.
+/// `Identity` names the dataset and the file of an extent. The header of each extent repeats the identity.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Identity {
     pub dataset: u64,
@@ -53,14 +53,14 @@ pub(crate) struct Identity {
     pub level: u8,
 }
 
-/// `Layout` is a file as its record describes it, without the places of its extents.
+/// `Layout` describes a file as its record does, but without the addresses of its extents.
 #[derive(Debug)]
 pub(crate) struct Layout {
     /// The name in errors: the name of the scratch file, or `dataset/file`.
     pub name: String,
     /// Bytes of data.
     pub len: u64,
-    /// The unit of checking.
+    /// The size of a check block in bytes.
     pub block_bytes: usize,
     pub identity: Identity,
     pub redundancy: Redundancy,
@@ -94,7 +94,7 @@ impl Layout {
         }
     }
 
-    /// Returns the number of the parity group to which a reference belongs.
+    /// Returns the number of the parity group of the extent at a reference.
     fn group(&self, position: u64) -> u64 {
         let redundancy = self.redundancy;
         match position.checked_sub(self.extents()) {

@@ -11,10 +11,10 @@ use crate::{
 /// The kind of a dataset that is one file of plain bytes, and also the name of that file.
 pub const BYTES: &str = "bytes";
 
-/// The kind of the datasets that hold kept work ([`Store::keep`]), which lists leave out.
+/// The kind of the datasets that hold kept work ([`Store::keep`]). Lists of datasets omit them.
 pub(crate) const KEPT: &str = "kept";
 
-/// `DatasetSummary` is one line about a dataset.
+/// `DatasetSummary` is the information about a dataset that a list of datasets shows.
 #[derive(Clone, Debug)]
 pub struct DatasetSummary {
     /// The random id: see [`Dataset::id`].
@@ -50,15 +50,15 @@ impl DatasetSummary {
     }
 }
 
-/// `Location` is a range of a file that lies in one extent: the answer to the papers' query for physical addresses
-/// (BlueDBM, 2016 article, section 4).
+/// `Location` is a range of a file that lies in one extent. The call that returns it is the query for physical
+/// addresses of the BlueDBM papers (2016 article, section 4).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
     /// The offset of the range in the file, in bytes.
     pub offset: u64,
     /// The length of the range in bytes.
     pub len: u64,
-    /// The place of each copy of the extent.
+    /// The address of each copy of the extent.
     pub places: Vec<ExtentAddress>,
     /// The offset of the range in the extent, in bytes.
     pub extent_offset: u64,
@@ -95,7 +95,7 @@ impl Store {
         Dataset { record, files }
     }
 
-    /// Opens the files that `NAME` (all files of a dataset) or `NAME/FILE` (one file) means.
+    /// Opens the files that the name `NAME` (all files of a dataset) or `NAME/FILE` (one file) selects.
     ///
     /// # Errors
     /// [`crate::Error::NotFound`].
@@ -193,14 +193,14 @@ pub struct NamedFile {
     pub dataset: String,
     /// The name of the file.
     pub name: String,
-    /// True if the dataset was named and this file is all of it.
+    /// True if only the dataset was named and this file is its only file.
     pub is_all: bool,
     /// The content.
     pub file: CheckedFile,
 }
 
 impl NamedFile {
-    /// Returns the title of the file beside plain files: `store:NAME`, or `store:NAME/FILE`.
+    /// Returns the title of the file in lists that also contain plain files: `store:NAME`, or `store:NAME/FILE`.
     pub fn title(&self) -> String {
         let NamedFile { dataset, name, is_all, .. } = self;
         if *is_all { format!("store:{dataset}") } else { format!("store:{dataset}/{name}") }
@@ -224,7 +224,7 @@ impl Dataset {
         &self.record.kind
     }
 
-    /// Returns the header of the crate that wrote the dataset.
+    /// Returns the attributes: the header that the crate which wrote the dataset stores with it.
     pub fn attributes(&self) -> &[u8] {
         &self.record.attributes
     }

@@ -23,7 +23,8 @@ impl FileReader {
         Self::deep(job, file, range, buffer_bytes, 2)
     }
 
-    /// Reads `range` through `buffers` buffers, of which all but one can be in flight: four of 1 MiB keep a drive busy.
+    /// Reads `range` through `buffers` buffers. All but one of the buffers can be in flight; four buffers of 1 MiB keep
+    /// a drive busy.
     pub fn deep(
         job: &Job,
         file: &CheckedFile,
@@ -35,7 +36,8 @@ impl FileReader {
         Self::with_buffers(job, file, range, buffers.split(buffer_bytes))
     }
 
-    /// Reads `range` through `buffers`: at least one, all of the same size, a multiple of the file's block.
+    /// Reads `range` through the given buffers. There is at least one buffer. All buffers have the same size, which is
+    /// a multiple of the file's block.
     pub fn with_buffers(
         job: &Job,
         file: &CheckedFile,

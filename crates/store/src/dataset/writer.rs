@@ -23,7 +23,7 @@ use crate::{
     space::lease::Lease,
 };
 
-/// The unit of writing of lists of references.
+/// The size in bytes of the writes of lists of references.
 const LIST_BUFFER_BYTES: usize = 16 * PAGE_BYTES;
 /// The reservation for a writer's checksums grows in steps of this size.
 const SUMS_STEP: usize = 4096;
@@ -70,7 +70,8 @@ struct GrowingFile {
     first: u64,
 }
 
-/// `Existing` is the part of an existing file that stays when data is appended: the references, and the number of extents.
+/// `Existing` is the part of an existing file that stays in place when data is appended: its references, and its number
+/// of extents.
 #[derive(Debug)]
 pub(crate) struct Existing {
     pub refs: Vec<Vec<ExtentRef>>,
@@ -79,15 +80,16 @@ pub(crate) struct Existing {
 }
 
 impl FileWriter {
-    /// Begins a scratch file, which errors call `name`. `block_bytes` is the unit of checking (4 KiB times a power of
-    /// two, up to 2 MiB) and `buffer_bytes` the unit of writing, a multiple of that. The budget pays twice
-    /// `buffer_bytes`, and 4 bytes for each block written.
+    /// Begins a scratch file, which errors call `name`. `block_bytes` is the size of a check block (4 KiB times a power
+    /// of two, up to 2 MiB). `buffer_bytes` is the size of a write, a multiple of `block_bytes`. The budget pays twice
+    /// `buffer_bytes`, and 4 bytes for each block that is written.
     pub fn create(job: &Job, name: &str, block_bytes: usize, buffer_bytes: usize) -> Result<FileWriter> {
         let extents = Extents::of_lease(job.lease(), Redundancy::Copies(1), 0);
         Self::new(job, name.to_string(), block_bytes, (buffer_bytes, 2), extents, None)
     }
 
-    /// Begins a file of a dataset with buffers of `(bytes, count)`, or appends to the file that `existing` describes.
+    /// Begins a file of a dataset, or appends to the file that `existing` describes. The pair gives the size of a
+    /// buffer in bytes and the number of buffers.
     pub(crate) fn of_dataset(
         job: &Job,
         name: String,
@@ -223,7 +225,8 @@ impl FileWriter {
         Ok(())
     }
 
-    /// Writes the headers of an extent that is full or is the last one, and the parity of a group that ends with it.
+    /// Writes the headers of an extent that is full or is the last one of the file. If the extent is the last one of a
+    /// parity group, the parity of the group is written too.
     fn end_extent(&mut self, index: u64, used: usize, is_last: bool) -> Result<()> {
         let Some(growing) = &mut self.dataset else { return Ok(()) };
         let (identity, redundancy) = (growing.identity, growing.redundancy);
@@ -320,9 +323,8 @@ impl FileWriter {
         Ok(())
     }
 
-    /// Ends a scratch file. Its checksums stay in memory, and the data is not made durable. Its extents are free
-    /// again after
-    /// the file is dropped.
+    /// Ends a scratch file. The checksums of the file stay in memory, and its data is not made durable. Its extents are
+    /// free again after the file is dropped.
     ///
     /// # Errors
     /// [`Error::Io`] of a write that was still in flight.
@@ -341,8 +343,8 @@ impl FileWriter {
         ))
     }
 
-    /// Ends a dataset's file, and returns its record and the extents that the commit takes over. The commit makes both
-    /// durable.
+    /// Ends a dataset's file, and returns the record of the file and the extents that the commit takes over. The commit
+    /// makes data and record durable.
     pub(crate) fn seal(mut self) -> Result<(FileRecord, Vec<Arc<Extents>>)> {
         self.complete()?;
         let first = self.dataset.as_ref().expect("a scratch file is finished, not sealed").first;
@@ -384,7 +386,8 @@ pub(crate) struct ListWriter<'a> {
 }
 
 impl ListWriter<'_> {
-    /// Stores all `refs` of `record`, and returns the extents that it took for a list.
+    /// Stores all `refs` in `record`, directly or as a list in separate extents, and returns the extents that it
+    /// allocated for a list.
     pub fn write(
         &self,
         record: &mut FileRecord,

@@ -15,7 +15,8 @@ use crate::{
     device::{memory::Page, metadata_buffer},
 };
 
-/// `Fault` is one failure. Reads, writes and syncs are counted from 0, each kind by itself, over all clones.
+/// `Fault` is one failure. Reads, writes, syncs, allocations and discards are each counted from 0. All clones of a
+/// device share the counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The n-th write and all after it fail: no space left on device.
@@ -50,8 +51,8 @@ pub enum Fault {
     FailFromDiscard(u64),
 }
 
-/// `RandomFaults` gives random faults: each operation fails with a probability of 1 in `one_in`. The seed and the number of
-/// the operation determine the fault.
+/// `RandomFaults` produces random faults: each operation fails with a probability of 1 in `one_in`. The fault depends
+/// only on the seed and on the number of the operation.
 #[derive(Clone, Copy, Debug)]
 struct RandomFaults {
     seed: u64,
@@ -79,7 +80,7 @@ const WRITE_FAULTS: [fn(u64) -> Fault; 5] =
     [Fault::FailWrite, Fault::NoSpaceFromWrite, Fault::DropWrite, Fault::MisdirectWrite, Fault::TearWrite];
 const SYNC_FAULTS: [fn(u64) -> Fault; 1] = [Fault::FailSync];
 
-/// `EarlierPages` holds earlier contents of pages, for faults that restore them.
+/// `EarlierPages` holds the earlier content of pages, for faults that restore old content.
 #[derive(Debug, Default)]
 struct EarlierPages {
     /// The content before the last write.
@@ -143,15 +144,15 @@ impl Faulty {
         (load(&self.0.reads), load(&self.0.writes), load(&self.0.syncs))
     }
 
-    /// Returns the fault of the n-th operation of a kind: a scripted one that `hit` accepts, or a random one of
-    /// `kinds`.
+    /// Returns the fault of the n-th operation of a kind: a scripted fault that `hit` accepts, or otherwise a random
+    /// fault of `kinds`.
     fn fault(&self, kinds: &[fn(u64) -> Fault], n: u64, hit: impl Fn(Fault) -> bool) -> Option<Fault> {
         let (faults, chance) = &*self.0.faults.lock().expect("no panic under this lock");
         let scripted = faults.iter().copied().find(|&fault| hit(fault));
         scripted.or_else(|| chance.as_ref()?.fault(kinds, n))
     }
 
-    /// Returns true if some fault needs earlier contents of pages.
+    /// Returns true if some fault needs the earlier content of pages.
     fn remembers(&self) -> bool {
         let (faults, chance) = &*self.0.faults.lock().expect("no panic under this lock");
         let needs = |fault: &Fault| {

@@ -1,7 +1,8 @@
 //! A measurement shows the speed of a drive under the I/O of a job.
 //!
-//! The measurement follows figure 5 of the LLNL article on data-intensive systems (Gokhale et al., 2008): throughput
-//! over block size for several numbers of requests in flight, for random reads; here also in sequence and for writes.
+//! The measurement follows figure 5 of the LLNL article on data-intensive systems (Gokhale et al., 2008), which shows
+//! the throughput of random reads over the block size for several numbers of requests in flight. This module also
+//! measures sequential access and writes.
 //!
 //! ```text
 //!   plan ─► working set: extents of the job's lease, written once with random bytes
@@ -9,14 +10,14 @@
 //! ```
 //!
 //! A sample keeps a fixed number of requests in flight for a short while, and then waits for the last one. Its rate is
-//! bytes over time, including start and end. The requests use the same I/O as jobs (io_uring or the pool of threads,
-//! O_DIRECT, buffers on huge pages), so the result is the rate of a job and not of a better program. Each round covers
-//! the whole grid: if the drive is busy for a second, this spoils one sample of many points, and not all samples of one
-//! point.
+//! the number of bytes divided by the whole time, including start and end. The requests use the same I/O as jobs
+//! (io_uring or the pool of threads, O_DIRECT, buffers on huge pages), so the result is the rate that a job can reach.
+//! Each round covers the whole grid: if the drive is busy for a second, one sample of many points is wrong, but not all
+//! samples of one point.
 //!
-//! Bytes moved: the working set once, then as much as the drive moves in the time of the plan, about half of it writes
-//! (30 s on a drive of 2 GB/s: 30 GB written). Time: the plan's, plus the last requests of samples on slow drives.
-//! Memory: at most half of the free memory, and at most 128 MiB.
+//! The measurement writes the working set once, and then moves as many bytes as the drive can in the time of the plan;
+//! about half of them are written (30 s on a drive of 2 GB/s: 30 GB). It takes the time of the plan, and on slow drives
+//! also the time of the last requests. It needs at most half of the free memory, and at most 128 MiB.
 
 mod latencies;
 #[cfg(test)]
@@ -37,7 +38,7 @@ use crate::{
 
 /// The memory of the largest point of the grid: 64 requests of 2 MiB.
 const BUFFER_BYTES_MAX: u64 = 128 << 20;
-/// The default working set is larger than the cache of most drives, and written in a second or two.
+/// The default working set is larger than the cache of most drives, and is written within one or two seconds.
 const WORKING_SET_BYTES: u64 = 1 << 30;
 const IN_FLIGHT_MAX: u32 = 64;
 /// The number of requests in flight while the working set is written.
@@ -46,18 +47,19 @@ const FILL_IN_FLIGHT: usize = 4;
 /// `MeasurePlan` is the grid and the duration of a measurement.
 #[derive(Clone, Debug)]
 pub struct MeasurePlan {
-    /// Time for all samples together, without the writing of the working set. Default 30: 83 ms a sample, in which a
-    /// drive of 1 GB/s moves 83 MB.
+    /// The time of all samples together, without the writing of the working set. The default is 30 s, which is 83 ms
+    /// for each sample: a drive of 1 GB/s moves 83 MB in this time.
     pub seconds: f64,
     /// The size of the range in which blocks are read and written; `None`, the default, means 1 GiB, or a quarter of
     /// the free space. If a drive has a cache, the working set must be larger than the cache.
     pub working_set_bytes: Option<u64>,
     /// Block sizes: powers of two from 4 KiB to 2 MiB.
     pub blocks: Vec<usize>,
-    /// The numbers of requests in flight: 1 to 64. Without io_uring sixteen requests are served at once, and the others
-    /// wait.
+    /// The numbers of requests in flight, each from 1 to 64. Without io_uring sixteen requests are served at once, and
+    /// the others wait.
     pub in_flight: Vec<u32>,
-    /// The number of samples of each point, whose median counts. Default 3: one bad sample changes nothing.
+    /// The number of samples of each point. Their median counts, so with the default of 3 one bad sample changes
+    /// nothing.
     pub rounds: usize,
 }
 
@@ -98,8 +100,8 @@ impl MeasurePlan {
     }
 }
 
-/// Measures device `number` of the job's store, in scratch of the job. No dataset is touched, and all space and memory
-/// are returned, also after an error. Other I/O on the drive at the same time affects the result.
+/// Measures device `number` of the job's store, in scratch space of the job. No dataset is touched. All space and
+/// memory are returned, also after an error. Other I/O on the drive at the same time affects the result.
 ///
 /// Points whose buffers do not fit in half of the job's free memory are left out.
 ///
@@ -134,7 +136,7 @@ pub fn measure(job: &Job, number: u16, plan: &MeasurePlan) -> Result<DeviceProfi
     let time = Duration::from_secs_f64(plan.seconds / samples as f64);
     job.start_phase("measuring", "samples", samples as u64);
     for _ in 0..plan.rounds {
-        // Buffers of one block size share a region, so all of them lie on huge pages.
+        // The buffers of one block size are allocated together, so that all of them lie on huge pages.
         for points in points.chunk_by_mut(|a, b| a.block == b.block) {
             let (block, most) = (points[0].block, points.iter().map(|p| p.in_flight).max().expect("some"));
             let mut buffers = random_buffers(job, block, most as usize)?;
@@ -232,7 +234,7 @@ struct WorkingSet {
     device: Arc<dyn Device>,
     places: Vec<ExtentAddress>,
     random: Random,
-    /// The offset of the next sequential request, one for reads and one for writes.
+    /// The offsets of the next sequential requests: the first for reads, the second for writes.
     next: [u64; 2],
 }
 
@@ -288,7 +290,7 @@ impl WorkingSet {
         self.device.sync().map_err(|error| Error::io("sync", self.device.name(), error))
     }
 
-    /// Returns the place of a block of the working set.
+    /// Returns the address of a block of the working set.
     fn block(&self, block_number: u64, len: usize) -> Block {
         let byte = block_number * len as u64;
         Block {
@@ -305,14 +307,15 @@ impl WorkingSet {
             return self.random.below(blocks);
         }
         let next = &mut self.next[pattern.is_write() as usize];
-        // The previous sample may have had another block size: the sequence continues at the next whole block.
+        // The previous sample may have had another block size. The sequence continues at the next multiple of the block
+        // size.
         let block_number = next.div_ceil(block as u64) % blocks;
         *next = (block_number + 1) * block as u64;
         block_number
     }
 
-    /// Keeps `in_flight` requests in flight for `time`, and makes at least one round of them. `buffers` have one block
-    /// each.
+    /// Keeps `in_flight` requests in flight for `time`, and submits at least `in_flight` requests. Each of the
+    /// `buffers` has room for one block.
     fn sample(
         &mut self,
         pattern: AccessPattern,
@@ -363,8 +366,8 @@ impl Drop for WorkingSet {
     }
 }
 
-/// Changes every page, so that no drive can deduplicate it. Changing a few bytes of each page is much cheaper than
-/// filling it with new random bytes.
+/// Changes every page of a buffer, so that the drive cannot deduplicate the writes. To change a few bytes of each page
+/// is much cheaper than to fill the page with new random bytes.
 fn stamp(buffer: &mut Buffer, random: &mut Random) {
     let stamp = random.next();
     for (page, bytes) in buffer.chunks_exact_mut(PAGE_BYTES).enumerate() {
@@ -380,7 +383,8 @@ struct Block {
     len: usize,
 }
 
-/// `RequestsInFlight` holds the requests in flight. Its drop waits for all of them, since their extents may be reused afterwards.
+/// `RequestsInFlight` holds the requests in flight. Its drop waits for all requests, since their extents may be reused
+/// afterwards.
 #[derive(Default)]
 struct RequestsInFlight {
     pending: Vec<Pending>,

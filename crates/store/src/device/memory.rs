@@ -1,4 +1,4 @@
-//! A memory device serves tests of crashes, in which lost data must be lost at once and be visible.
+//! A memory device serves tests of crashes: a test can lose or change any page, and sees the effect at once.
 
 use std::{
     collections::BTreeMap,

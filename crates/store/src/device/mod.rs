@@ -38,7 +38,7 @@ pub const SEGMENT_EXTENTS: u32 = 128;
 
 /// `Device` is numbered extents of bytes. All calls take `&self`: any thread may call at any time.
 ///
-/// Bytes that were never written, or were discarded, may read as anything, zeros included; the caller keeps checksums.
+/// Bytes that were never written, or were discarded, have any value when they are read. The caller keeps checksums.
 pub trait Device: Send + Sync + Debug {
     /// Returns the number of extents.
     fn extents(&self) -> u32;
@@ -68,15 +68,16 @@ pub trait Device: Send + Sync + Debug {
     /// No space left; the errors of the system.
     fn prepare(&self, extents: Range<u32>) -> io::Result<()>;
 
-    /// Returns the space of extents whose bytes are not needed to the file system. Some devices cannot and do nothing.
+    /// Returns the space of extents whose bytes are no longer needed to the file system. A device that cannot discard
+    /// does nothing.
     ///
     /// # Errors
     /// The errors of the system.
     fn discard(&self, extents: Range<u32>) -> io::Result<()>;
 
-    /// Returns the file that holds an extent, and the offset of the extent in the file. With these, io_uring moves
-    /// bytes without the calls above; after such a write [`Device::note_written`] is called. The result is `None` for a
-    /// device that is not exactly a file: only the calls above reach its bytes.
+    /// Returns the file that holds an extent, and the offset of the extent in the file. The caller can then transfer
+    /// bytes by io_uring, without [`Device::read`] and [`Device::write`]. After such a write the caller calls
+    /// [`Device::note_written`]. The result is `None` for a device whose bytes are not the bytes of a file.
     ///
     /// # Errors
     /// The errors of the system.
@@ -84,7 +85,7 @@ pub trait Device: Send + Sync + Debug {
         Ok(None)
     }
 
-    /// Notes that a write without [`Device::write`] has ended, so that the next sync includes it.
+    /// Notes that a write by way of [`Device::raw`] has ended, so that the next sync includes the write.
     fn note_written(&self, _extent: u32) {}
 
     /// Discards all data, since no store uses the device any more.
@@ -104,14 +105,14 @@ pub trait Device: Send + Sync + Debug {
         Ok(None)
     }
 
-    /// Returns true if all I/O so far went past the page cache.
+    /// Returns true if all I/O so far bypassed the page cache.
     fn is_direct(&self) -> bool;
 
     /// Returns the name of the device in errors.
     fn name(&self) -> String;
 
-    /// Returns the folder of the device. The result is `None` for a device without a folder: the store cannot search
-    /// for it when it opens, and processes do not meet on it.
+    /// Returns the folder of the device. The result is `None` for a device without a folder. The store cannot search
+    /// for such a device when it opens, and processes cannot coordinate through files on it.
     fn folder(&self) -> Option<&Path> {
         None
     }
@@ -122,12 +123,12 @@ pub(crate) fn metadata_buffer(len: usize) -> Result<Buffer> {
     Ok(Buffer::zeroed(&Budget::new(u64::MAX, 1), len.next_multiple_of(PAGE_BYTES), "metadata")?)
 }
 
-/// Makes a part of a request, which maps `range` of a buffer to `offset` of an extent.
+/// Makes one part of an I/O request: the transfer between `range` of a buffer and `offset` of an extent.
 pub(crate) fn part(device: Arc<dyn Device>, extent: u32, offset: usize, range: Range<usize>) -> Part {
     Part { storage: Arc::new(Extent { device, number: extent }), offset: offset as u64, range }
 }
 
-/// `Extent` is an extent of a device, as the storage of a job's requests.
+/// `Extent` is an extent of a device that a job's I/O requests read or write.
 #[derive(Debug)]
 struct Extent {
     device: Arc<dyn Device>,
@@ -203,9 +204,9 @@ impl Device for MissingDevice {
 
 /// `Directory` is the ordinary device: a folder with segment files of 128 extents, read and written with O_DIRECT.
 ///
-/// A file system without O_DIRECT (some in-memory and network ones) is used through the page cache instead, which
-/// [`Device::is_direct`] and the report of every job show. Segment files are made on first use, are never removed while
-/// the device exists, and take only the space that was written.
+/// On a file system without O_DIRECT (some in-memory and network file systems), I/O goes through the page cache.
+/// [`Device::is_direct`] and the report of every job show this. A segment file is made on first use, exists as long as
+/// the device, and takes only the space that was written.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
@@ -213,7 +214,7 @@ pub struct Directory {
     segments: RwLock<HashMap<u32, Arc<File>>>,
     dirty: Mutex<DirtyRanges>,
     buffered: AtomicBool,
-    /// True once a segment could be opened only for reading: then nothing is written any more.
+    /// True after a segment could be opened only for reading. The device is then never written again.
     read_only: AtomicBool,
     /// True once a sync has failed. The lock is held during a sync.
     sync_failed: Mutex<bool>,
@@ -390,7 +391,8 @@ impl Device for Directory {
         Ok(file.map(|file| (file, offset_of(extent))))
     }
 
-    /// Notes a write after its end, not at its beginning: a sync of another thread in between would not cover it.
+    /// Notes a write only after the write has ended. Otherwise a sync of another thread could clear the note before the
+    /// bytes are written.
     fn note_written(&self, extent: u32) {
         self.dirty.lock().expect("no panic under this lock").segments.insert(extent / SEGMENT_EXTENTS);
     }
@@ -446,7 +448,7 @@ impl Device for Directory {
         for entry in std::fs::read_dir(&self.path)? {
             let path = entry?.path();
             if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("segment-")) {
-                // Other processes may have the file open. Truncation frees the space before they end.
+                // Other processes may have the file open. The truncation frees the space although they still run.
                 let _ = File::options().write(true).open(&path).and_then(|file| file.set_len(0));
                 std::fs::remove_file(path)?;
             }

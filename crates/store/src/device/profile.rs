@@ -5,11 +5,12 @@
 //!                                                            └─► bytes a second, latency
 //! ```
 //!
-//! The planner of a job calls [`DriveProfile::read_seconds`]. The best point of a block size counts, since the planner
-//! also chooses the number of requests in flight. Between block sizes the rate is interpolated on logarithmic scales,
-//! on which the curve of a drive is two straight lines (limited first by operations a second, then by bytes a second).
-//! A table of only two numbers, bandwidth and operations, would be as good on an ideal drive, but wrong in the bend at
-//! 16 to 256 KiB, where the choices lie.
+//! The planner of a job calls [`DriveProfile::read_seconds`]. For each block size only the fastest point counts, since
+//! the planner also chooses the number of requests in flight. Between block sizes the rate is interpolated on
+//! logarithmic scales. On these scales the curve of a drive consists of two straight lines: the rate is limited by
+//! operations a second for small blocks, and by bytes a second for large ones. A model of only these two limits would
+//! fit an ideal drive, but is wrong between 16 and 256 KiB, where the lines meet and where most plans choose their
+//! block size.
 
 use std::{collections::BTreeMap, fmt, fs, path::Path};
 
@@ -19,7 +20,7 @@ use crate::{EXTENT_BYTES, Error, NewFile, PAGE_BYTES, Result, Store};
 
 const FILE_NAME: &str = "drive.json";
 const VERSION: u32 = 1;
-/// The largest size of a valid file; a whole profile of one device has about 25 KB.
+/// The largest size of a valid file. The profile of one device takes about 25 KB.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// `AccessPattern` is the order and the direction in which bytes move.
@@ -30,9 +31,9 @@ pub enum AccessPattern {
     SequentialRead,
     /// Writes, each at the end of the previous one.
     SequentialWrite,
-    /// Reads of blocks at random places.
+    /// Reads of blocks at random offsets.
     RandomRead,
-    /// Writes of blocks at random places.
+    /// Writes of blocks at random offsets.
     RandomWrite,
 }
 
@@ -45,7 +46,7 @@ impl AccessPattern {
         AccessPattern::RandomWrite,
     ];
 
-    /// Returns true if bytes go to the drive.
+    /// Returns true if the pattern writes to the drive.
     pub fn is_write(self) -> bool {
         matches!(self, AccessPattern::SequentialWrite | AccessPattern::RandomWrite)
     }
@@ -76,13 +77,13 @@ pub struct Point {
     pub block_bytes: u64,
     /// The number of requests in flight at once.
     pub in_flight: u32,
-    /// Bytes a second; for writes including the time until they are durable.
+    /// Bytes a second. For writes the time includes the sync that makes them durable.
     pub bytes_per_second: f64,
     /// Requests a second.
     pub operations_per_second: f64,
     /// The mean time from the submission of a request until its end was seen, in microseconds.
     pub latency_us_mean: f64,
-    /// The 99th percentile of the latency in microseconds, at most one eighth too high.
+    /// The 99th percentile of the latency in microseconds. The value may be too high by up to one eighth.
     pub latency_us_p99: f64,
 }
 
@@ -109,8 +110,8 @@ pub struct DeviceProfile {
     pub measured_unix_seconds: u64,
     /// The capacity. Data is spread over devices in proportion to it.
     pub capacity_bytes: u64,
-    /// The size of the range that was measured. A cache of that size, of the drive or the host, makes the profile too
-    /// good.
+    /// The size of the range that was measured. If the drive or the host has a cache of at least this size, the
+    /// measured rates are too high.
     pub working_set_bytes: u64,
     /// True if the I/O bypassed the page cache.
     pub direct_io: bool,
@@ -142,8 +143,8 @@ impl DeviceProfile {
         self.of(pattern).find(|point| point.block_bytes == block_bytes && point.in_flight == in_flight)
     }
 
-    /// Returns the bytes a second with requests of a size, at the best number of requests in flight. The rate never
-    /// falls with larger requests.
+    /// Returns the rate in bytes a second with requests of a given size, at the best number of requests in flight. The
+    /// rate of a larger request is never lower than the rate of a smaller one.
     fn rate(&self, pattern: AccessPattern, request_bytes: u64) -> f64 {
         let mut curve = BTreeMap::<u64, f64>::new();
         for point in self.of(pattern) {
@@ -151,8 +152,8 @@ impl DeviceProfile {
             *best = best.max(point.bytes_per_second);
         }
         let mut best = 0.0f64;
-        // A lower rate at a larger block is noise, or comes from a drive on which smaller blocks are faster; a reader
-        // can then split its requests.
+        // A lower rate at a larger block size is noise, or the drive is faster with smaller blocks. In both cases a
+        // reader can split its requests, so the higher rate counts.
         curve.values_mut().for_each(|rate| {
             best = best.max(*rate);
             *rate = best;
@@ -188,10 +189,10 @@ pub struct DriveProfile {
 }
 
 impl Default for DriveProfile {
-    /// Returns a conservative guess for stores without a measurement: the flash card of 2008 of the LLNL article (446
-    /// MB/s read and 378 MB/s written in sequence, 328 MB/s read at random; section "ioMemory benchmark"), which drives
-    /// of today surpass, with a guess of 10,000 operations of 4 KiB a second. A plan that is good on this card does few
-    /// random reads, and loses little on a faster drive.
+    /// Returns a conservative guess for stores without a measurement. The rates are those of the flash card of 2008 in
+    /// the LLNL article (446 MB/s read and 378 MB/s written in sequence, 328 MB/s read at random; section "ioMemory
+    /// benchmark"), with a guess of 10,000 operations of 4 KiB a second. Current drives are faster. A plan that is good
+    /// for this card does few random reads, and loses little on a faster drive.
     fn default() -> Self {
         let point = |pattern, block_bytes: u64, in_flight, bytes_per_second: f64| {
             let operations_per_second = bytes_per_second / block_bytes as f64;
@@ -282,9 +283,10 @@ impl DriveProfile {
 
     /// Estimates the time to read `bytes` in requests of `request_bytes`, at the best number of requests in flight.
     ///
-    /// The bytes lie on the devices in proportion to their capacity, and the devices work at the same time. If several
-    /// folders are on one drive, the estimate is too low. The estimate grows with `bytes` and never with
-    /// `request_bytes`. Its cost is a walk over the points, so it is for planning and not for each request.
+    /// The model spreads the bytes over the devices in proportion to their capacity, and lets the devices work at the
+    /// same time. If several folders are on one drive, the estimate is too low. The estimate grows with `bytes` and
+    /// never with `request_bytes`. Each call walks over all points, so it is meant for planning and not for each
+    /// request.
     ///
     /// ```
     /// use inshore_store::DriveProfile;
@@ -324,7 +326,7 @@ impl Store {
     }
 
     /// Stores a measurement in the folder of the first device. It replaces the earlier profiles of the same devices.
-    /// Returns the profile of all devices that is then known.
+    /// The result is the profile of all measured devices.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::BadFormat`].
@@ -346,7 +348,7 @@ impl Store {
     }
 }
 
-/// Removes the profile from a folder that is no longer the store's first.
+/// Removes the profile from the folder of a device that is no longer the first device of the store.
 pub(crate) fn forget(home: &Path) {
     // A file that stays does no harm.
     let _ = fs::remove_file(home.join(FILE_NAME));

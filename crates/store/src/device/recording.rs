@@ -100,9 +100,9 @@ pub enum WriteFate {
 
 const SECTOR_BYTES: usize = 512;
 
-/// Returns the devices after a crash at the end of `history`. Writes before a sync are durable and kept; for every
-/// other write (by its index in `history`) `fate` decides. A later write to the same page lands after an earlier one in
-/// any case, so fates alone already give every order of the pages.
+/// Returns the devices after a crash at the end of `history`. Writes before a sync are durable and kept. For every
+/// other write `fate` decides, given the index of the write in `history`. Later writes to a page are applied after
+/// earlier ones, so the fates of the writes already cover every order in which a drive could write the pages.
 pub fn after_crash(
     history: &[(u16, Operation)],
     devices: &[Memory],

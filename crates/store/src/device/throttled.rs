@@ -17,15 +17,15 @@ pub struct Limits {
     pub bytes_per_second: u64,
     /// Operations a second.
     pub operations_per_second: u64,
-    /// The additional latency of each operation, independent of the requests in flight.
+    /// The additional latency of each operation. It does not depend on the number of requests in flight.
     pub latency: Duration,
 }
 
 /// `Throttled` wraps a device and keeps to [`Limits`].
 ///
-/// One queue serves the operations one after the other. Each operation occupies the drive for the time of its bytes, or
-/// of one operation; latency passes in parallel. Full bandwidth therefore needs several requests in flight, as on a
-/// real drive.
+/// One queue serves the operations one after the other. Each operation occupies the drive for the time that its bytes
+/// take, but at least for the time of one operation. The latencies of several operations overlap. Full bandwidth
+/// therefore needs several requests in flight, as on a real drive.
 #[derive(Debug)]
 pub struct Throttled {
     inner: Arc<dyn Device>,

@@ -1,4 +1,4 @@
-//! The catalog lists the datasets of a store and the places of their extents. Layout: `docs/format.md`, "Catalog".
+//! The catalog lists the datasets of a store and the addresses of their extents. Layout: `docs/format.md`, "Catalog".
 //!
 //! A [`Catalog`] is the state after some commit of the log. Only [`Edit`]s change it, by the same code when a commit is
 //! made and when the log is read back.
@@ -27,11 +27,11 @@ impl ExtentAddress {
     }
 }
 
-/// `ExtentRef` refers to an extent of a dataset: its place, and the CRC-32 of its header, which holds the checksums of
-/// its blocks.
+/// `ExtentRef` refers to an extent of a dataset. It holds the address of the extent and the CRC-32 of the extent's
+/// header; the header holds the checksums of the blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtentRef {
-    /// The place of the extent.
+    /// The address of the extent.
     pub place: ExtentAddress,
     /// The checksum of the header page.
     pub header_sum: u32,
@@ -51,7 +51,7 @@ impl ExtentRef {
         bytes
     }
 
-    /// Decodes a reference; `None` if no data can lie at its place.
+    /// Decodes a reference. The result is `None` if its address cannot hold data.
     pub(crate) fn decode(bytes: &[u8]) -> Option<ExtentRef> {
         let mut bytes = Cursor(bytes);
         let device = bytes.u16()?;
@@ -69,7 +69,7 @@ pub struct FileRecord {
     pub name: String,
     /// Bytes of data.
     pub len: u64,
-    /// The unit of checking.
+    /// The size of a check block in bytes.
     pub block_bytes: u32,
     /// 0 if `refs` refer to the file's extents, 1 if they refer to the extents of a list of references.
     pub level: u8,
@@ -115,13 +115,13 @@ pub struct Run {
 }
 
 impl Run {
-    /// Returns the places of the extents.
+    /// Returns the addresses of the extents.
     pub fn places(self) -> impl Iterator<Item = ExtentAddress> {
         let device = self.start.device;
         (0..self.count).map(move |next| ExtentAddress { device, extent: self.start.extent + next })
     }
 
-    /// Returns true if data can lie in all of the run, which then is in one segment.
+    /// Returns true if every extent of the run can hold data. The run then lies in one segment.
     pub(crate) fn is_for_data(self) -> bool {
         let segment_end = (self.start.extent / SEGMENT_EXTENTS + 1) as u64 * SEGMENT_EXTENTS as u64;
         let end = self.start.extent as u64 + self.count as u64;
@@ -133,9 +133,9 @@ impl Run {
         self.start.extent + self.count
     }
 
-    /// Returns the places that are in `runs` and not in `kept`. Neither list needs to be sorted, and `kept` may hold a
-    /// place more than once: extents that were freed and taken again are in both lists of a catalog, and extents that a
-    /// living job committed are in its lease too.
+    /// Returns the extents that are in `runs` and not in `kept`. Neither list needs to be sorted, and `kept` may hold
+    /// an extent more than once. For example, an extent that was freed and taken again is in both lists of a catalog,
+    /// and an extent that a living job committed is also in the lease of the job.
     pub fn without(runs: &[Run], kept: &[Run]) -> Vec<Run> {
         let kept = Run::merged(kept);
         let mut left = Vec::new();
@@ -159,7 +159,7 @@ impl Run {
         left
     }
 
-    /// Returns the same places as sorted runs that do not overlap.
+    /// Returns the same extents as sorted runs that do not overlap.
     pub(crate) fn merged(runs: &[Run]) -> Vec<Run> {
         let mut runs = runs.to_vec();
         runs.sort_unstable_by_key(|run| run.start);
@@ -173,7 +173,7 @@ impl Run {
         runs
     }
 
-    /// Sorts places into as few runs as possible.
+    /// Sorts addresses and joins them into as few runs as possible.
     pub fn collect(mut places: Vec<ExtentAddress>) -> Vec<Run> {
         places.sort_unstable();
         let mut runs: Vec<Run> = Vec::new();
@@ -219,8 +219,8 @@ impl DatasetRecord {
         self.files.iter().map(|file| file.len).sum()
     }
 
-    /// Returns true if the runs do not overlap, hold all extents to which the record refers, and have room for those in
-    /// lists.
+    /// Returns true if the record is consistent: the runs do not overlap, hold all extents to which the record refers,
+    /// and have room for the extents in lists.
     fn is_sound(&self) -> bool {
         let mut runs = self.runs.clone();
         runs.sort_unstable_by_key(|run| run.start);
@@ -251,7 +251,7 @@ pub enum Edit {
     Put(Arc<DatasetRecord>),
     /// Removes a dataset.
     Remove(String),
-    /// Records that an earlier commit freed extents which may still be read (in checkpoints).
+    /// Records in a checkpoint that an earlier commit freed extents which readers may still read.
     Freed(u64, Run),
 }
 
@@ -300,8 +300,8 @@ impl Catalog {
         datasets.chain(freed).collect()
     }
 
-    /// Returns the edits that make this catalog out of an empty one, without extents that were freed up to commit
-    /// `pinned`, which have no reader any more.
+    /// Returns the edits that turn an empty catalog into this one. Extents that were freed up to commit `pinned` are
+    /// omitted, since they have no reader any more.
     pub fn checkpoint(&self, pinned: u64) -> Vec<Edit> {
         let freed = self.freed.iter().filter(|(commit, _)| *commit > pinned);
         let freed = freed.map(|&(commit, run)| Edit::Freed(commit, run));

@@ -49,7 +49,8 @@ impl<'a> Cursor<'a> {
         String::from_utf8(self.bytes()?.to_vec()).ok()
     }
 
-    /// Reads a count and as many elements, none of them empty on flash. A hostile count fails at the end of the bytes.
+    /// Reads a count and that many elements. An element takes at least one byte on flash, so a hostile count fails at
+    /// the end of the bytes.
     pub fn list<T>(&mut self, mut part: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
         let count = self.u32()? as usize;
         let mut list = Vec::with_capacity(count.min(room_for::<T>(self.0.len())));
@@ -60,8 +61,8 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Returns the number of elements for which a list allocates memory in advance if `bytes` are left: an element may be
-/// many times as large in memory as on flash.
+/// Returns the number of elements for which a list allocates memory in advance if `bytes` bytes are left. The number is
+/// limited because an element may be many times as large in memory as on flash.
 fn room_for<T>(bytes: usize) -> usize {
     bytes / size_of::<T>().max(1)
 }
@@ -73,7 +74,7 @@ mod tests {
     #[test]
     fn a_list_takes_no_more_memory_in_advance_than_there_are_bytes() {
         assert!(room_for::<[u8; 4096]>(1 << 20) * 4096 <= 1 << 20);
-        // The list still holds all elements.
+        // The limit of the allocation in advance does not shorten the list.
         let mut bytes = Cursor(&[2, 0, 0, 0, 7, 8]);
         let list = bytes.list(|part| part.u8().map(|byte| [byte; 4096])).unwrap();
         assert_eq!(list.iter().map(|part| part[9]).collect::<Vec<_>>(), [7, 8]);

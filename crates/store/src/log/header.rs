@@ -1,10 +1,10 @@
 //! The header of an extent names its dataset and file, and holds the checksums of its blocks. Layout: `docs/format.md`,
 //! "Extent header".
 //!
-//! A header lies apart from its extent, in the first extent of the segment, and the reference to the extent holds the
-//! checksum of the header. A chain of checksums therefore leads from the log to every block, and detects a stale block
-//! or the block of another file as well as a flipped bit. Headers also allow a recovery of the store if the log is
-//! lost, since they identify their extents.
+//! A header lies in the first extent of the segment, away from its own extent. The reference to the extent holds the
+//! checksum of the header. A chain of checksums therefore leads from the log to every block. It detects a flipped bit,
+//! a stale block, and a block of another file. Headers identify their extents, so they also allow a recovery of the
+//! store if the log is lost.
 
 use crate::{
     ExtentAddress,
@@ -18,7 +18,7 @@ const VERSION: u32 = 1;
 /// `Header` is the content of the header of an extent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// The place of this copy.
+    /// The address of this copy.
     pub place: ExtentAddress,
     pub dataset: u64,
     /// The number of the file in the dataset.

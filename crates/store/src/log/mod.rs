@@ -8,10 +8,10 @@
 //!   spare        as many extents again, taken in advance for the next checkpoint
 //! ```
 //!
-//! A record counts once it is durable in all copies. If only some copies have a whole record, a whole one is used. The
-//! log ends where no copy has a whole record, unless a later record follows: then an acknowledged record is damaged,
-//! which is an error. If the copies of a log differ, a new log is begun before anything is appended; otherwise a copy
-//! that lacks a record would be useless alone.
+//! A record counts once it is durable in all copies. If only some copies have the whole record, the record is read from
+//! one of these copies. The log ends at the first record that is whole in no copy. If a later record exists, an
+//! acknowledged record is damaged, which is an error. If the copies of a log differ, a new log is begun before anything
+//! is appended. Otherwise a copy without one of the records would be useless alone.
 
 pub(crate) mod catalog;
 pub(crate) mod encoding;
@@ -47,10 +47,10 @@ pub(crate) const SUPERBLOCK_EXTENT: u32 = 1;
 /// The first free extent of an empty device, in which the first log begins.
 const FIRST_LOG_EXTENT: u32 = SUPERBLOCK_EXTENT + 1;
 
-/// The places of the extents of each copy of a log.
+/// The addresses of the extents of each copy of a log.
 pub(crate) type LogExtents = Vec<Vec<ExtentAddress>>;
 
-/// Makes an [`Error`] of an error of a device.
+/// Converts an error of a device into an [`Error`].
 pub(crate) fn io_error(what: &'static str, device: &dyn Device) -> impl Fn(std::io::Error) -> Error {
     move |error| Error::io(what, device.name(), error)
 }
@@ -68,8 +68,8 @@ impl Tail {
     const START: Tail = Tail { offset: 0, number: 0, before: 0 };
 }
 
-/// `LastRecord` is the last record that was appended, as its writer announces it to other processes. A record is later
-/// than another one if its log is later, or if its number in the same log is higher.
+/// `LastRecord` identifies the last record that was appended, as its writer announces it to other processes. Records
+/// are ordered by their log, and within a log by their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LastRecord {
     pub generation: u64,
@@ -83,7 +83,7 @@ pub(crate) struct LastRecord {
 pub(crate) struct Log {
     pub superblock: Superblock,
     tail: Tail,
-    /// True if a record that was read is missing in some copy that is present.
+    /// True if some copy that is present lacks a record that was read from another copy.
     is_uneven: bool,
 }
 
@@ -175,8 +175,8 @@ impl Log {
         Ok((log, catalog))
     }
 
-    /// Checks that the log contains `announced`, the latest record that a process announced. That record was durable. If it
-    /// is missing, all its copies are damaged, or no superblock names its log any more.
+    /// Checks that the log contains `announced`, the latest record that a process announced. An announced record was
+    /// durable. If the log lacks it, all copies of the record are damaged, or no superblock names its log any more.
     pub fn check_reaches(&self, announced: Option<LastRecord>) -> Result<()> {
         let last = self.last();
         match announced {
@@ -200,10 +200,11 @@ impl Log {
     }
 
     /// Applies the records that were appended since the last read, and returns their number. `known` is the last
-    /// appended record that is known; without it, the rest of the log is searched for a later one.
+    /// appended record according to the announcements. Without `known`, the rest of the log is searched for a later
+    /// record.
     ///
     /// # Errors
-    /// I/O; damage, which is a record without a whole copy before a later record.
+    /// I/O; damage, if no copy holds a record as a whole and a later record follows.
     pub fn follow(
         &mut self,
         devices: &Devices,
@@ -241,7 +242,7 @@ impl Log {
         self.is_there(devices) && !self.is_uneven
     }
 
-    /// Returns true if a record that was read is missing in some copy that is present.
+    /// Returns true if some copy that is present lacks a record that was read from another copy.
     pub fn is_uneven(&self) -> bool {
         self.is_uneven
     }
@@ -258,8 +259,9 @@ impl Log {
         self.superblock.log.iter().any(is_there)
     }
 
-    /// Lists the damage of the superblocks and of each copy of the log, even if together they are sufficient. `placement` is
-    /// the wanted placement. For a missing device, `is_lost` returns true if only its superblock is lost.
+    /// Lists the damage of the superblocks and of each copy of the log, even if the intact copies are sufficient to
+    /// read the store. `placement` is the wanted placement. For a missing device, `is_lost` returns true if only its
+    /// superblock is lost.
     pub fn check(
         &self,
         devices: &Devices,
@@ -311,14 +313,15 @@ impl Log {
         wrong
     }
 
-    /// Returns the error for a lost next record, given that record `later`, the same or a later one, was written.
+    /// Returns the error for a next record that is lost. Record `later` was written; it is the lost record or a later
+    /// one.
     fn lost_record(&self, later: u64) -> Error {
         let (number, places) = (self.tail.number, self.places_of_next());
         let found = format!("no whole copy of record {number}{places}, although record {later} was written");
         self.damaged(found, "whole records")
     }
 
-    /// Describes the place of the next record in each copy, as the end of a sentence.
+    /// Describes the address of the next record in each copy, as the end of a sentence.
     fn places_of_next(&self) -> String {
         let (index, offset) = (self.tail.offset / EXTENT_BYTES, self.tail.offset % EXTENT_BYTES);
         let places = self.superblock.log.iter().filter_map(|copy| copy.get(index));
@@ -348,7 +351,7 @@ impl Log {
             match self.record_of(devices, copy) {
                 Ok(Some(found)) => record = record.or(Some(found)),
                 Ok(None) => is_in_all = false,
-                // A missing device has no answer; another copy has every acknowledged record.
+                // A copy on a missing device is skipped, since another copy has every acknowledged record.
                 Err(Error::NoDevice { .. }) if self.is_readable(devices) => {}
                 Err(error) => {
                     is_in_all = false;
@@ -421,8 +424,8 @@ fn device(devices: &Devices, place: ExtentAddress) -> Result<&Arc<dyn Device>> {
     devices.get(&place.device).ok_or(Error::NoDevice { number: place.device })
 }
 
-/// Cuts `len` bytes at `offset` of a copy of the log at the borders of extents: place, offset there, and range of the
-/// bytes.
+/// Splits `len` bytes at `offset` of a copy of the log at the boundaries of extents. Each part has the address of its
+/// extent, the offset in the extent, and the range of its bytes.
 fn parts(
     copy: &[ExtentAddress],
     offset: usize,

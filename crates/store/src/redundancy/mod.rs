@@ -63,8 +63,8 @@ impl Redundancy {
         }
     }
 
-    /// Returns the number of references of a file of `extents` extents. The order is: first copy, then second copy; or
-    /// data, then parity.
+    /// Returns the number of references of a file of `extents` extents. With copies, the references to the first copy
+    /// come before those to the second. With parity, the references to data come before those to parity.
     pub fn refs(self, extents: u64) -> u64 {
         extents * self.copies() as u64 + extents.div_ceil(self.group()) * self.parity()
     }

@@ -2,8 +2,8 @@
 //! group has k extents of data, any k of its extents give all others. The code is that of `reed-solomon-simd`
 //! (Leopard's, over GF(2^16)), whose output is part of the format.
 //!
-//! The cost is memory for the group while it is written (all its extents of 2 MiB, from the budget). To restore one
-//! extent, as many others are read as the group has data.
+//! A group takes memory for all its extents of 2 MiB, from the budget, while it is written. To restore one extent, as
+//! many other extents are read as the group has extents of data.
 
 use reed_solomon_simd::{ReedSolomonDecoder, ReedSolomonEncoder};
 
@@ -35,8 +35,8 @@ impl Stripe {
         self.len = self.len.max(offset + bytes.len());
     }
 
-    /// Computes the parity of the first `extents` extents and begins the next group. The result is the extents of
-    /// parity, and the number of bytes in each of them that count.
+    /// Computes the parity of the first `extents` extents and begins the next group. The result is the parity, and the
+    /// number of valid bytes in each extent of parity.
     pub fn finish(&mut self, extents: usize) -> (&[u8], usize) {
         let parity = self.parity.len() / EXTENT_BYTES;
         let len = std::mem::take(&mut self.len);
@@ -59,9 +59,9 @@ impl Stripe {
     }
 }
 
-/// Restores one slice of the member `wanted` of a group from `known`, which has as many members as the group has data.
-/// Members are numbered: first `data` of data, then `parity` of parity. The result is `None` if there are too few
-/// members, or their lengths are not valid.
+/// Restores one slice of the member `wanted` of a group from `known`, which has as many members as the group has
+/// extents of data. The extents of data come first in the numbering of members, and the extents of parity follow. The
+/// result is `None` if there are too few members, or their lengths are not valid.
 pub(crate) fn restore(
     (data, parity): (usize, usize),
     known: &[(usize, &[u8])],

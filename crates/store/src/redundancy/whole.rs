@@ -1,5 +1,5 @@
-//! Whole extents of datasets are read and checked without their headers, restored from others, and written to other
-//! places.
+//! Whole extents of datasets are read and checked without their headers, restored from other extents, and written to
+//! other addresses.
 //!
 //! The record of the file and the bytes of the extent give the whole content of a header, and the reference to the
 //! extent holds the checksum of the header. An extent can therefore be checked even if its header is damaged or gone,
@@ -34,9 +34,9 @@ pub(crate) fn extent_buffer() -> Result<Buffer> {
     metadata_buffer(EXTENT_BYTES)
 }
 
-/// `ExtentFile` gives the layout of a dataset's file and the references to its extents. References may lie in extents
-/// of their own, which are checked and restored in the same way; the file's module is therefore above this one, and
-/// implements the trait.
+/// `ExtentFile` gives the layout of a dataset's file and the references to its extents. References may lie in a list in
+/// separate extents, which are checked and restored in the same way. The file's module therefore depends on this
+/// module, and implements the trait.
 pub(crate) trait ExtentFile {
     fn layout(&self) -> &Layout;
 
@@ -135,7 +135,7 @@ impl FileExtent<'_> {
         if shape.level == PARITY { self.layout().len } else { shape.index * EXTENT_BYTES as u64 }
     }
 
-    /// Returns the positions whose extents must lie on other devices than this one, with their places.
+    /// Returns the extents that must not share a device with this extent, as positions with addresses.
     pub fn siblings(&self) -> Result<Vec<(u64, ExtentAddress)>> {
         let (redundancy, extents) = (self.layout().redundancy, self.layout().extents());
         let others: Vec<u64> = if redundancy.parity() > 0 {

@@ -1,12 +1,12 @@
-//! `Change` is a change of the store as a value, which holds the epilogue of all changes in one place.
+//! A `Change` represents a change of the store in progress. The steps that end every change are in this module.
 
 use std::ops::Deref;
 
 use super::*;
 use crate::log::write_superblock;
 
-/// `LockedState` is the state of the store under both of its locks: the mutex, which one thread of this process holds, and
-/// the lock of the registry, which readers share between processes and a writer holds alone.
+/// `LockedState` is the state of the store under both of its locks. One thread of this process holds the mutex. The
+/// lock of the registry coordinates processes: readers share it, and a writer holds it alone.
 pub(super) struct LockedState<'a> {
     pub shared: &'a Shared,
     // Fields are dropped in this order: the lock that was taken last is released first.

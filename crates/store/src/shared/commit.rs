@@ -1,5 +1,5 @@
-//! A commit appends the edits of all waiting threads to the log, or begins a new log with them. The order is: data and
-//! its sync (by the caller), record and its sync, answer.
+//! A commit appends the edits of all waiting threads to the log, or begins a new log with them. First the caller writes
+//! and syncs the data, then the commit writes and syncs the record, and then the change is acknowledged.
 
 use std::sync::mpsc::{Sender, channel};
 
@@ -38,7 +38,7 @@ impl CommitError {
 pub(crate) enum Urgency {
     /// Nothing can be appended to the old log.
     Needed,
-    /// The log could lie on more devices. Nothing is written unless the new log does.
+    /// The log could lie on more devices. A new log is written only if it lies on more devices than the old one.
     BetterPlace,
 }
 
@@ -112,7 +112,8 @@ impl Change<'_> {
         // A record that is appended to a failed log may lie behind a torn one.
         let is_free = !self.doubtful && !self.is_stale && self.log.is_fit(&self.devices);
         let superblock = self.log.superblock.clone();
-        // A better place for the log is worth a superblock, but lack of room for it is no error.
+        // A better placement of the log justifies one more write of the superblock. If there is no room for the new
+        // log, the old log stays, without an error.
         if is_free && let Some(log) = self.checkpoint(superblock.clone(), catalog, Urgency::BetterPlace)? {
             return Ok(log);
         }
@@ -184,8 +185,8 @@ impl Change<'_> {
         self.begin_log(next, catalog, pinned).map(Some)
     }
 
-    /// Allocates a log and its spare, of `extents` extents a copy, on the devices that take new data. Each copy gets a
-    /// device of its own, as long as devices with room are left.
+    /// Allocates a log and its spare, with `extents` extents for each copy, on the devices that take new data. Each
+    /// copy gets a device of its own, as long as devices with room are left.
     ///
     /// # Errors
     /// No space, if the copies would lie on fewer devices than `placement` requires.
@@ -226,8 +227,8 @@ impl Change<'_> {
     }
 }
 
-/// Allocates extents on a device for a copy of a log, outside of `busy`, and adds them to `busy`. The result is `None`
-/// if there are too few.
+/// Allocates extents on a device for a copy of a log. The extents are not in `busy`, and are added to `busy`. The
+/// result is `None` if the device has too few free extents.
 fn places_on(
     device: &dyn Device,
     number: u16,

@@ -82,8 +82,8 @@ fn check_is_new(home: &Path, devices: &[Arc<dyn Device>]) -> Result<()> {
     Ok(())
 }
 
-/// Checks that a device without a superblock, or with the very first one, has no other trace of a store than an
-/// unfinished creation leaves.
+/// Checks a device without a superblock, or with the very first one, for data of a store. Only the data that an
+/// unfinished creation leaves is allowed.
 pub(crate) fn check_is_blank(device: &dyn Device) -> Result<()> {
     let lost = |trace: &str| Err(lost_superblock(path_of(device), trace));
     if let Some(folder) = device.folder() {
@@ -155,7 +155,7 @@ pub(super) struct NewestSuperblock {
     pub superblock: Superblock,
     /// True if some devices have an older superblock, or are no longer at their recorded folders.
     pub is_stale: bool,
-    /// Folders in which a device was that has no intact superblock now, as far as the search went.
+    /// The folders of devices that have no intact superblock now, as far as the search found them.
     pub unreadable: Vec<PathBuf>,
 }
 

@@ -4,13 +4,14 @@ use super::{discovery::note_places, *};
 use crate::{log::erase_superblock, random::random_uuid};
 
 impl Shared {
-    /// Adds a device under the next free number. A device whose earlier adding was not finished keeps its number.
+    /// Adds a device under the next free number. If an earlier attempt to add the device was interrupted, it keeps its
+    /// number.
     pub fn add_device(&self, device: Arc<dyn Device>, limit_bytes: Option<u64>) -> Result<u16> {
         let mut change = self.change()?;
         let mut next = change.log.superblock.clone();
         let path = path_of(device.as_ref());
         let bad = |what: String| Err(Error::BadDevice { path: path.clone(), what });
-        // The earlier adding failed before the device had a superblock, or its superblock is lost.
+        // An earlier attempt to add the device failed before it had a superblock, or its superblock is lost.
         let is_missing =
             |entry: &&DeviceEntry| entry.path == path && !change.devices.contains_key(&entry.number);
         let missing = next.devices.iter().find(is_missing).map(|entry| entry.number);
@@ -24,7 +25,8 @@ impl Shared {
             Ok(Some((number, other))) if other.store == next.store => {
                 let entry = next.devices.iter().find(|entry| entry.number == number);
                 match entry.filter(|entry| Some(entry.uuid) == other.uuid_of(number)) {
-                    // The adding failed after the store knew the device, or its removal was not finished.
+                    // The attempt to add the device failed after the store recorded it, or its removal was not
+                    // finished.
                     Some(entry) if entry.is_leaving => Some(number),
                     Some(_) => return bad(format!("it is device {number} of this store already")),
                     None => {
@@ -106,7 +108,7 @@ impl Shared {
         Ok(number)
     }
 
-    /// Marks a device as leaving, or cancels this.
+    /// Marks a device as leaving, or removes this mark.
     pub fn set_leaving(&self, number: u16, is_leaving: bool) -> Result<()> {
         let change = self.change()?;
         let mut next = change.log.superblock.clone();

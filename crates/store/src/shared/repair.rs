@@ -4,9 +4,9 @@ use super::*;
 use crate::log::{Placement, superblock_slots};
 
 impl Shared {
-    /// Finishes a commit whose process died before all copies of the log, or all superblocks, had it. Such a commit is
-    /// no damage, since it was not acknowledged. The same holds for a device whose adding failed, and for a log that
-    /// was about to lie on it.
+    /// Finishes a commit whose process died before the commit reached all copies of the log and all superblocks. An
+    /// unfinished commit is not damage, since it was not acknowledged. The same holds for a device that was not added
+    /// completely, and for a new log that was about to lie on this device.
     pub fn finish_commit(&self) -> Result<()> {
         let urgency = {
             let current = self.current()?;
@@ -58,8 +58,8 @@ impl Shared {
 }
 
 impl LockedState<'_> {
-    /// Drops devices from a superblock whose adding or removal was interrupted: they are leaving, hold no data, and are
-    /// missing.
+    /// Drops devices from a superblock if their addition or removal was interrupted. These devices are leaving, hold no
+    /// data, and are missing.
     pub fn drop_unfinished(&self, devices: &Devices, catalog: &Catalog, next: &mut Superblock) -> Result<()> {
         let is_gone = |entry: &DeviceEntry| entry.is_leaving && !devices.contains_key(&entry.number);
         if next.devices.iter().any(is_gone) {

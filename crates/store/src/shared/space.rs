@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::*;
 use crate::{PAGE_BYTES, log::io_error};
 
-/// Below this much free space on a file system, extents are allocated as soon as a job takes them. A job can then write
-/// to all extents that it has, and a full file system is reported at one place.
+/// If a file system has less free space than this, extents are allocated on it as soon as a job takes them. A job can
+/// then write to all extents that it has. Only the call that takes extents can report a full file system.
 const NEAR_FULL_BYTES: u64 = 8 << 30;
 
 /// `LeaseLimits` limit the extents that a job may take.
@@ -215,8 +215,8 @@ impl LockedState<'_> {
         dead.remove()
     }
 
-    /// Lists the extents of datasets, of log and spare, and the freed extents that may still be read (all of them, if
-    /// the last commit may not be durable).
+    /// Lists the extents of datasets, log and spare, and the freed extents that may still be read. If the last commit
+    /// may not be durable, all freed extents are listed.
     fn kept(&self) -> Result<Vec<Run>> {
         let pinned = if self.is_settled() { self.lock.pinned(self.catalog.commit)? } else { 0 };
         let mut kept = self.catalog.taken(pinned);

@@ -1,4 +1,5 @@
-//! The extents of a file are taken one after the other as it grows, and returned unless a dataset takes them over.
+//! The extents of a file are taken one after the other as the file grows. They return to the job unless a dataset takes
+//! them over.
 
 use std::{
     ops::Range,
@@ -88,8 +89,8 @@ impl Drop for Extents {
     }
 }
 
-/// Cuts the range `bytes` of a file at the borders of extents. Each piece is the number of an extent, the offset in
-/// that extent, and a range in a buffer that holds `bytes`.
+/// Splits the range `bytes` of a file at the boundaries of extents. Each piece has the number of its extent, the offset
+/// in that extent, and its range in a buffer that holds `bytes`.
 pub(crate) fn pieces(bytes: Range<u64>) -> impl Iterator<Item = (u64, usize, Range<usize>)> {
     let mut next = bytes.start;
     std::iter::from_fn(move || {

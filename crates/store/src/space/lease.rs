@@ -54,8 +54,9 @@ impl Lease {
         *self.terms.lock().expect("no panic under this lock") = terms;
     }
 
-    /// Takes an extent on the device that has the smallest share of this job yet, except devices in `avoid`. Among
-    /// equals the emptiest device is chosen, so that many small datasets spread too.
+    /// Takes an extent on the device with the smallest share of this job's extents, relative to its capacity. Devices
+    /// in `avoid` are excluded. Among equal devices the emptiest is chosen, so that many small datasets are also spread
+    /// over the devices.
     ///
     /// # Errors
     /// [`crate::Error::NoSpace`] if all these devices are full.

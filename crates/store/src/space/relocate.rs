@@ -27,13 +27,14 @@ use crate::{
 
 /// The number of extents that are moved before the record of their dataset is changed.
 const BATCH: usize = 64;
-/// The same number for files with a list of references, which each change writes anew.
+/// The same number for files with a separate list of references. Each change writes the whole list again, so the batch
+/// is larger.
 const BATCH_LISTED: usize = 1024;
 /// The number of references that are read at once.
 const REFERENCES: u64 = 4096;
 /// The largest used fraction of a segment that is emptied: a fuller segment costs more for less free space.
 const SPARSE: f64 = 0.75;
-/// The time between two checks if a device is free of readers.
+/// The interval at which a removal checks whether readers still use the device.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// `RelocationReport` counts the work of a relocation.
@@ -43,14 +44,14 @@ pub struct RelocationReport {
     pub extents: u64,
 }
 
-/// `Choice` says which extents move, and where they may not go.
+/// `Choice` selects the extents that move, and the extents that they must not move to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Choice {
     /// Extents that move.
     unwanted: Vec<Run>,
     /// Extents that must not be taken.
     closed: Vec<Run>,
-    /// True if an extent that finds no other place stays, without an error.
+    /// True if an extent stays where it is, without an error, when there is no other space for it.
     is_optional: bool,
 }
 
@@ -107,7 +108,7 @@ fn choose_segments(device: u16, extents: u32, movable: &[Run], fixed: &[Run]) ->
     let mut choice = Choice::default();
     for (live, segment) in candidates {
         let own_room = room_of(segment).saturating_sub(live) as u64;
-        // Extents of earlier choices may need the gaps of this segment.
+        // The extents of segments that were chosen earlier may need the gaps of this segment.
         let Some(left) = room.checked_sub(own_room + live as u64) else { break };
         if live as f64 > SPARSE * room_of(segment) as f64 {
             break;
@@ -358,7 +359,7 @@ struct Mover<'a> {
     job: &'a Job,
     lease: &'a Arc<Lease>,
     choice: &'a Choice,
-    /// The file and position of extents that found no other place.
+    /// The file and position of each extent that stays because there is no other space for it.
     stays: RefCell<HashSet<(usize, u64)>>,
 }
 

@@ -16,9 +16,10 @@
 //! ```
 //!
 //! The folder of every device has the same content, and a process that changes something holds the locks of all devices
-//! that it sees. Two processes with a common device therefore always meet, even if other devices were moved or
-//! unmounted. With one meeting place in the folder of the first device, a process that comes while that device is
-//! missing would meet no other. If a folder is no longer at its place, a change fails, and a read ignores the folder.
+//! that it sees. Two processes with a common device therefore always use a common lock, even if other devices were
+//! moved or unmounted. If only the folder of the first device had a lock, a process that starts while that device is
+//! missing would not notice the others. If a folder is no longer at its path, a change fails, and a read ignores the
+//! folder.
 //!
 //! The record that a lock announces was durable before. A log that ends before that record is damaged, whatever else
 //! exists. A folder with a non-empty lock belonged to a device of a store, even if its superblock is lost; the lock
@@ -131,7 +132,8 @@ impl Registry {
         Ok(Registry { home: path, roots: RwLock::new(vec![root]) })
     }
 
-    /// Sets the folders of the store beside its home. Where no scratch folder can be made, processes do not meet.
+    /// Sets the folders of the store in addition to its home. A folder in which no scratch folder can be made is not
+    /// used to coordinate processes.
     pub fn meet_on(&self, folders: impl IntoIterator<Item = PathBuf>) {
         let folders: Vec<PathBuf> = folders.into_iter().collect();
         let mut roots = self.roots.write().expect("no panic under this lock");
@@ -150,7 +152,7 @@ impl Registry {
         roots.sort_unstable_by_key(|root| root.identity);
     }
 
-    /// Takes a folder out of the store, so that processes no longer meet there.
+    /// Takes a folder out of the store, so that processes no longer coordinate there.
     ///
     /// # Errors
     /// I/O, if files stay in the scratch folder.
@@ -203,8 +205,9 @@ impl Registry {
         locks.filter_map(|lock| LockContent::read(&lock).ok()??.last).max()
     }
 
-    /// Returns the announcement on each device. A folder without a lock, in which processes cannot meet, has no entry.
-    /// A lock that cannot be read may hold a later record than the others, so its entry is `None`.
+    /// Returns the announcement on each device. A folder without a lock has no entry, since processes cannot coordinate
+    /// there. The entry is `None` for a lock that cannot be read, since that lock may hold a later record than the
+    /// others.
     fn announcements(&self) -> Vec<Option<LastRecord>> {
         let roots = self.roots.read().expect("no panic under this lock");
         let content = roots.iter().filter_map(|root| LockContent::read(&root.path.join("lock")).transpose());
@@ -257,8 +260,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Locks all devices. A drive that fails, is full or cannot be written is left out as long as there are others, on
-    /// which all processes meet.
+    /// Locks all devices. A drive that fails, is full or cannot be written is skipped as long as other drives can be
+    /// locked, since all processes coordinate on these.
     fn lock_as(&self, operation: FlockOperation) -> Result<Guard<'_>> {
         let only_reads = operation == FlockOperation::LockShared;
         let all = self.roots.read().expect("no panic under this lock").clone();
@@ -388,7 +391,8 @@ impl Guard<'_> {
         Ok(leases)
     }
 
-    /// Returns the oldest commit that is being read; `commit`, the last one, if no older one is.
+    /// Returns the oldest commit that is being read. If no commit before `commit`, the last one, is being read, the
+    /// result is `commit`.
     pub fn pinned(&self, commit: u64) -> Result<u64> {
         Ok(self.oldest_pin()?.map_or(commit, |oldest| oldest.min(commit)))
     }

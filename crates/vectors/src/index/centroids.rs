@@ -1,4 +1,4 @@
-//! Centroids in two levels, which find the lists nearest to a query.
+//! Centroids on two levels find the lists nearest to a query.
 //!
 //! ```text
 //!   query ─► all upper centroids ─► the nearest groups ─► their lower centroids ─► the nearest lists
@@ -21,21 +21,22 @@ use super::{
 };
 use crate::{Result, topk::TopK};
 
-/// The lower centroids that are compared with a query, for each list that it probes: too few would miss near lists.
+/// The number of lower centroids that are compared with a query for each list that the query probes. A smaller number
+/// would miss near lists.
 const CANDIDATES: u64 = 8;
-/// The fewest groups that are looked at.
+/// The smallest number of groups whose lower centroids are compared with a query.
 const GROUPS_MIN: u64 = 12;
-/// Reads of groups in flight.
+/// The number of reads of groups in flight.
 const DEPTH: usize = 16;
 
-/// The place of the lower centroids.
+/// The location of the lower centroids: memory or flash.
 #[derive(Debug)]
 pub(crate) enum Lower<T> {
     Memory(Vec<T>, #[allow(dead_code)] Reservation),
     Flash(CheckedFile),
 }
 
-/// `Centroids` is both levels.
+/// `Centroids` holds both levels.
 #[derive(Debug)]
 pub(crate) struct Centroids<T> {
     pub dimensions: usize,
@@ -47,7 +48,7 @@ pub(crate) struct Centroids<T> {
     pub _reservation: Reservation,
 }
 
-/// Memory of a thread that looks for lists.
+/// The memory of a thread that finds lists for queries.
 pub(crate) struct Finder<T: Clustered> {
     pub comparer: Comparer<T>,
     pairs: Vec<(u32, u32)>,
@@ -66,7 +67,7 @@ impl<T: Clustered> Centroids<T> {
         self.firsts.len() as u64 - 1
     }
 
-    /// Returns the number of groups that a query looks at for so many lists.
+    /// Returns the number of groups whose lower centroids are compared with a query that probes this many lists.
     pub fn groups_for(&self, probes: u64) -> u64 {
         let per_group = (self.lists() / self.groups()).max(1);
         (probes * CANDIDATES).div_ceil(per_group).max(GROUPS_MIN).min(self.groups())
@@ -91,7 +92,7 @@ impl<T: Clustered> Centroids<T> {
         (self.group_bytes_max() + 2 * file.block_bytes()).next_multiple_of(file.block_bytes())
     }
 
-    /// Creates the memory of a thread.
+    /// Allocates the memory of a thread.
     ///
     /// # Errors
     /// Too little memory.

@@ -8,8 +8,8 @@
 //!   spans      u32 for each group: its first list; and one more for all
 //! ```
 //!
-//! The index of the vectors NAME is the dataset `NAME.index`. It holds the id of the dataset that it was built of, and is
-//! refused for any other one.
+//! The index of the vectors NAME is the dataset `NAME.index`. It holds the id of the dataset from which it was built,
+//! and is refused for a dataset with another id.
 
 use std::ops::Range;
 
@@ -36,7 +36,7 @@ pub(crate) const GROUPS: &str = "groups";
 pub(crate) const SPANS: &str = "spans";
 const MAGIC: [u8; 8] = *b"INSHVIDX";
 const VERSION: u32 = 1;
-/// The most points of a table of recall.
+/// The largest number of points in a table of recall.
 const POINTS_MAX: u32 = 256;
 
 /// The attributes of an index, before the points of its table of recall.
@@ -76,42 +76,42 @@ struct Point {
 /// Lists the properties of an index.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct IndexInfo {
-    /// Name of the vectors.
+    /// The name of the vectors.
     pub name: String,
     /// The id of the dataset of vectors.
     #[serde(skip)]
     pub(crate) dataset: u64,
-    /// Vectors in all lists.
+    /// The number of vectors in all lists.
     pub vectors: u64,
-    /// Dimensions of a vector.
+    /// The number of dimensions of a vector.
     pub dimensions: usize,
-    /// Elements of the vectors and centroids.
+    /// The element type of the vectors and centroids.
     pub element: Element,
     /// The metric for which lists were made.
     pub metric: Metric,
-    /// Lists.
+    /// The number of lists.
     pub lists: u64,
-    /// Groups of lists.
+    /// The number of groups of lists.
     pub groups: u64,
-    /// Vectors of the largest list.
+    /// The number of vectors in the largest list.
     pub list_vectors_max: u64,
-    /// Vectors of the sample that centroids were trained on.
+    /// The number of vectors in the sample on which the centroids were trained.
     pub sample: u64,
-    /// The number from which the samples follow.
+    /// The seed that determines the samples.
     pub seed: u64,
     /// Bytes on flash.
     pub bytes: u64,
-    /// Recall by lists probed.
+    /// The measured recall for several numbers of probes.
     pub recall: RecallTable,
 }
 
 impl IndexInfo {
-    /// Returns the bytes of an id in a list.
+    /// Returns the number of bytes of an id in a list.
     pub(crate) fn id_bytes(&self) -> usize {
         id_bytes(self.vectors)
     }
 
-    /// Returns the bytes of a vector in a list, with its id.
+    /// Returns the number of bytes of a vector in a list, including its id.
     pub(crate) fn entry_bytes(&self) -> usize {
         self.element.row_bytes(self.dimensions) + self.id_bytes()
     }
@@ -244,7 +244,7 @@ fn bad(name: &str, what: &'static str, found: String, expected: String) -> Error
     Error::BadDataset { name: index_name(name), what, found, expected }
 }
 
-/// The metrics for which there are indexes.
+/// The metrics for which an index can be built.
 pub(crate) const METRICS: [Metric; 3] = [Metric::L2, Metric::Ip, Metric::Cosine];
 
 fn metric_code(metric: Metric) -> u32 {
@@ -256,7 +256,7 @@ fn metric_code(metric: Metric) -> u32 {
     }
 }
 
-/// Returns the bytes of an id: 4 where they suffice.
+/// Returns the number of bytes of an id: 4 if all ids fit, otherwise 8.
 pub(crate) fn id_bytes(vectors: u64) -> usize {
     if vectors <= 1 << 32 { 4 } else { 8 }
 }
@@ -414,7 +414,7 @@ impl VectorIndex {
     /// Returns the rows and the ids of a list of `count` vectors.
     ///
     /// # Errors
-    /// [`Error::BadDataset`] if an id is none of a vector.
+    /// [`Error::BadDataset`] if an id does not belong to a vector.
     pub(crate) fn list<'a, T: Clustered>(
         &self,
         list: u32,
@@ -436,7 +436,7 @@ impl VectorIndex {
     }
 }
 
-/// `List` is the vectors of a list.
+/// `List` holds the vectors of a list.
 pub(crate) struct List<'a, T> {
     pub rows: &'a [T],
     ids: &'a [u8],
@@ -453,7 +453,7 @@ impl<T> List<'_, T> {
     }
 }
 
-/// `Directory` knows where lists lie.
+/// `Directory` holds the position of each list in the file.
 #[derive(Debug)]
 pub(crate) struct Directory {
     firsts: Vec<u64>,
@@ -467,13 +467,13 @@ impl Directory {
         self.firsts[list as usize + 1] - self.firsts[list as usize]
     }
 
-    /// Returns the bytes of the lists `lists`, which follow each other in the file.
+    /// Returns the byte range of the lists `lists`, which are adjacent in the file.
     pub fn bytes_of(&self, lists: Range<u32>) -> Range<u64> {
         self.firsts[lists.start as usize] * self.entry_bytes
             ..self.firsts[lists.end as usize] * self.entry_bytes
     }
 
-    /// Cuts all lists into spans of at most `bytes`, or of one list.
+    /// Splits the sequence of all lists into spans. A span has at most `bytes` bytes, or is one list.
     pub fn spans(&self, bytes: u64) -> Vec<Range<u32>> {
         let lists = self.firsts.len() as u32 - 1;
         let (mut spans, mut start) = (Vec::new(), 0);

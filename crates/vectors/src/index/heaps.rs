@@ -1,4 +1,4 @@
-//! The nearest rows of each query, for one thread or for several.
+//! The heaps hold the nearest rows of each query. Some are for one thread, and others are shared by several threads.
 
 use std::cell::Cell;
 
@@ -6,7 +6,7 @@ use crate::topk::{Entry, TopK};
 
 /// Keeps the nearest entries of each query.
 pub(crate) trait Heaps {
-    /// Returns a key: an entry of the query with a larger key is not wanted.
+    /// Returns a key for a query. An entry with a larger key is not needed.
     fn bound(&self, query: usize) -> f64;
     /// Adds an entry, if it is near enough.
     fn push(&self, query: usize, entry: Entry);

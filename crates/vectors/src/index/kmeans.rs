@@ -1,11 +1,12 @@
 //! k-means on a sample in memory.
 //!
-//! Lloyd's iterations: each row goes to its nearest centroid, and each centroid to the mean of its rows. Centroids have the
-//! elements of the data (bytes for bytes), so that they are compared by the same tiles, exactly; the mean is rounded. A
-//! centroid without rows takes a row of the largest cluster. Under the cosine a centroid is the direction of the sum of
-//! its rows, each of length 1.
+//! The method is Lloyd's iteration: each row is assigned to its nearest centroid, and each centroid moves to the mean
+//! of its rows. Centroids have the element type of the data (bytes for bytes), so the same tiles compare them exactly;
+//! the mean is rounded. A centroid without rows moves to a row of the largest cluster. Under the cosine a centroid is
+//! the direction of the sum of its rows, each scaled to length 1.
 //!
-//! The result depends on the rows and their order only: threads assign rows, and one thread adds them in order.
+//! The result depends only on the rows and their order: several threads assign rows, and one thread adds the rows in
+//! order.
 
 use super::{
     Clustered,
@@ -14,7 +15,7 @@ use super::{
 };
 use crate::metric::Metric;
 
-/// The rows that are packed at once.
+/// The number of rows that are packed at once.
 const BLOCK_ROWS: usize = 1024;
 
 /// Returns the memory that a thread of [`train`] takes.

@@ -1,11 +1,11 @@
-//! An index: inverted lists on flash, which answer a query with a few reads, approximately.
+//! An index consists of inverted lists on flash. It answers a query approximately, with a few reads.
 //!
-//! These are the nouns:
+//! The terms of this module:
 //!
 //! - a *list*: vectors near one *centroid*, contiguous in the file `lists`; every vector is in one list.
 //! - a *group*: lists whose centroids are near each other, with a centroid of its own ([`centroids`]).
 //! - to *probe* a list: to read it and to compare its vectors with the query.
-//! - *recall*: the share of the k exact neighbours that an answer has ([`recall`]).
+//! - *recall*: the fraction of the k exact neighbours that are in an answer ([`recall`]).
 //!
 //! ```text
 //!   vectors ─► samples ─► k-means of groups, then of lists ─► nearest list of each vector ─► sort by list ─► lists
@@ -14,9 +14,9 @@
 //!                                             └─ batch: sort (list, query), read each list once for all its queries
 //! ```
 //!
-//! Lists hold the vectors as they were imported, so distances are exact, and the answer has the k nearest vectors of the
-//! probed lists, ties to the smaller id. Which lists are probed depends on the index, the query, k and the number of
-//! probes only: not on budget, threads or strategy.
+//! Lists hold the vectors as they were imported, so distances are exact. The answer has the k nearest vectors of the
+//! probed lists; ties go to the smaller id. The choice of the probed lists depends only on the index, the query, k and
+//! the number of probes. It does not depend on the budget, the threads or the strategy.
 
 mod build;
 mod centroids;
@@ -42,7 +42,7 @@ pub use self::{
 };
 use crate::{Error, VectorsInfo, tiles::Tiled};
 
-/// Returns the error of vectors whose elements have no index.
+/// Returns the error for vectors whose element type cannot be indexed.
 fn no_index_of(vectors: &VectorsInfo) -> Error {
     Error::BadDataset {
         name: vectors.name.clone(),
@@ -52,14 +52,14 @@ fn no_index_of(vectors: &VectorsInfo) -> Error {
     }
 }
 
-/// Elements of which centroids can be made.
+/// The element types of which centroids can be made.
 pub(crate) trait Clustered:
     Tiled + IntoBytes + FromBytes + Immutable + Send + PartialEq + std::fmt::Debug
 {
     /// The largest element of a centroid that is a direction.
     const LARGEST: f64;
 
-    /// Returns the element nearest to a number.
+    /// Returns the element that is nearest to a number.
     fn nearest(value: f64) -> Self;
 }
 

@@ -1,4 +1,4 @@
-//! The plan of an approximate search: how lists are read, and how many queries one round answers.
+//! The plan of an approximate search determines how lists are read, and how many queries one round answers.
 //!
 //! Both strategies probe the same lists and give the same answer. *Single* reads the lists of one query after the other, many
 //! reads in flight. *Batch* reads each wanted list once for all its queries, in the order of the file. The batch moves
@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Strategy {
-    /// The lists of one query after the other.
+    /// Reads the lists of one query after the other.
     Single,
-    /// Each list once, for all queries that probe it.
+    /// Reads each list once, for all queries that probe it.
     Batch,
 }
 
@@ -26,20 +26,20 @@ impl std::fmt::Display for Strategy {
     }
 }
 
-/// Reads in flight of each thread of the single strategy.
+/// The number of reads in flight of each thread in the single strategy.
 pub(crate) const DEPTH: usize = 16;
-/// The read unit of the batch strategy.
+/// The size of a read in the batch strategy.
 pub(crate) const SPAN_BYTES: u64 = 1 << 20;
-/// Queries of a batch whose lists are found together.
+/// The number of queries of a batch whose lists are found together.
 pub(crate) const FOUND_AT_ONCE: u64 = 256;
-/// Random reads per second, and bytes per second, of a drive that was not measured.
+/// The assumed rates of a drive without a measurement: random reads per second, and bytes per second.
 const READS_PER_SECOND: f64 = 20_000.0;
 const BYTES_PER_SECOND: f64 = 2e9;
 /// Seconds of one multiplication in a tile that is full: measured with AVX2, 128 dimensions.
 const MULTIPLICATION_SECONDS: f64 = 0.04e-9;
-/// The cost of a random read with three reads in flight for each thread, over that with sixteen.
+/// The cost of a random read with three reads in flight for each thread, relative to the cost with sixteen.
 const FEWER_IN_FLIGHT: f64 = 1.5;
-/// Queries of a full tile.
+/// The number of queries of a full tile.
 const TILE_QUERIES: f64 = 8.0;
 
 /// The facts from which a plan follows.
@@ -53,17 +53,17 @@ pub(crate) struct Estimates {
     pub dimensions: usize,
     pub memory_bytes: u64,
     pub threads: usize,
-    /// Memory that does not depend on strategy and queries.
+    /// The memory that depends neither on the strategy nor on the number of queries.
     pub fixed_bytes: u64,
-    /// Memory of the lower centroids.
+    /// The memory of the lower centroids.
     pub lower_bytes: u64,
-    /// Memory of a thread with each strategy.
+    /// The memory of a thread with each strategy.
     pub single_thread_bytes: u64,
     pub batch_thread_bytes: u64,
-    /// Memory of a query, and what the batch strategy adds to it.
+    /// The memory of a query, and the additional memory of a query in the batch strategy.
     pub query_bytes: u64,
     pub batch_query_bytes: u64,
-    /// Memory of the batch strategy, beside threads and queries.
+    /// The memory of the batch strategy in addition to that of threads and queries.
     pub batch_bytes: u64,
     pub forced: Option<Strategy>,
 }
@@ -73,19 +73,19 @@ pub(crate) struct Estimates {
 pub struct StrategyPlan {
     /// The strategy.
     pub strategy: Strategy,
-    /// Estimated seconds of both strategies.
+    /// The estimated time of the single strategy in seconds. The next field is that of the batch strategy.
     pub single_seconds: f64,
     /// See `single_seconds`.
     pub batch_seconds: f64,
-    /// Queries that are answered together, except the last ones.
+    /// The number of queries that are answered together in a round. The last round may have fewer.
     pub queries_at_once: u64,
-    /// Rounds: each reads lists again.
+    /// The number of rounds. Each round reads its lists again.
     pub rounds: u64,
-    /// Worker threads.
+    /// The number of worker threads.
     pub threads: usize,
     /// True if the centroids of all lists stay in memory.
     pub holds_centroids: bool,
-    /// The smallest memory that works.
+    /// The smallest memory in bytes with which the search works.
     pub smallest_bytes: u64,
 }
 
@@ -131,7 +131,7 @@ fn seconds(estimates: &Estimates, drive: Option<&DriveProfile>) -> (f64, f64) {
     let Estimates { lists, list_bytes, list_vectors, .. } = *estimates;
     let (queries, probes) = (estimates.queries as f64, estimates.probes.min(lists) as f64);
     let share = probes / lists as f64;
-    // The lists that at least one query probes.
+    // The number of lists that at least one query probes.
     let touched = lists as f64 * (1.0 - (1.0 - share).powf(queries));
     let random = |bytes: f64| match drive {
         Some(drive) => drive.read_seconds(bytes as u64, list_bytes as u64, false),
@@ -141,7 +141,7 @@ fn seconds(estimates: &Estimates, drive: Option<&DriveProfile>) -> (f64, f64) {
         Some(drive) => drive.read_seconds(bytes as u64, SPAN_BYTES, true),
         None => bytes / BYTES_PER_SECOND,
     };
-    // A tile costs the same for one query as for as many as it has lanes.
+    // The cost of a tile does not depend on the number of its queries, up to the number of its lanes.
     let multiply = |pairs: f64, at_once: f64| {
         let tiles = (at_once / TILE_QUERIES).ceil() * TILE_QUERIES / at_once;
         pairs * list_vectors * estimates.dimensions as f64 * MULTIPLICATION_SECONDS * tiles

@@ -1,4 +1,4 @@
-//! Reads ranges of a file with several threads: each works on one range while its next ones are in flight.
+//! Several threads read ranges of a file. Each thread works on one range while its next ranges are in flight.
 
 use std::{
     collections::VecDeque,
@@ -13,7 +13,7 @@ use inshore_store::{Buffer, CheckedFile, Job};
 
 use crate::Result;
 
-/// Buffers of each thread.
+/// The number of buffers of each thread.
 pub(crate) const BUFFERS: usize = 3;
 
 /// Ranges of a file that threads read and work on, in no order.
@@ -21,14 +21,15 @@ pub(crate) struct Ranges<'a, R: Fn(u64) -> Option<Range<u64>> + Sync> {
     pub job: &'a Job,
     pub file: &'a CheckedFile,
     pub threads: usize,
-    /// The length of a buffer: no range needs more.
+    /// The length of a buffer. No range is longer.
     pub buffer_bytes: usize,
-    /// Returns the range of a number from 0; `None` after the last.
+    /// Returns the range with this number, counted from 0. The result is `None` after the last range.
     pub range: R,
 }
 
 impl<R: Fn(u64) -> Option<Range<u64>> + Sync> Ranges<'_, R> {
-    /// Calls `work` with the number and the bytes of each range; `make` makes the state of a thread. Returns all states.
+    /// Calls `work` with the number and the bytes of each range. `make` creates the state of a thread. The result is
+    /// the states of all threads.
     ///
     /// # Errors
     /// I/O and damage; cancellation; too little memory; the first error of `work`.

@@ -1,8 +1,9 @@
-//! Recall by the number of lists probed: measured by the build on vectors that it held out, or on the user's queries.
+//! Recall as a function of the number of probed lists. The build measures it on vectors that it held out; it can also
+//! be measured on the user's queries.
 //!
-//! An answer has an exact neighbour if and only if the list of that neighbour is probed, since distances in probed lists
-//! are exact. So recall needs no searches: the exact neighbours of the queries and their lists are found once, and each
-//! number of probes is a look at centroids alone.
+//! An answer contains an exact neighbour if and only if the list of that neighbour is probed, since distances in probed
+//! lists are exact. Recall can therefore be measured without searches: the exact neighbours of the queries and their
+//! lists are found once, and for each number of probes only the centroids are compared with the queries.
 
 use std::{
     collections::HashMap,
@@ -29,9 +30,9 @@ use crate::{
     topk::TopK,
 };
 
-/// From this recall on, more probes are not measured.
+/// Once this recall is reached, larger numbers of probes are not measured.
 const ENOUGH: f32 = 0.9995;
-/// The read unit of a pass over vectors or lists.
+/// The size of a read in a pass over vectors or lists.
 const BLOCK_BYTES: usize = 1 << 20;
 
 /// Returns the numbers of probes that are measured: 1, 2, 3, 4, 6, 8, 12, ... up to `lists`.
@@ -95,7 +96,7 @@ pub(crate) fn measure<T: Clustered>(
     Ok(points)
 }
 
-/// Measures the recall of the index on a sample of the user's queries, and keeps the table in the place of the former one.
+/// Measures the recall of the index on a sample of the user's queries. The new table replaces the former one.
 ///
 /// The cost is one pass over the vectors and one over the lists.
 ///
@@ -193,7 +194,8 @@ fn block_bytes(row_bytes: usize) -> usize {
     BLOCK_BYTES.max((row_bytes + 2 * CHECK_BYTES).next_multiple_of(CHECK_BYTES))
 }
 
-/// Calls `work` with blocks of all vectors of a file: the number of the first one, and the rows.
+/// Calls `work` with blocks of all vectors of a file. The arguments are the number of the first vector of the block,
+/// and the rows.
 ///
 /// # Errors
 /// I/O and damage; too little memory; cancellation; errors of `work`.

@@ -30,37 +30,37 @@ impl MeasuredOn {
 /// A point of a table of recall.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct RecallPoint {
-    /// Lists probed.
+    /// The number of lists that a query probes.
     pub probes: u64,
-    /// The share of exact neighbours that is found.
+    /// The fraction of the exact neighbours that are found.
     pub recall: f32,
 }
 
-/// Recall by lists probed.
+/// The measured recall for several numbers of probes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RecallTable {
-    /// Neighbours of each query.
+    /// The number of neighbours of each query.
     pub k: u32,
-    /// Queries.
+    /// The number of queries.
     pub queries: u32,
     /// The time of the measurement, in seconds since 1970.
     pub measured_seconds: u64,
-    /// The queries.
+    /// The origin of the queries.
     pub measured_on: MeasuredOn,
-    /// Points by rising probes.
+    /// The points, in ascending order of probes.
     pub points: Vec<RecallPoint>,
 }
 
 impl RecallTable {
-    /// Returns the fewest probes that reached a recall when it was measured, and `lists` if no measured number of
-    /// probes reached it.
+    /// Returns the smallest measured number of probes that reached a recall. The result is `lists` if no measured
+    /// number of probes reached it.
     pub fn probes_for(&self, recall: f64, lists: u64) -> u64 {
-        // Points are f32: 0.95 is reached by the f32 nearest to it.
+        // The recall of a point is an f32: a recall of 0.95 is reached by the f32 nearest to 0.95.
         let reached = self.points.iter().find(|point| point.recall >= recall as f32);
         reached.map_or(lists, |point| point.probes)
     }
 
-    /// Returns the recall of a number of probes: that of the last point with no more of them.
+    /// Returns the recall with a number of probes: that of the last point with at most this number of probes.
     pub fn recall_of(&self, probes: u64) -> Option<f32> {
         self.points.iter().rfind(|point| point.probes <= probes).map(|point| point.recall)
     }

@@ -1,8 +1,8 @@
 //! The search for the nearest neighbours of a batch of queries.
 //!
-//! One pass over the vectors answers all queries that fit into the budget with their neighbours. A larger batch is cut
-//! into blocks of queries, one pass each ([`plan`]). Queries that are read and packed stay in memory during the pass
-//! ([`queries`]); [`scan`] reads the vectors.
+//! One pass over the vectors answers as many queries as fit into the budget, with their neighbours. A larger batch is
+//! split into blocks of queries, with one pass for each block ([`plan`]). During a pass, the queries stay in memory,
+//! packed for the kernels ([`queries`]), while [`scan`] reads the vectors.
 
 mod plan;
 mod queries;
@@ -31,21 +31,22 @@ use crate::{
     topk::Entry,
 };
 
-/// Rows of a batch of the answer.
+/// The number of rows in a batch of the answer.
 pub(crate) const BATCH_ROWS: usize = 8 << 10;
 
 /// The options of a search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Search {
-    /// The number of neighbours of each query; fewer if there are fewer vectors, or fewer within the radius.
+    /// The number of neighbours of each query. The answer has fewer if the dataset or the radius holds fewer vectors.
     pub k: u64,
     /// The metric.
     pub metric: Metric,
-    /// The largest distance of a neighbour, or its smallest inner product.
+    /// The radius: the largest distance of a neighbour, or the smallest inner product.
     pub radius: Option<f64>,
-    /// Instructions of the filter, for tests and measurements; the best ones by default. They do not change the answer.
+    /// The instruction set of the filter, for tests and measurements. The default is the best one of the processor. The
+    /// choice does not change the answer.
     pub instructions: Option<Instructions>,
-    /// The way in which vectors are compared, for tests and measurements; by the number of queries by default.
+    /// The kernel that compares vectors, for tests and measurements. By default the number of queries determines it.
     pub kernel: Option<Kernel>,
 }
 
@@ -76,21 +77,21 @@ impl Search {
     }
 }
 
-/// Facts about a search.
+/// The statistics of a search.
 #[derive(Clone, Debug, Serialize)]
 pub struct Searched {
-    /// Queries.
+    /// The number of queries.
     pub queries: u64,
-    /// Vectors that each query was compared with.
+    /// The number of vectors with which each query was compared.
     pub vectors: u64,
-    /// Dimensions of a vector.
+    /// The number of dimensions of a vector.
     pub dimensions: usize,
-    /// Elements of the vectors.
+    /// The element type of the vectors.
     pub element: Element,
-    /// Rows of the answer.
+    /// The number of rows of the answer.
     pub rows: u64,
-    /// Pairs that the filter could not exclude, and that were measured exactly. The number depends on the order in
-    /// which threads find neighbours; the answer does not.
+    /// The number of pairs that the filter could not exclude, and whose exact distances were computed. The number
+    /// depends on the order in which threads find neighbours; the answer does not.
     pub measured: u64,
     /// The plan.
     pub plan: Plan,
@@ -202,7 +203,7 @@ fn search_elements<T: Tiled>(
     let mut buffers = buffers.split(plan.block_bytes);
     let others = plan.fixed_bytes.saturating_sub(inshore_store::taken_bytes(buffer_bytes) as u64);
     let _others = job.budget().reserve(others, "a search")?;
-    // Differences are computed from the elements themselves, and need no center.
+    // The kernel computes differences from the elements themselves, and needs no center.
     let center = match plan.kernel {
         Kernel::Tiles => center_of(job, vectors, search.metric, &mut buffers)?,
         Kernel::Rows => vec![0.0; row_elements],
@@ -272,7 +273,7 @@ fn center_of(job: &Job, vectors: &Vectors, metric: Metric, buffers: &mut Vec<Buf
     Ok(center)
 }
 
-/// Returns the center of the data, with buffers of its own.
+/// Returns the center of the data. The call allocates its own buffers.
 pub(crate) fn center_of_vectors(job: &Job, vectors: &Vectors, metric: Metric) -> Result<Vec<f32>> {
     let buffers = Buffer::zeroed(job.budget(), 2 * CHECK_BYTES, "the center of the vectors")?;
     center_of(job, vectors, metric, &mut buffers.split(CHECK_BYTES))

@@ -1,4 +1,4 @@
-//! The plan of a search: how many queries one pass over the vectors answers, and how the vectors are read.
+//! The plan of a search determines how many queries one pass over the vectors answers, and how the vectors are read.
 
 use inshore_store::format_bytes;
 use serde::Serialize;
@@ -12,41 +12,42 @@ use crate::{
     topk::TopK,
 };
 
-/// The read unit: with two in flight for each of two threads, a drive is busy.
+/// The largest size of a read. Two reads in flight for each of two threads keep a drive busy.
 const BLOCK_BYTES_MAX: usize = 1 << 20;
 const BLOCK_BYTES_MIN: usize = 64 << 10;
-/// Buffers of each thread: one is searched while the other is read.
+/// The number of buffers of each thread: one is searched while the other is read.
 pub(crate) const BUFFERS: usize = 2;
-/// The rows that all panels of queries visit in turn stay in the second-level cache.
+/// The size of a part of a block that stays in the second-level cache while all panels of queries are compared with it.
 const SUBBLOCK_BYTES: usize = 192 << 10;
-/// The number of hits that a thread collects before it computes their exact distances; its buffer has room for those of
-/// one more tile.
+/// The number of hits that a thread collects before it computes their exact distances. The buffer has room for the hits
+/// of one more tile.
 pub(crate) const HITS: usize = 64;
-/// The most queries that are compared with the rows one by one: a tile has a register of lanes for them.
+/// The largest number of queries for which rows are compared with one query after the other. With more queries, tiles
+/// are faster.
 const FEW: u64 = 4;
-/// Bytes of a query beside its elements and its neighbours.
+/// The number of bytes of a query in addition to its elements and its neighbours.
 const QUERY_BYTES: u64 = 64;
 
 /// The facts from which a plan follows.
 #[derive(Clone, Copy, Debug)]
 pub struct Estimates {
-    /// Vectors in the dataset.
+    /// The number of vectors in the dataset.
     pub vectors: u64,
-    /// Dimensions of a vector.
+    /// The number of dimensions of a vector.
     pub dimensions: usize,
-    /// Elements of the dataset.
+    /// The element type of the dataset.
     pub element: Element,
-    /// Metric.
+    /// The metric of the search.
     pub metric: Metric,
-    /// Queries.
+    /// The number of queries.
     pub queries: u64,
-    /// Neighbours of each query.
+    /// The number of neighbours of each query.
     pub k: u64,
-    /// Memory that is free.
+    /// The size of the free memory in bytes.
     pub memory_bytes: u64,
-    /// Worker threads that the budget allows.
+    /// The number of worker threads that the budget allows.
     pub threads: usize,
-    /// Memory of the reader of the file of queries.
+    /// The memory in bytes that the reader of the query file needs.
     pub reader_bytes: u64,
 }
 
@@ -65,32 +66,32 @@ pub enum Kernel {
 /// The plan of a search.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Plan {
-    /// Passes over the vectors.
+    /// The number of passes over the vectors.
     pub passes: u64,
-    /// Queries that a pass answers, except the last one.
+    /// The number of queries that a pass answers. The last pass may answer fewer.
     pub queries_per_pass: u64,
-    /// Vectors of a block, which a thread reads at once.
+    /// The number of vectors in a block, which a thread reads at once.
     pub block_rows: usize,
-    /// Bytes of a read buffer.
+    /// The size of a read buffer in bytes.
     pub block_bytes: usize,
     /// The number of vectors in a subblock, the part of a block that fits the cache.
     pub subblock_rows: usize,
-    /// Worker threads.
+    /// The number of worker threads.
     pub threads: usize,
-    /// Bytes that each query needs: its elements twice, and its neighbours.
+    /// The memory in bytes that each query needs: its elements twice, and its neighbours.
     pub query_bytes: u64,
-    /// Bytes that do not depend on the number of queries.
+    /// The memory in bytes that does not depend on the number of queries.
     pub fixed_bytes: u64,
-    /// Bytes that a pass reads.
+    /// The number of bytes that a pass reads.
     pub pass_bytes: u64,
-    /// Instructions of the filter.
+    /// The instruction set of the filter.
     pub instructions: Instructions,
     /// The way in which vectors are compared with queries.
     pub kernel: Kernel,
 }
 
 impl Plan {
-    /// Makes a plan. If the memory is too small for one query, [`Plan::smallest_bytes`] exceeds it.
+    /// Makes a plan. If the memory is too small for one query, [`Plan::smallest_bytes`] is larger than the memory.
     pub fn new(estimates: &Estimates) -> Plan {
         let Estimates { vectors, dimensions, element, queries, memory_bytes, reader_bytes, .. } = *estimates;
         let row_bytes = element.row_bytes(dimensions);
@@ -135,7 +136,7 @@ impl Plan {
         let fitting = memory_bytes.saturating_sub(fixed_bytes) / query_bytes;
         let queries_per_pass = match fitting >= queries {
             true => queries,
-            // Whole panels.
+            // The queries of a pass fill whole panels.
             false if fitting > LANES_MAX as u64 => fitting / LANES_MAX as u64 * LANES_MAX as u64,
             false => fitting.max(1),
         };
@@ -164,9 +165,10 @@ impl Plan {
     }
 }
 
-/// Returns the whole rows of a block of `block_bytes`, at least one.
+/// Returns the number of whole rows in a block of `block_bytes`, at least one.
 fn rows_of(block_bytes: usize, row_bytes: usize) -> usize {
-    // A read moves whole units of checksums: where rows end elsewhere, two units more than the rows have.
+    // A read moves whole check blocks. If rows do not end at the boundaries of check blocks, a read moves up to two
+    // check blocks in addition to the rows.
     let usable =
         if CHECK_BYTES.is_multiple_of(row_bytes) { block_bytes } else { block_bytes - 2 * CHECK_BYTES };
     (usable / row_bytes).max(1)
@@ -222,21 +224,21 @@ mod tests {
         assert_eq!(Plan::new(&Estimates { queries: 4, ..base }).kernel, Kernel::Rows);
         let counted = Plan::new(&Estimates { metric: Metric::Hamming, element: Element::Bits, ..base });
         assert_eq!((counted.kernel, counted.block_rows), (Kernel::Counts, 65_536));
-        // In 16 MiB three passes of whole panels.
+        // In 16 MiB the plan has three passes of whole panels.
         let plan = Plan::new(&Estimates { memory_bytes: 16 << 20, ..base });
         assert_eq!(plan.queries_per_pass % 32, 0);
         assert!((2..6).contains(&plan.passes), "{plan}");
         assert!(plan.fixed_bytes + plan.queries_per_pass * plan.query_bytes <= 16 << 20);
-        // Rows that are no divisor of the unit of checksums.
+        // The size of a row does not divide the size of a check block.
         let plan = Plan::new(&Estimates { dimensions: 100, ..base });
         assert!(plan.block_rows * 400 + 2 * CHECK_BYTES <= plan.block_bytes);
         // One row is larger than the smallest block.
         let plan = Plan::new(&Estimates { dimensions: 32 << 10, memory_bytes: 8 << 20, ..base });
         assert!(plan.block_bytes >= (128 << 10) + 2 * CHECK_BYTES && plan.block_rows >= 1);
-        // No neighbours beyond the vectors, and no threads without a block.
+        // The plan has no more neighbours than vectors, and no thread without a block.
         let plan = Plan::new(&Estimates { vectors: 5, k: 1 << 40, ..base });
         assert_eq!((plan.passes, plan.threads), (1, 1));
-        // Too little memory is told, not planned away.
+        // If the memory is too small, the plan reports the memory that it needs.
         let plan = Plan::new(&Estimates { memory_bytes: 1 << 16, ..base });
         assert!(plan.smallest_bytes() > 1 << 16);
     }

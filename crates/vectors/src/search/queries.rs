@@ -1,4 +1,4 @@
-//! The queries of a pass: their elements, packed for tiles, and their best neighbours.
+//! The queries of a pass are held with their elements packed for tiles, and with their best neighbours.
 
 use std::ops::Range;
 
@@ -16,8 +16,8 @@ use crate::{
     topk::TopK,
 };
 
-/// `Panel` is the packed elements of some queries: one or two registers of lanes, where lanes without a query hold zeros,
-/// or the elements of one query for sums of rows.
+/// `Panel` holds the packed elements of some queries in one or two registers of lanes. Lanes without a query hold
+/// zeros. For sums of rows, a panel holds the elements of one query.
 pub(crate) struct Panel<L> {
     /// The number of the first query.
     pub first: usize,
@@ -25,8 +25,8 @@ pub(crate) struct Panel<L> {
     pub elements: Vec<L>,
 }
 
-/// Returns an element of a query as products compare it: relative to the center for L2, of a vector of length 1 for the
-/// cosine of fractions.
+/// Returns an element of a query in the form in which products use it. For L2 it is relative to the center. For the
+/// cosine of floating-point vectors, the query is scaled to length 1.
 pub(crate) fn compared_value<T: Tiled>(element: T, center: f32, norm: f64, metric: Metric) -> f64 {
     match metric {
         Metric::L2 => element.value() - f64::from(center),
@@ -35,7 +35,7 @@ pub(crate) fn compared_value<T: Tiled>(element: T, center: f32, norm: f64, metri
     }
 }
 
-/// The queries of a search, and what they are packed for.
+/// The queries of a search, and the settings for which they are packed.
 pub(crate) struct Batch<'a> {
     pub file: &'a VectorFile,
     pub info: &'a VectorsInfo,
@@ -56,7 +56,7 @@ pub(crate) struct Queries<T: Tiled> {
 }
 
 impl<T: Tiled> Queries<T> {
-    /// Reads the queries `numbers`, which are the next ones of `rows`, and packs them.
+    /// Reads and packs the queries `numbers`, which are the next queries of `rows`.
     ///
     /// # Errors
     /// [`crate::Error::BadFile`] for a value that elements of the vectors cannot hold; I/O.

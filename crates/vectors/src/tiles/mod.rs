@@ -1,4 +1,4 @@
-//! Tiles: the product of some vectors with a panel of queries, of which only the hits are kept.
+//! Tiles compute the products of some vectors with a panel of queries. Only pairs that reach the limit (hits) are kept.
 //!
 //! ```text
 //!              panel: queries packed dimension by dimension            a lane is a query
@@ -9,9 +9,9 @@
 //!         ...  └                  ┘
 //! ```
 //!
-//! This is the inner loop of a blocked matrix multiplication, with two differences. The matrix of products is never
-//! written: a score is compared in the register where it was computed. And the vectors are not packed: each element is
-//! broadcast from the row as it was read, so that a block that is used by few queries costs no copy.
+//! This is the inner loop of a blocked matrix multiplication, with two differences. First, the matrix of products is
+//! never written: each score is compared in the register in which it was computed. Second, the vectors are not packed:
+//! each element is broadcast from the row as it was read, so a block that is used by few queries costs no copy.
 //!
 //! Cost: one fused multiplication and addition for each lane and dimension. With 12 rows and 2 registers of lanes there
 //! are 24 sums, which hide the latency of the additions, and 14 loads for 24 operations. (With AVX2 there are 16
@@ -38,21 +38,21 @@ pub(crate) struct Hit {
     pub score: f32,
 }
 
-/// Tells whether a score is not below a limit. A NaN is not.
+/// Returns true if a score is at least the limit. The result for a NaN is false.
 pub(crate) fn reaches(score: f32, limit: f32) -> bool {
     !matches!(score.partial_cmp(&limit), Some(std::cmp::Ordering::Less))
 }
 
-/// The most lanes of a panel.
+/// The largest number of lanes of a panel.
 pub(crate) const LANES_MAX: usize = 32;
-/// The most rows of a tile.
+/// The largest number of rows of a tile.
 pub(crate) const ROWS_MAX: usize = 12;
 
-/// Instruction sets for tiles.
+/// The instruction sets for which tiles are implemented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Instructions {
-    /// No more than the compiler makes of loops.
+    /// Portable code without explicit vector instructions, which the compiler may vectorize.
     Portable,
     /// AVX2 and FMA.
     #[cfg(target_arch = "x86_64")]
@@ -72,7 +72,7 @@ impl Instructions {
         Instructions::Avx512,
     ];
 
-    /// Tells whether this processor has the instructions.
+    /// Returns true if this processor has the instructions.
     pub(crate) fn are_here(self) -> bool {
         match self {
             Instructions::Portable => true,
@@ -94,7 +94,7 @@ impl Instructions {
         from_best.find(|instructions| instructions.are_here()).unwrap_or(Instructions::Portable)
     }
 
-    /// Returns the lanes of a register.
+    /// Returns the number of lanes of a register.
     pub(crate) fn width(self) -> usize {
         match self {
             Instructions::Portable => portable::WIDTH,
@@ -156,7 +156,7 @@ impl<P> Tile<'_, P> {
         }
     }
 
-    /// Cuts the rows into groups of 12, 6, 4 or 1 rows, of at most `most`.
+    /// Splits the rows into groups of 12, 6, 4 or 1 rows. No group has more than `most` rows.
     fn groups(&self, most: usize, mut each: impl FnMut(usize, Tile<'_, P>)) {
         let mut first = 0;
         while first < self.scales.len() {
@@ -169,7 +169,7 @@ impl<P> Tile<'_, P> {
     }
 }
 
-/// The elements of a vector, and those of its tiles.
+/// An element type of vectors, together with the type of the elements in its tiles.
 pub(crate) trait Tiled: Measured + Copy + Sync + 'static {
     /// The elements of tiles.
     type Lane: Copy + Default + Send + Sync + std::fmt::Debug;
@@ -181,7 +181,7 @@ pub(crate) trait Tiled: Measured + Copy + Sync + 'static {
     /// Returns the number of elements of a row in tiles.
     fn stride(dimensions: usize) -> usize;
 
-    /// Returns rows as elements of tiles: the same memory, or `scratch`.
+    /// Returns rows as elements of tiles. The result is the same memory, or the converted elements in `scratch`.
     fn widen<'a>(rows: &'a [Self], dimensions: usize, scratch: &'a mut Vec<Self::Lane>) -> &'a [Self::Lane];
 
     /// Returns the elements of q*, in `stride` elements.
@@ -206,7 +206,7 @@ pub(crate) trait Tiled: Measured + Copy + Sync + 'static {
         out: &mut Vec<f32>,
     );
 
-    /// Returns the place of lane `lane` of dimension `dimension` in a panel of `lanes` lanes.
+    /// Returns the index of the element of `dimension` and lane `lane` in a panel of `lanes` lanes.
     fn place(dimension: usize, lane: usize, lanes: usize) -> usize;
 
     /// Adds the hits of a tile.

@@ -1,8 +1,8 @@
 //! Sums over the dimensions of each row: norms, and the scores of few queries.
 //!
-//! A [`Tile`](super::Tile) uses a register of lanes for its queries, which few queries leave empty. Here the lanes are
-//! dimensions: the rows stream through once for each query, and the loop is limited by the memory. (One query among
-//! 128 f32: 8 loads of the row instead of 128 broadcasts.)
+//! A [`Tile`](super::Tile) needs a register of lanes for its queries, and most lanes are empty if there are few
+//! queries. In this module a lane is a dimension. The rows are streamed once for each query, and the memory limits the
+//! speed. (One query with 128 dimensions of f32 takes 8 loads of the row instead of 128 broadcasts.)
 
 /// The sum over the dimensions of a row x and another vector y.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -13,10 +13,10 @@ pub(crate) enum RowSum {
     Products,
 }
 
-/// The lanes of sums of floats: two registers of AVX-512, so that additions overlap.
+/// The number of lanes of a sum of floats: two registers of AVX-512, so that additions overlap.
 const LANES: usize = 32;
 
-/// Returns the sum of `term` of all dimensions. On any path there are at most d / 32 + 9 roundings.
+/// Returns the sum of `term` over all dimensions. No addend passes through more than d / 32 + 9 roundings.
 #[inline(always)]
 pub(super) fn float_sum(row: &[f32], other: &[f32], term: impl Fn(f32, f32) -> f32) -> f32 {
     let mut sums = [0.0f32; LANES];

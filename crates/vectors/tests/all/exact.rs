@@ -1,4 +1,4 @@
-//! The answer equals brute force, and does not depend on budget, threads and instructions.
+//! These tests check that the answer equals brute force, and does not depend on budget, threads and instructions.
 
 use inshore_vectors::{Element, Instructions, Kernel, Metric, Search, VectorFile, Vectors};
 
@@ -25,7 +25,7 @@ fn instructions() -> Vec<Instructions> {
     all
 }
 
-/// Vectors with duplicates and zero vectors among them.
+/// Returns vectors, some of which are duplicates or zero vectors.
 fn made(random: &mut Random, element: Element, dimensions: usize, count: usize) -> Made {
     let scale = 10f64.powi(random.below(5) as i32 - 2);
     let mut made = Made::new(element, dimensions, count, || match element {
@@ -129,7 +129,7 @@ fn answers_are_the_same_bits_for_every_budget_and_number_of_threads() {
         if element == Element::Bits {
             continue;
         }
-        // The filter excludes nearly all pairs: it is not that all were measured.
+        // The answer would also be right without a filter, so the test checks that the filter excludes most pairs.
         let pairs = searched.vectors * searched.queries;
         assert!(searched.measured < pairs / 5, "{} of {pairs} pairs measured", searched.measured);
     }

@@ -1,4 +1,5 @@
-//! Files of vectors: every format is read, and every malformed file is refused by name with the place.
+//! These tests check that files of every format are read, and that every malformed file is refused with its name and
+//! the position of the error.
 
 use inshore_store::FileReader;
 use inshore_vectors::{Element, Search, VectorFile, Vectors, import};

@@ -1,4 +1,5 @@
-//! Data that break other programs: far from zero, of extreme size, of few or many dimensions; damage; small budgets.
+//! These tests use difficult data: data far from zero, of extreme size, or of few or many dimensions; damage; and small
+//! budgets.
 
 use std::{fs, path::Path};
 

@@ -1,4 +1,4 @@
-//! Indexes: builds, approximate searches and recall.
+//! These tests cover indexes: builds, approximate searches and recall.
 
 use arrow_array::RecordBatch;
 use inshore_store::{Budget, Cancel, Job, Store};
@@ -12,7 +12,7 @@ use crate::{
     support::{Made, Random, Row, Setup, rows_of},
 };
 
-/// Returns vectors around some points, as real ones are, and queries of the same kind.
+/// Returns vectors in clusters, as real vectors are, and queries of the same distribution.
 pub fn clustered(element: Element, dimensions: usize, count: usize, seed: u64) -> Made {
     let mut centers = Random(seed / 1000);
     let points: Vec<f64> = (0..50 * dimensions).map(|_| centers.normal() * 30.0 + 100.0).collect();
@@ -176,7 +176,7 @@ fn recall_is_measured_on_the_queries_of_the_user_and_replaces_the_table() {
     let (_, index) = open(&setup, "v");
     assert_eq!(index.info().recall, table);
     assert_ne!(table, before);
-    // The table tells the truth: the recall of these queries with so many probes.
+    // The table must be right: these queries reach its recall with its number of probes.
     let search = Search { k: 5, ..Search::default() };
     let sampled: Vec<u64> = (0..40).map(|number| number * 100 / 40).collect();
     let keep =

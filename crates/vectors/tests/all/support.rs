@@ -1,4 +1,4 @@
-//! Made vectors, their files, and brute force.
+//! Generated vectors, their files, and a search by brute force.
 
 use std::{fs, path::PathBuf};
 
@@ -7,7 +7,7 @@ use inshore_store::{Budget, Cancel, Job, Store};
 use inshore_vectors::{Element, Metric, Search, Searched, VectorFile, Vectors, import, search};
 use tempfile::TempDir;
 
-/// A row of an answer; the distance as bits.
+/// A row of an answer. The distance is given by its bits.
 pub type Row = (u64, u32, u64, u32);
 
 /// A generator of pseudo-random numbers (splitmix64).

@@ -20,15 +20,16 @@ use crate::{
 /// The number of headers that an open file of a dataset caches without [`CheckedFile::remember_headers`]. A header has
 /// at most 2 KiB of checksums, and 0.5 KiB with blocks of 16 KiB.
 pub(super) const CACHED_HEADERS: usize = 64;
-/// Bytes of a cached header beside its checksums.
+/// The bytes of a cached header in addition to its checksums.
 pub(super) const CACHED_HEADER_BYTES: usize = 96;
-/// The number of headers that are read at once while extents are read in order. The headers lie side by side, and a
-/// small read waits as long as the large ones before it: one read per header made scans slower by a third.
+/// The number of headers that are read at once while extents are read in order. The headers are adjacent on the device.
+/// A small read waits as long as the large reads before it, so one read for each header made scans slower by a third.
 const HEADERS_AHEAD: u64 = 32;
-/// The number of headers that are read at once while extents are read at random, which takes as long as one header.
+/// The number of headers that are read at once while extents are read at random. Reading them takes as long as reading
+/// one header.
 const HEADERS_AROUND: u64 = 4;
 
-/// `DatasetMap` holds the places and the expected content of the extents of a dataset's file.
+/// `DatasetMap` holds the addresses of the extents of a dataset's file, and the checksums of their content.
 #[derive(Debug)]
 pub(super) struct DatasetMap {
     pub(super) refs: Refs,
@@ -37,7 +38,7 @@ pub(super) struct DatasetMap {
     pub(super) _kept: ExtentOwner,
 }
 
-/// The number of an extent, the place of its first copy, and the checksums of its blocks.
+/// The number of an extent, the address of its first copy, and the checksums of its blocks.
 type CachedHeader = (u64, ExtentAddress, Arc<[u32]>);
 
 /// `Headers` caches headers that were read. Extent e is in slot e modulo the number of slots, if it is cached.
@@ -46,7 +47,7 @@ pub(super) struct Headers {
     pub(super) slots: Vec<Option<CachedHeader>>,
     /// The numbers of the extents of the last batch that was read.
     last: Range<u64>,
-    /// The memory for more slots than [`CACHED_HEADERS`].
+    /// The reservation for the memory of slots beyond [`CACHED_HEADERS`].
     pub(super) _reservation: Option<Reservation>,
 }
 
@@ -67,8 +68,8 @@ impl Headers {
         self.slots[slot] = Some((extent, place, sums));
     }
 
-    /// Returns the number of headers to read for `extent`, which is not cached: many if the extent follows the last
-    /// batch.
+    /// Returns the number of headers to read for `extent`, which is not cached. The number is large if the extent
+    /// follows the last batch.
     fn batch(&mut self, extent: u64) -> u64 {
         let follows = (self.last.start..=self.last.end + HEADERS_AROUND).contains(&extent);
         let count = if follows { HEADERS_AHEAD } else { HEADERS_AROUND };
@@ -85,7 +86,7 @@ pub(super) enum Refs {
 }
 
 impl DatasetMap {
-    /// Returns the place of the first copy of an extent and the checksums of its blocks, from its header.
+    /// Returns the address of the first copy of an extent, and the checksums of its blocks, which its header contains.
     pub(super) fn look_up(
         &self,
         job: &Job,
@@ -118,8 +119,8 @@ impl DatasetMap {
         self.make_header(job, file, extent)?.ok_or_else(|| found.expect("at least one copy"))
     }
 
-    /// Makes the header of an extent again from its bytes, which may be restored from its group, and writes the header.
-    /// The result is `None` if the bytes are lost.
+    /// Computes a lost header of an extent from the bytes of the extent, and writes the header. The bytes may be
+    /// restored from the extent's parity group or copies. The result is `None` if the bytes are lost.
     fn make_header(
         &self,
         job: &Job,
@@ -143,8 +144,9 @@ impl DatasetMap {
         Ok(Some((place, sums)))
     }
 
-    /// Reads the checksums of `extent`, and in the same request those of the extents among the `count` next ones whose
-    /// headers lie close behind. If a file is spread over drives, these extents are not neighbours in the file.
+    /// Reads the checksums of `extent`. The same request also reads the headers that lie close behind, as far as they
+    /// belong to the next `count` extents of the file. If a file is spread over several drives, adjacent headers do not
+    /// belong to adjacent extents of the file.
     fn read_headers(
         &self,
         job: &Job,

@@ -29,7 +29,7 @@ pub(super) fn check(
 #[derive(Debug)]
 pub(super) enum Source {
     Device(Pending),
-    /// The bytes are copied and checked already.
+    /// The bytes were in memory. They are already copied and checked.
     Held(Buffer),
 }
 
@@ -60,7 +60,7 @@ impl PendingRead {
         })
     }
 
-    /// Waits for the read, checks the bytes, and returns the buffer with the range of the wanted bytes in it. If a
+    /// Waits for the read, checks the bytes, and returns the buffer with the range of the requested bytes in it. If the
     /// dataset has redundancy, damaged or unreadable bytes are restored from it, and the first copy is repaired.
     ///
     /// # Errors

@@ -90,7 +90,7 @@ fn a_damaged_file_is_not_held_in_memory() {
     hold().unwrap();
     let (reads, ..) = device.counts();
     assert!(reads >= 2, "a header and the bytes");
-    // The bytes are read last.
+    // The requested bytes are read last, after the headers.
     for fault in [Fault::FlipRead(reads - 1), Fault::FailRead(reads - 1)] {
         device.set(&[fault]);
         assert!(hold().is_err(), "{fault:?}");
@@ -185,7 +185,7 @@ fn every_faulty_read_of_a_dataset_is_an_error_and_never_wrong_bytes() {
 
 #[test]
 fn a_file_with_a_list_of_extents_is_read_back() {
-    // The file has 130 extents and is read at a few places only, so that memory stays small.
+    // The file has 130 extents. The test reads only a few offsets, so that it needs little memory.
     let (_folder, _, store, job) = with_dataset(b"");
     let mut builder = store.create_dataset(&job, "large", "test").unwrap();
     let mut writer = builder.file("bytes", 65536, 1 << 20).unwrap();
