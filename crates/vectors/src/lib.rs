@@ -68,6 +68,7 @@ mod index;
 mod metric;
 mod npy;
 mod search;
+mod subblock;
 mod tiles;
 mod topk;
 

@@ -181,9 +181,9 @@ struct Loaded<T: Clustered> {
     directory: Directory,
     centroids: Centroids<T>,
     /// Where queries are compared with centroids.
-    coarse: Space,
+    coarse: Space<T>,
     /// Where queries are compared with vectors: only those within the radius are near.
-    space: Space,
+    space: Space<T>,
 }
 
 /// The counts of all rounds.
@@ -210,8 +210,8 @@ struct Round<'a, T: Clustered> {
     index: &'a VectorIndex,
     directory: &'a Directory,
     centroids: &'a Centroids<T>,
-    space: &'a Space,
-    coarse: &'a Space,
+    space: &'a Space<T>,
+    coarse: &'a Space<T>,
     plan: &'a StrategyPlan,
     probes: u64,
     /// Vectors that the probed lists of a query need.
@@ -339,7 +339,7 @@ impl Probed<'_> {
         let (directory, centroids) = self.index.load::<T>(self.job, plan.holds_centroids)?;
         let center = center_of_vectors(self.job, self.vectors, metric)?;
         let instructions = self.search.instructions.unwrap_or_else(Instructions::best);
-        let coarse = Space::new::<T>(metric, dimensions, &center, instructions);
+        let coarse = Space::<T>::new(metric, dimensions, &center, instructions);
         let space = coarse.within(self.search.radius);
         Ok(Loaded { directory, centroids, coarse, space })
     }

@@ -78,16 +78,15 @@ pub fn build_index(store: &Store, job: &Job, vectors: &Vectors, options: &Index)
 }
 
 /// The state of a build.
-struct Build<'a, T> {
+struct Build<'a, T: Clustered> {
     job: &'a Job,
     vectors: &'a Vectors,
     options: &'a Index,
     plan: BuildPlan,
     /// Where centroids are compared: by Euclidean distance, or by the cosine.
-    space: Space,
+    space: Space<T>,
     /// Where vectors are compared.
-    exact: Space,
-    _elements: std::marker::PhantomData<T>,
+    exact: Space<T>,
 }
 
 impl<T: Clustered> Build<'_, T> {
@@ -98,10 +97,9 @@ impl<T: Clustered> Build<'_, T> {
         let metric = if options.metric == Metric::Cosine { Metric::Cosine } else { Metric::L2 };
         let instructions = Instructions::best();
         let center = center_of_vectors(job, vectors, Metric::L2)?;
-        let space = Space::new::<T>(metric, dimensions, &center, instructions);
-        let exact = Space::new::<T>(options.metric, dimensions, &center, instructions);
-        let build: Build<'_, T> =
-            Build { job, vectors, options, plan, space, exact, _elements: std::marker::PhantomData };
+        let space = Space::<T>::new(metric, dimensions, &center, instructions);
+        let exact = Space::<T>::new(options.metric, dimensions, &center, instructions);
+        let build: Build<'_, T> = Build { job, vectors, options, plan, space, exact };
         let (held_out, upper) = build.sample()?;
         let upper_memory = job.budget().reserve(
             build.plan.groups * 32 + upper.len() as u64 * size_of::<T>() as u64,
