@@ -57,6 +57,7 @@
 //! ```
 #![warn(missing_docs)]
 
+mod catalog;
 mod counts;
 mod dataset;
 mod element;
@@ -72,6 +73,7 @@ mod subblock;
 mod tiles;
 mod topk;
 
+pub use catalog::{Description, describe, list, remove, remove_index};
 pub use dataset::{Vectors, VectorsInfo};
 pub use element::{BITS_MAX, DIMENSIONS_MAX, Element};
 pub use error::{Error, Result};
