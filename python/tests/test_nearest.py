@@ -83,3 +83,26 @@ def test_refusals_name_the_place(tmp_path: Path) -> None:
         store.nearest("good", np.ones((1, 3), np.float32), memory="16MiB").table()
     with pytest.raises(inshore.InputError):
         store.nearest("good", bad[:1], k=0, memory="16MiB").table()
+
+
+def test_vectors_are_listed_described_and_removed(tmp_path: Path) -> None:
+    store = inshore.Store(tmp_path / "store")
+    base = np.random.default_rng(3).normal(size=(300, 8)).astype(np.float32)
+    store.import_vectors(base, name="plain", memory="32MiB")
+    store.import_vectors(base, name="indexed", memory="32MiB")
+    built = store.index_vectors("indexed", metric="ip", memory="32MiB")
+    indexed, plain = store.list_vectors()
+    assert (plain["name"], plain["index"], plain["bytes"]) == ("plain", None, 300 * 8 * 4 + 8 * 4)
+    assert indexed == store.describe_vectors("indexed")
+    assert indexed["index"] == {key: value for key, value in built.items() if key in indexed["index"]}
+    store.remove_vectors("indexed", index=True)
+    assert store.describe_vectors("indexed")["index"] is None
+    with pytest.raises(inshore.InputError, match="indexed has no index"):
+        store.remove_vectors("indexed", index=True)
+    store.index_vectors("indexed", memory="32MiB")
+    store.remove_vectors("indexed")
+    assert [each["name"] for each in store.list_vectors()] == ["plain"]
+    with pytest.raises(inshore.NotFoundError, match="indexed"):
+        store.remove_vectors("indexed")
+    with pytest.raises(inshore.NotFoundError, match="indexed"):
+        store.describe_vectors("indexed")

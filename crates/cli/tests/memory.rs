@@ -4,7 +4,7 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, BufWriter, Write},
     path::PathBuf,
     process::{Command, Stdio},
 };
@@ -201,6 +201,45 @@ fn texts_of_ten_times_the_budget_are_searched_and_counted_in_it() {
         fs::metadata(folder.path().join("text")).unwrap().len()
     );
     for (words, peak) in peaks {
+        assert!(peak <= budget + 64 * MIB, "{words}: {} MiB resident", peak / MIB);
+        println!("{words}: {} MiB resident at most", peak / MIB);
+    }
+}
+
+#[test]
+fn vectors_of_ten_times_the_budget_are_imported_indexed_and_searched_in_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let budget = 24 * MIB;
+    let group = Cgroup::new("vectors", budget + 96 * MIB);
+    if group.is_none() {
+        println!("skipped: no memory cgroup can be made here; only the resident size is checked");
+    }
+    let (dimensions, count) = (128u32, 2_000_000u32);
+    assert!(u64::from(count * dimensions) > 10 * budget);
+    let mut state = 1u64;
+    let mut random = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        state >> 32
+    };
+    for (name, count) in [("base.u8bin", count), ("queries.u8bin", 100)] {
+        let mut file = BufWriter::new(fs::File::create(folder.path().join(name)).unwrap());
+        file.write_all(&[count.to_le_bytes(), dimensions.to_le_bytes()].concat()).unwrap();
+        for _ in 0..count {
+            // Vectors around 64 centers.
+            let center = random() % 64;
+            let element = |dimension| (center * dimension * 37 % 200 + random() % 56) as u8;
+            file.write_all(&(0..u64::from(dimensions)).map(element).collect::<Vec<u8>>()).unwrap();
+        }
+    }
+    for words in [
+        "nearest import base.u8bin --name base --memory 24MiB",
+        "nearest index base --lists 2000 --memory 24MiB",
+        "nearest recall base queries.u8bin --sample 20 --memory 24MiB",
+        "nearest query base queries.u8bin -k 100 -o exact.parquet --memory 24MiB",
+        "nearest query base queries.u8bin -k 100 --recall 0.9 --strategy single -o near.parquet --memory 24MiB",
+        "nearest query base queries.u8bin -k 100 --recall 0.9 --strategy batch -o near.parquet --memory 24MiB",
+    ] {
+        let peak = run(&folder, group.as_ref(), words);
         assert!(peak <= budget + 64 * MIB, "{words}: {} MiB resident", peak / MIB);
         println!("{words}: {} MiB resident at most", peak / MIB);
     }

@@ -105,6 +105,55 @@ fn an_index_answers_with_a_recall_and_without_one_the_answer_is_exact() {
 }
 
 #[test]
+fn vectors_and_their_index_are_listed_described_and_removed() {
+    let folder = with_points();
+    let said = folder.run("nearest info points").ok().stdout;
+    assert!(said.starts_with("points\n  vectors          5\n  dimensions       2\n"), "{said}");
+    assert!(
+        said.contains("\n  element type     f32\n") && said.ends_with("\n  index            none\n"),
+        "{said}"
+    );
+    folder.run("nearest index points --lists 2 --metric ip --memory 32MiB").ok();
+    folder.run("nearest import points.fbin --name more").ok();
+    let said = folder.run("nearest ls").ok().stdout;
+    let lines: Vec<Vec<&str>> = said.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines[0][..4], ["name", "vectors", "dimensions", "elements"]);
+    assert_eq!((&lines[1][..4], lines[1].last()), (&["more", "5", "2", "f32"][..], Some(&"none")), "{said}");
+    assert_eq!((&lines[2][..4], lines[2].last()), (&["points", "5", "2", "f32"][..], Some(&"ip")), "{said}");
+    let json = folder.run("nearest ls --json").ok().json();
+    assert_eq!((&json[0]["name"], &json[1]["index"]["lists"]), (&"more".into(), &2.into()));
+    let said = folder.run("nearest info points").ok().stdout;
+    assert!(said.contains("\n    metric         ip\n    lists          2 in 1 groups, "), "{said}");
+    // The date of the measurement: the year has four digits, and the last line has all lists.
+    let date = said.split_once("    measured       ").unwrap().1;
+    assert!(
+        date[..10].chars().filter(|c| *c == '-').count() == 2 && date[10..].starts_with(", on "),
+        "{said}"
+    );
+    assert!(said.ends_with("\n    2              1.0000\n"), "{said}");
+    let json = folder.run("nearest info points --json").ok().json();
+    assert_eq!(
+        (&json["command"], &json["summary"]["index"]["metric"]),
+        (&"nearest info".into(), &"ip".into())
+    );
+
+    folder.run("nearest rm points --index").ok();
+    assert!(folder.run("nearest info points").ok().stdout.ends_with("index            none\n"));
+    let said = folder.run("nearest rm points --index").exits(2);
+    assert!(said.stderr.contains("points has no index"), "{}", said.stderr);
+    folder.run("nearest index points").ok();
+    let said = folder.run("nearest rm points unknown").exits(2);
+    assert!(said.stderr.contains("there is no dataset \"unknown\""), "{}", said.stderr);
+    assert!(said.stderr.contains("removed: points"), "{}", said.stderr);
+    let listed = folder.run("store ls").ok().stdout;
+    assert!(!listed.contains("points") && listed.contains("more"), "{listed}");
+    let said = folder.run("nearest info points").exits(2);
+    assert!(said.stderr.contains("there is no dataset \"points\""), "{}", said.stderr);
+    folder.run("nearest rm more").ok();
+    assert!(folder.run("nearest ls").ok().stderr.contains("no vectors in "));
+}
+
+#[test]
 fn bits_are_compared_by_hamming_and_jaccard() {
     let folder = Folder::new();
     // The three vectors of two bytes are 0000, ff00 and 0f00.

@@ -174,6 +174,12 @@ pub const OPERATIONS: &[Entry] = &[
     Entry::of::<verbs::SearchVectors>(),
     #[cfg(feature = "vectors")]
     Entry::of::<verbs::MeasureRecall>(),
+    #[cfg(feature = "vectors")]
+    Entry::of::<verbs::ListVectors>(),
+    #[cfg(feature = "vectors")]
+    Entry::of::<verbs::DescribeVectors>(),
+    #[cfg(feature = "vectors")]
+    Entry::of::<verbs::RemoveVectors>(),
     Entry::of::<verbs::PutDataset>(),
     Entry::of::<verbs::GetDataset>(),
     Entry::of::<verbs::ListDatasets>(),

@@ -239,6 +239,13 @@ fn all_rows() -> Vec<Row> {
                     "dataset": "points", "sample": 50 }),
             None,
         ),
+        row(json!({ "operation": "nearest ls", "version": 1 }), None),
+        row(json!({ "operation": "nearest info", "version": 1, "inputs": ["@points"] }), None),
+        row(json!({ "operation": "nearest rm", "version": 1, "inputs": ["store:copied"] }), None),
+        row(
+            json!({ "operation": "nearest rm", "version": 1, "inputs": ["store:copied"], "index": true }),
+            None,
+        ),
         row(
             json!({ "operation": "store put", "version": 1, "inputs": ["@lines.txt"], "name": "copied" }),
             None,
@@ -398,7 +405,7 @@ impl Setup {
         let english = sample("en", "the dog barks, the cat sleeps and the child runs across the street\n");
         let profiles = Profiles::train(&job, vec![german, english], 500).unwrap();
         profiles.save(&self.store, &job, "europe").unwrap();
-        self.import_points();
+        self.import_points("points");
         let lines = fs::read(self.path("lines.txt")).unwrap();
         let packed = fs::File::create(self.path("lines.txt.gz")).unwrap();
         let format = inshore_kernels::Format::Gzip;
@@ -408,12 +415,22 @@ impl Setup {
     }
 
     /// Writes a file of 200 vectors of 8 bytes, which are also a dataset of the local store.
-    fn import_points(&self) {
+    fn import_points(&self, name: &str) {
         let head = [200u32.to_le_bytes(), 8u32.to_le_bytes()].concat();
         let bytes: Vec<u8> = head.into_iter().chain((0..1600).map(|byte| mixed(byte) as u8)).collect();
         fs::write(self.path("points.u8bin"), bytes).unwrap();
         let points = self.path("points.u8bin");
-        let request = json!({ "operation": "nearest import", "inputs": [points], "name": "points" });
+        let request = json!({ "operation": "nearest import", "inputs": [points], "name": name });
+        self.run_one(TargetKind::Local, request, None);
+    }
+
+    /// Imports the vectors under a name that may exist already, and builds their index.
+    fn index_points(&self, name: &str) {
+        if self.store.dataset(name).is_ok() {
+            self.store.remove(name).unwrap();
+        }
+        self.import_points(name);
+        let request = json!({ "operation": "nearest index", "dataset": name, "lists": 8 });
         self.run_one(TargetKind::Local, request, None);
     }
 
@@ -429,9 +446,10 @@ impl Setup {
     fn request(&self, row: &Row, place: TargetKind, output: &Path) -> Value {
         let by_name = ["checksum", "language identify", "search", "store get"];
         let operation = row.request["operation"].as_str().unwrap();
+        let is_info = operation == "nearest info";
         let has_graph =
             operation.starts_with("graph ") && !["graph import", "graph check"].contains(&operation);
-        let by_name = has_graph || by_name.contains(&operation);
+        let by_name = has_graph || is_info || by_name.contains(&operation);
         let prefix = match place {
             TargetKind::Local if !by_name => format!("{}/", self.folder.path().display()),
             // The input is a local file, also with nodes as the target.
@@ -498,6 +516,7 @@ impl Setup {
             "store rm" => ["copied", "moved"].iter().for_each(|name| self.put_at(place, name)),
             "kernel rm" => self.put_at(place, "gone.wasm"),
             "graph rm" => self.import_graph("copied"),
+            "nearest rm" => self.index_points("copied"),
             "graph check" => drop(self.write_components("parts.csv")),
             _ => {}
         }
@@ -750,6 +769,65 @@ fn graphs_are_listed_checked_and_removed_and_other_datasets_are_not() {
     let answer = named(&request).unwrap().run(&request, &Target::Local, &job, attachments).unwrap();
     assert_eq!((answer, told.into_inner()), (json!({ "removed": ["links"] }), 2));
     assert!(setup.store.dataset("lines.txt").is_ok() && setup.store.dataset("links").is_err());
+}
+
+#[test]
+fn vectors_are_listed_described_and_removed_with_their_index_and_other_datasets_are_not() {
+    let setup = Setup::new();
+    let run = |request: Value| setup.run_one(TargetKind::Local, request, None).0;
+    let info = |name: &str| run(json!({ "operation": "nearest info", "inputs": [name] }));
+    let is_stored = |name: &str| setup.store.dataset(name).is_ok();
+    let plain = info("store:points");
+    assert_eq!((&plain["vectors"], &plain["element"]), (&json!(200), &json!("u8")), "{plain}");
+    assert_eq!((&plain["dimensions"], &plain["bytes"]), (&json!(8), &json!(1600)), "{plain}");
+    assert!(plain["index"].is_null() && plain.get("index_error").is_none(), "{plain}");
+    setup.index_points("indexed");
+    let indexed = info("indexed");
+    let index = &indexed["index"];
+    assert_eq!((&index["metric"], &index["vectors"]), (&json!("l2"), &json!(200)), "{indexed}");
+    assert!(index["recall"]["points"].as_array().is_some_and(|points| !points.is_empty()), "{indexed}");
+    assert!(index["recall"]["measured_seconds"].as_u64() > Some(1_600_000_000), "{indexed}");
+    assert_eq!(run(json!({ "operation": "nearest ls" })), json!({ "datasets": [indexed, plain] }));
+
+    // The index alone.
+    let removed = run(json!({ "operation": "nearest rm", "inputs": ["indexed"], "index": true }));
+    assert_eq!(removed, json!({ "removed": ["indexed"] }));
+    assert!(info("indexed")["index"].is_null() && !is_stored("indexed.index"));
+    // Both; and the index of vectors that were replaced.
+    setup.index_points("indexed");
+    run(json!({ "operation": "nearest rm", "inputs": ["indexed"] }));
+    assert!(!is_stored("indexed") && !is_stored("indexed.index"));
+    setup.index_points("indexed");
+    setup.store.remove("indexed").unwrap();
+    setup.import_points("indexed");
+    let stale = info("indexed");
+    assert!(stale["index"].is_null(), "{stale}");
+    assert!(stale["index_error"].as_str().unwrap().contains("an index of other vectors"), "{stale}");
+    run(json!({ "operation": "nearest rm", "inputs": ["indexed"], "index": true }));
+    assert!(is_stored("indexed") && info("indexed").get("index_error").is_none());
+
+    let failed = |inputs: &[&str], index: bool| {
+        let told = std::sync::Mutex::new(Vec::new());
+        let failed = |error: &Error| told.lock().unwrap().push(error.to_string());
+        let attachments = Attachments { failed: Some(&failed), ..Attachments::default() };
+        let request = json!({ "operation": "nearest rm", "version": 1, "inputs": inputs, "index": index });
+        let job = Execution::Stored(setup.job());
+        let answer = named(&request).unwrap().run(&request, &Target::Local, &job, attachments).unwrap();
+        (answer, told.into_inner().unwrap())
+    };
+    let (answer, told) = failed(&["lines.txt", "unknown", "indexed"], false);
+    assert_eq!(answer, json!({ "removed": ["indexed"] }));
+    assert!(told[0].contains("lines.txt: kind: found bytes, expected vectors"), "{told:?}");
+    assert!(told[1].contains("there is no dataset \"unknown\"") && told.len() == 2, "{told:?}");
+    assert!(is_stored("lines.txt") && !is_stored("indexed"));
+    let (answer, told) = failed(&["points", "unknown"], true);
+    assert_eq!(answer, json!({ "removed": [] }));
+    assert!(told[0].contains("points has no index") && told[1].contains("\"unknown\""), "{told:?}");
+    let request = json!({ "operation": "nearest info", "version": 1, "inputs": ["unknown"] });
+    let job = Execution::Stored(setup.job());
+    let error =
+        named(&request).unwrap().run(&request, &Target::Local, &job, Attachments::default()).unwrap_err();
+    assert!(error.to_string().contains("there is no dataset \"unknown\""), "{error}");
 }
 
 #[test]

@@ -13,8 +13,8 @@ use std::{
 };
 
 use inshore_store::{
-    Budget, Cancel, Device, FileReader, History, Memory, Operation, Recording, Redundancy, Result, Store,
-    WriteFate, after_crash,
+    Budget, Cancel, DatasetBuilder, Device, FileReader, History, Memory, Operation, Recording, Redundancy,
+    Result, Store, WriteFate, after_crash,
 };
 
 const EXTENTS: u32 = 600;
@@ -26,6 +26,8 @@ enum Step {
     Create(&'static str, usize),
     /// Removes a dataset, if it exists.
     Remove(&'static str),
+    /// Puts a dataset of a given length in the place of the one of its name, or makes it.
+    Replace(&'static str, usize),
     /// Makes a dataset and gives up before the commit.
     Abandon(usize),
     /// Appends bytes to an unsealed dataset, which is made if there is none.
@@ -63,7 +65,16 @@ fn contents(name: &str, lens: &[usize]) -> Vec<u8> {
 
 fn write(store: &Store, name: &str, len: usize, commit: bool, unsealed: bool) -> Result<()> {
     let job = store.job(Budget::new(16 << 20, 1), Cancel::default())?;
-    let mut builder = store.create_dataset(&job, name, "test")?;
+    fill(store.create_dataset(&job, name, "test")?, name, len, commit, unsealed)
+}
+
+fn replace(store: &Store, name: &str, len: usize, commit: bool) -> Result<()> {
+    let job = store.job(Budget::new(16 << 20, 1), Cancel::default())?;
+    fill(store.replace_dataset(&job, name, "test")?, name, len, commit, false)
+}
+
+/// Writes the file of a dataset.
+fn fill(mut builder: DatasetBuilder, name: &str, len: usize, commit: bool, unsealed: bool) -> Result<()> {
     // The redundancy of a dataset depends on its name, as far as there are enough devices.
     let wanted = match name {
         "b" => Redundancy::Copies(2),
@@ -133,6 +144,10 @@ fn record(devices: usize, steps: &[Step]) -> Run {
                 if write(&store, name, bytes, true, false).is_ok() {
                     model.insert(name, (vec![bytes], true));
                 }
+            }
+            Step::Replace(name, bytes) => {
+                replace(&store, name, bytes, true).unwrap();
+                model.insert(name, (vec![bytes], true));
             }
             Step::Append(name, bytes) => match model.get_mut(name) {
                 None => {
@@ -277,9 +292,28 @@ fn every_crash_in_every_short_sequence_leaves_acknowledged_datasets() {
 }
 
 #[test]
+fn every_crash_of_a_replacement_leaves_the_old_dataset_or_the_new_one() {
+    for steps in [
+        [Step::Create("a", 10_000), Step::Replace("a", 30_000), Step::Replace("a", 500)],
+        [Step::Append("b", 9_000), Step::Replace("b", 70_000), Step::Compact],
+        [Step::Replace("c", 9_000), Step::Remove("c"), Step::Replace("c", 20_000)],
+    ] {
+        for devices in [1, 3] {
+            let run = record(devices, &steps);
+            for end in 0..=run.history.len() {
+                let what = format!("{steps:?}, {devices} devices, crash after {end}");
+                run.check(end, |_| WriteFate::Kept, &what);
+                run.check(end, |_| WriteFate::Lost, &what);
+            }
+        }
+    }
+}
+
+#[test]
 fn every_tear_of_the_last_write_leaves_acknowledged_datasets() {
-    let sequences: [&[Step]; 4] = [
+    let sequences: [&[Step]; 5] = [
         &[STEPS[0], STEPS[2], STEPS[1]],
+        &[Step::Create("a", 10_000), Step::Replace("a", 30_000), Step::Replace("a", 500)],
         &[Step::Append("b", 9_000), Step::Append("b", 7_000), Step::Seal("b")],
         &[Step::AddDevice, Step::Create("a", 30_000), Step::Compact],
         &[Step::AddDevice, Step::Create("a", 30_000), Step::RemoveDevice],

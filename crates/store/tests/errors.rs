@@ -32,6 +32,15 @@ fn create(store: &Store, name: &str, len: usize, is_open: bool) -> Result<()> {
     builder.commit(b"test")
 }
 
+fn replace(store: &Store, name: &str, len: usize) -> Result<()> {
+    let job = job(store)?;
+    let mut builder = store.replace_dataset(&job, name, "test")?;
+    let mut writer = builder.file("bytes", 4096, 65536)?;
+    writer.write(&content(name, len))?;
+    builder.add(writer)?;
+    builder.commit(b"test")
+}
+
 fn append(store: &Store, name: &str, len: usize) -> Result<()> {
     let job = job(store)?;
     let mut builder = store.append_to_dataset(&job, name)?;
@@ -70,7 +79,9 @@ impl FaultyStore {
         let devices: Vec<Faulty> = (0..devices).map(|_| device()).collect();
         let scene = FaultyStore { devices, home: tempfile::tempdir().unwrap() };
         let store = scene.open().unwrap();
-        for (name, is_open) in [("gone", false), ("kept", false), ("longer", true), ("shut", true)] {
+        for (name, is_open) in
+            [("gone", false), ("kept", false), ("longer", true), ("shut", true), ("changed", false)]
+        {
             create(&store, name, 9000, is_open).unwrap();
         }
         scene
@@ -91,6 +102,7 @@ impl FaultyStore {
             ("kept", was(true)),
             ("longer", was(false)),
             ("shut", was(false)),
+            ("changed", was(true)),
         ]);
         let mut note = |name, done: Result<()>, after: State| {
             let states = possible.get_mut(name).unwrap();
@@ -104,6 +116,7 @@ impl FaultyStore {
         note("twice", create(&store, "twice", 10_000, false), Some((vec![10_000], true)));
         note("longer", append(&store, "longer", 5000), Some((vec![9000, 5000], false)));
         note("shut", store.seal("shut"), Some((vec![9000], true)));
+        note("changed", replace(&store, "changed", 12_000), Some((vec![12_000], true)));
         note("gone", store.remove("gone"), None);
         let _ = job(&store).and_then(|job| store.compact(&job, true));
         if let Ok(bytes) = read(&store, "kept") {

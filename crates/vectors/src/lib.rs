@@ -60,6 +60,7 @@
 //! ```
 #![warn(missing_docs)]
 
+mod catalog;
 mod counts;
 mod dataset;
 mod element;
@@ -71,9 +72,11 @@ mod index;
 mod metric;
 mod npy;
 mod search;
+mod subblock;
 mod tiles;
 mod topk;
 
+pub use catalog::{Description, describe, list, remove, remove_index};
 pub use dataset::{Vectors, VectorsInfo};
 pub use element::{BITS_MAX, DIMENSIONS_MAX, Element};
 pub use error::{Error, Result};

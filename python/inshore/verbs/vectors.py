@@ -262,6 +262,91 @@ class StoredVectors(Target):
         title = f"nearest query of {name!r} in {self!r}"
         return Result(title, lambda: self._store().job(memory, threads), start, counted="rows", gives="file")
 
+    def list_vectors(self) -> list[dict[str, Any]]:
+        """List the vectors, with their indexes.
+
+        Returns
+        -------
+        list of dict
+            What `describe_vectors` returns, for all vectors in the order of names.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> _ = store.import_vectors(np.zeros((3, 2), np.float32), name="points", memory="16MiB")
+        >>> [(each["name"], each["vectors"]) for each in store.list_vectors()]
+        [('points', 3)]
+        >>> store.remove_vectors("points")
+        """
+        with self._store().job("32MiB", 1) as job:
+            listed = self._run(job, "nearest ls", {}, [], title="list of vectors")
+        datasets: list[dict[str, Any]] = listed["datasets"]
+        return datasets
+
+    def describe_vectors(self, name: str) -> dict[str, Any]:
+        """Describe vectors and their index. No vectors are read.
+
+        Parameters
+        ----------
+        name : str
+            The vectors.
+
+        Returns
+        -------
+        dict
+            ``name``, ``vectors``, ``dimensions``, ``element``, ``bytes`` and ``index``: None, or a dict of what
+            `index_vectors` returned without the plan. ``index_error`` has the reason if an index cannot be used.
+
+        Raises
+        ------
+        NotFoundError
+            If there are no vectors of that name.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> _ = store.import_vectors(np.zeros((3, 2), np.float32), name="points", memory="16MiB")
+        >>> described = store.describe_vectors("points")
+        >>> described["element"], described["dimensions"], described["index"]
+        ('f32', 2, None)
+        >>> store.remove_vectors("points")
+        """
+        with self._store().job("32MiB", 1) as job:
+            return self._run(job, "nearest info", {}, [name], title=f"properties of vectors {name!r}")
+
+    def remove_vectors(self, name: str, *, index: bool = False) -> None:
+        """Remove vectors with their index, or the index alone.
+
+        Parameters
+        ----------
+        name : str
+            The vectors.
+        index : bool, default False
+            Remove only the index.
+
+        Raises
+        ------
+        NotFoundError
+            If there are no vectors of that name.
+        InputError
+            If only the index shall be removed, and there is none; and for a dataset of another kind.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> points = np.random.default_rng(1).normal(size=(200, 8)).astype(np.float32)
+        >>> _ = store.import_vectors(points, name="points", memory="32MiB")
+        >>> _ = store.index_vectors("points", memory="32MiB")
+        >>> store.remove_vectors("points", index=True)
+        >>> store.describe_vectors("points")["index"] is None
+        True
+        >>> store.remove_vectors("points")
+        >>> store.list_vectors()
+        []
+        """
+        with self._store().job("32MiB", 1) as job:
+            self._run(job, "nearest rm", {"index": index}, [name], title=f"removal of vectors {name!r}")
+
 
 def _file(source: Vectors, job: _native.Job) -> StrPath:
     """Return the file of vectors; an array is written to a file of the job."""

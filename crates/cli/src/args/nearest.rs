@@ -11,6 +11,44 @@ pub enum NearestCommand {
     Index(NearestIndex),
     Query(NearestQuery),
     Recall(NearestRecall),
+    /// List the vectors of the store
+    ///
+    /// One line for each dataset of vectors: its name, vectors, dimensions, type of elements, size on flash, and the metric of its
+    /// index. With --json, an array.
+    #[command(after_help = "\
+Examples:
+  inshore nearest ls
+  inshore nearest ls --json | jq '.[].name'")]
+    Ls,
+    /// Show the properties of vectors and of their index
+    ///
+    /// Type of elements, dimensions, vectors and size on flash; of the index its metric, lists, size, and the table of recall with
+    /// the date of its measurement, which is that of the build until `nearest recall` measures again. Reads no vectors.
+    #[command(after_help = "\
+Examples:
+  inshore nearest info sift
+  inshore nearest info sift --json | jq .summary.index.lists")]
+    Info {
+        /// Name of the vectors
+        #[arg(value_name = "NAME")]
+        dataset: String,
+    },
+    /// Remove vectors with their index from the store
+    ///
+    /// Searches that have them open are not disturbed. Unknown names are errors; the other vectors are removed nevertheless.
+    #[command(after_help = "\
+Examples:
+  inshore nearest rm sift
+  inshore nearest rm sift texts
+  inshore nearest rm sift --index")]
+    Rm {
+        /// Names of the vectors
+        #[arg(value_name = "NAME", required = true)]
+        datasets: Vec<String>,
+        /// Remove only the index
+        #[arg(long)]
+        index: bool,
+    },
 }
 
 /// Import vectors from a file

@@ -4,21 +4,29 @@ use anyhow::Result;
 use inshore::{
     ops::{
         Attachments, Request,
-        verbs::{Found, ImportVectors, IndexVectors, MeasureRecall, SearchVectors},
+        verbs::{
+            DescribeVectors, Found, ImportVectors, IndexVectors, ListVectors, MeasureRecall, RemoveVectors,
+            SearchVectors,
+        },
     },
+    store::format_bytes,
     vectors::{ApproximateSearched, MeasuredOn, RecallTable, Searched},
 };
+
+use serde_json::json;
 
 use crate::{
     args::{GlobalOptions, NearestCommand, NearestImport, NearestIndex, NearestQuery, NearestRecall},
     job::{
         operations::{self, StoreAccess},
-        session::check_stdout_is_free,
+        session::{check_stdout_is_free, store_path},
     },
     report::{
-        outcome::{Outcome, counted, written},
+        outcome::{Outcome, counted, print_json, print_line, say, written},
         row_display::RowDisplay,
+        table::{self, Align},
     },
+    verbs::store,
 };
 
 pub fn nearest(options: GlobalOptions, command: &NearestCommand) -> Result<()> {
@@ -27,7 +35,62 @@ pub fn nearest(options: GlobalOptions, command: &NearestCommand) -> Result<()> {
         NearestCommand::Index(arguments) => index(options, arguments),
         NearestCommand::Query(arguments) => query(options, arguments),
         NearestCommand::Recall(arguments) => recall(options, arguments),
+        NearestCommand::Ls => ls(options),
+        NearestCommand::Info { dataset } => info(options, dataset),
+        NearestCommand::Rm { datasets, index } => {
+            store::rm(RemoveVectors { index: *index }, options, datasets)
+        }
     }
+}
+
+fn ls(options: GlobalOptions) -> Result<()> {
+    let request = Request::new(ListVectors {}, [""; 0]);
+    let ran = operations::run_on(options, StoreAccess::Existing, &request, Attachments::default())?;
+    let (datasets, options) = (ran.done.answer.datasets, ran.options);
+    if options.json {
+        return Ok(print_json(&datasets)?);
+    }
+    if datasets.is_empty() {
+        if !options.quiet {
+            say(&format!("no vectors in {}", store_path(&options)?.display()));
+        }
+        return Ok(());
+    }
+    let header = [
+        ("name", Align::Left),
+        ("vectors", Align::Right),
+        ("dimensions", Align::Right),
+        ("elements", Align::Left),
+        ("on flash", Align::Right),
+        ("index", Align::Left),
+    ];
+    let rows = datasets.iter().map(|described| {
+        let info = &described.vectors;
+        let index = match (&described.index, &described.index_error) {
+            (Some(index), _) => index.metric.name(),
+            (None, Some(_)) => "not usable",
+            (None, None) => "none",
+        };
+        vec![
+            info.name.clone(),
+            info.vectors.to_string(),
+            info.dimensions.to_string(),
+            info.element.to_string(),
+            format_bytes(info.bytes),
+            index.to_string(),
+        ]
+    });
+    table::print_stdout(&header, &rows.collect::<Vec<_>>())
+}
+
+fn info(options: GlobalOptions, name: &str) -> Result<()> {
+    let request = Request::new(DescribeVectors {}, [name]);
+    let ran = operations::run_on(options, StoreAccess::Existing, &request, Attachments::default())?;
+    let description = ran.done.answer;
+    if ran.options.json {
+        return Ok(print_json(&json!({ "command": "nearest info", "summary": description }))?);
+    }
+    Ok(print_line(&description.to_string())?)
 }
 
 fn import(options: GlobalOptions, arguments: &NearestImport) -> Result<()> {

@@ -42,7 +42,10 @@ pub use self::kernel::{
     RemoveKernels, RunKernel, read_module,
 };
 #[cfg(feature = "vectors")]
-pub use self::nearest::{Found, ImportVectors, IndexVectors, MeasureRecall, SearchVectors};
+pub use self::nearest::{
+    DescribeVectors, Found, ImportVectors, IndexVectors, ListVectors, MeasureRecall, RemoveVectors,
+    SearchVectors, VectorsAnswer,
+};
 #[cfg(feature = "sql")]
 pub use self::sql::{NamedTable, Sql};
 pub use self::stores::{

@@ -14,7 +14,9 @@ use inshore_nodes::DistributedFile;
 use inshore_store::{CheckedFile, Dataset, Store};
 
 #[cfg(any(feature = "graph", feature = "wasm"))]
-pub(super) use self::list::{remove_dataset, remove_each};
+pub(super) use self::list::remove_dataset;
+#[cfg(any(feature = "graph", feature = "vectors", feature = "wasm"))]
+pub(super) use self::list::remove_each;
 pub use self::{
     get::{GetAnswer, GetDataset, GetPlan},
     list::{ListAnswer, ListDatasets, Listed, ListedHere, ListedSpread, RemoveAnswer, RemoveDatasets},

@@ -115,7 +115,7 @@ impl<T: Clustered> Centroids<T> {
     pub fn find<H: Heaps>(
         &self,
         job: &Job,
-        space: &Space,
+        space: &Space<T>,
         groups: u64,
         queries: &Members<'_, T, H>,
         finder: &mut Finder<T>,

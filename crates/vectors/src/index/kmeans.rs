@@ -31,7 +31,7 @@ pub(crate) fn sums_bytes<T: Clustered>(dimensions: usize, rows: u64, count: u64)
 
 /// Returns `count` centroids of `rows`, or fewer if there are fewer rows.
 pub(crate) fn train<T: Clustered>(
-    space: &Space,
+    space: &Space<T>,
     rows: &[T],
     count: usize,
     iterations: usize,
@@ -115,7 +115,7 @@ fn refill<T: Clustered>(
 }
 
 /// Finds the nearest centroid of each row.
-fn assign<T: Clustered>(space: &Space, rows: &[T], centroids: &[T], labels: &mut [u32], threads: usize) {
+fn assign<T: Clustered>(space: &Space<T>, rows: &[T], centroids: &[T], labels: &mut [u32], threads: usize) {
     let dimensions = space.dimensions;
     let each = labels.len().div_ceil(threads).next_multiple_of(BLOCK_ROWS);
     let work = |rows: &[T], labels: &mut [u32]| {

@@ -30,6 +30,7 @@ mod ranges;
 mod recall;
 mod table;
 
+pub(crate) use self::dataset::KIND as INDEX_KIND;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 pub use self::{

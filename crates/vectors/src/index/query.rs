@@ -33,6 +33,7 @@ use super::{
 };
 use crate::{
     Element, Error, Result, Search, VectorFile, Vectors, VectorsInfo,
+    file::Rows,
     search::{AnswerRows, BATCH_ROWS, Row, center_of_vectors, check_dimensions},
     tiles::Instructions,
     topk::TopK,
@@ -175,14 +176,42 @@ struct Probed<'a> {
     approximate: &'a Approximate,
 }
 
+/// The parts of an index that stay in memory, and the spaces in which vectors are compared.
+struct Loaded<T: Clustered> {
+    directory: Directory,
+    centroids: Centroids<T>,
+    /// Where queries are compared with centroids.
+    coarse: Space<T>,
+    /// Where queries are compared with vectors: only those within the radius are near.
+    space: Space<T>,
+}
+
+/// The counts of all rounds.
+#[derive(Default)]
+struct Counts {
+    compared: u64,
+    measured: u64,
+    times_us: Vec<u64>,
+}
+
+impl Counts {
+    /// Returns the times below which half of the queries were answered, and 99 of 100.
+    fn latency_us(mut self) -> Option<[u64; 2]> {
+        self.times_us.sort_unstable();
+        let last = self.times_us.len().checked_sub(1)?;
+        let at = |share: f64| self.times_us[(last as f64 * share).round() as usize];
+        Some([at(0.5), at(0.99)])
+    }
+}
+
 /// An index in memory, and queries.
 struct Round<'a, T: Clustered> {
     job: &'a Job,
     index: &'a VectorIndex,
     directory: &'a Directory,
     centroids: &'a Centroids<T>,
-    space: &'a Space,
-    coarse: &'a Space,
+    space: &'a Space<T>,
+    coarse: &'a Space<T>,
     plan: &'a StrategyPlan,
     probes: u64,
     /// Vectors that the probed lists of a query need.
@@ -247,18 +276,8 @@ impl Probed<'_> {
     ) -> Result<ApproximateSearched> {
         let (job, info) = (self.job, self.index.info());
         let estimates = self.estimates::<T>();
-        let plan = StrategyPlan::new(&estimates, job.store().drive_profile().as_ref());
-        let name = &info.name;
-        job.budget().need(plan.smallest_bytes, || {
-            format!("a search of {} neighbours in the index of {name}", self.search.k.min(info.vectors))
-        })?;
-        job.progress().tell(|| format!("search: {plan}"));
-        let k = self.search.k.min(info.vectors);
-        let (directory, centroids) = self.index.load::<T>(job, plan.holds_centroids)?;
-        let center = center_of_vectors(job, self.vectors, self.search.metric)?;
-        let instructions = self.search.instructions.unwrap_or_else(Instructions::best);
-        let coarse = Space::new::<T>(self.search.metric, info.dimensions, &center, instructions);
-        let space = coarse.within(self.search.radius);
+        let plan = self.plan(&estimates)?;
+        let loaded = self.load::<T>(&plan)?;
         let query_bytes = match plan.strategy {
             Strategy::Single => estimates.query_bytes,
             Strategy::Batch => estimates.query_bytes + estimates.batch_query_bytes,
@@ -268,39 +287,14 @@ impl Probed<'_> {
             .reserve(self.file.rows_bytes(false) + 2 * BATCH_ROWS as u64 * 24, "queries and rows")?;
         let mut rows = self.file.rows(job, 0, false)?;
         let mut answer = AnswerRows::new(self.search.metric, each);
-        let (mut compared, mut measured, mut times) = (0, 0, Vec::new());
+        let mut counts = Counts::default();
         let mut first = 0;
         job.start_phase("searching", "queries", self.file.count());
         while first < self.file.count() {
             let end = self.file.count().min(first + plan.queries_at_once);
-            let count = (end - first) as usize;
-            let _memory = job.budget().reserve(count as u64 * query_bytes, "queries and their neighbours")?;
-            let mut packed = Packed::<T>::with_capacity(info.dimensions, count);
-            for number in first..end {
-                pack_next(&mut rows, self.file, self.vectors, number, &space, &mut packed)?;
-            }
-            let tops: Vec<TopK> = (0..count).map(|_| TopK::new(k as usize, space.bound())).collect();
-            let round = Round {
-                job,
-                index: self.index,
-                directory: &directory,
-                centroids: &centroids,
-                space: &space,
-                coarse: &coarse,
-                plan: &plan,
-                probes: estimates.probes,
-                k,
-                packed: &packed,
-                tops: &tops,
-                compared: AtomicU64::new(0),
-                measured: AtomicU64::new(0),
-            };
-            match plan.strategy {
-                Strategy::Single => times.extend(round.single()?),
-                Strategy::Batch => round.batch()?,
-            }
-            compared += round.compared.load(Ordering::Relaxed);
-            measured += round.measured.load(Ordering::Relaxed);
+            let _memory =
+                job.budget().reserve((end - first) * query_bytes, "queries and their neighbours")?;
+            let tops = self.round(&loaded, &plan, first..end, &mut rows, &mut counts)?;
             for (query, top) in (first..end).zip(tops) {
                 for (rank, entry) in (1..).zip(top.into_sorted()) {
                     answer.add(Row { query, rank, entry })?;
@@ -309,26 +303,85 @@ impl Probed<'_> {
             first = end;
         }
         answer.flush()?;
-        times.sort_unstable();
-        let at = |share: f64| times[((times.len() - 1) as f64 * share).round() as usize];
+        let probes = estimates.probes;
         Ok(ApproximateSearched {
             queries: self.file.count(),
             vectors: info.vectors,
             dimensions: info.dimensions,
             element: info.element,
             rows: answer.rows,
-            probes: estimates.probes,
+            probes,
             lists: info.lists,
-            recall_estimate: match estimates.probes == info.lists {
-                true => Some(1.0),
-                false => info.recall.recall_of(estimates.probes),
-            },
+            recall_estimate: if probes == info.lists { Some(1.0) } else { info.recall.recall_of(probes) },
             recall_measured_seconds: info.recall.measured_seconds,
-            compared,
-            measured,
-            latency_us: (!times.is_empty()).then(|| [at(0.5), at(0.99)]),
+            compared: counts.compared,
+            measured: counts.measured,
+            latency_us: counts.latency_us(),
             plan,
         })
+    }
+
+    /// Chooses the strategy with the memory that is free in the budget of the job.
+    fn plan(&self, estimates: &Estimates) -> Result<StrategyPlan> {
+        let (job, info) = (self.job, self.index.info());
+        let plan = StrategyPlan::new(estimates, job.store().drive_profile().as_ref());
+        job.budget().need(plan.smallest_bytes, || {
+            let k = self.search.k.min(info.vectors);
+            format!("a search of {k} neighbours in the index of {}", info.name)
+        })?;
+        job.progress().tell(|| format!("search: {plan}"));
+        Ok(plan)
+    }
+
+    /// Reads what all queries need of the index.
+    fn load<T: Clustered>(&self, plan: &StrategyPlan) -> Result<Loaded<T>> {
+        let (metric, dimensions) = (self.search.metric, self.index.info().dimensions);
+        let (directory, centroids) = self.index.load::<T>(self.job, plan.holds_centroids)?;
+        let center = center_of_vectors(self.job, self.vectors, metric)?;
+        let instructions = self.search.instructions.unwrap_or_else(Instructions::best);
+        let coarse = Space::<T>::new(metric, dimensions, &center, instructions);
+        let space = coarse.within(self.search.radius);
+        Ok(Loaded { directory, centroids, coarse, space })
+    }
+
+    /// Reads the queries `numbers`, and returns the near vectors of each.
+    fn round<T: Clustered>(
+        &self,
+        loaded: &Loaded<T>,
+        plan: &StrategyPlan,
+        numbers: Range<u64>,
+        rows: &mut Rows,
+        counts: &mut Counts,
+    ) -> Result<Vec<TopK>> {
+        let info = self.index.info();
+        let (count, k) = ((numbers.end - numbers.start) as usize, self.search.k.min(info.vectors));
+        let mut packed = Packed::<T>::with_capacity(info.dimensions, count);
+        for number in numbers {
+            pack_next(rows, self.file, self.vectors, number, &loaded.space, &mut packed)?;
+        }
+        let tops: Vec<TopK> = (0..count).map(|_| TopK::new(k as usize, loaded.space.bound())).collect();
+        let round = Round {
+            job: self.job,
+            index: self.index,
+            directory: &loaded.directory,
+            centroids: &loaded.centroids,
+            space: &loaded.space,
+            coarse: &loaded.coarse,
+            plan,
+            probes: self.probes(),
+            k,
+            packed: &packed,
+            tops: &tops,
+            compared: AtomicU64::new(0),
+            measured: AtomicU64::new(0),
+        };
+        match plan.strategy {
+            Strategy::Single => counts.times_us.extend(round.single()?),
+            Strategy::Batch => round.batch()?,
+        }
+        counts.compared += round.compared.into_inner();
+        counts.measured += round.measured.into_inner();
+        Ok(tops)
     }
 }
 

@@ -51,7 +51,7 @@ fn grid(lists: u64) -> impl Iterator<Item = u64> {
 pub(crate) fn measure<T: Clustered>(
     job: &Job,
     centroids: &Centroids<T>,
-    space: &Space,
+    space: &Space<T>,
     packed: &Packed<T>,
     lists_of: &[Vec<u32>],
 ) -> Result<Vec<RecallPoint>> {
@@ -150,7 +150,7 @@ fn measure_elements<T: Clustered>(
     let holds_lower = index.lower_bytes() <= job.budget().free_bytes() / 4;
     let (directory, centroids) = index.load::<T>(job, holds_lower)?;
     let center = center_of_vectors(job, vectors, index.info().metric)?;
-    let space = Space::new::<T>(index.info().metric, info.dimensions, &center, Instructions::best());
+    let space = Space::<T>::new(index.info().metric, info.dimensions, &center, Instructions::best());
     let mut packed = Packed::with_capacity(info.dimensions, sample as usize);
     read_queries(
         job,
@@ -231,7 +231,7 @@ pub(crate) fn read_queries<T: Clustered>(
     file: &VectorFile,
     vectors: &Vectors,
     numbers: impl Iterator<Item = u64>,
-    space: &Space,
+    space: &Space<T>,
     packed: &mut Packed<T>,
 ) -> Result<()> {
     let mut rows = file.rows(job, 0, false)?;
@@ -256,7 +256,7 @@ pub(crate) fn pack_next<T: Clustered>(
     file: &VectorFile,
     vectors: &Vectors,
     number: u64,
-    space: &Space,
+    space: &Space<T>,
     packed: &mut Packed<T>,
 ) -> Result<()> {
     let info = vectors.info();

@@ -8,7 +8,8 @@ use crate::{
     element::Element,
     import::CHECK_BYTES,
     search::BATCH_ROWS,
-    tiles::{Instructions, LANES_MAX, ROWS_MAX},
+    subblock::{HITS_MAX, subblock_rows},
+    tiles::{Hit, Instructions, LANES_MAX},
     topk::TopK,
 };
 
@@ -17,11 +18,6 @@ const BLOCK_BYTES_MAX: usize = 1 << 20;
 const BLOCK_BYTES_MIN: usize = 64 << 10;
 /// The number of buffers of each thread: one is searched while the other is read.
 pub(crate) const BUFFERS: usize = 2;
-/// The size of a part of a block that stays in the second-level cache while all panels of queries are compared with it.
-const SUBBLOCK_BYTES: usize = 192 << 10;
-/// The number of hits that a thread collects before it computes their exact distances. The buffer has room for the hits
-/// of one more tile.
-pub(crate) const HITS: usize = 64;
 /// The largest number of queries for which rows are compared with one query after the other. With more queries, tiles
 /// are faster.
 const FEW: u64 = 4;
@@ -101,11 +97,9 @@ impl Plan {
             Element::U8 | Element::I8 => 2 * dimensions.next_multiple_of(2),
             Element::Bits => row_bytes,
         };
-        let subblock_rows = (SUBBLOCK_BYTES / lane_bytes).max(1);
-        let subblock_rows =
-            if subblock_rows > ROWS_MAX { subblock_rows / ROWS_MAX * ROWS_MAX } else { subblock_rows };
+        let subblock_rows = subblock_rows(lane_bytes);
         let widened = if lane_bytes == row_bytes { 0 } else { subblock_rows * lane_bytes };
-        let hits = (HITS + ROWS_MAX * LANES_MAX) * 16;
+        let hits = HITS_MAX * size_of::<Hit>();
         let thread_bytes = widened + subblock_rows * 8 + hits;
         let k = estimates.k.min(vectors);
         let padding = LANES_MAX as u64 * lane_bytes as u64;

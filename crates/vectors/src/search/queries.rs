@@ -27,9 +27,9 @@ pub(crate) struct Panel<L> {
 
 /// Returns an element of a query in the form in which products use it. For L2 it is relative to the center. For the
 /// cosine of floating-point vectors, the query is scaled to length 1.
-pub(crate) fn compared_value<T: Tiled>(element: T, center: f32, norm: f64, metric: Metric) -> f64 {
+pub(crate) fn compared_value<T: Tiled>(element: T, center: f64, norm: f64, metric: Metric) -> f64 {
     match metric {
-        Metric::L2 => element.value() - f64::from(center),
+        Metric::L2 => element.value() - center,
         Metric::Cosine if !T::IS_INTEGER && norm > 0.0 => element.value() / norm,
         _ => element.value(),
     }
@@ -138,10 +138,11 @@ impl<T: Tiled> Queries<T> {
                 let norm = T::norm(row);
                 let (mut squares, mut at_center) = (0.0, 0.0);
                 for (dimension, (&q, &c)) in row.iter().zip(center).enumerate() {
+                    let c = f64::from(c);
                     let star = T::star(compared_value(q, c, norm, metric));
                     let used = T::lane_value(star);
                     squares += used * used;
-                    at_center += used * f64::from(c);
+                    at_center += used * c;
                     elements[T::place(dimension, lane, lanes)] = star;
                 }
                 let base = at_center + squares / 2.0;

@@ -1,9 +1,9 @@
 //! A pass over the vectors: each block is read once, by one thread, for all queries of the pass.
 //!
 //! ```text
-//!   block ─► parts that stay in the cache ─► norms ─► for each panel: limits ─► tiles ─► hits
-//!                                                                      ▲                  │ measured in f64
-//!                                                                      └── k-th best ◄────┘
+//!   block ─► subblocks ─► for each panel: limits ─► tiles ─► hits
+//!                                           ▲                  │ measured in f64
+//!                                           └── k-th best ◄────┘
 //! ```
 
 use std::{
@@ -21,13 +21,14 @@ use crate::{
     Element, Result,
     counts::Count,
     filter::{BlockFacts, Filter},
-    metric::{AT_ONCE, COUNTED, Metric},
+    metric::{AT_ONCE, Metric},
     search::{
         Search,
-        plan::{HITS, Kernel, Plan},
+        plan::{Kernel, Plan},
         queries::{Panel, Queries},
     },
-    tiles::{Hit, LANES_MAX, ROWS_MAX, RowSum, Tile, Tiled, reaches},
+    subblock::{HITS, HITS_MAX, Preparation, Subblock},
+    tiles::{Hit, LANES_MAX, RowSum, Tiled, reaches},
     topk::Entry,
 };
 
@@ -62,13 +63,17 @@ const SCORES: usize = 32;
 
 /// The memory of a thread.
 struct Scratch<L> {
-    widened: Vec<L>,
-    scales: Vec<f32>,
-    shifts: Vec<f32>,
-    hits: Vec<Hit>,
+    preparation: Preparation<L>,
+    candidates: Candidates,
     /// Rows of 16-bit floating-point numbers as f32.
     decoded: Vec<f32>,
     keys: Vec<f64>,
+}
+
+/// The pairs that may be near.
+struct Candidates {
+    hits: Vec<Hit>,
+    /// Pairs that were measured.
     measured: u64,
 }
 
@@ -107,14 +112,14 @@ impl<T: Tiled> Pass<'_, T> {
         let is_counted = self.plan.kernel == Kernel::Counts;
         let is_widened = T::IS_INTEGER && self.plan.kernel == Kernel::Tiles;
         let mut scratch = Scratch {
-            widened: Vec::with_capacity(if is_widened { rows * T::stride(self.dimensions) } else { 0 }),
-            scales: Vec::with_capacity(if is_counted { 0 } else { rows }),
-            shifts: Vec::with_capacity(if is_counted { 0 } else { rows }),
+            preparation: Preparation::with_capacity(
+                if is_counted { 0 } else { rows },
+                if is_widened { rows * T::stride(self.dimensions) } else { 0 },
+            ),
             // As many bytes as scales and shifts.
             keys: Vec::with_capacity(if is_counted { rows } else { 0 }),
             decoded: Vec::with_capacity(if self.is_decoded() { rows * self.dimensions } else { 0 }),
-            hits: Vec::with_capacity(HITS + ROWS_MAX * LANES_MAX),
-            measured: 0,
+            candidates: Candidates { hits: Vec::with_capacity(HITS_MAX), measured: 0 },
         };
         let (block_rows, row_bytes) = (self.plan.block_rows as u64, self.row_bytes as u64);
         let blocks = self.vectors.div_ceil(block_rows);
@@ -142,7 +147,7 @@ impl<T: Tiled> Pass<'_, T> {
             self.job.progress().add((bytes.len() / self.row_bytes) as u64);
             spare.push(buffer);
         }
-        shared.measured.fetch_add(scratch.measured, Ordering::Relaxed);
+        shared.measured.fetch_add(scratch.candidates.measured, Ordering::Relaxed);
         Ok(free)
     }
 
@@ -158,22 +163,26 @@ impl<T: Tiled> Pass<'_, T> {
                 self.search_counts(count, (first, bytes), scratch);
                 continue;
             }
-            // The decoded rows are taken out of the scratch, since hits are added to it meanwhile.
-            let mut decoded = std::mem::take(&mut scratch.decoded);
+            let Scratch { preparation, candidates, decoded, .. } = scratch;
             decoded.clear();
             let bytes = match self.is_decoded() {
                 true => {
-                    self.element.decode(bytes, &mut decoded);
+                    self.element.decode(bytes, decoded);
                     decoded.as_bytes()
                 }
                 false => bytes,
             };
             let rows = T::rows(bytes);
             match self.plan.kernel {
-                Kernel::Rows => self.search_rows((first, rows), scratch),
-                Kernel::Tiles | Kernel::Counts => self.search_tiles((first, rows), scratch),
+                Kernel::Rows => self.search_rows((first, rows), preparation, candidates),
+                Kernel::Tiles | Kernel::Counts => {
+                    let subblock =
+                        preparation.prepare(self.plan.instructions, &self.filter, self.center, rows);
+                    for panel in &self.queries.panels {
+                        self.search_panel(panel, (first, rows), &subblock, candidates);
+                    }
+                }
             }
-            scratch.decoded = decoded;
         }
     }
 
@@ -182,7 +191,7 @@ impl<T: Tiled> Pass<'_, T> {
         for (query, top) in self.queries.tops.iter().enumerate() {
             scratch.keys.clear();
             count.keys(self.plan.instructions, self.queries.bytes(query), bytes, &mut scratch.keys);
-            scratch.measured += scratch.keys.len() as u64;
+            scratch.candidates.measured += scratch.keys.len() as u64;
             for (id, &key) in (first..).zip(&scratch.keys) {
                 let is_within = |radius| self.search.metric.is_within(key, radius);
                 if key <= top.bound() && self.search.radius.is_none_or(is_within) {
@@ -192,105 +201,54 @@ impl<T: Tiled> Pass<'_, T> {
         }
     }
 
-    /// Compares some rows with all panels of queries.
-    fn search_tiles(&self, (first, rows): (u64, &[T]), scratch: &mut Scratch<T::Lane>) {
-        let facts = self.describe(rows, scratch);
-        // The widened rows are taken out of the scratch, since hits are added to it meanwhile.
-        let mut widened = std::mem::take(&mut scratch.widened);
-        let lanes = T::widen(rows, self.dimensions, &mut widened);
-        for panel in &self.queries.panels {
-            self.search_panel(panel, (first, rows, lanes), &facts, scratch);
-        }
-        scratch.widened = widened;
-    }
-
-    /// Computes scale and shift of each row, and the facts about all rows.
-    fn describe(&self, rows: &[T], scratch: &mut Scratch<T::Lane>) -> BlockFacts {
-        let Scratch { scales, shifts, .. } = scratch;
-        shifts.clear();
-        scales.clear();
-        T::row_sums(self.plan.instructions, RowSum::Differences, rows, self.center, scales);
-        let (mut most, mut least) = (0.0f32, f32::INFINITY);
-        for (row, scale) in rows.chunks_exact(self.dimensions).zip(scales) {
-            let squares = *scale;
-            // A square may underflow: then the row has a norm, and it is too short to be filtered.
-            if squares > 0.0 || row.iter().any(|x| x.value() != 0.0) {
-                least = least.min(squares);
-            }
-            most = most.max(squares);
-            let shift;
-            (*scale, shift) = match self.search.metric {
-                Metric::L2 => (1.0, squares / 2.0),
-                Metric::Ip => (1.0, 0.0),
-                Metric::Cosine => (if squares > 0.0 { 1.0 / squares.sqrt() } else { 0.0 }, 0.0),
-                Metric::Hamming | Metric::Jaccard => unreachable!("{COUNTED}"),
-            };
-            shifts.push(shift);
-        }
-        // The margins cover the error of the sums, which the filter bounds by far less than 1e-3.
-        let norm = f64::from(most).sqrt() * 1.001;
-        let norm_min = f64::from(least).sqrt() * 0.999;
-        match self.search.metric {
-            Metric::L2 => {
-                let norm = norm + self.filter.center() * 1.001;
-                BlockFacts { norm, norm_min, shift: f64::from(most) / 2.0 }
-            }
-            _ => BlockFacts { norm, norm_min, shift: 0.0 },
-        }
-    }
-
+    /// Compares some rows with a panel of queries.
     fn search_panel(
         &self,
         panel: &Panel<T::Lane>,
-        (first, rows, tiles): (u64, &[T], &[T::Lane]),
-        facts: &BlockFacts,
-        scratch: &mut Scratch<T::Lane>,
+        rows: (u64, &[T]),
+        subblock: &Subblock<'_, T>,
+        candidates: &mut Candidates,
     ) {
         let mut limits = [f32::INFINITY; LANES_MAX];
         let lanes = panel.lanes.min(self.queries.count() - panel.first);
         for (lane, limit) in limits[..lanes].iter_mut().enumerate() {
-            *limit = self.limit(panel.first + lane, facts);
+            *limit = self.limit(panel.first + lane, &subblock.facts);
         }
-        let (count, stride) = (rows.len() / self.dimensions, T::stride(self.dimensions));
         let mut at = 0;
-        while at < count {
-            let end = count.min(at + ROWS_MAX);
-            let tile = Tile {
-                rows: &tiles[at * stride..end * stride],
-                stride,
-                panel: &panel.elements,
-                scales: &scratch.scales[at..end],
-                shifts: &scratch.shifts[at..end],
-                limits: &limits[..panel.lanes],
-            };
-            let before = scratch.hits.len();
-            T::hits(self.plan.instructions, &tile, &mut scratch.hits);
-            scratch.hits[before..].iter_mut().for_each(|hit| hit.row += at as u32);
-            if scratch.hits.len() >= HITS {
-                self.measure(panel.first, (first, rows), &mut limits[..lanes], facts, scratch);
+        while at < subblock.count() {
+            at = subblock.hits(at, &panel.elements, &limits[..panel.lanes], &mut candidates.hits);
+            if candidates.hits.len() >= HITS || at == subblock.count() {
+                self.measure(panel.first, rows, &mut limits[..lanes], &subblock.facts, candidates);
             }
-            at = end;
         }
-        self.measure(panel.first, (first, rows), &mut limits[..lanes], facts, scratch);
     }
 
     /// Compares some rows with one query after the other.
-    fn search_rows(&self, (first, rows): (u64, &[T]), scratch: &mut Scratch<T::Lane>) {
+    fn search_rows(
+        &self,
+        (first, rows): (u64, &[T]),
+        preparation: &mut Preparation<T::Lane>,
+        candidates: &mut Candidates,
+    ) {
         let (instructions, metric) = (self.plan.instructions, self.search.metric);
         let (facts, sum) = match metric {
             // The limit of a sum of differences does not depend on the block.
             Metric::L2 => (BlockFacts { norm: 0.0, norm_min: 0.0, shift: 0.0 }, RowSum::Differences),
-            _ => (self.describe(rows, scratch), RowSum::Products),
+            _ => {
+                let facts = preparation.describe(instructions, &self.filter, self.center, rows);
+                (facts, RowSum::Products)
+            }
         };
         for panel in &self.queries.panels {
-            let mut scores = std::mem::take(&mut scratch.shifts);
+            // No metric needs the shifts here.
+            let Preparation { scales, shifts: scores, .. } = preparation;
             scores.clear();
-            T::row_sums(instructions, sum, rows, &panel.elements, &mut scores);
+            T::row_sums(instructions, sum, rows, &panel.elements, scores);
             match metric {
                 Metric::L2 => scores.iter_mut().for_each(|score| *score = -*score),
                 Metric::Ip | Metric::Hamming | Metric::Jaccard => {}
                 Metric::Cosine => {
-                    scores.iter_mut().zip(&scratch.scales).for_each(|(score, scale)| *score *= scale);
+                    scores.iter_mut().zip(scales).for_each(|(score, scale)| *score *= *scale);
                 }
             }
             let mut limits = [self.limit(panel.first, &facts)];
@@ -301,15 +259,14 @@ impl<T: Tiled> Pass<'_, T> {
                 }
                 for (row, &score) in (part * SCORES..).zip(some) {
                     if reaches(score, limits[0]) {
-                        scratch.hits.push(Hit { row: row as u32, lane: 0, score });
+                        candidates.hits.push(Hit { row: row as u32, lane: 0, score });
                     }
                 }
-                if scratch.hits.len() >= HITS {
-                    self.measure(panel.first, (first, rows), &mut limits, &facts, scratch);
+                if candidates.hits.len() >= HITS {
+                    self.measure(panel.first, (first, rows), &mut limits, &facts, candidates);
                 }
             }
-            self.measure(panel.first, (first, rows), &mut limits, &facts, scratch);
-            scratch.shifts = scores;
+            self.measure(panel.first, (first, rows), &mut limits, &facts, candidates);
         }
     }
 
@@ -325,14 +282,14 @@ impl<T: Tiled> Pass<'_, T> {
         (first, rows): (u64, &[T]),
         limits: &mut [f32],
         facts: &BlockFacts,
-        scratch: &mut Scratch<T::Lane>,
+        candidates: &mut Candidates,
     ) {
         let (queries, metric) = (self.queries, self.search.metric);
         // Limits rose since some hits were found. A lane without a query can be hit by a NaN.
         let may_be_near =
             |hit: &Hit| limits.get(hit.lane as usize).is_some_and(|limit| reaches(hit.score, *limit));
-        scratch.hits.retain(may_be_near);
-        for hits in scratch.hits.chunks(AT_ONCE) {
+        candidates.hits.retain(may_be_near);
+        for hits in candidates.hits.chunks(AT_ONCE) {
             // A group that is not full repeats its last pair.
             let pair = |number: usize| hits[number.min(hits.len() - 1)];
             let query = |number: usize| first_query + pair(number).lane as usize;
@@ -351,10 +308,10 @@ impl<T: Tiled> Pass<'_, T> {
                 }
             }
         }
-        scratch.measured += scratch.hits.len() as u64;
-        for hit in &scratch.hits {
+        candidates.measured += candidates.hits.len() as u64;
+        for hit in &candidates.hits {
             limits[hit.lane as usize] = self.limit(first_query + hit.lane as usize, facts);
         }
-        scratch.hits.clear();
+        candidates.hits.clear();
     }
 }

@@ -193,9 +193,6 @@ pub(crate) trait Tiled: Measured + Copy + Sync + 'static {
     /// Returns the element as a number.
     fn value(self) -> f64;
 
-    /// Returns the sum of the squares of a row minus the center, which is 0 for integers.
-    fn squares(instructions: Instructions, row: &[Self], center: &[f32]) -> f32;
-
     /// Appends the sum of each row and `other`, whose length is the number of dimensions. The sum of integers is exact
     /// and rounded once.
     fn row_sums(
@@ -239,18 +236,6 @@ impl Tiled for f32 {
 
     fn value(self) -> f64 {
         self.into()
-    }
-
-    fn squares(instructions: Instructions, row: &[f32], center: &[f32]) -> f32 {
-        match instructions {
-            Instructions::Portable => rows::float_sum(row, center, |x, c| (x - c) * (x - c)),
-            // SAFETY: instructions are selected only where the processor has them.
-            #[cfg(target_arch = "x86_64")]
-            Instructions::Avx2 => unsafe { x86::squares_avx2(row, center) },
-            // SAFETY: as above.
-            #[cfg(target_arch = "x86_64")]
-            Instructions::Avx512 => unsafe { x86::squares_avx512(row, center) },
-        }
     }
 
     fn row_sums(instructions: Instructions, sum: RowSum, rows: &[f32], other: &[f32], out: &mut Vec<f32>) {
@@ -315,10 +300,6 @@ macro_rules! tiled_bytes {
 
             fn value(self) -> f64 {
                 self.into()
-            }
-
-            fn squares(_: Instructions, row: &[$element], _: &[f32]) -> f32 {
-                row.iter().map(|&x| i32::from(x) * i32::from(x)).sum::<i32>() as f32
             }
 
             fn row_sums(

@@ -110,21 +110,6 @@ fn float_tiles_of_all_instructions_are_within_the_bound() {
     }
 }
 
-#[test]
-fn squares_are_within_the_bound() {
-    let mut random = Random(521288629);
-    for dimensions in [1, 15, 16, 17, 128, 1000] {
-        let row: Vec<f32> = (0..dimensions).map(|_| 1000.0 + random.float()).collect();
-        let center: Vec<f32> = (0..dimensions).map(|_| 1000.0 + random.float()).collect();
-        let exact: f64 = row.iter().zip(&center).map(|(&x, &c)| (f64::from(x) - f64::from(c)).powi(2)).sum();
-        for instructions in here() {
-            let found = f64::from(f32::squares(instructions, &row, &center));
-            let bound = (dimensions / 16 + 24) as f64 / (1u64 << 24) as f64;
-            assert!((found - exact).abs() <= bound * exact, "{instructions}: {found} of {exact}");
-        }
-    }
-}
-
 /// Returns the largest error of a sum over the dimensions, relative to the sum of the sizes of the terms.
 fn error_of(sum: RowSum, found: f32, row: &[f32], other: &[f32]) -> f64 {
     let pairs = || row.iter().zip(other).map(|(&x, &y)| (f64::from(x), f64::from(y)));
@@ -141,7 +126,7 @@ fn error_of(sum: RowSum, found: f32, row: &[f32], other: &[f32]) -> f64 {
 #[test]
 fn sums_of_float_rows_are_within_the_bound() {
     let mut random = Random(795028841);
-    for dimensions in [1, 2, 15, 31, 32, 33, 63, 128, 100, 1000] {
+    for dimensions in [1, 2, 15, 16, 17, 31, 32, 33, 63, 128, 100, 1000] {
         let rows: Vec<f32> = (0..dimensions * 9).map(|_| 100.0 + random.float()).collect();
         let other: Vec<f32> = (0..dimensions).map(|_| 100.0 + random.float()).collect();
         for instructions in here() {

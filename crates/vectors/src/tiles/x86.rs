@@ -10,16 +10,6 @@ use super::{Hit, RowSum, Tile, rows};
 use crate::filter::CHUNK;
 
 #[target_feature(enable = "avx2,fma")]
-pub(super) fn squares_avx2(row: &[f32], center: &[f32]) -> f32 {
-    rows::float_sum(row, center, |x, c| (x - c) * (x - c))
-}
-
-#[target_feature(enable = "avx512f")]
-pub(super) fn squares_avx512(row: &[f32], center: &[f32]) -> f32 {
-    rows::float_sum(row, center, |x, c| (x - c) * (x - c))
-}
-
-#[target_feature(enable = "avx2,fma")]
 pub(super) fn float_sums_avx2(sum: RowSum, rows: &[f32], other: &[f32], out: &mut Vec<f32>) {
     rows::float_sums(sum, rows, other, out);
 }

@@ -130,7 +130,7 @@ impl DatasetOperation for ListDatasets {
 #[serde(deny_unknown_fields, default)]
 pub struct RemoveDatasets {}
 
-/// The removed datasets, graphs or kernels.
+/// The removed datasets, graphs, vectors or kernels.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct RemoveAnswer {
     /// The names, as in the request.

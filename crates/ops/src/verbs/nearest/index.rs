@@ -1,0 +1,118 @@
+//! The operations `nearest index` and `nearest recall`.
+
+use std::path::PathBuf;
+
+use inshore_store::Execution;
+use inshore_vectors::{self as vectors, Built, Index, Metric, RecallTable, VectorFile, VectorIndex, Vectors};
+use serde::{Deserialize, Serialize};
+
+use super::{default_k, only_file};
+use crate::{
+    error::{Error, Result},
+    operation::{Attachments, NormalForm, Operation, RequestContext, StoreUse},
+    target::Response,
+    target_kind::TargetKind,
+};
+
+/// Builds the index of a dataset of vectors, or builds it again; see [`vectors::build_index`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IndexVectors {
+    /// The dataset of vectors.
+    pub dataset: String,
+    /// The metric of the searches.
+    #[serde(default)]
+    pub metric: Metric,
+    /// The number of lists.
+    #[serde(default)]
+    pub lists: Option<u64>,
+    /// The number from which samples follow.
+    #[serde(default)]
+    pub seed: u64,
+}
+
+/// Measures the recall of an index on the queries of a file, and keeps the table in the index; see
+/// [`vectors::measure_recall`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MeasureRecall {
+    /// The dataset of vectors.
+    pub dataset: String,
+    /// The number of neighbours of each query.
+    #[serde(default = "default_k")]
+    pub k: u64,
+    /// The number of queries that are drawn from the file.
+    #[serde(default = "default_sample")]
+    pub sample: u64,
+}
+
+fn default_sample() -> u64 {
+    200
+}
+
+/// Refuses inputs, for an operation that names its dataset.
+fn no_inputs(operation: &'static str, inputs: &[PathBuf]) -> Result<()> {
+    match inputs {
+        [] => Ok(()),
+        _ => {
+            Err(Error::Request { operation, what: format!("inputs: found {}, expected none", inputs.len()) })
+        }
+    }
+}
+
+impl Operation for IndexVectors {
+    const NAME: &'static str = "nearest index";
+    const PLACES: &'static [TargetKind] = &[TargetKind::Local];
+    const STORE: StoreUse = StoreUse::Here;
+    const FORM: NormalForm = NormalForm::Answer;
+    type Plan = ();
+    type Answer = Built;
+
+    fn plan(&self, context: &RequestContext<'_>) -> Result<()> {
+        no_inputs(Self::NAME, context.inputs)
+    }
+
+    fn run(
+        &self,
+        (): (),
+        context: &RequestContext<'_>,
+        job: &Execution,
+        _beside: Attachments<'_>,
+    ) -> Result<Response<Built>> {
+        let job = context.stored(job)?;
+        let store = job.store();
+        let vectors = Vectors::open(&store, &self.dataset)?;
+        let IndexVectors { metric, lists, seed, .. } = *self;
+        Ok(Response::local(vectors::build_index(&store, job, &vectors, &Index { metric, lists, seed })?))
+    }
+}
+
+impl Operation for MeasureRecall {
+    const NAME: &'static str = "nearest recall";
+    const PLACES: &'static [TargetKind] = &[TargetKind::Local];
+    const STORE: StoreUse = StoreUse::Here;
+    const FORM: NormalForm = NormalForm::Answer;
+    type Plan = VectorFile;
+    type Answer = RecallTable;
+
+    fn plan(&self, context: &RequestContext<'_>) -> Result<VectorFile> {
+        only_file(Self::NAME, context.inputs)
+    }
+
+    fn run(
+        &self,
+        queries: VectorFile,
+        context: &RequestContext<'_>,
+        job: &Execution,
+        _beside: Attachments<'_>,
+    ) -> Result<Response<RecallTable>> {
+        let job = context.stored(job)?;
+        let store = job.store();
+        let vectors = Vectors::open(&store, &self.dataset)?;
+        let Some(mut index) = VectorIndex::open(&store, &vectors)? else {
+            return Err(vectors::Error::NoIndex { name: self.dataset.clone() }.into());
+        };
+        let (sample, k) = (self.sample, self.k);
+        Ok(Response::local(vectors::measure_recall(&store, job, &vectors, &mut index, &queries, sample, k)?))
+    }
+}

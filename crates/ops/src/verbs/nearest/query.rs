@@ -1,0 +1,163 @@
+//! The operation `nearest query`.
+
+use std::path::{Path, PathBuf};
+
+use inshore_store::Execution;
+use inshore_tables::TableWriter;
+use inshore_vectors::{
+    self as vectors, Approximate, ApproximateSearched, Element, Metric, Search, Searched, Strategy,
+    VectorFile, VectorIndex, Vectors,
+};
+use serde::{Deserialize, Serialize};
+
+use super::{default_k, only_file};
+use crate::{
+    error::{Error, Result},
+    operation::{Attachments, NormalForm, Operation, RequestContext, RowOutput, StoreUse},
+    target::Response,
+    target_kind::TargetKind,
+};
+
+/// Finds the nearest vectors of a dataset for each query of a file: exactly ([`vectors::search()`]), or in the lists of its
+/// index ([`vectors::search_index`]) if `recall` or `probes` is given.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SearchVectors {
+    /// The dataset of vectors.
+    pub dataset: String,
+    /// The number of neighbours of each query.
+    #[serde(default = "default_k")]
+    pub k: u64,
+    /// The metric.
+    #[serde(default)]
+    pub metric: Metric,
+    /// The largest distance of a neighbour, or its smallest inner product.
+    #[serde(default)]
+    pub radius: Option<f64>,
+    /// The recall that an approximate answer is expected to reach; without an index the answer is exact.
+    #[serde(default)]
+    pub recall: Option<f64>,
+    /// The number of lists of the index that each query probes, in the place of `recall`.
+    #[serde(default)]
+    pub probes: Option<u64>,
+    /// How lists are read; the cheaper way by default.
+    #[serde(default)]
+    pub strategy: Option<Strategy>,
+}
+
+/// Facts about an exact or an approximate search.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+pub enum Found {
+    /// All vectors were compared with all queries.
+    Exact(Searched),
+    /// Lists of an index were probed.
+    Approximate(ApproximateSearched),
+}
+
+impl Found {
+    /// Returns the number of rows of the answer.
+    pub fn rows(&self) -> u64 {
+        match self {
+            Found::Exact(searched) => searched.rows,
+            Found::Approximate(searched) => searched.rows,
+        }
+    }
+}
+
+impl SearchVectors {
+    fn options(&self) -> Search {
+        let SearchVectors { k, metric, radius, .. } = *self;
+        Search { k, metric, radius, ..Search::default() }
+    }
+
+    /// Returns the options of an approximate search, if one is asked for.
+    fn approximate(&self) -> Option<Approximate> {
+        let SearchVectors { recall, probes, strategy, .. } = *self;
+        let is_asked = recall.is_some() || probes.is_some();
+        let recall = recall.unwrap_or(Approximate::default().recall);
+        is_asked.then_some(Approximate { recall, probes, strategy })
+    }
+}
+
+impl Operation for SearchVectors {
+    const NAME: &'static str = "nearest query";
+    const PLACES: &'static [TargetKind] = &[TargetKind::Local];
+    const STORE: StoreUse = StoreUse::Here;
+    const FORM: NormalForm = NormalForm::Bytes;
+    type Plan = VectorFile;
+    type Answer = Found;
+
+    fn check(&self, _inputs: &[PathBuf], output: Option<&Path>, _place: TargetKind) -> Result<()> {
+        self.options().check()?;
+        match (self.approximate(), self.strategy) {
+            (Some(approximate), _) => approximate.check()?,
+            (None, None) => {}
+            (None, Some(_)) => {
+                let what = "strategy: found without recall or probes, which ask for an approximate answer"
+                    .to_string();
+                return Err(Error::Request { operation: Self::NAME, what });
+            }
+        }
+        output.map_or(Ok(()), |output| Ok(TableWriter::check_path(output)?))
+    }
+
+    fn plan(&self, context: &RequestContext<'_>) -> Result<VectorFile> {
+        only_file(Self::NAME, context.inputs)
+    }
+
+    fn run(
+        &self,
+        mut queries: VectorFile,
+        context: &RequestContext<'_>,
+        execution: &Execution,
+        mut attachments: Attachments<'_>,
+    ) -> Result<Response<Found>> {
+        let job = context.stored(execution)?;
+        let (vectors, options) = (Vectors::open(&job.store(), &self.dataset)?, self.options());
+        // Among bits, bytes are eight bits each: nothing else could be meant.
+        if (vectors.info().element, queries.element()) == (Element::Bits, Element::U8) {
+            queries = queries.as_bits()?;
+        }
+        let index = match self.approximate() {
+            Some(approximate) => {
+                let index = VectorIndex::open(&job.store(), &vectors)?;
+                if index.is_none() && approximate.probes.is_some() {
+                    return Err(vectors::Error::NoIndex { name: self.dataset.clone() }.into());
+                }
+                index.map(|index| (index, approximate))
+            }
+            None => None,
+        };
+        // A search that cannot work is refused before a file is begun.
+        match &index {
+            Some((index, approximate)) => {
+                vectors::check_index_search(index, vectors.info(), &queries, &options, approximate)?;
+            }
+            None => {
+                let plan = vectors::plan(job, vectors.info(), &queries, &options)?;
+                job.progress().tell(|| plan.to_string());
+            }
+        }
+        let receiver = attachments.rows.take().filter(|_| context.output.is_none());
+        let mut rows = RowOutput::begin(context.output, receiver, &vectors::schema(), execution)?;
+        let mut each = |batch| rows.batch(batch).map_err(|error| vectors::Error::Rows(error.into()));
+        let found = match &index {
+            Some((index, approximate)) => {
+                vectors::search_index(job, &vectors, index, &queries, &options, approximate, &mut each)
+                    .map(Found::Approximate)
+            }
+            None => vectors::search(job, &vectors, &queries, &options, &mut each).map(Found::Exact),
+        };
+        let answer = found.map_err(|error| match error {
+            // An error of the receiver of rows is one of this crate.
+            vectors::Error::Rows(inner) => match inner.downcast::<Error>() {
+                Ok(error) => *error,
+                Err(inner) => Error::Rows(inner),
+            },
+            error => error.into(),
+        })?;
+        rows.finish()?;
+        Ok(Response::local(answer))
+    }
+}

@@ -1,0 +1,139 @@
+//! The vectors of a store: their list, their properties with those of their index, and their removal.
+
+use arrow_array::temporal_conversions::timestamp_s_to_datetime;
+use inshore_store::{Store, format_bytes};
+use serde::Serialize;
+
+use crate::{
+    Error, IndexInfo, MeasuredOn, Result, VectorIndex, Vectors, VectorsInfo,
+    dataset::KIND,
+    index::{INDEX_KIND, index_name},
+};
+
+/// Lists the properties of vectors and of their index.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Description {
+    /// The vectors.
+    #[serde(flatten)]
+    pub vectors: VectorsInfo,
+    /// The index, if the vectors have one that can be used.
+    pub index: Option<IndexInfo>,
+    /// The reason why an index cannot be used: damage, another version, or vectors that were replaced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub index_error: Option<String>,
+}
+
+/// Describes the vectors `name`, and reads no vectors.
+///
+/// # Errors
+/// The errors of [`Vectors::open`]; I/O.
+pub fn describe(store: &Store, name: &str) -> Result<Description> {
+    let vectors = Vectors::open(store, name)?;
+    let (index, index_error) = match VectorIndex::open(store, &vectors) {
+        Ok(index) => (index.map(|index| index.info().clone()), None),
+        Err(error @ Error::BadDataset { .. }) => (None, Some(error.to_string())),
+        Err(error) => return Err(error),
+    };
+    Ok(Description { vectors: vectors.info().clone(), index, index_error })
+}
+
+/// Describes all vectors of a store, by name.
+///
+/// # Errors
+/// The errors of [`describe`].
+pub fn list(store: &Store) -> Result<Vec<Description>> {
+    let mut all = Vec::new();
+    for summary in store.list()?.into_iter().filter(|summary| summary.kind == KIND) {
+        match describe(store, &summary.name) {
+            // Another process removed the vectors meanwhile.
+            Err(Error::Store(inshore_store::Error::NotFound { .. })) => {}
+            described => all.push(described?),
+        }
+    }
+    Ok(all)
+}
+
+/// Removes vectors and their index. A dataset of another kind is refused; damaged vectors are removed. Searches that have
+/// the vectors open go on.
+///
+/// # Errors
+/// [`inshore_store::Error::NotFound`]; [`Error::BadDataset`] for a dataset of another kind; I/O.
+pub fn remove(store: &Store, name: &str) -> Result<()> {
+    check_kind(store, name, KIND)?;
+    // Vectors without an index are whole, and an index without vectors is of no use: so it goes first.
+    match remove_index(store, name) {
+        Ok(()) | Err(Error::NoIndex { .. } | Error::BadDataset { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    Ok(store.remove(name)?)
+}
+
+/// Removes the index of vectors, also one that is damaged, or whose vectors were removed.
+///
+/// # Errors
+/// [`Error::NoIndex`]; [`inshore_store::Error::NotFound`] if there are neither vectors nor an index;
+/// [`Error::BadDataset`] if the dataset with the name of the index is of another kind; I/O.
+pub fn remove_index(store: &Store, name: &str) -> Result<()> {
+    let index = index_name(name);
+    match check_kind(store, &index, INDEX_KIND) {
+        Ok(()) => Ok(store.remove(&index)?),
+        Err(Error::Store(inshore_store::Error::NotFound { .. })) => {
+            check_kind(store, name, KIND)?;
+            Err(Error::NoIndex { name: name.to_string() })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn check_kind(store: &Store, name: &str, kind: &str) -> Result<()> {
+    let dataset = store.dataset(name)?;
+    match dataset.kind() == kind {
+        true => Ok(()),
+        false => Err(Error::BadDataset {
+            name: name.to_string(),
+            what: "kind",
+            found: dataset.kind().to_string(),
+            expected: kind.to_string(),
+        }),
+    }
+}
+
+impl std::fmt::Display for Description {
+    /// Writes the properties as text lines.
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let VectorsInfo { name, vectors, dimensions, element, bytes } = &self.vectors;
+        writeln!(out, "{name}")?;
+        writeln!(out, "  vectors          {vectors}")?;
+        writeln!(out, "  dimensions       {dimensions}")?;
+        writeln!(out, "  element type     {element}")?;
+        writeln!(out, "  on flash         {}", format_bytes(*bytes))?;
+        match (&self.index, &self.index_error) {
+            (Some(index), _) => write_index(index, out),
+            (None, Some(error)) => write!(out, "  index            not usable: {error}"),
+            (None, None) => write!(out, "  index            none"),
+        }
+    }
+}
+
+fn write_index(index: &IndexInfo, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+    let IndexInfo { metric, lists, groups, list_vectors_max, bytes, recall, .. } = index;
+    writeln!(out, "  index            {}", index_name(&index.name))?;
+    writeln!(out, "    metric         {}", metric.name())?;
+    writeln!(
+        out,
+        "    lists          {lists} in {groups} groups, {list_vectors_max} vectors in the largest"
+    )?;
+    writeln!(out, "    on flash       {}", format_bytes(*bytes))?;
+    let date = timestamp_s_to_datetime(recall.measured_seconds as i64)
+        .map_or("unknown".to_string(), |time| time.date().to_string());
+    let on = match recall.measured_on {
+        MeasuredOn::HeldOutVectors => "vectors of the dataset",
+        MeasuredOn::Queries => "queries",
+    };
+    writeln!(out, "    measured       {date}, on {} {on}", recall.queries)?;
+    write!(out, "    lists probed   recall at {}", recall.k)?;
+    for point in &recall.points {
+        write!(out, "\n    {:<14} {:.4}", point.probes, point.recall)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,236 @@
+//! Plans a build: its lists, groups and samples, and the memory of each step.
+
+use inshore_sortreduce::rows::smallest_row_memory_bytes_for;
+use inshore_store::{Job, format_bytes};
+use serde::Serialize;
+
+use super::{Index, sort::KEY_BYTES};
+use crate::{
+    Element, Error, Result, VectorsInfo,
+    index::{
+        Clustered,
+        compare::{Comparer, Packed},
+        dataset::{METRICS, id_bytes},
+        heaps::Nearest,
+        kmeans, no_index_of,
+        recall::pass_bytes,
+    },
+    topk::TopK,
+};
+
+/// Bytes of an average list.
+const LIST_BYTES: usize = 16 << 10;
+/// The fewest vectors of an average list.
+const LIST_VECTORS_MIN: usize = 32;
+/// A list has at most so many times the vectors of an average one.
+const LIST_TIMES_MAX: u64 = 4;
+/// Rows of the first sample for each group, and their bytes at most.
+const GROUP_SAMPLE: u64 = 64;
+const GROUP_SAMPLE_BYTES: u64 = 24 << 20;
+/// Rows of the second sample for each list, and the bytes of a group's rows at most.
+const LIST_SAMPLE: u64 = 32;
+const LIST_SAMPLE_BYTES: u64 = 6 << 20;
+/// Iterations of k-means.
+pub(super) const ITERATIONS: usize = 8;
+/// Groups whose centroids are compared with a vector that looks for its list.
+pub(super) const GROUPS_ASSIGNED: u64 = 8;
+/// Vectors on which recall is measured, and their neighbours.
+pub(super) const HELD_OUT: u64 = 256;
+pub(super) const RECALL_K: u64 = 10;
+/// Packed vectors of a batch, whose lists are found together.
+const BATCH_BYTES: u64 = 2 << 20;
+const BATCH_ROWS_MAX: u64 = 4096;
+/// Checks and buffers of the files of an index.
+pub(super) const CHECK_BYTES: usize = 4 << 10;
+pub(super) const LIST_BUFFER_BYTES: usize = 1 << 20;
+pub(super) const SMALL_BUFFER_BYTES: usize = 64 << 10;
+
+/// The plan of a build.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BuildPlan {
+    /// Lists that are trained; some may get no vectors, and large ones are cut.
+    pub lists: u64,
+    /// Groups of lists.
+    pub groups: u64,
+    /// Vectors of the largest list.
+    pub list_vectors_max: u64,
+    /// Vectors that train the groups.
+    pub group_sample: u64,
+    /// Vectors that train the lists.
+    pub list_sample: u64,
+    /// Worker threads.
+    pub threads: usize,
+    /// Memory of the sorts.
+    pub sort_bytes: u64,
+    /// True if the centroids of all lists stay in memory during the assignment.
+    pub holds_centroids: bool,
+    /// The smallest memory that works.
+    pub smallest_bytes: u64,
+    /// Bytes that are read.
+    pub read_bytes: u64,
+    /// Bytes that are written.
+    pub written_bytes: u64,
+    /// Multiplications with additions.
+    pub multiplications: u64,
+}
+
+impl std::fmt::Display for BuildPlan {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            out,
+            "{} lists in {} groups, trained on {} vectors; reads {}, writes {}, {:.1}e9 multiplications; sorts in {}, \
+             centroids {}, {} threads; the smallest memory is {}",
+            self.lists,
+            self.groups,
+            self.list_sample,
+            format_bytes(self.read_bytes),
+            format_bytes(self.written_bytes),
+            self.multiplications as f64 / 1e9,
+            format_bytes(self.sort_bytes),
+            if self.holds_centroids { "in memory" } else { "on flash" },
+            self.threads,
+            format_bytes(self.smallest_bytes),
+        )
+    }
+}
+
+/// Plans a build with the memory that is free in the budget of `job`.
+///
+/// # Errors
+/// A bad option; too little memory.
+pub fn plan_index(job: &Job, vectors: &VectorsInfo, options: &Index) -> Result<BuildPlan> {
+    if !METRICS.contains(&options.metric) {
+        let found = options.metric.name().to_string();
+        let expected = "l2, ip or cosine: there is no index for counts".to_string();
+        return Err(Error::BadOption { option: "metric", found, expected });
+    }
+    let most = vectors.vectors.min(1 << 31);
+    if let Some(lists) = options.lists
+        && !(1..=most).contains(&lists)
+    {
+        let expected = format!("1 to {most}");
+        return Err(Error::BadOption { option: "lists", found: lists.to_string(), expected });
+    }
+    let plan = match vectors.element {
+        Element::F32 => plan_elements::<f32>(job, vectors, options),
+        Element::U8 => plan_elements::<u8>(job, vectors, options),
+        Element::I8 => plan_elements::<i8>(job, vectors, options),
+        Element::F16 | Element::Bf16 | Element::Bits => return Err(no_index_of(vectors)),
+    };
+    job.budget().need(plan.smallest_bytes, || format!("building an index of {}", vectors.name))?;
+    Ok(plan)
+}
+
+fn plan_elements<T: Clustered>(job: &Job, vectors: &VectorsInfo, options: &Index) -> BuildPlan {
+    let (count, dimensions, row_bytes) = (vectors.vectors, vectors.dimensions, vectors.row_bytes() as u64);
+    let entry_bytes = row_bytes + id_bytes(count) as u64;
+    let average = (LIST_BYTES as u64 / entry_bytes).max(LIST_VECTORS_MIN as u64);
+    let lists = options.lists.unwrap_or_else(|| count.div_ceil(average).min(1 << 31));
+    let average = count.div_ceil(lists);
+    // A vector is compared with all groups, and with the lists of some groups: this number makes the two costs equal.
+    let groups = (((lists * GROUPS_ASSIGNED) as f64).sqrt().ceil() as u64).min(lists.div_ceil(4)).max(1);
+    let group_sample = (groups * GROUP_SAMPLE).min(GROUP_SAMPLE_BYTES / row_bytes).max(groups).min(count);
+    let list_sample = (lists * LIST_SAMPLE).min(count);
+    let compared = groups + (GROUPS_ASSIGNED * lists).div_ceil(groups).min(lists);
+    let training = ITERATIONS as u64 * (group_sample * groups + list_sample * lists.div_ceil(groups));
+    let multiplications = (training + list_sample * groups + count * compared) * dimensions as u64;
+    let list_vectors_max = (average * LIST_TIMES_MAX).min(count);
+    let mut plan = BuildPlan {
+        lists,
+        groups,
+        list_vectors_max,
+        group_sample,
+        list_sample,
+        threads: job.budget().threads(),
+        sort_bytes: 0,
+        holds_centroids: true,
+        smallest_bytes: 0,
+        read_bytes: count * (4 * row_bytes + entry_bytes) + list_sample * row_bytes,
+        written_bytes: count * (row_bytes + 2 * entry_bytes) + list_sample * row_bytes,
+        multiplications,
+    };
+    let memory = Memory::of::<T>(job, vectors, &plan);
+    let free = job.budget().free_bytes();
+    let held = memory.held_out + memory.upper;
+    let lower = lists * row_bytes;
+    plan.holds_centroids = lower <= free / 4;
+    let lower = if plan.holds_centroids { lower } else { 0 };
+    // The sorts are alive while samples are trained and vectors are assigned, and while lists are written.
+    let beside_sort = memory.pass.max(memory.training).max(memory.writing) + lower;
+    let smallest_sort = smallest_row_memory_bytes_for(plan.threads, count * (KEY_BYTES as u64 + row_bytes))
+        .max(row_bytes * 128 * (plan.threads as u64 + 2));
+    plan.smallest_bytes = held + (beside_sort + smallest_sort).max(memory.first_sample);
+    plan.sort_bytes = free.saturating_sub(held + beside_sort).max(smallest_sort);
+    plan
+}
+
+/// The memory of each step of a build, which a plan reserves.
+pub(super) struct Memory {
+    /// The held-out vectors with their neighbours.
+    pub held_out: u64,
+    /// The upper centroids.
+    pub upper: u64,
+    /// Step 1.
+    pub first_sample: u64,
+    /// A pass that finds groups or lists.
+    pub pass: u64,
+    /// Step 3.
+    pub training: u64,
+    /// Step 5.
+    pub writing: u64,
+}
+
+impl Memory {
+    pub fn of<T: Clustered>(job: &Job, vectors: &VectorsInfo, plan: &BuildPlan) -> Memory {
+        let (dimensions, row_bytes) = (vectors.dimensions, vectors.row_bytes() as u64);
+        let threads = plan.threads as u64;
+        let kmeans = kmeans::thread_bytes::<T>(dimensions);
+        let sums = |rows, count| kmeans::sums_bytes::<T>(dimensions, rows, count);
+        let held_out =
+            2 * HELD_OUT * (Packed::<T>::bytes_each(dimensions) + row_bytes + TopK::bytes(RECALL_K + 1) + 64);
+        let upper = plan.groups * (2 * row_bytes + 32);
+        let pass = pass_bytes::<T>(job, dimensions);
+        let batch = batch_rows::<T>(dimensions);
+        // A batch holds packed vectors, their groups, pairs, and the rows for the sort.
+        let each = Packed::<T>::bytes_each(dimensions)
+            + Nearest::bytes_each()
+            + TopK::bytes(GROUPS_ASSIGNED)
+            + 8 * GROUPS_ASSIGNED
+            + 16
+            + row_bytes
+            + KEY_BYTES as u64;
+        let finder = 2 * Comparer::<T>::bytes(dimensions) + flash_bytes(plan, row_bytes);
+        let group_rows = group_rows_max::<T>(plan, dimensions);
+        let lists_of_group = 4 * plan.lists.div_ceil(plan.groups) + 16;
+        Memory {
+            held_out,
+            upper,
+            first_sample: plan.group_sample * (row_bytes + 8)
+                + (pass).max(sums(plan.group_sample, plan.groups) + threads * kmeans),
+            pass: pass + threads * (batch * each + finder),
+            training: threads * (group_rows * row_bytes + sums(group_rows, lists_of_group) + kmeans)
+                + (1 << 20)
+                + 2 * SMALL_BUFFER_BYTES as u64,
+            writing: 2 * (LIST_BUFFER_BYTES + 4 * SMALL_BUFFER_BYTES) as u64
+                + plan.list_vectors_max * (row_bytes + 8)
+                + flash_bytes(plan, row_bytes)
+                + (2 << 20),
+        }
+    }
+}
+
+/// Returns the memory for reads of centroids of groups from flash, of one thread.
+pub(super) fn flash_bytes(plan: &BuildPlan, row_bytes: u64) -> u64 {
+    16 * (8 * plan.lists.div_ceil(plan.groups) * row_bytes + (64 << 10))
+}
+
+pub(super) fn batch_rows<T: Clustered>(dimensions: usize) -> u64 {
+    (BATCH_BYTES / Packed::<T>::bytes_each(dimensions)).clamp(32, BATCH_ROWS_MAX)
+}
+
+/// Returns the most rows of a group's sample.
+pub(super) fn group_rows_max<T: Clustered>(plan: &BuildPlan, dimensions: usize) -> u64 {
+    let average = plan.list_sample.div_ceil(plan.groups);
+    let row_bytes = (dimensions * size_of::<T>()) as u64;
+    (3 * average).min(LIST_SAMPLE_BYTES / row_bytes).max(average.min(64)).max(1)
+}

@@ -1,0 +1,166 @@
+//! Step 3: the centroids of the lists, trained group by group.
+
+use inshore_store::{CheckedFile, FileWriter, Reservation};
+use zerocopy::IntoBytes;
+
+use super::{
+    Build,
+    plan::{CHECK_BYTES, ITERATIONS, Memory, SMALL_BUFFER_BYTES, group_rows_max},
+    sort::{KEY_BYTES, Sorted, add_elements, key_of},
+};
+use crate::{
+    Result,
+    index::{
+        Clustered,
+        centroids::{Centroids, Lower},
+        kmeans,
+    },
+};
+
+impl<T: Clustered> Build<'_, T> {
+    /// Step 3: trains the centroids of the lists of each group. Groups without a sample are dropped.
+    pub(super) fn train(
+        &self,
+        upper: Vec<T>,
+        mut sorted: Sorted,
+        counts: &[u64],
+        upper_memory: Reservation,
+    ) -> Result<Centroids<T>> {
+        let (job, info, plan) = (self.job, self.info(), &self.plan);
+        let dimensions = info.dimensions;
+        let memory = Memory::of::<T>(job, info, plan).training;
+        let _memory = job.budget().reserve(memory - 2 * SMALL_BUFFER_BYTES as u64, "samples of groups")?;
+        let mut lower = Growing::new(self)?;
+        let sampled: u64 = counts.iter().sum();
+        let (mut kept, mut firsts) = (Vec::with_capacity(upper.len()), vec![0u32]);
+        let rows_max = group_rows_max::<T>(plan, dimensions) as usize;
+        let mut groups = Groups::new(&mut sorted, dimensions, rows_max);
+        job.start_phase("training lists", "groups", counts.len() as u64);
+        loop {
+            let mut some = Vec::with_capacity(plan.threads);
+            while some.len() < plan.threads
+                && let Some(group) = groups.next()?
+            {
+                some.push(group);
+            }
+            if some.is_empty() {
+                break;
+            }
+            let trained: Vec<Vec<T>> = std::thread::scope(|scope| {
+                let train = |group: &(u32, Vec<T>)| {
+                    let share = counts[group.0 as usize] as f64 / sampled as f64 * plan.lists as f64;
+                    let most = 4 * plan.lists.div_ceil(plan.groups) + 16;
+                    let lists = (share.round() as u64).clamp(1, most) as usize;
+                    let stop = || job.check_cancelled().is_err();
+                    kmeans::train(&self.space, &group.1, lists, ITERATIONS, 1, &stop)
+                };
+                let threads: Vec<_> = some.iter().map(|group| scope.spawn(move || train(group))).collect();
+                threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+            });
+            job.check_cancelled()?;
+            for ((group, _), centroids) in some.iter().zip(&trained) {
+                kept.extend_from_slice(&upper[*group as usize * dimensions..][..dimensions]);
+                lower.add(centroids)?;
+                let lists = (centroids.len() / dimensions) as u32;
+                firsts.push(firsts[firsts.len() - 1] + lists);
+            }
+            job.progress().add(some.len() as u64);
+        }
+        let lower = lower.finish()?;
+        Ok(Centroids { dimensions, upper: kept, firsts, lower, _reservation: upper_memory })
+    }
+}
+
+/// The lower centroids while they are trained.
+enum Growing<T> {
+    Memory(Vec<T>, Reservation),
+    Flash(Box<FileWriter>),
+}
+
+impl<T: Clustered> Growing<T> {
+    fn new(build: &Build<'_, T>) -> Result<Growing<T>> {
+        let (job, plan) = (build.job, &build.plan);
+        if !plan.holds_centroids {
+            let name = job.scratch_name("centroids");
+            return Ok(Growing::Flash(Box::new(FileWriter::create(
+                job,
+                &name,
+                CHECK_BYTES,
+                SMALL_BUFFER_BYTES,
+            )?)));
+        }
+        // Shares are rounded, and each group has at least one list.
+        let most = plan.lists + plan.groups;
+        let memory = job.budget().reserve(most * build.row_bytes() as u64, "centroids of lists")?;
+        Ok(Growing::Memory(Vec::with_capacity(most as usize * build.info().dimensions), memory))
+    }
+
+    fn add(&mut self, rows: &[T]) -> Result<()> {
+        match self {
+            Growing::Memory(all, _) => all.extend_from_slice(rows),
+            Growing::Flash(file) => file.write(rows.as_bytes())?,
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Lower<T>> {
+        Ok(match self {
+            Growing::Memory(all, memory) => Lower::Memory(all, memory),
+            Growing::Flash(file) => {
+                let file: CheckedFile = file.finish()?;
+                Lower::Flash(file)
+            }
+        })
+    }
+}
+
+/// Reads the sample group by group.
+struct Groups<'a, T> {
+    sorted: &'a mut Sorted,
+    dimensions: usize,
+    rows_max: usize,
+    piece: Vec<u8>,
+    filled: usize,
+    at: usize,
+    _elements: std::marker::PhantomData<T>,
+}
+
+impl<'a, T: Clustered> Groups<'a, T> {
+    fn new(sorted: &'a mut Sorted, dimensions: usize, rows_max: usize) -> Self {
+        let entry = KEY_BYTES + dimensions * size_of::<T>();
+        let piece = vec![0; ((1 << 19) / entry).max(1) * entry];
+        let (filled, at) = (piece.len(), piece.len());
+        Groups { sorted, dimensions, rows_max, piece, filled, at, _elements: std::marker::PhantomData }
+    }
+
+    /// Returns the next group with the first of its rows, which are in random order.
+    fn next(&mut self) -> Result<Option<(u32, Vec<T>)>> {
+        let entry = KEY_BYTES + self.dimensions * size_of::<T>();
+        let mut found: Option<(u32, Vec<T>)> = None;
+        loop {
+            if self.at == self.filled {
+                if self.filled < self.piece.len() {
+                    return Ok(found);
+                }
+                self.filled = self.sorted.fill(&mut self.piece)?;
+                self.at = 0;
+                continue;
+            }
+            let row = &self.piece[self.at..self.at + entry];
+            let (group, _) = key_of(row);
+            match &mut found {
+                Some((last, _)) if *last != group => return Ok(found),
+                Some((_, rows)) if rows.len() < self.rows_max * self.dimensions => {
+                    add_elements(rows, &row[KEY_BYTES..])
+                }
+                Some(_) => {}
+                None => {
+                    let mut rows = Vec::new();
+                    add_elements(&mut rows, &row[KEY_BYTES..]);
+                    found = Some((group, rows));
+                }
+            }
+            self.at += entry;
+        }
+    }
+}

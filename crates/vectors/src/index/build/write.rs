@@ -1,0 +1,266 @@
+//! Step 5: the files of the index, list by list, and its recall.
+
+use std::collections::HashMap;
+
+use inshore_store::{Buffer, DatasetBuilder, FileWriter, Job, Store};
+use zerocopy::IntoBytes;
+
+use super::{
+    Build, Built,
+    plan::{CHECK_BYTES, LIST_BUFFER_BYTES, RECALL_K, SMALL_BUFFER_BYTES},
+    sample::HeldOut,
+    sort::{KEY_BYTES, Sorted, key_of},
+};
+use crate::{
+    Result,
+    index::{
+        Clustered,
+        centroids::{Centroids, Lower},
+        compare::Packed,
+        dataset::{
+            CENTROIDS, FIRSTS, GROUPS, IndexFiles, IndexInfo, KIND, LISTS, SPANS, VectorIndex, id_bytes,
+            index_name,
+        },
+        recall::measure,
+        table::{MeasuredOn, RecallPoint, RecallTable},
+    },
+    topk::TopK,
+};
+
+impl<T: Clustered> Build<'_, T> {
+    /// Step 5: writes the lists, measures recall, and publishes the index.
+    pub(super) fn write(
+        &self,
+        store: &Store,
+        mut sorted: Sorted,
+        centroids: Centroids<T>,
+        held_out: HeldOut<T>,
+    ) -> Result<Built> {
+        let (job, info) = (self.job, self.info());
+        let HeldOut { ids, packed, tops, _reservation } = held_out;
+        let neighbours = neighbours(&ids, tops);
+        let mut lists_of: HashMap<u64, u32> = neighbours.iter().flatten().map(|&id| (id, u32::MAX)).collect();
+        let mut builder = store.replace_dataset(job, &index_name(&info.name), KIND)?;
+        builder.unsealed();
+        let mut files = Files::begin(&mut builder)?;
+        job.start_phase("writing lists", "vectors", info.vectors);
+        let written = self.write_lists(&mut sorted, &centroids, &mut files, &mut lists_of)?;
+        drop(sorted);
+        drop(centroids);
+        let files = files.open(&mut builder)?;
+        let mut made = self.describe(&written, builder.bytes(), ids.len());
+        let index = VectorIndex::made(made.clone(), files);
+        made.recall.points = vec![RecallPoint { probes: written.lists, recall: 1.0 }];
+        if neighbours.iter().any(|ids| !ids.is_empty()) {
+            let list = |ids: &Vec<u64>| ids.iter().map(|id| lists_of[id]).collect();
+            let lists: Vec<Vec<u32>> = neighbours.iter().map(list).collect();
+            made.recall.points = self.measure(&index, &packed, &lists)?;
+        }
+        builder.commit(&made.to_attributes())?;
+        Ok(Built { info: made, plan: self.plan.clone() })
+    }
+
+    /// Returns the facts about the index, without a table of recall.
+    fn describe(&self, written: &Written, bytes: u64, held_out: usize) -> IndexInfo {
+        let info = self.info();
+        IndexInfo {
+            name: info.name.clone(),
+            dataset: self.vectors.id(),
+            vectors: info.vectors,
+            dimensions: info.dimensions,
+            element: info.element,
+            metric: self.options.metric,
+            lists: written.lists,
+            groups: written.groups,
+            list_vectors_max: written.list_vectors_max,
+            sample: self.plan.list_sample,
+            seed: self.options.seed,
+            bytes,
+            recall: RecallTable::new(RECALL_K, held_out, MeasuredOn::HeldOutVectors, Vec::new()),
+        }
+    }
+
+    /// Measures recall on the held-out vectors, whose neighbours are in the lists `lists`.
+    fn measure(
+        &self,
+        index: &VectorIndex,
+        held_out: &Packed<T>,
+        lists: &[Vec<u32>],
+    ) -> Result<Vec<RecallPoint>> {
+        let job = self.job;
+        job.start_phase("measuring recall", "queries", 0);
+        let holds_lower = index.lower_bytes() <= job.budget().free_bytes() / 2;
+        let (_, centroids) = index.load::<T>(job, holds_lower)?;
+        measure(job, &centroids, &self.exact, held_out, lists)
+    }
+
+    /// Writes the files of the index from the vectors that are sorted by list.
+    fn write_lists(
+        &self,
+        sorted: &mut Sorted,
+        centroids: &Centroids<T>,
+        files: &mut Files,
+        lists_of: &mut HashMap<u64, u32>,
+    ) -> Result<Written> {
+        let (job, plan, row_bytes) = (self.job, &self.plan, self.row_bytes());
+        let id_bytes = id_bytes(self.info().vectors);
+        let bytes = plan.list_vectors_max * (row_bytes as u64 + 8) + (2 << 20);
+        let _memory = job.budget().reserve(bytes, "a list")?;
+        let mut list = OpenList::default();
+        let mut written = Written::default();
+        let mut places = Places::new(centroids);
+        let mut flush = |list: &mut OpenList, written: &mut Written| -> Result<()> {
+            let count = (list.rows.len() / row_bytes) as u64;
+            if count == 0 {
+                return Ok(());
+            }
+            let (group, is_first) = places.find(job, list.number)?;
+            if is_first {
+                files.spans.write(&(written.lists as u32).to_le_bytes())?;
+                files.groups.write(
+                    centroids.upper[group * self.info().dimensions..][..self.info().dimensions].as_bytes(),
+                )?;
+                written.groups += 1;
+            }
+            files.firsts.write(&written.vectors.to_le_bytes())?;
+            files.centroids.write(places.centroid(list.number))?;
+            files.lists.write(&list.rows)?;
+            files.lists.write(&list.ids)?;
+            written.lists += 1;
+            written.vectors += count;
+            written.list_vectors_max = written.list_vectors_max.max(count);
+            job.progress().add(count);
+            list.rows.clear();
+            list.ids.clear();
+            Ok(())
+        };
+        let entry = KEY_BYTES + row_bytes;
+        let mut piece = vec![0; ((1 << 20) / entry).max(1) * entry];
+        loop {
+            let filled = sorted.fill(&mut piece)?;
+            for entry in piece[..filled].chunks_exact(entry) {
+                let (number, id) = key_of(entry);
+                let is_full = list.rows.len() as u64 == plan.list_vectors_max * row_bytes as u64;
+                if number != list.number || is_full {
+                    flush(&mut list, &mut written)?;
+                    list.number = number;
+                }
+                if let Some(list_of) = lists_of.get_mut(&id) {
+                    *list_of = written.lists as u32;
+                }
+                list.rows.extend_from_slice(&entry[KEY_BYTES..]);
+                list.ids.extend_from_slice(&id.to_le_bytes()[..id_bytes]);
+            }
+            if filled < piece.len() {
+                break;
+            }
+        }
+        flush(&mut list, &mut written)?;
+        files.firsts.write(&written.vectors.to_le_bytes())?;
+        files.spans.write(&(written.lists as u32).to_le_bytes())?;
+        Ok(written)
+    }
+}
+
+/// Returns the neighbours of each held-out vector, without the vector itself.
+fn neighbours(ids: &[u64], tops: Vec<TopK>) -> Vec<Vec<u64>> {
+    let others = |(top, own): (TopK, &u64)| {
+        let others = top.into_sorted().into_iter().map(|entry| entry.id).filter(|id| id != own);
+        others.take(RECALL_K as usize).collect()
+    };
+    tops.into_iter().zip(ids).map(others).collect()
+}
+
+/// A list that is being filled.
+#[derive(Default)]
+struct OpenList {
+    number: u32,
+    rows: Vec<u8>,
+    ids: Vec<u8>,
+}
+
+/// The files that are being written.
+struct Files {
+    lists: FileWriter,
+    firsts: FileWriter,
+    centroids: FileWriter,
+    groups: FileWriter,
+    spans: FileWriter,
+}
+
+impl Files {
+    fn begin(builder: &mut DatasetBuilder) -> Result<Files> {
+        Ok(Files {
+            lists: builder.file(LISTS, CHECK_BYTES, LIST_BUFFER_BYTES)?,
+            firsts: builder.file(FIRSTS, CHECK_BYTES, SMALL_BUFFER_BYTES)?,
+            centroids: builder.file(CENTROIDS, CHECK_BYTES, SMALL_BUFFER_BYTES)?,
+            groups: builder.file(GROUPS, CHECK_BYTES, SMALL_BUFFER_BYTES)?,
+            spans: builder.file(SPANS, CHECK_BYTES, SMALL_BUFFER_BYTES)?,
+        })
+    }
+
+    /// Adds the files to the dataset, and opens them for the measurement of recall.
+    fn open(self, builder: &mut DatasetBuilder) -> Result<IndexFiles> {
+        Ok(IndexFiles {
+            lists: builder.add_and_open(self.lists)?,
+            firsts: builder.add_and_open(self.firsts)?,
+            centroids: builder.add_and_open(self.centroids)?,
+            groups: builder.add_and_open(self.groups)?,
+            spans: builder.add_and_open(self.spans)?,
+        })
+    }
+}
+
+/// The sizes of the files that were written.
+#[derive(Default)]
+struct Written {
+    lists: u64,
+    groups: u64,
+    vectors: u64,
+    list_vectors_max: u64,
+}
+
+/// Finds the group and the centroid of lists, by rising numbers.
+struct Places<'a, T> {
+    centroids: &'a Centroids<T>,
+    group: Option<usize>,
+    /// The centroids of the group.
+    held: Vec<u8>,
+}
+
+impl<'a, T: Clustered> Places<'a, T> {
+    fn new(centroids: &'a Centroids<T>) -> Self {
+        Places { centroids, group: None, held: Vec::new() }
+    }
+
+    /// Returns the group of a list, and whether it is the first list of the group.
+    fn find(&mut self, job: &Job, list: u32) -> Result<(usize, bool)> {
+        let group = self.centroids.firsts.partition_point(|first| *first <= list) - 1;
+        if self.group == Some(group) {
+            return Ok((group, false));
+        }
+        self.group = Some(group);
+        let lists = self.centroids.lists_of(group as u32);
+        let dimensions = self.centroids.dimensions;
+        let rows = lists.start as usize * dimensions..lists.end as usize * dimensions;
+        self.held.clear();
+        match &self.centroids.lower {
+            Lower::Memory(all, _) => self.held.extend_from_slice(all[rows].as_bytes()),
+            Lower::Flash(file) => {
+                let range = (rows.start * size_of::<T>()) as u64..(rows.end * size_of::<T>()) as u64;
+                let buffer = Buffer::zeroed(job.budget(), file.read_bytes(&range), "centroids of a group")?;
+                let (buffer, bytes) = file.submit_read(job, range, buffer)?.wait()?;
+                self.held.extend_from_slice(&buffer[bytes]);
+            }
+        }
+        Ok((group, true))
+    }
+
+    /// Returns the centroid of a list of the group that was found last.
+    fn centroid(&self, list: u32) -> &[u8] {
+        let group = self.group.expect("found before");
+        let row_bytes = self.centroids.dimensions * size_of::<T>();
+        let place = (list - self.centroids.firsts[group]) as usize;
+        &self.held[place * row_bytes..][..row_bytes]
+    }
+}
