@@ -9,7 +9,7 @@
 //! - [`OperatorStats`]: the counters of an operator: how rows were grouped, sorted or joined, and how much was written to flash.
 //!
 //! ```text
-//!   GROUP BY, DISTINCT   a table in memory; full, its states go to a sort of rows and meet again there   (group.rs)
+//!   GROUP BY, DISTINCT   a table in memory; full, its states go to a sort of rows and meet again there   (group)
 //!   ORDER BY             a sort of rows; of numbers that fit 64 bits together, sort-reduce              (order.rs)
 //!   equi-join            a table of one side; where it does not fit, both sides are sorted and merged    (join.rs)
 //! ```

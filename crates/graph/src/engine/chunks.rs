@@ -346,6 +346,15 @@ pub(super) fn send<S: Sender>(
         pools.edges.push(worker.edges);
         pools.weights.extend(worker.weights.map(|(_, pool)| pool));
     }
+    Ok(add_up(sources, sinks, pools))
+}
+
+/// Adds up the counts of the sources, and keeps a cursor for the next superstep.
+fn add_up<S: Sender>(
+    sources: Vec<Mutex<Source<'_, S>>>,
+    sinks: Vec<S::Sink>,
+    pools: &mut Pools,
+) -> EdgePhaseResult<S::Sink> {
     let mut sent = EdgePhaseResult { sinks, aggregate: 0, edges: 0 };
     for source in sources {
         let source = source.into_inner().expect("no panic under this lock");
@@ -353,7 +362,7 @@ pub(super) fn send<S: Sender>(
         sent.edges += source.edges;
         pools.index = Some(source.index);
     }
-    Ok(sent)
+    sent
 }
 
 /// Runs all workers in parallel. One of them runs in this thread.

@@ -117,70 +117,17 @@ impl<'a> SearchPrinter<'a> {
         let third = job.budget().free_bytes() / 3;
         let room = job.budget().reserve(third, "a search across lines")?;
         let _places = job.budget().reserve(third, "matches across lines")?;
-        let Style { shown, colours, column, .. } = *self.style;
-        let keeps_places = match shown {
-            OutputMode::Lines => colours || column || self.words.replace.is_some(),
-            shown => matches!(shown, OutputMode::Matches | OutputMode::Json),
-        };
-        // Lines without a match have no positions.
-        let limit = if keeps_places && !self.words.invert_match { third as usize } else { usize::MAX };
-        let watchful = CancellableMatcher::new(matcher, job, limit, self.words.replace.as_deref());
+        let limit = if self.keeps_places() { third as usize } else { usize::MAX };
+        let matcher = CancellableMatcher::new(matcher, job, limit, self.words.replace.as_deref());
         let mut searcher = self.searcher(room.bytes());
         for text in texts {
             job.check_cancelled()?;
             summary.files += 1;
-            let bytes = match text_reader(&text.input, text.options, job).map_err(kernels::Error::from) {
-                Ok(bytes) => bytes,
-                Err(error) if error.is_cancelled() => return Err(error.into()),
+            match self.show_text(job, &mut searcher, &matcher, text, third)? {
+                Ok(found) => self.add_to(&mut summary, found),
                 Err(error) => {
                     summary.failed += 1;
-                    failed(&error.into());
-                    continue;
-                }
-            };
-            let mut refuse = |what: String| {
-                summary.failed += 1;
-                failed(&Error::Rows(what.into()));
-            };
-            let detection = self.binary_detection(text.file.is_named);
-            let ends_at_nul = detection.quit_byte().is_some();
-            let mut bytes =
-                MonitoredReader { bytes, job, read: 0, failed: false, ends_at_nul, has_ended: false };
-            searcher.set_binary_detection(detection);
-            let is_of_lines = matches!(shown, OutputMode::Lines | OutputMode::Matches | OutputMode::Json);
-            let limits = (self.style.max_count, if is_of_lines { self.style.after } else { 0 });
-            let title = match self.style.at_once && shown != OutputMode::Json {
-                true => {
-                    PathBuf::from(OsString::from_vec(printable_bytes(text.file.path.as_os_str().as_bytes())))
-                }
-                false => text.file.path.clone(),
-            };
-            match self.printer.show(&mut searcher, &watchful, limits, &title, &mut bytes) {
-                Ok(seen) => {
-                    self.has_match |= seen.has_match;
-                    summary.files_matched += u64::from(seen.has_match);
-                    summary.lines += seen.lines;
-                    if let Some(stats) = seen.stats.filter(|_| seen.has_match) {
-                        self.json.add(stats.matched_lines(), stats.matches());
-                    }
-                }
-                Err(error) => {
-                    job.check_cancelled()?;
-                    let is_of_writing =
-                        error.raw_os_error().is_some() || error.kind() == io::ErrorKind::BrokenPipe;
-                    let (title, room) = (text.file.path.display(), format_bytes(third));
-                    match () {
-                        () if bytes.failed => {
-                            refuse(kernel::Error::from_read(&title.to_string(), error).to_string());
-                        }
-                        () if watchful.is_full.take() => refuse(format!(
-                            "{title}: adjacent matches and their replacements take more than {room}, a third of the budget: raise --memory"
-                        )),
-                        () if bytes.read >= third && !is_of_writing => refuse(format!(
-                            "{title}: a search across lines (-U) reads all of a file into memory, and this file has more than {room}, a third of the budget: raise --memory"
-                        )),
-                        () => return Err(kernels::Error::Write(error).into()),
-                    }
+                    failed(&error);
                 }
             }
             if self.style.at_once {
@@ -195,6 +142,61 @@ impl<'a> SearchPrinter<'a> {
         }
         self.flush()?;
         Ok(summary)
+    }
+
+    /// Returns whether the printer keeps the positions of matches. Lines without a match have no positions.
+    fn keeps_places(&self) -> bool {
+        let Style { shown, colours, column, .. } = *self.style;
+        let needs_places = match shown {
+            OutputMode::Lines => colours || column || self.words.replace.is_some(),
+            shown => matches!(shown, OutputMode::Matches | OutputMode::Json),
+        };
+        needs_places && !self.words.invert_match
+    }
+
+    /// Searches a text of up to `text_bytes_max` bytes and prints its matches. The inner error is that of a text that
+    /// cannot be searched.
+    fn show_text(
+        &mut self,
+        job: &Context,
+        searcher: &mut Searcher,
+        matcher: &CancellableMatcher<'_>,
+        text: Text,
+        text_bytes_max: u64,
+    ) -> ops::Result<ops::Result<TextMatches>> {
+        let bytes = match text_reader(&text.input, text.options, job).map_err(kernels::Error::from) {
+            Ok(bytes) => bytes,
+            Err(error) if error.is_cancelled() => return Err(error.into()),
+            Err(error) => return Ok(Err(error.into())),
+        };
+        let detection = self.binary_detection(text.file.is_named);
+        let ends_at_nul = detection.quit_byte().is_some();
+        let mut bytes = MonitoredReader { bytes, job, read: 0, failed: false, ends_at_nul, has_ended: false };
+        searcher.set_binary_detection(detection);
+        let shown = self.style.shown;
+        let is_of_lines = matches!(shown, OutputMode::Lines | OutputMode::Matches | OutputMode::Json);
+        let limits = (self.style.max_count, if is_of_lines { self.style.after } else { 0 });
+        let title = match self.style.at_once && shown != OutputMode::Json {
+            true => PathBuf::from(OsString::from_vec(printable_bytes(text.file.path.as_os_str().as_bytes()))),
+            false => text.file.path.clone(),
+        };
+        match self.printer.show(searcher, matcher, limits, &title, &mut bytes) {
+            Ok(found) => Ok(Ok(found)),
+            Err(error) => {
+                job.check_cancelled()?;
+                text_error(&text.file.path, &bytes, matcher, text_bytes_max, error).map(Err)
+            }
+        }
+    }
+
+    /// Adds the matches of a text to the summary.
+    fn add_to(&mut self, summary: &mut SearchSummary, found: TextMatches) {
+        self.has_match |= found.has_match;
+        summary.files_matched += u64::from(found.has_match);
+        summary.lines += found.lines;
+        if let Some(stats) = found.stats.filter(|_| found.has_match) {
+            self.json.add(stats.matched_lines(), stats.matches());
+        }
     }
 
     fn flush(&mut self) -> ops::Result<()> {
@@ -261,6 +263,32 @@ impl<'a> Printer<'a> {
             Printer::Json(json) => json.get_mut(),
         }
     }
+}
+
+/// Returns the reason why a text cannot be searched.
+///
+/// # Errors
+/// An error of the output, since further texts cannot be printed either.
+fn text_error(
+    path: &Path,
+    bytes: &MonitoredReader<'_>,
+    matcher: &CancellableMatcher<'_>,
+    text_bytes_max: u64,
+    error: io::Error,
+) -> ops::Result<Error> {
+    let is_of_writing = error.raw_os_error().is_some() || error.kind() == io::ErrorKind::BrokenPipe;
+    let (title, room) = (path.display(), format_bytes(text_bytes_max));
+    let what = match () {
+        () if bytes.failed => kernel::Error::from_read(&title.to_string(), error).to_string(),
+        () if matcher.is_full.take() => format!(
+            "{title}: adjacent matches and their replacements take more than {room}, a third of the budget: raise --memory"
+        ),
+        () if bytes.read >= text_bytes_max && !is_of_writing => format!(
+            "{title}: a search across lines (-U) reads all of a file into memory, and this file has more than {room}, a third of the budget: raise --memory"
+        ),
+        () => return Err(kernels::Error::Write(error).into()),
+    };
+    Ok(Error::Rows(what.into()))
 }
 
 /// A text during its read: the number of bytes, and an error.

@@ -1,0 +1,100 @@
+//! Lines that are longer than a block and its margin.
+
+use inshore_store::{Buffer, Context, Reservation};
+use memchr::{memchr, memrchr};
+
+use super::{Plan, random_access::RandomAccessSource};
+use crate::{Error, Result};
+
+/// The size of the buffer for further reads if the line did not end in the margin; one read fills half of the buffer.
+pub(super) const LONG_LINE_BYTES: usize = 64 << 10;
+
+/// A block with a line that is longer than the block and its margin.
+pub(super) struct LongBlock {
+    pub bytes: Vec<u8>,
+    /// The position in the source at which the block ends.
+    pub end: u64,
+    _memory: Reservation,
+}
+
+/// Reads blocks whose last line goes on beyond the margin.
+pub(super) struct LongLineReader {
+    /// In long lines, a single NUL byte represents a run of NUL bytes.
+    zeros_end_lines: bool,
+    buffer: Option<Buffer>,
+}
+
+impl LongLineReader {
+    pub fn new(zeros_end_lines: bool) -> LongLineReader {
+        LongLineReader { zeros_end_lines, buffer: None }
+    }
+
+    /// Reads the rest of a block whose last line goes on at `position`.
+    pub fn read_on(
+        &mut self,
+        context: &Context,
+        plan: &Plan,
+        file: &RandomAccessSource,
+        start: u64,
+        begun: &[u8],
+        mut position: u64,
+    ) -> Result<LongBlock> {
+        let mut reservation = context.budget().reserve(begun.len() as u64, "a long line")?;
+        let mut bytes = begun.to_vec();
+        // The buffer may contain more than the last line, so the limit allows for these bytes.
+        let limit = begun.len() as u64 + plan.line_bytes_max;
+        while position < file.len() {
+            context.check_cancelled()?;
+            if bytes.len() as u64 > limit {
+                let line = memrchr(b'\n', &begun[..begun.len().min((file.stride(plan)) as usize)]);
+                let offset = start + line.map_or(0, |end| end as u64 + 1);
+                return Err(line_too_long(plan, file.name(), offset, &bytes[(offset - start) as usize..]));
+            }
+            let room = bytes.len().max(LONG_LINE_BYTES) as u64 * 2;
+            reservation.resize(room.min(2 * limit))?;
+            // A read may touch a checksum block at both ends.
+            let needed = LONG_LINE_BYTES + 2 * file.margin() as usize;
+            let fits = |buffer: &Buffer| buffer.len() >= needed;
+            let buffer = match self.buffer.take().filter(fits) {
+                Some(buffer) => buffer,
+                None => Buffer::zeroed(context.budget(), needed, "a long line")?,
+            };
+            let range = position..(position + LONG_LINE_BYTES as u64 / 2).min(file.len());
+            let (buffer, wanted) = file.begin(context, range.clone(), buffer)?.wait()?;
+            let found = memchr(b'\n', &buffer[wanted.clone()]);
+            let taken = found.map_or(wanted.len(), |end| end + 1);
+            let old = bytes.len();
+            bytes.extend_from_slice(&buffer[wanted.start..wanted.start + taken]);
+            if self.zeros_end_lines {
+                let kept = without_zeros(&mut bytes[old.saturating_sub(1)..]);
+                bytes.truncate(old.saturating_sub(1) + kept);
+            }
+            self.buffer = Some(buffer);
+            position += taken as u64;
+            if found.is_some() {
+                break;
+            }
+        }
+        Ok(LongBlock { bytes, end: position, _memory: reservation })
+    }
+}
+
+/// Replaces each run of zero bytes by a single zero byte, and returns the number of remaining bytes.
+pub(super) fn without_zeros(bytes: &mut [u8]) -> usize {
+    let (mut kept, mut last) = (0, 1);
+    for place in 0..bytes.len() {
+        let byte = bytes[place];
+        if byte != 0 || last != 0 {
+            bytes[kept] = byte;
+            kept += 1;
+        }
+        last = byte;
+    }
+    kept
+}
+
+/// Returns the error of a line beyond the limit of `plan`; `seen` is the part of the line that was read.
+pub(super) fn line_too_long(plan: &Plan, name: String, offset: u64, seen: &[u8]) -> Error {
+    let (limit, has_nul) = (plan.line_bytes_max, memchr(0, seen).is_some());
+    Error::LineTooLong { source_name: name, offset, limit, has_nul }
+}

@@ -1,0 +1,158 @@
+//! Sources that are read at any position: files and datasets.
+
+use std::{
+    io::{self, Read},
+    ops::Range,
+    os::fd::AsFd,
+};
+
+use inshore_store::{Buffer, CheckedFile, Context, FileReader, Job, PendingPiece, PendingRead, PlainFile};
+
+use super::{
+    MARGIN_BYTES, Plan,
+    memory_maps::{MemoryMaps, WINDOW_BLOCK_BYTES, WINDOW_BYTES},
+};
+use crate::{FileBlocks, OpenedSource, Result};
+
+const PAGE_BYTES: u64 = 4096;
+
+/// A source that is read at any position.
+#[derive(Debug)]
+pub(crate) enum RandomAccessSource {
+    /// A file in the page cache; with windows if the kernel needs no copy.
+    Cached(PlainFile, Option<MemoryMaps>),
+    Direct(PlainFile),
+    /// A byte range of a dataset's file. Bytes outside of the range are not read.
+    Dataset(Job, CheckedFile, Range<u64>),
+}
+
+impl RandomAccessSource {
+    /// Returns the source if it can be read at any position, otherwise a stream. A dataset whose checksum blocks are
+    /// too large for the plan also becomes a stream.
+    pub fn of(opened: OpenedSource, plan: &Plan) -> Result<std::result::Result<RandomAccessSource, Stream>> {
+        Ok(match opened {
+            OpenedSource::File(file) if file.is_cached() => {
+                let takes_windows = plan.takes_windows && file.len() >= 2 * WINDOW_BYTES;
+                let windows = takes_windows.then(|| MemoryMaps::new(&file)).transpose()?;
+                Ok(RandomAccessSource::Cached(file, windows))
+            }
+            OpenedSource::File(file) => Ok(RandomAccessSource::Direct(file)),
+            OpenedSource::Dataset(job, file, range)
+                if (1 + touched_beside(&file, &range)) * file.block_bytes() > plan.direct_bytes =>
+            {
+                let reader = FileReader::new(&job, &file, range, file.block_bytes())?;
+                Err(Box::new(DatasetStream { reader, piece: Vec::new(), place: 0 }))
+            }
+            OpenedSource::Dataset(job, file, range) => Ok(RandomAccessSource::Dataset(job, file, range)),
+            OpenedSource::Stream(stream) => Err(stream),
+        })
+    }
+
+    pub fn len(&self) -> u64 {
+        match self {
+            RandomAccessSource::Cached(file, _) | RandomAccessSource::Direct(file) => file.len(),
+            RandomAccessSource::Dataset(.., range) => range.end - range.start,
+        }
+    }
+
+    pub fn name(&self) -> String {
+        match self {
+            RandomAccessSource::Cached(file, _) | RandomAccessSource::Direct(file) => {
+                file.path().display().to_string()
+            }
+            RandomAccessSource::Dataset(_, file, _) => file.name().to_string(),
+        }
+    }
+
+    /// Returns true if a read takes long enough to start it ahead of its use.
+    pub fn is_slow(&self) -> bool {
+        !matches!(self, RandomAccessSource::Cached(..))
+    }
+
+    /// Returns the distance between two blocks in bytes, chosen so that a block and its margin fit into a buffer.
+    pub fn stride(&self, plan: &Plan) -> u64 {
+        let bytes = match self {
+            RandomAccessSource::Cached(_, Some(_)) => WINDOW_BLOCK_BYTES as usize,
+            RandomAccessSource::Cached(_, None) => plan.cached_bytes,
+            RandomAccessSource::Direct(_) => plan.direct_bytes - MARGIN_BYTES,
+            RandomAccessSource::Dataset(_, file, range) => {
+                plan.direct_bytes - touched_beside(file, range) * file.block_bytes().max(MARGIN_BYTES)
+            }
+        };
+        bytes as u64
+    }
+
+    /// Returns `count` blocks from block `number` on, for a kernel that reads blocks itself; `None` unless the file is
+    /// in the page cache.
+    pub fn blocks(&self, plan: &Plan, number: u64, count: u64, base: u64) -> Option<FileBlocks<'_>> {
+        let (RandomAccessSource::Cached(file, _), stride) = (self, self.stride(plan)) else { return None };
+        let (file_bytes, start, file) = (file.len(), number * stride, file.as_fd());
+        Some(FileBlocks { file, file_bytes, start, stride, count, base })
+    }
+
+    pub fn margin(&self) -> u64 {
+        match self {
+            RandomAccessSource::Cached(..) | RandomAccessSource::Direct(_) => MARGIN_BYTES as u64,
+            RandomAccessSource::Dataset(_, file, _) => file.block_bytes() as u64,
+        }
+    }
+
+    pub fn begin(&self, context: &Context, range: Range<u64>, buffer: Buffer) -> Result<ReadInFlight> {
+        Ok(match self {
+            RandomAccessSource::Cached(file, _) | RandomAccessSource::Direct(file) => {
+                let start = range.start / PAGE_BYTES * PAGE_BYTES;
+                let wanted = (range.start - start) as usize..(range.end - start) as usize;
+                ReadInFlight::Piece(file.submit_read(context, start, buffer), wanted)
+            }
+            RandomAccessSource::Dataset(job, file, all) => {
+                let range = all.start + range.start..all.start + range.end;
+                ReadInFlight::Checked(file.submit_read(job, range, buffer)?)
+            }
+        })
+    }
+}
+
+/// Returns the number of checksum blocks that are read beyond a block: one after the block for its last line, and one
+/// before the block if the range does not begin at a checksum block.
+fn touched_beside(file: &CheckedFile, range: &Range<u64>) -> usize {
+    if range.start.is_multiple_of(file.block_bytes() as u64) { 1 } else { 2 }
+}
+
+pub(crate) type Stream = Box<dyn Read + Send>;
+
+/// A dataset's file as a stream.
+struct DatasetStream {
+    reader: FileReader,
+    piece: Vec<u8>,
+    place: usize,
+}
+
+impl Read for DatasetStream {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if self.place == self.piece.len() {
+            let Some(piece) = self.reader.next_piece().map_err(io::Error::other)? else { return Ok(0) };
+            self.piece.clear();
+            self.piece.extend_from_slice(piece);
+            self.place = 0;
+        }
+        let len = out.len().min(self.piece.len() - self.place);
+        out[..len].copy_from_slice(&self.piece[self.place..self.place + len]);
+        self.place += len;
+        Ok(len)
+    }
+}
+
+/// A read in flight.
+pub(crate) enum ReadInFlight {
+    Piece(PendingPiece, Range<usize>),
+    Checked(PendingRead),
+}
+
+impl ReadInFlight {
+    pub fn wait(self) -> Result<(Buffer, Range<usize>)> {
+        Ok(match self {
+            ReadInFlight::Piece(pending, wanted) => (pending.wait()?.0, wanted),
+            ReadInFlight::Checked(pending) => pending.wait()?,
+        })
+    }
+}

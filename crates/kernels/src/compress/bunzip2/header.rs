@@ -1,0 +1,96 @@
+//! Reads the headers of blocks: the marker of a block or of the stream's end, the letters in use, and the Huffman codes.
+
+use super::{
+    BlockError, Result,
+    bits::Bits,
+    huffman::{CODE_BITS_MAX, Code, SYMBOLS_MAX},
+};
+
+/// Begins a block.
+pub const BLOCK_MAGIC: u64 = 0x3141_5926_5359;
+/// Follows the last block of a stream.
+const END_MAGIC: u64 = 0x1772_4538_5090;
+/// Limits the groups of symbols in a block: each group uses one code.
+pub(super) const GROUPS_MAX: usize = 18_002;
+
+/// Says what follows in a stream.
+pub enum StreamMarker {
+    Block,
+    /// The stream ends, and has this checksum; whole bytes follow.
+    End(u32),
+}
+
+/// Reads whether a block or the end of a stream follows, with the checksum of the end.
+pub fn next_mark(bits: &mut Bits<'_>) -> Result<StreamMarker> {
+    match bits.take(48)? {
+        BLOCK_MAGIC => Ok(StreamMarker::Block),
+        END_MAGIC => {
+            let checksum = bits.take(32)? as u32;
+            bits.align();
+            bits.checked(StreamMarker::End(checksum))
+        }
+        _ => Err(BlockError::Damaged("expected a block or the end of a stream")),
+    }
+}
+
+/// Reads the letters that occur in a block, in order, and returns their number.
+pub(super) fn read_alphabet(bits: &mut Bits<'_>, alphabet: &mut [u8; 256]) -> Result<usize> {
+    let rows = bits.take(16)?;
+    let mut used = 0;
+    for row in (0..16).filter(|row| rows >> (15 - row) & 1 == 1) {
+        let columns = bits.take(16)?;
+        for column in (0..16).filter(|column| columns >> (15 - column) & 1 == 1) {
+            alphabet[used] = 16 * row + column;
+            used += 1;
+        }
+    }
+    if used == 0 { Err(BlockError::Damaged("a block uses no bytes")) } else { Ok(used) }
+}
+
+/// Reads the codes, and the selectors: the index of the code that each group of symbols uses.
+pub(super) fn read_codes(
+    bits: &mut Bits<'_>,
+    symbols: usize,
+    codes: &mut [Code; 6],
+    selectors: &mut Vec<u8>,
+) -> Result<()> {
+    let code_count = bits.take(3)? as usize;
+    let groups = bits.take(15)? as usize;
+    if !(2..=6).contains(&code_count) || groups == 0 {
+        return Err(BlockError::Damaged("a block has no Huffman codes"));
+    }
+    selectors.clear();
+    let mut order = [0, 1, 2, 3, 4, 5];
+    for group in 0..groups {
+        let mut place = 0;
+        while bits.take(1)? == 1 {
+            place += 1;
+            if place >= code_count {
+                return Err(BlockError::Damaged("a group selects a Huffman code that does not exist"));
+            }
+        }
+        order[..=place].rotate_right(1);
+        // A stream may have more groups than any block needs.
+        if group < GROUPS_MAX {
+            selectors.push(order[0]);
+        }
+    }
+    for code in &mut codes[..code_count] {
+        let mut lengths = [0; SYMBOLS_MAX];
+        let mut length = bits.take(5)?;
+        for slot in &mut lengths[..symbols] {
+            loop {
+                if !(1..=u64::from(CODE_BITS_MAX)).contains(&length) {
+                    return Err(BlockError::Damaged("the length of a Huffman code is out of range"));
+                }
+                if bits.take(1)? == 0 {
+                    break;
+                }
+                length = if bits.take(1)? == 0 { length + 1 } else { length.wrapping_sub(1) };
+            }
+            *slot = length as u8;
+        }
+        code.set(&lengths[..symbols])?;
+    }
+    Ok(())
+}

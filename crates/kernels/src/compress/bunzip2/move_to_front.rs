@@ -1,0 +1,37 @@
+//! The move-to-front list, which maps small numbers to recent letters.
+
+/// Holds letters in the order of their last use, eight in a word, the latest in the lowest byte of the first.
+pub(super) struct MoveToFront([u64; 32]);
+
+impl MoveToFront {
+    pub fn new(letters: &[u8]) -> MoveToFront {
+        let mut words = [0; 32];
+        for (place, &letter) in letters.iter().enumerate() {
+            words[place / 8] |= u64::from(letter) << (8 * (place % 8));
+        }
+        MoveToFront(words)
+    }
+
+    #[inline]
+    pub fn front(&self) -> u8 {
+        self.0[0] as u8
+    }
+
+    /// Returns the letter at `place`, below 256, and moves the letter to the front.
+    #[inline(always)]
+    pub fn take(&mut self, place: usize) -> u8 {
+        let (row, shift) = (place / 8 % 32, 8 * (place % 8));
+        let word = self.0[row];
+        let letter = word >> shift & 255;
+        let mut carried = letter;
+        for word in &mut self.0[..row] {
+            let last = *word >> 56;
+            *word = *word << 8 | carried;
+            carried = last;
+        }
+        // Earlier letters of the word move up; later ones stay.
+        let before = (1u64 << shift) - 1;
+        self.0[row] = word & !(before << 8 | 255) | (word & before) << 8 | carried;
+        letter as u8
+    }
+}

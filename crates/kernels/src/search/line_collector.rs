@@ -1,0 +1,179 @@
+//! Collects the results of a block: lines with their numbers, matches and context, or counts.
+
+use grep_matcher::Match;
+use inshore_kernel::Block;
+use memchr::{memchr, memchr_iter, memrchr};
+
+use super::{BlockMatches, FoundLine, Search, SearchOutput, replacement::Replacer};
+
+/// Gathers lines of a block.
+pub(super) struct LineCollector<'a> {
+    pub search: &'a Search,
+    pub block: &'a Block<'a>,
+    pub text: &'a [u8],
+    pub found: BlockMatches,
+    pub numbered: bool,
+    pub spans: bool,
+    /// Holds the range whose line ends are counted, and their number.
+    pub counted: (usize, u64),
+    pub replacer: Option<Replacer<'a>>,
+    /// Limits the bytes of lines with replaced matches.
+    pub room: usize,
+    /// Holds a copy of a line that no process can write to.
+    pub copy: Vec<u8>,
+}
+
+/// Records the sizes of results up to some line.
+#[derive(Clone, Copy)]
+pub(super) struct ResultSizes {
+    sizes: (usize, usize, usize),
+    counts: (u64, u64),
+}
+
+impl LineCollector<'_> {
+    /// Tells whether replacements made the lines too long.
+    pub fn is_full(&self) -> bool {
+        self.replacer.as_ref().is_some_and(|replacer| replacer.is_full)
+    }
+
+    /// Returns the sizes of all results: lines, text, places, counts.
+    pub fn mark(&self) -> ResultSizes {
+        let BlockMatches { lines, text, spans, line_count, match_count, .. } = &self.found;
+        ResultSizes { sizes: (lines.len(), text.len(), spans.len()), counts: (*line_count, *match_count) }
+    }
+
+    /// Removes results that were added after the mark.
+    pub fn rewind(&mut self, mark: ResultSizes) {
+        let BlockMatches { lines, text, spans, line_count, match_count, .. } = &mut self.found;
+        lines.truncate(mark.sizes.0);
+        text.truncate(mark.sizes.1);
+        spans.truncate(mark.sizes.2);
+        (*line_count, *match_count) = mark.counts;
+        // Line ends are counted from the start of the block again.
+        self.counted = (0, 0);
+        if let Some(replacer) = &mut self.replacer {
+            replacer.is_full = false;
+        }
+    }
+
+    /// Adds the wanted results of selected lines from the line at `start` on, and tells whether there may be more.
+    pub fn add_from(&mut self, start: usize, wanted: SearchOutput) -> bool {
+        let (search, text) = (self.search, self.text);
+        let mut goes_on = true;
+        match wanted {
+            SearchOutput::Any => search.for_each_line(text, start, |_| {
+                self.found.line_count = 1;
+                goes_on = false;
+                false
+            }),
+            SearchOutput::LineCount => search.for_each_line(text, start, |_| {
+                self.found.line_count += 1;
+                true
+            }),
+            SearchOutput::MatchCount => search.for_each_line(text, start, |line| {
+                self.found.line_count += 1;
+                self.copy.clear();
+                // Two passes over the copy see the same bytes.
+                self.copy.extend_from_slice(&text[line]);
+                search.spans(&self.copy, |_, _| self.found.match_count += 1);
+                true
+            }),
+            SearchOutput::Lines { before: 0, after: 0, .. } => {
+                search.for_each_line(text, start, |line| self.add(line, true));
+            }
+            // Lines with context are added at once, from the beginning.
+            SearchOutput::Lines { before, after, .. } => self.add_with_context(before, after),
+        }
+        goes_on
+    }
+
+    /// Adds a line, and returns whether more lines are needed.
+    fn add(&mut self, line: Match, is_match: bool) -> bool {
+        let text = &self.text[line];
+        let number = if self.numbered {
+            let (from, ends) = self.counted;
+            // If a process writes to the file meanwhile, lines may seem to begin anywhere.
+            let before = self.text.get(from..line.start()).unwrap_or_default();
+            let ends = ends + memchr_iter(b'\n', before).count() as u64;
+            self.counted = (line.start(), ends);
+            self.block.first_line() + ends
+        } else {
+            0
+        };
+        let (before, begun) = (self.found.spans.len(), self.found.text.len());
+        let BlockMatches { text: out, spans, .. } = &mut self.found;
+        // In an inverted search, lines around the selected ones may match.
+        let inverts = self.search.arguments.options.invert;
+        let wants_spans = self.spans && is_match && !inverts;
+        match &mut self.replacer {
+            Some(replacer) if is_match != inverts => {
+                self.copy.clear();
+                self.copy.extend_from_slice(text);
+                replacer.append(self.search, &self.copy, out, wants_spans.then_some(spans), self.room);
+            }
+            _ => {
+                out.extend_from_slice(text);
+                if wants_spans {
+                    self.search.spans(&out[begun..], |start, end| spans.push((start as u32, end as u32)));
+                }
+            }
+        }
+        let spans = self.found.spans.len() - before;
+        self.found.line_count += u64::from(is_match);
+        self.found.match_count += spans as u64;
+        self.found.lines.push(FoundLine {
+            offset: self.block.offset + line.start() as u64,
+            number,
+            bytes: (self.found.text.len() - begun) as u32,
+            spans: spans as u32,
+            is_match,
+        });
+        !self.is_full()
+    }
+
+    /// Adds all lines that match, lines near them, and lines near the block's borders: a nearby match in another
+    /// block is not known here.
+    fn add_with_context(&mut self, before: usize, after: usize) {
+        let text = self.text;
+        // Lines before this place are added or not wanted.
+        let mut done = 0;
+        let mut wanted_after = after;
+        let search = self.search;
+        search.for_each_line(text, 0, |line| {
+            done = self.add_lines_after(done, line.start(), wanted_after);
+            let first = back(text, done, line.start(), before);
+            self.add_lines_after(first, line.start(), usize::MAX);
+            done = line.end();
+            wanted_after = after;
+            self.add(line, true)
+        });
+        done = self.add_lines_after(done, text.len(), wanted_after);
+        let first = back(text, done, text.len(), before);
+        self.add_lines_after(first, text.len(), usize::MAX);
+    }
+
+    /// Adds up to `limit` lines between two places, and returns the start of the next line.
+    fn add_lines_after(&mut self, mut position: usize, end: usize, limit: usize) -> usize {
+        for _ in 0..limit {
+            if position >= end {
+                break;
+            }
+            let line_end = memchr(b'\n', &self.text[position..end]).map_or(end, |at| position + at + 1);
+            self.add(Match::new(position, line_end), false);
+            position = line_end;
+        }
+        position
+    }
+}
+
+/// Returns the start of the last `lines` lines before `end`, not before `start`.
+fn back(text: &[u8], start: usize, end: usize, lines: usize) -> usize {
+    let mut position = end;
+    for _ in 0..lines {
+        if position <= start {
+            break;
+        }
+        position = memrchr(b'\n', &text[start..position - 1]).map_or(start, |at| start + at + 1);
+    }
+    position
+}

@@ -1,0 +1,43 @@
+//! Matchers for patterns whose matches may cross line ends.
+
+use grep_matcher::Matcher;
+use grep_regex::RegexMatcher;
+use inshore_store::Budget;
+
+use super::{PatternOptions, matcher_builder, memory::PatternMemory};
+use crate::{Error, Result};
+
+/// Holds a matcher and the memory reserved for the matcher.
+#[derive(Debug)]
+pub struct MultilineMatcher {
+    /// Finds matches.
+    pub matcher: RegexMatcher,
+    _memory: PatternMemory,
+}
+
+/// Makes a matcher for `patterns` whose matches may cross line ends; a dot matches line ends too if `dot_is_all`. The
+/// memory is reserved in `budget`. Returns `None` if no match can contain or look at a line end (as `^` and `$` do),
+/// so that a [`Search`](super::Search) finds the same.
+///
+/// # Errors
+/// The errors of [`Search::new`](super::Search::new).
+pub fn matcher_across_lines(
+    patterns: &[impl AsRef<str>],
+    options: &PatternOptions,
+    dot_is_all: bool,
+    detect_binary: bool,
+    budget: &Budget,
+) -> Result<Option<MultilineMatcher>> {
+    let memory = PatternMemory::take(patterns, options, budget)?;
+    let mut builder = matcher_builder(options, detect_binary, &memory, usize::MAX);
+    builder.dot_matches_new_line(dot_is_all);
+    if options.crlf {
+        builder.crlf(true).line_terminator(None);
+    }
+    let matcher =
+        builder.build_many(patterns).map_err(|error| Error::BadPattern { what: error.to_string() })?;
+    // A pattern can contain a carriage return only if the engine does not take it for a line end.
+    let ends: &[u8] = if options.crlf { b"\r\n" } else { b"\n" };
+    let never = matcher.non_matching_bytes().is_some_and(|bytes| ends.iter().all(|&end| bytes.contains(end)));
+    Ok((!never).then_some(MultilineMatcher { matcher, _memory: memory }))
+}

@@ -1,0 +1,100 @@
+//! Replaces matches in lines.
+
+use grep_matcher::{Captures, Match, Matcher};
+use grep_regex::{RegexCaptures, RegexMatcher};
+use memchr::memchr_iter;
+
+use super::{Arguments, Search};
+use crate::{Error, Result};
+
+/// Limits the length of a replacement.
+const REPLACEMENT_BYTES_MAX: usize = 64 << 10;
+/// Limits the memory for finding groups, for each thread.
+const GROUPS_BYTES_MAX: usize = 64 << 20;
+
+impl Search {
+    /// Returns the search with a replacement for matches: `$1` and `$name` in `replacement` stand for the groups of
+    /// the pattern (`${1}` before letters and digits), `$0` for the whole match, and `$$` for a dollar sign.
+    ///
+    /// # Errors
+    /// [`Error::BadPattern`] if the pattern has so many groups that finding them takes too much memory, or if the
+    /// replacement is longer than 64 KiB.
+    pub fn replacing(self, replacement: impl Into<String>) -> Result<Search> {
+        self.replacing_within(replacement.into(), GROUPS_BYTES_MAX)
+    }
+
+    /// The engine that finds groups has a table of all states and groups for each thread, which `limit` bounds.
+    pub(super) fn replacing_within(self, replacement: String, limit: usize) -> Result<Search> {
+        if replacement.len() > REPLACEMENT_BYTES_MAX {
+            let what =
+                format!("the replacement has {} bytes, more than the limit of 64 KiB", replacement.len());
+            return Err(Error::BadPattern { what });
+        }
+        let groups = if replacement.contains('$') { self.matcher.capture_count().max(1) } else { 1 };
+        let Search { matcher, arguments, memory, .. } = self;
+        // The reserved memory is for one matcher.
+        drop(matcher);
+        Search::build(Arguments { replacement: Some(replacement), ..arguments }, memory, limit / groups)
+    }
+}
+
+/// Writes lines with replaced matches.
+pub(super) struct Replacer<'a> {
+    replacement: &'a [u8],
+    /// Bounds the number of groups that the replacement names.
+    groups: usize,
+    captures: RegexCaptures,
+    pub is_full: bool,
+}
+
+impl<'a> Replacer<'a> {
+    pub fn new(matcher: &RegexMatcher, replacement: &'a str) -> Replacer<'a> {
+        let (replacement, groups) =
+            (replacement.as_bytes(), memchr_iter(b'$', replacement.as_bytes()).count());
+        let captures = matcher.new_captures().expect("this matcher never fails");
+        Replacer { replacement, groups, captures, is_full: false }
+    }
+
+    /// Appends a line to `out`, which may grow to `room` bytes, and the places of the replacements to `spans`.
+    pub fn append(
+        &mut self,
+        search: &Search,
+        line: &[u8],
+        out: &mut Vec<u8>,
+        mut spans: Option<&mut Vec<(u32, u32)>>,
+        room: usize,
+    ) {
+        let Replacer { replacement, groups, captures, is_full } = self;
+        let (start, mut copied) = (out.len(), 0);
+        let (text, matcher) = (search.without_end(line), &search.matcher);
+        let mut replace = |place: Match, captures: Option<&RegexCaptures>| {
+            // The bound is checked first: a replacement may name a group any number of times.
+            let longest = replacement.len() + *groups * place.len() + (line.len() - copied);
+            *is_full |= out.len() + longest > room;
+            if *is_full {
+                return false;
+            }
+            out.extend_from_slice(&text[copied..place.start()]);
+            let begun = out.len() - start;
+            match captures {
+                Some(captures) => {
+                    captures.interpolate(|name| matcher.capture_index(name), text, replacement, out);
+                }
+                None => out.extend_from_slice(replacement),
+            }
+            if let Some(spans) = &mut spans {
+                spans.push((begun as u32, (out.len() - start) as u32));
+            }
+            copied = place.end();
+            true
+        };
+        let replaced = match *groups {
+            0 => matcher.find_iter(text, |place| replace(place, None)),
+            _ => matcher.captures_iter(text, captures, |captures| {
+                replace(captures.get(0).expect("a match has a place"), Some(captures))
+            }),
+        };
+        replaced.expect("this matcher never fails");
+        out.extend_from_slice(&line[copied..]);
+    }
+}

@@ -1,0 +1,157 @@
+//! Finds the fragments of a plan, and replaces them by scans of their remote rows.
+
+use std::sync::Arc;
+
+use arrow::datatypes::DataType;
+use datafusion::{
+    common::{
+        config::ConfigOptions,
+        tree_node::{Transformed, TreeNode, TreeNodeRecursion},
+    },
+    error::Result,
+    physical_expr::scalar_subquery::ScalarSubqueryExpr,
+    physical_optimizer::PhysicalOptimizerRule,
+    physical_plan::{
+        ExecutionPlan, Partitioning, PhysicalExpr,
+        aggregates::{AggregateExec, AggregateOutputMode},
+        coop::CooperativeExec,
+        displayable,
+        execution_plan::replace_children_if_necessary,
+        filter::FilterExec,
+        projection::ProjectionExec,
+        repartition::RepartitionExec,
+        sorts::sort::SortExec,
+    },
+};
+
+use super::{Fragment, RemoteTables, scan::RemoteScan, table::RemoteTableScan};
+use crate::{Error, rules::plan_size::of_every_type, scan::properties};
+
+/// Returns whether an expression has the same value on every machine.
+fn is_portable(expression: &Arc<dyn PhysicalExpr>) -> Result<bool> {
+    expression
+        .exists(|part| Ok(part.is_volatile_node() || part.is::<ScalarSubqueryExpr>()))
+        .map(|is_bound| !is_bound)
+}
+
+fn has_portable_expressions(node: &Arc<dyn ExecutionPlan>) -> Result<bool> {
+    let mut all = true;
+    node.apply_expressions(&mut |expression| {
+        all &= is_portable(expression)?;
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(all)
+}
+
+/// Returns whether a repartitioning is round robin.
+pub(super) fn is_round_robin(node: &Arc<dyn ExecutionPlan>) -> bool {
+    let shares = |node: &RepartitionExec| matches!(node.partitioning(), Partitioning::RoundRobinBatch(_));
+    node.downcast_ref::<RepartitionExec>().is_some_and(shares)
+}
+
+/// Returns the table of a plan that only filters and projects the rows of that table.
+fn rows_of(node: &Arc<dyn ExecutionPlan>) -> Result<Option<String>> {
+    if let Some(scan) = node.downcast_ref::<RemoteTableScan>() {
+        // Tables of the client are in no fragment, neither in the client's plan nor in a node's. The filters above a
+        // scan test the rows that the scan returns.
+        return Ok((!scan.is_clients).then(|| scan.table.clone()));
+    }
+    let is_simple = node.is::<FilterExec>() || node.is::<ProjectionExec>() || node.is::<CooperativeExec>();
+    if !(is_simple || is_round_robin(node)) || !has_portable_expressions(node)? {
+        return Ok(None);
+    }
+    rows_of(node.children()[0])
+}
+
+/// Returns whether rows can be sent. Rows with dictionaries cannot: a message would depend on dictionaries in earlier
+/// ones.
+fn is_sendable(node: &Arc<dyn ExecutionPlan>) -> bool {
+    let mut is_whole = |kind: &DataType, _: usize| !matches!(kind, DataType::Dictionary(..));
+    node.schema().fields().iter().all(|field| of_every_type(field.data_type(), 0, &mut is_whole))
+}
+
+/// Returns the table of a plan that is a fragment.
+fn fragment_of(node: &Arc<dyn ExecutionPlan>) -> Result<Option<String>> {
+    if let Some(aggregate) = node.downcast_ref::<AggregateExec>()
+        && aggregate.mode().output_mode() == AggregateOutputMode::Partial
+        && has_portable_expressions(node)?
+    {
+        return rows_of(aggregate.input());
+    }
+    rows_of(node)
+}
+
+/// Finds the fragments of a plan, numbered from the root down, and replaces each by the result of `replace`.
+pub(super) fn replace_fragments(
+    plan: Arc<dyn ExecutionPlan>,
+    mut replace: impl FnMut(usize, &str, &Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>>,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let mut number = 0;
+    let replaced = plan.transform_down(|node| {
+        // Each node sends its first rows, and the client sorts those again.
+        if let Some(sort) = node.downcast_ref::<SortExec>()
+            && sort.fetch().is_some()
+            && is_sendable(&node)
+            && has_portable_expressions(&node)?
+            && let Some(table) = rows_of(sort.input())?
+        {
+            let below = replace(number, &table, &node)?;
+            number += 1;
+            let node = replace_children_if_necessary(node, vec![below])?;
+            return Ok(Transformed::new(node, true, TreeNodeRecursion::Jump));
+        }
+        let table = if is_sendable(&node) { fragment_of(&node)? } else { None };
+        let Some(table) = table else { return Ok(Transformed::no(node)) };
+        let rows = replace(number, &table, &node)?;
+        number += 1;
+        Ok(Transformed::new(rows, true, TreeNodeRecursion::Jump))
+    })?;
+    Ok(replaced.data)
+}
+
+pub(super) fn plan_text(plan: &Arc<dyn ExecutionPlan>) -> String {
+    displayable(plan.as_ref()).indent(false).to_string()
+}
+
+/// The optimizer rule that replaces fragments by scans of their remote rows.
+#[derive(Debug)]
+pub(crate) struct PushDownFragments(pub Arc<RemoteTables>);
+
+impl PhysicalOptimizerRule for PushDownFragments {
+    fn optimize(&self, plan: Arc<dyn ExecutionPlan>, _: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
+        let remote = &self.0;
+        let mut fragments = 0;
+        let plan = replace_fragments(plan, |number, table, node| {
+            fragments += 1;
+            let fragment = Fragment {
+                table: table.to_string(),
+                sql: remote.sql.clone(),
+                tables: remote.tables.get().cloned().unwrap_or_default(),
+                planning: remote.planning,
+                number,
+                plan: plan_text(node),
+            };
+            let schema = node.schema();
+            let properties = properties(schema.clone(), 1);
+            Ok(Arc::new(RemoteScan { remote: remote.clone(), fragment, schema, properties }))
+        })?;
+        // A plan that is made twice (EXPLAIN ANALYZE) has the same fragments.
+        if remote.answers.get().is_none() {
+            let (budget, answer_bytes) = (remote.job.budget(), remote.elsewhere.answer_bytes());
+            let may_be_taken = budget.free_bytes().saturating_sub(fragments * answer_bytes) / 4;
+            let help_bytes = remote.elsewhere.help_bytes(may_be_taken / fragments.max(1));
+            let each = answer_bytes + help_bytes.min(may_be_taken);
+            let answers = budget.reserve(fragments * each, "received answers of nodes");
+            let _ = remote.answers.set((answers.map_err(Error::from)?, each));
+        }
+        Ok(plan)
+    }
+
+    fn name(&self) -> &str {
+        "near the data"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+}
