@@ -17,7 +17,7 @@ use arrow_flight::{
 };
 use futures::{FutureExt, Stream, StreamExt, TryStreamExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tonic::Status as Refusal;
+use tonic::{Status as Refusal, Streaming};
 
 use super::nodes::Node;
 use crate::{
@@ -77,7 +77,7 @@ pub(crate) struct Inlet {
 
 impl Inlet {
     /// Waits until there is room for the bytes, and sends. Returns `false` if the receiver is gone.
-    async fn send(&self, said: NextBatch, bytes: u64) -> bool {
+    async fn send(&self, batch: NextBatch, bytes: u64) -> bool {
         let units = u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX);
         let permit = tokio::select! {
             biased;
@@ -86,7 +86,7 @@ impl Inlet {
             permit = self.places.clone().acquire_owned() => permit,
         };
         let permit = permit.expect("places are never closed");
-        self.out.send((said, permit)).is_ok()
+        self.out.send((batch, permit)).is_ok()
     }
 }
 
@@ -97,7 +97,7 @@ pub(crate) struct Outlet(mpsc::UnboundedReceiver<(NextBatch, OwnedSemaphorePermi
 impl Outlet {
     /// Returns the next answer and frees its slot; `None` after the last answer.
     pub async fn next(&mut self) -> Option<NextBatch> {
-        self.0.recv().await.map(|(said, _)| said)
+        self.0.recv().await.map(|(batch, _)| batch)
     }
 }
 
@@ -124,88 +124,106 @@ async fn next(
     })
 }
 
+/// A decoded message of a task.
+enum Received {
+    /// A batch, and the bytes of memory that the batch keeps.
+    Batch(RecordBatch, u64),
+    /// The final message.
+    Done(TaskDone),
+}
+
 /// Sends a task request to a node and passes on the answers.
 pub(crate) async fn pump(
     node: Arc<Node>,
     request: TaskRequest,
     out: Inlet,
-    told: Arc<Mutex<AttemptReport>>,
+    report: Arc<Mutex<AttemptReport>>,
     hear: impl Fn(NodeMessage<'_>) + Clone + Send + 'static,
 ) {
+    let stream = match open_stream(&node, request).await {
+        Ok(stream) => stream,
+        Err(error) => return close(error, &out, hear).await,
+    };
+    let mut decoded = decoded(answers(stream, node.clone(), report.clone(), hear.clone()));
+    while let Some(message) = next(&mut decoded).await {
+        let received = match message {
+            Ok(message) => receive(&node, message),
+            Err(FlightError::Tonic(refusal)) => Err(node.error(&refusal)),
+            Err(error) => Err(node.bad_answer(&format!("an invalid message: {error}"))),
+        };
+        match received {
+            Ok(None) => {}
+            Ok(Some(Received::Done(done))) => {
+                report.lock().expect("no panic under this lock").done = Some(done);
+                out.send(Ok(None), 0).await;
+                return;
+            }
+            Ok(Some(Received::Batch(batch, bytes))) => {
+                hear(NodeMessage::Progress);
+                if !out.send(Ok(Some(batch)), bytes).await {
+                    return;
+                }
+            }
+            Err(error) => return close(error, &out, hear).await,
+        }
+    }
+    let error = node.lost("the answer ended early".to_string());
+    close(error, &out, hear).await;
+}
+
+/// Asks a node for a task.
+async fn open_stream(node: &Node, request: TaskRequest) -> Result<Streaming<FlightData>> {
     let ticket = Ticket { ticket: json(&request) };
-    let patience = request.deadline_ms.map(|left| Duration::from_millis(left).saturating_sub(LATE));
+    let timeout = request.deadline_ms.map(|left| Duration::from_millis(left).saturating_sub(LATE));
     drop(request);
     node.bytes_out.fetch_add(ticket.ticket.len() as u64, Ordering::Relaxed);
-    let asked = node.send(patience, || {
+    let sent = node.send(timeout, || {
         let (mut client, request) = (node.client(), node.request(ticket.clone()));
         async move { client.do_get(request).await }
     });
-    let stream = match asked.await {
-        Ok(stream) => stream.into_inner(),
-        Err(refusal) => {
-            let error = node.error(&refusal);
-            hear(NodeMessage::Closed(&error));
-            out.send(Err(error), 0).await;
-            return;
-        }
-    };
-    let (counts, heard, tells) = (node.clone(), told.clone(), hear.clone());
+    Ok(sent.await.map_err(|refusal| node.error(&refusal))?.into_inner())
+}
+
+/// Counts the messages of a task, passes on the answers, and reports the other messages to `hear`.
+fn answers(
+    stream: Streaming<FlightData>,
+    node: Arc<Node>,
+    report: Arc<Mutex<AttemptReport>>,
+    hear: impl Fn(NodeMessage<'_>) + Send + 'static,
+) -> impl Stream<Item = std::result::Result<FlightData, Refusal>> + Send + 'static {
     let mut progressed = None;
-    let counted = stream.try_filter(move |message| {
-        counts.bytes_in.fetch_add(message_bytes(message), Ordering::Relaxed);
+    stream.try_filter(move |message| {
+        node.bytes_in.fetch_add(message_bytes(message), Ordering::Relaxed);
         let is_answer = !message.data_header.is_empty();
         let alive = serde_json::from_slice::<TaskAlive>(&message.app_metadata).ok();
         if let Some(TaskAlive { progress, pulls }) = alive.filter(|_| !is_answer) {
             if progressed.replace(progress) != Some(progress) {
-                tells(NodeMessage::Progress);
+                hear(NodeMessage::Progress);
             }
             if let Some(pulls) = pulls {
-                heard.lock().expect("no panic under this lock").task = Some(pulls.task);
-                tells(NodeMessage::Pulls(pulls));
+                report.lock().expect("no panic under this lock").task = Some(pulls.task);
+                hear(NodeMessage::Pulls(pulls));
             }
         }
         std::future::ready(is_answer)
-    });
-    let mut decoded = decoded(counted);
-    loop {
-        let said = next(&mut decoded).await;
-        let Some(message) = said else { break };
-        let mut bytes = 0;
-        let answer = match message {
-            Ok(message) => {
-                let metadata = message.app_metadata();
-                match message.payload {
-                    _ if !metadata.is_empty() => match node.read::<TaskDone>(&metadata) {
-                        Ok(done) => {
-                            told.lock().expect("no panic under this lock").done = Some(done);
-                            out.send(Ok(None), 0).await;
-                            return;
-                        }
-                        Err(error) => Err(error),
-                    },
-                    DecodedPayload::RecordBatch(batch) => {
-                        let came = message_bytes(&message.inner);
-                        hear(NodeMessage::Progress);
-                        // The memory is computed from the buffers, which may be larger than the rows.
-                        let kept = check_lengths(&message.inner.data_header, &message.inner.data_body);
-                        bytes = kept.unwrap_or(u64::MAX).max(came);
-                        Ok(Some(batch))
-                    }
-                    DecodedPayload::Schema(_) | DecodedPayload::None => continue,
-                }
-            }
-            Err(FlightError::Tonic(refusal)) => Err(node.error(&refusal)),
-            Err(error) => Err(node.bad_answer(&format!("an invalid message: {error}"))),
-        };
-        let is_end = answer.is_err();
-        if let Err(error) = &answer {
-            hear(NodeMessage::Closed(error));
-        }
-        if !out.send(answer, bytes).await || is_end {
-            return;
-        }
+    })
+}
+
+/// Reads a decoded message; `None` stands for a message without rows.
+fn receive(node: &Node, message: DecodedFlightData) -> Result<Option<Received>> {
+    let metadata = message.app_metadata();
+    if !metadata.is_empty() {
+        return Ok(Some(Received::Done(node.read::<TaskDone>(&metadata)?)));
     }
-    let error = node.lost("the answer ended early".to_string());
+    let DecodedPayload::RecordBatch(batch) = message.payload else { return Ok(None) };
+    let sent_bytes = message_bytes(&message.inner);
+    // The buffers may be larger than the rows.
+    let kept_bytes = check_lengths(&message.inner.data_header, &message.inner.data_body);
+    Ok(Some(Received::Batch(batch, kept_bytes.unwrap_or(u64::MAX).max(sent_bytes))))
+}
+
+/// Reports the error that ended the answers, and passes the error on as the last answer.
+async fn close(error: Error, out: &Inlet, hear: impl Fn(NodeMessage<'_>)) {
     hear(NodeMessage::Closed(&error));
     out.send(Err(error), 0).await;
 }

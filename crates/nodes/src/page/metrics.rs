@@ -5,11 +5,27 @@ use std::fmt::Write;
 use crate::protocol::Status;
 
 /// Formats the counters of a node.
-pub(super) fn told(status: &Status) -> String {
+pub(super) fn prometheus_text(status: &Status) -> String {
     let mut out = Text(String::new());
     let info = [("name", status.name.as_str()), ("version", status.program.as_str())];
     out.metric("inshore_node_info", "gauge", "The node, and the version of its program.", &[(&info, 1.0)]);
-    for (name, kind, help, value) in [
+    out.singles(&service(status));
+    out.singles(&bytes(status));
+    out.singles(&task_memory(status));
+    out.singles(&connections(status));
+    out.singles(&process(status));
+    results(&mut out, status);
+    credentials_and_temperature(&mut out, status);
+    drives(&mut out, status);
+    out.0
+}
+
+/// A metric with one sample without labels: name, kind, help and value.
+type Single = (&'static str, &'static str, &'static str, f64);
+
+/// The service and its tasks.
+fn service(status: &Status) -> [Single; 7] {
+    [
         ("inshore_uptime_seconds", "gauge", "Time since the node began to serve.", status.seconds as f64),
         (
             "inshore_draining",
@@ -22,6 +38,12 @@ pub(super) fn told(status: &Status) -> String {
         ("inshore_tasks_waiting", "gauge", "Queued tasks.", status.waiting as f64),
         ("inshore_tasks_waiting_limit", "gauge", "Limit of queued tasks.", status.queue as f64),
         ("inshore_refused_total", "counter", "Refused requests.", status.refused as f64),
+    ]
+}
+
+/// The bytes of tasks and loads.
+fn bytes(status: &Status) -> [Single; 3] {
+    [
         (
             "inshore_read_bytes_total",
             "counter",
@@ -40,6 +62,12 @@ pub(super) fn told(status: &Status) -> String {
             "Bytes of files that clients sent.",
             status.bytes_loaded as f64,
         ),
+    ]
+}
+
+/// The memory of tasks.
+fn task_memory(status: &Status) -> [Single; 2] {
+    [
         (
             "inshore_tasks_memory_bytes",
             "gauge",
@@ -52,6 +80,12 @@ pub(super) fn told(status: &Status) -> String {
             "Memory for all tasks together.",
             status.memory_bytes as f64,
         ),
+    ]
+}
+
+/// The connections.
+fn connections(status: &Status) -> [Single; 4] {
+    [
         (
             "inshore_connections_open",
             "gauge",
@@ -71,6 +105,12 @@ pub(super) fn told(status: &Status) -> String {
             "Connections that ended before a request with a valid token: handshakes that failed or timed out, invalid tokens.",
             status.connections.without_request as f64,
         ),
+    ]
+}
+
+/// The requests, the process and the load of the machine.
+fn process(status: &Status) -> [Single; 4] {
+    [
         (
             "inshore_requests_memory_bytes",
             "gauge",
@@ -85,9 +125,11 @@ pub(super) fn told(status: &Status) -> String {
         ),
         ("process_resident_memory_bytes", "gauge", "Memory of the process.", status.resident_bytes as f64),
         ("inshore_load1", "gauge", "Load average of the last minute.", status.load),
-    ] {
-        out.metric(name, kind, help, &[(&[], value)]);
-    }
+    ]
+}
+
+/// Formats the counters of ended tasks and refused connections, by result.
+fn results(out: &mut Text, status: &Status) {
     out.metric(
         "inshore_tasks_total",
         "counter",
@@ -103,6 +145,10 @@ pub(super) fn told(status: &Status) -> String {
             (&[("reason", "address")], status.connections.refused_address as f64),
         ],
     );
+}
+
+/// Formats the metrics that only some nodes have.
+fn credentials_and_temperature(out: &mut Text, status: &Status) {
     if let Some(expires) = status.expires {
         let labels = expires.each().map(|(name, at)| ([("credential", name)], at as f64));
         let samples: Vec<Sample<'_>> = labels.iter().map(|(labels, at)| (&labels[..], *at)).collect();
@@ -113,6 +159,10 @@ pub(super) fn told(status: &Status) -> String {
         let help = "Temperature of the warmest sensor of the machine.";
         out.metric("inshore_temperature_celsius", "gauge", help, &[(&[], celsius)]);
     }
+}
+
+/// Formats the free space and the capacity of each drive.
+fn drives(out: &mut Text, status: &Status) {
     let numbers: Vec<String> = status.drives.iter().map(|drive| drive.number.to_string()).collect();
     let labels: Vec<[(&str, &str); 3]> = status
         .drives
@@ -136,7 +186,6 @@ pub(super) fn told(status: &Status) -> String {
             labels.iter().zip(values).map(|(labels, value)| (&labels[..], value as f64)).collect();
         out.metric(name, "gauge", help, &samples);
     }
-    out.0
 }
 
 /// The names and values of a sample's labels, and the sample's value.
@@ -145,6 +194,12 @@ type Sample<'a> = (&'a [(&'a str, &'a str)], f64);
 struct Text(String);
 
 impl Text {
+    fn singles(&mut self, metrics: &[Single]) {
+        for &(name, kind, help, value) in metrics {
+            self.metric(name, kind, help, &[(&[], value)]);
+        }
+    }
+
     fn metric(&mut self, name: &str, kind: &str, help: &str, samples: &[Sample<'_>]) {
         if samples.is_empty() {
             return;

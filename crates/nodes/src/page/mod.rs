@@ -277,9 +277,10 @@ impl PageState {
         match request.uri().path() {
             "/" => page(),
             "/status.json" => body("application/json", self.watch.told(&self.agent, masked)),
-            "/metrics" => {
-                body("text/plain; version=0.0.4; charset=utf-8", metrics::told(&masked(self.agent.status())))
-            }
+            "/metrics" => body(
+                "text/plain; version=0.0.4; charset=utf-8",
+                metrics::prometheus_text(&masked(self.agent.status())),
+            ),
             _ => plain(
                 StatusCode::NOT_FOUND,
                 "not found: the pages are /, /status.json, /metrics, /healthz and /readyz",

@@ -132,7 +132,7 @@ impl GatherReport {
 }
 
 /// Formats missing parts as a sentence.
-pub(crate) fn told(missing: &[MissingPart]) -> String {
+pub(crate) fn describe_missing(missing: &[MissingPart]) -> String {
     let bytes = missing.iter().fold(0u64, |sum, missing| sum.saturating_add(missing.bytes));
     let first = &missing[0];
     let MissingPart { title, offset, bytes: first_bytes, why } = first;

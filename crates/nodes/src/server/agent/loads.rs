@@ -6,6 +6,7 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},
+    time::{Duration, Instant},
 };
 
 use inshore_store::Cancel;
@@ -18,6 +19,10 @@ pub(super) const RECEIVE_MEMORY_BYTES: u64 = 16 << 20;
 const LOADS_MAX: usize = 16;
 /// The number of loads at once of a single client.
 const LOADS_OF_CLIENT_MAX: usize = 8;
+
+/// The longest time that a load waits for admission. The wait is short: two clients that each hold a node and wait for
+/// the other's node would otherwise wait forever.
+const WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// The running loads of a node.
 #[derive(Debug, Default)]
@@ -51,6 +56,21 @@ impl RunningLoads {
         let _memory = queue.beside(RECEIVE_MEMORY_BYTES)?;
         *by_client.entry(client.to_string()).or_default() += 1;
         Ok(LoadPermit { client: client.to_string(), by_client: self.by_client.clone(), _memory })
+    }
+
+    /// Admits a load as soon as the limits permit, or refuses after [`WAIT_MAX`].
+    ///
+    /// # Errors
+    /// The reason of the refusal.
+    pub async fn wait(&self, client: &str, queue: &Queue) -> Result<LoadPermit, String> {
+        let arrived = Instant::now();
+        loop {
+            match self.enter(client, queue) {
+                Ok(permit) => return Ok(permit),
+                Err(why) if arrived.elapsed() > WAIT_MAX => return Err(why),
+                Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+            }
+        }
     }
 
     /// Returns the cancellation flag of all loads.

@@ -11,7 +11,8 @@ use tokio::sync::mpsc;
 use tonic::{Status as Refusal, Streaming};
 
 use super::{
-    Agent, Audit, UNTAKEN,
+    ANSWER_TIMEOUT, Agent,
+    audit::Audit,
     loads::{LoadPermit, RECEIVE_MEMORY_BYTES},
     requests::short,
 };
@@ -42,11 +43,15 @@ struct Answers {
 
 impl Answers {
     fn send(&self, answer: std::result::Result<PutResult, Refusal>) -> std::result::Result<(), Refusal> {
-        let sent =
-            self.runtime.block_on(async { tokio::time::timeout(UNTAKEN, self.out.send(answer)).await });
+        let sent = self
+            .runtime
+            .block_on(async { tokio::time::timeout(ANSWER_TIMEOUT, self.out.send(answer)).await });
         // The receiver may be gone; the next step finds out.
         sent.map(drop).map_err(|_| {
-            Refusal::deadline_exceeded(format!("the client did not read answers for {} s", UNTAKEN.as_secs()))
+            Refusal::deadline_exceeded(format!(
+                "the client did not read answers for {} s",
+                ANSWER_TIMEOUT.as_secs()
+            ))
         })
     }
 }

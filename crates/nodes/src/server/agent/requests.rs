@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 use tonic::Status as Refusal;
 
@@ -135,6 +135,15 @@ impl Drop for AccountedMemory {
     fn drop(&mut self) {
         self.all.fetch_sub(self.bytes, Ordering::Relaxed);
     }
+}
+
+/// Parses the JSON of a request.
+///
+/// # Errors
+/// The reason of the refusal, for the client.
+pub(super) fn parse_request<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
+    serde_json::from_slice(bytes)
+        .map_err(|error| Refusal::invalid_argument(format!("invalid request: {error}")))
 }
 
 /// Returns the beginning of a client's text, long enough to identify the text in a log.

@@ -36,7 +36,7 @@ use serde_json::{Value, json};
 use tokio::{runtime::Handle, sync::mpsc};
 use tonic::{Request, Status as Refusal, Streaming};
 
-use super::{Agent, AnswerResult, Caller, short};
+use super::{Agent, AnswerResult, authentication::Caller, requests::short};
 use crate::{
     ClientConfig, Error, Result, Right,
     client::{Node, parsed},

@@ -6,12 +6,13 @@ use arrow_array::RecordBatch;
 use inshore_store::Context;
 use serde_json::Value;
 
-use super::{Gather, GatherReport, LOOK, Message, RunOptions, check_lines};
+use super::{Gather, LOOK, ordered::check_lines, receive::Message};
 use crate::{
     DistributedFile, Error, Nodes, Result,
     client::tasks::{
+        gather_report::{GatherReport, RunOptions},
         local::{Help, HelpOptions, HelpState},
-        scheduler::{AnswerOrder, Event as Happened, Puller},
+        scheduler::{AnswerOrder, Event, Puller},
     },
     protocol::TaskDone,
 };
@@ -29,13 +30,13 @@ pub fn stream_from_nodes(
     job: &Context,
     (kind, by_line): (&'static str, bool),
     arguments: Value,
-    wholes: &[DistributedFile],
+    files: &[DistributedFile],
     options: &RunOptions,
 ) -> Result<Streams> {
     if by_line {
-        check_lines(wholes)?;
+        check_lines(files)?;
     }
-    let mut gather = Gather::new(nodes, job, wholes, (kind, arguments), options, AnswerOrder::Combined)?;
+    let mut gather = Gather::new(nodes, job, files, (kind, arguments), options, AnswerOrder::Combined)?;
     gather.begin_all()?;
     Ok(Streams::of(gather))
 }
@@ -54,11 +55,11 @@ pub fn stream_with_help(
     job: &Context,
     (kind, by_line): (&'static str, bool),
     arguments: Value,
-    wholes: &[DistributedFile],
+    files: &[DistributedFile],
     options: &RunOptions,
     with: HelpOptions,
 ) -> Result<(Streams, Option<Help>)> {
-    let mut streams = stream_from_nodes(nodes, job, (kind, by_line), arguments, wholes, options)?;
+    let mut streams = stream_from_nodes(nodes, job, (kind, by_line), arguments, files, options)?;
     let Some(after) = options.help_from else { return Ok((streams, None)) };
     let helps = Arc::new(HelpState::new(after));
     let help = Help::new(&streams.gather.run, &helps, job, with);
@@ -159,7 +160,7 @@ impl Streams {
         // A task that was cancelled before its first pull sends no final message.
         if let Some(done) = done {
             let shards = done.shards.iter().map(|&shard| shard as usize).collect();
-            self.gather.run.tell(Happened::Completed { attempt: stream, shards });
+            self.gather.run.tell(Event::Completed { attempt: stream, shards });
             self.done.insert(stream, done);
         }
         self.failed(stream).map_or(Ok(()), Err)

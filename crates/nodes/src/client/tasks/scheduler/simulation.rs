@@ -10,7 +10,10 @@ use std::{
     time::Duration,
 };
 
-use super::{Action, AnswerOrder, CREDIT, Event, Puller, SMALL_BYTES, Scheduler, ShardState};
+use super::{
+    Action, AnswerOrder, Event, Puller, Scheduler, ShardState,
+    dispatch::{CREDIT, SMALL_BYTES},
+};
 
 /// A pseudo-random number generator with a seed.
 struct Dice(u64);

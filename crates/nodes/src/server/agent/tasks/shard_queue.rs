@@ -7,20 +7,14 @@
 
 use std::{
     collections::{HashSet, VecDeque},
-    sync::{
-        Arc, Condvar, Mutex, MutexGuard,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Condvar, Mutex, MutexGuard},
     thread::{self, ThreadId},
     time::{Duration, Instant},
 };
 
-use arrow_flight::FlightData;
 use inshore_kernel::{Failure, TaskSource};
-use inshore_store::Job;
-use tokio::{runtime::Handle, sync::mpsc};
 
-use super::{Agent, AnswerResult, SLOW_CLIENT};
+use super::client_channel::ClientChannel;
 use crate::{
     protocol::{PieceRequest, PullRequest, ShardGrant},
     server::{heartbeat, pieces::open_pieces},
@@ -62,13 +56,13 @@ impl State {
 
 impl ShardQueue {
     /// Appends shards to the queue. Returns false if the queue would become too long.
-    pub fn hand_out(&self, handed: ShardGrant) -> bool {
+    pub fn hand_out(&self, grant: ShardGrant) -> bool {
         let mut state = self.state();
-        if state.ahead.len() + handed.shards.len() > AHEAD_MAX {
+        if state.ahead.len() + grant.shards.len() > AHEAD_MAX {
             return false;
         }
-        state.ahead.extend(handed.shards);
-        state.is_last |= handed.is_last;
+        state.ahead.extend(grant.shards);
+        state.is_last |= grant.is_last;
         self.changed.notify_all();
         true
     }
@@ -89,70 +83,20 @@ impl ShardQueue {
     }
 }
 
-/// The channel from a task to its client.
-#[derive(Clone, Debug)]
-pub(super) struct ClientChannel {
-    pub agent: Agent,
-    pub job: Job,
-    pub out: mpsc::Sender<AnswerResult>,
-    pub runtime: Handle,
-    pub number: u64,
-    /// Set if the client took no answer while other tasks waited for this task's slot.
-    pub is_set_aside: Arc<AtomicBool>,
-}
-
-impl ClientChannel {
-    /// Blocks until the client takes a message, and returns the waiting time. If the client takes nothing while other
-    /// tasks wait for this task's slot, the task is set aside, since the client may be waiting for one of the other
-    /// tasks.
-    pub fn send(&self, message: FlightData) -> Result<Duration, Failure> {
-        let began = Instant::now();
-        loop {
-            self.job.check_cancelled()?;
-            let reserved = {
-                // `Handle::block_on` would panic in a thread of another runtime, and that runtime's task budget would
-                // end the wait early.
-                let _inside = self.runtime.enter();
-                let reserve = tokio::time::timeout(Duration::from_millis(100), self.out.reserve());
-                futures::executor::block_on(tokio::task::unconstrained(reserve))
-            };
-            match reserved {
-                Ok(Ok(place)) => {
-                    place.send(Ok(message));
-                    return Ok(began.elapsed());
-                }
-                Ok(Err(_)) => {
-                    self.job.cancel().cancel();
-                    return Err(inshore_store::Error::Cancelled.into());
-                }
-                Err(_) => self.may_keep_waiting(began)?,
-            }
-        }
-    }
-
-    fn may_keep_waiting(&self, since: Instant) -> Result<(), Failure> {
-        if since.elapsed() > SLOW_CLIENT && self.agent.0.queue.fullness().waiting > 0 {
-            self.is_set_aside.store(true, Ordering::Relaxed);
-            return Err("stopped for a slow client".into());
-        }
-        Ok(())
-    }
-}
-
 /// The iterator over a task's shards, as the client hands them out.
 pub(super) struct PulledShards {
-    handed: Arc<ShardQueue>,
+    queue: Arc<ShardQueue>,
     client: ClientChannel,
 }
 
 impl PulledShards {
-    pub fn new(handed: Arc<ShardQueue>, client: ClientChannel) -> PulledShards {
-        PulledShards { handed, client }
+    pub fn new(queue: Arc<ShardQueue>, client: ClientChannel) -> PulledShards {
+        PulledShards { queue, client }
     }
 
     fn take_shard(&self) -> Result<Option<PieceRequest>, Failure> {
         let ((finished, reading), ahead) = {
-            let mut state = self.handed.state();
+            let mut state = self.queue.state();
             (state.asks(thread::current().id()), state.ahead.len())
         };
         // Pulls are not reported for each of many small queued shards.
@@ -162,7 +106,7 @@ impl PulledShards {
             self.client.send(heartbeat::message(agent.task_progress(*number), Some(pulls)))?;
         }
         let began = Instant::now();
-        let mut state = self.handed.state();
+        let mut state = self.queue.state();
         loop {
             if state.is_left {
                 return Err("the task has failed".into());
@@ -176,7 +120,7 @@ impl PulledShards {
             }
             self.client.job.check_cancelled()?;
             self.client.may_keep_waiting(began)?;
-            let waited = self.handed.changed.wait_timeout(state, LOOK);
+            let waited = self.queue.changed.wait_timeout(state, LOOK);
             state = waited.expect("no panic under this lock").0;
         }
     }

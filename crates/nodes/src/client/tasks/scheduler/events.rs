@@ -1,0 +1,72 @@
+//! The events that a job reports to its scheduler, and the actions that the scheduler requests.
+
+/// A consumer of shards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Puller {
+    /// A node, by its number.
+    Node(usize),
+    /// A thread of the client.
+    Client,
+}
+
+impl Puller {
+    /// Returns the number of the node if the puller is a node.
+    pub fn node(self) -> Option<usize> {
+        match self {
+            Puller::Node(node) => Some(node),
+            Puller::Client => None,
+        }
+    }
+}
+
+/// The order in which answers are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AnswerOrder {
+    /// In the order of shards; the number is the window in bytes after the first unanswered shard.
+    Window(u64),
+    /// One combined answer of each attempt for all of its shards.
+    Combined,
+}
+
+/// An event of the job.
+#[derive(Clone, Debug)]
+pub(crate) enum Event {
+    /// A puller wants more shards and has finished reading the given number of its shards.
+    Pulled { attempt: usize, finished: usize },
+    /// A task makes progress or sends a message.
+    Progressed { attempt: usize },
+    /// The consumer waits for the answer of this attempt.
+    Waited { attempt: usize },
+    /// The consumer waits for a shard that no puller has.
+    Starved { shard: usize },
+    /// A part of a shard was taken.
+    Advanced { attempt: usize, shard: usize },
+    /// A shard was answered completely.
+    Answered { attempt: usize, shard: usize },
+    /// An attempt has ended with an answer for the given shards.
+    Completed { attempt: usize, shards: Vec<usize> },
+    /// A node cannot read a shard.
+    Unreadable { attempt: usize, shard: usize, why: String },
+    /// An attempt is lost, and its node too if `is_gone`.
+    Failed { attempt: usize, why: String, is_gone: bool },
+    /// The stream of an attempt ended with an error. The consumer of the answers reaches the error later,
+    /// unless the attempt has no shards.
+    Closed { attempt: usize, why: String, is_gone: bool },
+    /// No more of a shard is wanted.
+    Skipped { shard: usize },
+}
+
+/// An action that the scheduler requests from its driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Ask a node for a task that pulls shards.
+    Begin { attempt: usize, node: usize },
+    /// Give a shard to an attempt.
+    HandOut { attempt: usize, shard: usize },
+    /// Tell an attempt that no more shards follow.
+    End { attempt: usize },
+    /// Stop an attempt and take no more of its answers.
+    Cancel { attempt: usize },
+    /// No remaining node has this shard.
+    Missing { shard: usize },
+}

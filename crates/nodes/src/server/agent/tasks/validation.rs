@@ -1,0 +1,89 @@
+//! Validates the request of a task before the task enters the queue.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use arrow_flight::Ticket;
+use inshore_kernel::{RequiredRight, TaskHandler};
+use tonic::{Request, Status as Refusal};
+
+use super::super::{
+    Agent,
+    authentication::Caller,
+    requests::{AccountedMemory, parse_request, short},
+    visits::TraversalHandler,
+};
+use crate::{
+    Right,
+    protocol::{TRAVERSE, TaskRequest, VERSION},
+};
+
+/// A task that the node supports and that its caller may run.
+pub(crate) struct ValidTask {
+    pub(super) request: TaskRequest,
+    pub(super) caller: Caller,
+    pub(super) handler: Arc<dyn TaskHandler>,
+    /// The accounted memory of the request.
+    pub(super) memory: AccountedMemory,
+}
+
+impl ValidTask {
+    pub fn is_traversal(&self) -> bool {
+        self.request.kind == TRAVERSE
+    }
+}
+
+impl Agent {
+    /// Parses and checks the request of a task.
+    ///
+    /// # Errors
+    /// The refusal, which has been counted and logged.
+    pub(crate) fn validate_task(&self, request: &Request<Ticket>) -> Result<ValidTask, Refusal> {
+        // A caller without the right to read learns nothing about handlers or datasets.
+        self.allowed(request, Right::Read)?;
+        let ticket = &request.get_ref().ticket;
+        let memory = self.0.requests.hold(ticket).map_err(|refusal| self.refuse(refusal))?;
+        let task: TaskRequest = parse_request(ticket).map_err(|refusal| self.refuse(refusal))?;
+        if task.version != VERSION {
+            let what = format!("version {} of requests, expected {VERSION}", task.version);
+            return Err(self.refuse(Refusal::unimplemented(format!("this node does not support {what}"))));
+        }
+        let handler = self.handler(request, &task)?;
+        let caller = self.allowed(request, right(handler.needs()))?;
+        if self.0.draining.load(Ordering::Relaxed) {
+            return Err(
+                self.refuse(Refusal::unavailable("this node is shutting down and accepts no more tasks"))
+            );
+        }
+        Ok(ValidTask { request: task, caller, handler, memory })
+    }
+
+    /// Returns the handler for the kind of a task.
+    fn handler(
+        &self,
+        request: &Request<Ticket>,
+        task: &TaskRequest,
+    ) -> Result<Arc<dyn TaskHandler>, Refusal> {
+        let handlers = &self.0.handlers;
+        if task.kind == TRAVERSE {
+            let caller = self.allowed(request, Right::Run)?;
+            let handler = TraversalHandler::new(self, &caller, task);
+            return Ok(Arc::new(handler.map_err(|refusal| self.refuse(refusal))?));
+        }
+        handlers.get(&task.kind).cloned().ok_or_else(|| {
+            let known = handlers.kinds().collect::<Vec<_>>().join(", ");
+            let kind = short(&task.kind);
+            let what = format!("this node does not support tasks of the kind '{kind}': expected {known}");
+            self.refuse(Refusal::unimplemented(what))
+        })
+    }
+}
+
+/// Returns the right of a caller for the kind of a task.
+fn right(required: RequiredRight) -> Right {
+    match required {
+        RequiredRight::Data => Right::Read,
+        RequiredRight::BuiltIn => Right::Run,
+        RequiredRight::WebAssembly => Right::RunWasm,
+        RequiredRight::Commands => Right::RunCommands,
+    }
+}
