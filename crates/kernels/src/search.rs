@@ -155,7 +155,7 @@ pub struct FoundLine {
     pub number: u64,
     /// Counts the line's bytes in [`BlockMatches::text`].
     pub bytes: u32,
-    /// Counts the line's places in [`BlockMatches::spans`].
+    /// Counts the line's entries in [`BlockMatches::spans`].
     pub spans: u32,
     /// Says whether the line matches; otherwise it is near a match, or may be.
     pub is_match: bool,

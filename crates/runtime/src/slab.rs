@@ -132,7 +132,7 @@ mod tests {
     }
 
     fn fill(place: &Place, byte: u8) {
-        // SAFETY: these are the place's own bytes.
+        // SAFETY: the bytes belong to this `Place` alone.
         unsafe { place.address.write_bytes(byte, place.units as usize * UNIT_BYTES) };
     }
 

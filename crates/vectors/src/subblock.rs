@@ -15,7 +15,8 @@ use crate::{
 
 /// The bytes of a subblock, as elements of tiles.
 const SUBBLOCK_BYTES: usize = 192 << 10;
-/// Hits of a thread before they are measured, beside those of one more tile.
+/// The number of hits that a thread collects before it computes their exact distances; its buffer has room for those of
+/// one more tile.
 pub(crate) const HITS: usize = 64;
 /// The most hits of a thread.
 pub(crate) const HITS_MAX: usize = HITS + ROWS_MAX * LANES_MAX;

@@ -19,7 +19,7 @@ const PAGE_BYTES: u64 = 4096;
 /// A source that is read at any position.
 #[derive(Debug)]
 pub(crate) enum RandomAccessSource {
-    /// A file in the page cache; with windows if the kernel needs no copy.
+    /// A file in the page cache, with memory maps if the kernel accepts mapped blocks in place of copies.
     Cached(PlainFile, Option<MemoryMaps>),
     Direct(PlainFile),
     /// A byte range of a dataset's file. Bytes outside of the range are not read.

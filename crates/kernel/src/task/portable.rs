@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::RequiredRight;
 use crate::Kernel;
 
-/// A kernel that can be sent to the node of the data, and whose parts can be sent back.
+/// A kernel that can be sent to the node that has the data, and whose results of blocks (parts) can be sent back.
 pub trait Portable: Kernel + Sized {
     /// The [`TaskHandler::kind`](super::TaskHandler::kind) of tasks that run the kernel.
     const KIND: &'static str;
@@ -36,7 +36,7 @@ pub trait Portable: Kernel + Sized {
     /// Deserializes a part; returns `None` if the bytes are invalid.
     fn decode(bytes: &[u8]) -> Option<Self::Part>;
 
-    /// Returns true if this part makes all later parts of its whole superfluous.
+    /// Returns true if no later part of the same file is needed after this part.
     fn suffices(&self, _part: &Self::Part) -> bool {
         false
     }

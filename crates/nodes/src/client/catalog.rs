@@ -180,7 +180,7 @@ impl Nodes {
     /// Returns the files of the datasets that `is_meant` selects. Only the maps of these datasets are
     /// requested.
     fn wholes(&self, all: &DatasetListing, is_meant: impl Fn(&str) -> bool) -> Result<Vec<DistributedFile>> {
-        let DatasetListing { held, numbers, lost, .. } = all;
+        let DatasetListing { held, .. } = all;
         let held: Vec<&(usize, DatasetReplica)> =
             held.iter().filter(|(_, dataset)| is_meant(&dataset.name)).collect();
         let mut wholes = Vec::new();
@@ -194,37 +194,7 @@ impl Nodes {
         let is_only = |name: &str| counts[name].len() == 1;
         let address = |place: usize| self.0.nodes[place].address.clone();
         for (place, dataset) in held.iter().filter(|(_, dataset)| dataset.generation.is_none()) {
-            if dataset.kind == SPREAD {
-                let title = format!("{}:store:{}", address(*place), dataset.name);
-                wholes.push(DistributedFile {
-                    fault: Some(of_earlier_version(&dataset.name)),
-                    ..DistributedFile::spread(title, dataset.name.clone())
-                });
-                continue;
-            }
-            let node = &self.0.nodes[*place].address;
-            let single = dataset.files.len() == 1;
-            for (file, bytes) in &dataset.files {
-                let name = &dataset.name;
-                let mut title = if single { format!("store:{name}") } else { format!("store:{name}/{file}") };
-                if !is_only(name) {
-                    title = format!("{node}:{title}");
-                }
-                let holders = vec![Replica { node: *place, id: dataset.id, file: file.clone() }];
-                let piece =
-                    Piece { offset: 0, lines_before: 0, bytes: *bytes, from: 0, holders, absent: Vec::new() };
-                wholes.push(DistributedFile {
-                    title,
-                    dataset: name.clone(),
-                    file: Some(file.clone()),
-                    kind: dataset.kind.clone(),
-                    pieces: vec![piece],
-                    record_bytes: None,
-                    record_lines: None,
-                    is_grouped: false,
-                    fault: None,
-                });
-            }
+            wholes.extend(self.plain_files(*place, dataset, is_only(&dataset.name)));
         }
         let by_name = generations::by_name(all);
         let meant = by_name.iter().filter(|(name, _)| is_meant(name));
@@ -249,34 +219,82 @@ impl Nodes {
                 fault: generations::fault(name, &by_name[name], address).or(unread),
                 ..DistributedFile::spread(title, name.to_string())
             };
-            let (mut offset, mut lines_before) = (0, 0);
-            for (number, piece) in map.pieces.iter().enumerate() {
-                let (mut holders, mut absent) = (Vec::new(), Vec::new());
-                for &node in &piece.nodes {
-                    let node = &map.nodes[node as usize];
-                    let place = numbers.get(&node.number).copied();
-                    match place.and_then(|place| on.iter().find(|(other, _)| *other == place)) {
-                        Some(&(node, id)) => holders.push(Replica { node, id, file: piece_name(number) }),
-                        None => absent.push(match place {
-                            Some(place) => format!("{} (it has no shard of {name})", address(place)),
-                            None => match lost.iter().find(|(address, _)| *address == node.name) {
-                                Some((_, why)) => why.clone(),
-                                None => format!("{} (it did not answer)", node.name),
-                            },
-                        }),
-                    }
-                }
-                let bytes = piece.bytes;
-                whole.pieces.push(Piece { offset, lines_before, bytes, from: 0, holders, absent });
-                offset += piece.bytes;
-                lines_before += piece.lines;
-            }
+            whole.pieces = self.located_pieces(name, &map, known, all);
             wholes.push(whole);
         }
         // Files of one dataset keep their order; files of one name are sorted by node.
         let first_node = |whole: &DistributedFile| Some(whole.pieces.first()?.holders.first()?.node);
         wholes.sort_by_key(|whole| (whole.dataset.clone(), first_node(whole)));
         Ok(wholes)
+    }
+
+    /// Returns the files of a dataset that one node holds alone. The titles name the node unless the name `is_only`.
+    fn plain_files(&self, place: usize, dataset: &DatasetReplica, is_only: bool) -> Vec<DistributedFile> {
+        let (node, name) = (&self.0.nodes[place].address, &dataset.name);
+        if dataset.kind == SPREAD {
+            let title = format!("{node}:store:{name}");
+            return vec![DistributedFile {
+                fault: Some(of_earlier_version(name)),
+                ..DistributedFile::spread(title, name.clone())
+            }];
+        }
+        let single = dataset.files.len() == 1;
+        let file = |(file, bytes): &(String, u64)| {
+            let mut title = if single { format!("store:{name}") } else { format!("store:{name}/{file}") };
+            if !is_only {
+                title = format!("{node}:{title}");
+            }
+            let holders = vec![Replica { node: place, id: dataset.id, file: file.clone() }];
+            let piece =
+                Piece { offset: 0, lines_before: 0, bytes: *bytes, from: 0, holders, absent: Vec::new() };
+            DistributedFile {
+                title,
+                dataset: name.clone(),
+                file: Some(file.clone()),
+                kind: dataset.kind.clone(),
+                pieces: vec![piece],
+                record_bytes: None,
+                record_lines: None,
+                is_grouped: false,
+                fault: None,
+            }
+        };
+        dataset.files.iter().map(file).collect()
+    }
+
+    /// Returns the pieces of a map, each with the nodes that hold the piece and with those that should.
+    fn located_pieces(
+        &self,
+        name: &str,
+        map: &FileMap,
+        known: &GenerationStatus,
+        all: &DatasetListing,
+    ) -> Vec<Piece> {
+        let DatasetListing { numbers, lost, .. } = all;
+        let mut pieces = Vec::with_capacity(map.pieces.len());
+        let (mut offset, mut lines_before) = (0, 0);
+        for (number, piece) in map.pieces.iter().enumerate() {
+            let (mut holders, mut absent) = (Vec::new(), Vec::new());
+            for &node in &piece.nodes {
+                let node = &map.nodes[node as usize];
+                let place = numbers.get(&node.number).copied();
+                match place.and_then(|place| known.holders.iter().find(|(other, _)| *other == place)) {
+                    Some(&(node, id)) => holders.push(Replica { node, id, file: piece_name(number) }),
+                    None => absent.push(match place {
+                        Some(place) => format!("{} (it has no shard of {name})", self.0.nodes[place].address),
+                        None => match lost.iter().find(|(address, _)| *address == node.name) {
+                            Some((_, why)) => why.clone(),
+                            None => format!("{} (it did not answer)", node.name),
+                        },
+                    }),
+                }
+            }
+            let bytes = piece.bytes;
+            pieces.push(Piece { offset, lines_before, bytes, from: 0, holders, absent });
+            offset += piece.bytes;
+            lines_before += piece.lines;
+        }
+        pieces
     }
 
     /// Returns the map of each spread file, or the reason why no node returns the map. One request asks a node

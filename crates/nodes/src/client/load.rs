@@ -42,7 +42,7 @@ use crate::{
 /// thousands of them.
 const READ_BYTES: usize = 16 << 10;
 
-/// Options for spreading a file.
+/// Options for sender a file.
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
     /// The number of nodes that hold each piece.
@@ -154,33 +154,11 @@ impl Nodes {
         let _memory =
             job.budget().reserve((4 * nodes.len() as u64 + 4) * DATA_BYTES as u64, "upload buffers")?;
         let mut loads = nodes.iter().map(|node| Load::begin(self, node)).collect::<Vec<_>>();
-        let begin = LoadStep::Begin {
-            version: VERSION,
-            name: name.to_string(),
-            id,
-            block_bytes: options.block_bytes,
-        };
-        for load in &mut loads {
-            load.send(self, job, &begin, Bytes::new())?;
-        }
-        // The number exceeds the numbers of all removed generations known to the nodes, so that this dataset
-        // replaces them.
-        let mut number = 1;
-        for load in &mut loads {
-            match load.answer(self, job)? {
-                LoadAnswer::Begun { generation } => number = number.max(generation.saturating_add(1)),
-                other => {
-                    return Err(load
-                        .node
-                        .bad_answer(&format!("{other:?} as the answer to the start of an upload")));
-                }
-            }
-        }
+        let number = self.begin_loads(job, &mut loads, name, id, options.block_bytes)?;
         let generation = Generation { id, number, put_ms: now_ms() };
         let piece_bytes = options.piece_bytes.unwrap_or_else(|| piece_bytes(len, nodes.len() as u64)).max(1);
         let mut cutting = Cutting::new(options, piece_bytes);
-        let mut spreading =
-            PieceSender { nodes: self, job, loads, copies, pieces: Vec::new(), is_open: false };
+        let mut sender = PieceSender { nodes: self, job, loads, copies, pieces: Vec::new(), is_open: false };
         let mut loaded = LoadReport::default();
         let mut buffer = vec![0; DATA_BYTES];
         loop {
@@ -196,21 +174,13 @@ impl Nodes {
             let mut rest = &buffer[..read];
             while !rest.is_empty() {
                 let (now, later, is_over) = cutting.cut(rest);
-                spreading.write(now)?;
-                spreading.is_open = !is_over;
+                sender.write(now)?;
+                sender.is_open = !is_over;
                 rest = later;
             }
         }
-        let PieceSender { mut loads, pieces, .. } = spreading;
-        for load in &mut loads {
-            load.send(self, job, &LoadStep::Received, Bytes::new())?;
-        }
-        for load in &mut loads {
-            match load.answer(self, job)? {
-                LoadAnswer::Received { bytes } if bytes == load.bytes => {}
-                other => return Err(load.node.bad_answer(&format!("{other:?} after {} bytes", load.bytes))),
-            }
-        }
+        let PieceSender { mut loads, pieces, .. } = sender;
+        self.end_pieces(job, &mut loads)?;
         loaded.pieces = pieces.len() as u64;
         let node = |(node, number): (&Arc<Node>, u64)| MapNode { number, name: node.address.clone() };
         let map_nodes = nodes.iter().zip(numbers).map(node).collect();
@@ -233,19 +203,66 @@ impl Nodes {
             let what = format!("{} pieces are too many: choose a larger --piece", map.pieces.len());
             return Err(Error::Incomplete { name: name.to_string(), what });
         }
+        self.commit(job, &mut loads, name, map)?;
+        loaded.bytes_moved = loads.iter().map(|load| load.moved).sum();
+        Ok(loaded)
+    }
+
+    /// Begins a dataset on each node, and returns the number of its generation. The number exceeds the numbers of all
+    /// removed generations known to the nodes, so that this dataset replaces them.
+    fn begin_loads(
+        &self,
+        job: &Context,
+        loads: &mut [Load<'_>],
+        name: &str,
+        id: SpreadId,
+        block_bytes: u64,
+    ) -> Result<u64> {
+        let begin = LoadStep::Begin { version: VERSION, name: name.to_string(), id, block_bytes };
+        for load in &mut *loads {
+            load.send(self, job, &begin, Bytes::new())?;
+        }
+        let mut number = 1;
+        for load in loads {
+            match load.answer(self, job)? {
+                LoadAnswer::Begun { generation } => number = number.max(generation.saturating_add(1)),
+                other => {
+                    return Err(load
+                        .node
+                        .bad_answer(&format!("{other:?} as the answer to the start of an upload")));
+                }
+            }
+        }
+        Ok(number)
+    }
+
+    /// Ends the pieces, and checks that each node has received all of its bytes.
+    fn end_pieces(&self, job: &Context, loads: &mut [Load<'_>]) -> Result<()> {
+        for load in &mut *loads {
+            load.send(self, job, &LoadStep::Received, Bytes::new())?;
+        }
+        for load in loads {
+            match load.answer(self, job)? {
+                LoadAnswer::Received { bytes } if bytes == load.bytes => {}
+                other => return Err(load.node.bad_answer(&format!("{other:?} after {} bytes", load.bytes))),
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the dataset visible on each node.
+    fn commit(&self, job: &Context, loads: &mut [Load<'_>], name: &str, map: FileMap) -> Result<()> {
         let step = LoadStep::Commit { map };
-        let mut failed = None;
-        let mut committed = 0;
-        for load in &mut loads {
+        let (mut failed, mut committed) = (None, 0);
+        for load in &mut *loads {
             let done = load.send(self, job, &step, Bytes::new()).and_then(|()| load.answer(self, job));
             match done {
                 Ok(_) => committed += 1,
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
-        loaded.bytes_moved = loads.iter().map(|load| load.moved).sum();
         match failed {
-            None => Ok(loaded),
+            None => Ok(()),
             Some(error) if committed == 0 => Err(error),
             Some(error) => {
                 let what = format!(

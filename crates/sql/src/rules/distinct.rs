@@ -2,8 +2,8 @@
 //!
 //! DataFusion keeps the values of `count(DISTINCT a)` in a set within one accumulator, which cannot spill. Its rule
 //! `single_distinct_aggregation_to_group_by` uses groups instead if all functions have the same argument and are
-//! DISTINCT, sums, minima or maxima. This module rewrites the other queries, so that they take one pass over the
-//! rows:
+//! DISTINCT, sums, minima or maxima. This module rewrites the queries with DISTINCT to which that rule does not apply,
+//! so that they take one pass over the rows:
 //!
 //! ```text
 //!   SELECT k, count(DISTINCT a), sum(DISTINCT b), count(*) FROM t GROUP BY k

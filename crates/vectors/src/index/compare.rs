@@ -35,7 +35,7 @@ pub(crate) struct Space<T: Clustered> {
     pub radius: Option<f64>,
     pub instructions: Instructions,
     filter: Filter,
-    /// The center for l2 of floats, and otherwise zeros.
+    /// The center of the data for the metric L2 with elements of floats; zeros for other metrics and elements.
     center: Vec<T::Lane>,
 }
 
@@ -254,7 +254,7 @@ impl<T: Clustered, H: Heaps> Compared<'_, T, H> {
         measured
     }
 
-    /// Measures hits, and returns their number.
+    /// Computes the exact distance of each hit, keeps the hits that are near enough, and returns the number of all.
     fn measure_all(&mut self, hits: &[Hit], id_of: &impl Fn(usize) -> u64) -> u64 {
         for hits in hits.chunks(AT_ONCE) {
             // A group that is not full repeats its last pair.
@@ -305,7 +305,7 @@ fn fill_panel<T: Clustered>(packed: &Packed<T>, members: &[u32], lanes: usize, p
     for (lane, &member) in members.iter().enumerate() {
         let star = &packed.stars[member as usize * packed.stride..][..packed.stride];
         if T::IS_INTEGER {
-            // A pair of dimensions lies together.
+            // The two elements of a pair of dimensions are adjacent in the panel.
             for (pair, elements) in star.chunks_exact(2).enumerate() {
                 let place = T::place(2 * pair, lane, lanes);
                 panel[place..place + 2].copy_from_slice(elements);

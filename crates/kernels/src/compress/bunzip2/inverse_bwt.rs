@@ -251,7 +251,7 @@ fn walk_pairs<const WALKS: usize>(walks: &mut [Walk<'_>; WALKS], steps: usize) {
     }
 }
 
-/// Takes `steps` steps of a letter in each of the tables, in turn.
+/// Decodes `steps` letters from each of the tables, one letter from each table in turn.
 fn walk<const WALKS: usize>(walks: &mut [Walk<'_>; WALKS], steps: usize) {
     let tables = walks.each_ref().map(|walk| walk.table);
     let mut rows = walks.each_ref().map(|walk| walk.row);

@@ -41,7 +41,7 @@ use crate::{Element, Metric, Result, Vectors, VectorsInfo, search::center_of_vec
 pub struct Index {
     /// The metric of the searches.
     pub metric: Metric,
-    /// The number of lists; by default as many as have 16 KiB, and at least 32 vectors.
+    /// The number of lists. By default a list has 16 KiB on average, or 32 vectors if these are more.
     pub lists: Option<u64>,
     /// The number from which the samples follow.
     pub seed: u64,
