@@ -59,8 +59,8 @@ fn a_sort_that_cannot_look_who_is_at_work_loses_none_of_the_runs_that_it_named()
     traced(folder.run(words), &strace, "getdents64", None).ok();
     let calls = folder.read("trace").lines().filter(|line| line.contains("getdents64(")).count();
     assert!(calls > 30, "{calls} calls");
-    // The calls are at the beginning, where runs get their names, in the middle, and at the end. Listing a folder takes
-    // two or three calls.
+    // The calls that fail are at the beginning of the command (where the sort claims the name of its runs), in the
+    // middle, and near the end. Listing a folder takes two or three calls.
     for call in [1, calls / 4, calls / 3, calls / 2, calls / 2 + 1, 2 * calls / 3, calls - 3] {
         let inject = format!("getdents64:error=EIO:when={call}");
         fs::remove_file(folder.path("out.txt")).unwrap();

@@ -1,5 +1,5 @@
-//! Tests of `compress`, `decompress` and `checksum` on the command line. The crate that implements them tests the
-//! formats.
+//! Tests of `compress`, `decompress` and `checksum` on the command line. The formats themselves are tested in the
+//! crates that implement them.
 
 use std::{
     fs,

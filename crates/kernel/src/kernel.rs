@@ -75,8 +75,8 @@ pub trait Kernel: Sync {
     }
 
     /// Returns true if the kernel treats bytes after a NUL byte as binary data. In a line that exceeds the memory for a
-    /// line, each run of NUL bytes (such as a hole in a file) is then reduced to one NUL byte. Offsets after a reduced
-    /// run, within the same block, are too small.
+    /// line, each run of NUL bytes (such as a hole in a file) is then reduced to one NUL byte. Offsets of bytes after
+    /// such a run, within the same block, are too small, since the run counts as one byte.
     fn zeros_end_lines(&self) -> bool {
         false
     }

@@ -28,8 +28,8 @@ pub struct Event<'a, K: Kernel> {
     pub name: &'a str,
     /// The position in the source up to which parts were delivered, including this part.
     pub reach: ResumePosition,
-    /// The part of a block, or the error; `None` at the end of the source. After an error, the only further event of
-    /// the source is its end.
+    /// The part (the kernel's result for a block), or the error; `None` at the end of the source. After an error, the
+    /// only further event of the source is its end.
     pub part: Option<std::result::Result<K::Part, K::Error>>,
 }
 

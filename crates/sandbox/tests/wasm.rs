@@ -52,7 +52,7 @@ const COMMON: &str = r#"
 const ABI: &str = r#"(func (export "inshore_abi") (result i32) (i32.const 1))"#;
 const INIT: &str =
     r#"(func (export "inshore_init") (param $at i32) (param $len i32) (result i32) (i32.const 0))"#;
-/// A state of eight bytes, counted by `$count`, that is also the result.
+/// A module's state of eight bytes: the count in the global `$count`, which is also the module's result.
 const STATE: &str = r#"
     (global $count (mut i64) (i64.const 0))
     (func $say (result i32)

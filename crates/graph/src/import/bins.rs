@@ -2,7 +2,8 @@
 //!
 //! The ids are cut into ranges that fit. First, the log is split into one bin per range by the source's id. The ids of
 //! each range are then loaded, each edge in the bin gets the number of its source, and it goes to a second bin by its
-//! destination's id. Finally, destinations are numbered in the same way. Every edge is written and read twice.
+//! destination's id. Finally, the ids of each range are loaded again, and each edge in the second bin gets the number
+//! of its destination. Every edge is written and read twice.
 
 use inshore_store::{CheckedFile, Job};
 

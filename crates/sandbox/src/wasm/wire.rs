@@ -208,7 +208,8 @@ impl Answer {
 pub struct Outbox<W> {
     to: W,
     bytes: Vec<u8>,
-    /// The start of the answer that takes emitted bytes now, whose length is not yet known.
+    /// The offset in `bytes` of the unfinished answer, to which emitted bytes are appended; the answer gets its length
+    /// when it is closed.
     open: Option<usize>,
     /// Identifies the current block.
     place: BlockId,

@@ -61,7 +61,8 @@ pub(crate) struct DestinationBlocks {
     plan: BlockingPlan,
     rows: Csr,
     senders: Senders,
-    /// The number of low bits of a key that hold the destination within its column. The sender is in the bits above.
+    /// The number of low bits of a key that hold the destination within its column. The higher bits of the key hold the
+    /// sender.
     bits: u32,
     /// The edges that each worker cut. Workers have consecutive parts of the senders.
     cuts: Vec<PartitionOutput>,

@@ -39,7 +39,8 @@ pub(super) enum TableKind {
 
 /// Lists the pairs of letters that the words of a table represent.
 pub(super) struct Pairs {
-    /// Maps the number in a word to both letters, the first in the lower byte.
+    /// Maps the number of a pair, which a word of the table holds, to the two letters of the pair; the first letter is
+    /// in the lower byte.
     named: Box<[u16; PAIRS_NAMED + 1]>,
     /// Lists pairs without a number, with the first row of each, in order.
     rare: Vec<(u32, u16)>,

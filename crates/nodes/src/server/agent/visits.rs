@@ -7,10 +7,10 @@
 //!                                                 └─► client: progress of chains, and their ends
 //! ```
 //!
-//! A client opens a traversal on every node that holds a part of the file, on each as a task with the client's
-//! token. Afterwards a chain moves from node to node without the client, since each node does only the work that this
-//! client requested. The sender of a hop has to be the traversal's client or a node (with the right to relay), and has
-//! to know the traversal's session number, which is too large to guess.
+//! A client opens a traversal on every node that holds a part of the file, on each as a task with the client's token.
+//! From then on, a chain moves from node to node without the client and its token: the client requested the work on
+//! each node when it opened the traversal there. The sender of a hop has to be the traversal's client or a node (with
+//! the right to relay), and has to know the traversal's session number, which is too large to guess.
 //!
 //! A traversal takes no slot: the traversal has at most one read per chain, hardly computes, and other nodes wait for
 //! the result. Two traversals that wait for each other's slots would deadlock. A traversal is refused at once if its
