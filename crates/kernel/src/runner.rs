@@ -49,8 +49,8 @@ pub fn smallest_memory_bytes(threads: usize) -> u64 {
 }
 
 /// Runs `kernel` over all blocks of `sources` and passes the parts to `consume`, one at a time. The order is that of
-/// the sources and of their blocks, for any number of threads. Returns the workers' states, one for each thread of the
-/// job's budget.
+/// the sources and of their blocks, for any number of threads. Returns the workers' states, one for each thread that
+/// worked: the threads of the job's budget, or fewer if the free memory has no room for a block of each.
 ///
 /// If a source cannot be opened or read, the consumer receives an event and decides whether the run continues. Progress
 /// is counted in bytes of files and datasets; the creator of a stream has to count the stream's bytes.
@@ -83,21 +83,33 @@ pub(crate) fn run_or_leave<K: Kernel>(
     leave: &(dyn Fn() + Sync),
     consume: impl FnMut(Event<'_, K>) -> std::result::Result<Next, K::Error> + Send,
 ) -> std::result::Result<Vec<K::Worker>, K::Error> {
-    let (budget, threads) = (context.budget(), context.budget().threads());
+    let budget = context.budget();
     let waiting = budget.reserve(budget.free_bytes() / 8, "buffered results");
     let waiting = waiting.map_err(Error::from)?;
+    // There are no more workers than blocks that fit, and they get the blocks before a source is opened: otherwise the
+    // order of the workers would decide whether the job fails for lack of a block, or of something larger.
+    let fit = budget.free_bytes() / Plan::block_bytes(kernel.cached_block_bytes()) as u64;
+    let threads = budget.threads().min(fit as usize).max(1);
+    let plan = Plan::new(budget, threads, kernel.cached_block_bytes(), kernel.takes_windows());
+    let by_line = matches!(kernel.border(), Border::Line { .. });
+    let mut buffers = (0..threads)
+        .map(|_| ReadBuffers::new(context, plan, by_line, kernel.zeros_end_lines()))
+        .collect::<Result<Vec<_>>>()?
+        .into_iter();
     let run = Run {
         context,
         kernel,
-        plan: Plan::new(budget, threads, kernel.cached_block_bytes(), kernel.takes_windows()),
+        plan,
         order: Order::new(threads, waiting.bytes()),
         sources: Mutex::new((0, sources.fuse())),
         leave,
         consumer: Mutex::new(Consumer { consume, reach: ResumePosition::default() }),
     };
     let worked = thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(|| run.work())).collect();
-        let mut worked = vec![run.work()];
+        let run = &run;
+        let own = buffers.next().expect("there is at least one worker");
+        let others: Vec<_> = buffers.map(|reading| scope.spawn(move || run.work(reading))).collect();
+        let mut worked = vec![run.work(own)];
         worked.extend(others.into_iter().map(|other| match other.join() {
             Ok(worked) => worked,
             Err(panic) => std::panic::resume_unwind(panic),
@@ -143,11 +155,10 @@ where
     C: FnMut(Event<'_, K>) -> std::result::Result<Next, K::Error> + Send,
 {
     /// Runs one worker thread.
-    fn work(&self) -> std::result::Result<K::Worker, K::Error> {
+    fn work(&self, mut reading: ReadBuffers) -> std::result::Result<K::Worker, K::Error> {
         // The guard ends the other threads if this thread ends early, since they would wait for this thread's parts.
         let alarm = StopOnDrop(&self.order, self.leave);
         let by_line = matches!(self.kernel.border(), Border::Line { .. });
-        let mut reading = ReadBuffers::new(self.context, self.plan, by_line, self.kernel.zeros_end_lines())?;
         let mut worker = self.kernel.worker(self.context)?;
         let reads_files = self.kernel.reads_files() && by_line && !self.is_numbered();
         let mut batch = Batch::default();

@@ -180,5 +180,5 @@ impl ReadBuffers {
 }
 
 fn block_buffer(context: &Context, plan: &Plan) -> Result<Buffer> {
-    Ok(Buffer::zeroed(context.budget(), plan.block_bytes(), "a block of a file")?)
+    Ok(Buffer::zeroed(context.budget(), Plan::block_bytes(plan.cached_bytes), "a block of a file")?)
 }

@@ -58,8 +58,8 @@ impl Plan {
     }
 
     /// Returns the size of a block of a cached file together with its margin, in bytes.
-    fn block_bytes(&self) -> usize {
-        self.cached_bytes + MARGIN_BYTES
+    pub fn block_bytes(cached_bytes: usize) -> usize {
+        cached_bytes + MARGIN_BYTES
     }
 
     /// The smallest memory of a worker, in bytes.
