@@ -241,9 +241,9 @@ fn all_rows() -> Vec<Row> {
         ),
         row(json!({ "operation": "nearest ls", "version": 1 }), None),
         row(json!({ "operation": "nearest info", "version": 1, "inputs": ["@points"] }), None),
-        row(json!({ "operation": "nearest rm", "version": 1, "inputs": ["store:copied"] }), None),
+        row(json!({ "operation": "nearest rm", "version": 1, "inputs": ["store:discarded"] }), None),
         row(
-            json!({ "operation": "nearest rm", "version": 1, "inputs": ["store:copied"], "index": true }),
+            json!({ "operation": "nearest rm", "version": 1, "inputs": ["store:discarded"], "index": true }),
             None,
         ),
         row(
@@ -516,7 +516,7 @@ impl Setup {
             "store rm" => ["copied", "moved"].iter().for_each(|name| self.put_at(place, name)),
             "kernel rm" => self.put_at(place, "gone.wasm"),
             "graph rm" => self.import_graph("copied"),
-            "nearest rm" => self.index_points("copied"),
+            "nearest rm" => self.index_points("discarded"),
             "graph check" => drop(self.write_components("parts.csv")),
             _ => {}
         }
