@@ -618,7 +618,7 @@ class InshoreWriter(io.RawIOBase):
         self.close()
 
     def __del__(self) -> None:
-        """Discard the written bytes unless the writer was closed; in a transaction, its end publishes or discards them."""
+        """Discard the written bytes unless the writer was closed, or the transaction publishes them."""
         if not self.closed:
             self.discard()
 

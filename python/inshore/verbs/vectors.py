@@ -294,8 +294,9 @@ class StoredVectors(Target):
         Returns
         -------
         dict
-            ``name``, ``vectors``, ``dimensions``, ``element``, ``bytes`` and ``index``: None, or a dict of what
-            `index_vectors` returned without the plan. ``index_error`` has the reason if an index cannot be used.
+            ``name``, ``vectors``, ``dimensions``, ``element``, ``bytes`` and ``index``: None, or a dict with
+            the result of `index_vectors` without the plan. ``index_error`` has the reason if an index cannot
+            be used.
 
         Raises
         ------
