@@ -1,4 +1,4 @@
-//! The vectors of a store: their list, their properties with those of their index, and their removal.
+//! Lists, describes and removes the vectors of a store, with their indexes.
 
 use arrow_array::temporal_conversions::timestamp_s_to_datetime;
 use inshore_store::{Store, format_bytes};
@@ -60,7 +60,7 @@ pub fn list(store: &Store) -> Result<Vec<Description>> {
 /// [`inshore_store::Error::NotFound`]; [`Error::BadDataset`] for a dataset of another kind; I/O.
 pub fn remove(store: &Store, name: &str) -> Result<()> {
     check_kind(store, name, KIND)?;
-    // Vectors without an index are whole, and an index without vectors is of no use: so it goes first.
+    // The index is removed first: vectors without an index are complete, but an index without vectors is of no use.
     match remove_index(store, name) {
         Ok(()) | Err(Error::NoIndex { .. } | Error::BadDataset { .. }) => {}
         Err(error) => return Err(error),

@@ -119,8 +119,8 @@ pub struct Import {
     /// Leave out edges from a vertex to itself
     #[arg(long)]
     pub drop_loops: bool,
-    /// Keep weights: a third column of text, or the column weight. Of duplicate edges the one with the smallest weight
-    /// stays
+    /// Keep weights: a third column of text, or the column weight. The smallest weight of
+    /// duplicate edges stays
     #[arg(long)]
     pub weighted: bool,
     /// Keep in-edges too, so that no job has to compute them. The graph then takes twice the space

@@ -13,8 +13,8 @@ pub enum NearestCommand {
     Recall(NearestRecall),
     /// List the vectors of the store
     ///
-    /// One line for each dataset of vectors: its name, vectors, dimensions, type of elements, size on flash, and the metric of its
-    /// index. With --json, an array.
+    /// Prints one line for each dataset of vectors: its name, vectors, dimensions, type of elements, size on flash, and the metric
+    /// of its index. With --json, prints an array.
     #[command(after_help = "\
 Examples:
   inshore nearest ls
@@ -22,8 +22,9 @@ Examples:
     Ls,
     /// Show the properties of vectors and of their index
     ///
-    /// Type of elements, dimensions, vectors and size on flash; of the index its metric, lists, size, and the table of recall with
-    /// the date of its measurement, which is that of the build until `nearest recall` measures again. Reads no vectors.
+    /// Shows the type of elements, the dimensions, the number of vectors and the size on flash. An index has a metric, lists, a
+    /// size, and a table of recall with the date of the measurement: the build measures first, and `nearest recall` measures
+    /// again. The command reads no vectors.
     #[command(after_help = "\
 Examples:
   inshore nearest info sift

@@ -35,7 +35,7 @@ impl DatasetOperation for ImportGraph {
         &self,
         context: &RequestContext<'_>,
         job: &Execution,
-        _beside: Attachments<'_>,
+        _attachments: Attachments<'_>,
     ) -> Result<Response<GraphInfo>> {
         let job = context.stored(job)?;
         let inputs: Vec<Input> = context.inputs.iter().map(Input::new).collect();
@@ -65,7 +65,7 @@ impl DatasetOperation for GenerateGraph {
         &self,
         context: &RequestContext<'_>,
         job: &Execution,
-        _beside: Attachments<'_>,
+        _attachments: Attachments<'_>,
     ) -> Result<Response<GraphInfo>> {
         let job = context.stored(job)?;
         Ok(Response::local(graph::generate(&job.store(), job, &self.name, &self.kronecker, self.reverse)?))
@@ -127,7 +127,7 @@ impl DatasetOperation for ListGraphs {
         &self,
         context: &RequestContext<'_>,
         job: &Execution,
-        _beside: Attachments<'_>,
+        _attachments: Attachments<'_>,
     ) -> Result<Response<GraphsAnswer>> {
         Ok(Response::local(GraphsAnswer { graphs: graph::list(&context.stored(job)?.store())? }))
     }
@@ -216,7 +216,7 @@ impl DatasetOperation for CheckGraph {
         &self,
         context: &RequestContext<'_>,
         job: &Execution,
-        _beside: Attachments<'_>,
+        _attachments: Attachments<'_>,
     ) -> Result<Response<CheckAnswer>> {
         let job = context.stored(job)?;
         let graph = Graph::open(&job.store(), &self.graph)?;

@@ -215,7 +215,7 @@ impl Operation for PushKernel {
         CheckedModule { module, result }: CheckedModule,
         context: &RequestContext<'_>,
         job: &Execution,
-        _beside: Attachments<'_>,
+        _attachments: Attachments<'_>,
     ) -> Result<Response<PushAnswer>> {
         let (bytes, sha256) = (module.bytes.len() as u64, module.sha256());
         let nodes = match context.target {

@@ -69,7 +69,7 @@ impl Operation for CountKmers {
         sources: ResolvedInputs,
         context: &RequestContext<'_>,
         job: &Execution,
-        _beside: Attachments<'_>,
+        _attachments: Attachments<'_>,
     ) -> Result<Response<KmerSummary>> {
         let (output, options) = (context.output()?, self.options());
         match sources {

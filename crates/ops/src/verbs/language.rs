@@ -120,7 +120,7 @@ impl Operation for TrainLanguage {
         sources: ResolvedInputs,
         context: &RequestContext<'_>,
         job: &Execution,
-        _beside: Attachments<'_>,
+        _attachments: Attachments<'_>,
     ) -> Result<Response<TrainAnswer>> {
         let stored = context.stored(job)?;
         let store = stored.store();

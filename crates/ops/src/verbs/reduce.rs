@@ -253,7 +253,7 @@ impl Operation for Reduce {
         plan: ReducePlan,
         context: &RequestContext<'_>,
         job: &Execution,
-        _beside: Attachments<'_>,
+        _attachments: Attachments<'_>,
     ) -> Result<Response<ReduceAnswer>> {
         self.group(plan, context, job)
     }
@@ -287,7 +287,7 @@ impl Operation for CountValues {
         plan: ReducePlan,
         context: &RequestContext<'_>,
         job: &Execution,
-        _beside: Attachments<'_>,
+        _attachments: Attachments<'_>,
     ) -> Result<Response<ReduceAnswer>> {
         self.reduce().group(plan, context, job)
     }

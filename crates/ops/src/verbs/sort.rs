@@ -148,7 +148,7 @@ impl Operation for Sort {
         sources: ResolvedInputs,
         context: &RequestContext<'_>,
         job: &Execution,
-        _beside: Attachments<'_>,
+        _attachments: Attachments<'_>,
     ) -> Result<Response<SortSummary>> {
         let (output, options) = (context.output()?, self.options());
         match sources {

@@ -107,7 +107,7 @@ impl Operation for Traverse {
         TraversePlan { on, whole }: TraversePlan,
         _asked: &RequestContext<'_>,
         job: &Execution,
-        _beside: Attachments<'_>,
+        _attachments: Attachments<'_>,
     ) -> Result<Response<TraverseAnswer>> {
         let options = TraverseOptions {
             pointers: Pointers { page_bytes: self.page_bytes, at: self.at },

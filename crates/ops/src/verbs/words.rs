@@ -60,7 +60,7 @@ impl Operation for CountWords {
         sources: ResolvedInputs,
         context: &RequestContext<'_>,
         job: &Execution,
-        _beside: Attachments<'_>,
+        _attachments: Attachments<'_>,
     ) -> Result<Response<WordSummary>> {
         let CountWords { split, ignore_case, min_count, top } = *self;
         let options = WordOptions { split, ignore_case, min_count, top, table_bytes: None };

@@ -70,7 +70,7 @@ impl Sizes {
         Ok(())
     }
 
-    /// Returns the largest components. Of equally large components, those with the smaller ids come first. `column` is
+    /// Returns the largest components. Equally large components are in the order of their ids. `column` is
     /// the heading of the column of components.
     pub fn largest(mut self, limit: usize, column: String) -> graph::Result<Top> {
         self.flush()?;

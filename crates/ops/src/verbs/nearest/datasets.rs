@@ -35,7 +35,7 @@ impl DatasetOperation for ListVectors {
         &self,
         context: &RequestContext<'_>,
         job: &Execution,
-        _beside: Attachments<'_>,
+        _attachments: Attachments<'_>,
     ) -> Result<Response<VectorsAnswer>> {
         Ok(Response::local(VectorsAnswer { datasets: vectors::list(&context.stored(job)?.store())? }))
     }
@@ -59,7 +59,7 @@ impl DatasetOperation for DescribeVectors {
         &self,
         context: &RequestContext<'_>,
         job: &Execution,
-        _beside: Attachments<'_>,
+        _attachments: Attachments<'_>,
     ) -> Result<Response<Description>> {
         let name = dataset_of(only(Self::VERB, context.inputs)?)?;
         Ok(Response::local(vectors::describe(&context.stored(job)?.store(), name)?))

@@ -41,7 +41,7 @@ impl Operation for ImportVectors {
         file: VectorFile,
         context: &RequestContext<'_>,
         job: &Execution,
-        _beside: Attachments<'_>,
+        _attachments: Attachments<'_>,
     ) -> Result<Response<Imported>> {
         let job = context.stored(job)?;
         Ok(Response::local(vectors::import(&job.store(), job, &self.name, &file)?))

@@ -77,7 +77,7 @@ impl Operation for IndexVectors {
         (): (),
         context: &RequestContext<'_>,
         job: &Execution,
-        _beside: Attachments<'_>,
+        _attachments: Attachments<'_>,
     ) -> Result<Response<Built>> {
         let job = context.stored(job)?;
         let store = job.store();
@@ -104,7 +104,7 @@ impl Operation for MeasureRecall {
         queries: VectorFile,
         context: &RequestContext<'_>,
         job: &Execution,
-        _beside: Attachments<'_>,
+        _attachments: Attachments<'_>,
     ) -> Result<Response<RecallTable>> {
         let job = context.stored(job)?;
         let store = job.store();

@@ -97,7 +97,7 @@ impl Operation for GetDataset {
         plan: GetPlan,
         context: &RequestContext<'_>,
         job: &Execution,
-        _beside: Attachments<'_>,
+        _attachments: Attachments<'_>,
     ) -> Result<Response<GetAnswer>> {
         let output = context.output()?;
         let name = dataset_of(only(Self::NAME, context.inputs)?)?.to_string();

@@ -91,7 +91,7 @@ impl DatasetOperation for ListDatasets {
         &self,
         context: &RequestContext<'_>,
         job: &Execution,
-        _beside: Attachments<'_>,
+        _attachments: Attachments<'_>,
     ) -> Result<Response<ListAnswer>> {
         match context.target {
             Target::Local => {

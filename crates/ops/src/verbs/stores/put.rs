@@ -116,7 +116,7 @@ impl DatasetOperation for PutDataset {
         &self,
         context: &RequestContext<'_>,
         job: &Execution,
-        _beside: Attachments<'_>,
+        _attachments: Attachments<'_>,
     ) -> Result<Response<PutAnswer>> {
         let file = only(Self::VERB, context.inputs)?;
         match context.target {
