@@ -509,7 +509,7 @@ fn every_argument_that_names_a_file_to_write_is_tried() {
 }
 
 /// A case of [`each_sync_that_is_left_out_is_found`]: its name, a function that works on files in a folder, and a part
-/// of the message about the fault that a power loss shows (`None` if it shows none).
+/// of the message about the fault that a power loss causes (`None` if a power loss causes no fault).
 type FileWorkload = (&'static str, fn(&Path), Option<&'static str>);
 
 fn write(path: &Path) -> File {

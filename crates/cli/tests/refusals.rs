@@ -10,8 +10,8 @@ use parquet::{
 
 use crate::util::{EDGES, Folder, Run};
 
-/// Runs a command that must fail with one line on standard error and no standard output. Before that line, a line that
-/// reports the creation of a store is accepted. Returns the line of the error.
+/// Runs a command that must fail with one line on standard error and no standard output. The line of the error may follow
+/// a note that a new store was created. Returns the line of the error.
 fn refused(run: Run) -> String {
     let said = run.exits(2);
     assert_eq!(said.stdout, "");

@@ -64,7 +64,7 @@ pub struct Train {
     /// Name of the set of profiles in the store
     #[arg(long, value_name = "NAME")]
     pub name: String,
-    /// Largest number of byte sequences per profile. More sequences need more text
+    /// Largest number of byte sequences per profile: the most frequent ones of the samples
     #[arg(long, value_name = "N", default_value_t = 5000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub grams: u32,
 }

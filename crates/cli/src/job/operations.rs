@@ -144,7 +144,8 @@ pub fn run_on<O: Operation>(
     Ok(FinishedOperation { done, options, report, costs, has_failed: has_failed.into_inner() })
 }
 
-/// The store on which jobs start, or the options if the operation needs no store.
+/// The start of an operation's jobs: an open session of the store, or only the global options if the operation needs no
+/// store.
 enum Jobs {
     OnStore(Session),
     #[cfg(feature = "nodes")]
