@@ -11,9 +11,9 @@ use super::Header;
 ///
 /// Lines are sorted by their bytes, as LC_ALL=C sort does. Records of a fixed number of bytes (--record) are sorted by
 /// some of their bytes, and tables (.parquet, .csv, .tsv, .arrow) by columns (--key). Equal rows keep the order of the
-/// input. If the input does not fit in --memory, sorted runs are written to the store until the job ends. The runs need
-/// as much space as the input; the command checks the free space first. The output appears complete or not at all.
-/// Input in gzip, zstd, bzip2 and lz4 is decompressed.
+/// input. If the input does not fit in --memory, sorted runs are written to the store, and removed at the end of the
+/// job. The runs need as much space as the input; the command checks the free space first. The output appears complete
+/// or not at all. Input in gzip, zstd, bzip2 and lz4 is decompressed.
 ///
 /// With --node, each node sorts its shards of datasets (store:NAME) in the memory of its task, with runs in its own
 /// store. This machine merges the sorted rows as they arrive, and the result has the same bytes as the result of a

@@ -148,7 +148,7 @@ pub fn run_on<O: Operation>(
 enum Jobs {
     /// The job uses the open store of this session.
     OnStore(Session),
-    /// The job runs on nodes. It uses a local store only if this machine does a part of the work.
+    /// The job runs on nodes. The job gets a local store if this machine may do a part of the work.
     #[cfg(feature = "nodes")]
     Beside(GlobalOptions),
     /// The job needs no store.

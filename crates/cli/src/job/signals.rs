@@ -4,8 +4,9 @@
 //!
 //! A query runs in a worker process. The worker's parent receives the signals: see [`crate::job::worker`].
 //!
-//! SIGHUP keeps its default action, so that `nohup inshore ...` survives the end of its terminal. A sudden end of the
-//! process is safe: the store is consistent at every instant, and the next job removes the scratch folder.
+//! The command does not change the action of SIGHUP, so that `nohup inshore ...` survives the end of its terminal. A
+//! sudden end of the process is safe: the store is consistent at every instant, and the next job removes the scratch
+//! folder.
 
 #[cfg(feature = "sql")]
 use std::sync::Mutex;

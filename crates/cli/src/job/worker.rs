@@ -1,4 +1,5 @@
-//! Runs `inshore sql` in a worker: a child process with a memory limit. The parent process only waits for the worker.
+//! Runs `inshore sql` in a worker: a child process with a memory limit. The parent process forwards stop signals to the
+//! worker, waits for the end of the worker, and releases the extents that the worker could not release.
 //!
 //! The query library (DataFusion) does not count the memory of function results against the budget, and evaluates
 //! functions over whole batches of rows. The limit therefore applies to the whole process. A query succeeds, or ends

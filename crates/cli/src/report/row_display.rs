@@ -93,7 +93,8 @@ impl RowDisplay {
         }
     }
 
-    /// Prints the first rows, or the plans. `rows` is the number of all rows. If no batch arrived, nothing is printed.
+    /// Prints the table of the first rows, or the plans. `rows` is the number of all rows. Prints nothing if the answer
+    /// did not [begin](RowReceiver::begin).
     pub fn print(self, rows: u64) -> Result<()> {
         let text = match self {
             RowDisplay::Nothing | RowDisplay::Csv(_) => return Ok(()),

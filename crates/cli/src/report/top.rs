@@ -38,7 +38,7 @@ pub enum Order {
     Ascending(usize),
 }
 
-/// The sort key of a row. Rows with smaller keys are better. Rows without a value come last.
+/// The sort key of a row. Rows with smaller keys are better. Rows with a null in the column of the [`Order`] come last.
 type SortKey = (bool, u64, u64);
 
 fn place(cells: &[Cell; COLUMNS_MAX], order: Order) -> SortKey {
@@ -173,8 +173,8 @@ impl Top {
     }
 }
 
-/// Returns the number of decimals that shows six digits of the smallest number of a column; `None` if the column would
-/// be too wide.
+/// Returns the number of decimals that shows at least six digits of each number of a column, except zeros. Returns
+/// `None` if the column would be too wide.
 fn decimals(reals: impl Iterator<Item = f64>) -> Option<usize> {
     const DIGITS: i32 = 6;
     const DECIMALS_MAX: i32 = 12;

@@ -206,8 +206,8 @@ fn is_quiet(options: &GlobalOptions, words: &Search) -> bool {
     options.quiet || words.q
 }
 
-/// Returns the pattern and the paths. If other options give the patterns, the first argument is a path and not a
-/// pattern.
+/// Returns the pattern and the paths. If other options give the patterns, or `--files` needs no pattern, the first
+/// argument is a path and not a pattern.
 fn pattern_words(words: &Search) -> (Option<&str>, Vec<PathBuf>) {
     let mut paths = words.paths.clone();
     match &words.pattern {

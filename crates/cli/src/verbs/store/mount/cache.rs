@@ -5,17 +5,19 @@
 //!
 //! ```text
 //!   free ──► busy ─────────► in flight ──► busy ───────────► ready ──► free
-//!            a thread                      a thread          any number
-//!            submits a read                checks the bytes  of readers
+//!            a thread                      a thread waits,   any number
+//!            submits a read                and checks the    of readers
+//!                                          bytes
 //! ```
 //!
-//! A slot is busy while a thread submits a read into its buffer, or checks the bytes that were read. Between these
-//! steps the read is in flight.
+//! A slot is busy while one thread submits a read into its buffer, or waits for the read and checks the bytes. A slot
+//! is in flight while its read was submitted, and no thread waits for the read yet. Only read-ahead leaves a slot in
+//! flight: the thread of any other read does all steps, and the slot stays busy meanwhile.
 //!
 //! For a sequential reader, whole extents are read ahead ([`Cache::begin`]). For any other reader, the cache reads only
-//! the blocks of each request. A slot that was read ahead, but not yet used, is not evicted by further read-ahead. If
-//! there are more sequential readers than slots, some readers therefore read block by block, and no extent is read
-//! ahead in vain.
+//! the blocks of each request. Read-ahead does not evict a slot that was itself read ahead, until a reader has read the
+//! end of the slot, or no reader has used the slot for the time [`FORGOTTEN`]. If there are more sequential readers
+//! than slots, some readers therefore read block by block.
 
 use std::{
     ops::{Deref, Range},
@@ -28,7 +30,7 @@ use inshore::store::{Buffer, CheckedFile, EXTENT_BYTES, Job, PendingRead, Result
 /// The size of a slot: one extent.
 pub const SLOT_BYTES: usize = EXTENT_BYTES;
 
-/// An extent that was read ahead may be evicted if no reader has used it for this time.
+/// Further read-ahead may evict an extent that was read ahead, if no reader has used the extent for this time.
 const FORGOTTEN: Duration = Duration::from_secs(1);
 
 /// A file, with a number that is unique among the files in the cache.

@@ -93,8 +93,8 @@ pub struct Owner {
 
 impl Owner {
     /// Returns the attributes of a node, or of the root. The attributes of a number never change. The store keeps no
-    /// times, so the times of a file are in 1970 and are computed from the node's number. Programs that compare times
-    /// therefore notice that a dataset was replaced, or that bytes were appended.
+    /// times, so the times of files and folders are in 1970 and are computed from the node's number. Programs that
+    /// compare times therefore notice that a dataset was replaced, or that bytes were appended.
     pub fn attributes(self, number: u64, node: Option<&Node>) -> FileAttr {
         let size = node.and_then(|node| node.file.as_ref()).map_or(0, |(_, len)| *len);
         let kind = node.map_or(FileType::Directory, Node::kind);

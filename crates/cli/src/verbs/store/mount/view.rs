@@ -98,7 +98,7 @@ struct Handle {
     run: Mutex<Run>,
 }
 
-/// A stream of reads that are nearly consecutive: the end of the last read, and the number of bytes.
+/// A stream of reads that are nearly consecutive: the largest end of these reads, and the sum of their bytes.
 #[derive(Default)]
 struct Run {
     end: u64,
@@ -159,7 +159,8 @@ impl MountedFiles {
         add(&mut self.served.lock().expect("no panic under this lock"));
     }
 
-    /// Prints an error, unless the same message was printed before. Returns the error number for the kernel.
+    /// Returns the error number for the kernel. Prints the error, unless a name was not found or the same message was
+    /// printed before.
     fn errno_of(&self, error: &Error) -> Errno {
         match error {
             Error::NotFound { .. } | Error::BadName { .. } => return Errno::ENOENT,
@@ -240,7 +241,8 @@ impl MountedFiles {
         let closed = handles.files.remove(&handle);
         if let Some(number) = closed.as_ref().map(|handle| handle.file.source.number) {
             drop(closed);
-            // If a read still uses the file, the entry remains, and a later close of the file removes the entry.
+            // If a read or another handle still uses the file, the entry remains, and a later close of the file removes
+            // the entry.
             if handles.open.get(&number).is_some_and(|open| open.strong_count() == 0) {
                 handles.open.remove(&number);
             }
