@@ -3,7 +3,7 @@
 //! The main types:
 //!
 //! - [`Agent`]: the server on a node, with a store, a memory budget for all tasks together, and a set of
-//!   [works](inshore_kernel::TaskHandlers).
+//!   [task handlers](inshore_kernel::TaskHandlers).
 //! - [`Nodes`]: the client's view of a group of agents, with the [catalog](Catalog) of their datasets.
 //! - [`DistributedFile`]: a file on nodes, divided into [pieces](Piece). A piece ends with a line (or a record, or a
 //!   row group), and one or more nodes have it.
@@ -18,9 +18,10 @@
 //! ```
 //!
 //! The modules: `client` finds data, loads files and runs tasks (`client::tasks`); `server` is the agent;
-//! [`protocol`] has the messages between them; `traversal` follows chains of reads, `credentials` has tokens and
-//! certificates, and `page` the status page. A task is a [`TaskHandler`](inshore_kernel::TaskHandler) of the crate
-//! [`inshore_kernel`]: this crate sends the task's arguments and its answer, and does not interpret them.
+//! [`protocol`] defines the messages between client and agent; `traversal` follows chains of reads,
+//! `credentials` has tokens and certificates, and `page` the status page. A task is a
+//! [`TaskHandler`](inshore_kernel::TaskHandler) of the crate [`inshore_kernel`]: this crate sends the task's
+//! arguments and its answer, and does not interpret them.
 //!
 //! The wire protocol is Arrow Flight: a task is a ticket, and its answer is a stream of record batches whose
 //! last message has the cost of the task. Loading is a stream in the other direction, and small requests are

@@ -22,7 +22,8 @@ struct Account {
     threads: usize,
     reserved_bytes: AtomicU64,
     reserved_bytes_max: AtomicU64,
-    /// The reservation that this budget holds in the budget that it is a part of; `None` if this budget is not a part.
+    /// If this budget is a part of a larger budget, the reservation of its bytes in the larger budget;
+    /// otherwise `None`.
     whole: Option<Reservation>,
 }
 
@@ -42,8 +43,9 @@ impl Budget {
         }))
     }
 
-    /// Creates a budget that is a part of this one. The part's bytes are reserved in this budget until all users of the
-    /// part are gone, so work in a part always finds the memory that was promised to it.
+    /// Creates a budget that is a part of this budget. The bytes of the part are reserved in this budget
+    /// until all users of the part are gone. A job that gets the part therefore always finds the promised
+    /// memory.
     ///
     /// # Errors
     /// [`Error::OverBudget`] if fewer bytes are free; `what` names the purpose in the message.
@@ -57,8 +59,8 @@ impl Budget {
         self.0.memory_bytes
     }
 
-    /// Returns true if the budget is a part of another one. The user set the size of the complete budget, and does not
-    /// know of this part.
+    /// Returns true if the budget is a part of a larger budget. The user set the size of the larger budget,
+    /// so errors of a part suggest no size.
     pub fn is_part(&self) -> bool {
         self.0.whole.is_some()
     }
@@ -112,10 +114,9 @@ impl Budget {
 
     /// Checks that `bytes` are free, before a job starts to work.
     ///
-    /// # Errors
-    /// [`Error::BudgetTooSmall`] if fewer bytes are free. The error names a budget that would be enough, and `what`
-    /// names the job that cannot work. If other reservations exist, the named budget leaves them an eighth of the added
-    /// bytes.
+    /// # Errors [`Error::BudgetTooSmall`] if fewer bytes are free. The error names a budget that would be
+    /// enough, and `what` names the job that cannot work. If other reservations exist, the named budget
+    /// leaves an eighth of the added bytes to these reservations.
     pub fn need(&self, bytes: u64, what: impl FnOnce() -> String) -> Result<()> {
         let (given, free) = (self.memory_bytes(), self.free_bytes());
         if free >= bytes {
@@ -166,8 +167,8 @@ impl Drop for Reservation {
     }
 }
 
-/// Returns the size of a budget, in complete MiB, that has at least `missing` more bytes free than a budget of `total`
-/// bytes, if other reservations take at most half of the added bytes.
+/// Returns the size of a larger budget, rounded up to MiB, in which `missing` more bytes are free than in a
+/// budget of `total` bytes. Other reservations may take half of the added bytes.
 fn enough_for(total: u64, missing: u64) -> u64 {
     total.saturating_add(missing.saturating_mul(2)).checked_next_multiple_of(1 << 20).unwrap_or(u64::MAX)
 }

@@ -10,8 +10,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// `Error` lists the errors of memory, files and jobs. A message says what failed, where, what was found and what was
 /// expected.
 ///
-/// The list is exhaustive: errors of dependent crates convert each variant, so the compiler reports a new variant
-/// there.
+/// The list is exhaustive: crates that use this crate convert each variant to an error of their own, so the
+/// compiler reports a new variant in these crates.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The operating system refused an operation on a file or folder (no permission, disk full, I/O error).
@@ -48,7 +48,7 @@ pub enum Error {
     BudgetTooSmall {
         /// A description of the job.
         what: String,
-        /// The budget that was named, in bytes.
+        /// The size of the given budget in bytes.
         given: u64,
         /// The smallest budget that works, in bytes.
         smallest: u64,

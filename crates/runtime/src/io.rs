@@ -1,10 +1,10 @@
 //! I/O runs in the background while the caller computes.
 //!
-//! A request owns its buffer until it is done, and the buffer is then returned with the result, so no other thread can
-//! use it meanwhile. If the storage is a file and the system allows it, the mechanism is io_uring ([`crate::ring`]).
-//! Otherwise (a device of a test, a container that forbids io_uring, `INSHORE_IO_URING=0`) a pool of up to sixteen
-//! threads calls the storage, which keeps sixteen requests in flight. The threads of the pool sleep in the kernel and
-//! do not count as worker threads of the budget.
+//! A request owns its buffer until the transfer is done, so no other thread can use the buffer meanwhile. The
+//! buffer is returned with the result. If the storage is a file and the system allows it, the mechanism is
+//! io_uring ([`crate::ring`]). Otherwise (a device of a test, a container that forbids io_uring,
+//! `INSHORE_IO_URING=0`) a pool of up to sixteen threads calls the storage, so up to sixteen requests are in
+//! flight. The threads of the pool sleep in the kernel and do not count as worker threads of the budget.
 
 use std::{
     io,

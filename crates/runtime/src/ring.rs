@@ -1,4 +1,4 @@
-//! A ring moves bytes with io_uring, without threads.
+//! A ring transfers bytes with io_uring, without threads of its own.
 //!
 //! ```text
 //!   submit    one slot for the request, one entry of the ring for each part of it; the kernel begins at once
@@ -6,9 +6,9 @@
 //!             own request is among them, the next waiting thread takes over
 //! ```
 //!
-//! No thread stands between a caller and the drive, so a request costs two system calls, and fewer if many are in
-//! flight. The slot owns the buffer until the kernel has released it. A caller that gives up leaves both slot and
-//! buffer behind, and [`Ring::drain`] waits for them.
+//! A request passes through no other thread, so it costs two system calls, and fewer if many requests are in
+//! flight. The slot owns the buffer until the kernel has released it. Dropping a [`PendingSlot`] waits for
+//! the end of its request, and [`Ring::drain`] waits for all requests.
 
 use std::{
     fs::File,
@@ -40,7 +40,7 @@ pub(crate) struct Ring {
 struct State {
     slots: Vec<Slot>,
     free: Vec<usize>,
-    /// The number of parts that the kernel has taken and not finished.
+    /// The number of parts that were submitted and are not complete.
     in_flight: usize,
     /// True while a thread sleeps in the kernel on behalf of all waiting threads.
     has_sleeper: bool,

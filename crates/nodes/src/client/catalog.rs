@@ -1,4 +1,4 @@
-//! The locations of files on nodes.
+//! Lists the datasets of nodes, and locates the pieces of files on nodes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,8 +20,8 @@ use crate::{
     },
 };
 
-/// The datasets that a group of nodes holds together, as reported by the nodes. The catalog requests the map of
-/// a spread file when the file is named.
+/// The datasets that a group of nodes holds together, as reported by the nodes. The catalog requests the map
+/// of a spread file only when a caller names the file.
 #[derive(Debug)]
 pub struct Catalog {
     nodes: Nodes,
@@ -51,12 +51,12 @@ pub struct DistributedFile {
     pub fault: Option<String>,
 }
 
-/// A part of a file that ends with a line.
+/// A part of a file that ends with a line, a record or a row group.
 #[derive(Clone, Debug)]
 pub struct Piece {
-    /// The bytes of the whole file before the piece.
+    /// The number of bytes of the complete file before the piece.
     pub offset: u64,
-    /// The line feeds of the whole file before the piece; 0 if they were not counted.
+    /// The number of line feeds of the complete file before the piece; 0 if they were not counted.
     pub lines_before: u64,
     /// The length of the piece in bytes.
     pub bytes: u64,
@@ -76,7 +76,7 @@ pub(crate) struct Replica {
 }
 
 impl DistributedFile {
-    /// Returns a spread file of which only the name is known.
+    /// Returns a file that is spread over nodes, and of which only the name is known.
     fn spread(title: String, dataset: String) -> DistributedFile {
         DistributedFile {
             title,
@@ -207,7 +207,7 @@ impl Nodes {
             if !is_only(name) {
                 title = format!("{}:{title}", address(on[0].0));
             }
-            // A file that was just removed or is damaged does not hide the other files.
+            // If a file was just removed or is damaged, the other files are listed nevertheless.
             let (map, unread) = match map {
                 Ok(map) => (map, None),
                 Err(why) => (FileMap::default(), Some(why)),
@@ -222,13 +222,14 @@ impl Nodes {
             whole.pieces = self.located_pieces(name, &map, known, all);
             wholes.push(whole);
         }
-        // Files of one dataset keep their order; files of one name are sorted by node.
+        // The sort keeps the order of the files of a dataset. Datasets with the same name are sorted by node.
         let first_node = |whole: &DistributedFile| Some(whole.pieces.first()?.holders.first()?.node);
         wholes.sort_by_key(|whole| (whole.dataset.clone(), first_node(whole)));
         Ok(wholes)
     }
 
-    /// Returns the files of a dataset that one node holds alone. The titles name the node unless the name `is_only`.
+    /// Returns the files of a dataset that one node holds alone. The titles contain the node's address unless
+    /// the name is unique (`is_only`).
     fn plain_files(&self, place: usize, dataset: &DatasetReplica, is_only: bool) -> Vec<DistributedFile> {
         let (node, name) = (&self.0.nodes[place].address, &dataset.name);
         if dataset.kind == SPREAD {
@@ -262,7 +263,8 @@ impl Nodes {
         dataset.files.iter().map(file).collect()
     }
 
-    /// Returns the pieces of a map, each with the nodes that hold the piece and with those that should.
+    /// Returns the pieces of a map. Each piece lists the nodes that hold it, and the nodes that should hold
+    /// it but do not.
     fn located_pieces(
         &self,
         name: &str,
@@ -384,9 +386,8 @@ impl Catalog {
     /// Returns the files with the name `NAME` (all files of a dataset, on all nodes) or `NAME/FILE`. The maps
     /// of these files are requested.
     ///
-    /// # Errors
-    /// [`Error::NotFound`] with a node that did not answer, if any; [`Error::Incomplete`] for a dataset of
-    /// several generations, or a dataset whose map no node returns; [`Error::Deadline`].
+    /// # Errors [`Error::NotFound`], which names a node that did not answer, if any; [`Error::Incomplete`]
+    /// for a dataset of several generations, or a dataset whose map no node returns; [`Error::Deadline`].
     pub fn named(&self, named: &str) -> Result<Vec<DistributedFile>> {
         let (name, file) = named.split_once('/').map_or((named, None), |(name, file)| (name, Some(file)));
         let mut found = self.nodes.wholes(&self.all, |dataset| dataset == name)?;

@@ -95,7 +95,7 @@ impl GenerationStatus {
     }
 }
 
-/// Returns the generations of each name that is distributed or was removed.
+/// Returns the generations of each dataset name that is distributed or was removed.
 pub(crate) fn by_name(all: &DatasetListing) -> BTreeMap<&str, Vec<GenerationStatus>> {
     let mut known: BTreeMap<(&str, SpreadId), GenerationStatus> = BTreeMap::new();
     for (place, held) in all.held.iter().chain(&all.marks) {
@@ -281,7 +281,7 @@ impl Nodes {
                 let maps = self.maps(&[(name, known)])?;
                 maps.into_iter().flatten().flat_map(|map| map.nodes).collect()
             }
-            // A node that is not listed as absent in every tombstone has confirmed the removal.
+            // A node has confirmed the removal if a tombstone does not list it as absent.
             [(_, first), others @ ..] => {
                 let is_in_all = |node: &&MapNode| {
                     let has =
@@ -383,7 +383,7 @@ mod tests {
         assert!(ids(&replaced, Some(1)).unwrap_err().contains("not one of its live generations"));
         // The nodes with the tombstones are lost: the number alone makes the generation outdated.
         assert_eq!(ids(&[known(1, 1, &[2], false), known(2, 2, &[1], false)], None).unwrap(), [1]);
-        // Only a tombstone remains, or a removed dataset.
+        // First only a tombstone remains, and then a shard of a removed generation.
         assert_eq!(ids(&[known(1, 1, &[], true)], None).unwrap(), [1]);
         assert_eq!(ids(&[known(1, 1, &[2], true)], None).unwrap(), [1]);
         // The two generations have no common history.

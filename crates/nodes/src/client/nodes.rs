@@ -1,4 +1,4 @@
-//! The client's side: the named nodes, and single requests to each of them.
+//! Connects a client to named nodes, and sends single requests to each node.
 
 use std::{
     collections::BTreeMap,
@@ -34,7 +34,7 @@ use crate::{
 /// The default port of an agent.
 pub const PORT: u16 = 4710;
 
-/// The maximum bytes of an answer in flight: with more, the node has to wait.
+/// The maximum number of bytes of an answer in flight. At this limit, flow control makes the node wait.
 pub(crate) const STREAM_BYTES: u32 = 2 << 20;
 
 /// The maximum bytes of the answer to a request that is not a task. The longest answer is a catalog that lists each
@@ -255,7 +255,7 @@ impl Inner {
 }
 
 impl Node {
-    /// Prepares the connection to a node; has to be called within a runtime.
+    /// Prepares the connection to a node. The caller must be inside a Tokio runtime.
     pub fn new(host: &str, address: String, config: &ClientConfig) -> Result<Node> {
         let bad = |what: String| Error::Address { address: address.clone(), what };
         let scheme = if config.credentials.is_some() { "https" } else { "http" };
@@ -311,8 +311,8 @@ impl Node {
         request
     }
 
-    /// Sends a request. While the node has no room and names a time to retry, the client retries for `patience`;
-    /// `None` means the time of a small answer.
+    /// Sends a request. If the node has no room and names a time to retry, the client retries until
+    /// `patience` is over. `None` stands for the time limit of a small answer.
     pub async fn send<T, F: Future<Output = std::result::Result<T, Refusal>>>(
         &self,
         patience: Option<Duration>,
@@ -331,7 +331,8 @@ impl Node {
         }
     }
 
-    /// Sends a request whose answer may take `patience`; retries for `room` while the node has no room.
+    /// Sends a request whose answer may take `patience`. While the node has no room for the request, the
+    /// client retries for at most `room`.
     pub async fn ask(
         &self,
         kind: &str,

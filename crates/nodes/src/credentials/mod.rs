@@ -64,7 +64,7 @@ pub enum Right {
     RunCommands,
     /// Drain the node, and see and stop the tasks of other clients.
     Administer,
-    /// Pass on work that clients have requested: the only right of nodes on each other.
+    /// Pass on work that clients have requested. Nodes have only this right on each other.
     Relay,
 }
 
@@ -281,7 +281,7 @@ impl ClientCredentials {
         tokens::read_unverified(&self.token)
     }
 
-    /// Returns a sentence for each of the token and the authority's certificate that has expired or expires
+    /// Returns a warning for the token and for the authority's certificate, each if it has expired or expires
     /// within 14 days by the clock of this machine.
     ///
     /// # Errors
@@ -518,7 +518,7 @@ mod tests {
         assert_eq!(far.expires().unwrap().each().map(|(_, at)| in_days(at)), [3650, 36_500, 36_500]);
     }
 
-    /// The files come from the program that test_data/README.md names.
+    /// The program that test_data/README.md names has created the files.
     #[test]
     fn files_of_version_1_are_refused_with_the_command_that_renews_them() {
         let folder = tempfile::tempdir().unwrap();

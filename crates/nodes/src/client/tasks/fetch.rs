@@ -155,7 +155,7 @@ impl Fetch {
 }
 
 impl Read for Fetch {
-    /// Fills `out` as far as there are bytes, since the work proceeds in whole blocks.
+    /// Fills `out` completely unless the bytes end before, since the kernel processes complete blocks.
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let mut filled = 0;
         while filled < out.len() {

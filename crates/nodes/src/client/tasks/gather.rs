@@ -10,12 +10,12 @@
 //! stream in the order of shards. Answers of a node that is ahead wait on this machine while memory is free; after
 //! that, the flow control window of the connection stops the node.
 //!
-//! If a node is lost, its unanswered shards return to the queue (`scheduler.rs`). The shard in work continues
-//! from the position up to which it was taken. The same happens to the shards of a node that answers but makes
-//! no progress ([`RunOptions::stall`]). No row is taken twice: an answer that reaches no further than the rows
-//! already taken of its shard is a protocol error, and the node counts as lost.
+//! If a node is lost, its unanswered shards return to the queue (`scheduler.rs`). A partly answered shard
+//! continues at the position up to which the client has taken rows. The same happens to the shards of a node
+//! that answers but makes no progress ([`RunOptions::stall`]). No row is taken twice: an answer that reaches
+//! no further than the rows already taken of its shard is a protocol error, and the node counts as lost.
 //!
-//! The cores of this machine may pull shards, too (`local.rs`).
+//! The cores of this machine may also pull shards (`local.rs`).
 //!
 //! The submodules:
 //!
@@ -71,10 +71,10 @@ const LOOK: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(crate) struct Gather {
     pub(crate) run: Arc<Run>,
-    /// The threads that do a part of the work on this machine.
+    /// The threads of this machine that process a part of the shards.
     local_threads: Option<Arc<LocalThreads>>,
     streams: BTreeMap<usize, Answers>,
-    /// The rows of each attempt that arrived and were not taken.
+    /// The rows of each attempt that arrived and that the client has not taken yet.
     rows: BTreeMap<usize, VecDeque<PartRow>>,
     skipped: BTreeMap<usize, SkippedRows>,
     /// The beginning of a part that comes in several rows. `begun_by` is the attempt that sent the rows.
@@ -128,7 +128,8 @@ impl Gather {
     pub(crate) fn begin_all(&mut self) -> Result<()> {
         self.run.start();
         self.check_missing()?;
-        // The code for arguments, connections and lookups is large, and answers do not need it.
+        // The code for arguments, connections and lookups takes much memory, and is not needed to receive
+        // answers.
         release_code();
         Ok(())
     }

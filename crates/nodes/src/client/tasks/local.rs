@@ -54,7 +54,8 @@ const LANES_MAX: u64 = READS_BESIDE as u64;
 const LANE_BYTES: Range<u64> = 12 << 20..512 << 20;
 /// The memory of a thread in addition to its kernel: a block, answers, and data in flight.
 const READING_BYTES: u64 = 6 << 20;
-/// The minimum of free memory for helping: smaller amounts are reserved for merging and writing.
+/// The minimum free memory with which this machine helps. Smaller amounts are reserved for merging and
+/// writing.
 const FREE_BYTES_MIN: u64 = 64 << 20;
 /// The bounds of the read-ahead for a fetched shard. The read-ahead is a 32nd of the free memory. If that is less
 /// than the lower bound, nothing is read ahead.
@@ -69,7 +70,7 @@ const LOOK: Duration = Duration::from_millis(5);
 /// The reason why this machine stopped after a panic.
 pub(crate) const PANICKED: &str = "the task panicked on this machine: this is a bug in Inshore";
 
-/// Options for help with work of which each node gives one answer.
+/// Options for the help of this machine in a job in which each node gives one answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HelpOptions {
     /// True if each thread reads a separate piece; false if one thread reads and all threads work on the data.
@@ -154,7 +155,8 @@ impl HelpState {
         }
     }
 
-    /// Records a finished shard. `seconds` measures the speed of this machine.
+    /// Records a finished shard. The speed of this machine is computed from `seconds`, the time for the
+    /// shard.
     fn did(&self, run: &Run, shard: usize, bytes: u64, seconds: f64) {
         run.client_did(shard, seconds);
         let mut state = self.state();
@@ -168,7 +170,7 @@ impl HelpState {
         *self.state().read.entry(node).or_default() += bytes;
     }
 
-    /// Adds the cost of the work on this machine, and the cost to the nodes of reading for this machine.
+    /// Adds the cost of the work on this machine, and the bytes that nodes read for this machine.
     pub fn tell_costs(&self, run: &Run, gathered: &mut GatherReport) {
         let state = self.state();
         for (&node, &bytes_read) in &state.read {
@@ -319,7 +321,7 @@ impl LocalThreads {
     }
 }
 
-/// A reader that returns its fetch to the pool on drop.
+/// A reader that stores its fetch in `kept` on drop, so that the cost of the fetch can be recorded.
 struct PooledReader {
     fetch: Option<Fetch>,
     kept: Arc<Mutex<Option<Fetch>>>,
@@ -349,7 +351,7 @@ impl Reply for QueuedReply<'_> {
     fn batch(&mut self, batch: RecordBatch) -> std::result::Result<(), Failure> {
         self.failed = self.failed.take().or_else(|| failure_told(&batch));
         if self.failed.is_some() {
-            // Another puller of the shard will answer the whole shard.
+            // Another puller will answer the complete shard.
             return Err(inshore_store::Error::Cancelled.into());
         }
         let began = Instant::now();
@@ -359,7 +361,7 @@ impl Reply for QueuedReply<'_> {
     }
 }
 
-/// A part of a job on nodes that this machine does.
+/// The part of a job on nodes that this machine processes.
 pub struct Help {
     budget: Budget,
     pieces: HelpPieces,
@@ -376,14 +378,14 @@ pub struct HelpPieces {
     /// piece is processed.
     ahead_bytes: u64,
     ahead: Option<Result<HelpPiece>>,
-    /// The filter for the byte ranges to read of each piece.
+    /// The function that selects the byte ranges to read of a piece; `None` reads complete pieces.
     only: Option<Box<RangeFilter>>,
 }
 
 /// A function from the number of a file and a part of that file to the ranges to read.
 type RangeFilter = dyn Fn(u64, Range<u64>) -> Vec<Range<u64>> + Send;
 
-/// A piece that this machine works on. Reading the piece returns its bytes, or [the selected
+/// A piece that this machine processes. Reading the piece returns its bytes, or [the selected
 /// ranges](HelpPieces::only), as they arrive from a node with a copy.
 pub struct HelpPiece {
     /// The number of the piece, as in a task on a node.
@@ -425,7 +427,7 @@ impl Drop for HelpPiece {
     }
 }
 
-/// A guard that ends the pieces on drop.
+/// A guard. When the guard is dropped, this machine pulls no more pieces.
 pub struct HelpEnd(Arc<HelpState>);
 
 impl Drop for HelpEnd {
@@ -436,7 +438,7 @@ impl Drop for HelpEnd {
 
 impl HelpPieces {
     /// Restricts reading to the byte ranges that `ranges` returns for the number of a file and a part of the
-    /// file. The ranges have to lie in that part, in order. Without a restriction the whole piece is read.
+    /// file. The ranges have to lie in that part, in order. Without a restriction the complete piece is read.
     #[must_use]
     pub fn only(
         mut self,
@@ -470,7 +472,8 @@ impl HelpPieces {
         })
     }
 
-    /// Returns a guard. Its drop ends the pieces, also for a thread that waits for the next piece.
+    /// Returns a guard. When the guard is dropped, the iterator ends, also for a thread that waits for the
+    /// next piece.
     pub fn end(&self) -> HelpEnd {
         HelpEnd(self.helps.clone())
     }
@@ -536,9 +539,10 @@ impl Help {
         Some(Help { budget, pieces, out, told })
     }
 
-    /// Runs `work`, which takes pieces and then answers with the results of all pieces, as a node would. `work`
-    /// receives a separate job on `store` for data on flash, with a part of the memory; the counters of that
-    /// job are added to `context` at the end. If the work fails or there is no store, nodes do this part.
+    /// Runs `work`, which takes pieces and then answers with the results of all pieces, as a node would.
+    /// `work` receives a separate job on `store` for data on flash, with a part of the memory; the counters
+    /// of that job are added to `context` at the end. If the work fails or there is no store, nodes process
+    /// these pieces.
     pub fn work(
         self,
         context: &Context,

@@ -19,9 +19,9 @@ use crate::{
     },
 };
 
-/// The window in bytes after the first unanswered shard within which shards are handed out: the maximum lead of a fast
-/// node over the slowest node. Answers that arrive before their turn use only the memory that is reserved for each
-/// node.
+/// Shards are handed out only within this number of bytes after the first unanswered shard. The limit is thus
+/// the maximum lead of a fast node over the slowest node. Answers that arrive before their turn use only the
+/// memory that is reserved for each node.
 const WINDOW_BYTES: u64 = 4 << 30;
 
 /// Runs a kernel on the nodes that have the files, and passes the results of their blocks to `consume`, in the
