@@ -1,4 +1,4 @@
-//! Traversals over chains of pages on several agents in one process.
+//! Tests traversals over chains of pages on several agents in one process.
 
 use std::{
     io::Cursor,
@@ -235,7 +235,7 @@ fn pages_that_the_client_keeps_are_not_fetched_again() {
     let cluster = Cluster::new(2);
     let pointers = cycle(64);
     cluster.put("pages", &file(&pointers), 8, 1);
-    // There are ten rounds; the first round fetches every page.
+    // The traversal goes ten times around the cycle of 64 pages. The first round fetches every page.
     for (kept, moved) in [(64, 64), (32, 64 + 9 * 32), (0, 640)] {
         let keep = TraverseOptions { keep_bytes: kept * (PAGE + 8), ..options(640, TraversalSide::Client) };
         let done = traverse(&cluster.nodes, "pages", &[7], &keep).unwrap();

@@ -34,7 +34,7 @@ pub(crate) struct TrialOptions {
     pub pause: Duration,
 }
 
-/// The state that chooses the next way to send from the measured throughput.
+/// Chooses the next way to send from the measured throughput.
 #[derive(Debug)]
 pub(crate) struct Trials {
     how: TrialOptions,
@@ -77,7 +77,7 @@ impl Trials {
         self.way
     }
 
-    /// Records an amount of sent data, and the time that it waited to be sent.
+    /// Records an amount of sent data, and the time that the data waited to be sent.
     pub fn count(&mut self, amount: f64, waited: Duration, now: Instant) {
         let window = &mut self.window;
         window.amount += amount;
@@ -95,8 +95,8 @@ impl Trials {
             Some(trial) => {
                 let is_up = self.way > trial.from;
                 if rate > trial.before * if is_up { self.how.gain } else { LOSS } {
-                    // The pause is reset; after a step up the next trial starts at once, since a further step in this
-                    // direction may be better still.
+                    // The pause is reset; after a successful step up the next trial starts at once, since a
+                    // further step up may increase the throughput again.
                     self.pause = self.how.pause;
                     self.next_trial = if is_up { now } else { now + self.pause };
                 } else {
@@ -120,7 +120,7 @@ impl Trials {
         }
     }
 
-    /// Excludes a period without data to send.
+    /// Excludes from the current measurement window a period in which there was no data to send.
     pub fn pass_over(&mut self, idle: Duration) {
         self.window.began += idle;
     }

@@ -51,7 +51,6 @@ impl Heartbeat {
             let mut waited = 0;
             loop {
                 let number = known.get();
-                // Waiting for admission counts as progress.
                 waited += u64::from(number.is_none());
                 let message = message(waited + number.map_or(0, |&number| progress(number)), None);
                 // A full channel already contains answers, and answers show progress too.

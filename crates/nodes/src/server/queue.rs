@@ -158,7 +158,7 @@ impl State {
         self.count = self.waiting.values().map(VecDeque::len).sum();
     }
 
-    /// Removes and returns the task whose turn it is, if `fits` says that there is enough memory for it.
+    /// Removes and returns the task whose turn it is, if `fits` returns true for the memory of the task.
     fn take(&mut self, fits: impl Fn(&State, u64) -> bool) -> Option<QueuedTask> {
         self.forget_gone();
         let client = self.turns.front()?.clone();

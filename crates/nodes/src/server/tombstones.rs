@@ -21,7 +21,8 @@ pub(crate) fn read_mark(store: &Store, dataset: &Dataset) -> Result<Tombstone> {
     })
 }
 
-/// Returns the highest generation of this name that the node knows to be removed; 0 if the node has no tombstone.
+/// Returns the highest number of a removed generation of this name that the node knows; 0 if the node has no
+/// tombstone.
 pub(crate) fn marked(store: &Store, name: &str) -> Result<u64> {
     let mut highest = 0;
     for dataset in store.datasets()?.iter().filter(|dataset| dataset.kind() == REMOVED) {

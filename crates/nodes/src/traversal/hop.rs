@@ -1,4 +1,4 @@
-//! The messages of a traversal, and the links on which nodes exchange them.
+//! Defines the messages of a traversal, and the links on which nodes exchange these messages.
 //!
 //! A file is cut into pages of one size, numbered from 0. Each page contains the number of the next page at a fixed
 //! offset ([`Pointers`]). Following a chain of these pointers is a sequence of dependent reads: no read can begin
@@ -130,7 +130,7 @@ pub(crate) struct Hop {
     pub what: HopKind,
     pub chain: u32,
     pub walked: ChainPosition,
-    /// The time since the client last received a report on the chain, as far as the nodes know.
+    /// The time since the last report on the chain to the client, as far as the nodes know.
     pub unheard: Duration,
 }
 

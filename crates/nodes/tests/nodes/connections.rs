@@ -1,4 +1,4 @@
-//! Connections that send no request.
+//! Tests connections that send no request.
 
 use std::{
     io::{Read, Write},
@@ -37,7 +37,7 @@ fn silent(address: SocketAddr, count: usize, says: &[u8]) -> Vec<TcpStream> {
     (0..count).map(connect).collect()
 }
 
-/// Returns true if the server closes the connection; reads to the end.
+/// Reads to the end, and returns true if the server has closed the connection.
 fn is_closed(mut stream: TcpStream) -> bool {
     let mut bytes = Vec::new();
     match stream.read_to_end(&mut bytes) {

@@ -1,4 +1,4 @@
-//! Datasets that are removed and loaded again while a node is unreachable.
+//! Tests datasets that are removed and loaded again while a node is unreachable.
 
 use inshore_nodes::SpreadId;
 
@@ -134,7 +134,7 @@ fn a_mark_is_kept_until_every_node_has_confirmed_it() {
     both.sort();
     assert_eq!(repaired[0].absent, both);
     members.come(2);
-    // One node with a tombstone is not asked.
+    // The client of this repair does not name node 1, which has a tombstone.
     let repaired = members.nodes(&[0, 2]).repair(&[], None).unwrap();
     assert_eq!((&repaired[0].nodes[..], &repaired[0].absent[..]), (&[members.address(2)][..], &gone[1..]));
     assert_eq!((members.marks(0), members.marks(1)), (1, 1));

@@ -1,4 +1,4 @@
-//! A client whose own cores process some of the nodes' shards.
+//! Tests a client whose own cores process some of the nodes' shards.
 
 use super::*;
 

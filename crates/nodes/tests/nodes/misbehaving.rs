@@ -1,4 +1,4 @@
-//! Nodes that speak the protocol and send false answers.
+//! Tests nodes that follow the protocol but send false answers.
 
 use std::net::SocketAddr;
 

@@ -43,8 +43,8 @@ use crate::{
     server::connection::ClientConnection,
 };
 
-/// The largest body of a request that is no task, in bytes. The longest of these requests names the nodes that still
-/// hold a removed dataset.
+/// The largest body of a request other than a task, in bytes. The longest of these requests names the nodes
+/// that still hold a removed dataset.
 const QUESTION_BYTES_MAX: usize = 64 << 10;
 /// The largest message with a step of a traversal: 64 bytes and the framing.
 const STEP_BYTES_MAX: usize = 1 << 10;

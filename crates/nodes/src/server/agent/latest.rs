@@ -1,4 +1,4 @@
-//! The latest result of a query that may hang, with a bounded wait.
+//! Runs a query that may hang, with a bounded wait, and stores its latest result.
 
 use std::{
     panic::{self, AssertUnwindSafe},

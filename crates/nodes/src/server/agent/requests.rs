@@ -42,7 +42,7 @@ pub(super) struct AccountedMemory {
     bytes: u64,
 }
 
-/// The part of a request whose form is free.
+/// The arguments of a request, which may be JSON of any form.
 #[derive(Deserialize)]
 struct Arguments<'a> {
     #[serde(borrow)]

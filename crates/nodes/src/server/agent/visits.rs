@@ -1,5 +1,5 @@
-//! The node's part in a distributed traversal: the node follows chains of pages as long as the next page is in its own
-//! store.
+//! Runs a node's part of a distributed traversal: the node follows chains of pages as long as the next page
+//! is in its own store.
 //!
 //! ```text
 //!   link from another node ─┐                     ┌─► next page local:  read the page
@@ -7,10 +7,11 @@
 //!                                                 └─► client: progress of chains, and their ends
 //! ```
 //!
-//! A client opens a traversal on every node that holds a part of the file, on each as a task with the client's token.
-//! From then on, a chain moves from node to node without the client and its token: the client requested the work on
-//! each node when it opened the traversal there. The sender of a hop has to be the traversal's client or a node (with
-//! the right to relay), and has to know the traversal's session number, which is too large to guess.
+//! A client opens a traversal on every node that holds a part of the file. On each node the traversal is a
+//! task with the client's token. From then on, a chain moves from node to node without the client and its
+//! token: the client requested the work on each node when it opened the traversal there. The sender of a hop
+//! has to be the traversal's client or a node (with the right to relay), and has to know the traversal's
+//! session number, which is too large to guess.
 //!
 //! A traversal takes no slot: the traversal has at most one read per chain, hardly computes, and other nodes wait for
 //! the result. Two traversals that wait for each other's slots would deadlock. A traversal is refused at once if its
@@ -47,11 +48,11 @@ use crate::{
     },
 };
 
-/// The number of traversals at once on a node.
+/// The maximum number of traversals that run at once on a node.
 const TRAVERSALS_MAX: usize = 64;
 /// The memory of a traversal whose request names none: pages of 64 chains, and the checksums of 16 GiB of the file.
 pub(super) const MEMORY_BYTES: u64 = 8 << 20;
-/// The number of reads at once in a traversal.
+/// The maximum number of reads at once in a traversal.
 const DEPTH_MAX: usize = 64;
 /// The longest time between two progress reports of a chain to the client. The client resumes a chain from its last
 /// report if a node is lost.
@@ -191,7 +192,7 @@ impl Agent {
     }
 }
 
-/// The work of taking part in a traversal.
+/// The task handler for a node's part of a traversal.
 #[derive(Debug)]
 pub(super) struct TraversalHandler {
     agent: Agent,
@@ -201,7 +202,7 @@ pub(super) struct TraversalHandler {
 }
 
 impl TraversalHandler {
-    /// Creates the work from a request.
+    /// Creates the handler from a request.
     ///
     /// # Errors
     /// The reason why the request is invalid.
@@ -368,7 +369,7 @@ impl RunningTraversal<'_> {
             }
             match self.reads.is_empty() {
                 false => self.take_page()?,
-                // The client was told about each unreadable page.
+                // The client has received a report of each unreadable page.
                 true if self.spare.is_empty() => return Err("too many pages cannot be read".into()),
                 true => self.look_at_links()?,
             }
@@ -384,7 +385,7 @@ impl RunningTraversal<'_> {
                 let came = Instant::now();
                 self.visit(ChainVisit { hop, answers: Some(answers), came, counted: came })?;
             }
-            // This node asks for no answers, so answers are ignored.
+            // This node has requested no answers, so answers are ignored.
             Event::Hop(..) => {}
             Event::Refused { hop, address, why } => {
                 let visit = ChainVisit { hop, ..ChainVisit::nobodys() };
@@ -520,7 +521,8 @@ impl RunningTraversal<'_> {
         self.count(&mut visit);
         let Some(answers) = visit.answers.take() else { return Ok(()) };
         let message = Hop { what, ..visit.hop }.encode(body);
-        // If the receiver is gone, the stream that cancels this task is also gone, or goes soon.
+        // If the receiver was dropped, the client has disconnected, and the stream that cancels this task
+        // ends too.
         send(&self.runtime, &answers, Ok(message), || Ok(self.job.check_cancelled()?))?;
         Ok(())
     }

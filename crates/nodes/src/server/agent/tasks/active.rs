@@ -1,4 +1,4 @@
-//! The running tasks of an agent, as the status shows them and as further requests of their clients find them.
+//! Manages the running tasks of an agent, for the status and for further requests of their clients.
 
 use std::{
     collections::BTreeMap,
@@ -32,8 +32,9 @@ pub(crate) struct ActiveTask {
     began: Instant,
     shards: Arc<ShardQueue>,
     key: Option<u64>,
-    /// The compression state that all reads beside this task share, since reads of about a second each would have to
-    /// learn the level anew. Each read beside the task holds a clone, so the reference count limits these reads.
+    /// The compression state that all reads beside this task share. Each read lasts about a second, and would
+    /// otherwise have to find the best level anew. Each read holds a clone, so the reference count limits the
+    /// number of reads.
     compression_beside: Arc<Mutex<CompressionSelector>>,
 }
 

@@ -1,4 +1,4 @@
-//! The answers of a task: encoded, compressed as fast as the client takes them, and counted.
+//! Sends the answers of a task: encodes, compresses and counts the batches.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
@@ -70,7 +70,7 @@ impl Reply for TaskReply {
     }
 }
 
-/// A registered sender in the shared compression state, until dropped.
+/// Registers a sender in the shared compression state, until dropped.
 struct RegisteredSender(Arc<Mutex<CompressionSelector>>);
 
 impl RegisteredSender {

@@ -41,8 +41,8 @@ pub(super) struct AdmittedTask {
 }
 
 impl Agent {
-    /// Runs a task to its end in a thread that may block, and returns the task's last messages. Sending these here
-    /// would keep the thread if the client does not read.
+    /// Runs a task to its end in a thread that may block, and returns the task's last messages. The caller
+    /// sends these messages, since sending here would occupy the thread while the client does not read.
     pub(super) fn run_task(
         &self,
         handler: &dyn TaskHandler,

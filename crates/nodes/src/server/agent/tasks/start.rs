@@ -54,7 +54,8 @@ struct TaskResources {
     compression_beside: Option<Arc<Mutex<CompressionSelector>>>,
 }
 
-/// Cancels a task when dropped: the stream that holds this guard was dropped because the client no longer listens.
+/// Cancels a task when dropped: the stream that holds this guard was dropped because the client has
+/// disconnected.
 struct CancelOnDrop(Cancel);
 
 impl Drop for CancelOnDrop {
@@ -90,7 +91,8 @@ impl Agent {
         }))
     }
 
-    /// Determines the resources of a task, and reserves a read beside a running task if the request asks for one.
+    /// Determines the resources of a task, and reserves a read beside a running task if the request names
+    /// such a task.
     fn resources(&self, task: &ValidTask) -> TaskResources {
         let ValidTask { request, handler, .. } = task;
         let config = &self.0.config;
