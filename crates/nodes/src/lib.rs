@@ -5,8 +5,8 @@
 //! - [`Agent`]: the server on a node, with a store, a memory budget for all tasks together, and a set of
 //!   [task handlers](inshore_kernel::TaskHandlers).
 //! - [`Nodes`]: the client's view of a group of agents, with the [catalog](Catalog) of their datasets.
-//! - [`DistributedFile`]: a file on nodes, divided into [pieces](Piece). A piece ends with a line (or a record, or a
-//!   row group), and one or more nodes have it.
+//! - [`DistributedFile`]: a file on nodes, divided into [pieces](Piece). A piece ends with a line (or a
+//!   record, or a row group), and one or more nodes have it. A *shard* is a piece that a job has to process.
 //! - [`Page`]: an HTTP status page of a node, for people and for Prometheus.
 //! - [`Authority`], [`NodeCredentials`], [`ClientCredentials`]: authentication and rights.
 //!

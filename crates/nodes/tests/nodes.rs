@@ -638,8 +638,8 @@ fn a_node_that_repeats_what_is_over_is_lost() {
     cluster.put("b", &text, 1, 1 << 20);
     let catalog = cluster.nodes.catalog().unwrap();
     let wholes: Vec<_> = ["a", "b"].iter().flat_map(|name| catalog.named(name).unwrap()).collect();
-    // The client does not help: otherwise this machine would read the second dataset itself as soon as the node seems
-    // slow.
+    // The client does not help: otherwise this machine would process the second dataset as soon as the node
+    // seems slow.
     let options = RunOptions { help_from: None, ..RunOptions::default() };
     let find_first = || {
         let mut places = Vec::new();
@@ -874,7 +874,7 @@ fn requests_that_make_no_sense_are_refused_and_the_node_goes_on() {
         let steps = [step(begin), step(json!({ "step": "file", "name": "piece-00000000" }))];
         let mut answers = client.do_put(futures::stream::iter(steps)).await.unwrap().into_inner();
         while let Ok(Some(_)) = answers.message().await {}
-        // Names of pieces have a fixed form, and pieces come in order.
+        // Names of pieces have a fixed form, and pieces are sent in order.
         for names in [&["piece-0"][..], &["piece-99999999"], &["../piece-00000000"], &["map"], &["piece-00000002"; 2]] {
             let begin = json!({ "step": "begin", "version": 4, "name": "odd", "id": "1".repeat(32), "block_bytes": 4096 });
             let files = names.iter().map(|name| step(json!({ "step": "file", "name": name })));

@@ -537,7 +537,7 @@ fn a_node_that_cannot_show_who_it_is_hands_nothing_on_and_says_so() {
     }
 }
 
-/// Malformed messages of a hostile client: each is refused, and the node keeps serving.
+/// A hostile client sends malformed messages. The node refuses each message, and continues to serve.
 #[test]
 fn steps_that_make_no_sense_are_refused_and_the_node_goes_on() {
     let cluster = Cluster::new(1);
@@ -570,7 +570,8 @@ fn steps_that_make_no_sense_are_refused_and_the_node_goes_on() {
             let ticket = Ticket { ticket: bad.to_string().into() };
             assert!(client.do_get(ticket).await.is_err(), "{bad}");
         }
-        // The traversal has no local pieces, and its peer is the node itself, so that chains would go in a circle.
+        // The traversal has no local pieces, and its only peer is the node itself, so chains would return to
+        // the same node forever.
         let ticket = Ticket { ticket: request(&|_| {}).to_string().into() };
         let mut answers = client.do_get(ticket).await.unwrap().into_inner();
         assert!(answers.message().await.unwrap().is_some());

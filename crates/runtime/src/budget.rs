@@ -112,11 +112,12 @@ impl Budget {
         }
     }
 
-    /// Checks that `bytes` are free, before a job starts to work.
+    /// Checks that `bytes` are free, before a job begins.
     ///
-    /// # Errors [`Error::BudgetTooSmall`] if fewer bytes are free. The error names a budget that would be
-    /// enough, and `what` names the job that cannot work. If other reservations exist, the named budget
-    /// leaves an eighth of the added bytes to these reservations.
+    /// # Errors
+    /// [`Error::BudgetTooSmall`] if fewer bytes are free. The error names a budget that would be enough, and
+    /// `what` names the job that cannot run. If other reservations exist, the named budget leaves an eighth
+    /// of the added bytes to these reservations.
     pub fn need(&self, bytes: u64, what: impl FnOnce() -> String) -> Result<()> {
         let (given, free) = (self.memory_bytes(), self.free_bytes());
         if free >= bytes {
@@ -289,7 +290,8 @@ mod tests {
         let held = part.reserve(60, "all of it").unwrap();
         assert!(budget.part(41, 1, "second part").is_err());
         assert!(part.is_part() && !budget.is_part());
-        // A user who set the complete budget does not know of its parts, so the error names no larger budget.
+        // The user has set the complete budget, and does not know its parts. The error therefore suggests no
+        // larger budget.
         let error = part.reserve(1, "more").unwrap_err().to_string();
         assert!(error.ends_with("of the budget of 60 bytes free)"), "{error}");
         drop(part);

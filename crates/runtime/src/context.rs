@@ -50,7 +50,7 @@ impl Context {
         Context { inner: Arc::new(inner), budget }
     }
 
-    /// Returns a context of the same run whose work may use only `budget`, a [`Budget::part`] of the run's budget.
+    /// Returns a context of the same run that may use only `budget`, a [`Budget::part`] of the run's budget.
     pub fn within(&self, budget: Budget) -> Context {
         Context { inner: self.inner.clone(), budget }
     }
@@ -60,7 +60,7 @@ impl Context {
         &self.budget
     }
 
-    /// Returns the counters of the work so far.
+    /// Returns the counters of the job so far.
     pub fn counters(&self) -> &Counters {
         &self.inner.counters
     }

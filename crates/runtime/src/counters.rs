@@ -1,4 +1,4 @@
-//! Counters count the work of a job and of its process.
+//! Counters count the bytes, records and CPU time of a job and of its process.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +10,8 @@ use std::{
 
 use crate::{LevelReport, PhaseReport};
 
-/// `Counters` counts the work of a job so far. All threads of the job add to the same counters.
+/// `Counters` counts the bytes, records, repairs and CPU time of a job so far. All threads of the job add to
+/// the same counters.
 #[derive(Debug, Default)]
 pub struct Counters {
     bytes_read: AtomicU64,
@@ -21,7 +22,7 @@ pub struct Counters {
     phases: Mutex<Vec<PhaseReport>>,
 }
 
-/// `ProcessCounts` holds the counts of the work of one process.
+/// `ProcessCounts` holds the counts of one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessCounts {
     /// Bytes read from devices.

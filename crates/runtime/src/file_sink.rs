@@ -354,7 +354,7 @@ mod tests {
             let parts =
                 std::iter::zip(&starts, &ends).map(|(&start, &end)| &bytes[start as usize..end as usize]);
             let mut edges = Vec::new();
-            // The last part is written first, which works since no part waits for another.
+            // The last part is written first, which is possible since no part waits for another.
             for (mut sink, part) in sinks.into_iter().zip(parts).collect::<Vec<_>>().into_iter().rev() {
                 part.chunks(70_001).for_each(|piece| sink.write(piece).unwrap());
                 edges.push(sink.finish_part().unwrap());

@@ -112,7 +112,7 @@ impl Drop for Place {
             .find_map(|(number, page)| Some((number, within(page)?)))
             .expect("pages stay while parts of them are used");
         pages[number].used &= !bits((place / UNIT_BYTES) as u32, self.units);
-        // One free page is kept, since buffers are allocated and freed often.
+        // One free page stays allocated, since buffers are allocated and freed often.
         let are_free = pages.iter().filter(|page| page.used == 0).count();
         if pages[number].used == 0 && are_free > 1 {
             let page = pages.swap_remove(number);

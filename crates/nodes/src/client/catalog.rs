@@ -54,7 +54,7 @@ pub struct DistributedFile {
 /// A part of a file that ends with a line, a record or a row group.
 #[derive(Clone, Debug)]
 pub struct Piece {
-    /// The number of bytes of the complete file before the piece.
+    /// The offset of the piece in the complete file, in bytes.
     pub offset: u64,
     /// The number of line feeds of the complete file before the piece; 0 if they were not counted.
     pub lines_before: u64,
@@ -299,8 +299,9 @@ impl Nodes {
         pieces
     }
 
-    /// Returns the map of each spread file, or the reason why no node returns the map. One request asks a node
-    /// for the maps of many files. If a node fails to return a map, the next holder of the file is asked.
+    /// Returns the map of each spread file, or the reason why no node returns the map. One request contains
+    /// the names of many files. If a node fails to return a map, the next request for this map goes to the
+    /// next holder of the file.
     ///
     /// # Errors
     /// [`Error::Deadline`].
@@ -336,7 +337,7 @@ impl Nodes {
                     Err(error @ Error::Deadline { .. }) => return Err(error),
                     Err(error) => vec![Err(error.to_string()); of_node.len()],
                 };
-                // The node is asked again for the maps that did not fit in the answer.
+                // The next request repeats the maps that did not fit in the answer of the node.
                 for ((file, key), answer) in zip(of_node, answers) {
                     maps[file] = answer.and_then(|map| {
                         let is_right = map.is_sound() && map.generation == files[file].1.generation;
@@ -350,7 +351,7 @@ impl Nodes {
     }
 }
 
-/// Parses the answer of a node to a request for `asked` maps.
+/// Parses the answer of a node to a request for a number (`asked`) of maps.
 fn read_maps(node: &Node, asked: usize, bodies: &[Bytes]) -> Result<Vec<MapAnswer>> {
     let mut answers: Vec<MapAnswer> = node.read_all(&bodies.concat())?;
     if !(1..=asked).contains(&answers.len()) {
@@ -386,8 +387,9 @@ impl Catalog {
     /// Returns the files with the name `NAME` (all files of a dataset, on all nodes) or `NAME/FILE`. The maps
     /// of these files are requested.
     ///
-    /// # Errors [`Error::NotFound`], which names a node that did not answer, if any; [`Error::Incomplete`]
-    /// for a dataset of several generations, or a dataset whose map no node returns; [`Error::Deadline`].
+    /// # Errors
+    /// [`Error::NotFound`], which names a node that did not answer, if any; [`Error::Incomplete`] for a
+    /// dataset of several generations, or a dataset whose map no node returns; [`Error::Deadline`].
     pub fn named(&self, named: &str) -> Result<Vec<DistributedFile>> {
         let (name, file) = named.split_once('/').map_or((named, None), |(name, file)| (name, Some(file)));
         let mut found = self.nodes.wholes(&self.all, |dataset| dataset == name)?;

@@ -1,18 +1,18 @@
 //! Decides which generations of a distributed dataset are dropped if one name has several generations.
 //!
-//! A name can be removed and put again while a node is absent. When that node comes back, its shards belong to
-//! another *generation* than the shards on the other nodes, and no answer may mix the two.
+//! A name can be removed and put again while a node is absent. When that node is reachable again, its shards
+//! belong to another *generation* than the shards on the other nodes, and no answer may mix the two.
 //!
 //! ```text
 //!   node 1   shard of A ── rm ──► mark: A removed, node 3 absent ── put ──► shard of B (number 2), mark ── repair ─
 //!   node 3   shard of A ── absent ─────────────────────────────────
 //! ```
 //!
-//! - A [`Generation`] has a random id and a number. A put asks its nodes for the highest number of the name in their
-//!   tombstones, and takes the next number.
-//! - A [`Tombstone`] ("mark" in the figure) records that a generation was removed and which nodes have not confirmed
-//!   the removal. The nodes that dropped their shards keep the tombstone, in the attributes of a dataset of the kind
-//!   [`REMOVED`], until a repair reaches the absent nodes.
+//! - A [`Generation`] has a random id and a number. A put requests from its nodes the highest number of the
+//!   name in their tombstones, and uses the next number.
+//! - A [`Tombstone`] ("mark" in the figure) records that a generation was removed and which nodes have not
+//!   confirmed the removal. The nodes that dropped their shards store the tombstone, in the attributes of a
+//!   dataset of the kind [`REMOVED`], until a repair reaches the absent nodes.
 //! - A query that finds two generations, or a generation with a tombstone, is an error ([`fault`]). [`Nodes::repair`]
 //!   drops the [`outdated`] generations. A query itself drops nothing, since a wrong choice could not be undone.
 //!
@@ -68,13 +68,13 @@ pub(crate) struct DatasetListing {
     pub lost: Vec<(String, String)>,
 }
 
-/// A generation of a name, as known to the nodes that answered.
+/// A generation of a name, according to the nodes that answered.
 #[derive(Clone, Debug)]
 pub(crate) struct GenerationStatus {
     pub generation: Generation,
     /// The indexes of the nodes that hold shards, and the numbers of their datasets.
     pub holders: Vec<(usize, u64)>,
-    /// The indexes of the nodes that keep a tombstone, and the tombstones.
+    /// The indexes of the nodes that store a tombstone, and the tombstones.
     marks: Vec<(usize, Tombstone)>,
 }
 
@@ -182,8 +182,8 @@ pub struct GenerationRepair {
     pub put: String,
     /// The nodes whose shards were dropped.
     pub nodes: Vec<String>,
-    /// The unreachable nodes that may still have shards. The other nodes keep a tombstone until a repair reaches
-    /// these nodes.
+    /// The unreachable nodes that may still have shards. The other nodes store a tombstone until a repair
+    /// reaches these nodes.
     pub absent: Vec<String>,
 }
 
@@ -230,9 +230,9 @@ impl Nodes {
         Err(Error::Incomplete { name: name.to_string(), what })
     }
 
-    /// Drops shards that a tombstone or a newer generation makes outdated, for the given names or all names, and
-    /// removes tombstones that every node has confirmed. If several live generations of a name remain, `keep` is the
-    /// generation to keep.
+    /// Drops shards that a tombstone or a newer generation makes outdated, for the given names or all names,
+    /// and removes tombstones that every node has confirmed. If several live generations of a name remain,
+    /// `keep` selects the generation that stays.
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Incomplete`] if a choice is needed, before anything is dropped; the errors
@@ -265,8 +265,8 @@ impl Nodes {
         Ok(repaired)
     }
 
-    /// Drops the shards of a generation from all nodes that answered. Returns the names of the absent nodes that may
-    /// have shards; the other nodes keep a tombstone for the absent nodes.
+    /// Drops the shards of a generation from all nodes that answered. Returns the names of the absent nodes
+    /// that may have shards; the other nodes store a tombstone for the absent nodes.
     fn drop_shards(
         &self,
         all: &DatasetListing,

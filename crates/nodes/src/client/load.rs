@@ -105,8 +105,8 @@ fn read_much(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(all)
 }
 
-/// Returns the piece size for a file of `len` bytes (if known) on a number of nodes: at least one piece and at
-/// most a few hundred pieces for each node.
+/// Returns the piece size for a file of `len` bytes (if known) on a number of nodes: each node gets at least
+/// one piece, and at most a few hundred pieces.
 fn piece_bytes(len: Option<u64>, nodes: u64) -> u64 {
     const MIB: u64 = 1 << 20;
     let Some(len) = len else { return 256 * MIB };
@@ -288,7 +288,7 @@ impl Nodes {
     }
 }
 
-/// The uploads to the nodes, and the pieces that were sent so far.
+/// The state of an upload: the connections to the nodes, and the pieces that were sent so far.
 struct PieceSender<'a> {
     nodes: &'a Nodes,
     job: &'a Context,

@@ -48,8 +48,8 @@ pub struct ClientConfig {
     pub nodes: Vec<String>,
     /// The credentials of this client; `None` for nodes on this machine that require none.
     pub credentials: Option<ClientCredentials>,
-    /// The timeout for connecting, including TLS. The timeout is at most [`Self::silence`], and at most half of the
-    /// time to the deadline, so that other nodes can be asked in the other half.
+    /// The timeout for connecting, including TLS. The timeout is at most [`Self::silence`], and at most half
+    /// of the time to the deadline, so that requests to other nodes fit in the other half.
     pub connect: Duration,
     /// The time without any message after which a node counts as lost; keepalives are messages too. The client sends
     /// a keepalive request after half of this time.
@@ -76,8 +76,8 @@ impl ClientConfig {
     }
 }
 
-/// A group of nodes for one command. All clones of a value share one deadline, and do not ask a lost node again.
-/// [`Nodes::begin`] returns a value for the next command. Cloning is cheap.
+/// A group of nodes for one command. All clones of a value share one deadline, and send no more requests to a
+/// lost node. [`Nodes::begin`] returns a value for the next command. Cloning is cheap.
 #[derive(Clone, Debug)]
 pub struct Nodes(pub(crate) Arc<Inner>);
 
@@ -149,7 +149,8 @@ impl Nodes {
         Ok(Nodes(Arc::new(Inner { runtime, nodes, answer, deadline, lost })))
     }
 
-    /// Returns the same nodes for another command with its own `deadline`. Lost nodes are asked again.
+    /// Returns the same nodes for another command with its own `deadline`. The new command sends requests
+    /// also to lost nodes.
     pub fn begin(&self, deadline: Option<Deadline>) -> Nodes {
         let Inner { runtime, nodes, answer, .. } = &*self.0;
         let (runtime, nodes, lost) = (runtime.clone(), nodes.clone(), Mutex::default());
@@ -233,7 +234,7 @@ impl Inner {
         Err(node.lost(what))
     }
 
-    /// Records that a node is lost: the node is not asked again in this command.
+    /// Records that a node is lost. The command sends no more requests to the node.
     pub fn lose(&self, number: usize, why: &str) {
         self.lost().entry(number).or_insert_with(|| why.to_string());
     }

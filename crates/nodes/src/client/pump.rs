@@ -1,7 +1,7 @@
 //! Requests a task from a node, and queues the answers until the caller takes them.
 //!
 //! Two batches always have a slot in the queue. More batches wait if the caller has memory for them
-//! ([`queue`]); beyond that, the flow control window of the connection stops the node.
+//! ([`queue`]); if this memory is used up, the flow control window of the connection stops the node.
 
 use std::{
     panic::AssertUnwindSafe,
@@ -34,7 +34,7 @@ const BATCHES: usize = 2;
 /// The unit of memory accounting in bytes.
 const UNIT_BYTES: u64 = 1 << 10;
 
-/// The time after the client's deadline at which a node stops a task by itself.
+/// The time after the client's deadline at which a node stops a task without a request of the client.
 pub(crate) const LATE: Duration = Duration::from_secs(1);
 
 /// A batch, the end of the answers, or an error.
@@ -76,7 +76,8 @@ pub(crate) struct Inlet {
 }
 
 impl Inlet {
-    /// Waits until there is room for the bytes, and sends the batch. Returns `false` if the receiver is gone.
+    /// Waits until there is room for the bytes, and sends the batch. Returns `false` if the receiver was
+    /// dropped.
     async fn send(&self, batch: NextBatch, bytes: u64) -> bool {
         let units = u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX);
         let permit = tokio::select! {
@@ -184,7 +185,7 @@ async fn open_stream(node: &Node, request: TaskRequest) -> Result<Streaming<Flig
     Ok(sent.await.map_err(|refusal| node.error(&refusal))?.into_inner())
 }
 
-/// Counts the messages of a task, passes on the answers, and reports the other messages to `hear`.
+/// Counts the messages of a task, passes on the answers, and calls `hear` for all other messages.
 fn answers(
     stream: Streaming<FlightData>,
     node: Arc<Node>,
@@ -209,7 +210,7 @@ fn answers(
     })
 }
 
-/// Reads a decoded message; `None` stands for a message without rows.
+/// Interprets a decoded message; `None` stands for a message without rows.
 fn receive(node: &Node, message: DecodedFlightData) -> Result<Option<Received>> {
     let metadata = message.app_metadata();
     if !metadata.is_empty() {

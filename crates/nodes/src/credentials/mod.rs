@@ -126,7 +126,7 @@ pub struct NodeCredentials {
     pub(crate) key: String,
     /// The key that checks tokens.
     token_key: String,
-    /// The token that the node shows to other nodes.
+    /// The token with which the node authenticates itself to other nodes.
     token: String,
 }
 
@@ -451,7 +451,7 @@ mod tests {
             assert!(node.check_node(host, &peer).is_err(), "{host}");
         }
         let over = authority.node("b", &hosts, Duration::ZERO).unwrap().certificate;
-        // Certificates have times in whole seconds.
+        // Certificates have times in complete seconds.
         std::thread::sleep(Duration::from_millis(1100));
         for not_ours in
             [over, other.node("b", &hosts, DAY).unwrap().certificate, node.authority.clone(), String::new()]

@@ -9,7 +9,8 @@
 //! The version stands for one algorithm, Ed25519, so that a token cannot select a different signature
 //! algorithm. Keys are written in the PASERK format: `k4.secret.…` and `k4.public.…`.
 //!
-//! Source: PASETO, docs/01-Protocol-Versions/Version4.md and docs/02-Implementation-Guide/04-Claims.md of its specification.
+//! Source: the specification of PASETO, docs/01-Protocol-Versions/Version4.md and
+//! docs/02-Implementation-Guide/04-Claims.md.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};
 use pasetors::{

@@ -6,8 +6,9 @@
 //! determine if a quote is open: `5" pipe` has one quote and opens none.
 //!
 //! Two users need the ends of records: loading, which cuts a file (`client/load.rs`), and the crate
-//! `inshore`, which reads the first records of a file on nodes. Both must agree with the table reader, so
-//! both use [`CsvRecord`]. The type is in this crate because both users depend on this crate.
+//! `inshore-ops`, which reads the first records of a file on nodes. Both must agree with the table reader, so
+//! both use [`CsvRecord`]. The type is in this crate, since loading is a part of this crate and `inshore-ops`
+//! depends on it.
 //!
 //! Cost: text without quotes is skipped at the speed of the search for quotes. Text with quotes is processed 64 bytes
 //! at a time by the parity of the quotes, as long as each opening quote is at a permitted position, and otherwise

@@ -30,9 +30,9 @@ pub const TRAVERSE: &str = "traverse";
 pub struct TaskRequest {
     /// [`VERSION`].
     pub version: u32,
-    /// The kind of work.
+    /// The kind of the task.
     pub kind: String,
-    /// The arguments of this kind of work.
+    /// The arguments of this kind of task.
     pub arguments: Value,
     /// The pieces to read, in order.
     pub pieces: Vec<PieceRequest>,
@@ -60,8 +60,8 @@ pub struct TaskRequest {
 
 /// The maximum memory in bytes of an additional read during a task.
 pub(crate) const READ_BESIDE_BYTES: u64 = 8 << 20;
-/// The maximum number of additional reads during a task: each serves a thread of the client that does a part of the
-/// work.
+/// The maximum number of additional reads during a task. Each read serves a thread of the client that
+/// processes a part of the shards.
 pub(crate) const READS_BESIDE: usize = 4;
 
 /// The parameters of a task that pulls its shards.
@@ -142,7 +142,7 @@ pub struct PieceRequest {
 /// The last message of an answer: the summary and the cost of the task.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct TaskDone {
-    /// The summary, specific to the kind of work.
+    /// The summary, whose content depends on the kind of the task.
     pub summary: Value,
     /// The bytes that the node read from its devices.
     pub bytes_read: u64,
@@ -152,8 +152,8 @@ pub struct TaskDone {
     pub seconds: f64,
     /// The waiting time in seconds before the start.
     pub queued_seconds: f64,
-    /// The CPU time in seconds that the whole node used during the task. If no other task ran, this is the CPU time
-    /// of the task.
+    /// The CPU time in seconds that the process of the node used during the task. If no other task ran, this
+    /// is the CPU time of the task.
     pub cpu_seconds: f64,
     /// The numbers of the shards that the task received; the answer covers all of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -303,11 +303,11 @@ pub struct Tombstone {
 pub struct RemoveRequest {
     /// The name of the dataset.
     pub name: String,
-    /// The number of the dataset on the node: a later dataset of the same name has a different number. `None` if the
-    /// node only keeps a tombstone.
+    /// The number of the dataset on the node: a later dataset of the same name has a different number. `None`
+    /// if the node only stores a tombstone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
-    /// The tombstone to keep for a distributed dataset. A tombstone without absent nodes removes an earlier
+    /// The tombstone to store for a distributed dataset. A tombstone without absent nodes removes an earlier
     /// tombstone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark: Option<Tombstone>,
@@ -514,7 +514,7 @@ pub struct CredentialExpiry {
     pub authority: u64,
     /// The expiry of the node's certificate.
     pub certificate: u64,
-    /// The expiry of the token that the node shows to other nodes.
+    /// The expiry of the token with which the node authenticates itself to other nodes.
     pub token: u64,
 }
 
@@ -571,7 +571,7 @@ pub struct RunningTask {
     pub number: u64,
     /// The client that owns the task.
     pub client: String,
-    /// The kind of work.
+    /// The kind of the task.
     pub kind: String,
     /// The memory of the task in bytes.
     pub memory_bytes: u64,

@@ -6,9 +6,9 @@
 //!         ◄──       ◄──               down if the throughput does not decrease
 //! ```
 //!
-//! A way is tried for a short time and then kept or abandoned. After a failed trial, the pause before the next trial
-//! doubles. Ways with lower numbers are tried as well, since a way with a higher number may lose its advantage over
-//! time.
+//! A way is tried for a short time, and then stays in use or is abandoned. After a failed trial, the pause
+//! before the next trial doubles. Ways with lower numbers are tried as well, since a way with a higher number
+//! may lose its advantage over time.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const WINDOW_MESSAGES: u32 = 4;
 /// The share of time spent waiting above which a higher way is tried.
 const WAITS: f64 = 0.3;
-/// The minimum relative throughput at which a lower way is kept.
+/// The minimum throughput, relative to the higher way, at which a lower way stays in use after its trial.
 const LOSS: f64 = 0.97;
 /// The maximum pause after failed trials.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
@@ -28,7 +28,7 @@ pub(crate) struct TrialOptions {
     pub way_max: usize,
     /// The minimum duration of a measurement window.
     pub lasts: Duration,
-    /// The minimum relative throughput at which a higher way is kept.
+    /// The minimum throughput, relative to the lower way, at which a higher way stays in use after its trial.
     pub gain: f64,
     /// The pause after a failed trial; each further failure doubles the pause.
     pub pause: Duration,

@@ -136,7 +136,7 @@ fn a_hundred_clients_at_once_from_one_address_are_all_answered() {
             let nodes = client(vec![serving.address().to_string()], Some(own.clone()));
             all.wait();
             let status = nodes.status().remove(0).status.map(drop);
-            // All admitted connections stay open until the others were told to retry.
+            // All admitted connections stay open until the other clients were refused once.
             let refused = || serving.agent().status().connections.refused_address;
             until("nobody is told to come again", || refused() >= 36);
             status.map_err(told)

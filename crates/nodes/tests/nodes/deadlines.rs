@@ -150,7 +150,7 @@ fn the_deadline_is_heard_in_every_phase() {
             assert!(error.contains("store:text: bytes") && error.contains("were not read"), "{error}");
         });
         scope.spawn(|| {
-            // The work on this machine is stopped by its job, which has the same deadline.
+            // The job of this machine has the same deadline, which also stops the threads of this machine.
             let (_cluster, _gates, nodes) = with_text();
             let wholes = nodes.catalog().unwrap().named("text").unwrap();
             let deadline = Deadline::after(TIME);
@@ -194,7 +194,7 @@ fn a_node_that_takes_the_connection_and_does_not_greet_is_lost_and_asked_no_more
         let error = told(nodes.catalog().unwrap_err());
         assert!(error.contains(&address) && !error.contains("deadline"), "{error}");
         assert_eq!(nodes.lost().len(), 1);
-        // A lost node stays lost for the whole command; the next command tries the node again.
+        // A node that was lost stays lost for the complete command; the next command tries the node again.
         assert_eq!(told(nodes.catalog().unwrap_err()), error);
         assert_eq!(taken.lock().unwrap().len(), before + 1, "it is asked no more");
         assert!(nodes.begin(None).lost().is_empty());

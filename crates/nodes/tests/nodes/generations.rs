@@ -49,7 +49,7 @@ fn put(nodes: &Nodes, text: &str, copies: usize) {
     nodes.put(&job(), "doc", ("text", None), Cursor::new(text.as_bytes()), &options).unwrap();
 }
 
-/// Reads the whole dataset, or returns the error.
+/// Reads the complete dataset, or returns the error.
 fn read(nodes: &Nodes) -> Result<String, String> {
     let wholes = nodes.catalog().and_then(|catalog| catalog.named("doc")).map_err(told)?;
     let mut bytes = Vec::new();
@@ -109,7 +109,7 @@ fn a_removed_dataset_does_not_come_back_with_a_node() {
     let mut members = Members::new(3);
     put(&members.nodes(&[0, 1, 2]), "old line\n", 3);
     members.go(1);
-    // The client does not know the unreachable node at all.
+    // The addresses of the client do not include the unreachable node.
     let why = told(members.nodes(&[0, 2]).remove("doc").unwrap_err());
     assert!(why.contains("not all of its nodes were given") && why.contains("store repair doc"), "{why}");
     members.come(1);

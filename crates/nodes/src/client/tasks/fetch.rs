@@ -1,4 +1,4 @@
-//! Fetches the bytes of a shard from a node with a copy, for local work on the client.
+//! Fetches the bytes of a shard from a node with a copy, so that the client can process the shard.
 
 use std::{
     io::{self, Read},
@@ -20,7 +20,8 @@ use crate::{
 /// The interval at which a waiting fetch checks whether its bytes are still needed.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A reader of consecutive byte ranges of a shard, which runs concurrently with the task of the node.
+/// A reader of consecutive byte ranges of a shard. The node serves the reads while its own task of the job
+/// runs.
 #[derive(Debug)]
 pub(crate) struct Fetch {
     run: Arc<Run>,

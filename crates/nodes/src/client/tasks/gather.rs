@@ -77,7 +77,8 @@ pub(crate) struct Gather {
     /// The rows of each attempt that arrived and that the client has not taken yet.
     rows: BTreeMap<usize, VecDeque<PartRow>>,
     skipped: BTreeMap<usize, SkippedRows>,
-    /// The beginning of a part that comes in several rows. `begun_by` is the attempt that sent the rows.
+    /// The beginning of the result of a block that arrives in several rows. `begun_by` is the attempt that
+    /// sent the rows.
     beginning: Vec<u8>,
     begun_by: usize,
     /// The memory for answers in flight.

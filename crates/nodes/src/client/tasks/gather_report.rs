@@ -51,7 +51,7 @@ pub struct GatherReport {
     pub nodes: Vec<NodeCost>,
     /// The parts that no responding node holds; empty unless partial results are accepted.
     pub missing: Vec<MissingPart>,
-    /// The work of this machine; `None` if this machine could not help.
+    /// The cost of the help of this machine; `None` if the options or the kernel exclude help.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub here: Option<HereCost>,
 }
@@ -91,7 +91,7 @@ pub struct MissingPart {
     pub why: String,
 }
 
-/// The part of a job on nodes that this machine did itself.
+/// The part of a job on nodes that this machine processed.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct HereCost {
     /// The number of pieces.

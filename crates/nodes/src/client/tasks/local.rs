@@ -3,7 +3,7 @@
 //! ```text
 //!   node A:   pulls 0 2 4 ...     one answer, or answers in order   ─┐
 //!   node B:   pulls 1 3 5 ...                                       ─┼─► consumer of the answers
-//!   client:   pulls 6, fetched from A beside its task, worked on    ─┘
+//!   client:   pulls 6, reads 6 from A, and processes 6              ─┘
 //! ```
 //!
 //! One decision, made from the measurements of the job (`help.rs`), determines whether a thread pulls. If answers are
@@ -73,13 +73,14 @@ pub(crate) const PANICKED: &str = "the task panicked on this machine: this is a 
 /// Options for the help of this machine in a job in which each node gives one answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HelpOptions {
-    /// True if each thread reads a separate piece; false if one thread reads and all threads work on the data.
+    /// True if each thread reads a separate piece; false if one thread reads, and all threads process the
+    /// data.
     pub by_threads: bool,
-    /// True if the work may take all free memory of the job; otherwise it takes half.
+    /// True if the help may use all free memory of the job; otherwise it may use half.
     pub takes_all_memory: bool,
 }
 
-/// The state of the work on this machine.
+/// The state of the help of this machine.
 #[derive(Debug)]
 pub(crate) struct HelpState {
     after: Duration,
@@ -138,8 +139,8 @@ impl HelpState {
         None
     }
 
-    /// Waits for a shard for an attempt of this machine; returns `None` if no more shards will come. If each node
-    /// gives one answer, an empty queue means that no more shards will come.
+    /// Waits for a shard for an attempt of this machine; returns `None` if this machine gets no more shards.
+    /// If each node gives one answer, an empty queue means that this machine gets no more shards.
     fn pull(&self, run: &Arc<Run>, attempt: usize, is_one_answer: bool) -> Option<usize> {
         loop {
             if self.has_given_up.load(Ordering::Relaxed) || run.is_over(attempt) {
@@ -170,7 +171,7 @@ impl HelpState {
         *self.state().read.entry(node).or_default() += bytes;
     }
 
-    /// Adds the cost of the work on this machine, and the bytes that nodes read for this machine.
+    /// Adds the cost of the help of this machine, and the bytes that nodes read for this machine.
     pub fn tell_costs(&self, run: &Run, gathered: &mut GatherReport) {
         let state = self.state();
         for (&node, &bytes_read) in &state.read {
@@ -403,7 +404,7 @@ pub struct HelpPiece {
     run: Arc<Run>,
     helps: Arc<HelpState>,
     fetch: Fetch,
-    /// The time when work on the piece began.
+    /// The time at which this machine began to process the piece.
     began: Instant,
 }
 
@@ -414,8 +415,8 @@ impl Read for HelpPiece {
 }
 
 impl Drop for HelpPiece {
-    /// Records the end of the work on a piece; the elapsed time measures the speed of this machine. A piece
-    /// that was not read completely ends the help.
+    /// Records that a piece was processed; the elapsed time measures the speed of this machine. A piece that
+    /// was not read completely ends the help.
     fn drop(&mut self) {
         if !self.fetch.is_done() {
             return self.helps.give_up("a shard was not read to its end".to_string());
@@ -541,7 +542,7 @@ impl Help {
 
     /// Runs `work`, which takes pieces and then answers with the results of all pieces, as a node would.
     /// `work` receives a separate job on `store` for data on flash, with a part of the memory; the counters
-    /// of that job are added to `context` at the end. If the work fails or there is no store, nodes process
+    /// of that job are added to `context` at the end. If `work` fails or there is no store, nodes process
     /// these pieces.
     pub fn work(
         self,
@@ -576,7 +577,7 @@ impl Help {
                 Err(Error::Lost { node: "here".to_string(), what: failure.to_string() })
             }
         };
-        // The receiver may be gone already.
+        // The receiver may have been dropped already.
         let _ = answers.out.blocking_send(end);
     }
 }

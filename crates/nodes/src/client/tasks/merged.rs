@@ -121,12 +121,12 @@ impl<R: OrderedRow> Merged<R> {
     }
 
     /// Returns the next run of rows of one answer: the batch, and the range of rows in the batch. Equal rows
-    /// may come in several runs, in the order of answers. Returns `None` at the end.
+    /// may be returned in several runs, in the order of answers. Returns `None` at the end.
     ///
     /// # Errors
     /// [`Error::Missing`] if no reachable node has a part; [`Error::Refused`] if all holders of a part refuse
-    /// the work; [`Error::SetAside`] if nodes set tasks aside repeatedly; the error of a node that was lost in
-    /// the middle of its answer if no other node has its data, even if a partial answer is allowed;
+    /// the task; [`Error::SetAside`] if nodes set tasks aside repeatedly; the error of a node that was lost
+    /// in the middle of its answer if no other node has its data, even if a partial answer is allowed;
     /// [`Error::Deadline`]; [`Error::Store`] if the job was stopped.
     #[expect(clippy::should_implement_trait, reason = "what it gives is borrowed")]
     pub fn next(&mut self) -> Result<Option<(&R, Range<usize>)>> {
@@ -215,7 +215,7 @@ impl<R: OrderedRow> Merged<R> {
         self.join()
     }
 
-    /// Gets the first rows of all new streams, once the positions of the streams that they replace are known.
+    /// Gets the first rows of each new stream, once the position of the stream that it replaces is known.
     fn join(&mut self) -> Result<()> {
         let mut stream = 0;
         while stream < self.streams.len() {
@@ -322,7 +322,7 @@ impl<R: OrderedRow> Merged<R> {
         Some(rows.rows())
     }
 
-    /// Requests the work of a lost node from other nodes. The new streams [join](Self::join) later.
+    /// Lets other nodes process the shards of a lost node. The new streams [join](Self::join) later.
     fn replace(&mut self, stream: usize, why: Error) -> Result<()> {
         self.set_aside += usize::from(matches!(why, Error::SetAside { .. }));
         if self.set_aside > SET_ASIDE_MAX {

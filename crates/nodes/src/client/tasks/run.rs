@@ -168,7 +168,7 @@ impl Run {
         let shards: Vec<PlacedShard> = shards.collect();
         let start = |shard: &PlacedShard| ResumePosition { bytes: shard.piece.from, lines: 0 };
         let reach: Vec<ResumePosition> = shards.iter().map(start).collect();
-        // Nodes that were lost earlier are not asked again.
+        // The scheduler sends no requests to nodes that were lost earlier.
         let of_scheduler = shards.iter().map(|PlacedShard { piece, .. }| {
             let holders: Vec<usize> = piece.holders.iter().map(|holder| holder.node).collect();
             let lost = holders.iter().filter_map(|node| Some((*node, lost.get(node)?)));
@@ -273,7 +273,7 @@ impl Run {
         state.rates.observed(queued, left, self.now())
     }
 
-    /// Returns true if no more answers of an attempt are wanted.
+    /// Returns true if the client needs no more answers of an attempt.
     pub fn is_over(&self, attempt: usize) -> bool {
         let state = self.state();
         state.is_stopped || state.scheduler.is_over(attempt)
@@ -304,7 +304,7 @@ impl Run {
                         node.and_then(|node| self.shards[shard].request(shard, node, state.reach[shard]));
                     let hands = state.links.get(&attempt).and_then(|link| link.hands.as_ref());
                     if let (Some(hands), Some(request)) = (hands, request) {
-                        // If the receiver is gone, the attempt has ended; its stream reports the end.
+                        // If the receiver was dropped, the attempt has ended; its stream reports the end.
                         let _ = hands.send(AttemptMessage::Shard(request));
                     }
                 }

@@ -7,11 +7,12 @@
 //!                └───────────┴── refused                      └── refused: too long, too slow, or the share is full
 //! ```
 //!
-//! A method with one message (`DoGet`, `DoAction`) keeps its whole body in memory until the body ends. Each byte
-//! therefore counts against the share of unfinished bodies ([`Requests`](super::requests::Requests)), and the body has
-//! to arrive within [`AgentConfig::request`](super::AgentConfig::request). A method with a stream of messages keeps one
-//! message at a time. A load reserves its own memory before its body is read (`loads.rs`), and the steps of a traversal
-//! are so short that all connections together may keep one step each.
+//! A method with one message (`DoGet`, `DoAction`) holds its complete body in memory until the body ends.
+//! Each byte therefore counts against the share of unfinished bodies
+//! ([`Requests`](super::requests::Requests)), and the body has to arrive within
+//! [`AgentConfig::request`](super::AgentConfig::request). A method with a stream of messages holds one
+//! message at a time. A load reserves its own memory before its body is read (`loads.rs`), and the steps of a
+//! traversal are so short that each connection may hold one step.
 
 use std::{
     convert::Infallible,

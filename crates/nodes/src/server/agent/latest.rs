@@ -18,8 +18,8 @@ struct State<T> {
 }
 
 impl<T: Clone + Send + 'static> Latest<T> {
-    /// Runs `ask` and returns the result, or the previous result if `ask` takes longer than `patience`. A result of
-    /// `None` keeps the previous result.
+    /// Runs `ask` and returns the result, or the previous result if `ask` takes longer than `patience`. If
+    /// `ask` returns `None`, the previous result stays.
     pub fn get(&self, patience: Duration, ask: impl FnOnce() -> Option<T> + Send + 'static) -> T {
         let (state, answered) = &*self.0;
         let mut now = state.lock().expect("no panic under this lock");

@@ -114,7 +114,7 @@ pub(super) fn receive(
             }
         }
         let LoadReceiver { name, bytes, is_committed, begun, .. } = receiving;
-        // The space is released before the client learns that the load has failed.
+        // The space is released before the client is informed that the load has failed.
         drop(begun);
         let went = (!is_committed && !name.is_empty())
             .then_some("the client disconnected before the end of the upload");

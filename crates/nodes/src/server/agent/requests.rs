@@ -25,9 +25,9 @@ const ARRAY_BYTES: u64 = 160;
 /// of its text.
 const ELEMENT_BYTES: u64 = 128;
 
-/// Accounts for the memory of requests that wait or run, and of answers that wait to be taken, both of which clients
-/// control. The limit is an eighth of the memory of all tasks. Incomplete bodies have a separate limit of half that
-/// size, so that incomplete bodies keep no complete request out.
+/// Accounts for the memory of requests that wait or run, and of answers that wait to be taken, both of which
+/// clients control. The limit is an eighth of the memory of all tasks. Incomplete bodies have a separate
+/// limit of half that size, so that no complete request is refused because of incomplete bodies.
 #[derive(Debug)]
 pub(super) struct Requests {
     held: Arc<AtomicU64>,

@@ -9,9 +9,9 @@
 //!
 //! A client opens a traversal on every node that holds a part of the file. On each node the traversal is a
 //! task with the client's token. From then on, a chain moves from node to node without the client and its
-//! token: the client requested the work on each node when it opened the traversal there. The sender of a hop
-//! has to be the traversal's client or a node (with the right to relay), and has to know the traversal's
-//! session number, which is too large to guess.
+//! token: the client authorized the traversal on each node when it opened the traversal there. The sender of
+//! a hop has to be the traversal's client or a node (with the right to relay), and has to know the
+//! traversal's session number, which is too large to guess.
 //!
 //! A traversal takes no slot: the traversal has at most one read per chain, hardly computes, and other nodes wait for
 //! the result. Two traversals that wait for each other's slots would deadlock. A traversal is refused at once if its
@@ -61,7 +61,7 @@ const UNHEARD_MAX: Duration = Duration::from_millis(250);
 const PATIENCE: Duration = Duration::from_millis(50);
 /// The number of pages and steps queued for return on a link before the sender has to wait.
 const ANSWERS: usize = 32;
-/// The longest time until a sender of chains learns that this node shuts down.
+/// The longest time until the sender of chains is informed that this node shuts down.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The traversals in which an agent takes part, and the agent's links to other nodes.
@@ -120,7 +120,7 @@ impl Traversals {
                 let why = short(&String::from_utf8_lossy(&why)).into_owned();
                 doors.get(&hop.session).inspect(|door| tell(door, Event::Refused { hop, address, why }));
             }
-            // Links between nodes carry no other answers.
+            // Links between nodes transfer no other answers.
             LinkMessage::Hop(..) => {}
             LinkMessage::Lost(_) => doors.values().for_each(|door| tell(door, Event::Lost)),
         }
@@ -349,7 +349,7 @@ struct RunningTraversal<'a> {
     visited: TraversalSummary,
 }
 
-/// The number of extents whose headers a file keeps in memory in any case.
+/// The number of extents whose headers a file always holds in memory.
 const FEW_EXTENTS: u64 = 64;
 
 impl RunningTraversal<'_> {

@@ -196,7 +196,7 @@ impl Traversal<'_> {
         }
         let mut left: BTreeSet<usize> = nodes.into_iter().collect();
         let until = Instant::now() + END_PATIENCE;
-        // A node that is lost at this point has already done its work.
+        // A node that is lost at this point has already followed its chains.
         while !left.is_empty() && Instant::now() < until {
             match self.nodes.0.runtime.block_on(async {
                 tokio::time::timeout(PATIENCE, attempt.events.recv()).await.unwrap_or(None)

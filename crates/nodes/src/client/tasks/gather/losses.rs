@@ -80,7 +80,7 @@ impl Gather {
         Ok(())
     }
 
-    /// Describes the work that is not done while the client waits for an attempt.
+    /// Describes the shards that are not answered while the client waits for an attempt.
     pub(super) fn unfinished(&self, attempt: usize) -> String {
         let state = self.run.state();
         let puller = state.scheduler.puller(attempt);

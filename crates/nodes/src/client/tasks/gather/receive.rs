@@ -28,7 +28,7 @@ impl Gather {
         run.job.check_cancelled()?;
         {
             let mut state = run.state();
-            // A node that takes over the work of another node may answer in two streams at once.
+            // A node that takes over the shards of another node may answer in two streams at once.
             let bytes = run.answering(&state) as u64 * ANSWER_BYTES;
             if bytes > self.memory.bytes()
                 && let Err(error) = self.memory.resize(bytes)
@@ -122,7 +122,7 @@ impl Gather {
                 match self.receive_within(attempt, LOOK) {
                     Ok(None) => {}
                     Ok(Some(Message::Batch(batch))) if batch.num_rows() == 0 => {}
-                    // All wanted rows of the task have arrived.
+                    // All rows that the client needs from the task have arrived.
                     Ok(Some(_)) | Err(Error::Deadline { .. }) => break,
                     Err(error) => return Err(error),
                 }

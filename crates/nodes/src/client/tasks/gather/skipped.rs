@@ -5,7 +5,7 @@ use inshore_kernel::{Answer, PartRow};
 
 use super::PART_BYTES_MAX;
 
-/// The position in an unwanted shard up to which an attempt has sent rows.
+/// The position in a shard up to which an attempt has sent rows that the client does not need.
 #[derive(Debug, Default)]
 pub(super) struct SkippedRows {
     piece: u64,
@@ -13,7 +13,7 @@ pub(super) struct SkippedRows {
     /// `is_over` is true at the end of the shard.
     reach: Option<u64>,
     is_over: bool,
-    /// The bytes of a part that comes in several rows.
+    /// The bytes so far of a block's result that arrives in several rows.
     beginning: usize,
 }
 

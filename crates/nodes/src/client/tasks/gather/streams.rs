@@ -66,7 +66,7 @@ pub fn stream_with_help(
     Ok((streams, help))
 }
 
-/// Requests one answer from every node for work that reads no file.
+/// Requests one answer from every node for a task that reads no file.
 ///
 /// # Errors
 /// No errors from this call; taking answers can return the errors of [`stream_from_nodes`].
@@ -88,7 +88,7 @@ pub struct Streams {
     gather: Gather,
     /// The final messages of streams that ended.
     done: BTreeMap<usize, TaskDone>,
-    /// The state of the work on this machine; `None` if this machine does not help.
+    /// The state of the help of this machine; `None` if this machine does not help.
     helps: Option<Arc<HelpState>>,
 }
 
@@ -102,7 +102,7 @@ impl Streams {
         self.gather.run.state().scheduler.attempts()
     }
 
-    /// Returns true if there are no streams because no work was requested.
+    /// Returns true if there are no streams because no task was requested.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -165,7 +165,7 @@ impl Streams {
         self.failed(stream).map_or(Ok(()), Err)
     }
 
-    /// Returns true if the answer comes from this machine.
+    /// Returns true if this machine produces the answer.
     pub fn is_here(&self, stream: usize) -> bool {
         self.gather.run.state().scheduler.puller(stream) == Puller::Client
     }
@@ -181,12 +181,12 @@ impl Streams {
         self.done.get(&stream).map(|done| &done.summary)
     }
 
-    /// Returns the lost stream whose work a stream repeats, if any.
+    /// Returns the lost stream whose shards a stream processes again, if any.
     pub fn origin(&self, stream: usize) -> Option<usize> {
         self.gather.run.state().scheduler.origin(stream)
     }
 
-    /// Requests the work of a lost stream from other nodes. The requests add [streams](Self::len), whose
+    /// Lets other nodes process the shards of a lost stream. The requests add [streams](Self::len), whose
     /// answers begin from the start.
     ///
     /// # Errors

@@ -28,7 +28,7 @@ impl Scheduler {
                 self.shards[shard].why.push((Some(node), why.to_string()));
                 self.enqueue(shard);
             }
-            // The other attempts of the node deliver no more answers.
+            // The other attempts of a lost node deliver no more answers.
             let others = (0..self.attempts.len())
                 .filter(|&other| self.attempts[other].puller == Puller::Node(node) && !self.is_over(other));
             for other in others.collect::<Vec<_>>() {

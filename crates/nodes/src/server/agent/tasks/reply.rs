@@ -43,7 +43,8 @@ impl TaskReply {
         }
     }
 
-    /// Sends a progress message if one is due: while answers wait for their client, no other message shows progress.
+    /// Sends a progress message if one is due. While answers wait for their client, no other message reports
+    /// progress.
     fn report_progress(&mut self) -> Result<(), Failure> {
         let Some(interval) = self.progress_interval else { return Ok(()) };
         if self.reported.is_some_and(|reported| reported.elapsed() < interval) {

@@ -45,8 +45,8 @@ struct State {
 }
 
 impl State {
-    /// Registers that a thread has finished its shard and asks for the next one. Returns the number of shards taken so
-    /// far, and the number of these that other threads are reading.
+    /// Registers that a thread has finished its shard and requests the next one. Returns the number of shards
+    /// taken so far, and the number of these that other threads are reading.
     fn asks(&mut self, thread: ThreadId) -> (u64, u64) {
         self.askers.insert(thread);
         let taken = self.taken.len() as u64;
