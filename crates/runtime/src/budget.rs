@@ -1,9 +1,10 @@
 //! A budget is the memory and the threads that a job may use.
 //!
-//! Memory is a number of bytes that is passed in, reserved before use and returned: [`Budget::reserve`] precedes every
-//! large allocation of a job, and the allocation lives no longer than the [`Reservation`]. Some memory is not counted:
-//! code, thread stacks, small vectors, and the internal state of the Parquet and zstd libraries. Memory that is not
-//! counted is covered by a fixed 64 MiB, which contract 1 of the memory promise adds to the budget.
+//! Memory is a number of bytes that is passed in, reserved before use and returned: [`Budget::reserve`]
+//! precedes every large allocation of a job, and the allocation lives no longer than the [`Reservation`].
+//! Some memory is not counted: code, thread stacks, small vectors, and the internal state of the Parquet and
+//! zstd libraries. For this memory, a process may take 64 MiB in addition to its budget
+//! (docs/guide/memory.md).
 
 use std::sync::{
     Arc,

@@ -67,9 +67,9 @@ impl Pending {
         }
     }
 
-    /// Waits until one of `pending` is done, and returns its index. If some requests are in the ring and some in the
-    /// pool, the function does not wait and returns 0, although the first request may still be in flight. Ring and pool
-    /// are mixed only on a device with half-written segments.
+    /// Waits until one of `pending` is done, and returns its index. If some requests are in the ring and some
+    /// in the pool, the function does not wait and returns 0, although the first request may still be in
+    /// flight. Ring and pool are mixed only on a device on which some segment files do not exist yet.
     ///
     /// # Panics
     /// Panics if `pending` is empty.

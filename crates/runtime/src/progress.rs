@@ -8,7 +8,7 @@ use std::{
     time::Instant,
 };
 
-/// `Progress` is the progress of a job, which a display reads.
+/// `Progress` is the progress of a job, for a display.
 #[derive(Debug, Default)]
 pub struct Progress {
     state: Mutex<(String, &'static str, Option<Instant>)>,

@@ -64,7 +64,7 @@ pub struct Piece {
     pub(crate) from: u64,
     /// The holders of the piece: the index of the node, the number of its dataset, and the file on the node.
     pub(crate) holders: Vec<Replica>,
-    /// The nodes that should hold the piece and do not, or are absent.
+    /// The nodes that should hold the piece, but do not hold it or did not answer.
     pub(crate) absent: Vec<String>,
 }
 
@@ -120,7 +120,7 @@ impl DistributedFile {
 }
 
 impl Nodes {
-    /// Asks all nodes for their datasets.
+    /// Requests the list of datasets from all nodes.
     pub(crate) fn held(&self) -> Result<DatasetListing> {
         let mut numbers = BTreeMap::new();
         let mut lost = Vec::new();
@@ -136,7 +136,7 @@ impl Nodes {
                         return Err(self.0.nodes[place].bad_answer(&what));
                     }
                 }
-                // Other requests would not be answered in time either.
+                // The deadline has passed, so further requests could not be answered in time.
                 Err(error @ Error::Deadline { .. }) => return Err(error),
                 Err(error) => {
                     lost.push((found.address, error.to_string()));
@@ -169,7 +169,7 @@ impl Nodes {
         Ok(DatasetListing { held, marks, numbers, lost })
     }
 
-    /// Asks all nodes for their datasets. The catalog lists the nodes that do not answer.
+    /// Requests the list of datasets from all nodes. The catalog lists the nodes that do not answer.
     ///
     /// # Errors
     /// The first error if no node answers; [`Error::BadAnswer`].
@@ -363,7 +363,7 @@ fn read_maps(node: &Node, asked: usize, bodies: &[Bytes]) -> Result<Vec<MapAnswe
     Ok(answers)
 }
 
-/// Returns the reason why shards without a generation are not read.
+/// Returns the reason why shards that an earlier version of Inshore stored are not read.
 fn of_earlier_version(name: &str) -> String {
     format!(
         "an earlier version of Inshore stored it (map version 1, expected {MAP_VERSION}): read it with that version, remove it (`inshore store rm {name}`) and put it again"

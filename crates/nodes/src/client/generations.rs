@@ -62,7 +62,7 @@ pub(crate) struct DatasetListing {
     pub held: Vec<(usize, DatasetReplica)>,
     /// The tombstones, each with the index of its node.
     pub marks: Vec<(usize, DatasetReplica)>,
-    /// The index of each node that answered, by its number.
+    /// The index of each node that answered, by the number of the node.
     pub numbers: BTreeMap<u64, usize>,
     /// The nodes that did not answer, with the reasons.
     pub lost: Vec<(String, String)>,
@@ -178,7 +178,7 @@ pub struct GenerationRepair {
     pub name: String,
     /// The id of the generation.
     pub id: SpreadId,
-    /// The time of the put by the clock of its client.
+    /// The time of the put, by the clock of the client that put the dataset.
     pub put: String,
     /// The nodes whose shards were dropped.
     pub nodes: Vec<String>,
@@ -275,8 +275,8 @@ impl Nodes {
     ) -> Result<BTreeSet<String>> {
         let generation = known.generation;
         let unconfirmed: Vec<MapNode> = match &known.marks[..] {
-            // Without a readable map the nodes with shards are unknown. A lost node is then reported as lost, and no
-            // tombstone is written.
+            // If no node returns a readable map, the nodes with shards are unknown, so no tombstone is
+            // written. A lost node is reported only as lost.
             [] => {
                 let maps = self.maps(&[(name, known)])?;
                 maps.into_iter().flatten().flat_map(|map| map.nodes).collect()

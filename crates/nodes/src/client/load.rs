@@ -298,13 +298,13 @@ struct PieceSender<'a> {
     is_open: bool,
 }
 
-/// The state of cutting a file into pieces.
+/// The state of dividing a file into pieces.
 struct Cutting<'a> {
     piece_bytes: u64,
     ends: PieceBoundaries<'a>,
-    /// The bytes of the file that were cut.
+    /// The number of bytes of the file that belong to pieces so far.
     offset: u64,
-    /// The bytes of the current piece.
+    /// The number of bytes of the current piece so far.
     written: u64,
 }
 
@@ -333,8 +333,8 @@ impl<'a> Cutting<'a> {
         Cutting { piece_bytes, ends, offset: 0, written: 0 }
     }
 
-    /// Splits the next bytes into the bytes of the current piece and the rest, and reports true if the piece
-    /// ends between the two.
+    /// Splits the next bytes into the bytes of the current piece and the rest, and true if the piece ends
+    /// between the two.
     fn cut<'b>(&mut self, bytes: &'b [u8]) -> (&'b [u8], &'b [u8], bool) {
         let end = self.end(bytes);
         let (now, later) = bytes.split_at(end.unwrap_or(bytes.len()));
@@ -547,7 +547,7 @@ mod tests {
     fn pieces_of_csv_with_a_quote_in_a_word_end_with_records() {
         for separator in [',', '\t'] {
             let row = |row: usize| match row % 10 {
-                // First a quote that opens no field, then a quoted field with line feeds.
+                // Row 3 of ten has a quote that opens no field, and row 7 has a quoted field with line feeds.
                 3 => format!("{row}{separator}5\" pipe{separator}x\n"),
                 7 => format!("{row}{separator}\"two\n\"\"lines\"\"\n\"{separator}x\n"),
                 _ => format!("{row}{separator}word{separator}\"x\"\n"),

@@ -553,8 +553,7 @@ mod tests {
             assert!(error.contains(name) && error.contains("version 1 (Ed25519 keys)"), "{error}");
             assert!(error.contains(command), "{command} is not in {error}");
         }
-        // The cases are: credentials from before nodes had tokens, credentials of a future version, and a
-        // different file.
+        // The cases are: credentials without a token, credentials of a future version, and a different file.
         let bare =
             r#"{"authority":"-----BEGIN","certificate":"-----BEGIN","key":"-----BEGIN","token_key":"abc"}"#;
         assert!(told("node-a.json", bare).contains("--for-node NAME --address"));

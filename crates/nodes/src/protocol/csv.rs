@@ -207,7 +207,7 @@ mod tests {
 
     /// Returns the ends of records according to the `csv` library with the settings of the table reader.
     fn read_ends(text: &[u8], separator: u8) -> Vec<usize> {
-        // A record that is not ended by the text ends after the additional byte.
+        // If the text ends within a record, the record ends after the additional byte.
         let more = [text, b"x"].concat();
         let mut reader = ReaderBuilder::new()
             .delimiter(separator)

@@ -554,10 +554,11 @@ pub struct Connections {
     pub limit: u64,
     /// The number of accepted connections.
     pub opened: u64,
-    /// The number of connections whose request was refused until a later retry because all slots were in use.
+    /// The number of connections whose request was refused because all slots were in use. The refusal
+    /// contains a time to retry.
     pub refused_full: u64,
-    /// The number of connections whose request was refused until a later retry because their address had all
-    /// slots permitted for one address.
+    /// The number of connections whose request was refused because their address had all slots permitted for
+    /// one address. The refusal contains a time to retry.
     pub refused_address: u64,
     /// The number of connections that ended before a request with a valid token: failed or slow handshakes, and
     /// wrong tokens.

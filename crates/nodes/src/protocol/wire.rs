@@ -24,7 +24,7 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = BATCH_BYTES_MAX as usize;
 /// The maximum bytes of a request: a list of pieces or a map.
 pub(crate) const REQUEST_BYTES_MAX: usize = 16 << 20;
 
-/// The metadata key of the retry delay in milliseconds, named by gRPC (proposal A6, "server pushback").
+/// The metadata key of the retry delay in milliseconds, as defined by gRPC (proposal A6, "server pushback").
 const PUSHBACK: &str = "grpc-retry-pushback-ms";
 /// The delay after which a client may retry if a node had no room.
 const PUSHBACK_TIME: Duration = Duration::from_millis(200);

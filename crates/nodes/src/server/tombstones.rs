@@ -1,4 +1,5 @@
-//! Tombstones of removed datasets in a node's store. `generations.rs` explains their purpose.
+//! Reads and writes the tombstones of removed datasets in a node's store. `client/generations.rs` explains
+//! their purpose.
 
 use inshore_store::{Budget, Cancel, Dataset, Error, Result, Store};
 
@@ -23,7 +24,6 @@ pub(crate) fn read_mark(store: &Store, dataset: &Dataset) -> Result<Tombstone> {
 
 /// Returns the highest number of a removed generation of this name; 0 if the node has no tombstone of the
 /// name.
-/// tombstone.
 pub(crate) fn marked(store: &Store, name: &str) -> Result<u64> {
     let mut highest = 0;
     for dataset in store.datasets()?.iter().filter(|dataset| dataset.kind() == REMOVED) {

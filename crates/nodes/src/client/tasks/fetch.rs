@@ -37,8 +37,8 @@ pub(crate) struct Fetch {
 }
 
 impl Fetch {
-    /// Begins to read `ranges` of the file. The ranges are parts of the shard that `attempt` has. Up to
-    /// `ahead_bytes` may wait on this machine.
+    /// Begins to read `ranges` of the file. The ranges are parts of the shard that is assigned to `attempt`.
+    /// Up to `ahead_bytes` of the answers may wait on this machine.
     ///
     /// # Errors
     /// [`Error::Incomplete`] if no remaining node has the shard.

@@ -6,9 +6,10 @@
 //!   taken:              0 from A, 1 from B, 2 from C, 3 from B ...
 //! ```
 //!
-//! A node pulls shards and answers them in that order. The answers are therefore merged by taking from each
-//! stream in the order of shards. Answers of a node that is ahead wait on this machine while memory is free; after
-//! that, the flow control window of the connection stops the node.
+//! A node pulls shards from a queue, and sends the answers in the same order. The answers are therefore
+//! merged by taking from each stream in the order of shards. Answers of a node that is ahead of other nodes
+//! wait on this machine while memory is free; after that, the flow control window of the connection stops the
+//! node.
 //!
 //! If a node is lost, its unanswered shards return to the queue (`scheduler.rs`). A partly answered shard
 //! continues at the position up to which the client has taken rows. The same happens to the shards of a node
@@ -67,7 +68,7 @@ const AHEAD_BYTES_MAX: u64 = 64 << 20;
 /// The interval at which a waiting job checks for cancellation and the deadline.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Takes the answers of a [`Run`].
+/// Receives the answers of a [`Run`], and passes them on in order.
 #[derive(Debug)]
 pub(crate) struct Gather {
     pub(crate) run: Arc<Run>,

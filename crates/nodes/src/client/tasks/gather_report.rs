@@ -18,8 +18,8 @@ pub struct RunOptions {
     pub partial: bool,
     /// The memory of the task on each node; `None` uses the node's default.
     pub node_memory_bytes: Option<u64>,
-    /// The time without progress after which a node's task is abandoned. Pieces with copies on other nodes move there;
-    /// pieces without other copies wait for the slow node.
+    /// The time without progress after which a node's task is abandoned. Nodes with copies then process its
+    /// pieces. Pieces without other copies still wait for the slow node.
     pub stall: Duration,
     /// The cores of this machine also pull shards if the nodes are expected to need at least this time for
     /// the remaining work. This machine pulls only if the kernel permits help and measurements show a gain.

@@ -61,8 +61,8 @@ pub(crate) fn decide(observed: &MeasuredRates, threads: usize, after: Duration) 
         return Decision::Pull;
     }
     let Some((client, shard_seconds)) = client else { return Decision::Wait(TOO_LATE.to_string()) };
-    // Nodes with large shards finish none for a long time. Until they do, the client is assumed not to slow them
-    // down.
+    // Nodes with large shards finish none for a long time. Until every node has finished a shard, the
+    // function assumes that the client does not slow the nodes down.
     let together = meanwhile.unwrap_or(alone) + client;
     if together < alone * GAIN {
         return Decision::Leave(

@@ -116,7 +116,8 @@ impl HelpState {
         }
     }
 
-    /// Pulls a shard for an attempt of this machine, if a shard is available and the decision is to pull.
+    /// Pulls a shard for an attempt of this machine, if a shard is available and [`decide`] returns
+    /// [`Decision::Pull`].
     fn try_pull(&self, run: &Arc<Run>, attempt: usize) -> Option<usize> {
         let observed = run.observed();
         let mut state = self.state();
@@ -582,7 +583,7 @@ impl Help {
     }
 }
 
-/// The reply for this machine's answer.
+/// The sender of this machine's answer.
 struct HelpAnswers {
     out: mpsc::Sender<Result<Option<RecordBatch>>>,
 }

@@ -68,7 +68,8 @@ struct StreamState<R> {
     next: usize,
     last: Option<LastRow<R>>,
     behind: Option<ReplayPosition<R>>,
-    /// True once the rows of the stream were requested. Before that, the rows to skip have to be known.
+    /// True once the rows of the stream were requested. The rows are requested only after the rows to skip
+    /// are known.
     is_joined: bool,
     /// The number of rows taken or skipped in earlier batches.
     gone: u64,
@@ -81,7 +82,7 @@ struct LastRow<R> {
     equal: u64,
 }
 
-/// The position up to which the replaced stream was taken.
+/// The position up to which the client took rows of the replaced stream.
 #[derive(Debug)]
 struct ReplayPosition<R> {
     row: R,

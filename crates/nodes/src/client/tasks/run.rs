@@ -93,16 +93,16 @@ pub(crate) struct Run {
 pub(crate) struct State {
     pub scheduler: Scheduler,
     pub rates: Rates,
-    /// The position up to which each shard was taken. `from` is the position at which the current attempt of
-    /// the shard began.
+    /// The position up to which the client has taken each shard. `from` is the position at which the current
+    /// attempt of the shard began.
     pub reach: Vec<ResumePosition>,
     pub from: Vec<ResumePosition>,
     pub links: BTreeMap<usize, Link>,
     pub costs: BTreeMap<usize, NodeCost>,
     /// The last refusal of a node.
     pub refusal: Option<Error>,
-    /// The bytes of answers that may wait for each node. `ahead_nodes` is the number of nodes with that
-    /// allowance.
+    /// The maximum bytes of each node's answers that may wait on this machine. `ahead_nodes` is the number of
+    /// nodes with that allowance.
     pub ahead_bytes: u64,
     pub ahead_nodes: usize,
     is_stopped: bool,

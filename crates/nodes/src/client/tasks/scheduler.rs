@@ -16,10 +16,10 @@
 //! If answers are taken in the order of shards ([`AnswerOrder::Window`]), an attempt receives shards in
 //! ascending order, and none beyond a window of bytes after the first unanswered shard. If that first shard
 //! returns to the queue while each of its holders has later shards out, the answers for the later shards wait
-//! for the first one: one of these attempts is cancelled and begun again. If an attempt has one answer for
-//! all of its shards ([`AnswerOrder::Combined`]), the shards count as answered together, when the whole
-//! answer has arrived. Shards that then return to the queue go to separate attempts, so that the rows already
-//! taken from the lost answer can be distinguished from other rows.
+//! for the first one: one of these attempts is cancelled and restarted. If an attempt has one answer for all
+//! of its shards ([`AnswerOrder::Combined`]), the shards count as answered together, when the complete answer
+//! has arrived. Shards that then return to the queue go to separate attempts, so that the rows already taken
+//! from the lost answer can be distinguished from other rows.
 //!
 //! The submodules of the scheduler:
 //!

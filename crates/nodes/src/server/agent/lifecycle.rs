@@ -136,7 +136,7 @@ impl RunningAgent {
         self.end()
     }
 
-    /// Returns true if the server thread has ended by itself, which is an error. Does not wait.
+    /// Returns true if the server thread has ended by itself, which is an error. The call does not wait.
     pub fn has_ended(&self) -> bool {
         self.thread.as_ref().is_none_or(|thread| thread.is_finished())
     }

@@ -1,4 +1,4 @@
-//! Memory limits for requests and answers outside of tasks, and a rate limit for log lines about refusals.
+//! Limits the memory of requests and answers outside of tasks, and the rate of log lines about refusals.
 
 use std::{
     borrow::Cow,
@@ -194,7 +194,7 @@ mod tests {
         let request = |arguments: &str| format!(r#"{{"kind":"x","arguments":{arguments},"pieces":[{{}}]}}"#);
         let small = requests.hold(request("{\"a\":1}").as_bytes()).unwrap();
         assert!(small.bytes < 1200);
-        // One MiB that becomes a hundred when parsed.
+        // The request has one MiB, and takes a hundred MiB when parsed.
         let large = request(&format!("[{}0]", r#"{"":0},"#.repeat(150_000)));
         let why = requests.hold(large.as_bytes()).unwrap_err();
         assert!(why.message().contains("the limit is 64 MiB"), "{why}");

@@ -1,4 +1,4 @@
-//! The status of an agent: counters, running tasks, drives and the machine's sensors.
+//! Collects the status of an agent: counters, running tasks, drives and the machine's sensors.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},

@@ -420,7 +420,7 @@ impl RunningTraversal<'_> {
         let piece = arguments.piece(walked.page);
         let Some(file) = self.own[piece].clone() else { return self.hand_on(visit, piece) };
         if !self.remembered[piece] && file.len() > FEW_EXTENTS * inshore_store::EXTENT_BYTES as u64 {
-            // Damage is ignored here and found by the read.
+            // An error is ignored here, since the read finds the damage too.
             let _ = file.remember_headers(self.job);
         }
         self.remembered[piece] = true;
@@ -511,7 +511,7 @@ impl RunningTraversal<'_> {
         }
     }
 
-    /// Answers on the link on which a visit came.
+    /// Sends an answer on the link on which a visit arrived.
     fn answer(
         &mut self,
         mut visit: ChainVisit,

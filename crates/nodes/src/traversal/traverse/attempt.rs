@@ -186,7 +186,7 @@ impl Traversal<'_> {
         }
     }
 
-    /// Tells all nodes that the traversal is over, and collects their costs.
+    /// Informs all nodes that the traversal is over, and collects their costs.
     pub(super) fn end(&mut self, mut attempt: Attempt) -> Result<()> {
         let (walked, unheard) = (ChainPosition::default(), Duration::ZERO);
         let end = Hop { session: attempt.session, what: HopKind::End, chain: 0, walked, unheard };

@@ -17,7 +17,8 @@ impl Gather {
         self.forget(attempt);
         let puller = {
             let mut state = self.run.state();
-            // A refusal with another reason does not explain the shards that are missing at this point.
+            // A refusal with another reason does not explain the shards that are missing at this point, so it
+            // is dropped.
             state.refusal.take_if(|refusal| refusal.to_string() != why);
             state.scheduler.puller(attempt)
         };

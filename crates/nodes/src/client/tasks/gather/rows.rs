@@ -140,7 +140,7 @@ impl Gather {
             Answer::Part(bytes) => {
                 let mut part = std::mem::take(&mut self.beginning);
                 if self.begun_by != attempt {
-                    // The beginning came from another attempt.
+                    // The beginning came from another attempt, so it is dropped.
                     part.clear();
                 }
                 if part.is_empty() {
@@ -173,7 +173,7 @@ impl Gather {
         Ok(Some(TakenRow::Failed(Error::Refused { node, what })))
     }
 
-    /// Records the position up to which a shard was taken.
+    /// Records the position up to which the client has taken a shard.
     pub(super) fn accept(&mut self, number: usize, reach: ResumePosition) {
         let mut state = self.run.state();
         if reach.bytes > state.reach[number].bytes {
@@ -184,7 +184,7 @@ impl Gather {
         }
     }
 
-    /// Records that the rest of a shard is not needed.
+    /// Records that the remaining rows of a shard are not needed.
     pub(super) fn end_of(&mut self, number: usize, is_skipped: bool) {
         self.beginning.clear();
         if is_skipped {

@@ -17,8 +17,8 @@ use super::{
 /// wait for at most two shards of the slowest node.
 pub(super) const CREDIT: usize = 2;
 
-/// The total bytes up to which several small shards count as one, so that a thousand small files do not cost a
-/// thousand round trips.
+/// The total bytes up to which several small shards count as one shard, so that a thousand small files do not
+/// cost a thousand round trips.
 pub(super) const SMALL_BYTES: u64 = 64 << 10;
 
 /// The divisor for small shards: a node may hold one fourth of its share of the queued shards at once, so
@@ -43,7 +43,7 @@ impl Scheduler {
         self.attempts.len() - 1
     }
 
-    /// Hands out shards and ends and begins attempts as far as possible.
+    /// Hands out shards, and ends and begins attempts, as far as credit and the order of answers permit.
     pub(super) fn dispatch(&mut self, now: Duration) {
         while self.shards.get(self.head).is_some_and(|head| {
             head.is_skipped || matches!(head.state, ShardState::Answered | ShardState::Missing)

@@ -49,7 +49,7 @@ pub(crate) enum Event {
     Unreadable { attempt: usize, shard: usize, why: String },
     /// An attempt is lost, and if `is_gone` also its node.
     Failed { attempt: usize, why: String, is_gone: bool },
-    /// The stream of an attempt ended with an error. The consumer of the answers reaches the error later,
+    /// The stream of an attempt ended with an error. The consumer of the answers receives the error later,
     /// unless the attempt has no shards.
     Closed { attempt: usize, why: String, is_gone: bool },
     /// The remaining answer of a shard is not needed.

@@ -54,8 +54,8 @@ struct TaskResources {
     compression_beside: Option<Arc<Mutex<CompressionSelector>>>,
 }
 
-/// Cancels a task when dropped: the stream that holds this guard was dropped because the client has
-/// disconnected.
+/// Cancels a task when dropped. The stream of the task's answers holds this guard, and is dropped when the
+/// client disconnects.
 struct CancelOnDrop(Cancel);
 
 impl Drop for CancelOnDrop {
