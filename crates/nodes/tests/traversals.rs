@@ -164,7 +164,7 @@ fn cycle(pages: u64) -> Vec<u64> {
     pointers
 }
 
-/// Walks a chain in memory as the reference: returns the final page with the digest, and whether the chain ended at a
+/// Walks a chain in memory as the reference: returns the final position, and true if the chain ended at a
 /// last page.
 fn walked(pointers: &[u64], start: u64, steps: u64) -> (ChainPosition, bool) {
     let mut walked = ChainPosition::at(start);

@@ -10,8 +10,8 @@
 //! that dies between the commits leaves a dataset that only some nodes have; the catalog reports this and
 //! `store rm` removes the dataset.
 //!
-//! Cost: the file is sent over the wire once for each copy. A node writes the data directly to flash, past its
-//! page cache.
+//! Cost: the file is sent over the wire once for each copy. A node writes the data directly to flash, without
+//! its page cache.
 
 use std::{
     io::{self, Read},

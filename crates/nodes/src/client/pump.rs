@@ -40,7 +40,7 @@ pub(crate) const LATE: Duration = Duration::from_secs(1);
 /// A batch, the end of the answers, or an error.
 type NextBatch = Result<Option<RecordBatch>>;
 
-/// The results of an attempt other than its answers.
+/// The results of an attempt (one task of a job on a node) other than its answers.
 #[derive(Debug, Default)]
 pub(crate) struct AttemptReport {
     pub done: Option<TaskDone>,

@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(4);
 /// The largest number of peers on a page.
 const PEERS_MAX: usize = 256;
 
-/// The recorded data. Dropping this value ends the polling.
+/// The handle of the polling threads, with the recorded data. Dropping this value ends the polling.
 #[derive(Debug)]
 pub(super) struct NodePoller {
     shared: Arc<Shared>,

@@ -497,7 +497,8 @@ pub struct Status {
 }
 
 impl Status {
-    /// Removes the information for administrators: the tasks of other clients, and the mount points of drives.
+    /// Removes the information that only administrators may see: the tasks of other clients, and the mount
+    /// points of drives.
     pub fn without_others(mut self, own: &str) -> Status {
         for task in self.running.iter_mut().filter(|task| task.client != own) {
             (task.client, task.datasets) = ("another".to_string(), Vec::new());

@@ -189,7 +189,7 @@ fn of_two_live_generations_the_user_keeps_one() {
     assert!(
         told(both.repair(&["doc".to_string()], Some(other)).unwrap_err()).contains("not one of its live")
     );
-    // Keeps the generation on the second node.
+    // The repair keeps the generation on the second node.
     let at = |id: &SpreadId| why.find(&id.to_string()).unwrap();
     let second = why.find(&members.address(1)).unwrap();
     let kept = ids(&why).into_iter().filter(|id| at(id) < second).max_by_key(at).unwrap();

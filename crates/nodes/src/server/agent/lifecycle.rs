@@ -128,7 +128,8 @@ impl RunningAgent {
         &self.agent
     }
 
-    /// Stops the agent: refuses new tasks, gives the running tasks the time of [`AgentConfig::drain`](super::AgentConfig::drain), and ends.
+    /// Stops the agent: refuses new tasks, gives the running tasks the time of
+    /// [`AgentConfig::drain`](super::AgentConfig::drain), and ends.
     ///
     /// # Errors
     /// The error that ended the server.

@@ -8,7 +8,7 @@ use crate::{
     client::tasks::scheduler::{Event, ShardState},
 };
 
-/// A row that was taken.
+/// A row of a shard that the client has taken.
 pub(super) enum TakenRow {
     Part(ResumePosition, Vec<u8>),
     Failed(Error),
