@@ -30,7 +30,10 @@ mod ranges;
 mod recall;
 mod table;
 
-pub(crate) use self::dataset::KIND as INDEX_KIND;
+pub(crate) use self::{
+    centroids::{READ_ELEMENTS_BYTES, read_elements},
+    dataset::KIND as INDEX_KIND,
+};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 pub use self::{
