@@ -18,6 +18,7 @@
 //! [`ATTEMPTS`] others ends with [`inshore_store::Error::Changed`].
 
 mod add;
+mod id_list;
 mod remove;
 
 use inshore_store::{DatasetBuilder, FileWriter, Job, Store};
@@ -26,6 +27,7 @@ use zerocopy::{IntoBytes, little_endian::U64};
 
 pub use self::{
     add::{add_vectors, upsert_vectors},
+    id_list::IdList,
     remove::remove_vectors,
 };
 use crate::{
