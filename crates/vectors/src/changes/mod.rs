@@ -21,6 +21,8 @@ mod add;
 mod id_list;
 mod remove;
 
+use std::{borrow::Cow, sync::Arc};
+
 use inshore_store::{DatasetBuilder, FileWriter, Job, Store};
 use serde::Serialize;
 use zerocopy::{IntoBytes, little_endian::U64};
@@ -31,7 +33,7 @@ pub use self::{
     remove::remove_vectors,
 };
 use crate::{
-    Error, Result, RowSet, Vectors, VectorsInfo,
+    Error, Result, RowSet, Search, Vectors, VectorsInfo,
     dataset::{ID_RUNS, REMOVED},
     ids::{ID_MAX, IdRun, Ids},
     index::{READ_ELEMENTS_BYTES, read_elements},
@@ -201,6 +203,19 @@ pub(crate) fn live_rows(job: &Job, vectors: &Vectors) -> Result<Option<RowSet>> 
             expected: format!("different rows below {}", info.vectors),
         }),
     }
+}
+
+/// Returns the options of a search in which removed vectors are no answers.
+///
+/// # Errors
+/// The errors of [`live_rows`]; a selection of other vectors.
+pub(crate) fn among_live<'a>(job: &Job, vectors: &Vectors, search: &'a Search) -> Result<Cow<'a, Search>> {
+    search.check_selection(vectors.info())?;
+    let Some(mut live) = live_rows(job, vectors)? else { return Ok(Cow::Borrowed(search)) };
+    if let Some(selection) = &search.selection {
+        live.intersect(selection);
+    }
+    Ok(Cow::Owned(Search { selection: Some(Arc::new(live)), ..search.clone() }))
 }
 
 /// Checks ids that ascend.

@@ -30,6 +30,7 @@ mod ranges;
 mod recall;
 mod selected;
 mod table;
+mod tail;
 
 pub(crate) use self::{
     centroids::{READ_ELEMENTS_BYTES, read_elements},
