@@ -117,7 +117,10 @@ fn add(options: GlobalOptions, arguments: &NearestAdd) -> Result<()> {
     let operation = AddVectors { dataset: dataset.clone(), bits: *bits };
     let request = Request { operation, inputs: vec![input.clone()], output: None };
     operations::run_on(options, StoreAccess::Existing, &request, Attachments::default())?
-        .tell(|report, done| Outcome::new("nearest add", report, done, changes(&done.answer)))
+        .tell(|report, done| {
+            let sentence = changes(&done.answer);
+            Outcome::new("nearest add", report, done, sentence)
+        })
 }
 
 fn upsert(options: GlobalOptions, arguments: &NearestUpsert) -> Result<()> {
@@ -127,7 +130,10 @@ fn upsert(options: GlobalOptions, arguments: &NearestUpsert) -> Result<()> {
     let inputs = [input.clone()].into_iter().chain(file).collect();
     let request = Request { operation, inputs, output: None };
     operations::run_on(options, StoreAccess::Existing, &request, Attachments::default())?
-        .tell(|report, done| Outcome::new("nearest upsert", report, done, changes(&done.answer)))
+        .tell(|report, done| {
+            let sentence = changes(&done.answer);
+            Outcome::new("nearest upsert", report, done, sentence)
+        })
 }
 
 fn remove(options: GlobalOptions, arguments: &NearestRemove) -> Result<()> {
@@ -136,7 +142,10 @@ fn remove(options: GlobalOptions, arguments: &NearestRemove) -> Result<()> {
     let operation = RemoveFromVectors { dataset: dataset.clone(), ids };
     let request = Request { operation, inputs: file.into_iter().collect(), output: None };
     operations::run_on(options, StoreAccess::Existing, &request, Attachments::default())?
-        .tell(|report, done| Outcome::new("nearest remove", report, done, changes(&done.answer)))
+        .tell(|report, done| {
+            let sentence = changes(&done.answer);
+            Outcome::new("nearest remove", report, done, sentence)
+        })
 }
 
 fn list_or_file(ids: &Ids) -> (Option<Vec<u64>>, Option<std::path::PathBuf>) {
