@@ -5,7 +5,7 @@ use inshore_store::{CheckedFile, FileReader, FileWriter, Job};
 use crate::Result;
 
 const BYTES: usize = 8;
-/// The unit of checksums, unless buffers are smaller.
+/// The size of a block, which has one checksum. Writers with smaller buffers use smaller blocks.
 const BLOCK_BYTES: usize = 64 << 10;
 
 /// Returns the memory of a writer with buffers of this size.
@@ -35,7 +35,7 @@ impl PairWriter {
     }
 }
 
-/// A file of pairs that was written.
+/// A complete file of pairs.
 pub(super) struct Pairs(CheckedFile);
 
 impl Pairs {
