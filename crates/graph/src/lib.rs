@@ -16,8 +16,8 @@
 //!                   └── sort-reduce ◄──┘  └── vertex state: in memory or on flash
 //! ```
 //!
-//! Start with [`algorithms`]: each algorithm is one short file. The module `engine` has the superstep engine that runs
-//! the algorithms.
+//! Start with [`algorithms`]: each algorithm is a file or a folder of its own. The module `engine` has the superstep
+//! engine that runs the algorithms.
 #![warn(missing_docs)]
 
 pub mod algorithms;

@@ -5,8 +5,8 @@
 //! supersteps is at most the number of edges of the longest shortest path. An edge is read again only if the distance
 //! of its source has decreased.
 //!
-//! Sums of floating-point weights are taken along each path from its source, so they do not depend on the order of messages, and
-//! the answer is the same bit for bit.
+//! The weights of a path are added in the order of its edges, from the source on. The floating-point sums therefore do
+//! not depend on the order of messages, and the answer is the same bit for bit in every run.
 
 use std::{
     cmp::Reverse,
@@ -36,11 +36,11 @@ use crate::{
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SsspOptions {
-    /// Id (the user's) of the vertex to start from.
+    /// The user's id of the vertex at which the search starts.
     pub source: u64,
     /// Resumes an interrupted job with the same options on the same graph, and saves checkpoints at about this
     /// interval.
-    /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. `None` neither resumes nor saves.
+    /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. With `None`, the job does neither.
     #[serde(default, with = "seconds")]
     pub resume: Option<Duration>,
     /// Overrides the choices of the engine, for tests and comparisons.
@@ -76,7 +76,7 @@ impl StepProgram for Sssp {
     #[inline]
     fn along(&self, _to: u32, distance: f64, weight: f64) -> f64 {
         if weight < 0.0 {
-            // Among negative numbers the least has the greatest bits.
+            // Of several negative numbers, the least one has the greatest bits, compared as unsigned integers.
             self.negative.fetch_max(weight.to_bits(), Ordering::Relaxed);
         }
         distance + weight
@@ -172,7 +172,8 @@ pub fn verify(
     answer: &[Option<f64>],
 ) -> std::result::Result<String, String> {
     let mut distances = vec![None; graph.vertices()];
-    // Weights are not negative, so the order of their bits is the order of the weights.
+    // Weights are not negative, so the bits of distances, compared as unsigned integers, have the order of the
+    // distances.
     let mut queue = BinaryHeap::from([Reverse((0.0f64.to_bits(), source))]);
     let mut reached = 0;
     while let Some(Reverse((bits, vertex))) = queue.pop() {

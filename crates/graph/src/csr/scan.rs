@@ -38,7 +38,7 @@ pub(crate) struct RowReader {
     /// The entries of the range that were not returned yet, and the number of those that belong to the current vertex.
     entries: Range<u64>,
     left: u32,
-    /// The number of entries of the current piece whose weights were returned.
+    /// The number of weights in the current buffer that were returned.
     used: usize,
 }
 

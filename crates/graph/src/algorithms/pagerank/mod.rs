@@ -32,7 +32,8 @@ use crate::{
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PageRankOptions {
-    /// The largest number of iterations. `None`, the default, means 10, or any number if `vertex_tolerance` is set.
+    /// The largest number of iterations. With `None`, the default, the limit is 10, or there is no limit if
+    /// `vertex_tolerance` is set.
     pub iterations: Option<u32>,
     /// The share of rank that a vertex sends along its edges, from 0 to 1; 0.85 by default.
     pub damping: f64,
@@ -46,7 +47,7 @@ pub struct PageRankOptions {
     pub vertex_tolerance: Option<f64>,
     /// Resumes an interrupted job with the same options on the same graph, and saves checkpoints at about this
     /// interval.
-    /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. `None` neither resumes nor saves.
+    /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. With `None`, the job does neither.
     #[serde(with = "seconds")]
     pub resume: Option<Duration>,
     /// Overrides the choices of the engine, for tests and comparisons.
@@ -132,10 +133,10 @@ impl StepProgram for PageRank {
 
 /// Computes the ranks of all vertices, in columns `vertex`, `rank`.
 ///
-/// Cost: if partitioning edges by destination is estimated to be faster, this comes first. It reads all edges once (up
-/// to 4 bytes per edge, 4 per vertex) and writes 2 to 3 bytes per edge. An iteration then reads the partitions that are
-/// not in memory. With `vertex_tolerance` a vertex takes 16 bytes of state instead of 8, and once few edges carry a
-/// change only the rows of senders are read. The engine's documentation has the other costs.
+/// Cost: edges are first partitioned by destination if this is estimated to save time. Partitioning reads all edges
+/// once (up to 4 bytes per edge, and 4 per vertex) and writes 2 to 3 bytes per edge. Each iteration then reads the
+/// partitions that are not in memory. With `vertex_tolerance`, a vertex takes 16 bytes of state instead of 8. Once few
+/// edges carry a change, only the rows of senders are read. The engine's documentation has the other costs.
 ///
 /// # Errors
 /// [`Error::BadOption`]; [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
@@ -232,8 +233,9 @@ pub(crate) fn check_vertex_tolerance(vertex_tolerance: f64, damping: f64) -> Res
 const ROUNDING: f64 = 1e-6;
 
 /// Compares `ranks` with those of a plain power iteration in floating point. Each rank may differ by 10^-6 of the
-/// expected rank, and the sum of ranks by as much from 1. With a `vertex_tolerance` the check ignores `iterations` and
-/// iterates until ranks converge, and the sum of differences may reach the bound documented at that option.
+/// expected rank, and the sum of all ranks may differ from 1 by 10^-6. With a `vertex_tolerance` the check ignores
+/// `iterations` and iterates until ranks converge. The sum of differences may then reach the bound that is documented
+/// at that option.
 ///
 /// # Errors
 /// Returns a description of the difference, in the ids of the user.
