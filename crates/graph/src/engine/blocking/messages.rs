@@ -1,5 +1,5 @@
-//! The messages of all senders in a superstep, in the order of senders. They are an array in memory, or files that are
-//! read once for each column.
+//! The messages of all senders in a superstep, in the order of senders. Messages are an array in memory, or they are in
+//! files that are read once for each column.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::{Result, engine::Message};
 
-/// The unit in which messages are read and written.
+/// The size of a read or write of messages, in bytes.
 pub(super) const WINDOW_BYTES: usize = 256 << 10;
 /// The number of buffers of a reader. All of them but one have a read in flight.
 const WINDOWS: usize = 4;
@@ -100,10 +100,10 @@ impl<'a, M: Message> MessageWriter<'a, M> {
         Ok(())
     }
 
-    /// Ends the file.
+    /// Finishes the file.
     ///
     /// # Panics
-    /// If messages are in memory, and there is no file to end.
+    /// Panics if messages are in memory, since there is no file then.
     pub fn finish(self) -> Result<CheckedFile> {
         match self {
             MessageWriter::Memory { .. } => panic!("no file"),

@@ -1,4 +1,4 @@
-//! Reads a column's chunks in order: chunks in memory are used in place, and the others are read ahead.
+//! Reads a column's chunks in order. Chunks in memory are used in place, and chunks on flash are read ahead.
 
 use std::collections::VecDeque;
 
@@ -31,7 +31,7 @@ pub(super) struct ChunkReader<'a> {
 
 impl<'a> ChunkReader<'a> {
     pub fn new(job: &'a Job, chunk_bytes: usize) -> Result<ChunkReader<'a>> {
-        // If all chunks are in memory, the buffers are never written, and so take no physical memory.
+        // If all chunks are in memory, nothing is written to the buffers, so the buffers take no physical memory.
         let buffers =
             Buffer::zeroed(job.budget(), CHUNKS * chunk_bytes, "read buffers of the edge partition")?;
         Ok(ChunkReader {
