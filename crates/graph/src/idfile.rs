@@ -4,7 +4,8 @@ use inshore_store::{Buffer, CheckedFile, Job};
 
 use crate::Result;
 
-/// The unit of checksums of the ids file, which is read in order except for single lookups.
+/// The size of a block of the ids file with one checksum. The file is read sequentially, except for lookups of single
+/// ids.
 pub(crate) const BLOCK_BYTES: usize = 64 << 10;
 const BLOCK_IDS: u64 = BLOCK_BYTES as u64 / 8;
 

@@ -62,7 +62,7 @@ impl Step {
 }
 
 impl Tuning {
-    /// Tells whether the state of vertices may be kept in an array in memory if the array fits.
+    /// Tells whether arrays with an element for each vertex may be in memory, if they fit.
     pub(crate) fn allows_dense(&self) -> bool {
         self.strategy.is_none_or(|strategy| strategy == Strategy::Dense)
             && self.regime != Some(Regime::External)

@@ -174,7 +174,7 @@ fn low_and_high_ids_in_any_mixture_give_the_same_rows() {
 #[test]
 fn formats_follow_each_other_in_any_order() {
     let world = TestStore::new();
-    // The number of pairs is that of pairs that are added at once, or one less or more, or much larger.
+    // An import adds 4096 pairs at once. The test has this number of pairs, one less, one more, and many more.
     for pairs in [4095u32, 4096, 4097, 50_000] {
         let bytes: Vec<u8> = (0..pairs).flat_map(|n| [n, n + 1]).flat_map(u32::to_le_bytes).collect();
         let text: String = (0..20_000u32).map(|n| format!("{n} {}\n", n + 2)).collect();
@@ -416,7 +416,7 @@ fn matrix_market_is_known_by_its_first_line_and_has_to_be_square() {
         let error = world.import("wide", &[path], &ImportOptions::default()).unwrap_err().to_string();
         assert!(error.contains("wide.mtx:2: expected as many columns as rows"), "{error}");
     }
-    // An import with the text format forced fails, since the line with the matrix's size would be an edge.
+    // If the text format is forced, the import fails, since the line with the matrix's size would be read as an edge.
     let path = world.file("forced.mtx", matrix("%%MatrixMarket", "2 2 2"));
     let text = ImportOptions { format: Some(EdgeFormat::Text), ..Default::default() };
     let error = world.import("forced", &[path], &text).unwrap_err().to_string();

@@ -466,7 +466,8 @@ impl StoredAndInMemory {
     }
 }
 
-/// Asserts that values have equal bits. Sums of floating-point numbers may differ in their last digits.
+/// Asserts that two answers have equal bits. Only the values of betweenness, which are sums of floating-point numbers,
+/// may differ in their last digits.
 fn assert_same(expected: &Found, found: &Found, what: &str) {
     for ((name, expected), (_, found)) in expected.iter().zip(found) {
         if *name != "betweenness" {

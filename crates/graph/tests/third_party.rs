@@ -1,6 +1,6 @@
-//! Compares answers with those of other programs: LDBC Graphalytics, libgrape-lite's outputs for p2p-31, and SciPy's
-//! for graphs of SNAP and the Laboratory for Web Algorithmics. Each comparison runs at 16 MiB, at 4 GiB and with runs
-//! that spill.
+//! Compares answers with reference answers: those of LDBC Graphalytics, those of libgrape-lite for the graph p2p-31,
+//! and those of SciPy for graphs of SNAP and of the Laboratory for Web Algorithmics. Each comparison runs at 16 MiB, at
+//! 4 GiB, and with small buffers that make sorted runs spill.
 
 mod support;
 

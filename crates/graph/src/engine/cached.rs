@@ -15,7 +15,8 @@ use crate::Result;
 const HEAD_WORDS: usize = 2;
 /// A flag of a row that has all edges of its vertex.
 const IS_WHOLE: u32 = 1 << 31;
-/// Rows are cached only if their memory can have at least one byte for each group of this number of the graph's edges.
+/// Rows are cached only if they can have at least as many bytes of memory as the number of the graph's edges divided by
+/// this number.
 const TRIED_SHARE: u64 = 16;
 /// Size of a buffer, which holds some thousands of rows.
 const PIECE_BYTES: usize = 256 << 10;

@@ -191,11 +191,11 @@ impl ActiveView<'_> {
     }
 }
 
-/// Edges are counted in a sample if the number of vertices is more than that of all vertices divided by this number.
+/// If the given vertices are more than all vertices divided by this number, their edges are counted in a sample.
 const MANY_SHARE: u64 = 64;
 /// A sample takes every n-th range of vertices, where n is this number.
 const SAMPLED_SHARE: u32 = 8;
-/// The number of vertices in a range: about as many as the index pages in a cursor's memory have.
+/// The number of vertices in a range: about as many as the index pages have that a cursor holds in memory.
 const SAMPLED_VERTICES: u32 = 64 << 10;
 
 /// Estimates the number of edges of these vertices. For many vertices a sample suffices, since reading the whole index

@@ -1,4 +1,5 @@
-//! Lanes: each parsing thread has outputs of its own (a lane), so that threads share nothing but the bitmap of ids.
+//! Lanes: each parsing thread has outputs of its own (a lane), so that the bitmap of ids is the only data that threads
+//! share.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,8 +21,8 @@ use crate::{
 
 /// The number of edges that are added at once, so that the memory they need can be prefetched.
 const STEP: usize = 4 << 10;
-/// With a smaller budget all edges go through logs. A sort at the same time as all other buffers would have room for
-/// few runs, which would limit the number of edges.
+/// With a smaller budget all edges go through logs. A sort during parsing would share the memory with all other
+/// buffers. It could then merge only few sorted runs, which would limit the number of edges.
 const SORTING_BUDGET_BYTES: u64 = 32 << 20;
 /// Memory left for small allocations that are not reserved.
 const SLACK_BYTES: u64 = 512 << 10;
@@ -146,7 +147,7 @@ pub(super) struct Lanes<'a, E: EdgeOperation> {
     pub block_bytes: usize,
 }
 
-/// The edges of all lanes, after the input has ended.
+/// The edges of all lanes after the end of the input.
 pub(super) enum Edges<E: EdgeOperation> {
     /// Edges sorted by id. All ids are low.
     Sorted(SortReduce<E>),
@@ -240,8 +241,8 @@ impl<'a, E: EdgeOperation> Lanes<'a, E> {
             drop(full);
             let worked: Vec<Result<()>> =
                 workers.into_iter().map(|worker| worker.join().expect("a lane does not panic")).collect();
-            // A failed lane has stopped the reading, and its error is returned before that of the reader, since the
-            // user wants to know of a wrong line. If several lanes failed, any of their errors will do.
+            // A failed lane stops the reading. The lane's error is returned in preference to the reader's error, since
+            // the user wants to know of a wrong line. If several lanes failed, the error of any of them is returned.
             worked.into_iter().collect::<Result<()>>()?;
             read
         })

@@ -41,7 +41,7 @@ impl EdgeLogWriter {
     }
 }
 
-/// A log to which no more edges are added.
+/// A complete log.
 pub(super) struct EdgeLog {
     edges: CheckedFile,
     weights: Option<CheckedFile>,

@@ -167,7 +167,7 @@ pub(super) fn has_third_column(job: &Job, input: &Input) -> Result<bool> {
     Ok(false)
 }
 
-/// The first lines of a Matrix Market file.
+/// The header of a Matrix Market file.
 #[derive(Debug, PartialEq)]
 pub(super) struct MatrixHeader {
     pub symmetric: bool,
@@ -397,8 +397,9 @@ fn each_line_quickly<E: EdgeOperation>(
     Ok(LineTotals { lines: lines.lines() + u64::from(!has_end), comments: comments.into_inner() })
 }
 
-/// Reads a line that has two ids with one tab, space or comma between them and nothing else, as most lines of most
-/// files. Returns its length with the line end. Returns `None` for any other line, and near the end of a block.
+/// Reads a line that consists of two ids with one tab, space or comma between them, as most lines of most files do.
+/// Returns the ids, and the length of the line with its line end. Returns `None` for any other line, and near the end
+/// of a block.
 #[inline]
 fn two_ids(lines: &[u8]) -> Option<(u64, u64, usize)> {
     let (source, place) = digits(lines, 0)?;
@@ -416,8 +417,9 @@ fn two_ids(lines: &[u8]) -> Option<(u64, u64, usize)> {
 /// Reads a number of 1 to 15 digits at offset `place`. Returns the number and the offset after it. Returns `None` if
 /// there is no such number, or if fewer than 16 bytes remain.
 ///
-/// The number of digits cannot be predicted, since for example graphs of 16 million vertices have ids of seven digits
-/// and of eight. No branch depends on it: 16 characters are read, and the digits are shifted to the end.
+/// A processor cannot predict the number of digits. Graphs of 16 million vertices, for example, have ids of seven
+/// digits and of eight. No branch depends on the number of digits: 16 characters are read, and the digits are shifted
+/// to the end.
 #[inline(always)]
 fn digits(bytes: &[u8], place: usize) -> Option<(u64, usize)> {
     let each = |byte: u8| u128::from_ne_bytes([byte; 16]);
@@ -466,8 +468,8 @@ impl Fields<'_> {
         self.0.iter().all(|&byte| is_separator(byte))
     }
 
-    /// Skips any number of spaces and tabs, and at most one comma or semicolon, since two of these have an empty field
-    /// between them.
+    /// Skips all separators before the next field. Returns false if two of them are commas or semicolons, since these
+    /// have an empty field between them.
     #[inline]
     fn skip_separators(&mut self) -> bool {
         let mut commas = 0;

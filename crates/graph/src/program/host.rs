@@ -31,7 +31,8 @@ struct Failure {
 }
 
 impl Failures {
-    /// Returns the result of `function`. If this call panics, or an earlier call panicked, returns `otherwise`.
+    /// Returns the result of `call`. If this call panics, or if a failure was recorded before, returns `otherwise`.
+    /// `function` is the name in the error.
     #[inline(always)]
     pub fn call<T>(
         &self,

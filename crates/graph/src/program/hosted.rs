@@ -17,7 +17,7 @@ pub(super) trait Hosted: StepProgram {
 
     const NAME: &'static str;
 
-    /// Returns the program's view of the job's position, so that the caller can set it for the next superstep.
+    /// Returns the position of the job as the program sees it. The caller sets this position for each superstep.
     fn at(&mut self) -> &mut SuperstepInfo;
 
     fn failures(&self) -> &Arc<Failures>;

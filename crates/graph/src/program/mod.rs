@@ -1,5 +1,5 @@
-//! Vertex programs of your own: the programming model of the 2018 thesis (section 9.2, algorithms 1 and 3), run by the engine of
-//! the built-in algorithms within a memory budget.
+//! Vertex programs of users. The programming model is that of the 2018 thesis (section 9.2, algorithms 1 and 3). The
+//! engine of the built-in algorithms runs the programs within a memory budget.
 //!
 //! - [`VertexProgram`]: active vertices send messages along their edges, all messages to one vertex are reduced to one
 //!   message, and the vertex gets a new value. The program tells whether the vertex is active in the next superstep.
@@ -80,26 +80,28 @@
 //!
 //! # Contract
 //!
-//! - **Memory** stays within the job's budget: values and messages are of a fixed width, and lie in memory or on flash as they
-//!   fit. The fields of the program itself are not counted; the caller accounts for them.
-//! - **The same answer** at every budget and number of threads, if `reduce` is associative and commutative to the bit and all
-//!   functions depend on their arguments and unchanging fields alone. Integer sums, minima, maxima and bit operations qualify; a
-//!   sum of floating-point numbers does not, and differs in its last digits from run to run: [`VertexProgram`] says how to avoid
-//!   that.
-//! - **Panics** in a function of the program, on any thread, end the job with [`Error::Program`](crate::Error::Program), which
-//!   names the program, the function and the vertex. (If the process is built with `panic = "abort"`, a panic ends the process.)
+//! - **Memory** stays within the job's budget. Values and messages have a fixed width, and are in memory if they fit
+//!   and on flash otherwise. The fields of the program itself are not counted; the caller accounts for them.
+//! - **The same answer** at every budget and number of threads has two conditions. `reduce` must be associative and
+//!   commutative to the bit, and all functions must depend only on their arguments and on fields that do not change.
+//!   Integer sums, minima, maxima and bit operations qualify. Sums of floating-point numbers do not: they differ in
+//!   their last digits from run to run. [`VertexProgram`] describes how to avoid that.
+//! - **Panics** in a function of the program, on any thread, end the job with
+//!   [`Error::Program`](crate::Error::Program), which names the program, the function and the vertex. (If the process
+//!   is built with `panic = "abort"`, a panic ends the process.)
 //! - **Cancellation**, progress and `--explain` texts are those of the built-in algorithms; so are checkpoints ([`Resume`]).
 //!
 //! # Traits that stay private
 //!
 //! The engine's steps (push, pull, destination blocks, in memory or through sort-reduce) use one trait, `StepProgram`.
 //! Both the hosts of programs and the built-in algorithms implement it. The trait stays private because its
-//! implementations make promises that no caller can keep safely and no engine can check cheaply: that a message may be
-//! skipped if a vertex has seen a value (`kept`), that a pull finds the message that a push would have sent
-//! (`message_of`), and that a bit pattern changes nothing (`NOTHING`). A program that breaks a promise gives different
-//! answers at different budgets. Vertex numbers are also 32 bits wide in that trait. `State` and `Message` tie values
-//! to the layout of buffers and to atomic operations; [`FixedWidth`] hides both. `Sender`, `SingleSender` and
-//! `AccumulatorArray` are ways in which a message gets from an edge to its vertex, and the engine chooses among these.
+//! implementations make promises that are easy to break, and that no engine can check cheaply. One promise is that a
+//! message may be skipped if a vertex has seen a value (`kept`). Another is that a pull finds the message that a push
+//! would have sent (`message_of`), and another is that a bit pattern changes nothing (`NOTHING`). A program that breaks
+//! a promise gives different answers at different budgets. Vertex numbers are also 32 bits wide in that trait. `State`
+//! and `Message` tie values to the layout of buffers and to atomic operations; [`FixedWidth`] hides both. `Sender`,
+//! `SingleSender` and `AccumulatorArray` are ways in which a message gets from an edge to its vertex, and the engine
+//! chooses among these.
 
 mod column;
 mod host;

@@ -6,9 +6,8 @@
 //! ```text
 //!   state      rank      x; 1 / n at first
 //!              pending   p: the change of x since the vertex last sent a message; 1 / n at first
-//!   superstep  every vertex with |p| > t x sends p / degree along each edge; d times the sum of the messages to a
-//!   vertex
-//!              is added to the rank and the pending change of this vertex
+//!   superstep  every vertex with |p| > t x sends p / degree along each edge; the sum of a vertex's messages,
+//!              times d, is added to the rank and the pending change of the vertex
 //! ```
 //!
 //! Here n is the number of vertices, t the tolerance, and d the damping.
