@@ -282,7 +282,7 @@ impl Graph {
         })
     }
 
-    /// Finds the vertex with this original id, which is the vertex's number in the imported file.
+    /// Finds the vertex with this original id, which is the vertex's id in the imported file.
     ///
     /// Cost: nothing if ids are 0, 1, 2, ...; otherwise a binary search on flash, which reads 64 KiB per step.
     ///

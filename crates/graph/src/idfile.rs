@@ -4,7 +4,7 @@ use inshore_store::{Buffer, CheckedFile, Job};
 
 use crate::Result;
 
-/// The size of a block of the ids file with one checksum. The file is read sequentially, except for lookups of single
+/// The ids file has one checksum per block of this size. The file is read sequentially, except for lookups of single
 /// ids.
 pub(crate) const BLOCK_BYTES: usize = 64 << 10;
 const BLOCK_IDS: u64 = BLOCK_BYTES as u64 / 8;

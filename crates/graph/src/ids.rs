@@ -119,7 +119,8 @@ impl Translation {
             for &key in block.keys {
                 let number = key >> 32;
                 while taken <= number {
-                    // Taking ids one by one is slow, but only if few numbers occur, and then there is little work.
+                    // The loop also takes the ids between two numbers that occur. This is slow only if few numbers
+                    // occur, and then there are few pairs to translate.
                     id = ids.take(1)?[0];
                     taken += 1;
                 }

@@ -6,9 +6,12 @@
 //!   in-edges on request), degrees, weights, and the user's vertex ids. Layout: `docs/format.md`.
 //! - [`import()`] and [`generate`] make graphs, [`export`] writes one to a file.
 //! - A *vertex program* is an algorithm that is expressed as functions of one vertex. The superstep engine runs vertex
-//!   programs: it streams edges from flash, and sorts and reduces updates (2018 thesis, section 9.4, algorithm 3). The
-//!   module [`program`] runs vertex programs of users: [`VertexProgram`] and [`SearchProgram`].
+//!   programs: it streams edges from flash, and sorts and reduces updates. The module [`program`] runs vertex programs
+//!   of users: [`VertexProgram`] and [`SearchProgram`].
 //! - [`Answer`]: the result of an algorithm. It has rows, which are streamed to a file or a reader, and a summary.
+//!
+//! The engine follows the 2018 thesis, section 9.4, algorithm 3. In this crate, "2018 thesis" stands for S.-W. Jun,
+//! "Big Data Analytics Made Affordable Using Hardware-Accelerated Flash Storage", PhD thesis, MIT, 2018.
 //!
 //! ```text
 //!   user's edges ─ import ─► Graph ─ superstep ─► Answer ─ rows ─► Parquet, Arrow, CSV

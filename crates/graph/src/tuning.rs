@@ -22,7 +22,8 @@ pub struct Tuning {
     /// The step of each superstep, if the superstep allows it.
     #[serde(skip)]
     pub step: Option<Step>,
-    /// The seed of random choices: each superstep draws its memory layout and its step from all possible ones.
+    /// The seed of random choices: the job draws its memory layout, and each superstep draws its step, from all
+    /// possible ones.
     #[serde(skip)]
     pub draw: Option<u64>,
 }

@@ -113,10 +113,8 @@ fn ids_of_any_size_keep_their_order() {
     assert_eq!(edges(&world, &world.graph("g")), all);
 }
 
-/// 200,000 scattered ids take 1.6 MB, which is more than a quarter of the memory that a budget of 8 MiB leaves. They
-/// are therefore numbered in bins, and results are translated by sorting. Edges whose ids all have a bit in the bitmap
-/// are sorted at once, and other edges wait in logs until their ids have numbers. A graph can have both kinds of edges.
-/// The result must always equal a sorted set of edges.
+/// Edges whose ids all have a bit in the bitmap are sorted on arrival, and other edges wait in logs until their ids
+/// have numbers. A graph can have both kinds of edges. The result must always equal a sorted set of edges.
 #[test]
 fn low_and_high_ids_in_any_mixture_give_the_same_rows() {
     const EDGES: u64 = 60_000;
@@ -198,6 +196,7 @@ fn formats_follow_each_other_in_any_order() {
 fn ids_that_do_not_fit_in_memory_are_numbered_in_bins() {
     let world = TestStore::new();
     let id = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 1;
+    // These ids take 4.8 MB, which is more than half of the budget of 8 MiB.
     let count = 600_000;
     let mut text = String::new();
     for n in 0..count {

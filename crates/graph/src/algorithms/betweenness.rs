@@ -13,7 +13,7 @@
 //! edges that are read.
 //!
 //! Path counts are 64-bit floats, exact to 2^53. The last bits of dependencies depend on the order of sums.
-//! Centralities therefore agree to about 10^-9 between budgets and numbers of threads, but not bit for bit. (The
+//! Centralities therefore agree to about 10^-9 between budgets and numbers of threads, but not bit for bit. (The 2018
 //! thesis, section 9.7.1, counts paths along one parent only; Brandes counts paths along all parents.)
 
 use std::{
@@ -52,8 +52,8 @@ pub struct BetweennessOptions {
     /// The seed of the random numbers that draw the sources; 1 by default.
     pub seed: u64,
     /// Resumes an interrupted job with the same options on the same graph, and saves checkpoints at about this
-    /// interval.
-    /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. With `None`, the job does neither.
+    /// interval. [`Rows::finish`](crate::Rows::finish) removes the checkpoints. With `None`, the job does not resume,
+    /// and saves no checkpoints.
     #[serde(with = "seconds")]
     pub resume: Option<Duration>,
     /// Overrides the choices of the engine, for tests and comparisons.
@@ -128,8 +128,8 @@ impl StepProgram for CountPaths {
     }
 }
 
-/// The vertex program of the reverse pass: vertices at `level` send messages towards the source, and the vertices at
-/// `level - 1` sum these messages to their dependencies.
+/// The vertex program of the reverse pass: vertices at `level` send messages towards the source. The vertices at `level
+/// - 1` compute their dependencies from the sums of these messages.
 #[derive(Clone)]
 struct SumDependencies {
     level: u32,
@@ -311,8 +311,8 @@ pub(crate) fn draw(vertices: u64, count: u64, seed: u64) -> Box<dyn Iterator<Ite
     Box::new(drawn.into_iter())
 }
 
-/// Compares centralities with those that Brandes' published algorithm computes in memory. A difference of 10^-6 of the
-/// expected centrality is allowed, and of 10^-6 if the expected centrality is below 1.
+/// Compares centralities with those that Brandes' published algorithm computes in memory. A difference may be at most
+/// 10^-6 of the expected centrality, or 10^-6 if the expected centrality is below 1.
 ///
 /// # Errors
 /// Returns a description of the difference, in the ids of the user.

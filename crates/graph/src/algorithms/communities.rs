@@ -43,8 +43,8 @@ pub struct CommunitiesOptions {
     /// The largest number of iterations; 10 by default. The job ends earlier if no label changes.
     pub iterations: u32,
     /// Resumes an interrupted job with the same options on the same graph, and saves checkpoints at about this
-    /// interval.
-    /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. With `None`, the job does neither.
+    /// interval. [`Rows::finish`](crate::Rows::finish) removes the checkpoints. With `None`, the job does not resume,
+    /// and saves no checkpoints.
     #[serde(with = "seconds")]
     pub resume: Option<Duration>,
     /// Overrides the choices of the engine, for tests and comparisons. With any strategy but `dense`, labels are sent
@@ -60,8 +60,8 @@ impl Default for CommunitiesOptions {
 
 /// The largest number of neighbours' labels that a thread sorts in memory: 256 KiB of labels.
 const GATHERED_MAX: u32 = 64 << 10;
-/// The largest memory for sorting the labels of rows that are too long for [`GATHERED_MAX`], unless sort-reduce needs
-/// more.
+/// The usual limit on the memory in which the labels of rows with more than [`GATHERED_MAX`] edges are sorted. The
+/// limit is higher if sort-reduce needs more.
 const LONG_ROWS_BYTES_MAX: u64 = 64 << 20;
 
 /// Counts how often a label arrives at a vertex. The key of the count consists of the vertex and the label.

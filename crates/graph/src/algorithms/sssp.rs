@@ -39,8 +39,8 @@ pub struct SsspOptions {
     /// The user's id of the vertex at which the search starts.
     pub source: u64,
     /// Resumes an interrupted job with the same options on the same graph, and saves checkpoints at about this
-    /// interval.
-    /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. With `None`, the job does neither.
+    /// interval. [`Rows::finish`](crate::Rows::finish) removes the checkpoints. With `None`, the job does not resume,
+    /// and saves no checkpoints.
     #[serde(default, with = "seconds")]
     pub resume: Option<Duration>,
     /// Overrides the choices of the engine, for tests and comparisons.

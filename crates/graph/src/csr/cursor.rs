@@ -20,7 +20,7 @@ pub(crate) struct IndexCursor {
     window: Option<(u64, u64, Buffer, usize)>,
     ahead: Option<(u64, u64, PendingRead)>,
     spare: Vec<Buffer>,
-    /// The number of pages to read next. It is doubled if the pages follow those in memory.
+    /// The number of pages to read next. The number is doubled if these pages follow the pages in memory.
     grown: u64,
     page: u64,
     slot: usize,

@@ -40,7 +40,7 @@ pub(crate) const PAGE_VERTICES: u64 = 1021;
 const PAGE_BYTES: u64 = 4096;
 /// The number of bytes before the degrees of a page.
 const PAGE_HEADER_BYTES: usize = 12;
-/// The size of a block with one checksum in index and edge files. Blocks are small, since supersteps with few active
+/// Index and edge files have one checksum per block of this size. Blocks are small, since supersteps with few active
 /// vertices read blocks at random.
 pub(crate) const BLOCK_BYTES: usize = 16 << 10;
 /// The number of bytes that a scan reads at once, and the most that a cursor reads at once.

@@ -12,13 +12,17 @@
 //! The messages that arrived in a superstep decide whether new states are computed for a list of vertices or by a scan
 //! of all vertices. Sort-reduce itself chooses the strategy that sorts updates (`sortreduce/cost.rs`).
 //!
-//! | step | needs | is chosen if |
-//! |---|---|---|
-//! | [`Step::Blocks`] | edges cut into destination blocks, all vertices active | cutting saves time (`blocking/plan.rs`) |
-//! | [`Step::Pull`] | in-edges, a bit for each vertex, and for sums accumulators | waiting vertices have fewer edges than active ones |
-//! | [`Step::PullCached`] | rows of all waiting vertices in memory | scanning these rows costs less than reading those of active vertices |
-//! | [`Step::PushCached`] | the same, on the reverse pass | the same |
-//! | [`Step::Push`] | nothing | otherwise |
+//! The steps:
+//!
+//! - [`Step::Blocks`] requires that edges are cut into destination blocks, and that all vertices are active. It is
+//!   chosen whenever it is possible, since edges are cut only if this saves time (`blocking/plan.rs`).
+//! - [`Step::Pull`] requires in-edges, a bit for each vertex and, for sums, accumulators. It is chosen if scanning the
+//!   edges of waiting vertices costs less than sending along the edges of active vertices.
+//! - [`Step::PullCached`] requires the rows of all waiting vertices in memory. It is chosen if scanning these rows
+//!   costs less than reading the rows of active vertices from flash.
+//! - [`Step::PushCached`] requires the rows of all active vertices in memory, on the reverse pass. It is chosen if
+//!   scanning these rows costs less than reading them from flash.
+//! - [`Step::Push`] is always possible without destination blocks. It is chosen if no other step is.
 
 use std::fmt;
 

@@ -82,7 +82,7 @@ pub(crate) trait Sender: Sync {
     ) -> Result<()>;
 }
 
-/// Each worker has its own source if the free memory is this multiple of the memory of all sources.
+/// Each worker has its own source if the free memory is at least this multiple of the memory of all sources.
 const SPARE_SHARE: u64 = 16;
 /// Returns the memory of all windows of a worker, as a multiple of the size of a large window of edges. Each chunk has
 /// a large window and a batch of small ones. With weights, each chunk also has a large window and a batch of small ones

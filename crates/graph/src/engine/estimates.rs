@@ -142,7 +142,7 @@ pub(crate) struct Layout {
     pub blocks: Option<BlockingPlan>,
 }
 
-/// The plan of destination blocks: how edges are cut into columns, and the place of each array.
+/// The plan of destination blocks: how edges are cut into columns, and which arrays are in memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct BlockingPlan {
     pub workers: usize,

@@ -4,7 +4,7 @@ use inshore_sortreduce::Operation;
 
 use super::{Message, Pull, State};
 
-/// The interface between an algorithm and the engine's steps: the four functions of the thesis, one function for
+/// The interface between an algorithm and the engine's steps: the four functions of the 2018 thesis, one function for
 /// weights, two functions for vertices that pull, and three functions for sums over vertices.
 ///
 /// Steps cannot check all promises of an implementation (`NOTHING`, `kept`, `message_of`). Programs of users therefore
@@ -26,7 +26,8 @@ pub(crate) trait StepProgram: Clone + Send + Sync + 'static {
     const WEIGHTED: bool = false;
 
     /// The messages that a waiting vertex needs from the active vertices in its row, if it can pull them. With
-    /// [`Pull::All`] no active vertex waits, and messages do not change a vertex that does not wait.
+    /// [`Pull::All`], the program must ensure that no active vertex waits, and that messages do not change a vertex
+    /// that does not wait.
     const PULL: Pull = Pull::Never;
 
     /// Tells whether the same rows may be read repeatedly.

@@ -102,7 +102,7 @@ impl<P: StepProgram> PullAll<'_, P> {
 
 impl<S: State> Engine<S> {
     /// Runs a superstep in which each of the `waiting` vertices sums the messages of the `active` vertices in its row.
-    /// If the choice has memory for them, rows without an active vertex are cached for the next supersteps.
+    /// If the choice has memory for cached rows, rows without an active vertex are cached for the next supersteps.
     pub(super) fn pull_all<P: StepProgram<State = S>>(
         &mut self,
         program: &P,

@@ -2,7 +2,7 @@
 //! first one (Beamer, Asanović and Patterson, "Direction-optimizing breadth-first search", 2012).
 //!
 //! When most vertices have been reached, most edges lead to reached vertices. A pull reads only the rows of vertices
-//! that were not reached, and each of them gets one message. A push would send it one message per edge.
+//! that were not reached, and sends one message to each vertex that it reaches. A push would send one message per edge.
 
 use std::ops::Range;
 

@@ -108,7 +108,7 @@ impl<S: State> Engine<S> {
             let share = active.count().map_or(1.0, |count| count as f64 / self.vertices as f64);
             config.expected_records = (choice.step == Step::Push).then_some((edges as f64 * share) as u64);
         }
-        // If another strategy is forced, it gets all of the memory, since it needs a minimum of its own.
+        // If another strategy is forced, its memory is not reduced, since the strategy needs a minimum of its own.
         if matches!(config.strategy, None | Some(Strategy::Merge))
             && let Some(edges) = self.pools.few_edges(&self.job, rows, active)?
         {

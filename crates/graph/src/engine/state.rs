@@ -7,7 +7,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::Result;
 
-/// The state of a vertex as plain bytes. Its size is a power of two, so that no state straddles two blocks.
+/// The state of a vertex as plain bytes. The size must be a power of two, so that no state is in two blocks.
 pub trait State:
     FromBytes + IntoBytes + Immutable + KnownLayout + Copy + Default + Send + Sync + 'static
 {

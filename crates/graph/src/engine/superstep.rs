@@ -39,7 +39,7 @@ pub(crate) struct Superstep<'a> {
 pub(crate) struct ReverseSuperstep<'a> {
     /// The vertices that get messages, if they are known.
     pub waiting: Option<&'a Frontier>,
-    /// The numbers of edges of active and of waiting vertices.
+    /// The number of edges of active vertices, and the number of edges of waiting vertices.
     pub edges: [u64; 2],
     /// True if the rows that the forward pass kept in memory include those of all active vertices.
     pub are_cached: bool,
@@ -185,7 +185,7 @@ impl<S: State> Engine<S> {
                 return Err(error);
             }
             Err(error) => {
-                // This error is no failure of the job, since a damaged row may never be needed.
+                // The job does not fail with this error, since the damaged row may never be needed.
                 tracing::debug!(%error, "edges stay on flash");
                 self.facts.are_rows_cached = Some(false);
             }

@@ -1,9 +1,9 @@
 //! Numbers vertices in bins of edges if the ids do not fit in memory.
 //!
 //! The ids are cut into ranges that fit. First, the log is split into one bin per range by the source's id. The ids of
-//! each range are then loaded, each edge in the bin gets the number of its source, and it goes to a second bin by its
-//! destination's id. Finally, the ids of each range are loaded again, and each edge in the second bin gets the number
-//! of its destination. Every edge is written and read twice.
+//! each range are then loaded. Each edge in the bin gets the number of its source, and goes to a second bin by its
+//! destination's id. Finally, the ids of each range are loaded again. Each edge in the second bin gets the number of
+//! its destination, and goes to a log of numbered edges. Every edge is read and written three times.
 
 use inshore_store::{CheckedFile, Job};
 

@@ -18,7 +18,7 @@
 //!
 //! Cost for E edges between low ids: the traffic of sort-reduce (about 4 E bytes written and read if it spills), and 1
 //! to 4 E bytes written for the rows. With other ids, or in less than 32 MiB, another 16 E bytes are written and read
-//! for the log. With bins, another 32 E bytes are written and read.
+//! for the log. With bins, another 48 E bytes are written and read.
 
 mod bins;
 mod idset;

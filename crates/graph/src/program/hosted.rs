@@ -246,7 +246,8 @@ impl<P: SearchProgram> StepProgram for HostedSearch<P> {
         new
     }
 
-    /// Returns 0 for a reached vertex, so that it accepts no message: no number is below 0.
+    /// Returns 0, so that a reached vertex accepts no message: messages are reduced to the smallest, and no vertex
+    /// number is below 0.
     fn kept(&self, _state: &Self::State) -> u32 {
         0
     }

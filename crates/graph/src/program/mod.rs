@@ -89,7 +89,7 @@
 //! - **Panics** in a function of the program, on any thread, end the job with
 //!   [`Error::Program`](crate::Error::Program), which names the program, the function and the vertex. (If the process
 //!   is built with `panic = "abort"`, a panic ends the process.)
-//! - **Cancellation**, progress and `--explain` texts are those of the built-in algorithms; so are checkpoints ([`Resume`]).
+//! - **Cancellation**, progress, `--explain` texts and checkpoints ([`Resume`]) are those of the built-in algorithms.
 //!
 //! # Traits that stay private
 //!

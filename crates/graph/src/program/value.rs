@@ -24,7 +24,7 @@ impl VertexId {
         self.0
     }
 
-    /// Returns the dense number with the 32 bits that rows store, if it is less than `vertices`.
+    /// Returns the dense number as the 32-bit number that rows store, if it is less than `vertices`.
     pub(crate) fn within(self, vertices: u64) -> Option<u32> {
         u32::try_from(self.0).ok().filter(|_| self.0 < vertices)
     }

@@ -32,8 +32,7 @@ impl Triangles<'_> {
         let vertices = self.oriented.vertices;
         let free = self.job.budget().free_bytes();
         let each = csr::SCAN_BYTES + taken_bytes(self.row_max * 4) as u64;
-        // The array of sums gets its memory first, but at most a third of the free memory. The rest is for rows in
-        // memory.
+        // The array of sums gets at most a third of the free memory. The rest is for rows in memory.
         let record_bytes = size_of::<u32>() + size_of::<u64>();
         let threads = csr::scan_threads(self.job);
         let fits = |threads: usize| {

@@ -57,8 +57,8 @@ fn sets_bytes(vertices: u64) -> u64 {
     2 * VertexSet::bytes(vertices) + MemberNumbers::bytes(vertices)
 }
 
-/// Tells whether `free` bytes are enough for these sets and a pass, and for a forest of all vertices if no vertex joins
-/// the set.
+/// Tells whether `free` bytes are enough for the sets of `sets_bytes` and for a pass over the edges. They must also be
+/// enough for a forest of all vertices, in case no vertex joins the set.
 pub(super) fn fits(free: u64, vertices: u64) -> bool {
     let beside = free.saturating_sub(sets_bytes(vertices));
     beside / 2 >= SCAN_BYTES + writer_bytes(BUFFER_BYTES) && RangePlan::new(beside, vertices, None).is_some()

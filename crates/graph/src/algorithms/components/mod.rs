@@ -40,8 +40,8 @@ use crate::{
 #[serde(deny_unknown_fields, default)]
 pub struct ComponentsOptions {
     /// Resumes an interrupted job with the same options on the same graph, and saves checkpoints at about this
-    /// interval.
-    /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. With `None`, the job does neither.
+    /// interval. [`Rows::finish`](crate::Rows::finish) removes the checkpoints. With `None`, the job does not resume,
+    /// and saves no checkpoints.
     #[serde(with = "seconds")]
     pub resume: Option<Duration>,
     /// Overrides the choices of the engine, for tests and comparisons.

@@ -5,7 +5,7 @@ use inshore_store::{CheckedFile, FileReader, FileWriter, Job};
 use crate::Result;
 
 const BYTES: usize = 8;
-/// The size of a block, which has one checksum. Writers with smaller buffers use smaller blocks.
+/// Files of pairs have one checksum per block of this size, or of the size of the writer's buffer if that is smaller.
 const BLOCK_BYTES: usize = 64 << 10;
 
 /// Returns the memory of a writer with buffers of this size.

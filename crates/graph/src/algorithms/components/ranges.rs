@@ -3,17 +3,17 @@
 //!
 //! ```text
 //!   pairs ──► the topmost range, whose parents are in memory
-//!     │           a root has no parent, or one in a lower range: then a second pair of the root connects two lower members
+//!     │           a root has no parent, or one in a lower range: a second pair of such a root joins two lower members
 //!     │                                  │
-//!     └──► bins of the ranges below ◄────┘           then the next lower range, and so on: every pair descends until both
-//!                                                    members are in one tree, or the pair is a root's first link downwards
-//!   range 0 up: a root with a parent below asks there for its label, since that range is finished
+//!     └──► bins of the ranges below ◄────┘           the next lower range follows, and so on
+//!   range 0 up: a root with a parent in a lower range looks up its label there, since the lower range is finished
 //! ```
 //!
 //! A pair goes to the bin of the range that has its larger number, and is processed when this range is in memory. The
 //! pair then joins two trees. If the roots of both trees already have parents in lower ranges, these two parents form a
-//! new pair, which goes to a lower range. When all pairs are processed, ranges are read in ascending order, and each
-//! member gets its label. A root with a parent in a lower range gets the parent's label by a lookup.
+//! new pair, which goes to a lower range. A pair descends until both of its members are in one tree, or until it
+//! becomes the first link of a root to a lower range. When all pairs are processed, ranges are read in ascending order,
+//! and each member gets its label. A root with a parent in a lower range gets the parent's label by a lookup.
 //!
 //! Lower ranges have smaller numbers, and a parent is always smaller than its child. The root of a tree is therefore
 //! its smallest member.

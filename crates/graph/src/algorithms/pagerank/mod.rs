@@ -46,8 +46,8 @@ pub struct PageRankOptions {
     /// bound of this job. With `None`, the default, all vertices send their whole rank in each iteration.
     pub vertex_tolerance: Option<f64>,
     /// Resumes an interrupted job with the same options on the same graph, and saves checkpoints at about this
-    /// interval.
-    /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. With `None`, the job does neither.
+    /// interval. [`Rows::finish`](crate::Rows::finish) removes the checkpoints. With `None`, the job does not resume,
+    /// and saves no checkpoints.
     #[serde(with = "seconds")]
     pub resume: Option<Duration>,
     /// Overrides the choices of the engine, for tests and comparisons.
@@ -68,7 +68,7 @@ impl Default for PageRankOptions {
 }
 
 impl PageRankOptions {
-    /// Creates options that run until no unsent change exceeds this share of a rank, for any number of supersteps.
+    /// Creates options with this `vertex_tolerance`, and without a limit on the number of supersteps.
     pub fn converging(vertex_tolerance: f64) -> Self {
         PageRankOptions { vertex_tolerance: Some(vertex_tolerance), ..PageRankOptions::default() }
     }

@@ -92,7 +92,7 @@ pub(super) struct Adder<'a, M> {
 }
 
 impl<'a, M: Message> Adder<'a, M> {
-    /// Creates a reader of the edges in `cuts`, for all columns.
+    /// Creates an adder for the edges that a range of workers (`cuts`) wrote, in all columns.
     pub fn new(
         job: &'a Job,
         columns: &'a DestinationBlocks,

@@ -6,8 +6,8 @@
 //! ```text
 //!                  destinations ──►
 //!            ┌────────┬────────┬────────┐    messages   of all senders, in order: an array, or a file of each thread
-//!   senders  │ column │ column │ column │    a column    its edges in order, packed: sender and destination are one number,
-//!      │     │   0    │   1    │   2    │                and a frame keeps their differences
+//!   senders  │ column │ column │ column │    a column    edges in order, packed: a number has sender and destination,
+//!      │     │   0    │   1    │   2    │                and a frame keeps the differences of these numbers
 //!      ▼     └────────┴────────┴────────┘    accumulators of one column, which one thread updates without any lock
 //! ```
 //!

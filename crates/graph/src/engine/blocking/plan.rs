@@ -255,7 +255,8 @@ impl Costs {
     }
 
     /// Estimates the seconds of a superstep by columns, which reads packed edges once and messages once per column. (A
-    /// core needed 9 ns per edge, or 12 ns with shared accumulators, measured at 64 MiB, scale 25, on two cores.)
+    /// core needed 9 ns per edge, or 12 ns with shared accumulators. This was measured at 64 MiB on two cores, for a
+    /// Kronecker graph of scale 25.)
     fn of_columns(&self, plan: &BlockingPlan, vertices: u64) -> f64 {
         let columns = vertices.div_ceil(plan.width) as f64;
         // Threads wait for those that process the last columns if the number of columns is not a multiple of the number
@@ -270,7 +271,8 @@ impl Costs {
     }
 
     /// Estimates the seconds of a superstep through sort-reduce: about a third of the messages are written to the drive
-    /// and read again. (The estimate is 60 ns of a core per edge. A core needed 72 ns, measured at 16 MiB, scale 25.)
+    /// and read again. (The estimate is 60 ns of a core per edge. A core needed 72 ns, measured at 16 MiB for a
+    /// Kronecker graph of scale 25.)
     fn of_sorting(&self) -> f64 {
         let spilled = (4.0 + self.message_bytes) / 3.0 * self.edges;
         self.cores(60.0).max(self.drive(4.0 * self.edges + spilled, spilled))
