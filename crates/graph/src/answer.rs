@@ -102,7 +102,7 @@ impl Rows {
     /// Returns the next rows (some thousands at most), or `None` at the end.
     ///
     /// # Errors
-    /// I/O and damage on flash; cancellation.
+    /// Fails on I/O errors, damaged data and cancellation.
     pub fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
         self.source.next_batch()
     }

@@ -28,7 +28,7 @@ use crate::{
 };
 
 const BLOCK_BYTES: usize = 64 << 10;
-/// Memory of two buffers, a list of extents, and small allocations.
+/// The bytes of memory that two buffers, a list of extents, and small allocations take.
 const BESIDE_BYTES: u64 = 4 * BLOCK_BYTES as u64;
 /// The next checkpoint is due after at least this multiple of the time that the last checkpoint took, unless the job
 /// requested a checkpoint after every superstep.
@@ -116,7 +116,7 @@ impl Checkpoints {
     /// Returns the numbers that the algorithm counted up to the newest checkpoint, if there is one.
     ///
     /// # Errors
-    /// I/O and damage.
+    /// Fails on I/O errors and damaged data.
     pub fn numbers<S: State>(&self, vertices: u64) -> Result<Option<[u64; 2]>> {
         Ok(self.newest::<S>(vertices)?.map(|(point, ..)| point.numbers))
     }
@@ -124,7 +124,7 @@ impl Checkpoints {
     /// Loads the states of the newest checkpoint, if there is one, into `states`.
     ///
     /// # Errors
-    /// I/O and damage.
+    /// Fails on I/O errors and damaged data.
     pub fn resume_from<S: State>(
         &self,
         job: &Job,
@@ -171,7 +171,7 @@ impl Checkpoints {
     /// Saves a checkpoint if the interval between checkpoints has passed.
     ///
     /// # Errors
-    /// I/O (for example a full disk); cancellation.
+    /// Fails on I/O errors (for example a full disk) and on cancellation.
     pub fn save<S: State>(
         &mut self,
         job: &Job,

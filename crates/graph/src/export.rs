@@ -27,7 +27,7 @@ const BATCH_EDGES: usize = 8 << 10;
 ///
 /// # Errors
 /// Fails if the file extension is unknown. A `.bin` file also fails if an id does not fit in 32 bits or if edges have
-/// weights. I/O and damage; cancellation.
+/// weights. Also fails on I/O errors, damaged data and cancellation.
 pub fn export(graph: &Graph, job: &Job, path: &Path) -> Result<u64> {
     check_budget(job, "export")?;
     let weighted = graph.info().weighted;

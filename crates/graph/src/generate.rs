@@ -87,7 +87,8 @@ impl Kronecker {
 ///
 /// # Errors
 /// [`Error::BadOption`] if the scale is outside of 1 to 31, or the graph would have no edges;
-/// [`inshore_store::Error::NameExists`]; [`inshore_store::Error::BudgetTooSmall`]; I/O; cancellation.
+/// [`inshore_store::Error::NameExists`]; [`inshore_store::Error::BudgetTooSmall`]. Also fails on I/O errors and on
+/// cancellation.
 pub fn generate(
     store: &Store,
     job: &Job,

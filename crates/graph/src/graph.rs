@@ -287,7 +287,7 @@ impl Graph {
     /// Cost: nothing if ids are 0, 1, 2, ...; otherwise a binary search on flash, which reads 64 KiB per step.
     ///
     /// # Errors
-    /// [`Error::NoSuchVertex`]; I/O and damage; cancellation.
+    /// [`Error::NoSuchVertex`]. Also fails on I/O errors, damaged data and cancellation.
     pub fn vertex_id(&self, job: &Job, original: u64) -> Result<VertexId> {
         Ok(VertexId::of_number(self.number_of(job, original)?))
     }
@@ -295,7 +295,8 @@ impl Graph {
     /// Returns the original id of a vertex of this graph. Cost: one read of 64 KiB if ids are not 0, 1, 2, ...
     ///
     /// # Errors
-    /// [`Error::NoSuchVertex`] if the vertex belongs to a larger graph; I/O and damage; cancellation.
+    /// [`Error::NoSuchVertex`] if the vertex belongs to a larger graph. Also fails on I/O errors, damaged data and
+    /// cancellation.
     pub fn original_id(&self, job: &Job, vertex: VertexId) -> Result<u64> {
         let (graph, number) = (self.info.name.clone(), vertex.number());
         let missing = Error::NoSuchVertex { graph, vertex: number };

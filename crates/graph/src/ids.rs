@@ -11,7 +11,7 @@ pub(crate) enum IdStream {
     File { reader: FileReader, piece: Vec<u64>, used: usize },
 }
 
-/// Memory of an [`IdStream`].
+/// The bytes of memory that one [`IdStream`] takes.
 pub(crate) const STREAM_BYTES: u64 = 3 * BLOCK_BYTES as u64;
 
 impl IdStream {

@@ -1,6 +1,6 @@
-//! Compares answers with reference answers: those of LDBC Graphalytics, those of libgrape-lite for the graph p2p-31,
-//! and those of SciPy for graphs of SNAP and of the Laboratory for Web Algorithmics. Each comparison runs at 16 MiB, at
-//! 4 GiB, and with small buffers that make sorted runs spill.
+//! Compares answers with reference answers. These are the answers of LDBC Graphalytics, of libgrape-lite for the graph
+//! p2p-31, and of SciPy for graphs of SNAP and of the Laboratory for Web Algorithmics. Each comparison runs at 16 MiB,
+//! at 4 GiB, and with small buffers that make sorted runs spill.
 
 mod support;
 

@@ -1,16 +1,16 @@
 //! Betweenness centrality by Brandes' algorithm (2001), with all vertices or a sample of them as sources.
 //!
 //! A breadth-first search from each source counts shortest paths: the `paths` of a vertex is the sum of the `paths` of
-//! its predecessors. Then levels are visited in reverse order: a vertex w sends `(1 + dependency) / paths` along its
-//! in-edges, and a vertex v one level above w multiplies the sum of these messages by its own `paths`. The centrality
-//! of v is the sum of its dependencies over all sources. Centralities are not scaled: if all vertices of an undirected
-//! graph are sources, each pair of vertices counts twice.
+//! its predecessors. Then levels are visited in reverse order. A vertex w sends `(1 + dependency) / paths` along its
+//! in-edges. The dependency of a vertex v one level above w is the sum of these messages, multiplied by the `paths` of
+//! v. The centrality of v is the sum of its dependencies over all sources. Centralities are not scaled: if all vertices
+//! of an undirected graph are sources, each pair of vertices counts twice.
 //!
 //! The lists of vertices of all levels, which the reverse pass needs, are stored on flash (4 bytes per reached vertex).
 //! Supersteps read 16 bytes of state per vertex. Sums over several sources are stored separately, since they change
-//! once per source. If messages fit in memory, both passes may pull: a vertex reads the values of its predecessors (in
-//! the reverse pass, of its successors) if that reads fewer edges. On Kronecker graphs pulling halves the number of
-//! edges that are read.
+//! once per source. If messages fit in memory, both passes may pull if that reads fewer edges: a vertex then reads the
+//! values of its predecessors (in the reverse pass, of its successors). On Kronecker graphs pulling halves the number
+//! of edges that are read.
 //!
 //! Path counts are 64-bit floats, exact to 2^53. The last bits of dependencies depend on the order of sums.
 //! Centralities therefore agree to about 10^-9 between budgets and numbers of threads, but not bit for bit. (The 2018
@@ -169,12 +169,13 @@ impl StepProgram for SumDependencies {
 
 /// Computes the centrality of all vertices, in columns `vertex`, `centrality`.
 ///
-/// Cost for each source: at most two reads of the edges of the reached vertices, one in each direction, and two
-/// passes over vertex state (16 bytes a vertex, and 8 for its sum if there are several sources). A directed graph
-/// that was imported without in-edges is transposed first, with a notice in the summary.
+/// Cost for each source: the edges of reached vertices are read at most once in each direction. There are two passes
+/// over vertex state: 16 bytes per vertex, and 8 more for the vertex's sum if there are several sources. A directed
+/// graph that was imported without in-edges is transposed first, with a notice in the summary.
 ///
+/// # Errors
 /// [`Error::BadOption`] if the number of sources is 0; [`Error::Overflow`] if a vertex has more than 10^308 shortest
-/// paths; [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
+/// paths; [`inshore_store::Error::BudgetTooSmall`]. Also fails on I/O errors, damaged data and cancellation.
 pub fn betweenness(graph: &Graph, job: &Job, options: &BetweennessOptions) -> Result<Answer> {
     check_budget(job, "betweenness")?;
     if options.sources == 0 {

@@ -107,7 +107,8 @@ impl StepProgram for Bfs {
 /// cached in memory if they fit, so that in-edges are read once.
 ///
 /// # Errors
-/// [`crate::Error::NoSuchVertex`]; [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
+/// [`crate::Error::NoSuchVertex`]; [`inshore_store::Error::BudgetTooSmall`]. Also fails on I/O errors, damaged data and
+/// cancellation.
 pub fn bfs(graph: &Graph, job: &Job, options: &BfsOptions) -> Result<Answer> {
     check_budget(job, "BFS")?;
     let source = graph.number_of(job, options.source)?;

@@ -5,10 +5,10 @@
 //! both directions. Vertex numbers serve as labels because they have the same order as the user's ids.
 //!
 //! Unlike a sum, a most frequent label cannot be combined from partial results. If labels fit in memory, each vertex
-//! looks up its neighbours' labels: edges are streamed without a sort, and only rows of more than 65,536 edges go
-//! through sort-reduce. If labels do not fit, each edge carries the label of its source, and sort-reduce counts records
-//! whose key is destination and label. Messages to a vertex are then adjacent, and equal labels to one vertex are
-//! combined before they are written.
+//! looks up its neighbours' labels. Edges are then streamed without a sort, and only rows of more than 65,536 edges go
+//! through sort-reduce. If labels do not fit, a message with the label of the source is sent along each edge.
+//! Sort-reduce counts these messages, with destination and label as the key. Sorted messages to one vertex are
+//! adjacent, and equal labels to one vertex are combined before they are written to flash.
 
 use std::{
     ops::Range,
@@ -110,7 +110,7 @@ impl Sender for SendLabels {
 /// that was imported without in-edges is transposed first by a sort of all edges, with a notice in the summary.
 ///
 /// # Errors
-/// [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
+/// [`inshore_store::Error::BudgetTooSmall`]. Also fails on I/O errors, damaged data and cancellation.
 pub fn communities(graph: &Graph, job: &Job, options: &CommunitiesOptions) -> Result<Answer> {
     check_budget(job, "communities")?;
     let mut rows = vec![graph.out().unweighted()];

@@ -1,9 +1,9 @@
 //! Single-source shortest paths: finds for each vertex the least sum of weights of a path from the source.
 //!
-//! A vertex whose distance shrank sends the new distance to its neighbours (Bellman 1958, Ford 1956, with a list of
-//! active vertices as in Pregel, Malewicz et al. 2010). Each superstep extends paths by one edge, so the number of
-//! supersteps is at most the number of edges of the longest shortest path. An edge is read again only if the distance
-//! of its source has decreased.
+//! A vertex whose distance has decreased sends the new distance to its neighbours (Bellman 1958, Ford 1956). The list
+//! of active vertices is that of Pregel (Malewicz et al. 2010). Each superstep extends paths by one edge, so the number
+//! of supersteps is at most the number of edges of the longest shortest path. An edge is read again only if the
+//! distance of its source has decreased.
 //!
 //! The weights of a path are added in the order of its edges, from the source on. The floating-point sums therefore do
 //! not depend on the order of messages, and the answer is the same bit for bit in every run.
@@ -107,7 +107,7 @@ impl StepProgram for Sssp {
 ///
 /// # Errors
 /// [`Error::BadInput`] if the graph has no weights, or a reached edge has a negative weight; [`Error::NoSuchVertex`];
-/// [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
+/// [`inshore_store::Error::BudgetTooSmall`]. Also fails on I/O errors, damaged data and cancellation.
 pub fn sssp(graph: &Graph, job: &Job, options: &SsspOptions) -> Result<Answer> {
     check_budget(job, "shortest paths")?;
     let bad = |found: String, expected: &str| Error::BadInput {

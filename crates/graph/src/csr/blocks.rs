@@ -7,7 +7,7 @@ use inshore_store::{Buffer, Job};
 use super::{BLOCK_BYTES, Csr, packed::FRAME, typed};
 use crate::{Error, Result};
 
-/// Memory of a [`BlockCursor`].
+/// The bytes of memory that one [`BlockCursor`] takes.
 pub(super) const CURSOR_BYTES: u64 = BLOCK_BYTES as u64;
 const WINDOW_BLOCKS: u64 = CURSOR_BYTES / 4;
 

@@ -28,7 +28,7 @@ pub(crate) struct IndexCursor {
     blocks: BlockCursor,
 }
 
-/// Memory of an [`IndexCursor`].
+/// The bytes of memory that one [`IndexCursor`] takes.
 pub(crate) const CURSOR_BYTES: u64 = 2 * WINDOW_BYTES as u64 + blocks::CURSOR_BYTES;
 
 /// A range of consecutive entries, and the range of blocks that hold these entries.

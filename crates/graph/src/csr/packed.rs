@@ -32,7 +32,7 @@ const WIDTH_BYTES: usize = FRAME / 8;
 /// The number of frames that are unpacked at once. It is small, so that the unpacked entries stay in the nearest cache.
 const STEP: usize = 32;
 
-/// Memory of an [`Unpacker`].
+/// The bytes of memory that one [`Unpacker`] takes.
 pub(crate) const UNPACKER_BYTES: u64 = (STEP * FRAME * 4) as u64;
 
 /// Returns an upper bound on the bytes of the blocks of a number of entries. The bound consists of 4 bytes for each
@@ -90,7 +90,7 @@ fn bits_of(value: u32) -> u32 {
 
 /// Returns the cheapest encoding of these differences: the number of bytes, the width, and the bytes of an outlier.
 fn cheapest(differences: &[u32; FRAME]) -> (usize, u32, u32) {
-    // Each lane has an array of counters, since most differences have about the same width: with a single array, each
+    // Each lane has an array of counters, since most differences have about the same width. With a single array, each
     // increment of a counter would wait for the previous increment.
     let mut counts_of = [[0u32; 33]; LANES];
     let (rounds, _) = differences.as_chunks::<LANES>();

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{Error, Result};
 
-/// Memory of a scan without weights.
+/// The bytes of memory that a scan without weights takes.
 pub(crate) const SCAN_BYTES: u64 = CURSOR_BYTES + 2 * WINDOW_BYTES as u64 + UNPACKER_BYTES;
 
 /// Returns the number of parallel scans that a budget allows: one per thread, as long as they fit in a quarter of the

@@ -39,7 +39,7 @@ const WEIGHT_BYTES: u64 = 8;
 /// less memory, threads wait for each other.
 const STAGING_BYTES_MAX: u64 = 24 << 20;
 const STAGING_BYTES_MIN: u64 = 256 << 10;
-/// Memory left for allocations that are not reserved.
+/// The bytes of memory that are left free for allocations that are not reserved.
 const SLACK_BYTES: u64 = 128 << 10;
 
 fn entry_bytes<E: EdgeOperation>() -> u64 {

@@ -2,8 +2,8 @@
 //!
 //! Direct updates make one random access to memory for each message, by a compare-and-swap. Accumulators are prefetched
 //! some messages ahead so that the cache misses overlap. Direct updates are faster than sort-reduce if the accumulators
-//! fit in memory. A superstep that reaches few vertices keeps a list of them, so that its cost depends on the number of
-//! reached vertices and not on the size of the graph.
+//! fit in memory. A superstep that reaches few vertices keeps a list of these vertices. Its cost then depends on the
+//! number of reached vertices, and not on the size of the graph.
 
 use std::ops::Range;
 
@@ -25,7 +25,7 @@ fn touched_max(vertices: u64) -> usize {
     (vertices / TOUCHED_SHARE).max(TOUCHED_MIN) as usize
 }
 
-/// Returns the memory of accumulators and lists.
+/// Returns the bytes of memory that accumulators and lists take.
 pub(super) fn memory_bytes(vertices: u64, message_bytes: u64, workers: usize) -> u64 {
     let accumulators = taken_bytes((vertices * message_bytes) as usize);
     accumulators as u64 + list_bytes(vertices, workers)
@@ -104,8 +104,8 @@ impl Accumulators {
         program: &'a P,
     ) -> (AccumulatorSender<'a, P>, Vec<FirstMessages>) {
         if self.nothing != P::NOTHING.as_bytes() {
-            // The whole array is written before the first superstep, even if the empty message is 0, since first
-            // touches of memory are slow and all threads share this work.
+            // The whole array is written before the first superstep, even if the empty message is 0. First touches of
+            // memory are slow, and here all threads share this work.
             let threads = self.threads;
             fill(self.all::<P::Message>(), threads, |_| P::NOTHING);
             self.nothing = P::NOTHING.as_bytes().to_vec();

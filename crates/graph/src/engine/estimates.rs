@@ -70,7 +70,7 @@ pub(crate) enum Pull {
     All,
 }
 
-/// The needs that an algorithm declares. They are constant during a job.
+/// The needs that an algorithm declares. The needs are constant during a job.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StepNeeds {
     pub pull: Pull,
@@ -148,7 +148,7 @@ pub(crate) struct BlockingPlan {
     pub workers: usize,
     /// The number of vertices per column.
     pub width: u64,
-    /// The unit in which packed edges are written and read.
+    /// The size of a write or read of packed edges, in bytes.
     pub chunk_bytes: usize,
     /// The number of bytes of edges that stay in memory.
     pub held_bytes: u64,

@@ -15,7 +15,7 @@
 //! and vertex state are in memory or on flash. Updates are combined in accumulators, one per vertex, if these fit
 //! (semi-external, [`direct`]), and by sort-reduce otherwise (external, [`sorted`]). Vertex state is in memory if it
 //! fits together with the updates, and on flash otherwise. If all vertices are active in several supersteps, edges may
-//! first be partitioned by destination; updates are then combined in one partition at a time (destination blocking,
+//! first be partitioned by destination. Updates are then combined in one partition at a time (destination blocking,
 //! [`blocking`]). In some supersteps vertices pull: waiting vertices scan their edges for active vertices
 //! ([`pull_first`], [`pull_all`]). Later supersteps may scan rows that a pull cached in memory ([`cached`]).
 //!

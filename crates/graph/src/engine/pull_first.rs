@@ -1,4 +1,4 @@
-//! Bottom-up supersteps for searches: each waiting vertex scans its in-edges for an active vertex, and stops at the
+//! Bottom-up supersteps for searches. Each waiting vertex scans its in-edges for an active vertex, and stops at the
 //! first one (Beamer, Asanović and Patterson, "Direction-optimizing breadth-first search", 2012).
 //!
 //! When most vertices have been reached, most edges lead to reached vertices. A pull reads only the rows of vertices

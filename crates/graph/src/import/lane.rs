@@ -24,7 +24,7 @@ const STEP: usize = 4 << 10;
 /// With a smaller budget all edges go through logs. A sort during parsing would share the memory with all other
 /// buffers. It could then merge only few sorted runs, which would limit the number of edges.
 const SORTING_BUDGET_BYTES: u64 = 32 << 20;
-/// Memory left for small allocations that are not reserved.
+/// The bytes of memory that are left free for small allocations that are not reserved.
 const SLACK_BYTES: u64 = 512 << 10;
 
 /// The lane of one thread: its input to the sort of edges, its log of edges, and its view of the set of ids.

@@ -12,9 +12,9 @@
 //! Low ids are those with a bit in a bitmap, which takes a sixteenth to an eighth of the free memory, but at most 512
 //! MiB. The order of ids is the order of vertex numbers, so edges between low ids are sorted on arrival. They get their
 //! vertex numbers (by counting bits) when rows are written. Other ids need numbers of 32 bits before their edges can be
-//! sorted. If all ids fit in memory, these numbers come from an array of ids. Otherwise the edges are numbered in bins:
-//! the log is split by the range of the source's id, and then by the range of the destination's id, such that the ids
-//! of one range fit in memory. No lookup on flash is random.
+//! sorted. If all ids fit in memory, these numbers come from an array of ids. Otherwise the edges are numbered in bins.
+//! The log is first split by ranges of the source's id, and then by ranges of the destination's id. The ids of one
+//! range fit in memory. No lookup on flash is random.
 //!
 //! Cost for E edges between low ids: the traffic of sort-reduce (about 4 E bytes written and read if it spills), and 1
 //! to 4 E bytes written for the rows. With other ids, or in less than 32 MiB, another 16 E bytes are written and read
@@ -176,8 +176,8 @@ impl ImportOptions {
 ///
 /// # Errors
 /// [`Error::BadInput`] with the file and line of a malformed edge; [`Error::Empty`];
-/// [`inshore_store::Error::NameExists`]; [`inshore_store::Error::BudgetTooSmall`]; I/O (for example a full disk);
-/// cancellation.
+/// [`inshore_store::Error::NameExists`]; [`inshore_store::Error::BudgetTooSmall`]. Also fails on I/O errors (for
+/// example a full disk) and on cancellation.
 pub fn import(
     store: &Store,
     job: &Job,
@@ -204,7 +204,7 @@ pub fn import(
 /// Guesses the format of an input by its extension, and otherwise by its first line.
 ///
 /// # Errors
-/// [`Error::BadInput`] if the input is a METIS file; I/O if the input cannot be read.
+/// [`Error::BadInput`] if the input is a METIS file; an I/O error if the input cannot be read.
 fn guess(job: &Job, input: &Input) -> Result<EdgeFormat> {
     // The first line of a pipe is not read, since a pipe cannot be read again.
     let is_file = input.path().is_some() && input.compressed_bytes().is_some();

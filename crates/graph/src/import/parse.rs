@@ -4,8 +4,8 @@
 //! into its lane.
 //!
 //! The lines of a METIS file may look like edges: a header of two numbers, then the neighbours of a vertex on each
-//! line. [`Metis`] refuses an input as METIS before the graph is published, if the number of lines after the header is
-//! the number of vertices in the header, and the number of neighbours is what the header says.
+//! line. [`Metis`] refuses such an input before the graph is published. An input counts as METIS if the number of lines
+//! after the header and the number of neighbours are those that the header gives.
 
 use std::{
     cell::Cell,
@@ -105,8 +105,8 @@ impl Metis {
         })
     }
 
-    /// Reads the file once more, and refuses it if the lines after the header, which is line `header`, are the
-    /// neighbours of as many vertices, with as many edges, as the header says.
+    /// Reads the file once more. Refuses the file if the lines after line `header` are the neighbours of vertices, and
+    /// the numbers of vertices and edges are those that the header gives.
     fn refuse_if_it_is(self, job: &Job, input: &Input, header: u64) -> Result<()> {
         let Metis { vertices, edges, of_vertex, has_edge_weights } = self;
         let (mut vertex, mut numbers) = (0, 0u64);
@@ -347,7 +347,7 @@ impl LineTotals {
 }
 
 /// Calls `parse` as [`each_line`] does. Before that, `look` gets each block, in order. `quick` gets the remaining lines
-/// of a block: it may add the first of them itself, and then returns the length of that line with its line end.
+/// of a block. If `quick` adds the first of these lines itself, it returns the length of that line with its line end.
 fn each_line_quickly<E: EdgeOperation>(
     job: &Job,
     input: &Input,

@@ -220,10 +220,11 @@ pub trait VertexProgram: Send + Sync + 'static {
 /// Defines a search with early exit: each vertex waits until one of its in-neighbours is active, and ignores all
 /// others.
 ///
-/// The engine either sends along the out-edges of active vertices, or lets waiting vertices scan their in-edges and
-/// stop at the first active vertex (Beamer, Asanović and Patterson, "Direction-optimizing breadth-first search", 2012),
-/// whichever reads less. Both give the same answer by construction: a search has no messages of its own, and gets the
-/// active in-neighbour with the smallest id. A vertex that was reached is active in the next superstep.
+/// In each superstep, the engine chooses the direction that reads less. Either active vertices send along their
+/// out-edges, or waiting vertices scan their in-edges and stop at the first active vertex (Beamer, Asanović and
+/// Patterson, "Direction-optimizing breadth-first search", 2012). Both directions give the same answer by construction:
+/// a search defines no messages, and each reached vertex gets the active in-neighbour with the smallest id. A vertex
+/// that was reached is active in the next superstep.
 pub trait SearchProgram: Send + Sync + 'static {
     /// The value of each vertex: 4, 8 or 16 bytes.
     type Value: FixedWidth;

@@ -4,10 +4,10 @@
 //!
 //! Every triangle is found once, within the budget, by the method of Hu, Tao and Chung ("Massive graph triangulation",
 //! 2013). Edges are oriented towards the end of higher degree, so that no row is longer than the square root of twice
-//! the number of edges. As many rows as fit are held in memory, and a stream of all rows is joined with the rows in
-//! memory: for each edge u → v of a streamed row, if the row of v is in memory, the two rows are compared. A vertex w
-//! in both rows completes a triangle of u, v and w. With M bytes of memory and E bytes of edges the method makes E / M
-//! passes over all edges. Sort-reduce sums the contributions of all triangles to each vertex.
+//! the number of edges. As many rows as fit are held in memory, and all rows are streamed. For each edge u → v of a
+//! streamed row, the row of u is compared with the row of v if the row of v is in memory. A vertex w in both rows
+//! completes a triangle of u, v and w. With M bytes of memory and E bytes of edges the method makes E / M passes over
+//! all edges. Sort-reduce sums the contributions of all triangles to each vertex.
 //!
 //! The code that finds triangles is in `triangles.rs`. All numbers are integers until the last division, so the answer
 //! is the same bit for bit in every run.
@@ -70,7 +70,8 @@ impl Operation for SumOfEdges {
 /// notice in the summary.
 ///
 /// # Errors
-/// [`Error::TooManyVertices`] beyond 2^31; [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
+/// [`Error::TooManyVertices`] beyond 2^31; [`inshore_store::Error::BudgetTooSmall`]. Also fails on I/O errors, damaged
+/// data and cancellation.
 pub fn clustering(graph: &Graph, job: &Job, options: &ClusteringOptions) -> Result<Answer> {
     check_budget(job, "clustering")?;
     let vertices = graph.vertices();

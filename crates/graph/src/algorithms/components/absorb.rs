@@ -2,7 +2,7 @@
 //!
 //! Nearly all graphs have one component with most of the edges, and membership takes one bit per vertex. The set begins
 //! with the vertex of highest degree. If a row has a vertex of the set, all vertices of the row join the set
-//! immediately, so the same pass continues with the larger set. The edges of other rows are written to scratch. After
+//! immediately. The same pass then continues with the larger set. The edges of other rows are written to scratch. After
 //! one or two passes few edges remain in scratch, and then the whole set is treated as one vertex. (This is a
 //! contraction, as in Sutton, Ben-Nun and Barak, "Optimizing parallel graph connectivity computation via subgraph
 //! sampling", 2018, who find the largest component by a sample.)
@@ -52,7 +52,7 @@ pub(super) struct AbsorbedSet {
     pub edges: u64,
 }
 
-/// Returns the memory of the set, of the set of marked vertices, and of the marked vertices' numbers.
+/// Returns the bytes of memory that the set, the set of marked vertices and the marked vertices' numbers take.
 fn sets_bytes(vertices: u64) -> u64 {
     2 * VertexSet::bytes(vertices) + MemberNumbers::bytes(vertices)
 }

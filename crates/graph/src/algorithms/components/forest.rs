@@ -1,6 +1,6 @@
-//! A forest of disjoint sets of all vertices in memory (Tarjan 1975). All workers join trees concurrently: a
+//! A forest of disjoint sets of all vertices in memory (Tarjan 1975). All workers join trees concurrently. A
 //! compare-and-swap attaches a root to a smaller root (as in Jayanti and Tarjan, "Concurrent disjoint set union",
-//! 2021), and lookups halve paths.
+//! 2021). Lookups of a root halve the path to it.
 //!
 //! Most rows of the largest component bypass the forest. As in [`super::absorb`], their vertices join a set, which
 //! takes a bit per vertex. The set fits in a cache that is too small for the forest. (This halves the processor time

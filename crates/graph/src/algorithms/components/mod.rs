@@ -53,12 +53,12 @@ pub struct ComponentsOptions {
 ///
 /// Cost: all edges are read once if 4 bytes of memory per vertex are free. Otherwise they are read once or twice, and
 /// the edges outside of the largest component are written, 8 bytes each. If memory is less than about half a byte per
-/// vertex, or no component has most of the edges, the written edges are read and written again at most once per range
-/// of vertices. The number of ranges is the size of the parents of remaining vertices, 4 bytes each, divided by half
-/// the memory.
+/// vertex, or no component has most of the edges, vertices are divided into ranges. The written edges are then read and
+/// written again at most once per range. The number of ranges is the size of the parents of remaining vertices, 4 bytes
+/// each, divided by half the memory.
 ///
 /// # Errors
-/// [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
+/// [`inshore_store::Error::BudgetTooSmall`]. Also fails on I/O errors, damaged data and cancellation.
 pub fn components(graph: &Graph, job: &Job, options: &ComponentsOptions) -> Result<Answer> {
     check_budget(job, "components")?;
     let mut checkpoints = Checkpoints::new(graph, job, options.resume, "graph components", ())?;

@@ -1,5 +1,6 @@
-//! A forest of disjoint sets that is larger than memory. One range of its members at a time is in memory. (The method
-//! is that of Sibeyn, "External connected components", 2004, who takes the members one by one.)
+//! A forest of disjoint sets that is larger than memory. The members of the sets are divided into ranges, and one range
+//! at a time is in memory. (The method is that of Sibeyn, "External connected components", 2004, who processes single
+//! members instead of ranges.)
 //!
 //! ```text
 //!   pairs ──► the topmost range, whose parents are in memory
@@ -28,13 +29,14 @@ use zerocopy::IntoBytes;
 use super::pairs::{self, PairWriter, Pairs};
 use crate::Result;
 
-/// The unit in which parents are written and read.
+/// The size of a write or read of parents, in bytes.
 const PARENTS_BYTES: usize = 64 << 10;
 const BUFFER_BYTES_MIN: usize = 4 << 10;
 const BUFFER_BYTES_MAX: usize = 64 << 10;
-/// Memory for readers, for the writer of parents, and for small allocations that are not reserved.
+/// The bytes of memory for readers, for the writer of parents, and for small allocations that are not reserved.
 const BESIDE_BYTES: u64 = 2 * pairs::READER_BYTES + 2 * PARENTS_BYTES as u64 + (256 << 10);
-/// Largest number of ranges if the tuning forces their width: each range has files of its own.
+/// The largest number of ranges if the tuning forces their width. The number is limited because each range has files of
+/// its own.
 const FORCED_RANGES_MAX: u64 = 64;
 
 /// Divides members into ranges.
@@ -90,7 +92,7 @@ impl RangePlan {
     }
 }
 
-/// Returns the memory of the parents of the members of a range, and of a bit for each member.
+/// Returns the bytes of memory that the parents of a range's members take, and a bit for each member.
 fn memory_bytes(width: u64) -> u64 {
     (taken_bytes(width as usize * 4) + taken_bytes(width.div_ceil(64) as usize * 8)) as u64
 }
@@ -285,7 +287,7 @@ impl ComponentLabels<'_> {
     /// Returns the label of the next member.
     ///
     /// # Errors
-    /// I/O and damage.
+    /// Fails on I/O errors and damaged data.
     ///
     /// # Panics
     /// Panics if all labels have been returned.

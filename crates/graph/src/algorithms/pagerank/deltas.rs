@@ -1,7 +1,7 @@
-//! PageRank by changes: a vertex sends the change of its rank since its last message, and only while the change is more
-//! than a given share of the rank. Each vertex converges separately, and late supersteps read few edges (McSherry, "A
-//! uniform approach to accelerated PageRank computation", 2005; Zhang, Gao, Gao and Wang, "Maiter", 2014; PageRankDelta
-//! in Shun and Blelloch, "Ligra", 2013).
+//! PageRank by changes: a vertex sends the change of its rank since its last message. It sends the change only if the
+//! change is more than a given share of the rank. Each vertex converges separately, and late supersteps read few edges
+//! (McSherry, "A uniform approach to accelerated PageRank computation", 2005; Zhang, Gao, Gao and Wang, "Maiter", 2014;
+//! PageRankDelta in Shun and Blelloch, "Ligra", 2013).
 //!
 //! ```text
 //!   state      rank      x; 1 / n at first
@@ -12,7 +12,7 @@
 //!
 //! Here n is the number of vertices, t the tolerance, and d the damping.
 //!
-//! The thesis (2018, algorithm 4) recomputes whole sums of the vertices that may change, and finds the senders of these
+//! The 2018 thesis (algorithm 4) recomputes whole sums for the vertices that may change. It finds the senders of these
 //! sums along in-edges and by a Bloom filter. Sending changes requires no in-edges and no Bloom filter: the senders are
 //! the vertices that were finalized with a large pending change.
 //!
@@ -30,10 +30,10 @@
 //! most edges, would send changes in digits that do not matter, along twice as many edges.
 //!
 //! **Distance from converged ranks.** At every moment x = b + d A (x - p). Let x* = b + d A x*, and e = x* - x. Then e
-//! = d A p + (d A)^2 p + ..., and since no column of A sums to more than 1, |e| sums to at most d / (1 - d) times the
-//! sum of |p|. When no vertex sends any more, |p| sums to no more than t times the sum of x. Dividing x and x* each by
-//! its sum at most doubles the distance: the absolute differences of all ranks sum to at most 2 d t / (1 - d). The
-//! summary reports a smaller bound, computed from the true sum of |p|, also if the number of supersteps was limited.
+//! = d A p + (d A)^2 p + ... No column of A sums to more than 1, so |e| sums to at most d / (1 - d) times the sum of
+//! |p|. When no vertex sends any more, |p| sums to no more than t times the sum of x. Dividing x and x* each by its sum
+//! at most doubles the distance: the absolute differences of all ranks sum to at most 2 d t / (1 - d). The summary
+//! reports a smaller bound, computed from the true sum of |p|, also if the number of supersteps was limited.
 //!
 //! All divisions round towards zero, so pending changes shrink with every superstep, and the loop ends for every t.
 //! Rounding loses at most 2 x 2^-62 for each edge that is read, and the reported distance includes this loss.

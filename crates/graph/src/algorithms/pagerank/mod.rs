@@ -1,5 +1,5 @@
-//! PageRank (Page, Brin, Motwani and Winograd 1999), as LDBC Graphalytics defines it: with damping, with the ranks of
-//! vertices without out-edges spread evenly over all vertices, and with a fixed number of iterations. Ranks sum to 1.
+//! PageRank (Page, Brin, Motwani and Winograd 1999), as LDBC Graphalytics defines it: with damping and a fixed number
+//! of iterations. The ranks of vertices without out-edges are spread evenly over all vertices. Ranks sum to 1.
 //!
 //! Ranks are 64-bit fixed-point numbers with 62 bits behind the point. Integer sums do not depend on their order,
 //! unlike sums of floating-point numbers. The ranks are therefore the same bit for bit at every budget, strategy and
@@ -39,11 +39,12 @@ pub struct PageRankOptions {
     pub damping: f64,
     /// Stops early once the sum of all changes of ranks in an iteration is at most this value; 0 by default.
     pub tolerance: f64,
-    /// Makes vertices send only changes, and only while the unsent change of a vertex is more than this share of its
-    /// rank. The share is more than 0 and less than 1 - damping. Late supersteps then read few vertices and edges, and
-    /// the job ends when no vertex sends (or after `iterations`). The absolute differences between all ranks and the
-    /// converged ranks then sum to at most 2 damping `vertex_tolerance` / (1 - damping); [`Summary::error_max`] has the
-    /// bound of this job. With `None`, the default, all vertices send their whole rank in each iteration.
+    /// Makes each vertex send only changes of its rank. A vertex sends its unsent change only if the change is more
+    /// than this share of its rank. The share is more than 0 and less than 1 - damping. Late supersteps then read few
+    /// vertices and edges, and the job ends when no vertex sends (or after `iterations`). The absolute differences
+    /// between all ranks and the converged ranks then sum to at most 2 damping `vertex_tolerance` / (1 - damping).
+    /// [`Summary::error_max`] has the bound of this job. With `None`, the default, all vertices send their whole rank
+    /// in each iteration.
     pub vertex_tolerance: Option<f64>,
     /// Resumes an interrupted job with the same options on the same graph, and saves checkpoints at about this
     /// interval. [`Rows::finish`](crate::Rows::finish) removes the checkpoints. With `None`, the job does not resume,
@@ -139,7 +140,8 @@ impl StepProgram for PageRank {
 /// edges carry a change, only the rows of senders are read. The engine's documentation has the other costs.
 ///
 /// # Errors
-/// [`Error::BadOption`]; [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
+/// [`Error::BadOption`]; [`inshore_store::Error::BudgetTooSmall`]. Also fails on I/O errors, damaged data and
+/// cancellation.
 pub fn pagerank(graph: &Graph, job: &Job, options: &PageRankOptions) -> Result<Answer> {
     check_budget(job, "PageRank")?;
     check_damping(options.damping)?;

@@ -16,16 +16,16 @@ const BLOCK_BYTES: usize = 64 << 10;
 /// The number of messages that are collected for each write.
 const STAGED: usize = 1024;
 
-/// Memory of a writer that writes to flash.
+/// The bytes of memory that a writer to flash takes.
 pub(super) const WRITER_BYTES: usize = 2 * WINDOW_BYTES + STAGED * 16;
 
-/// Returns the memory of a reader that reads from flash.
+/// Returns the bytes of memory that a reader from flash takes.
 pub(super) fn reader_bytes() -> usize {
     taken_bytes(WINDOWS * WINDOW_BYTES)
 }
 
-/// Returns the memory of the checksums of this number of bytes in this number of files. The capacity of a list of
-/// checksums may be twice its length.
+/// Returns the bytes of memory that the checksums of this number of bytes in this number of files take. The capacity of
+/// a list of checksums may be twice its length.
 pub(super) fn sums_bytes(files: usize, bytes: u64) -> u64 {
     8 * (bytes / BLOCK_BYTES as u64 + files as u64)
 }

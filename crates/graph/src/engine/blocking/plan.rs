@@ -29,7 +29,7 @@ const EDGE_BYTES: u64 = 6;
 const COLUMNS_USUAL: u64 = 64;
 /// With at least this many bytes of free memory, buffers have the size at which a drive is fastest.
 const LARGE_BYTES: u64 = 48 << 20;
-/// Memory left for allocations that are not reserved.
+/// The bytes of memory that are left free for allocations that are not reserved.
 const SLACK_BYTES: u64 = 128 << 10;
 /// Assumed rate of a drive that was not measured, in bytes per second.
 const USUAL_RATE: f64 = 1e9;

@@ -10,7 +10,7 @@ use crate::Result;
 /// The number of chunk buffers of a reader. All of them but one have a read in flight.
 const CHUNKS: usize = 16;
 
-/// Returns the memory of a reader.
+/// Returns the bytes of memory that a reader takes.
 pub(super) fn memory_bytes(chunk_bytes: usize) -> u64 {
     inshore_store::taken_bytes(CHUNKS * chunk_bytes) as u64
 }
