@@ -17,7 +17,7 @@ use crate::{
 /// The result of an algorithm: rows and a summary.
 #[derive(Debug)]
 pub struct Answer {
-    /// Properties of the run and of its result as a whole.
+    /// Facts about the whole run and its result.
     pub summary: Summary,
     /// One row for each vertex, in the order of the user's ids.
     pub rows: Rows,

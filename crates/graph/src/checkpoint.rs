@@ -1,5 +1,6 @@
 //! Checkpoints of jobs. At intervals, between two supersteps (in betweenness between two sources), the state of all
-//! vertices and the list of active vertices are saved. A job with the same options on the same graph resumes from them.
+//! vertices and the list of active vertices are saved. A job with the same options on the same graph resumes from a
+//! checkpoint.
 //!
 //! ```text
 //!   a checkpoint   state         one state for each vertex

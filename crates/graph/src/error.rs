@@ -41,7 +41,7 @@ pub enum Error {
         /// The largest number of vertices.
         limit: u64,
     },
-    /// The dataset is not a graph, or its version is one that this program cannot read.
+    /// The dataset is not a graph, or this program cannot read the version of the graph's format.
     #[error("{name}: {what}: found {found}, expected {expected}")]
     BadGraph {
         /// Name of the dataset.
@@ -76,7 +76,7 @@ pub enum Error {
     Program {
         /// Name of the program.
         program: &'static str,
-        /// Name of its function.
+        /// Name of the program's function that failed.
         function: &'static str,
         /// The original id of the vertex for which the function was called; `None` if it was not called for a vertex.
         vertex: Option<u64>,

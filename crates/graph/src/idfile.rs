@@ -1,4 +1,5 @@
-//! Looks up single entries of the file of the user's ids, in both directions. Ids are in ascending order.
+//! Looks up single entries of the file of the user's ids: the vertex number of an id, or the id of a vertex number. Ids
+//! are in ascending order.
 
 use inshore_store::{Buffer, CheckedFile, Job};
 

@@ -77,7 +77,7 @@ impl Operation for SingleValue {
     }
 }
 
-/// Sorts pairs of two numbers. A pair is one key.
+/// Sorts pairs of two numbers. The key consists of both numbers.
 #[derive(Clone)]
 struct PairSort;
 

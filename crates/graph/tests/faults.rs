@@ -161,8 +161,8 @@ fn algorithms_in_all_ways() -> impl Iterator<Item = ((&'static str, Algorithm), 
     })
 }
 
-/// Creates a store with a graph that has all features. Its vertices are on a ring, so that all of them are reached, and
-/// random edges connect them.
+/// Creates a store with a directed graph that has weights. Its vertices are on a ring, so that all of them are reached,
+/// and random edges connect them.
 fn ring() -> FaultyStore {
     let mut text = String::new();
     for n in 0..1u64 << 14 {

@@ -224,7 +224,8 @@ fn ldbc_validation_graphs_give_ldbc_answers() {
             let expected = answers(&folder.join(format!("{algorithm}/{prefix}-output")));
             match algorithm {
                 "bfs" => assert_levels(&world, &graph, 1, &expected),
-                // LDBC's property files of test-pr-*, which are the same graphs, give these numbers of iterations.
+                // The graphs are those of LDBC's tests test-pr-*, whose property files give these numbers of
+                // iterations.
                 "pr" => {
                     assert_ranks(&world, &graph, if undirected { 26 } else { 14 }, &expected, LDBC_EPSILON)
                 }

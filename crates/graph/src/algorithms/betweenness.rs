@@ -143,7 +143,8 @@ impl StepProgram for SumDependencies {
     const REREADS: bool = true;
 
     fn edge_program(&self, _vertex: u32, state: &SearchState, _degree: u32) -> Option<f64> {
-        // If a vertex still holds its level here, no shortest path continues from it, so its dependency is 0.
+        // If the field still holds the vertex's level, no shortest path continues from the vertex, and the dependency
+        // is 0.
         Some((1.0 + state.dependency.max(0.0)) / state.paths)
     }
 

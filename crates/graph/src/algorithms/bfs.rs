@@ -1,8 +1,8 @@
 //! Breadth-first search: finds the level of each vertex (the number of edges from the source) and its parent.
 //!
 //! As in the 2018 thesis (section 9.7.1), a message along an edge is the number of the edge's source. All senders to an
-//! unreached vertex are one level above it, and the smallest of them becomes its parent. The answer therefore does not
-//! depend on the order of messages.
+//! unreached vertex are one level above that vertex. The sender with the smallest number becomes the vertex's parent.
+//! The answer therefore does not depend on the order of messages.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -100,7 +100,8 @@ impl StepProgram for Bfs {
 }
 
 /// Searches breadth first, and returns the parent and level of all vertices in columns `vertex`, `parent`, `level`. The
-/// source is its own parent, at level 0; unreached vertices have null. Edges are followed in their direction.
+/// source is its own parent, at level 0; unreached vertices have null. The search follows edges from source to
+/// destination.
 ///
 /// Cost: each edge is read at most once, in whole blocks of the edge file. If the graph has in-edges, a superstep pulls
 /// along the in-edges of unreached vertices if that reads fewer edges. The rows of vertices that remain unreached are

@@ -100,7 +100,7 @@ impl StepProgram for Sssp {
 }
 
 /// Computes the distances of all vertices from the source in columns `vertex`, `distance`. The distance is null if no
-/// path to the vertex has a length that a 64-bit float can hold. Edges are followed in their direction.
+/// path to the vertex has a length that a 64-bit float can hold. Paths follow edges from source to destination.
 ///
 /// Cost: the edges of a reached vertex are read once, and again whenever its distance decreases. An edge with its
 /// weight is 12 bytes. State is 8 bytes per vertex.

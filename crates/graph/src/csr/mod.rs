@@ -129,7 +129,7 @@ impl Csr {
         Ok(Csr { index, edges, blocks, weights, ..self.clone() })
     }
 
-    /// Returns the same rows without their weights, for readers that need none.
+    /// Returns the same rows without weights, for readers that need no weights.
     pub fn unweighted(&self) -> Csr {
         Csr { weights: None, ..self.clone() }
     }

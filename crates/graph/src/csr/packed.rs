@@ -29,7 +29,8 @@ const HEADER_BYTES: usize = 8;
 const SLOT_BYTES: usize = 8;
 /// The number of bytes of a frame's data per bit of width.
 const WIDTH_BYTES: usize = FRAME / 8;
-/// The number of frames that are unpacked at once. It is small, so that the unpacked entries stay in the nearest cache.
+/// The number of frames that are unpacked at once. The number is small, so that the unpacked entries stay in the
+/// nearest cache.
 const STEP: usize = 32;
 
 /// The bytes of memory that one [`Unpacker`] takes.
@@ -333,7 +334,7 @@ impl Unpacker {
         Unpacker { values: Vec::with_capacity(STEP * FRAME), entries: 0..0, block: 0 }
     }
 
-    /// Prepares the unpacker for other blocks than those of the last call.
+    /// Prepares the unpacker for a call of `unpack` with other blocks than in the last call.
     pub fn restart(&mut self) {
         (self.entries, self.block) = (0..0, 0);
     }
@@ -343,7 +344,7 @@ impl Unpacker {
         self.entries.clone()
     }
 
-    /// Returns the entries with these numbers, which must be among those that were unpacked last.
+    /// Returns the entries with these numbers. The entries must be among those that were unpacked last.
     pub fn get(&self, entries: Range<u64>) -> &[u32] {
         let start = self.entries.start;
         &self.values[(entries.start - start) as usize..(entries.end - start) as usize]

@@ -47,8 +47,8 @@ impl RowReader {
         Self::deep(job, csr, vertices, 2)
     }
 
-    /// Creates a reader with several buffers for edges (and for weights). All of these buffers but one can have a read
-    /// in flight.
+    /// Creates a reader with several buffers for edges (and for weights). While one buffer is in use, all other buffers
+    /// can have a read in flight.
     pub fn deep(job: &Job, csr: &Csr, vertices: Range<u64>, buffers: usize) -> Result<RowReader> {
         let mut cursor = IndexCursor::new(job, csr)?;
         let (mut entries, mut blocks) = (0..0, 0..0);

@@ -1,8 +1,9 @@
 //! Cached rows: if a pull finds no active vertex in a row, the row stays in memory for the next supersteps.
 //!
 //! After the superstep that reaches most vertices, vertices that still wait have few edges each. In a Kronecker graph
-//! of scale 25, the first pull reads all 529 million edges, and some 8 million of them belong to vertices that still
-//! wait. Their rows are kept unpacked, and later pulls scan them without a read.
+//! of scale 25, the first pull reads all 529 million edges, and about 8 million of these edges belong to vertices that
+//! still wait. The rows of these vertices stay unpacked in memory, and later pulls scan the rows without a read from
+//! flash.
 
 use std::sync::{Arc, Mutex};
 

@@ -48,7 +48,7 @@ const ROW_COST: u64 = 4096;
 /// Edges then go by destination blocks if there are any, since an edge takes a twelfth of the time that it takes
 /// through sort-reduce.
 const LISTED_SHARE: u64 = 16;
-/// Memory that cached rows leave free for logs, cursors and the output phase.
+/// The bytes of memory that cached rows leave free for logs, cursors and the output phase.
 const BESIDE_CACHED_BYTES: u64 = 4 << 20;
 
 /// The decision and its reason.

@@ -36,8 +36,8 @@ const SMALL_BYTES: usize = SMALL_BLOCKS as usize * BLOCK_BYTES;
 /// The largest number of unneeded blocks between two rows of one window: reading these blocks takes less time than
 /// another request.
 const GAP_BLOCKS: u64 = 1;
-/// A chunk has at most one row per this number of bytes of a window. Rows of average length are longer, so they fill
-/// the window before this limit is reached.
+/// The number of rows in a chunk is at most the size of a window divided by this number of bytes. Rows of average
+/// length are longer, so they fill the window before this limit is reached.
 const BYTES_PER_ROW: usize = 32;
 /// The largest number of unneeded edges between two rows that are unpacked together, and the largest number of edges
 /// that are unpacked at once.
@@ -281,7 +281,7 @@ pub(super) fn send<S: Sender>(
 ) -> Result<EdgePhaseResult<S::Sink>> {
     let window_bytes = pools.window_bytes;
     let small_max = window_bytes / SMALL_BYTES;
-    // If few vertices are active, starting a thread costs more than sending in this one.
+    // If few vertices are active, starting another thread costs more than sending all messages in the calling thread.
     let is_short = active.is_shorter_than(ALONE_VERTICES);
     let busy = if is_short { 1 } else { sinks.len() };
     let cursors = SPARE_SHARE * busy as u64 * csr::CURSOR_BYTES + rows_bytes(busy, window_bytes);
@@ -366,7 +366,7 @@ fn add_up<S: Sender>(
     sent
 }
 
-/// Runs all workers in parallel. One of them runs in this thread.
+/// Runs all workers in parallel. One worker runs in the calling thread.
 fn run_all<'a, 's, S: Sender>(mut workers: Vec<Worker<'a, 's, S>>) -> Result<Vec<Worker<'a, 's, S>>> {
     let first = workers.pop().expect("at least one sink");
     std::thread::scope(|scope| {

@@ -186,7 +186,7 @@ impl<P: StepProgram> AccumulatorSender<'_, P> {
     }
 
     /// Combines as [`AccumulatorSender::combine`] does, for a vertex to which no other worker sends. A compare-and-swap
-    /// would be slower, since it waits for every load before it.
+    /// would be slower, since a compare-and-swap waits for all earlier loads.
     #[inline(always)]
     pub fn put(&self, vertex: u32, message: P::Message, touched: &mut FirstMessages) {
         let cell = &self.accumulators[vertex as usize];
@@ -198,7 +198,7 @@ impl<P: StepProgram> AccumulatorSender<'_, P> {
         }
     }
 
-    /// Sends a message; if `is_only` is true, no other worker sends to this vertex.
+    /// Sends a message to a vertex. The caller sets `is_only` if no other worker sends to this vertex.
     #[inline(always)]
     pub fn send_to(&self, vertex: u32, message: P::Message, is_only: bool, touched: &mut FirstMessages) {
         match is_only {

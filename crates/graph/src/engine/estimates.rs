@@ -12,7 +12,7 @@ pub(crate) struct Estimates {
     pub tuning: Tuning,
     pub needs: StepNeeds,
     pub vertices: u64,
-    /// The number of edges in one direction.
+    /// The number of edges in the out-edge rows.
     pub edges: u64,
     /// The number of edges in all rows that the algorithm reads.
     pub rows_edges: u64,
@@ -136,9 +136,10 @@ pub(crate) struct Layout {
     /// The bytes of memory of sort-reduce, if updates go through it. If edges are cut into blocks, the memory of these
     /// blocks is included.
     pub sort_bytes: u64,
-    /// Tells whether there is a bit for each vertex that marks active vertices, so that waiting vertices can pull.
+    /// Tells whether memory has a bit for each vertex, which marks the active vertices. Waiting vertices need these
+    /// bits to pull.
     pub has_active_bits: bool,
-    /// The plan by which edges are first cut into blocks, if they are.
+    /// The plan by which edges are cut into destination blocks; `None` if edges are not cut.
     pub blocks: Option<BlockingPlan>,
 }
 

@@ -19,7 +19,7 @@ pub(crate) struct SuperstepOutcome {
     /// The next frontier. It is empty if frontiers are not collected. With [`super::FrontierCollection::WhenFew`], it
     /// has all vertices until collection begins.
     pub active: Frontier,
-    /// The sum of [`StepProgram::change`].
+    /// The sum of [`StepProgram::change`] over the finalized vertices.
     pub change: u64,
     /// Estimated number of edges of active vertices.
     pub edges: u64,

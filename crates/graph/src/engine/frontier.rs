@@ -216,7 +216,7 @@ impl KeyLog {
         Ok(())
     }
 
-    /// Ends the list of one superstep.
+    /// Ends the list of the current superstep.
     pub fn end_level(&mut self) {
         self.ends.push(self.file.len() + self.staged.len() as u64 * 4);
     }

@@ -46,8 +46,8 @@ impl Estimates {
         self.kept_bytes + self.active_bits_bytes().unwrap_or(0)
     }
 
-    /// Returns a layout in which the place of state and updates is not decided yet, and the memory that the rest of
-    /// this layout takes.
+    /// Returns a layout that does not yet decide where state and updates are. Also returns the memory that the rest of
+    /// the layout takes.
     fn bare(&self) -> (Layout, u64) {
         let free = self.free_bytes.saturating_sub(self.all_kept_bytes());
         let (workers, window_bytes) = chunks::workers(self.threads, free, self.needs.weighted);

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! All accesses to flash are in the order of vertices. The list of active vertices is sorted, and so are the reduced
-//! updates. Index, edges and state are therefore read sequentially. Updates arrive in any order of their destinations:
-//! sort-reduce sorts them, or an array in memory combines them.
+//! updates. Index, edges and state are therefore read sequentially. Updates arrive in random order of destinations.
+//! Sort-reduce sorts the updates, or an array in memory combines them.
 //!
 //! A single function makes all decisions, once for each superstep ([`mod@choose`]). The budget decides whether updates
 //! and vertex state are in memory or on flash. Updates are combined in accumulators, one per vertex, if these fit

@@ -13,7 +13,7 @@ use crate::{
 /// small part of the free memory, since preparing memory takes time.
 const FEW_EDGES: u64 = 4096;
 
-/// A frontier of fewer vertices than this is processed by one worker.
+/// A frontier of fewer vertices than this number is processed by one worker.
 pub(super) const ALONE_VERTICES: usize = 256;
 /// The number of chunks of a worker: one is in use, and the others are being read.
 pub(super) const CHUNKS: usize = 4;
@@ -69,7 +69,7 @@ impl Pools {
     }
 }
 
-/// A worker's buffers. For each chunk there are one large buffer and a batch of small ones.
+/// A worker's buffers: one large buffer and a batch of small buffers for each chunk.
 pub(super) struct Pool {
     small_bytes: usize,
     small: Vec<Buffer>,

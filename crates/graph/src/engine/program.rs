@@ -25,7 +25,7 @@ pub(crate) trait StepProgram: Clone + Send + Sync + 'static {
     /// Tells whether the weights of edges matter, so that [`StepProgram::along`] is called.
     const WEIGHTED: bool = false;
 
-    /// The messages that a waiting vertex needs from the active vertices in its row, if it can pull them. With
+    /// The messages that a waiting vertex pulls from the active vertices in its row, if the program can pull. With
     /// [`Pull::All`], the program must ensure that no active vertex waits, and that messages do not change a vertex
     /// that does not wait.
     const PULL: Pull = Pull::Never;
@@ -55,8 +55,8 @@ pub(crate) trait StepProgram: Clone + Send + Sync + 'static {
     /// Combines two messages to one vertex. The function is associative and commutative.
     fn reduce(&self, a: Self::Message, b: Self::Message) -> Self::Message;
 
-    /// Combines two messages to this vertex, by `reduce` unless a program overrides this function. All steps call this
-    /// function, and not `reduce`.
+    /// Combines two messages to a given vertex. The default is `reduce`. All steps call this function, and not
+    /// `reduce`.
     #[inline(always)]
     fn reduce_at(&self, _vertex: u32, a: Self::Message, b: Self::Message) -> Self::Message {
         self.reduce(a, b)

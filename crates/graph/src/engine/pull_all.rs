@@ -131,8 +131,8 @@ impl<S: State> Engine<S> {
             Step::PullCached => self.pull_all_cached(&pull, touched)?,
             _ => self.pull_all_rows(&pull, touched, rows, waiting, choice.unvisited_bytes)?,
         };
-        // If all accumulators are scanned afterwards, those of active vertices need not be cleared here: they change
-        // nothing, and the scan clears them.
+        // If all accumulators are scanned afterwards, the accumulators of active vertices need not be cleared here.
+        // They change nothing, and the scan clears them.
         let are_all = Accumulators::is_crowded(&touched) || accumulators.are_many(active.count());
         if !are_all {
             let messages = accumulators.all::<P::Message>();

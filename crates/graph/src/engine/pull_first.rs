@@ -23,7 +23,7 @@ use crate::{
 pub(super) trait SingleSender: Sender {
     type Message;
 
-    /// Delivers a message; if `is_only` is true, no other worker delivers to this vertex.
+    /// Delivers a message to a vertex. The caller sets `is_only` if no other worker delivers to this vertex.
     fn deliver(
         &self,
         sink: &mut Self::Sink,

@@ -1,4 +1,4 @@
-//! A superstep: the engine collects numbers, makes one choice from them, and carries it out.
+//! Runs a superstep. The engine collects estimates, makes one choice from these estimates, and carries out the choice.
 
 use inshore_sortreduce::Strategy;
 use inshore_store::format_bytes;
@@ -25,7 +25,7 @@ pub(crate) enum FrontierCollection {
 
 /// A request for a superstep.
 pub(crate) struct Superstep<'a> {
-    /// The vertices that send. In a pull, waiting vertices search their rows for these vertices.
+    /// The vertices that send. In a pull, each waiting vertex searches its row for active vertices.
     pub active: &'a Frontier,
     pub collect: FrontierCollection,
     /// A log to which the vertices of the next frontier are added.

@@ -51,7 +51,7 @@ impl IdRanges {
         self.bounds.len() + 1
     }
 
-    /// Loads the ids of a range. Returns them, and the vertex number of the first one.
+    /// Loads the ids of a range. Returns the ids, and the vertex number of the first id.
     fn load(&self, job: &Job, range: usize) -> Result<(inshore_store::Buffer, u32)> {
         let first = range as u64 * self.len;
         let end = (first + self.len).min(self.ids.len() / 8);

@@ -130,7 +130,7 @@ impl<E: EdgeOperation> Lane<'_, E> {
         Ok(())
     }
 
-    /// Ends the input of this lane. Returns its log, and whether all of its ids were low.
+    /// Ends the input of this lane. Returns the log of the lane, and whether all ids of the lane were low.
     fn finish(mut self) -> Result<(EdgeLogWriter, bool)> {
         self.flush()?;
         self.sink.map_or(Ok(()), Sink::finish)?;
@@ -267,8 +267,8 @@ impl<'a, E: EdgeOperation> Lanes<'a, E> {
             Some(sorter) if all_low => return Ok(Edges::Sorted(sorter)),
             sorter => sorter,
         };
-        // At least one id is not low. The numbers of low ids depend on all other ids, and all edges must be sorted
-        // together, so sorted edges go to the logs too.
+        // At least one id is not low. All edges must then be sorted together, by the vertex numbers of their ids, so
+        // the sorted edges go to the logs too.
         job.start_phase("merging edges", "edges", 0);
         let mut sorted = sorter.map(SortReduce::finish).transpose()?;
         let mut lane = 0;

@@ -140,13 +140,14 @@ pub struct ImportOptions {
     pub reverse: bool,
     /// The format of all inputs; by default the format that each input's extension or content suggests.
     pub format: Option<EdgeFormat>,
-    /// The column of sources in CSV, Parquet and Arrow. By default it is the column `source`, `src`, `from` or
+    /// The name of the column of sources in CSV, Parquet and Arrow inputs. By default it is `source`, `src`, `from` or
     /// `vertex1`. If neither sources nor destinations have such a name, the first column that has no weights is taken.
     pub source_column: Option<String>,
-    /// The column of destinations. By default it is `target`, `dst`, `destination`, `dest`, `to` or `vertex2`. If
-    /// neither sources nor destinations have such a name, the second column that has no weights is taken.
+    /// The name of the column of destinations. By default it is `target`, `dst`, `destination`, `dest`, `to` or
+    /// `vertex2`. If neither sources nor destinations have such a name, the second column that has no weights is taken.
     pub target_column: Option<String>,
-    /// The column of weights, which implies `weighted`; by default `weight`, if there is one.
+    /// The name of the column of weights. A name implies `weighted`. By default it is `weight`, if there is such a
+    /// column.
     pub weight_column: Option<String>,
 }
 

@@ -172,7 +172,7 @@ pub(super) fn has_third_column(job: &Job, input: &Input) -> Result<bool> {
 pub(super) struct MatrixHeader {
     pub symmetric: bool,
     pub weighted: bool,
-    /// The number of rows, which is also the number of columns. The ids are 1 to this number.
+    /// The number of rows, which is also the number of columns. The vertex ids are 1, 2, ... up to this number.
     vertices: u64,
     entries: u64,
     /// The number of the line that has the size of the matrix.
@@ -230,7 +230,7 @@ pub(super) fn is_matrix_market(line: &[u8]) -> bool {
 fn parse_banner(line: &[u8]) -> Option<(bool, bool)> {
     let line = std::str::from_utf8(line).ok()?.to_ascii_lowercase();
     let words: Vec<&str> = line.split_whitespace().collect();
-    // Some programs write one percent sign.
+    // Some programs write one percent sign instead of two.
     let ["%%matrixmarket" | "%matrixmarket", "matrix", "coordinate", values, symmetry] = words[..] else {
         return None;
     };
@@ -435,8 +435,8 @@ fn digits(bytes: &[u8], place: usize) -> Option<(u64, usize)> {
     Some((eight_digits(aligned as u64) * 100_000_000 + eight_digits((aligned >> 64) as u64), place + len))
 }
 
-/// Returns the number that eight digits stand for; the first digit is in the lowest byte. Digits are combined to pairs,
-/// then to groups of four, then to one number.
+/// Returns the number that eight digits stand for; the first digit is in the lowest byte. Digits are combined into
+/// pairs, then into groups of four, and then into one number.
 #[inline(always)]
 fn eight_digits(digits: u64) -> u64 {
     let pairs = digits.wrapping_mul(10).wrapping_add(digits >> 8);
@@ -468,8 +468,8 @@ impl Fields<'_> {
         self.0.iter().all(|&byte| is_separator(byte))
     }
 
-    /// Skips all separators before the next field. Returns false if two of them are commas or semicolons, since these
-    /// have an empty field between them.
+    /// Skips all separators before the next field. Returns false if two or more of the separators are commas or
+    /// semicolons, since there is an empty field between two such separators.
     #[inline]
     fn skip_separators(&mut self) -> bool {
         let mut commas = 0;

@@ -84,8 +84,8 @@
 //!   and on flash otherwise. The fields of the program itself are not counted; the caller accounts for them.
 //! - **The same answer** at every budget and number of threads has two conditions. `reduce` must be associative and
 //!   commutative to the bit, and all functions must depend only on their arguments and on fields that do not change.
-//!   Integer sums, minima, maxima and bit operations qualify. Sums of floating-point numbers do not: they differ in
-//!   their last digits from run to run. [`VertexProgram`] describes how to avoid that.
+//!   Integer sums, minima, maxima and bit operations qualify. Sums of floating-point numbers do not qualify, since they
+//!   differ in their last digits from run to run. [`VertexProgram`] describes how to avoid that.
 //! - **Panics** in a function of the program, on any thread, end the job with
 //!   [`Error::Program`](crate::Error::Program), which names the program, the function and the vertex. (If the process
 //!   is built with `panic = "abort"`, a panic ends the process.)
@@ -217,8 +217,8 @@ pub trait VertexProgram: Send + Sync + 'static {
     fn columns(&self) -> Vec<Column<Self::Value>>;
 }
 
-/// Defines a search with early exit: each vertex waits until one of its in-neighbours is active, and ignores all
-/// others.
+/// Defines a search with early exit. Each vertex waits until one of its in-neighbours is active, and ignores all other
+/// in-neighbours.
 ///
 /// In each superstep, the engine chooses the direction that reads less. Either active vertices send along their
 /// out-edges, or waiting vertices scan their in-edges and stop at the first active vertex (Beamer, Asanović and
@@ -260,7 +260,8 @@ pub trait SearchProgram: Send + Sync + 'static {
 pub struct ProgramOptions {
     /// The largest number of supersteps. `None`, the default, runs until no vertex is active.
     pub supersteps: Option<u32>,
-    /// Saves checkpoints and resumes from one. `None`, the default, does neither.
+    /// Saves checkpoints, and resumes from a checkpoint. With `None`, the default, the job saves no checkpoints and
+    /// does not resume.
     pub resume: Option<Resume>,
     /// Overrides the choices of the engine, for tests and comparisons.
     pub tuning: Tuning,

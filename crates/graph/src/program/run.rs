@@ -21,8 +21,8 @@ use crate::{
 };
 
 /// Runs a vertex program and returns a row for each vertex, in the order of original ids. The columns are `vertex` (the
-/// original id of the vertex) and the columns of the program, each of which may have nulls. Edges are followed in their
-/// direction.
+/// original id of the vertex) and the columns of the program, each of which may have nulls. Messages go from the source
+/// of an edge to its destination.
 ///
 /// Cost of a superstep: the rows of active vertices are read, up to 4 bytes per edge and 8 more with weights. One value
 /// is read for each vertex that is active or gets a message. If one message per vertex does not fit in memory, messages

@@ -74,7 +74,7 @@ impl TestStore {
     }
 }
 
-/// The budget and the tuning of a job. All modes must give the same answer.
+/// The budget and the tuning of a job. An algorithm must give the same answer in all modes.
 pub struct ExecutionMode {
     pub name: &'static str,
     pub memory_bytes: u64,

@@ -7,8 +7,8 @@
 //! contraction, as in Sutton, Ben-Nun and Barak, "Optimizing parallel graph connectivity computation via subgraph
 //! sampling", 2018, who find the largest component by a sample.)
 //!
-//! Which vertices join, and in which pass, depends on the timing of threads. The result does not: the set is connected,
-//! and every edge that is not within the set was written to scratch.
+//! Which vertices join, and in which pass, depends on the timing of threads. The result does not depend on timing: the
+//! set is connected, and every edge that is not within the set was written to scratch.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

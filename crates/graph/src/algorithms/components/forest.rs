@@ -117,11 +117,11 @@ impl Forest<'_> {
         }
     }
 
-    /// Joins the trees of `vertex` and of `root`, and returns the root of the result. No other thread may run
-    /// meanwhile.
+    /// Joins the trees of `vertex` and of `root`, and returns the root of the result. No other thread may change the
+    /// forest meanwhile.
     fn attach(&self, vertex: u32, root: u32) -> u32 {
         if root < vertex && self.parent(vertex) == vertex {
-            // The vertex is a root. For most members of the set, its tree has no other vertex.
+            // The vertex is a root. Most members of the set are the only vertex of their tree.
             self.0[vertex as usize].store(root, Ordering::Relaxed);
             return root;
         }

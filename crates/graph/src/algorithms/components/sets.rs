@@ -91,7 +91,8 @@ impl SharedSet<'_> {
         }
     }
 
-    /// Adds a vertex and all vertices of its row if one of them is in the set. Returns whether they were added.
+    /// Adds a vertex and all vertices of its row if the set has at least one of these vertices. Returns true if the
+    /// vertices were added.
     #[inline]
     pub fn absorb(&self, vertex: u32, row: &[u32]) -> bool {
         if !self.has(vertex) {

@@ -1,7 +1,7 @@
-//! PageRank by changes: a vertex sends the change of its rank since its last message. It sends the change only if the
-//! change is more than a given share of the rank. Each vertex converges separately, and late supersteps read few edges
-//! (McSherry, "A uniform approach to accelerated PageRank computation", 2005; Zhang, Gao, Gao and Wang, "Maiter", 2014;
-//! PageRankDelta in Shun and Blelloch, "Ligra", 2013).
+//! PageRank by changes: a vertex sends the change of its rank since its last message. The vertex sends the change only
+//! if the change is more than a given share of the rank. Each vertex converges separately, and late supersteps read few
+//! edges (McSherry, "A uniform approach to accelerated PageRank computation", 2005; Zhang, Gao, Gao and Wang, "Maiter",
+//! 2014; PageRankDelta in Shun and Blelloch, "Ligra", 2013).
 //!
 //! ```text
 //!   state      rank      x; 1 / n at first
@@ -55,14 +55,15 @@ const CROWDED: u32 = 8;
 #[repr(C)]
 struct Rank {
     rank: i64,
-    /// The change of rank that the vertex has not sent. If it is above the tolerance, the vertex sends it in the next
-    /// superstep.
+    /// The change of rank that the vertex has not sent. A vertex sends this change in the next superstep if the change
+    /// is above the tolerance.
     pending: i64,
 }
 
-/// The vertex program. With `ALL`, every vertex is finalized in each superstep, with or without a message. A pending
-/// change above the tolerance then makes the vertex a sender, so the engine may scan all vertices instead of a list of
-/// senders. Without `ALL`, a vertex that has sent and receives no message keeps its pending change in its state.
+/// The vertex program of PageRank by changes. With `ALL`, every vertex is finalized in each superstep, with or without
+/// a message. A pending change above the tolerance then makes the vertex a sender, so the engine may scan all vertices
+/// instead of a list of senders. Without `ALL`, a vertex that has sent and receives no message keeps its pending change
+/// in its state.
 #[derive(Clone)]
 struct Deltas<const ALL: bool> {
     vertices: u64,

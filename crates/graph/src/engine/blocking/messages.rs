@@ -10,7 +10,7 @@ use crate::{Result, engine::Message};
 
 /// The size of a read or write of messages, in bytes.
 pub(super) const WINDOW_BYTES: usize = 256 << 10;
-/// The number of buffers of a reader. All of them but one have a read in flight.
+/// The number of buffers of a reader. While one buffer is in use, all other buffers have a read in flight.
 const WINDOWS: usize = 4;
 const BLOCK_BYTES: usize = 64 << 10;
 /// The number of messages that are collected for each write.

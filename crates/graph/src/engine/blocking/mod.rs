@@ -191,7 +191,8 @@ impl<S: State> Engine<S> {
         sequencer.into_value().finish()
     }
 
-    /// Processes one column after the other by all threads. Each thread adds the messages of its part of the senders.
+    /// Processes the columns one after the other, each by all threads. Each thread adds the messages of its part of the
+    /// senders.
     fn add_together<P: StepProgram<State = S>>(
         &mut self,
         program: &P,

@@ -7,7 +7,7 @@ use inshore_store::{Buffer, Job, PendingRead};
 use super::cut::{ChunkLocation, PackedChunk, PartitionOutput};
 use crate::Result;
 
-/// The number of chunk buffers of a reader. All of them but one have a read in flight.
+/// The number of chunk buffers of a reader. While one buffer is in use, all other buffers have a read in flight.
 const CHUNKS: usize = 16;
 
 /// Returns the bytes of memory that a reader takes.
@@ -67,7 +67,7 @@ impl<'a> ChunkReader<'a> {
         Ok(())
     }
 
-    /// Returns the next chunk and its number of edges; `None` after the last one.
+    /// Returns the next chunk and its number of edges; `None` after the last chunk of the column.
     pub fn next(&mut self) -> Result<Option<(&[u8], usize)>> {
         let Some(cut) = self.cut else { return Ok(None) };
         self.spare.extend(self.current.take());
