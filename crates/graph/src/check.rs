@@ -37,7 +37,7 @@ pub struct CheckOptions {
     pub source: Option<u64>,
     /// Betweenness: the number of sources that were drawn.
     pub sources: u64,
-    /// Betweenness: the seed of the random numbers that drew the sources.
+    /// Betweenness: the seed of the random numbers by which the sources were drawn.
     pub seed: u64,
 }
 

@@ -8,7 +8,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The store failed, for example because of I/O, damage, the budget, a name, or cancellation.
+    /// The store failed. The reason is, for example, an I/O error, damaged data, a budget that is too small, a name
+    /// that exists already, or cancellation.
     #[error(transparent)]
     Store(#[from] inshore_store::Error),
     /// Sorting and reducing failed.

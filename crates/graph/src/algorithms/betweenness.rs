@@ -49,7 +49,7 @@ pub struct BetweennessOptions {
     /// Number of vertices to search from, drawn without repetition; 16 by default. If the graph has no more vertices
     /// than this number, the search starts from each of them.
     pub sources: u64,
-    /// The seed of the random numbers that draw the sources; 1 by default.
+    /// The seed of the random numbers by which the sources are drawn; 1 by default.
     pub seed: u64,
     /// Resumes an interrupted job with the same options on the same graph, and saves checkpoints at about this
     /// interval. [`Rows::finish`](crate::Rows::finish) removes the checkpoints. With `None`, the job does not resume,

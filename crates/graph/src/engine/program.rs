@@ -76,7 +76,7 @@ pub(crate) trait StepProgram: Clone + Send + Sync + 'static {
         Self::NOTHING
     }
 
-    /// Tells whether a vertex with this new and old state takes part in the next superstep.
+    /// Tells whether a vertex with this new and old state is active in the next superstep.
     fn is_active(&self, vertex: u32, new: &Self::State, old: &Self::State) -> bool;
 
     /// Returns the number that an active vertex adds to the wrapping sum that `set_aggregate` gets.

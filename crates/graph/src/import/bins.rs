@@ -1,4 +1,5 @@
-//! Numbers vertices in bins of edges if the ids do not fit in memory.
+//! Replaces the ids of edges by vertex numbers if the ids do not fit in memory. Edges are partitioned into bins for
+//! this.
 //!
 //! The ids are cut into ranges that fit. First, the log is split into one bin per range by the source's id. The ids of
 //! each range are then loaded. Each edge in the bin gets the number of its source, and goes to a second bin by its

@@ -129,7 +129,7 @@ pub struct Needs {
     pub every_vertex: bool,
 }
 
-/// Tells a program the position of its job.
+/// The position of a job. Functions of a program get this position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SuperstepInfo {

@@ -60,7 +60,7 @@ pub(super) fn join(graph: &Graph, job: &Job) -> Result<(Summary, StateStream<u32
         }
         Ok(())
     })?;
-    // The set becomes one tree, which is joined with the trees that members of the set belonged to.
+    // The set becomes one tree. This tree is joined with the trees to which members of the set belong.
     let mut root = set.first().expect("a vertex that it began with");
     for vertex in set.members() {
         root = forest.attach(vertex, root);

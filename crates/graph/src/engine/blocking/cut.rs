@@ -167,7 +167,7 @@ struct Partitioner<'a> {
     plan: BlockingPlan,
     bits: u32,
     packing: Packing,
-    /// The keys of an incomplete frame for each column.
+    /// For each column, the keys of the column's incomplete frame.
     keys: Buffer,
     open: Vec<OpenBlock>,
     room: &'a Mutex<ChunkSpace>,

@@ -109,8 +109,8 @@ impl DestinationBlocks {
         self.rows.entries
     }
 
-    /// Creates the error of a bad frame. Checksums protect edges on flash, so a bad frame was already wrong when it was
-    /// written.
+    /// Creates the error for a malformed frame. Checksums protect edges on flash, so a malformed frame was already
+    /// malformed when it was written.
     fn bad_frame(&self) -> Error {
         let (found, expected) =
             ("a malformed frame of edges".to_string(), "packed pairs of sender and destination".to_string());
