@@ -7,7 +7,8 @@ use crate::target_kind::TargetKind;
 /// The result of an operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Errors of operations. An error of a lower library keeps its message, and is the [source](std::error::Error::source).
+/// Errors of operations. The error of another crate of Inshore keeps its message, and is the
+/// [source](std::error::Error::source).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -54,10 +55,10 @@ pub enum Error {
         option: &'static str,
         /// The kind of target.
         place: TargetKind,
-        /// The reason, or what to do.
+        /// The reason, or a remedy.
         why: &'static str,
     },
-    /// An operation needs a job on a store, and has none.
+    /// An operation needs a store, but its job has no store.
     #[error("operation `{operation}` needs a store here")]
     NeedsStore {
         /// The operation.
@@ -68,7 +69,7 @@ pub enum Error {
     MadeOtherwise {
         /// The dataset.
         name: String,
-        /// The existing setting, and the time at which the setting is chosen.
+        /// The existing setting, which cannot change.
         what: String,
     },
     /// A dataset has several files, and the request names none of them.
@@ -136,9 +137,9 @@ pub enum Error {
     /// A key extends beyond the end of a record.
     #[error("the key {start}..{end} reaches beyond the {bytes} bytes of a record")]
     KeyBeyondRecord {
-        /// The first byte of the key.
+        /// The offset of the first byte of the key.
         start: u64,
-        /// The byte behind the key.
+        /// The offset of the first byte after the key.
         end: u64,
         /// The length of a record in bytes.
         bytes: u64,

@@ -1,8 +1,9 @@
-//! Identifies languages on the nodes that store the texts, and computes profiles on the nodes that store the samples.
+//! This module identifies languages on the nodes that store the texts. It also computes profiles of languages on
+//! the nodes that store the samples.
 //!
-//! To identify languages, profiles are sent to the nodes, and verdicts are returned. For profiles, each node counts the
-//! n-grams of its pieces and returns all of them, in order; the client merges the answers and adds the counts of equal
-//! n-grams.
+//! To identify languages, the client sends profiles to the nodes, and the nodes return verdicts. To compute
+//! profiles, each node counts the n-grams of its shards and returns all counts in the order of the n-grams. The
+//! client merges the answers and adds the counts of equal n-grams.
 
 use std::{cmp::Ordering, collections::HashMap};
 
@@ -26,8 +27,8 @@ use super::{failed, refuse_compressed};
 /// [`inshore_kernels::identify`] does locally.
 ///
 /// # Errors
-/// The errors are those of [`run_on_nodes`], `each` and `skipped`, and [`Error::BadProfiles`] for an unknown language in
-/// an answer.
+/// The errors are those of [`run_on_nodes`], `each` and `skipped`, and [`Error::BadProfiles`] for an unknown language
+/// in an answer.
 pub fn identify_on_nodes(
     nodes: &Nodes,
     job: &Context,
@@ -58,8 +59,8 @@ pub fn identify_on_nodes(
 /// Memory on this machine: 48 bytes for each distinct n-gram of a language, and a batch of each node's answer.
 ///
 /// # Errors
-/// The errors are those of [`Profiles::train`] and [`run_on_nodes`]. If a node is lost during its answer and its pieces
-/// have no other replica, that is an error even if partial answers are allowed.
+/// The errors are those of [`Profiles::train`] and [`run_on_nodes`]. If a node is lost while it sends its answer,
+/// and its shards have no other replica, the result is an error even if partial answers are allowed.
 pub fn train_on_nodes(
     nodes: &Nodes,
     context: &Context,
@@ -97,7 +98,7 @@ pub fn train_on_nodes(
     Ok((profiles, all))
 }
 
-/// Distinct n-grams in order, with their counts.
+/// A batch of distinct n-grams in order, with their counts.
 struct Grams {
     grams: UInt32Array,
     counts: UInt64Array,

@@ -33,7 +33,7 @@ pub struct Traverse {
     pub at: u64,
     /// The side that follows the pointers.
     pub by: TraversalSide,
-    /// The memory in bytes for pages that the client caches if the client follows the pointers.
+    /// The memory in bytes for cached pages, if the client follows the pointers.
     pub keep_bytes: u64,
 }
 
@@ -46,7 +46,7 @@ impl Default for Traverse {
     }
 }
 
-/// The ends of all chains, and the work of nodes.
+/// The ends of all chains of pointers, and the counters of the nodes.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct TraverseAnswer {
     /// The result of the traversal.
@@ -58,11 +58,11 @@ pub struct TraverseAnswer {
     pub by: TraversalSide,
     /// The number of steps of all chains.
     pub steps: u64,
-    /// The bytes between nodes and the client.
+    /// The number of bytes sent between nodes and the client.
     pub bytes_moved: u64,
 }
 
-/// The file on nodes.
+/// The file on nodes whose pointers are followed.
 #[derive(Debug)]
 pub struct TraversePlan {
     on: OnNodes,
