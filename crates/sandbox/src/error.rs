@@ -1,5 +1,5 @@
-//! This module defines the errors of running untrusted code. A bad exit status or a kill at a limit is no error but a
-//! part of the response.
+//! This module defines the errors of running untrusted code. If a command exits with a bad status or is killed at
+//! a limit, this is not an error: the response reports both.
 
 use std::{io, path::PathBuf};
 
