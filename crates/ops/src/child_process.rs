@@ -14,9 +14,9 @@
 //! ends. Then only this task fails, and all other tasks continue. The memory of the process is a part of the
 //! task's memory, which is a part of the node's memory. The task's memory is divided into three parts:
 //!
-//! - [`own_bytes`] for the program itself and for memory that no budget counts;
+//! - [`own_bytes`] for the program itself, and for memory that is not reserved in a budget;
 //! - an eighth, at least [`ANSWER_BYTES_MIN`], for batches in flight to the node;
-//! - the rest for the job.
+//! - the rest for the memory budget of the task's job.
 //!
 //! A message to the node has a header and a payload. The header holds the kind (u8), the length of the payload,
 //! and four counters since the start of the process: bytes read, bytes written, damaged blocks that were repaired,
@@ -51,9 +51,9 @@ pub(crate) use self::child::{at_work, run_child};
 use self::{parent::ask, protocol::TaskOrder};
 
 const MIB: u64 = 1 << 20;
-/// Returns the memory of the process in addition to the memory of its job, in bytes: the program, plans, free memory
-/// in the allocator, and memory that threads touch before the limit takes effect. Queries with two threads took 23
-/// MiB in a measurement.
+/// Returns the memory of the process in addition to the memory of its job, in bytes: the program, plans, free
+/// memory in the allocator, and memory that threads touch before the limit takes effect. In a measurement, queries
+/// with two threads took 23 MiB.
 pub fn own_bytes(threads: usize) -> u64 {
     (28 + 2 * threads as u64) * MIB
 }
@@ -145,9 +145,9 @@ impl<W: TaskHandler> TaskHandler for ChildProcessWork<W> {
 }
 
 /// Runs a task without shards in a child process. The task gets the memory of `job`'s budget, and the process
-/// itself gets the rest of `limits`. An answer may have any length that fits into the memory of the process.
-/// `helper` is a program that calls [`child_main`] with a task handler of this `kind`. The process ends when the
-/// thread that calls this function ends.
+/// itself gets the rest of `limits`. A batch of the answer may have any length that fits into the memory of the
+/// process. `helper` is a program that calls [`child_main`] with a task handler of this `kind`. The process ends
+/// when the thread that calls this function ends.
 ///
 /// # Errors
 /// [`inshore_sandbox::ChildFailure`] if the process ended abnormally, [`inshore_store::Error::Cancelled`], and the

@@ -5,8 +5,9 @@
 //! arguments, and a list of shards (parts of files on nodes). The bytes of the shards, in order, are the standard
 //! input of the command. Standard output is sent back while the command runs. The last message holds the exit
 //! status, the time, the memory, the end of standard error, and the active protections. [`inshore_sandbox`]
-//! isolates the command and ends all its processes. The command runs in a new folder in the system's folder for
-//! temporary files. The new folder is removed afterwards with all its contents: see [`Folder`].
+//! isolates the command, and kills all processes that the command leaves behind. The command runs in a new folder
+//! in the system's folder for temporary files. The new folder is removed afterwards with all its contents: see
+//! [`Folder`].
 //!
 //! Memory: an eighth of the task's memory, at least 4 MiB, is for reading shards. The rest is for the command.
 //!
@@ -172,7 +173,7 @@ fn told(response: &Response) -> CommandResponse {
     }
 }
 
-/// Returns the limits of a command that may run for this number of seconds.
+/// Returns the default limits, with this number of seconds as the limit of run time and of processor time.
 pub fn command_limits(seconds: u64) -> CommandLimits {
     CommandLimits { wall: Duration::from_secs(seconds), cpu_seconds: seconds, ..CommandLimits::default() }
 }

@@ -20,14 +20,14 @@ pub enum Error {
         /// The names of the operations of this build.
         known: Vec<&'static str>,
     },
-    /// A request is of a version that this build does not read.
+    /// A request has a version that this build does not support.
     #[error("operation `{operation}`: the request has version {found}, expected {expected}")]
     Version {
         /// The operation.
         operation: &'static str,
         /// The version in the request, or `none`.
         found: String,
-        /// The version that this build reads.
+        /// The version that this build supports.
         expected: u32,
     },
     /// A request has an unknown or a missing field, or a value of another type.
@@ -38,7 +38,7 @@ pub enum Error {
         /// The field, what was found and what was expected.
         what: String,
     },
-    /// An operation does not run at a target.
+    /// An operation does not run on this kind of target.
     #[error("operation `{operation}` does not run on {place}")]
     Unsupported {
         /// The operation.
@@ -46,7 +46,7 @@ pub enum Error {
         /// The kind of target.
         place: TargetKind,
     },
-    /// An operation runs at a target, but not with this option.
+    /// An operation runs on this kind of target, but not with this option.
     #[error("operation `{operation}`: {option} does not work with {place}: {why}")]
     UnsupportedOption {
         /// The operation.
@@ -64,7 +64,7 @@ pub enum Error {
         /// The operation.
         operation: &'static str,
     },
-    /// A dataset exists with other settings than the requested ones.
+    /// A dataset exists already, with settings that differ from the requested settings.
     #[error("{name} exists already {what}")]
     MadeOtherwise {
         /// The dataset.
@@ -144,7 +144,7 @@ pub enum Error {
         /// The length of a record in bytes.
         bytes: u64,
     },
-    /// A group has neither columns nor aggregates.
+    /// A request to group rows names neither columns nor aggregates.
     #[error("nothing to compute: give columns to group by, or aggregates")]
     NothingAsked,
     /// An aggregate lacks the column that its function needs.
@@ -161,7 +161,7 @@ pub enum Error {
         /// The number of inputs.
         inputs: usize,
     },
-    /// A file with instructions cannot be read.
+    /// A file that a request names cannot be read.
     #[error("{}: cannot read the file", path.display())]
     Unreadable {
         /// The file.
@@ -185,7 +185,7 @@ pub enum Error {
     #[cfg(feature = "graph")]
     #[error("{0}")]
     Graph(#[from] inshore_graph::Error),
-    /// A kernel failed.
+    /// A kernel (a function over the bytes of files, such as a search) failed.
     #[cfg(feature = "text")]
     #[error("{0}")]
     Kernel(#[from] inshore_kernels::Error),

@@ -25,8 +25,8 @@ use serde::{Deserialize, Serialize};
 
 /// The number of bytes at the end of a Parquet file that are read first.
 const TAIL_BYTES: u64 = 64 << 10;
-/// The number of bytes at the beginning of a text from which columns are inferred: the first attempt, and the
-/// maximum.
+/// The number of bytes at the beginning of a text from which columns are inferred: the number of the first
+/// attempt, and the maximum.
 const HEAD_BYTES: u64 = 1 << 20;
 const HEAD_BYTES_MAX: u64 = 16 << 20;
 /// The number of rows of a text from which columns are inferred.
@@ -143,7 +143,7 @@ impl FileText {
     }
 }
 
-/// Returns the file with this number in the request.
+/// Returns the metadata of the file with the index `whole` in the request.
 ///
 /// # Errors
 /// An error if the request has fewer files.
@@ -212,7 +212,7 @@ pub(crate) fn taken(files: &[FileText], mut piece: HelpPiece, in_memory: bool) -
     Ok(text.input(parts))
 }
 
-/// Converts an error of nodes to an error of a file.
+/// Converts an error of nodes to an error about the file `name`.
 pub(crate) fn of_nodes(name: &str, error: NodesError) -> TableError {
     match error {
         NodesError::Store(error) => TableError::Store(error),
@@ -221,7 +221,7 @@ pub(crate) fn of_nodes(name: &str, error: NodesError) -> TableError {
 }
 
 impl Asker<'_> {
-    /// Reads the metadata of the files of a table; errors name the table `name`.
+    /// Reads the metadata of the files of a table. Errors call the table `name`.
     ///
     /// # Errors
     /// An error if nodes cannot read a file, or if the files have different columns.
@@ -273,7 +273,7 @@ impl Asker<'_> {
         read_from_nodes(self.nodes, self.context, whole, range, &options)
     }
 
-    /// Reads the metadata of a file.
+    /// Reads the metadata of one file of a table.
     fn file(
         &self,
         whole: &DistributedFile,
@@ -374,7 +374,7 @@ pub(crate) fn ending_of(whole: &DistributedFile) -> String {
 /// The count equals that of a local reader, so that both infer the columns from the same rows. The text is cut
 /// after the last complete record.
 struct RecordEnds {
-    /// The parser of CSV records; `None` if each line is a record.
+    /// The parser that finds the ends of CSV records; `None` if each line is a record.
     csv: Option<CsvRecord>,
     /// The number of bytes that were parsed.
     seen: usize,
@@ -388,7 +388,7 @@ impl RecordEnds {
         RecordEnds { csv: separator.map(CsvRecord::new), seen: 0, count: 0, first: None, last: 0 }
     }
 
-    /// Parses the bytes after those of the previous call.
+    /// Parses the bytes of `head` that the previous call has not parsed.
     fn go_on(&mut self, head: &[u8]) {
         loop {
             let rest = &head[self.seen..];

@@ -82,7 +82,7 @@ struct Arguments {
     files: Vec<FileOfSequences>,
 }
 
-/// The properties of a file that a node needs.
+/// The properties of a file that a node needs to count the file's k-mers.
 #[derive(Serialize, Deserialize)]
 struct FileOfSequences {
     name: String,
@@ -225,14 +225,14 @@ fn count_here(
     answer(job, arguments, pieces, (None, count_max), (reply, true))
 }
 
-/// Returns a batch of one row: its kind and its bytes.
+/// Returns a batch of one row, with the kind of the batch and its bytes.
 fn batch(what: u8, bytes: &[u8]) -> RecordBatch {
     let what: ArrayRef = Arc::new(UInt8Array::from(vec![what]));
     let bytes: ArrayRef = Arc::new(BinaryArray::from(vec![bytes]));
     RecordBatch::try_from_iter([("what", what), ("bytes", bytes)]).expect("columns of one length")
 }
 
-/// Returns a batch of k-mers that are not sent over the network.
+/// Returns an unpacked batch of k-mers, for an answer that is not sent over the network.
 fn plain(codes: &[u64], counts: &[u32]) -> RecordBatch {
     let codes: ArrayRef = Arc::new(UInt64Array::from(codes.to_vec()));
     let counts: ArrayRef = Arc::new(UInt32Array::from(counts.to_vec()));
@@ -410,7 +410,7 @@ fn merge<C: PackedCode>(
     Ok((writer.finish(counted)?, merged.finish()))
 }
 
-/// Returns the k-mers of a range of rows.
+/// Returns the codes and counts of a range of rows.
 ///
 /// # Errors
 /// Returns [`tables::Error::Damaged`] if the rows are the first and last letters of shards, and not k-mers.

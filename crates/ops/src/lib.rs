@@ -1,7 +1,7 @@
 //! This crate defines the operations, such as `sort`. An operation is a request that runs on a target: the local
 //! machine, or nodes (machines that store data and run tasks on the data).
 //!
-//! The nouns:
+//! The main types:
 //!
 //! - [`Operation`]: the trait of each operation. The fields of an implementing type are the fields of the JSON
 //!   request. [`verbs`] defines the operations, and [`OPERATIONS`] lists all of them.

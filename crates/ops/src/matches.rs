@@ -27,26 +27,26 @@ pub trait Matches: Send {
     /// Receives the matches in a block of a file.
     ///
     /// # Errors
-    /// An error ends the search.
+    /// An error of the receiver ends the search.
     fn found(&mut self, file: &WalkedFile, found: &BlockMatches) -> io::Result<Next>;
 
     /// Receives the error of a file that cannot be read completely. Returns true if the error counts as a failure,
     /// and false if the file counts as binary.
     ///
     /// # Errors
-    /// An error ends the search.
+    /// An error of the receiver ends the search.
     fn failed(&mut self, file: &WalkedFile, error: &kernels::Error) -> io::Result<bool>;
 
-    /// Receives the end of a file.
+    /// Is called after the last match of a file.
     ///
     /// # Errors
-    /// An error ends the search.
+    /// An error of the receiver ends the search.
     fn end(&mut self, file: &WalkedFile) -> io::Result<Next>;
 
     /// Searches texts one after the other for matches that span lines. `failed` receives the errors of texts.
     ///
     /// # Errors
-    /// An error ends the search.
+    /// An error of the receiver ends the search.
     fn across(
         &mut self,
         job: &Context,

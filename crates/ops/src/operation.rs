@@ -7,8 +7,9 @@
 //! ```
 //!
 //! A request in JSON is one object with `operation`, `version`, `inputs`, `output`, and the fields of the
-//! operation. An unknown field or another version is an error. Callbacks, receivers of rows and open graphs cannot
-//! be written as JSON: the caller passes these as [`Attachments`], together with the request.
+//! operation. An unknown field is an error, and so is a version that this build does not support. Callbacks,
+//! receivers of rows and open graphs cannot be written as JSON: the caller passes these as [`Attachments`],
+//! together with the request.
 
 use std::{
     io::Write,
@@ -37,22 +38,23 @@ use crate::{
     target_kind::TargetKind,
 };
 
-/// The form in which answers to the same request from different targets are compared.
+/// The form in which tests compare the answers of different targets to the same request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NormalForm {
-    /// The bytes of the output.
+    /// The bytes of the output are compared.
     Bytes,
-    /// The decompressed bytes of the output.
+    /// The decompressed bytes of the output are compared.
     Unpacked,
-    /// The rows of the output, in their order. The last digits of floating-point sums and means may differ.
+    /// The rows of the output are compared in their order. The last digits of floating-point sums and means may
+    /// differ.
     Rows,
-    /// The rows of the output, sorted, since a query without ORDER BY returns rows in any order.
+    /// The sorted rows of the output are compared, since a query without ORDER BY returns rows in any order.
     SortedRows,
-    /// The answer itself: the operation writes no output.
+    /// The answers are compared, since the operation writes no output.
     Answer,
-    /// The fields that the answers of both targets have.
+    /// Only the fields that the answers of both targets have are compared.
     Common,
-    /// The bytes of the new dataset. The field `name` of the request holds the dataset's name.
+    /// The bytes of the new dataset are compared. The field `name` of the request holds the dataset's name.
     Dataset,
 }
 
@@ -64,7 +66,7 @@ pub enum StoreUse {
     /// The operation writes data that exceed the memory budget to the store. [`Target::Local`] requires a store.
     /// If the target is nodes, a store is used only for data that the client processes itself.
     Spills,
-    /// A store is required at every target.
+    /// Every target requires a store.
     Always,
     /// [`Target::Local`] requires a store. If the target is nodes, no store is used.
     Here,
@@ -93,7 +95,7 @@ pub trait Operation: Serialize + DeserializeOwned {
     const PLACES: &'static [TargetKind];
     /// Says when the operation needs a local store.
     const STORE: StoreUse;
-    /// The form in which answers are compared.
+    /// The form in which tests compare the answers of different targets.
     const FORM: NormalForm;
     /// The results of looking up the names in the request, before a job begins.
     type Plan: Plan;
@@ -153,7 +155,7 @@ pub trait DatasetOperation: Serialize + DeserializeOwned {
     const VERB: &'static str;
     /// The kinds of targets that can run the operation.
     const PLACES: &'static [TargetKind] = &[TargetKind::Local];
-    /// The form in which answers are compared.
+    /// The form in which tests compare the answers of different targets.
     const FORM: NormalForm;
     /// The answer: counts and names, never a whole table.
     type Answer: Serialize;
@@ -232,7 +234,7 @@ impl<O: Operation> Request<O> {
         Request { output: Some(output.into()), ..self }
     }
 
-    /// Returns the request as JSON.
+    /// Returns the request in JSON.
     ///
     /// # Errors
     /// [`Error::Request`] for a path that is not UTF-8.
@@ -300,7 +302,7 @@ impl<O: Operation> Request<O> {
     }
 }
 
-/// Formats a field for an error.
+/// Formats the value of a field for an error message.
 fn shown(value: Option<&Value>) -> String {
     value.map_or("none".to_string(), Value::to_string)
 }
@@ -370,7 +372,7 @@ impl RequestContext<'_> {
         job.job().ok_or(Error::NeedsStore { operation: self.operation })
     }
 
-    /// Finds the inputs at the target.
+    /// Looks up the inputs of the request at the target.
     ///
     /// # Errors
     /// The errors of [`wholes`].
@@ -383,7 +385,7 @@ impl RequestContext<'_> {
     }
 }
 
-/// The machines that have a request's inputs.
+/// The inputs of a request after the look-up of their names.
 #[derive(Debug)]
 pub enum ResolvedInputs {
     /// The inputs are files and datasets of the local machine, under the names in the request.
@@ -461,13 +463,13 @@ pub struct Attachments<'a> {
     /// store do not affect an open graph.
     #[cfg(feature = "graph")]
     pub graph: Option<&'a inshore_graph::Graph>,
-    /// The receiver of a search's matches, instead of rows.
+    /// The receiver of the matches of a search. If this is set, the search produces no rows.
     #[cfg(feature = "text")]
     pub matches: Option<&'a mut dyn crate::matches::Matches>,
 }
 
 impl Attachments<'_> {
-    /// Reports an input that cannot be read.
+    /// Reports the error of an input that cannot be read.
     pub fn fail(&self, error: &Error) {
         if let Some(failed) = self.failed {
             failed(error);
@@ -511,7 +513,7 @@ pub(crate) struct RowOutput<'a> {
 
 #[cfg(any(feature = "graph", feature = "sql", feature = "text", feature = "vectors"))]
 impl<'a> RowOutput<'a> {
-    /// Creates the file and announces the columns to the receiver.
+    /// Creates the output file, and passes the columns to the receiver.
     pub(crate) fn begin(
         output: Option<&Path>,
         receiver: Option<&'a mut dyn RowReceiver>,
@@ -532,7 +534,7 @@ impl<'a> RowOutput<'a> {
         self.receiver.as_mut().map_or(Ok(()), |receiver| receiver.batch(batch))
     }
 
-    /// Publishes the file and announces the end of all rows.
+    /// Publishes the output file, and tells the receiver that all rows were passed.
     pub(crate) fn finish(self) -> Result<()> {
         if let Some(writer) = self.writer {
             writer.finish()?;
@@ -541,7 +543,7 @@ impl<'a> RowOutput<'a> {
     }
 }
 
-/// A receiver of an answer's rows.
+/// Receives the rows of an answer.
 pub trait RowReceiver: Send {
     /// Receives the columns of the rows. A second call means that the rows start again, so the receiver discards
     /// all earlier rows.
@@ -556,7 +558,7 @@ pub trait RowReceiver: Send {
     /// An error ends the operation.
     fn batch(&mut self, batch: RecordBatch) -> Result<()>;
 
-    /// Receives the end of all rows.
+    /// Is called after the last rows.
     ///
     /// # Errors
     /// An error ends the operation.

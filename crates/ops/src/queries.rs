@@ -124,7 +124,7 @@ pub fn reply_in_parts(reply: &mut dyn Reply, batch: &RecordBatch) -> std::result
         .try_for_each(|start| reply.batch(compact(batch.slice(start, rows.min(batch.num_rows() - start)))))
 }
 
-/// The largest gap between two ranges of a file that are read as one range.
+/// Two ranges of a file are read as one range if the gap between them is at most this number of bytes.
 const GAP_BYTES: u64 = 64 << 10;
 
 /// Returns the byte ranges that a fragment needs of a part of a file. Ranges with a gap of at most [`GAP_BYTES`]
@@ -200,7 +200,7 @@ const ENDS: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Default)]
 struct State {
-    /// The number of running fragments.
+    /// The number of fragments that are still running.
     open: usize,
     /// The tables by name, each with the columns that are read as text. A repeated query uses these entries, and
     /// does not read the metadata again.
@@ -315,7 +315,7 @@ struct Head {
     has_ended: bool,
 }
 
-/// The rows of all nodes, in the order of their arrival.
+/// The rows that all nodes return for a fragment, in the order of their arrival.
 struct Rows {
     streams: Option<Streams>,
     /// The thread in which the client processes shards itself.

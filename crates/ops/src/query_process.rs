@@ -12,10 +12,10 @@ use inshore_store::{Budget, format_bytes};
 /// resident code of a query (20 MiB) and the parent process (4 MiB) are not included. With these two, the total is
 /// 64 MiB.
 pub const BESIDE_BYTES: u64 = 40 << 20;
-/// The address space for stacks of threads that do not belong to the query.
+/// The address space in bytes for the stacks of all threads other than the query's threads.
 const STACK_BYTES: u64 = 128 << 20;
 
-/// Returns the limits of the process for a query of this budget.
+/// Returns the limits of the process that runs a query with this memory budget.
 pub fn limits(budget: &Budget) -> ChildLimits {
     ChildLimits {
         memory_bytes: budget.memory_bytes().saturating_add(BESIDE_BYTES),

@@ -1,4 +1,4 @@
-//! The list of all operations, by name.
+//! This module lists all operations, and finds an operation by its name.
 //!
 //! Commands that need neither a store nor a target are not operations: `kernel new` writes a folder of source
 //! files, and `kernel build` calls a compiler.
@@ -28,7 +28,7 @@ pub struct Entry {
     pub places: &'static [TargetKind],
     /// Says when the operation needs a local store.
     pub store: StoreUse,
-    /// The form in which answers are compared.
+    /// The form in which tests compare the answers of different targets.
     pub form: NormalForm,
     read: fn(&Value) -> Result<Value>,
     run: fn(&Value, Names, &Target, &Execution, Attachments<'_>) -> Result<Value>,

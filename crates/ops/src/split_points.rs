@@ -27,7 +27,8 @@ pub fn separator(names: &[&str]) -> Option<u8> {
     names.iter().find_map(|name| inshore_tables::separator(&Input::new(name).extension()))
 }
 
-/// Returns the number of lines of a record for formats in which the number is fixed: 4 for FASTQ.
+/// Returns the number of lines of a record, if one of the names is that of a format in which this number is fixed.
+/// Only FASTQ is such a format, with 4 lines.
 pub fn record_lines(names: &[&str]) -> Option<u64> {
     names.iter().any(|name| ["fq", "fastq"].contains(&&*Input::new(name).extension())).then_some(4)
 }

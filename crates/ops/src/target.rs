@@ -1,4 +1,4 @@
-//! Targets: the machines on which an operation runs.
+//! This module defines the targets: the machines on which an operation runs.
 
 #[cfg(feature = "nodes")]
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use crate::target_kind::TargetKind;
 pub enum Target {
     /// The local machine, with its files and datasets.
     Local,
-    /// Nodes that hold the data.
+    /// Nodes, which store the data.
     #[cfg(feature = "nodes")]
     Nodes(OnNodes),
 }
@@ -81,7 +81,7 @@ pub struct NodesWork {
 }
 
 impl<A> Response<A> {
-    /// Returns the same result with another answer.
+    /// Converts the answer, and keeps the cost report.
     pub fn map<B>(self, answer: impl FnOnce(A) -> B) -> Response<B> {
         Response {
             answer: answer(self.answer),
@@ -107,8 +107,8 @@ impl<A> Response<A> {
     }
 }
 
-/// Writes the answer as JSON; the fields `nodes`, `missing`, `here` and `bytes_moved` are added if the target
-/// was nodes.
+/// Serializes the answer. If the target was nodes, the fields `nodes`, `missing`, `here` and `bytes_moved` are
+/// added.
 impl<A: Serialize> Serialize for Response<A> {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         #[cfg(feature = "nodes")]

@@ -44,7 +44,7 @@ pub use self::{
 
 /// The name by which requests select the task that runs a WebAssembly kernel.
 pub const WASM: &str = "wasm";
-/// The ending of the names of datasets that hold modules.
+/// The names of datasets that hold modules end with this text.
 pub const ENDING: &str = ".wasm";
 /// The maximum size of a module in bytes. The size is limited because a request may contain the module.
 pub const MODULE_BYTES_MAX: u64 = 8 << 20;

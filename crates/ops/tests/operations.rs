@@ -372,7 +372,7 @@ impl Setup {
         self.folder.path().join(name)
     }
 
-    /// Writes a file to the folder, the local store and the nodes.
+    /// Writes a file to the local folder, to the local store, and to the nodes.
     fn put(&self, name: &str, bytes: &[u8]) {
         let path = self.path(name);
         fs::write(&path, bytes).unwrap();
@@ -544,7 +544,7 @@ impl Setup {
     }
 }
 
-/// An answer in its normal form.
+/// An answer in the normal form in which answers are compared.
 #[derive(Debug)]
 enum Normal {
     Bytes(Vec<u8>),

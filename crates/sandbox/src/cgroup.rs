@@ -105,7 +105,7 @@ impl Cgroups {
 impl Drop for Cgroups {
     fn drop(&mut self) {
         for folder in &self.made {
-            // A process that was killed leaves the group a moment after `wait` has returned.
+            // A killed process may still be in the group for a moment after `wait` has returned.
             for _ in 0..100 {
                 match fs::remove_dir(folder) {
                     Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {

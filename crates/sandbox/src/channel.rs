@@ -24,8 +24,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{Protection, Protections, Termination};
 
-/// The largest size of a message in bytes. A command line of Linux has at most 2 MiB, and JSON may encode one byte as
-/// four.
+/// The largest size of a message in bytes. A command line of Linux has at most 2 MiB, and JSON may encode one byte
+/// as four characters.
 const MESSAGE_BYTES_MAX: u32 = 16 << 20;
 /// Limits the number of open files that are passed with a message.
 const FILES_MAX: usize = 2;

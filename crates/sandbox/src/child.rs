@@ -15,7 +15,7 @@
 //! is the memory that is resident or swapped out and belongs to no file. Code and the page cache do not count.
 //! Between two measurements each thread of the worker may touch 8 MiB at worst. The system limits the writable
 //! memory in addition, which stops a single allocation of gigabytes. If the system runs out of memory, the kernel
-//! kills the worker first. The worker ends with the thread that started it.
+//! kills the worker first. The worker is killed when the thread that started it ends.
 
 use std::{
     convert::Infallible,
@@ -64,8 +64,8 @@ const BYTES_PER_MS: u64 = 8 << 20;
 const STATUS_BYTES: usize = 32 << 10;
 /// The time that a worker gets to end once its socket is closed.
 const GRACE: Duration = Duration::from_secs(2);
-/// The number of characters that a message quotes from the start, and from the end, of the worker's standard
-/// error.
+/// An error message quotes this number of characters from the start of the worker's standard error, and as many
+/// from its end.
 const WORDS: usize = 300;
 
 /// Limits the resources of a worker process.
@@ -410,7 +410,7 @@ impl ProcessSize {
                 found += 1;
             }
         }
-        // A kernel without swap writes no line for swap.
+        // A kernel without swap writes no line `VmSwap`.
         (found >= 2).then_some(kib << 10)
     }
 }

@@ -146,7 +146,7 @@ pub struct Response {
 }
 
 impl Response {
-    /// Tells whether the command ended by itself, with the exit status 0.
+    /// Returns true if the command ended by itself, with the exit status 0.
     pub fn success(&self) -> bool {
         self.ended.is_none() && self.code == Some(0)
     }
@@ -243,7 +243,7 @@ fn order(command: &Command, limits: &CommandLimits, policy: &Policy, groups: &Cg
     }
 }
 
-/// Makes a confinement that allows no files.
+/// Returns the confinement for these limits and this policy, without access to any file.
 pub(crate) fn confinement(limits: &CommandLimits, policy: &Policy, groups: &Cgroups) -> Confinement {
     Confinement {
         wanted: policy.wanted,
@@ -284,7 +284,7 @@ fn feed(mut input: impl Read, stdin: OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Watches a running command.
+/// Reads the output of a running command, and checks its limits.
 struct Watch<O> {
     helper: RunningHelper,
     stdout: File,
@@ -367,7 +367,8 @@ impl<O: FnMut(&[u8]) -> io::Result<()>> Watch<O> {
                 match occupied_bytes(folder, limits.folder_bytes) {
                     Ok(bytes) if bytes <= limits.folder_bytes => {}
                     Ok(_) => self.end(Termination::Folder),
-                    // A folder that can't be counted may have any size.
+                    // If the folder's bytes can't be counted, the folder may have any size, so the command is
+                    // ended.
                     Err(error) => self.end(Termination::FolderUnseen { errno: error.raw_os_error() }),
                 }
                 measure_at = Instant::now() + MEASURE_INTERVAL.max(now.elapsed() * MEASURE_SHARE);
@@ -386,7 +387,7 @@ impl<O: FnMut(&[u8]) -> io::Result<()>> Watch<O> {
         Ok(report.expect("looped until then"))
     }
 
-    /// Reads standard output, and tells whether there may be more.
+    /// Reads standard output. Returns false at its end.
     fn take_output(&mut self, buffer: &mut [u8], limit: u64) -> Result<bool> {
         let length =
             self.stdout.read(buffer).map_err(Error::system("read the standard output of a command"))?;
@@ -404,7 +405,7 @@ impl<O: FnMut(&[u8]) -> io::Result<()>> Watch<O> {
         Ok(length > 0)
     }
 
-    /// Reads standard error, and tells whether there may be more.
+    /// Reads standard error. Returns false at its end.
     fn take_errors(&mut self, buffer: &mut [u8]) -> Result<bool> {
         let length =
             self.stderr.read(buffer).map_err(Error::system("read the standard error of a command"))?;

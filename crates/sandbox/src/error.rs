@@ -12,7 +12,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The program that was named as a helper does not act as one.
+    /// The program that was named as a helper does not behave like a helper.
     #[error("{}: this program is not a helper of the sandbox: {reason}", program.display())]
     Helper {
         /// Holds the path of the program.
@@ -71,7 +71,7 @@ pub enum Error {
     /// The input of the command could not be read.
     #[error("cannot read the input of a command: {0}")]
     Input(#[source] io::Error),
-    /// The consumer of the output returned an error.
+    /// The caller's function that receives the output returned an error.
     #[error("cannot write the output of a command: {0}")]
     Output(#[source] io::Error),
 }

@@ -39,7 +39,7 @@ const WORK: &str = "work";
 pub struct Folder {
     whole: PathBuf,
     work: PathBuf,
-    /// Holds the lock.
+    /// Holds the open outer folder, and thereby its lock.
     open: OwnedFd,
     removed: bool,
 }
@@ -157,7 +157,7 @@ fn open_folder(path: &Path) -> rustix::io::Result<OwnedFd> {
     walk::listed(openat(CWD, path, flags, Mode::empty())?.as_fd())
 }
 
-/// Tells whether the open folder still has this path.
+/// Returns true if the open folder still has this path.
 fn is_at(open: &OwnedFd, path: &Path) -> bool {
     let there = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW);
     there.is_ok_and(|there| walk::id(open.as_fd()) == Ok((there.st_dev, there.st_ino)))

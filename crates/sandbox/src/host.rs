@@ -18,7 +18,7 @@ use crate::{
     channel::{self, HelperTask, Reply},
 };
 
-/// The name (`argv[0]`) by which a program knows that it is started as a helper.
+/// The name (`argv[0]`) by which a program recognizes that it was started as a helper.
 pub(crate) const NAME: &str = "inshore-sandbox";
 /// The maximum time until a helper has sent its first message, which says that it is ready.
 const READY: Duration = Duration::from_secs(10);

@@ -1,7 +1,7 @@
 //! This crate runs code in child processes that can be killed: untrusted Linux commands and (feature `wasm`)
 //! WebAssembly kernels inside a sandbox, and Inshore's own code under a memory limit.
 //!
-//! The nouns:
+//! The main types:
 //!
 //! - [`Command`] is a program, the arguments, and the only files that the program may read and write; [`Response`] is
 //!   the result of a run.

@@ -21,10 +21,12 @@ pub struct CommandLimits {
     /// processes is summed ten times a second, and a command whose sum exceeds the limit is ended. Default: 256
     /// MiB.
     pub memory_bytes: u64,
-    /// Limits the processor time of each process; a process that exceeds the limit is killed ([`Termination::Cpu`] for the
-    /// first process). All processes together are bounded by `wall` times the cores. Default: 60 s.
+    /// Limits the processor time of each process. A process that exceeds the limit is killed ([`Termination::Cpu`]
+    /// for the first process). The processor time of all processes together is at most `wall` times the number of
+    /// cores. Default: 60 s.
     pub cpu_seconds: u64,
-    /// Limits the time from the start; at the deadline every process is killed ([`Termination::Deadline`]). Default: 60 s.
+    /// Limits the time from the start of the command. At the deadline all its processes are killed
+    /// ([`Termination::Deadline`]). Default: 60 s.
     pub wall: Duration,
     /// Limits the processes and threads at one time; at the limit `fork` fails in the command. Default: 64.
     pub processes: u64,
@@ -39,8 +41,8 @@ pub struct CommandLimits {
     /// second, or less often if the folder has very many files. A command that writes fast can therefore exceed
     /// the limit before it is ended ([`Termination::Folder`]; [`Termination::FolderUnseen`] if the folder can't be
     /// read). Deleted files that are still open aren't counted: `file_bytes` times `open_files` times `processes`
-    /// bounds their size, and the kernel frees all of them at the command's end. Use a separate file system or a
-    /// quota where that matters. Default: 1 GiB.
+    /// bounds their size, and the kernel frees all of them at the command's end. If this is too much, use a
+    /// separate file system or a quota. Default: 1 GiB.
     pub folder_bytes: u64,
     /// Limits the open files of each process; at the limit `open` fails in the command. Default: 256.
     pub open_files: u64,

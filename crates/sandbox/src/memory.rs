@@ -1,10 +1,11 @@
-//! This module measures the memory of a command that no cgroup counts, by repeatedly summing over the processes.
+//! This module measures the memory of a command if no cgroup counts it, by summing the memory of all its
+//! processes.
 //!
-//! All processes of a command descend from the helper, also those whose parent has ended: the helper and the first
-//! process in the namespace adopt orphans. A page that several processes share should count once. The sum of
-//! resident sizes is cheap to read, but counts a shared page once for each process. If this sum is within the
-//! limit, the exact value is not needed. Otherwise the module reads the proportional set size of each process, for
-//! which the kernel walks over the page tables.
+//! All processes of a command are descendants of the helper. This also holds for processes whose parent has ended,
+//! since the helper and the first process in the namespace adopt orphans. A memory page that several processes
+//! share should count once. The sum of resident sizes is cheap to read, but counts a shared page once for each
+//! process. If this sum is within the limit, the exact value is not needed. Otherwise the module reads the
+//! proportional set size of each process, for which the kernel walks over the page tables.
 
 use std::{collections::HashMap, fs, io};
 

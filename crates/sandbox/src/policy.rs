@@ -88,7 +88,7 @@ impl Protections {
         Protections(self.0 & !(1 << one as u16))
     }
 
-    /// Tells whether `one` is in the set.
+    /// Returns true if `one` is in the set.
     pub const fn contains(self, one: Protection) -> bool {
         self.0 & 1 << one as u16 != 0
     }
@@ -112,7 +112,8 @@ impl Display for Protections {
     }
 }
 
-/// Says how code is contained on this machine. The operator chooses the policy, not the client that sends the code.
+/// Says how the sandbox confines code on this machine. The operator chooses the policy, not the client that sends
+/// the code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// Lists the protections that are set up if the machine supports them. Default: all. Omit a protection on

@@ -26,7 +26,7 @@ pub struct SharedMemory {
     mapped_bytes: usize,
 }
 
-// SAFETY: the mapping belongs to this value alone, and is written to through `&mut` only.
+// SAFETY: only this value uses the mapping, and writes it only through `&mut`.
 unsafe impl Send for SharedMemory {}
 
 impl SharedMemory {
@@ -56,7 +56,7 @@ impl SharedMemory {
         }
         self.unmap();
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping, at a place that the system chooses.
+        // SAFETY: this makes a new mapping, at an address that the system chooses.
         let at = unsafe { mmap(ptr::null_mut(), bytes, protection, MapFlags::SHARED, &self.file, 0) }?;
         (self.at, self.mapped_bytes) = (NonNull::new(at.cast()), bytes);
         Ok(())
@@ -70,7 +70,8 @@ impl SharedMemory {
         let end = position.checked_add(bytes.len()).ok_or(io::ErrorKind::OutOfMemory)?;
         self.grow(end)?;
         let at = self.at.expect("mapped just now");
-        // SAFETY: `end` bytes are mapped, of a file that can't become shorter, and no reference to them exists.
+        // SAFETY: `end` bytes of the file are mapped. The file can't become shorter, and no reference to these
+        // bytes exists.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), at.as_ptr().add(position), bytes.len()) };
         Ok(())
     }
@@ -84,8 +85,8 @@ impl SharedMemory {
         self.grow(length)?;
         bytes.reserve(length);
         let (at, end) = (self.at.expect("mapped just now"), bytes.len());
-        // SAFETY: `length` bytes are mapped, of a file that can't become shorter, and as many are reserved behind the
-        // end.
+        // SAFETY: `length` bytes of the file are mapped, and the file can't become shorter. `bytes` has capacity
+        // for as many bytes after its end.
         unsafe {
             ptr::copy_nonoverlapping(at.as_ptr(), bytes.as_mut_ptr().add(end), length);
             bytes.set_len(end + length);

@@ -1,5 +1,5 @@
-//! This module wraps system calls that have no safe wrapper elsewhere. All `unsafe` code for commands is in this
-//! file.
+//! This module wraps system calls for which no other crate has a safe wrapper. All `unsafe` code for commands is
+//! in this file.
 
 use std::{io, mem};
 
@@ -49,7 +49,7 @@ pub fn wait(pid: i32, block: bool) -> io::Result<Option<ReapedProcess>> {
         let mut status = 0;
         // SAFETY: this is a struct of integers, for which zeros are a valid value.
         let mut usage: libc::rusage = unsafe { mem::zeroed() };
-        // SAFETY: both variables live while this call lasts.
+        // SAFETY: both variables live longer than this call.
         let pid = match done(unsafe { libc::wait4(pid, &mut status, flags, &mut usage) }) {
             Ok(0) => return Ok(None),
             Ok(pid) => pid,
@@ -62,7 +62,7 @@ pub fn wait(pid: i32, block: bool) -> io::Result<Option<ReapedProcess>> {
             status,
             user_us: us(usage.ru_utime),
             system_us: us(usage.ru_stime),
-            // Linux counts in KiB.
+            // Linux returns this number in KiB.
             resident_bytes_max: usage.ru_maxrss as u64 * 1024,
         }));
     }
@@ -144,7 +144,7 @@ pub fn new_session() -> io::Result<()> {
     done(unsafe { libc::setsid() }).map(drop)
 }
 
-/// Kills a process, which may have ended already.
+/// Kills a process. The process may have ended already, but it must not have been reaped.
 pub fn kill(pid: i32) {
     assert!(pid > 0, "0 and less are groups");
     // SAFETY: the call takes only integers.

@@ -1,5 +1,5 @@
 //! This module walks through the folder of a command, to count the bytes in the folder or to remove its files. The
-//! command isn't trusted, and may still be running.
+//! command writes to the folder, isn't trusted, and may still be running.
 //!
 //! The walk opens at most two folders at a time. It enters a subfolder by the subfolder's name, and returns to the
 //! parent by `..`. It uses neither full paths nor recursion, since a path may be longer than the system allows,
@@ -25,7 +25,7 @@ use rustix::{
     io::{Errno, Result},
 };
 
-/// The size of the buffer for the names in a folder.
+/// The size in bytes of the buffer into which the names in a folder are read.
 const NAMES_BYTES: usize = 32 << 10;
 /// The largest memory in bytes for the names of folders that are not yet entered while bytes are counted. This is
 /// enough for some hundred thousand folders with the longest names, or for millions of folders with usual names. A

@@ -43,7 +43,7 @@ pub enum WorkerFork {
     Parent(WorkerHandle),
 }
 
-/// Represents a worker in the parent.
+/// Represents the worker, in the parent process.
 #[derive(Debug)]
 pub struct WorkerHandle {
     worker: i32,
@@ -87,7 +87,7 @@ pub fn split(limits: ChildLimits, doing: fn() -> String) -> io::Result<WorkerFor
     // If SIGCHLD were ignored, the parent would not notice the worker's end.
     sys::by_default(libc::SIGCHLD);
     let parent = process::id();
-    // SAFETY: there is one thread, as was just seen, and only it could start another.
+    // SAFETY: this process has one thread, as was checked above, and only this thread could start another one.
     match unsafe { sys::fork() } {
         Ok(ForkResult::Parent(worker)) => {
             drop((stops, say));

@@ -140,7 +140,7 @@ fn a_dropped_worker_is_killed_whatever_it_does() {
     assert_eq!(ask(&apart, b'e'), b"echo");
     apart.socket().write_all(b"s").unwrap();
     let began = Instant::now();
-    // The other end of the socket closes with the worker.
+    // The worker's end of the socket closes when the worker ends.
     let mut other = apart.socket().try_clone().unwrap();
     drop(apart);
     // The worker would sleep for a thousand seconds.

@@ -46,7 +46,7 @@ fn lenient() -> Policy {
     Policy { required: Protections::NONE, ..Policy::default() }
 }
 
-/// Makes a folder that the user of commands can enter.
+/// Makes a folder that the user who runs commands can enter.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -287,7 +287,7 @@ fn other_files_are_neither_read_nor_written_nor_executed() {
         let ran = script(lenient(), &limits(), &attack);
         assert!(!ran.response.success() && ran.output.is_empty(), "{attack}: {:?}", ran.response);
         if attack.starts_with("ln ") {
-            // Between two file systems a link fails anyway.
+            // A hard link between two file systems fails even without the protection.
             continue;
         }
         let ran = script(without(Protection::Files), &limits(), &attack);

@@ -626,7 +626,7 @@ fn file_of(text: &[u8], stride: u64) -> (File, FileBlocks) {
     (file, FileBlocks { stride, count, file_bytes, enough_bytes: u64::MAX, ..FileBlocks::default() })
 }
 
-/// Returns the blocks after the first `done` ones.
+/// Returns the blocks after the first `done` blocks.
 fn from(blocks: &FileBlocks, done: u64) -> FileBlocks {
     FileBlocks { start: blocks.start + done * blocks.stride, count: blocks.count - done, ..*blocks }
 }
@@ -744,7 +744,7 @@ fn offsets_count_from_the_whole_source_and_errors_name_the_block() {
         offsets.extend(part.is_last.then_some(part.offset));
         Ok(())
     });
-    // A block begins with the first line after the block's start.
+    // The first line of a block is the first line that begins after the block's start.
     let offset = |block: i64| if block == 0 { 1_000_000 } else { 1_000_000 + (block * 4096 / 17 + 1) * 17 };
     // The results of the blocks before the failing block arrive.
     assert_eq!(offsets, (0..10).map(offset).collect::<Vec<_>>());

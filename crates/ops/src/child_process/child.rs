@@ -61,7 +61,7 @@ pub(crate) fn run_child(socket: UnixStream, memory: ChildMemory, works: &[&dyn T
     let hearing = out.clone();
     let hearing = thread::Builder::new().name("hears".to_string()).spawn(move || hearing.hear(hears));
     let Ok(_) = hearing else { return };
-    // If the work panics, the node notices the end of the process.
+    // If the task panics, the node gets this error, or notices the end of the process.
     let worked = panic::catch_unwind(AssertUnwindSafe(|| obey(order, bytes, works, &out)));
     let worked = worked.unwrap_or_else(|_| Err("the task panicked: this is a bug in Inshore".into()));
     let said = match worked {
@@ -245,7 +245,7 @@ struct ParentChannel {
     memory: ChildMemory,
 }
 
-/// The encoder that sends batches to the node.
+/// Encodes the batches of the answer, and sends them to the node.
 struct BatchSender<'a> {
     out: &'a ParentConnection,
     writer: Option<StreamWriter<Vec<u8>>>,

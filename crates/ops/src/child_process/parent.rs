@@ -89,7 +89,7 @@ fn give_back(store: &Store) {
 enum ChildAnswer {
     Done(Value),
     Failed(String),
-    /// The process ended without a last message.
+    /// The process ended without sending a summary or an error.
     Ended,
 }
 

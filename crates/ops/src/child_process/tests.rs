@@ -194,7 +194,7 @@ fn what_it_answers_comes_of_the_pieces_that_are_handed_out() {
         assert_eq!(rows, (0..pieces).map(|number| (number, number * PIECE_BYTES)).collect::<Vec<_>>());
         let read = job.counters().bytes_read();
         assert!(read >= pieces * PIECE_BYTES, "{read}");
-        // The store holds no files of the child's job, only those of this job.
+        // The store holds scratch files of this job, and none of the child's job.
         let scratch = fs::read_dir(bench.store.path().join("scratch")).unwrap().flatten();
         let is_job = |name: &str| name.starts_with(|first: char| first.is_ascii_digit());
         assert_eq!(scratch.filter(|entry| is_job(&entry.file_name().to_string_lossy())).count(), 1);

@@ -120,7 +120,7 @@ fn rest_bits(all: u128, rows: u64) -> u32 {
     (mean - mean / 16 * 5).checked_ilog2().unwrap_or(0)
 }
 
-/// A bit writer.
+/// Writes numbers of any number of bits.
 struct Bits {
     out: Vec<u8>,
     word: u64,
@@ -238,14 +238,14 @@ pub(super) fn unpack_kmers<C: PackedCode>(
     (is_whole && code.wide() >> 126 == 0).then_some(())
 }
 
-/// A bit reader.
+/// Reads numbers of any number of bits.
 struct Taken<'a> {
     bytes: &'a [u8],
     place: usize,
 }
 
 impl Taken<'_> {
-    /// Returns the next bits, at least 57 of which are valid.
+    /// Returns the next bits of the block, the lowest bit first. At least 57 bits are valid.
     #[inline(always)]
     fn look(&self) -> u64 {
         let byte = self.place / 8;

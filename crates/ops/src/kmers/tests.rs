@@ -18,7 +18,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::{split_points::record_lines, testing::slow_store};
 
-/// The fault of a node, which occurs after a number of batches.
+/// The planned fault of a node. The fault occurs after a given number of batches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     None,
@@ -131,7 +131,7 @@ impl Cluster {
         counted
     }
 
-    /// Counts the same k-mers locally, and compares tables and counts.
+    /// Counts the k-mers of the same text locally, and checks that the tables and the counts are equal.
     fn is_as_here(&self, counted: &KmerSummary, text: &[u8], options: &KmerOptions) {
         let store = Store::open(self.path("store")).unwrap();
         fs::write(self.path("text"), text).unwrap();

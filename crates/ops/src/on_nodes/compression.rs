@@ -9,7 +9,7 @@ use inshore_store::Context;
 
 /// Compresses a file on nodes into `output`.
 ///
-/// The memory on this machine is that of [`run_on_nodes`].
+/// The client's memory is that of [`run_on_nodes`].
 ///
 /// # Errors
 /// The errors are those of [`run_on_nodes`], and [`Error::Write`].

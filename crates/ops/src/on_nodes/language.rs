@@ -23,8 +23,8 @@ use inshore_store::Context;
 
 use super::{failed, refuse_compressed};
 
-/// Identifies the language of each file on nodes, or of each line that is not empty, in order, as
-/// [`inshore_kernels::identify`] does locally.
+/// Identifies the language of each file on nodes, or of each line that is not empty. The results are in order, and
+/// equal those of [`inshore_kernels::identify`] for local files.
 ///
 /// # Errors
 /// The errors are those of [`run_on_nodes`], `each` and `skipped`, and [`Error::BadProfiles`] for an unknown language
@@ -54,9 +54,10 @@ pub fn identify_on_nodes(
     run_on_nodes(nodes, job, kernel, wholes, options, kernel.telling(known, skipped))
 }
 
-/// Computes profiles of labelled samples on nodes, as [`Profiles::train`] does locally.
+/// Computes profiles from labelled samples on nodes. The profiles equal those of [`Profiles::train`] for local
+/// samples.
 ///
-/// Memory on this machine: 48 bytes for each distinct n-gram of a language, and a batch of each node's answer.
+/// Memory of the client: 48 bytes for each distinct n-gram of a language, and a batch of each node's answer.
 ///
 /// # Errors
 /// The errors are those of [`Profiles::train`] and [`run_on_nodes`]. If a node is lost while it sends its answer,

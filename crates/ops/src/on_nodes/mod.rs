@@ -24,7 +24,7 @@ pub(crate) use self::{
 /// check sends one request for each file.
 ///
 /// # Errors
-/// [`NodesError::Unfit`], which names the format; the errors of reading the first bytes.
+/// [`NodesError::Unfit`], which names the compression format; the errors of reading a file's first bytes.
 pub(crate) fn refuse_compressed(
     nodes: &Nodes,
     context: &Context,

@@ -1,4 +1,4 @@
-//! Searches files on the nodes that store them.
+//! This module searches files on the nodes that store them.
 
 use inshore_kernel::{Event, Next};
 use inshore_kernels::{Result, Search, SearchItem, SearchRows, SearchSummary, SearchTable, WalkedFile};

@@ -121,7 +121,7 @@ impl Cluster {
         (parts, gathered.unwrap().here.unwrap_or_default())
     }
 
-    /// Checks that the parts are the same with and without the client's help.
+    /// Checks that the answer is the same whether or not the client processes some shards itself.
     fn check<K>(&self, kernel: &K)
     where
         K: Portable,

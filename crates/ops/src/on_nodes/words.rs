@@ -33,7 +33,7 @@ fn source_of(piece: inshore_nodes::Result<HelpPiece>) -> Source {
     }
 }
 
-/// Counts the words of files on nodes, as [`inshore_kernels::count_words`] does locally.
+/// Counts the words of files on nodes. The result equals that of [`inshore_kernels::count_words`] for local files.
 ///
 /// Memory of the client: a batch of each node's answer. If the client also counts words of some shards, half of
 /// the free memory in addition.

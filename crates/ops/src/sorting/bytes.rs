@@ -10,7 +10,7 @@ use inshore_tables::{NewFile, SortSummary};
 
 use super::{Result, Sorting, What, told};
 
-/// The layout of rows.
+/// The layout of the rows to sort: lines or records.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Shape {
     /// Lines, including the line feed. The key is the line without the line feed.
@@ -37,7 +37,7 @@ impl Shape {
         }
     }
 
-    /// Returns true if the bytes are one row.
+    /// Returns true if the bytes are exactly one row.
     fn is_row(&self, bytes: &[u8]) -> bool {
         match self {
             Shape::Lines => bytes.ends_with(b"\n") && self.row_len(bytes) == bytes.len(),

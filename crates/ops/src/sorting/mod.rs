@@ -60,7 +60,7 @@ use self::{
 pub use crate::files::Error;
 use crate::files::{Asker, FileText, Files, check_plain, ending_of};
 
-/// The result of sorting on nodes.
+/// The result type of a sort on nodes.
 pub type Result<T> = std::result::Result<T, Error>;
 
 const KIND: &str = "sort";
@@ -71,21 +71,21 @@ const BATCH_BYTES: usize = 256 << 10;
 const COPIES: u64 = 4;
 /// The maximum size of a row in bytes, regardless of memory. A message has at most 64 MiB.
 const ROW_BYTES_MAX: usize = 16 << 20;
-/// The longest record in bytes.
+/// The maximum length of a record in bytes.
 const RECORD_BYTES_MAX: usize = 1 << 16;
 
 /// The kind of rows to sort, and the sort key.
 #[derive(Clone, Debug)]
 pub enum SortBy {
-    /// Lines, by their bytes.
+    /// Sorts lines by their bytes.
     Lines,
-    /// Records of this length in bytes, by the bytes of this range.
+    /// Sorts records of this length in bytes. The key is this range of bytes in a record.
     Records(usize, Range<usize>),
-    /// Rows of tables, by columns.
+    /// Sorts rows of tables by columns.
     Columns {
-        /// The columns, most significant first.
+        /// The columns to sort by, the most significant column first.
         keys: Vec<SortKey>,
-        /// Columns of CSV that are text even if their values look like numbers.
+        /// The CSV columns that are read as text, even if their values look like numbers.
         as_text: Vec<String>,
         /// Says whether the first line of CSV files holds the names of columns.
         header: Header,
@@ -111,7 +111,8 @@ enum What {
         known: TableMetadata,
         /// The files of the table. Each shard in the request refers to its file by the index in this list.
         files: Vec<FileText>,
-        /// True if columns of text keep their written form: see [`TableLayout::carried`].
+        /// True if text columns pass through the sort in the form in which they were written: see
+        /// [`TableLayout::carried`].
         #[serde(default)]
         is_carried: bool,
     },
@@ -183,7 +184,7 @@ pub fn sort_on_nodes(
     }
 }
 
-/// The client's side of a sort on nodes.
+/// The client's side of a sort on nodes: the options, the output, and the limit of row sizes.
 struct Sorting<'a> {
     asker: &'a Asker<'a>,
     options: SortOptions,
@@ -225,7 +226,7 @@ impl Sorting<'_> {
     }
 }
 
-/// The memory for rows that are longer than a batch.
+/// The reserved memory for rows that are longer than a batch.
 struct LongRows {
     row_bytes: usize,
     _memory: Reservation,
@@ -244,7 +245,8 @@ impl LongRows {
     }
 }
 
-/// Refuses a file that a local sort of lines would decompress.
+/// Refuses a compressed file, which a local sort of lines would decompress, and a file that is divided at row
+/// groups.
 fn check_lines(asker: &Asker<'_>, whole: &DistributedFile) -> Result<()> {
     const HEAD_BYTES: u64 = Compression::HEAD_BYTES as u64;
     if whole.is_grouped {
@@ -319,7 +321,7 @@ pub fn is_binary_table(whole: &DistributedFile) -> bool {
     matches!(&*ending_of(whole), "parquet" | "arrow")
 }
 
-/// Adds up the final summaries of nodes.
+/// Adds up the summaries that the nodes returned at the end of their tasks.
 fn told<'a>(summaries: impl Iterator<Item = &'a Value>) -> SortSummary {
     let mut all = SortSummary { rows: 0, bytes: 0, scratch_bytes_expected: None, stats: Default::default() };
     for told in summaries {

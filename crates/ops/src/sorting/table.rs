@@ -11,7 +11,7 @@ use inshore_tables::{Error as TableError, SortSummary, TableLayout, TableWriter,
 
 use super::{BATCH_BYTES, Result, Sorting, What, node::slice_bytes, told};
 
-/// The number of rows in a batch to write.
+/// The number of rows at which an output batch is written.
 const ROWS: usize = 8 << 10;
 /// The approximate size in bytes of the input batches in memory while one output batch is collected.
 const HELD_BYTES: usize = 2 << 20;
@@ -112,7 +112,8 @@ impl OrderedRow for TableRows {
 struct Waiting {
     batches: Vec<RecordBatch>,
     bytes: usize,
-    /// The index of the batch and the index within it, for each row, in the order of the output.
+    /// For each row, in the order of the output: the index of its batch in `batches`, and its index within that
+    /// batch.
     rows: Vec<(usize, usize)>,
 }
 

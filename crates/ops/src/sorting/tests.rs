@@ -21,7 +21,7 @@ use tempfile::TempDir;
 use super::{bytes::ByteRows, table::TableRows, *};
 use crate::testing::{slow_store, write_parquet};
 
-/// The fault of a node, which occurs after a number of batches.
+/// The planned fault of a node. The fault occurs after a given number of batches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     None,
@@ -33,13 +33,13 @@ enum Fault {
     EndsEarly,
     /// The node sends the last row twice.
     Twice,
-    /// A read fails after a number of reads.
+    /// A read fails, after a number of successful reads.
     ReadFails,
 }
 
 type Plan = Arc<Mutex<(Fault, usize)>>;
 
-/// [`Sorts`] on a node with a planned fault, in batches of a few rows.
+/// A handler that sorts like [`Sorts`], but has a planned fault and sends batches of a few rows.
 struct Faulty(Plan);
 
 impl TaskHandler for Faulty {
@@ -336,7 +336,7 @@ fn every_row_comes_once_wherever_nodes_are_lost_in_their_answers() {
                     cluster.plan(&[fine, (fault, after), fine, fine]);
                     cluster.sort(name, &by, options, "out.csv").unwrap();
                     assert!(cluster.read("out.csv") == expected, "{name} {options:?} {fault:?} {after}");
-                    // The node that takes over the work is lost too.
+                    // The node that repeats the task of the lost node is lost too.
                     cluster.plan(&[(fault, after / 2), fine, (Fault::Fails, after + 3), fine]);
                     cluster.sort(name, &by, options, "out.csv").unwrap();
                     assert!(cluster.read("out.csv") == expected, "{name} {options:?} {fault:?} {after}, two");

@@ -21,7 +21,7 @@ use crate::{
     target_kind::TargetKind,
 };
 
-/// Computes checksums of files, or checks files against lists of checksums; see [`checksum_files`]. The client
+/// Computes checksums of files, or checks files against lists of checksums: see [`checksum_files`]. The client
 /// fetches the bytes of a file on nodes, since a checksum needs all bytes in order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -34,7 +34,7 @@ pub struct Checksum {
 }
 
 impl Default for Checksum {
-    /// Returns SHA-256 of the inputs.
+    /// Returns the operation that computes the SHA-256 of the inputs.
     fn default() -> Self {
         Checksum { algorithm: kernels::Checksum::Sha256, check: false }
     }

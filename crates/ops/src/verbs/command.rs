@@ -43,7 +43,7 @@ pub struct CommandAnswer {
 /// The outcome of a command on one node.
 #[derive(Clone, Debug, Serialize)]
 pub struct NodeResponse {
-    /// The node.
+    /// The name of the node.
     pub node: String,
     /// The exit status and the resources that the command took.
     #[serde(flatten)]

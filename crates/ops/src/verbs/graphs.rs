@@ -189,7 +189,7 @@ impl DatasetOperation for RemoveGraphs {
 pub struct CheckGraph {
     /// The name of the graph.
     pub graph: String,
-    /// The options of the job that wrote the answer.
+    /// The options with which the algorithm computed the answer.
     #[serde(default)]
     pub options: CheckOptions,
 }

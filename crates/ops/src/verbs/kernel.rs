@@ -247,9 +247,9 @@ pub struct ListKernels {}
 /// The listed kernels.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct KernelsAnswer {
-    /// The kernels, by name.
+    /// The kernels, in the order of their names.
     pub kernels: Vec<ListedKernel>,
-    /// Problems of some kernels, and errors of nodes.
+    /// Descriptions of damaged kernels, and the errors of nodes that did not answer.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -261,7 +261,7 @@ pub struct ListedKernel {
     pub name: String,
     /// The size of the module in bytes.
     pub bytes: u64,
-    /// The nodes that have the module; `None` for the local store.
+    /// The nodes that store the module; `None` for the local store.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nodes: Option<Vec<String>>,
 }

@@ -27,7 +27,7 @@ pub struct Reduce {
     pub by: Vec<String>,
     /// The aggregates of each group, in the order of the result's columns.
     pub aggregates: Vec<Aggregate>,
-    /// Columns of CSV that are text even if their values look like numbers.
+    /// The CSV columns that are read as text, even if their values look like numbers.
     pub text: Vec<String>,
     /// True if the first line of CSV holds the names of columns. By default, a first line that could also be a row
     /// is an error.
@@ -43,7 +43,7 @@ pub struct Reduce {
 pub struct CountValues {
     /// The columns whose combined values are counted.
     pub columns: Vec<String>,
-    /// Columns of CSV that are text even if their values look like numbers.
+    /// The CSV columns that are read as text, even if their values look like numbers.
     #[serde(default)]
     pub text: Vec<String>,
     /// True if the first line of CSV holds the names of columns. By default, a first line that could also be a row
@@ -78,7 +78,7 @@ impl Aggregate {
         Aggregate { function, column: Some(column.into()) }
     }
 
-    /// Converts the aggregate to the type of `inshore_tables`.
+    /// Converts the aggregate to the corresponding type of the crate `inshore_tables`.
     fn known(&self) -> Result<tables::Aggregate> {
         match &self.column {
             Some(column) => Ok(tables::Aggregate::of(self.function, column)),
@@ -111,7 +111,7 @@ fn quoted(column: &str) -> String {
     format!("\"{}\"", column.replace('"', "\"\""))
 }
 
-/// The summary of grouping.
+/// The summary of a run that grouped rows.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 pub enum ReduceAnswer {
@@ -138,7 +138,7 @@ impl ReduceAnswer {
     }
 }
 
-/// The machines that have the tables.
+/// The machines that store the tables.
 #[derive(Debug)]
 pub enum ReducePlan {
     /// The local machine.

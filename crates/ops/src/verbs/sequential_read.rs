@@ -80,7 +80,7 @@ fn of_nodes(error: ReadError) -> Error {
     }
 }
 
-/// The fetched blocks, as one sequence of bytes.
+/// A reader over the bytes of the fetched blocks.
 struct Blocks {
     blocks: Receiver<Vec<u8>>,
     block: Vec<u8>,

@@ -44,10 +44,10 @@ pub struct Sort {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum By {
-    /// Lines, by their bytes.
+    /// Sorts lines by their bytes.
     #[default]
     Lines,
-    /// Records of a fixed length.
+    /// Sorts records of a fixed length.
     Records {
         /// The length of a record in bytes.
         bytes: u64,
@@ -55,11 +55,11 @@ pub enum By {
         #[serde(default)]
         key: Option<(u64, u64)>,
     },
-    /// Rows of tables.
+    /// Sorts rows of tables.
     Columns {
         /// The columns to sort by, most significant first.
         keys: Vec<SortKey>,
-        /// Columns of CSV that are text even if their values look like numbers.
+        /// The CSV columns that are read as text, even if their values look like numbers.
         #[serde(default)]
         text: Vec<String>,
         /// True if the first line of CSV holds the names of columns. By default, a first line that could also be a

@@ -31,7 +31,7 @@ use crate::{
 pub struct Sql {
     /// The SQL text of the query.
     pub query: String,
-    /// Columns of CSV that are text even if their values look like numbers.
+    /// The CSV columns that are read as text, even if their values look like numbers.
     #[serde(default)]
     pub text: Vec<String>,
     /// True if the first line of CSV holds the names of columns. By default, a first line that could also be a row

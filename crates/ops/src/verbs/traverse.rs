@@ -23,15 +23,15 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Traverse {
-    /// The pages at which the chains start.
+    /// The numbers of the pages at which the chains of pointers start.
     pub starts: Vec<u64>,
     /// The maximum number of pointers to follow in each chain.
     pub steps: u64,
     /// The size of a page in bytes.
     pub page_bytes: u64,
-    /// The offset in each page of the number of the next page.
+    /// The offset within a page at which the number of the next page is stored.
     pub at: u64,
-    /// The side that follows the pointers.
+    /// The side that follows the pointers: the nodes or the client.
     pub by: TraversalSide,
     /// The memory in bytes for cached pages, if the client follows the pointers.
     pub keep_bytes: u64,

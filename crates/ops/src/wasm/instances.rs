@@ -15,9 +15,9 @@ use super::{BLOCK_BYTES, Error, MIB, Result, WasmKernel};
 
 /// The memory of an instance's process in addition to the memory of the module.
 const OWN_BYTES: u64 = 48 * MIB;
-/// The smallest memory of an instance.
+/// The minimum memory of an instance in bytes.
 const SHARE_BYTES_MIN: u64 = 64 * MIB;
-/// The maximal memory of a module.
+/// The maximum memory of a module in bytes.
 pub(super) const MODULE_MEMORY_BYTES_MAX: u64 = 1024 * MIB;
 /// The maximal time of one call into a module: for a block, at the start, or at the end.
 pub(super) const CALL: Duration = Duration::from_secs(20);
@@ -167,7 +167,7 @@ impl WasmKernel {
         Ok((first, summary))
     }
 
-    /// Takes an instance out of its slot.
+    /// Removes an instance from its slot, and returns the instance.
     pub(super) fn take(&self, place: &Mutex<Instance>) -> Result<Option<Box<WasmRun>>> {
         match std::mem::replace(&mut *lock(place), Instance::None) {
             Instance::Runs(run) => Ok(Some(run)),

@@ -18,7 +18,7 @@ pub struct Module {
     pub name: String,
     /// The code in WebAssembly's binary format.
     pub bytes: Arc<[u8]>,
-    /// True if nodes have a pushed module of this name.
+    /// True if a module with this name was pushed to the nodes, so that a request need not contain the code.
     pub is_pushed: bool,
 }
 

@@ -27,7 +27,7 @@ use seccompiler::{
 
 /// Lists the calls of every architecture.
 const CALLS: &[c_long] = &[
-    // Files.
+    // These calls access files.
     libc::SYS_read,
     libc::SYS_write,
     libc::SYS_readv,
@@ -93,7 +93,7 @@ const CALLS: &[c_long] = &[
     libc::SYS_inotify_init1,
     libc::SYS_inotify_add_watch,
     libc::SYS_inotify_rm_watch,
-    // Waiting.
+    // These calls wait for events.
     libc::SYS_ppoll,
     libc::SYS_pselect6,
     libc::SYS_epoll_create1,
@@ -105,7 +105,7 @@ const CALLS: &[c_long] = &[
     libc::SYS_timerfd_create,
     libc::SYS_timerfd_settime,
     libc::SYS_timerfd_gettime,
-    // Memory.
+    // These calls manage memory.
     libc::SYS_brk,
     libc::SYS_mmap,
     libc::SYS_munmap,
@@ -116,7 +116,7 @@ const CALLS: &[c_long] = &[
     libc::SYS_mincore,
     libc::SYS_membarrier,
     libc::SYS_get_mempolicy,
-    // Processes and threads.
+    // These calls manage processes and threads.
     libc::SYS_execve,
     libc::SYS_exit,
     libc::SYS_exit_group,
@@ -159,7 +159,7 @@ const CALLS: &[c_long] = &[
     libc::SYS_sched_get_priority_min,
     libc::SYS_getcpu,
     libc::SYS_getrusage,
-    // Signals.
+    // These calls handle signals.
     libc::SYS_rt_sigaction,
     libc::SYS_rt_sigprocmask,
     libc::SYS_rt_sigpending,
@@ -168,7 +168,7 @@ const CALLS: &[c_long] = &[
     libc::SYS_rt_sigtimedwait,
     libc::SYS_sigaltstack,
     libc::SYS_restart_syscall,
-    // Time and system information.
+    // These calls return the time or information about the system, or set timers.
     libc::SYS_clock_gettime,
     libc::SYS_clock_getres,
     libc::SYS_clock_nanosleep,
@@ -231,7 +231,8 @@ const OLD_CALLS: &[c_long] = &[
     libc::SYS_time,
     libc::SYS_arch_prctl,
 ];
-/// Lists `renameat`, `sync_file_range`, `getrlimit` and `setrlimit`, by the numbers that newer architectures share.
+/// Lists `renameat`, `sync_file_range`, `getrlimit` and `setrlimit`, by their numbers, which are the same on all
+/// newer architectures.
 #[cfg(not(target_arch = "x86_64"))]
 const OLD_CALLS: &[c_long] = &[38, 84, 163, 164];
 

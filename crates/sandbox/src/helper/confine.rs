@@ -14,7 +14,7 @@ use crate::{
 pub struct Outside {
     /// Says whether the helper is root.
     pub root: bool,
-    /// Says whether the helper made new namespaces, or why not.
+    /// Is an error with the reason if the helper could not make new namespaces.
     pub namespaces: Result<(), String>,
 }
 
@@ -119,7 +119,7 @@ fn give_folder(order: &Confinement) -> Result<(), Failure> {
     std::os::unix::fs::fchown(&folder, Some(order.user), Some(order.group)).map_err(failed)
 }
 
-/// Sets the limits of `setrlimit`, which hold for each process separately.
+/// Sets resource limits by `setrlimit`. These limits hold for each process separately.
 fn limit_resources(order: &Confinement) -> io::Result<()> {
     for (resource, bytes) in [(libc::RLIMIT_AS, order.address_bytes), (libc::RLIMIT_DATA, order.data_bytes)] {
         if let Some(bytes) = bytes {

@@ -12,7 +12,7 @@ use crate::channel::{Confinement, Failure};
 /// The newest landlock version that this module uses. Older kernels enforce the part of the rules that they
 /// support.
 const NEWEST: ABI = ABI::V6;
-/// The first landlock version that forbids truncation, without which files are not protected.
+/// The first landlock version that can forbid truncating files. Older versions do not protect files sufficiently.
 const OLDEST: ABI = ABI::V3;
 
 /// Lists the programs and libraries that a command may read and execute. An entry that does not exist is skipped.

@@ -61,7 +61,7 @@ impl Outcome {
 fn say(mut pipe: &File, said: &Message) {
     let mut line = serde_json::to_vec(said).expect("made of plain values");
     line.push(b'\n');
-    // If the helper is gone, the kernel is about to kill this process too.
+    // If the write fails, the helper has ended, and the kernel will kill this process too.
     let _ = pipe.write_all(&line);
 }
 

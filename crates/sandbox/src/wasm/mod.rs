@@ -1,8 +1,8 @@
 //! This module runs WebAssembly kernels: modules from clients, which process blocks of data on the machine that
 //! stores the data.
 //!
-//! The nouns: a *module* is the client's code; a [`WasmRun`] is an instance of a module in a child process, which
-//! receives blocks and returns results.
+//! The main terms: a *module* is the client's code. A [`WasmRun`] is an instance of a module in a child process.
+//! It receives blocks of data and returns results.
 //!
 //! # What a module is
 //! `docs/kernels-wasm.md` describes the exports and imports byte by byte. In short: a module exports `memory`,
@@ -55,7 +55,8 @@ pub(crate) use worker::work;
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
-/// The time after which a process that reads blocks directly returns, so that our process knows the progress.
+/// The time after which a process that reads blocks directly returns from the call, so that our process learns the
+/// progress.
 const BATCH: Duration = Duration::from_millis(100);
 
 /// Limits the resources of a module.
@@ -102,7 +103,7 @@ pub enum WasmResult {
 /// range belongs to the previous block, except for the first line of the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileBlocks {
-    /// The offset of the first block in the file. Multiples of a page are read fastest.
+    /// The offset of the first block in the file. Reading is fastest if this is a multiple of the page size.
     pub start: u64,
     /// The distance in bytes from one block to the next.
     pub stride: u64,

@@ -76,11 +76,11 @@ pub struct WasmRun {
     groups: Cgroups,
     limits: WasmLimits,
     slot_bytes: usize,
-    /// The slot for the next block.
+    /// The index of the slot for the next block.
     next_slot: usize,
     /// Counts the blocks in flight.
     under_way: usize,
-    /// Names the current call for error messages.
+    /// The current call, for error messages.
     current: CallKind,
     /// The start of the wait for the module. When the caller takes time for results, this start is moved by the
     /// same time.
@@ -224,13 +224,13 @@ impl WasmRun {
         self.result
     }
 
-    /// Sends the module a block that begins at `offset` of the source, and passes on the bytes that the module has
-    /// emitted so far, for earlier blocks too, in order. Returns while the module works on the block: two blocks may
-    /// be in flight. Costs one copy of the block.
+    /// Sends the module a block that begins at `offset` of the source. Passes the bytes that the module has
+    /// emitted so far, also for earlier blocks, to `output` in order. Returns before the module has processed the
+    /// block, since two blocks may be in flight. The bytes of the block are copied once.
     ///
     /// # Errors
     /// The errors include those of earlier blocks: [`Error::Kernel`] if the module fails, [`Error::Ended`] at a
-    /// limit, [`Error::Output`]. After an error the module is gone, and any call returns an error.
+    /// limit, [`Error::Output`]. After an error the module's process has ended, and any call returns an error.
     pub fn block(&mut self, bytes: &[u8], offset: i64, output: Output<'_>) -> Result<()> {
         self.since = Instant::now();
         self.check_length(bytes.len() as u64, "inshore_block")?;

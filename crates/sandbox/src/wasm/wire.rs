@@ -71,7 +71,7 @@ impl CallKind {
 /// The code of [`CallKind::Load`] for a module that has a state.
 pub const HAS_STATE: i32 = 1;
 
-/// The size of a [`Call`] in bytes.
+/// The size of an encoded [`Call`] in bytes.
 const CALL_BYTES: usize = 88;
 
 /// The header of a call to a module's process.
@@ -176,7 +176,7 @@ pub struct Answer {
     pub place: BlockId,
 }
 
-/// The size of an [`Answer`] in bytes.
+/// The size of the header of an [`Answer`] in bytes.
 pub const ANSWER_BYTES: usize = 40;
 
 impl Answer {
@@ -209,8 +209,8 @@ impl Answer {
 pub struct Outbox<W> {
     to: W,
     bytes: Vec<u8>,
-    /// The offset in `bytes` of the unfinished answer, to which emitted bytes are appended; the answer gets its length
-    /// when it is closed.
+    /// The offset in `bytes` of the unfinished answer, to which emitted bytes are appended. The length of the
+    /// answer is written when the answer is closed.
     open: Option<usize>,
     /// Identifies the current block.
     place: BlockId,

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::shared::MappedMemory;
 
-/// The version of a module's imports and exports.
+/// The version of the interface (imports and exports) between a module and this host.
 const ABI: i32 = 1;
 /// The size of a module's stack in bytes.
 const STACK_BYTES: usize = 1 << 20;
@@ -37,7 +37,7 @@ const RESERVED_BYTES: u64 = 1 << 32;
 
 /// Says why a run ends.
 enum StopReason {
-    /// The other side of the socket is gone.
+    /// Our process (the caller's), at the other end of the socket, has ended.
     Disconnected,
     /// The module is invalid or not a kernel.
     Invalid(String),
@@ -77,7 +77,7 @@ struct Host {
     lent: (u32, u32),
     /// The part of this range that holds the current block, which is the only part that the module may use now.
     own: (u32, u32),
-    /// Sends answers to the other side.
+    /// Sends answers to our process (the caller's).
     out: Outbox<File>,
 }
 
@@ -89,7 +89,7 @@ struct Instance {
     init: TypedFunc<(u32, u32), i32>,
     block: TypedFunc<(u32, u32, i64), i32>,
     state: Option<State>,
-    /// Maps the shared file over the module's memory.
+    /// The mapping of the shared file over a part of the module's memory.
     lent: Option<MappedMemory>,
 }
 
@@ -100,8 +100,8 @@ struct State {
     finish: TypedFunc<(), i32>,
 }
 
-/// Serves calls until the socket ends; then the process has to end. `socket` carries calls and answers, `shared`
-/// holds modules, arguments and blocks.
+/// Serves calls until the socket is closed. The caller then has to end the process. `socket` carries calls and
+/// answers, `shared` holds modules, arguments and blocks.
 pub fn work(socket: OwnedFd, shared: OwnedFd, memory_bytes: u64) {
     // `File` makes only system calls that the filter allows.
     let (socket, shared) = (File::from(socket), File::from(shared));

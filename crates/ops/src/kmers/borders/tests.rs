@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use super::*;
 
 type Counts = BTreeMap<u128, u64>;
-/// The numbers of sequences, bases and k-mers.
+/// The number of sequences, the number of bases, and the number of k-mers.
 type Sums = (u64, u64, u64);
 
 fn piece(text: &str, begins: PieceStart) -> KmerPiece {

@@ -23,7 +23,7 @@ pub struct ListDatasets {}
 pub struct ListAnswer {
     /// Local datasets, or files on nodes.
     pub datasets: Vec<Listed>,
-    /// Problems of some datasets, and errors of nodes.
+    /// Descriptions of damaged datasets, and the errors of nodes that did not answer.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -51,7 +51,7 @@ pub struct Listed {
 /// The properties of a local dataset.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ListedHere {
-    /// The number of bytes on the devices.
+    /// The number of bytes that the dataset takes on the devices.
     pub stored_bytes: u64,
     /// The number of files.
     pub files: usize,
