@@ -34,7 +34,7 @@ const HEAD_ROWS: usize = 1_000;
 /// The maximum size in bytes of a Parquet footer that a task may contain.
 const FOOTER_BYTES_MAX: u64 = 8 << 20;
 
-/// Errors of files on nodes.
+/// The error type of functions that read files on nodes.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -47,7 +47,7 @@ pub enum Error {
     /// Nodes cannot process the file.
     #[error("{name}: {what}")]
     Unfit {
-        /// The file.
+        /// The name of the file.
         name: String,
         /// The reason, and a remedy.
         what: String,

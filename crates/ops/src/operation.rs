@@ -316,7 +316,7 @@ fn take<T: DeserializeOwned>(
     fields.remove(name).map(read).transpose()
 }
 
-/// A request after the look-up of its names.
+/// A request whose names were looked up, and which can run.
 #[derive(Debug)]
 pub struct Planned<'a, O: Operation> {
     operation: &'a O,
@@ -342,16 +342,16 @@ impl<O: Operation> Planned<'_, O> {
     }
 }
 
-/// The names of a request, and the target.
+/// The names of the operation, the inputs and the output in a request, and the target.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestContext<'a> {
     /// The name of the operation.
     pub operation: &'static str,
-    /// The inputs.
+    /// The inputs of the request.
     pub inputs: &'a [PathBuf],
-    /// The output.
+    /// The output of the request.
     pub output: Option<&'a Path>,
-    /// The target.
+    /// The target on which the operation runs.
     pub target: &'a Target,
 }
 

@@ -54,10 +54,10 @@ const MIB: u64 = 1 << 20;
 /// cache of a core.
 const BLOCK_BYTES: usize = 512 << 10;
 
-/// The result of running a kernel.
+/// The result type of functions that run a kernel.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Errors of running a kernel.
+/// The error type of functions that run a kernel.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -77,7 +77,7 @@ pub enum Error {
     Kernel {
         /// The module's name.
         name: String,
-        /// The reason.
+        /// The reason why the module cannot run.
         what: String,
     },
     /// The receiver of the result failed.

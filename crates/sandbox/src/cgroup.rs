@@ -2,8 +2,8 @@
 //! number of its processes.
 //!
 //! Cgroup version 1 has a separate hierarchy for each controller; version 2 has one hierarchy for all controllers.
-//! Our process (the caller's) makes and removes the groups, since it outlives the helper. The command's first
-//! process joins the groups before it executes a program.
+//! The calling process makes and removes the groups, since it outlives the helper. The command's first process
+//! joins the groups before it executes a program.
 
 use std::{
     fs, io,

@@ -1,5 +1,5 @@
-//! This module defines the protocol between our process and a helper: messages in JSON over a socket, each after its
-//! length (four bytes, little endian), with open files passed as ancillary data.
+//! This module defines the protocol between the calling process and a helper: messages in JSON over a socket, each
+//! after its length (four bytes, little endian), with open files passed as ancillary data.
 //!
 //! JSON is fast enough, since each side sends at most two messages. Data is sent through separate pipes.
 

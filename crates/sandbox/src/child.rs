@@ -2,20 +2,20 @@
 //! clients whose memory and time are unpredictable.
 //!
 //! ```text
-//!   our process                              our program once more
-//!   ChildProcess::start ── spawn ─────────────────► apart_main_if_asked: limits itself, then works
+//!   calling process                          the same program again
+//!   ChildProcess::start ── spawn ─────────────────► apart_main_if_asked: sets its limits, then runs `work`
 //!     socket ◄────── requests, answers ────►  socket
 //!     memory ◄────── long answers ──────────  shared memory
 //!     drop ───────── SIGKILL ──────────────►  a thread that measures memory, and ends the process at the limit
 //! ```
 //!
 //! Unlike commands and modules, a worker process is not confined. It runs code of the current program with the
-//! same rights, files and environment as our process (the parent). Only its memory is limited. A thread in the
-//! worker measures the memory of the process every few milliseconds, more often near the limit. The measured size
-//! is the memory that is resident or swapped out and belongs to no file. Code and the page cache do not count.
-//! Between two measurements each thread of the worker may touch 8 MiB at worst. The system limits the writable
-//! memory in addition, which stops a single allocation of gigabytes. If the system runs out of memory, the kernel
-//! kills the worker first. The worker is killed when the thread that started it ends.
+//! same rights, files and environment as the calling process (the parent). Only its memory is limited. A thread in
+//! the worker measures the memory of the process every few milliseconds, more often near the limit. The measured
+//! size is the memory that is resident or swapped out and belongs to no file. Code and the page cache do not
+//! count. Between two measurements each thread of the worker may touch 8 MiB at worst. The system limits the
+//! writable memory in addition, which stops a single allocation of gigabytes. If the system runs out of memory,
+//! the kernel kills the worker first. The worker is killed when the thread that started it ends.
 
 use std::{
     convert::Infallible,
@@ -95,8 +95,8 @@ pub struct ChildProcess {
 pub struct ChildMemory(SharedMemory);
 
 impl ChildMemory {
-    /// Writes bytes at the start of the shared memory, which grows as needed. The parent must not [take](ChildProcess::take)
-    /// bytes meanwhile.
+    /// Writes bytes at the start of the shared memory. The memory grows as needed. The parent must not
+    /// [take](ChildProcess::take) bytes meanwhile.
     ///
     /// # Errors
     /// Returns the system's error if no memory is left.

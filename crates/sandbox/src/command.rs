@@ -1,5 +1,5 @@
-//! This module runs a command, from the side of our process (the caller's). It writes the command's input, reads
-//! the output, and checks the limits.
+//! This module runs a command, from the side of the calling process. It writes the command's input, reads the
+//! output, and checks the limits.
 
 use std::{
     collections::VecDeque,
@@ -52,7 +52,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// Describes a Linux command, and all files that the command may access.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// Names the program by a path: no search path is used. The program may lie outside the system's folders.
+    /// The path of the program. No search path is used. The program may lie outside the system's folders.
     pub program: PathBuf,
     /// Lists the arguments, without the program's name.
     pub args: Vec<OsString>,

@@ -8,7 +8,8 @@ use crate::Protection;
 /// Holds the result of running code in a sandbox.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Says why code could not be run, or was ended. A message says what failed, where, and what was expected.
+/// Says why code could not be run, or why the sandbox ended it. The message of an error names what failed, where,
+/// and what was expected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -55,16 +56,16 @@ pub enum Error {
         /// Says why the module is refused.
         reason: String,
     },
-    /// A module failed.
+    /// A function of a WebAssembly module failed.
     #[cfg(feature = "wasm")]
     #[error("WebAssembly kernel: {what}: {reason}")]
     Kernel {
-        /// Names the call that failed.
+        /// Names the function or block that failed.
         what: String,
         /// Says how the call failed.
         reason: String,
     },
-    /// A module was ended at a limit.
+    /// A WebAssembly module was killed at a limit, or its run was cancelled.
     #[cfg(feature = "wasm")]
     #[error("the WebAssembly kernel was stopped: {0}")]
     Ended(crate::Termination),

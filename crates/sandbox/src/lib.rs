@@ -18,19 +18,19 @@
 //!   makes the limit exact for large allocations.
 //!
 //! ```text
-//!   our process            helper               init (PID 1 of its namespace)     the command
+//!   calling process        helper               init (PID 1 of its namespace)     the command
 //!   Sandbox::run ─socket─► child_main           reaps orphans, knows the ─fork──► cgroup, rlimits, user,
 //!     input ──────pipe──────┼─unshare, fork──►  command's status                  landlock, seccomp, exec
 //!     output ◄────pipe──────┼──────────────────────────────────────────────────── stdout, stderr
 //!     report ◄───socket────┘ waits: the end, the deadline, or the socket's end
 //! ```
 //!
-//! A helper sets up the protections, not a closure between fork and exec. Our process (the process that calls this
+//! A helper sets up the protections, not a closure between fork and exec. The calling process (which uses this
 //! crate) has threads, and in a forked child of a process with threads no code may take a lock or allocate memory.
 //! The libraries that make the landlock rules and the seccomp filter allocate memory. A helper is a new program
 //! with one thread, and may allocate. For each command, starting a helper takes about 3 ms, and setting up the
-//! protections takes 2 ms more. The helper also kills the command at the deadline if our process is blocked by a
-//! slow consumer of the output, or has died.
+//! protections takes 2 ms more. The helper also kills the command at the deadline if the calling process is
+//! blocked by a slow consumer of the output, or has died.
 //!
 //! With a PID namespace, no process outlives a command. When the namespace's first process ends, the kernel
 //! immediately kills every process that a command left behind (for example daemons that forked twice and started a

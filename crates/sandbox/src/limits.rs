@@ -31,8 +31,8 @@ pub struct CommandLimits {
     /// Limits the processes and threads at one time; at the limit `fork` fails in the command. Default: 64.
     pub processes: u64,
     /// Limits the bytes of standard output. Bytes beyond the limit aren't passed to the caller, and the command is
-    /// ended ([`Termination::Output`]). Default: 1 GiB, since with a larger result, computing near the data has no
-    /// advantage.
+    /// ended ([`Termination::Output`]). Default: 1 GiB, since there is no advantage in running a command on the
+    /// node that stores the data if its result is larger.
     pub output_bytes: u64,
     /// Limits the bytes of each file written; a write beyond the limit fails and kills the process
     /// ([`Termination::FileSize`] for the first process). Default: 256 MiB.

@@ -1,8 +1,8 @@
-//! This module shares memory between our process (the caller's) and a child process, which runs a WebAssembly
-//! module or code of the current program. All `unsafe` code for shared memory is in this file.
+//! This module shares memory between the calling process and a child process, which runs a WebAssembly module or
+//! code of the current program. All `unsafe` code for shared memory is in this file.
 //!
 //! The shared memory is a file in memory (`memfd`) that is sealed against shrinking, so that the child cannot
-//! remove pages that our process has mapped.
+//! remove pages that the calling process has mapped.
 
 use std::{
     fs::File,

@@ -4,8 +4,8 @@
 //! ```text
 //!   main ── split ── fork ─────────────────► WorkerFork::Worker: runs the rest of the program
 //!             │                                files, terminal, environment and arguments are the same
-//!             │  SIGINT, SIGTERM ─── a byte ──► StopRequests; the pipe's end means that the parent is gone
-//!             │◄── name of the work ─────────── a thread that measures memory, and ends the worker at the limit
+//!             │  SIGINT, SIGTERM ─── a byte ──► StopRequests; the pipe's end means that the parent has ended
+//!             │◄── name of the operation ────── a thread that measures memory, and ends the worker at the limit
 //!           WorkerFork::Parent ── wait ──► WorkerEnd
 //! ```
 //!

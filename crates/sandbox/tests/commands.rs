@@ -22,7 +22,7 @@ const MIB: u64 = 1 << 20;
 /// makes no test fail.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Waits until a condition holds.
+/// Waits until the condition `is_so` is true.
 fn until(what: &str, is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {
@@ -118,7 +118,7 @@ fn has_setpriv() -> bool {
     has
 }
 
-/// The user id of `nobody`.
+/// The user id of the user `nobody`.
 const NOBODY: u32 = 65534;
 
 /// Runs a test of this binary as a user without rights, since root may read any file.
@@ -567,7 +567,7 @@ fn memory_of_all_processes_together_is_limited_without_a_cgroup() {
     assert!(!ran.response.active.contains(Protection::Memory), "{}", ran.response.active);
     assert_eq!(ran.response.ended, Some(Termination::Memory), "{:?}", ran.response);
     assert!(ran.response.memory_bytes_max > limits.memory_bytes, "{:?}", ran.response);
-    // Pages that a process shares with its children count once.
+    // Memory pages that a process shares with its children count once.
     if Path::new("/usr/bin/python3").exists() {
         let shares = "exec python3 -c 'import os, time
 x = b\"x\" * (40 << 20)
@@ -718,7 +718,7 @@ fn a_tree_of_5000_nested_folders_is_counted_and_removed() {
     assert_eq!(names_in(parent.path()), [] as [&str; 0]);
 }
 
-/// The environment variable with the target of an attack's links.
+/// The environment variable that holds the folder to which the links of an attack point.
 const OUTSIDE: &str = "INSHORE_TEST_OUTSIDE";
 
 #[test]
@@ -737,7 +737,7 @@ fn attack_by_links() {
     while start.elapsed() < Duration::from_secs(4) {
         folder.set_permissions(fs::Permissions::from_mode(0o311)).unwrap();
         for _ in 0..1000 {
-            // The folder and the link swap their names, and later swap them back.
+            // Each call swaps the names of the folder and the link.
             renameat_with(CWD, "x", CWD, "link", RenameFlags::EXCHANGE).unwrap();
         }
     }

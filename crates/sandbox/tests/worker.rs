@@ -31,7 +31,7 @@ fn main() {
     }
 }
 
-/// Does what the argument says, in a program that a test has started.
+/// Is the main function of a program that a test has started: runs the case that the argument names.
 fn be(what: &str) -> ! {
     let limits = ChildLimits { memory_bytes: 64 << 20, stack_bytes: 64 << 20, threads: 1 };
     let split = match what {

@@ -97,7 +97,7 @@ enum ChildAnswer {
 struct ChildConnection<'a> {
     child: &'a mut ChildProcess,
     job: &'a Job,
-    /// The socket for messages to the process. The lock keeps messages of two threads apart.
+    /// The socket for messages to the process. The lock ensures that the bytes of two messages do not mix.
     says: &'a Mutex<UnixStream>,
 }
 

@@ -43,7 +43,7 @@ impl Default for Checksum {
 /// The checksums of all files, in the order of the inputs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ChecksumAnswer {
-    /// The files.
+    /// The checksums, one for each file.
     pub files: Vec<FileChecksum>,
 }
 

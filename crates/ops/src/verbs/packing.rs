@@ -55,7 +55,7 @@ pub struct PackAnswer {
     /// The numbers of bytes of the files that succeeded.
     #[serde(flatten)]
     pub sums: PackSummary,
-    /// The number of files that failed, while others succeeded.
+    /// The number of files that failed.
     #[serde(skip_serializing_if = "is_none")]
     pub failed: u64,
 }

@@ -141,9 +141,9 @@ impl ReduceAnswer {
 /// The machines that store the tables.
 #[derive(Debug)]
 pub enum ReducePlan {
-    /// The local machine.
+    /// The tables are on the local machine.
     Here,
-    /// Nodes.
+    /// The tables are on nodes.
     #[cfg(all(feature = "nodes", feature = "sql"))]
     Nodes(sql::NodesOfQuery),
 }

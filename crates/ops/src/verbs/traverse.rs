@@ -52,7 +52,7 @@ pub struct TraverseAnswer {
     /// The result of the traversal.
     #[serde(flatten)]
     pub traversed: Traversed,
-    /// The file.
+    /// The name of the file.
     pub name: String,
     /// The side that followed the pointers.
     pub by: TraversalSide,

@@ -31,7 +31,7 @@ impl From<NodesError> for Error {
     }
 }
 
-/// Runs a kernel on the nodes that have the files; the result equals that of [`super::run_wasm`].
+/// Runs a kernel on the nodes that store the files. The result equals that of [`super::run_wasm`] for local files.
 ///
 /// # Errors
 /// The errors of [`super::run_wasm`], and errors of nodes.

@@ -26,11 +26,11 @@
 //! number of instructions ("fuel", "epochs"), which slows tight loops to a half or a quarter of the rate.
 //!
 //! # How a block gets there
-//! Our process (the caller's) passes blocks through a file in memory (`memfd`) with two slots, which both
-//! processes map. Our process writes a block into one slot while the module works on the block in the other slot.
-//! The module's process maps the file over a part of the module's own memory (`inshore_alloc` returns the
-//! address), so each byte is copied once. The file is sealed against shrinking, and our process never reads the
-//! file. The module's process therefore cannot harm our process through this file. Results are returned over a
+//! The calling process passes blocks through a file in memory (`memfd`) with two slots, which both processes map.
+//! The calling process writes a block into one slot while the module works on the block in the other slot. The
+//! module's process maps the file over a part of the module's own memory (`inshore_alloc` returns the address), so
+//! each byte is copied once. The file is sealed against shrinking, and the calling process never reads the file.
+//! The module's process therefore cannot harm the calling process through this file. Results are returned over a
 //! socket, in messages of up to 64 KiB.
 //!
 //! Alternatively, the module's process reads the blocks directly ([`FileBlocks`]). The process receives a file
@@ -38,7 +38,7 @@
 //! The bytes then stay in the cache of one core, and the two processes wake each other once for many blocks
 //! instead of twice for each block. The module sees only the blocks of the file. An attacker who controls the
 //! process could read all of this one file, which the module may read anyhow. The process stops before a block
-//! that it can't read. Our process, which can report errors, then reads this block or fails.
+//! that it can't read. The calling process, which can report errors, then reads this block or fails.
 //!
 //! `memmem`, `hash64` and `decompress` are functions of the host, since the same code in a module is slower
 //! (`memmem` runs at 21 % of the native rate, a hash function at 95 %). `docs/kernels-wasm.md` lists all costs.
@@ -55,8 +55,8 @@ pub(crate) use worker::work;
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
-/// The time after which a process that reads blocks directly returns from the call, so that our process learns the
-/// progress.
+/// The time after which a process that reads blocks directly returns from the call, so that the calling process
+/// learns the progress.
 const BATCH: Duration = Duration::from_millis(100);
 
 /// Limits the resources of a module.

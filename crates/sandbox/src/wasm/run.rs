@@ -1,5 +1,5 @@
-//! This module is the side of our process (the caller's) in a run of a WebAssembly kernel. It sends blocks,
-//! receives results, and ends a module that takes too long.
+//! This module is the side of the calling process in a run of a WebAssembly kernel. It sends blocks, receives
+//! results, and ends a module that takes too long.
 
 use std::{
     collections::VecDeque,

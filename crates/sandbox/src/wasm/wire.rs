@@ -1,10 +1,10 @@
-//! This module defines the protocol between our process and a module's process: fixed headers, little endian.
-//! Bytes to the module are in the shared file. Bytes from the module follow the header.
+//! This module defines the protocol between the calling process and a module's process: fixed headers, little
+//! endian. Bytes to the module are in the shared file. Bytes from the module follow the header.
 //!
 //! ```text
-//! to it    kind u32 | 0 u32 | position u64 | length u64 | offset i64 | capacity u64 | start u64 | stride u64 | count u64
-//!          | file u64 | base u64 | enough u64
-//! from it  kind u32 | code i32 | length u64 | block u64 | offset i64 | end u64 | that many bytes
+//! call    kind u32 | 0 u32 | position u64 | length u64 | offset i64 | capacity u64 | start u64 | stride u64
+//!         | count u64 | file u64 | base u64 | enough u64
+//! answer  kind u32 | code i32 | length u64 | block u64 | offset i64 | end u64 | `length` bytes
 //! ```
 //! `position` is the offset of the bytes in the shared file; `capacity` is the number of bytes of that file that the
 //! module's process maps into the module's memory. The fields from `start` on belong to [`CallKind::Blocks`] and are

@@ -37,7 +37,7 @@ const RESERVED_BYTES: u64 = 1 << 32;
 
 /// Says why a run ends.
 enum StopReason {
-    /// Our process (the caller's), at the other end of the socket, has ended.
+    /// The calling process, at the other end of the socket, has ended.
     Disconnected,
     /// The module is invalid or not a kernel.
     Invalid(String),
@@ -77,7 +77,7 @@ struct Host {
     lent: (u32, u32),
     /// The part of this range that holds the current block, which is the only part that the module may use now.
     own: (u32, u32),
-    /// Sends answers to our process (the caller's).
+    /// Sends answers to the calling process.
     out: Outbox<File>,
 }
 
@@ -397,8 +397,8 @@ impl Host {
 /// The caller of a host function, whose arguments are addresses in the module's memory.
 type HostCaller<'a> = Caller<'a, Host>;
 
-/// Returns bytes of the module's memory. They must lie within the memory, and outside the range into which our
-/// process (the caller's) may be writing the next block.
+/// Returns bytes of the module's memory. They must lie within the memory, and outside the range into which the
+/// calling process may be writing the next block.
 fn bytes<'a>(caller: &'a HostCaller<'_>, at: u32, length: u32) -> Result<&'a [u8], wasmtime::Error> {
     let host = caller.data();
     let memory = host

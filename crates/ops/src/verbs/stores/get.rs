@@ -45,7 +45,7 @@ pub struct GetAnswer {
     pub bytes: u64,
 }
 
-/// The file to read.
+/// The file whose bytes are written to the output.
 #[derive(Debug)]
 pub enum GetPlan {
     /// A dataset of the local store, and the name of its file.
