@@ -160,8 +160,8 @@ impl Arguments {
 }
 
 /// Counts the k-mers of shards, and sends the first and last letters of the shards and the k-mers to `reply`.
-/// `bytes` and `count_max` are the arguments of [`KmerPieces::asked`]. The k-mers are packed, unless the client
-/// counts the shards itself and k is at most 32.
+/// `bytes` and `count_max` are passed to [`KmerPieces::asked`]. The k-mers are packed, unless the client counts
+/// the shards itself and k is at most 32.
 fn answer(
     job: &Job,
     arguments: &Arguments,

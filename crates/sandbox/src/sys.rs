@@ -103,8 +103,8 @@ pub fn dumpable(yes: bool) -> io::Result<()> {
 /// Gives up all capabilities for ever. Even root gets no capability back by executing a program.
 pub fn drop_capabilities() -> io::Result<()> {
     for capability in 0..64 {
-        // EINVAL means that the kernel has fewer capabilities; EPERM means that this process may not drop
-        // capabilities, and has none.
+        // Errors are ignored. EINVAL means that the kernel has fewer capabilities. EPERM means that this process
+        // has no capabilities to drop.
         let _ = prctl(libc::PR_CAPBSET_DROP, capability);
     }
     // The header holds _LINUX_CAPABILITY_VERSION_3, and 0 for this process. The data holds the effective,
@@ -118,7 +118,7 @@ pub fn drop_capabilities() -> io::Result<()> {
 
 /// Becomes another user for ever. Only root can do this.
 pub fn become_user(user: u32, group: u32) -> io::Result<()> {
-    // SAFETY: an empty list is not read.
+    // SAFETY: the call does not read an empty list.
     done(unsafe { libc::setgroups(0, std::ptr::null()) })?;
     // SAFETY: the call takes only integers.
     done(unsafe { libc::setresgid(group, group, group) })?;

@@ -275,7 +275,7 @@ const CALLS_OF_MODULES: &[c_long] = &[
     libc::SYS_exit_group,
 ];
 
-/// Names the set of calls that a task may make.
+/// Names the set of system calls that a task may make.
 #[derive(Clone, Copy, Debug)]
 pub enum SystemCalls {
     OfPrograms,

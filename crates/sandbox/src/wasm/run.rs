@@ -169,7 +169,8 @@ impl Sandbox {
         let order = HelperTask {
             task: Task::Wasm { memory_bytes: limits.memory_bytes },
             confinement: Confinement {
-                // The runtime reserves address space that it does not use.
+                // The address space is not limited, since the WebAssembly runtime reserves more of it than it
+                // uses.
                 address_bytes: None,
                 data_bytes: Some(process_limits.memory_bytes),
                 ..confinement(&process_limits, &self.policy, &groups)

@@ -141,15 +141,15 @@ fn number(bytes: &[u8], place: usize) -> u64 {
 /// Names the kind of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerKind {
-    /// The answer carries bytes of the result.
+    /// The answer contains bytes of the result.
     Emit,
-    /// The answer carries bytes for the log.
+    /// The answer contains bytes for the log.
     Log,
     /// The call returned this code.
     Done,
-    /// The module is invalid or not a kernel; the answer carries the reason.
+    /// The module is invalid or not a kernel. The answer contains the reason.
     Invalid,
-    /// The call failed; the answer carries the reason.
+    /// The call failed. The answer contains the reason.
     Failed,
 }
 
