@@ -1,35 +1,36 @@
-//! Runs a kind of work in a child process of the node, for work whose memory and duration cannot be
-//! predicted.
+//! This module runs a task in a child process of the node. This is for tasks whose memory and duration cannot be
+//! predicted, such as queries.
 //!
 //! ```text
 //!   node                                               child process
-//!     order: store, memory, arguments, pieces ────────►  opens the store, begins a job
-//!     Sources ◄── request for a piece ───────────────── TaskHandler
-//!        └─────── a piece, or none ───────────────────►  │
+//!     order: store, memory, arguments, shards ────────►  opens the store, begins a job
+//!     Sources ◄── request for a shard ───────────────── TaskHandler
+//!        └─────── a shard, or none ───────────────────►  │
 //!     Reply   ◄── batches ──────────────────────────────┘
 //!     job     ◄── counters so far, with each message
 //! ```
 //!
-//! The node kills the process when the process exceeds its memory, when its task is cancelled, or when the
-//! node ends. Then only the task fails; all other work goes on. All memory of the process lies within the
-//! memory of the task, which lies within the memory of the node. The memory is split into three parts:
+//! The node kills the process when the process exceeds its memory, when its task is cancelled, or when the node
+//! ends. Then only this task fails, and all other tasks continue. The memory of the process is a part of the
+//! task's memory, which is a part of the node's memory. The task's memory is divided into three parts:
 //!
-//! - [`own_bytes`] for the program itself and for memory that no budget counts;
+//! - [`own_bytes`] for the program itself, and for memory that is not reserved in a budget;
 //! - an eighth, at least [`ANSWER_BYTES_MIN`], for batches in flight to the node;
-//! - the rest for the job.
+//! - the rest for the memory budget of the task's job.
 //!
-//! A message to the node has a header and a payload. The header holds the kind (u8), then as little-endian
-//! u64: length of the payload, bytes read, bytes written, repaired pieces, and processor time in
-//! microseconds, each counted since the start of the process. A batch is a section of one stream in Arrow's
-//! IPC format and lies in the shared memory; all other payloads go over the socket. Columns that are
-//! announced before the first row are a stream without batches.
+//! A message to the node has a header and a payload. The header holds the kind (u8), the length of the payload,
+//! and four counters since the start of the process: bytes read, bytes written, damaged blocks that were repaired,
+//! and processor time in microseconds. The length and the counters are little-endian u64. Batches are messages of
+//! one stream in Arrow's IPC format, and are passed in the shared memory. All other payloads are sent over the
+//! socket. If the columns are announced before the first row, they are sent as a separate stream without batches.
 //!
-//! Messages to the process: the order in JSON; for each request for a piece a byte, a length (u32) and a
-//! description of the next piece in JSON; and for each batch a byte that frees the shared memory for the next
-//! batch. On either side a separate thread waits for pieces, so that rows, counters and failures pass
-//! meanwhile.
+//! The node sends three kinds of messages to the process. The first message is the order (the task, in JSON). The
+//! reply to each request for a shard is a byte, a length (u32) and a description of the next shard in JSON. After
+//! each batch, a single byte frees the shared memory for the next batch. On both sides, a separate thread waits
+//! for shards, so that rows, counters and failures are sent meanwhile.
 //!
-//! Paper: tasks in place, under an operating system that ends them: 2019 thesis 3.2.2.
+//! Paper: tasks that run where the data is stored, under an operating system that can end the tasks: 2019 thesis,
+//! section 3.2.2.
 
 mod child;
 mod parent;
@@ -50,31 +51,32 @@ pub(crate) use self::child::{at_work, run_child};
 use self::{parent::ask, protocol::TaskOrder};
 
 const MIB: u64 = 1 << 20;
-/// Returns the memory of the process in addition to the memory of its job, in bytes: the program, plans, free memory
-/// in the allocator, and memory that threads touch before the limit takes effect. Queries with two threads took 23
-/// MiB in a measurement.
+/// Returns the memory of the process in addition to the memory of its job, in bytes: the program, plans, free
+/// memory in the allocator, and memory that threads touch before the limit takes effect. In a measurement, queries
+/// with two threads took 23 MiB.
 pub fn own_bytes(threads: usize) -> u64 {
     (28 + 2 * threads as u64) * MIB
 }
 
-/// Returns the number of threads whose memory fits a quarter of this memory; at least [`THREADS_MIN`].
+/// Returns the largest number of threads for which [`own_bytes`] is at most a quarter of this memory; at least
+/// [`THREADS_MIN`].
 fn threads_within(bytes: u64) -> usize {
     ((bytes / 4).saturating_sub(own_bytes(0)) / (2 * MIB)).max(THREADS_MIN as u64) as usize
 }
 
 const THREADS_MIN: usize = 2;
 
-/// The least memory for batches in flight to the client.
+/// The minimum memory in bytes for batches in flight to the client.
 pub const ANSWER_BYTES_MIN: u64 = 4 * MIB;
 const ANSWER_PART: u64 = 8;
 const ANSWER_BYTES_MAX: u64 = 320 * MIB;
-/// The number of copies of a batch in the memory of the node: one received, one in the message to send, two that
-/// wait, and one in the network stack.
+/// The number of copies of a batch in the memory of the node: one received batch, one message that is being sent,
+/// two messages in the queue, and one copy in the network stack.
 const COPIES: u64 = 5;
-/// The address space for stacks of threads that do not belong to the work.
+/// The address space in bytes for the stacks of all threads other than the task's threads.
 const STACK_BYTES: u64 = 128 * MIB;
 
-/// A kind of work that runs in a child process.
+/// A task handler that runs another task handler in a child process.
 #[derive(Debug)]
 pub struct ChildProcessWork<W> {
     work: W,
@@ -83,14 +85,14 @@ pub struct ChildProcessWork<W> {
 }
 
 impl<W: TaskHandler> ChildProcessWork<W> {
-    /// Returns a work that runs in a child process of the current program. The program has to begin with a call of
-    /// [`crate::child_main_if_asked`]: without that call, tasks fail within 10 s. `stack_bytes` returns the bytes of
-    /// stacks that the work needs for a number of threads.
+    /// Returns a handler that runs `work` in a child process of the current program. The program must call
+    /// [`crate::child_main_if_asked`] first. Otherwise tasks fail within 10 s. `stack_bytes` maps a number of
+    /// threads to the bytes that their stacks need.
     pub fn new(work: W, stack_bytes: fn(usize) -> u64) -> ChildProcessWork<W> {
         ChildProcessWork { work, stack_bytes, helper: Helper::own() }
     }
 
-    /// Returns the same work, run by another program.
+    /// Returns the same handler, with `helper` as the program of the child process.
     #[must_use]
     pub fn with_helper(self, helper: Helper) -> ChildProcessWork<W> {
         ChildProcessWork { helper, ..self }
@@ -142,14 +144,14 @@ impl<W: TaskHandler> TaskHandler for ChildProcessWork<W> {
     }
 }
 
-/// Runs a work without pieces in a child process, with the budget of `job` and the rest of `limits` for the
-/// process itself. An answer may have any length that fits into the memory of the process. `helper` is a
-/// program that begins with [`child_main`] and knows the work `kind`. The process ends with the thread that
-/// calls this function.
+/// Runs a task without shards in a child process. The task gets the memory of `job`'s budget, and the process
+/// itself gets the rest of `limits`. A batch of the answer may have any length that fits into the memory of the
+/// process. `helper` is a program that calls [`child_main`] with a task handler of this `kind`. The process ends
+/// when the thread that calls this function ends.
 ///
 /// # Errors
-/// [`inshore_sandbox::ChildFailure`] if the process ended abnormally, [`inshore_store::Error::Cancelled`], and
-/// the failure of the work, as text.
+/// [`inshore_sandbox::ChildFailure`] if the process ended abnormally, [`inshore_store::Error::Cancelled`], and the
+/// failure of the task, as text.
 pub fn run_in_child(
     helper: &Helper,
     limits: ChildLimits,

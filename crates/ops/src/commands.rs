@@ -1,14 +1,17 @@
-//! Linux commands as work of a node: CompStor's minions.
+//! This module runs Linux commands on the nodes that store the data. The CompStor papers call such commands
+//! minions.
 //!
-//! The operator of a node lists the allowed programs, each under a name. A client names a program and gives arguments
-//! and pieces of files. The pieces, in order, are the standard input of the command. Standard output is sent back as
-//! the command writes it. A last message has the exit status, time, memory, the end of standard error, and the active
-//! protections. [`inshore_sandbox`] isolates the command and ends all its processes. The command runs in a new folder
-//! among the system's temporary files, which is removed afterwards with all its contents: see [`Folder`].
+//! The operator of a node lists the allowed programs, each under a name. A client sends the name of a program, its
+//! arguments, and a list of shards (parts of files on nodes). The bytes of the shards, in order, are the standard
+//! input of the command. Standard output is sent back while the command runs. The last message holds the exit
+//! status, the time, the memory, the end of standard error, and the active protections. [`inshore_sandbox`]
+//! isolates the command, and kills all processes that the command leaves behind. The command runs in a new folder
+//! in the system's folder for temporary files. The new folder is removed afterwards with all its contents: see
+//! [`Folder`].
 //!
-//! Memory: an eighth of the task's memory, at least 4 MiB, is for reading; the rest is for the command.
+//! Memory: an eighth of the task's memory, at least 4 MiB, is for reading shards. The rest is for the command.
 //!
-//! Paper: minions and responses, 2019 thesis 3.2.2.
+//! Paper: minions and responses, 2019 thesis, section 3.2.2.
 
 use std::{
     collections::BTreeMap,
@@ -30,16 +33,16 @@ use inshore_store::Budget;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The name of this work in requests.
+/// The name by which requests select the task that runs a Linux command.
 pub const COMMAND: &str = "command";
 
-/// The least memory for reading.
+/// The minimum memory in bytes for reading shards, and also the minimum memory for the command.
 const READING_BYTES_MIN: u64 = 4 << 20;
 
-/// The arguments of a request.
+/// The arguments of a request to run a command.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CommandArguments {
-    /// The operator's name of the program.
+    /// The name under which the node's operator allows the program.
     pub program: String,
     /// The arguments of the program.
     pub args: Vec<String>,
@@ -54,21 +57,21 @@ pub struct CommandResponse {
     pub signal: Option<i32>,
     /// The reason for which the node ended the command; `None` if the command ended by itself.
     pub ended: Option<String>,
-    /// The time from start to end.
+    /// The time from the start to the end of the command, in seconds.
     pub seconds: f64,
-    /// The processor time of all processes.
+    /// The processor time of all processes of the command, in seconds.
     pub cpu_seconds: f64,
-    /// The largest memory at any time.
+    /// The peak memory of the command, in bytes.
     pub memory_bytes_max: u64,
     /// The number of bytes of standard output.
     pub output_bytes: u64,
-    /// The end of standard error.
+    /// The end of standard error, as text.
     pub errors: String,
     /// The active protections of the sandbox.
     pub protections: String,
 }
 
-/// The work of running commands that the operator allows.
+/// The task handler that runs the commands which the node's operator allows.
 #[derive(Debug)]
 pub struct Commands {
     sandbox: Sandbox,
@@ -77,9 +80,9 @@ pub struct Commands {
 }
 
 impl Commands {
-    /// Returns the work of running these programs, by the names that clients use, under this policy. The memory of a
-    /// command comes from its task, not from `limits`. The current program has to begin with a call of
-    /// [`inshore_sandbox::child_main_if_asked`].
+    /// Returns a handler that runs these programs under this sandbox policy. The keys of `programs` are the names
+    /// that clients use. The memory limit of a command is part of its task's memory, and does not come from
+    /// `limits`. The current program must call [`inshore_sandbox::child_main_if_asked`] first.
     pub fn new(programs: BTreeMap<String, PathBuf>, policy: Policy, limits: CommandLimits) -> Commands {
         Commands { sandbox: Sandbox::new(Helper::own(), policy), programs, limits }
     }
@@ -148,8 +151,8 @@ impl TaskHandler for Commands {
         });
         let removed = folder.remove();
         let response = ran?;
-        // A failure to remove the folder is an error, since it may fill the disk: the node's log names the error and
-        // the client.
+        // If the folder cannot be removed, the task fails, since the remaining files may fill the disk. The node's
+        // log names the error and the client.
         removed?;
         job.check_cancelled()?;
         Ok(serde_json::to_value(told(&response))?)
@@ -170,7 +173,7 @@ fn told(response: &Response) -> CommandResponse {
     }
 }
 
-/// Returns the limits of a command that may run for this number of seconds.
+/// Returns the default limits, with this number of seconds as the limit of run time and of processor time.
 pub fn command_limits(seconds: u64) -> CommandLimits {
     CommandLimits { wall: Duration::from_secs(seconds), cpu_seconds: seconds, ..CommandLimits::default() }
 }
@@ -181,13 +184,13 @@ fn batch(bytes: &[u8]) -> RecordBatch {
     RecordBatch::try_new(schema, vec![column]).expect("one column")
 }
 
-/// Returns the bytes of a batch of output; `None` if the batch has another shape.
+/// Returns the bytes of standard output in a batch; `None` if the batch has no column of bytes.
 pub fn command_output(batch: &RecordBatch) -> Option<Vec<u8>> {
     let column = batch.columns().first()?.as_binary_opt::<i32>()?;
     Some(column.iter().flatten().flatten().copied().collect())
 }
 
-/// The pieces that were read, as the standard input of a command.
+/// The reader that provides the bytes of the shards as the standard input of a command.
 struct Input {
     pieces: mpsc::Receiver<Vec<u8>>,
     piece: Vec<u8>,
@@ -197,7 +200,8 @@ struct Input {
 impl Read for Input {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         while self.given == self.piece.len() {
-            // After the last piece the input ends; if the reader failed, it returns its own error.
+            // The channel is closed after the last block of bytes. If the reading thread failed, that thread
+            // returns the error.
             let Ok(piece) = self.pieces.recv() else { return Ok(0) };
             (self.piece, self.given) = (piece, 0);
         }
@@ -211,7 +215,7 @@ impl Read for Input {
 /// Checks that a path is absolute and names an executable file.
 ///
 /// # Errors
-/// The problem, as text.
+/// The error describes the problem as text.
 pub fn check_program(path: &Path) -> Result<(), String> {
     use std::os::unix::fs::PermissionsExt;
     let found = fs::metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;

@@ -1,13 +1,14 @@
-//! Errors of operations.
+//! This module defines the errors of operations.
 
 use std::{io, path::PathBuf};
 
 use crate::target_kind::TargetKind;
 
-/// The result of an operation.
+/// The result type of operations.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Errors of operations. An error of a lower library keeps its message, and is the [source](std::error::Error::source).
+/// The error type of operations. An error of another crate of Inshore keeps its message, and is the
+/// [source](std::error::Error::source).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -19,110 +20,110 @@ pub enum Error {
         /// The names of the operations of this build.
         known: Vec<&'static str>,
     },
-    /// A request is of a version that this build does not read.
+    /// A request has a version that this build does not support.
     #[error("operation `{operation}`: the request has version {found}, expected {expected}")]
     Version {
-        /// The operation.
+        /// The name of the operation.
         operation: &'static str,
         /// The version in the request, or `none`.
         found: String,
-        /// The version that this build reads.
+        /// The version that this build supports.
         expected: u32,
     },
     /// A request has an unknown or a missing field, or a value of another type.
     #[error("operation `{operation}`: bad request: {what}")]
     Request {
-        /// The operation.
+        /// The name of the operation.
         operation: &'static str,
-        /// The field, what was found and what was expected.
+        /// The name of the field, the value that was found, and the value that was expected.
         what: String,
     },
-    /// An operation does not run at a target.
+    /// An operation does not run on this kind of target.
     #[error("operation `{operation}` does not run on {place}")]
     Unsupported {
-        /// The operation.
+        /// The name of the operation.
         operation: &'static str,
-        /// The kind of target.
+        /// The kind of the requested target.
         place: TargetKind,
     },
-    /// An operation runs at a target, but not with this option.
+    /// An operation runs on this kind of target, but not with this option.
     #[error("operation `{operation}`: {option} does not work with {place}: {why}")]
     UnsupportedOption {
-        /// The operation.
+        /// The name of the operation.
         operation: &'static str,
-        /// The field of the request.
+        /// The name of the option's field in the request.
         option: &'static str,
-        /// The kind of target.
+        /// The kind of the requested target.
         place: TargetKind,
-        /// The reason, or what to do.
+        /// The reason, or a remedy.
         why: &'static str,
     },
-    /// An operation needs a job on a store, and has none.
+    /// An operation needs a store, but its job has no store.
     #[error("operation `{operation}` needs a store here")]
     NeedsStore {
-        /// The operation.
+        /// The name of the operation.
         operation: &'static str,
     },
-    /// A dataset exists with other settings than the requested ones.
+    /// A dataset exists already, with settings that differ from the requested settings.
     #[error("{name} exists already {what}")]
     MadeOtherwise {
-        /// The dataset.
+        /// The name of the dataset.
         name: String,
-        /// The existing setting, and the time at which the setting is chosen.
+        /// The existing setting, which cannot change.
         what: String,
     },
     /// A dataset has several files, and the request names none of them.
     #[error("{name} has several files: choose one of {}", files.join(", "))]
     SeveralFiles {
-        /// The dataset.
+        /// The name of the dataset.
         name: String,
-        /// The names of its files.
+        /// The names of the dataset's files.
         files: Vec<String>,
     },
     /// A dataset does not have a file.
     #[error("{name} has no file {file:?}: its files are {}", files.join(", "))]
     NoFile {
-        /// The dataset.
+        /// The name of the dataset.
         name: String,
-        /// The requested name.
+        /// The requested file name.
         file: String,
-        /// The names of its files.
+        /// The names of the dataset's files.
         files: Vec<String>,
     },
     /// A range begins beyond the end of a file.
     #[error("the offset {offset} is beyond the end: {file} has {bytes} bytes")]
     BeyondEnd {
-        /// The file.
+        /// The name or path of the file.
         file: String,
         /// The offset of the range.
         offset: u64,
         /// The length of the file in bytes.
         bytes: u64,
     },
-    /// The output would lie in a folder of the store.
+    /// The output file would be in a folder of the store.
     #[error("{}: the path is in {}, a device of the store: choose another path", output.display(), device.display())]
     InStore {
-        /// The file.
+        /// The name or path of the file.
         output: PathBuf,
-        /// The device.
+        /// The path of the device's folder.
         device: PathBuf,
     },
     /// An operation on nodes needs a dataset, and the request names none.
     #[error("operation `{operation}` on nodes: no dataset is given")]
     NoInput {
-        /// The operation.
+        /// The name of the operation.
         operation: &'static str,
     },
     /// An operation needs an output file, and the request names none.
     #[error("operation `{operation}`: no output is given")]
     NoOutput {
-        /// The operation.
+        /// The name of the operation.
         operation: &'static str,
     },
     /// The request has several inputs and one output file.
     #[error("{} is one file, and {inputs} inputs are given", output.display())]
     OneOutput {
-        /// The file.
+        /// The name or path of the file.
         output: PathBuf,
         /// The number of inputs.
         inputs: usize,
@@ -130,40 +131,40 @@ pub enum Error {
     /// A table in a binary format cannot be sorted by lines.
     #[error("{name}: tables are sorted by columns: give them")]
     TableAsLines {
-        /// The table.
+        /// The name of the table.
         name: String,
     },
     /// A key extends beyond the end of a record.
     #[error("the key {start}..{end} reaches beyond the {bytes} bytes of a record")]
     KeyBeyondRecord {
-        /// The first byte of the key.
+        /// The offset of the first byte of the key.
         start: u64,
-        /// The byte behind the key.
+        /// The offset of the first byte after the key.
         end: u64,
         /// The length of a record in bytes.
         bytes: u64,
     },
-    /// A group has neither columns nor aggregates.
+    /// A request to group rows names neither columns nor aggregates.
     #[error("nothing to compute: give columns to group by, or aggregates")]
     NothingAsked,
     /// An aggregate lacks the column that its function needs.
     #[error("the aggregate {function} needs a column")]
     NoColumn {
-        /// The function.
+        /// The name of the aggregate function.
         function: &'static str,
     },
     /// An operation on nodes takes one input, and the request names another number.
     #[error("operation `{operation}` on nodes takes one table, and there are {inputs}: give one dataset")]
     OneInput {
-        /// The operation.
+        /// The name of the operation.
         operation: &'static str,
         /// The number of inputs.
         inputs: usize,
     },
-    /// A file with instructions cannot be read.
+    /// A file that a request names cannot be read.
     #[error("{}: cannot read the file", path.display())]
     Unreadable {
-        /// The file.
+        /// The name or path of the file.
         path: PathBuf,
         /// The error of the system.
         source: io::Error,
@@ -171,7 +172,7 @@ pub enum Error {
     /// The name of a dataset is not UTF-8.
     #[error("{}: this is not a name of a dataset", path.display())]
     BadName {
-        /// The name.
+        /// The path that should name a dataset.
         path: PathBuf,
     },
     /// The store failed, the budget is too small, or the job was cancelled.
@@ -184,7 +185,7 @@ pub enum Error {
     #[cfg(feature = "graph")]
     #[error("{0}")]
     Graph(#[from] inshore_graph::Error),
-    /// A kernel failed.
+    /// A kernel (a function over the bytes of files, such as a search) failed.
     #[cfg(feature = "text")]
     #[error("{0}")]
     Kernel(#[from] inshore_kernels::Error),
@@ -200,7 +201,7 @@ pub enum Error {
     #[cfg(feature = "wasm")]
     #[error("{0}")]
     Wasm(#[from] crate::wasm::Error),
-    /// A query failed.
+    /// An SQL query failed.
     #[cfg(feature = "sql")]
     #[error("{0}")]
     Sql(#[from] inshore_sql::Error),

@@ -1,8 +1,9 @@
-//! Tables on nodes, file by file: the metadata that a client reads, and the part of a file that a task carries so
-//! that a node can read its pieces.
+//! This module reads the metadata of tables on nodes. A table consists of files, and a file is divided into
+//! shards.
 //!
-//! A file on nodes keeps its bytes; its pieces end with row groups (Parquet) or lines (CSV, JSON lines). A task
-//! carries the bytes that a node needs in addition to its pieces: the footer of Parquet, or the header line of CSV.
+//! The bytes of a file are stored on nodes unchanged. A shard ends with a row group (Parquet) or a line (CSV, JSON
+//! lines). A task contains the bytes that a node needs to read its shards: the footer of a Parquet file, or the
+//! header line of a CSV file.
 
 use std::{
     io::{Cursor, Read},
@@ -22,18 +23,18 @@ use inshore_tables::{
 };
 use serde::{Deserialize, Serialize};
 
-/// The bytes at the end of a Parquet file that are read first.
+/// The number of bytes at the end of a Parquet file that are read first.
 const TAIL_BYTES: u64 = 64 << 10;
-/// The number of bytes at the beginning of a text from which columns are inferred: the first attempt, and the
-/// maximum.
+/// The number of bytes at the beginning of a text from which columns are inferred: the number of the first
+/// attempt, and the maximum.
 const HEAD_BYTES: u64 = 1 << 20;
 const HEAD_BYTES_MAX: u64 = 16 << 20;
 /// The number of rows of a text from which columns are inferred.
 const HEAD_ROWS: usize = 1_000;
-/// The longest footer of Parquet in a task, in bytes.
+/// The maximum size in bytes of a Parquet footer that a task may contain.
 const FOOTER_BYTES_MAX: u64 = 8 << 20;
 
-/// Errors of files on nodes.
+/// The error type of functions that read files on nodes.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -46,7 +47,7 @@ pub enum Error {
     /// Nodes cannot process the file.
     #[error("{name}: {what}")]
     Unfit {
-        /// The file.
+        /// The name of the file.
         name: String,
         /// The reason, and a remedy.
         what: String,
@@ -92,14 +93,14 @@ impl From<Error> for inshore_sql::Error {
     }
 }
 
-/// A client of nodes with its options.
+/// Reads files on nodes through a client, with these options.
 pub(crate) struct Asker<'a> {
     pub nodes: &'a Nodes,
     pub options: &'a RunOptions,
     pub context: &'a Context,
 }
 
-/// The files of a table.
+/// The files of a table, with their metadata.
 #[derive(Debug)]
 pub(crate) struct Files {
     pub wholes: Vec<DistributedFile>,
@@ -107,18 +108,18 @@ pub(crate) struct Files {
     pub known: TableMetadata,
 }
 
-/// The metadata of a file that a node needs to read its pieces.
+/// The metadata that a node needs to read shards of a file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct FileText {
     name: String,
     ending: String,
     bytes: u64,
-    /// The attached part of the file: its offset, and its bytes in base 64.
+    /// The footer or header line of the file: its offset, and its bytes in base 64.
     along: Option<(u64, String)>,
 }
 
 impl FileText {
-    /// The name of the file in errors.
+    /// Returns the name of the file for error messages.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -127,22 +128,22 @@ impl FileText {
         self.ending == "parquet"
     }
 
-    /// Returns the attached part of the file.
+    /// Returns the footer or header line of the file.
     ///
     /// # Errors
-    /// An error if the attached part is not base 64.
+    /// An error if the footer or header line is not valid base 64.
     pub fn along(&self) -> Result<Option<FilePart>, Failure> {
         let Some((at, bytes)) = &self.along else { return Ok(None) };
         Ok(Some(FilePart { at: *at, bytes: PartBytes::Memory(Arc::from(BASE64.decode(bytes)?)) }))
     }
 
-    /// Returns an input of these parts of the file; the attached part comes last.
+    /// Returns an input that consists of these parts of the file. The footer or header line must be the last part.
     pub fn input(&self, parts: Vec<FilePart>) -> Input {
         Input::of_parts(&self.name, &self.ending, self.bytes, parts)
     }
 }
 
-/// Returns the file with this number in the request.
+/// Returns the metadata of the file with the index `whole` in the request.
 ///
 /// # Errors
 /// An error if the request has fewer files.
@@ -151,7 +152,7 @@ pub(crate) fn text_of(files: &[FileText], whole: u64) -> Result<&FileText, Failu
     file.ok_or_else(|| "the request does not describe the file".into())
 }
 
-/// Returns the piece of a file that a source holds, on the store of `job`.
+/// Returns the shard of a file that a source refers to. The shard is in the store of `job`.
 ///
 /// # Errors
 /// An error if the source is not a part of a dataset.
@@ -161,10 +162,10 @@ pub(crate) fn piece_of(job: &Job, source: &Source) -> Result<FilePart, Failure> 
     Ok(FilePart { at: source.base().offset, bytes })
 }
 
-/// Reserves memory for a number of pieces of these files at the same time.
+/// Reserves memory for `at_once` shards, each as large as the largest shard of these files.
 ///
 /// # Errors
-/// An error if the pieces need more than three quarters of the budget.
+/// An error if the shards need more than three quarters of the budget.
 pub(crate) fn hold_pieces<'a>(
     job: &Context,
     wholes: impl Iterator<Item = &'a DistributedFile>,
@@ -179,15 +180,16 @@ pub(crate) fn hold_pieces<'a>(
     Ok(job.budget().reserve(all, "pieces of a table")?)
 }
 
-/// Returns a fetched piece as an input, with the attached part of its file. The needed ranges are read into memory if
-/// `in_memory` is set, and always for Parquet, which is not read sequentially.
+/// Returns a fetched shard as an input, together with the footer or header line of its file. The needed ranges of
+/// the shard are read into memory if `in_memory` is set. Ranges of Parquet are always read into memory, since
+/// Parquet is not read sequentially.
 pub(crate) fn taken(files: &[FileText], mut piece: HelpPiece, in_memory: bool) -> Result<Input, TableError> {
     let name = piece.title.clone();
     let unfit = |failure: Failure| TableError::Unsupported { file: name.clone(), what: failure.to_string() };
     let text = text_of(files, piece.whole).map_err(unfit)?;
     let along = text.along().map_err(unfit)?;
     if !in_memory && !text.is_parquet() {
-        // The first piece begins with the attached part; each other piece gets a copy of it.
+        // The first shard begins with the header line. Each other shard gets a copy of the header line.
         let head = match along.filter(|_| piece.offset > 0) {
             Some(FilePart { bytes: PartBytes::Memory(bytes), .. }) => bytes,
             _ => Arc::default(),
@@ -210,7 +212,7 @@ pub(crate) fn taken(files: &[FileText], mut piece: HelpPiece, in_memory: bool) -
     Ok(text.input(parts))
 }
 
-/// Converts an error of nodes to an error of a file.
+/// Converts an error of nodes to an error about the file `name`.
 pub(crate) fn of_nodes(name: &str, error: NodesError) -> TableError {
     match error {
         NodesError::Store(error) => TableError::Store(error),
@@ -219,7 +221,7 @@ pub(crate) fn of_nodes(name: &str, error: NodesError) -> TableError {
 }
 
 impl Asker<'_> {
-    /// Reads the metadata of the files of a table; errors name the table `name`.
+    /// Reads the metadata of the files of a table. Errors call the table `name`.
     ///
     /// # Errors
     /// An error if nodes cannot read a file, or if the files have different columns.
@@ -239,7 +241,8 @@ impl Asker<'_> {
                 None => found,
                 Some(known) if known.schema == found.schema => {
                     let rows = known.rows.zip(found.rows).map(|(all, rows)| all + rows);
-                    // A column that is text in one file is text in all files.
+                    // The type of a column remains a guess only if no file has a value of this column in its first
+                    // rows.
                     let mut unseen = known.unseen;
                     unseen.retain(|name| found.unseen.contains(name));
                     TableMetadata { rows, unseen, ..known }
@@ -261,16 +264,16 @@ impl Asker<'_> {
         Ok(Files { wholes, texts, known })
     }
 
-    /// Reads a part of a file.
+    /// Reads a range of a file's bytes.
     ///
     /// # Errors
-    /// The errors of [`read_from_nodes`], without partial answers.
+    /// The errors of [`read_from_nodes`]. Missing bytes are an error, even if the options allow partial answers.
     pub fn read(&self, whole: &DistributedFile, range: Range<u64>) -> Result<Vec<u8>, NodesError> {
         let options = RunOptions { partial: false, ..self.options.clone() };
         read_from_nodes(self.nodes, self.context, whole, range, &options)
     }
 
-    /// Reads the metadata of a file.
+    /// Reads the metadata of one file of a table.
     fn file(
         &self,
         whole: &DistributedFile,
@@ -323,7 +326,7 @@ impl Asker<'_> {
         loop {
             head.extend(read(head.len() as u64..wanted)?);
             ends.go_on(&head);
-            // The first record of CSV holds the names of columns.
+            // The first record of a CSV file holds the names of the columns, and is not one of the `HEAD_ROWS`.
             if ends.count > HEAD_ROWS || wanted == bytes || wanted >= HEAD_BYTES_MAX {
                 break;
             }
@@ -367,13 +370,13 @@ pub(crate) fn ending_of(whole: &DistributedFile) -> String {
     of(called.unwrap_or(&whole.dataset))
 }
 
-/// The end offsets of the first and last record in the beginning of a text, and the number of records. Records are
-/// counted as a local reader counts them, so that both infer columns from the same rows, and the text is cut after a
-/// record.
+/// Finds the end offsets of the first and last complete record at the beginning of a text, and counts the records.
+/// The count equals that of a local reader, so that both infer the columns from the same rows. The text is cut
+/// after the last complete record.
 struct RecordEnds {
-    /// The parser of CSV records; `None` if each line is a record.
+    /// The parser that finds the ends of CSV records; `None` if each line is a record.
     csv: Option<CsvRecord>,
-    /// The bytes that were parsed.
+    /// The number of bytes that were parsed.
     seen: usize,
     count: usize,
     first: Option<usize>,
@@ -385,7 +388,7 @@ impl RecordEnds {
         RecordEnds { csv: separator.map(CsvRecord::new), seen: 0, count: 0, first: None, last: 0 }
     }
 
-    /// Parses the bytes after those of the previous call.
+    /// Parses the bytes of `head` that the previous call has not parsed.
     fn go_on(&mut self, head: &[u8]) {
         loop {
             let rest = &head[self.seen..];
@@ -403,7 +406,7 @@ impl RecordEnds {
     }
 }
 
-/// Refuses a file with a row group that does not lie within one piece.
+/// Refuses a file if one of its row groups does not lie within a single shard.
 fn check_groups(job: &Context, whole: &DistributedFile, input: &Input) -> Result<(), Error> {
     let is_whole = |group: &Range<u64>| {
         let has = |piece: &Piece| piece.offset <= group.start && group.end <= piece.offset + piece.bytes;
@@ -418,7 +421,8 @@ fn check_groups(job: &Context, whole: &DistributedFile, input: &Input) -> Result
     }
 }
 
-/// Returns the length of a Parquet footer and its frame, from the file's last bytes.
+/// Returns the length of a Parquet footer from the file's last bytes. The length includes the 8 bytes after the
+/// footer, which hold the footer's length and a magic number.
 fn footer_bytes(tail: &[u8]) -> Option<u64> {
     let (rest, magic) = tail.split_last_chunk::<4>()?;
     let (_, length) = rest.split_last_chunk::<4>()?;

@@ -1,27 +1,26 @@
-//! Counts k-mers on the nodes that hold the sequences.
+//! This module counts k-mers on the nodes that store the sequences. A file of sequences is divided into shards.
 //!
 //! ```text
-//!   node A:  pieces 0, 3 ── count ── ends of pieces, blocks of k-mers in order ──┐
-//!   node B:  pieces 1, 4 ── count ── ends of pieces, blocks of k-mers in order ──┼─► merged, added up ─► table
-//!   client:                                     k-mers across borders of pieces ──┘
+//!   node A:  shards 0, 3 ── count ── ends of shards, blocks of k-mers in order ──┐
+//!   node B:  shards 1, 4 ── count ── ends of shards, blocks of k-mers in order ──┼─► merged, added up ─► table
+//!   client:                                     k-mers across borders of shards ──┘
 //! ```
 //!
-//! Each node counts its pieces within its own budget and writes its sorted runs to its own store. A piece of
-//! FASTQ ends with a record; a piece of FASTA ends with a line, possibly within a sequence. A node therefore
-//! reports the first and last letters of its pieces, from which the client counts the k-mers across borders
-//! of pieces. A node sends these ends first, and then the k-mers in the order of their codes. The client
-//! merges all answers as they arrive. The table, the counts and the histogram equal those of a local count of
-//! the whole file.
+//! Each node counts the k-mers of its shards within its own memory budget, and writes its sorted runs to its own
+//! store. A shard of FASTQ ends with a record. A shard of FASTA ends with a line, possibly within a sequence. A
+//! node therefore reports the first and last letters of each shard (the shard's ends). The client counts the
+//! k-mers across the borders of shards from these letters. A node first sends the ends of its shards, and then the
+//! k-mers in the order of their codes. The client merges all answers as they arrive. The table, the counts and the
+//! histogram equal those of a local count of the whole file.
 //!
-//! If nodes are slow, the client fetches pieces that no node has begun, and counts them as one more node
-//! would.
+//! If nodes are slow, the client fetches shards that no node has begun to count, and counts their k-mers like one
+//! more node.
 //!
-//! If a node is lost, other nodes count its pieces again, and the client skips their answers up to the last k-mer
-//! that was used.
+//! If a node is lost, other nodes count its shards again. The client skips their answers up to the last k-mer that
+//! it has used from the lost answer.
 //!
-//! Cost: each distinct k-mer of a node goes over the network once, with its count, in 3 to 4 bytes for k = 25
-//! (`packed.rs`). For comparison, a base of a read takes one byte in FASTA and two in
-//! FASTQ.
+//! Cost: each node sends each of its distinct k-mers once, with the count. For k = 25, this takes 3 to 4 bytes for
+//! each k-mer (`packed.rs`). For comparison, a base of a read takes one byte in FASTA and two bytes in FASTQ.
 
 mod borders;
 mod packed;
@@ -56,32 +55,34 @@ pub use crate::files::Error;
 use crate::files::{Asker, check_plain, of_nodes, piece_of};
 
 const KIND: &str = "count-kmers";
-/// The kinds of batches: first and last letters of pieces as JSON, or a block of k-mers.
+/// The two kinds of batches: the first and last letters of shards as JSON, or a block of k-mers.
 const ENDS: u8 = 0;
 const KMERS: u8 = 1;
-/// The number of pieces whose ends go into one batch, at about 250 bytes each.
+/// The number of shards whose first and last letters go into one batch. Each shard takes about 250 bytes.
 const ENDS_ROWS: usize = 512;
-/// The number of copies of a batch in memory on its path to the client: the packed block, the column, and the
-/// messages that wait.
+/// The number of copies of a batch in memory before it is sent: the packed block, the column, and the messages in
+/// the queue.
 const COPIES: u64 = 4;
-/// The memory of an unpacked block, plus twice that size for its sums with other blocks.
+/// The memory in bytes of an unpacked block, plus twice as much for adding the counts of this block to those of
+/// other blocks.
 const ROWS_BYTES: u64 = 3 * (KMER_BLOCK_ROWS * (size_of::<u128>() + size_of::<u32>())) as u64;
-/// The number of bytes of a file that are read to detect the format: the first attempt, and the maximum.
+/// The number of bytes that one read takes to detect the format of a file: of the first read, and the maximum for
+/// later reads.
 const HEAD_BYTES: u64 = 4 << 10;
 const HEAD_BYTES_MAX: u64 = 1 << 20;
 /// The number of lines of a FASTQ record.
 const FASTQ_LINES: u64 = 4;
 
-/// The arguments of a request.
+/// The arguments of a request to count k-mers.
 #[derive(Serialize, Deserialize)]
 struct Arguments {
     k: u32,
     canonical: bool,
-    /// The files, in the order of their numbers in the request.
+    /// The files. Each shard in the request refers to its file by the index in this list.
     files: Vec<FileOfSequences>,
 }
 
-/// The properties of a file that a node needs.
+/// The properties of a file that a node needs to count the file's k-mers.
 #[derive(Serialize, Deserialize)]
 struct FileOfSequences {
     name: String,
@@ -90,7 +91,7 @@ struct FileOfSequences {
     begin: u64,
 }
 
-/// The first and last letters of a piece, with the position of the piece.
+/// The first and last letters of a shard, with the position of the shard.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct PlacedEnds {
     whole: u64,
@@ -105,7 +106,7 @@ impl PlacedEnds {
     }
 }
 
-/// The work of counting k-mers on a node.
+/// The task handler that counts k-mers on a node.
 #[derive(Debug)]
 pub struct CountsKmers;
 
@@ -134,12 +135,12 @@ impl TaskHandler for CountsKmers {
     }
 }
 
-/// The position of a piece: the number of its file, the offset of its first byte, and its length in bytes.
+/// The position of a shard: the number of its file, the offset of its first byte, and its length in bytes.
 type Place = (u64, u64, u64);
 
 impl Arguments {
-    /// Returns a piece to count, whose input `open` makes from a name. If k-mers may cross its borders, the position
-    /// of the piece is returned too.
+    /// Returns a shard to count. The function `open` returns the input for the shard's name. If k-mers may cross
+    /// the borders of the shard, its position is returned too.
     fn piece(
         &self,
         (whole, offset, bytes): Place,
@@ -158,8 +159,9 @@ impl Arguments {
     }
 }
 
-/// Counts pieces and answers with their first and last letters and their k-mers. `bytes` and `count_max` are the
-/// arguments of [`KmerPieces::asked`]. The k-mers are packed, unless the answer is local and k is at most 32.
+/// Counts the k-mers of shards, and sends the first and last letters of the shards and the k-mers to `reply`.
+/// `bytes` and `count_max` are passed to [`KmerPieces::asked`]. The k-mers are packed, unless the client counts
+/// the shards itself and k is at most 32.
 fn answer(
     job: &Job,
     arguments: &Arguments,
@@ -206,7 +208,7 @@ fn answer(
     }
 }
 
-/// Counts locally the pieces that no node has begun.
+/// Counts, on the client, the k-mers of shards that no node has begun to count.
 fn count_here(
     job: &Job,
     arguments: &Arguments,
@@ -223,22 +225,22 @@ fn count_here(
     answer(job, arguments, pieces, (None, count_max), (reply, true))
 }
 
-/// Returns a batch of one row: its kind and its bytes.
+/// Returns a batch of one row, with the kind of the batch and its bytes.
 fn batch(what: u8, bytes: &[u8]) -> RecordBatch {
     let what: ArrayRef = Arc::new(UInt8Array::from(vec![what]));
     let bytes: ArrayRef = Arc::new(BinaryArray::from(vec![bytes]));
     RecordBatch::try_from_iter([("what", what), ("bytes", bytes)]).expect("columns of one length")
 }
 
-/// Returns a batch of k-mers that are not sent over the network.
+/// Returns an unpacked batch of k-mers, for an answer that is not sent over the network.
 fn plain(codes: &[u64], counts: &[u32]) -> RecordBatch {
     let codes: ArrayRef = Arc::new(UInt64Array::from(codes.to_vec()));
     let counts: ArrayRef = Arc::new(UInt32Array::from(counts.to_vec()));
     RecordBatch::try_from_iter([("codes", codes), ("counts", counts)]).expect("columns of one length")
 }
 
-/// The contents of a batch: first and last letters of pieces in the order of their positions, or k-mers in the order
-/// of their codes.
+/// The contents of a batch: the first and last letters of shards in the order of the shards' positions, or k-mers
+/// in the order of their codes.
 enum Counted<C> {
     Ends(Vec<PlacedEnds>),
     Kmers(Vec<C>, Vec<u32>),
@@ -313,13 +315,15 @@ impl<C: PackedCode> OrderedRow for Counted<C> {
 /// Counts the k-mers of files on nodes, and writes the same table as a local [`inshore_tables::count_kmers`]
 /// of the same files.
 ///
-/// Memory of the client: 2 MiB for each node in addition to the answers in transit, the memory of the table writer,
-/// and 16 bytes for each k-mer across a border of FASTA pieces. If the client counts pieces itself, it also takes
-/// half of the free budget.
+/// Memory of the client: 2 MiB for each node, the answers in transit, the memory of the table writer, and 16 bytes
+/// for each k-mer across a border of FASTA shards. If the client counts shards itself, it also reserves half of
+/// the free budget.
 ///
-/// # Errors The errors are those of [`inshore_tables::count_kmers`] and [`inshore_nodes::run_on_nodes`]. Nodes do not
-/// decompress, so compressed files are refused, and so is FASTQ whose pieces do not end with records. The loss of a
-/// node in the middle of its answer is an error if no other node has its pieces, even if partial answers are allowed.
+/// # Errors
+/// The errors are those of [`inshore_tables::count_kmers`] and [`inshore_nodes::run_on_nodes`]. Compressed files
+/// are refused, since nodes do not decompress. FASTQ files are refused if their shards do not end with records. If
+/// a node is lost in the middle of its answer and no other node has its shards, the result is an error even if
+/// partial answers are allowed.
 pub fn count_kmers_on_nodes(
     nodes: &Nodes,
     job: &Context,
@@ -335,7 +339,7 @@ pub fn count_kmers_on_nodes(
     let files = files.collect::<Result<Vec<_>, Error>>()?;
     let arguments = Arguments { k: options.k, canonical: options.canonical, files };
     let told = serde_json::to_value(&arguments).expect("plain data");
-    // A node that repeats the work of a lost node sends two answers at the same time.
+    // A node that repeats the task of a lost node sends two answers at the same time.
     let held = 2 * nodes.addresses().count() as u64 * ROWS_BYTES;
     let _memory = job.budget().reserve(held, "k-mers of nodes")?;
     job.start_phase("counting", "k-mers", 0);
@@ -369,7 +373,7 @@ fn merge<C: PackedCode>(
     let mut merged = Merged::<Counted<C>>::new(streams, options.k)?;
     let mut borders = KmerBorders::new(options, job.budget())?;
     let mut behind = None;
-    // The first and last letters of all pieces come before the first k-mer.
+    // The first and last letters of all shards come before the first k-mer.
     while let Some(Counted::Ends(_)) = merged.first()? {
         let Some((Counted::Ends(ends), rows)) = merged.next()? else { continue };
         for PlacedEnds { whole, offset, bytes, ends } in &ends[rows] {
@@ -406,10 +410,10 @@ fn merge<C: PackedCode>(
     Ok((writer.finish(counted)?, merged.finish()))
 }
 
-/// Returns the k-mers of a range of rows.
+/// Returns the codes and counts of a range of rows.
 ///
 /// # Errors
-/// Returns [`tables::Error::Damaged`] if the rows are letters of pieces and not k-mers.
+/// Returns [`tables::Error::Damaged`] if the rows are the first and last letters of shards, and not k-mers.
 fn list<'a, C>((counted, rows): &(&'a Counted<C>, Range<usize>)) -> tables::Result<KmerList<'a, C>> {
     match counted {
         Counted::Kmers(codes, counts) => Ok((&codes[rows.clone()], &counts[rows.clone()])),
@@ -420,7 +424,7 @@ fn list<'a, C>((counted, rows): &(&'a Counted<C>, Range<usize>)) -> tables::Resu
     }
 }
 
-/// Detects the format of a file by its first letter. A file that nodes cannot count is an error.
+/// Detects the format of a file by its first letter. Returns an error for a file whose k-mers nodes cannot count.
 fn look_at(asker: &Asker<'_>, whole: &DistributedFile) -> Result<FileOfSequences, Error> {
     let (name, partial) = (whole.title.clone(), asker.options.partial);
     if whole.is_grouped {
@@ -436,7 +440,8 @@ fn look_at(asker: &Asker<'_>, whole: &DistributedFile) -> Result<FileOfSequences
         let end = whole.bytes().min(at + step);
         let head = match asker.read(whole, at..end) {
             Ok(head) => head,
-            // If pieces are missing, the available pieces show the format: only those of FASTQ end with records.
+            // If the first shard is missing, the file's metadata still shows the format: only shards of FASTQ end
+            // with records of four lines.
             Err(NodesError::Missing { .. }) if partial && ends_with_records => return is(true, 0),
             Err(NodesError::Missing { what }) if partial => {
                 let what = format!("the first shard, which tells FASTA from FASTQ, was not read: {what}");

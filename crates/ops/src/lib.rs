@@ -1,13 +1,15 @@
-//! Operations: each operation, such as `sort`, is defined once, as a request that runs at a target: on the local
-//! machine or on nodes.
+//! This crate defines the operations, such as `sort`. An operation is a request that runs on a target: the local
+//! machine, or nodes (machines that store data and run tasks on the data).
 //!
-//! The nouns:
+//! The main types:
 //!
-//! - [`Operation`]: a verb, as data. Its fields are the fields of the JSON request; [`verbs`] defines all
-//!   operations, and [`OPERATIONS`] lists them.
-//! - [`Request`]: an operation with the names of its inputs and its output, in JSON with a version.
+//! - [`Operation`]: the trait of each operation. The fields of an implementing type are the fields of the JSON
+//!   request. [`verbs`] defines the operations, and [`OPERATIONS`] lists all of them.
+//! - [`Request`]: an operation with the names of its inputs and its output. A request can be written as JSON, with
+//!   a version number.
 //! - [`Target`]: the local machine, or nodes that hold the data.
-//! - [`Response`]: the typed answer, which holds counts and names, and the work of nodes. Rows go to the output.
+//! - [`Response`]: the typed answer (counts and names), with the cost report of the nodes. Rows go to the output,
+//!   not to the answer.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -33,10 +35,11 @@
 //!
 //! The crate also has the building blocks of operations on nodes:
 //!
-//! - [`works`] lists the kinds of work of a node; [`queries`], [`sorting`], [`kmers`], [`commands`] and
-//!   [`wasm`] are works that combine two libraries, [`child_process`] runs a work in a child process, and
-//!   [`query_process`] has the limit of a process that runs a query.
-//! - [`split_points`] finds the offsets at which files for nodes can be cut.
+//! - [`works`] returns the task handlers of a node. The modules [`queries`], [`sorting`], [`kmers`], [`commands`]
+//!   and [`wasm`] define such handlers. [`child_process`] runs a task in a child process. [`query_process`] sets
+//!   the memory limit of a process that runs a query.
+//! - [`split_points`] finds the offsets at which a file can be divided into shards. A shard is a part of a file on
+//!   nodes; the code calls a shard a piece.
 #![warn(missing_docs)]
 
 #[cfg(all(feature = "nodes", feature = "sql"))]
@@ -83,8 +86,8 @@ pub use target::{NodesWork, OnNodes, wholes, with_nodes};
 pub use target::{Response, Target};
 pub use target_kind::TargetKind;
 
-/// Lists the kinds of work of a node in this build, which combine the kernels with the runtime of nodes. Some
-/// of them start the current program again, which therefore has to begin with [`child_main_if_asked`].
+/// Returns the task handlers of a node, one for each kind of task that this build supports. Some handlers start
+/// the current program again as a child process. Therefore the program must call [`child_main_if_asked`] first.
 #[cfg(feature = "nodes")]
 pub fn works() -> inshore_kernel::TaskHandlers {
     let works = works_here();
@@ -95,8 +98,9 @@ pub fn works() -> inshore_kernel::TaskHandlers {
     works
 }
 
-/// Lists the same kinds of work, for a host program that cannot be started again: `helper` names the program
-/// that runs queries by [`child_process::child_main`].
+/// Returns the task handlers for a host program that cannot be started again as a child process. `helper` names a
+/// separate program, which runs queries by calling [`child_process::child_main`]. The list has no handler for
+/// WebAssembly.
 #[cfg(all(feature = "nodes", feature = "sql"))]
 pub fn works_with_helper(helper: inshore_sandbox::Helper) -> inshore_kernel::TaskHandlers {
     works_here().with(
@@ -104,7 +108,7 @@ pub fn works_with_helper(helper: inshore_sandbox::Helper) -> inshore_kernel::Tas
     )
 }
 
-/// Lists the kinds of work that need no child process.
+/// Returns the task handlers that need no child process.
 #[cfg(feature = "nodes")]
 pub fn works_here() -> inshore_kernel::TaskHandlers {
     inshore_kernel::TaskHandlers::default()
@@ -118,8 +122,8 @@ pub fn works_here() -> inshore_kernel::TaskHandlers {
         .with(sorting::Sorts)
 }
 
-/// Runs the child process's work if this process is a child, and never returns then. Call this function first
-/// in `main`.
+/// Runs the child's task and never returns, if this process was started as a child process. Otherwise the function
+/// does nothing. Call this function first in `main`.
 pub fn child_main_if_asked() {
     #[cfg(any(feature = "nodes", feature = "wasm"))]
     inshore_sandbox::child_main_if_asked();

@@ -1,4 +1,4 @@
-//! The receiver of a search's matches.
+//! This module defines the interface through which a search passes on its matches.
 
 use std::io;
 
@@ -11,42 +11,42 @@ use inshore_tables::Input;
 
 use crate::error::{Error, Result};
 
-/// A receiver of matches, in the order of files and blocks.
+/// Receives the matches of a search, in the order of files and blocks.
 pub trait Matches: Send {
     /// Returns the kind of matches that the receiver needs.
     fn wanted(&self) -> SearchOutput;
 
-    /// Returns the replacement of matches within the lines.
+    /// Returns the text that replaces each match in the lines; `None` if matches are not replaced.
     fn replacement(&self) -> Option<&str> {
         None
     }
 
-    /// Starts a search on nodes; the argument is true if files of several datasets are searched.
+    /// Announces that a search on nodes begins. The argument is true if files of several datasets are searched.
     fn begin_on_nodes(&mut self, _has_several: bool) {}
 
     /// Receives the matches in a block of a file.
     ///
     /// # Errors
-    /// An error ends the search.
+    /// An error of the receiver ends the search.
     fn found(&mut self, file: &WalkedFile, found: &BlockMatches) -> io::Result<Next>;
 
-    /// Receives the error of a file that cannot be read completely, and returns true if the error is a
-    /// failure.
+    /// Receives the error of a file that cannot be read completely. Returns true if the error counts as a failure,
+    /// and false if the file counts as binary.
     ///
     /// # Errors
-    /// An error ends the search.
+    /// An error of the receiver ends the search.
     fn failed(&mut self, file: &WalkedFile, error: &kernels::Error) -> io::Result<bool>;
 
-    /// Receives the end of a file.
+    /// Is called after the last match of a file.
     ///
     /// # Errors
-    /// An error ends the search.
+    /// An error of the receiver ends the search.
     fn end(&mut self, file: &WalkedFile) -> io::Result<Next>;
 
     /// Searches texts one after the other for matches that span lines. `failed` receives the errors of texts.
     ///
     /// # Errors
-    /// An error ends the search.
+    /// An error of the receiver ends the search.
     fn across(
         &mut self,
         job: &Context,
@@ -56,7 +56,7 @@ pub trait Matches: Send {
     ) -> Result<SearchSummary>;
 }
 
-/// A text that is searched in one piece, since matches may span lines.
+/// A text that is searched as a whole, since matches may span lines.
 #[derive(Debug)]
 pub struct Text {
     /// The bytes of the text.

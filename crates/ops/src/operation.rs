@@ -1,14 +1,15 @@
-//! The definition of an operation: a request, a target that runs the request, and a typed answer.
+//! This module defines an operation as a request, a target that runs the request, and a typed answer.
 //!
 //! ```text
-//!   JSON ─► Request<O> ─► check ─► plan (look up names) ──────► run (a job) ─► Done<Answer>
+//!   JSON ─► Request<O> ─► check ─► plan (look up names) ──────► run (a job) ─► Response<Answer>
 //!                         pure     before a job begins              │
-//!                                                                   └─► rows: a file by its ending, standard output, or a stream
+//!                                                                   └─► rows: a file, standard output, or a stream
 //! ```
 //!
 //! A request in JSON is one object with `operation`, `version`, `inputs`, `output`, and the fields of the
-//! operation. An unknown field or another version is an error. Inputs and outputs that JSON cannot carry are
-//! passed in [`Attachments`] beside the request.
+//! operation. An unknown field is an error, and so is a version that this build does not support. Callbacks,
+//! receivers of rows and open graphs cannot be written as JSON: the caller passes these as [`Attachments`],
+//! together with the request.
 
 use std::{
     io::Write,
@@ -37,38 +38,39 @@ use crate::{
     target_kind::TargetKind,
 };
 
-/// The form in which answers to the same request from different targets are compared.
+/// The form in which tests compare the answers of different targets to the same request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NormalForm {
-    /// The bytes of the output.
+    /// The bytes of the output are compared.
     Bytes,
-    /// The decompressed bytes of the output.
+    /// The decompressed bytes of the output are compared.
     Unpacked,
-    /// The rows of the output, in their order. The last digits of floating-point sums and means may differ.
+    /// The rows of the output are compared in their order. The last digits of floating-point sums and means may
+    /// differ.
     Rows,
-    /// The rows of the output, sorted, since a query without ORDER BY returns rows in any order.
+    /// The sorted rows of the output are compared, since a query without ORDER BY returns rows in any order.
     SortedRows,
-    /// The answer itself: the operation writes no output.
+    /// The answers are compared, since the operation writes no output.
     Answer,
-    /// The fields that the answers of both targets have.
+    /// Only the fields that the answers of both targets have are compared.
     Common,
-    /// The bytes of the new dataset, which the field `name` names.
+    /// The bytes of the new dataset are compared. The field `name` of the request holds the dataset's name.
     Dataset,
 }
 
-/// The use of a local store by an operation.
+/// Says when an operation needs a local store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreUse {
-    /// No store is used.
+    /// The operation never uses a store.
     Never,
-    /// The store holds data that exceed the budget. At [`Target::Local`] the store is required; on nodes a store is
-    /// used only for local work.
+    /// The operation writes data that exceed the memory budget to the store. [`Target::Local`] requires a store.
+    /// If the target is nodes, a store is used only for data that the client processes itself.
     Spills,
-    /// A store is required at every target.
+    /// Every target requires a store.
     Always,
-    /// A store is required at [`Target::Local`], and not used on nodes.
+    /// [`Target::Local`] requires a store. If the target is nodes, no store is used.
     Here,
-    /// A store is needed for datasets among the inputs at [`Target::Local`].
+    /// [`Target::Local`] requires a store if an input is a dataset.
     Datasets,
 }
 
@@ -83,19 +85,19 @@ impl StoreUse {
     }
 }
 
-/// An operation, as data: the fields of an implementor are the fields of its request.
+/// An operation such as `sort`. The fields of an implementing type are the fields of the JSON request.
 pub trait Operation: Serialize + DeserializeOwned {
-    /// The name, as in a request.
+    /// The name of the operation in requests.
     const NAME: &'static str;
-    /// The version of the request. Each change of a request's meaning raises it.
+    /// The version of the request. A change of the request's meaning increments the version.
     const VERSION: u32 = 1;
     /// The kinds of targets that can run the operation.
     const PLACES: &'static [TargetKind];
-    /// The use of a local store.
+    /// Says when the operation needs a local store.
     const STORE: StoreUse;
-    /// The form in which answers are compared.
+    /// The form in which tests compare the answers of different targets.
     const FORM: NormalForm;
-    /// The results of all look-ups before a job begins.
+    /// The results of looking up the names in the request, before a job begins.
     type Plan: Plan;
     /// The answer: counts and names, never a whole table.
     type Answer: Serialize;
@@ -103,7 +105,7 @@ pub trait Operation: Serialize + DeserializeOwned {
     /// Checks the combination of options, without I/O on inputs and nodes.
     ///
     /// # Errors
-    /// The refused option, with the reason.
+    /// The error names the refused option and the reason.
     fn check(&self, _inputs: &[PathBuf], _output: Option<&Path>, _place: TargetKind) -> Result<()> {
         Ok(())
     }
@@ -123,7 +125,7 @@ pub trait Operation: Serialize + DeserializeOwned {
     /// Runs the operation.
     ///
     /// # Errors
-    /// The errors of the libraries that do the work.
+    /// The errors of the libraries that the operation calls.
     fn run(
         &self,
         plan: Self::Plan,
@@ -133,10 +135,11 @@ pub trait Operation: Serialize + DeserializeOwned {
     ) -> Result<Response<Self::Answer>>;
 }
 
-/// The results of look-ups. [`Planned::run`] passes the description to the job's progress, and `--explain` prints it
-/// first. The engines add descriptions of their decisions, as soon as the free memory is known.
+/// The results of looking up the names in a request. [`Planned::run`] reports the plan's description through the
+/// job's progress, and the option `--explain` prints this description first. The engines that run the operation
+/// add descriptions of their decisions, as soon as the free memory is known.
 pub trait Plan {
-    /// Describes the data that was found; `None` if nothing was looked up.
+    /// Returns a description of the data that was found; `None` if no names were looked up.
     fn explain(&self) -> Option<String> {
         None
     }
@@ -144,14 +147,15 @@ pub trait Plan {
 
 impl Plan for () {}
 
-/// An operation on datasets of a store that looks up no names before its job. It runs on the local store, and on
-/// nodes if [`PLACES`](DatasetOperation::PLACES) contains them. Each implementor is an [`Operation`].
+/// An operation on the datasets of a store that looks up no names before a job begins. The operation runs on the
+/// local store, and also on nodes if [`PLACES`](DatasetOperation::PLACES) contains [`TargetKind::Nodes`]. Each
+/// type that implements this trait is an [`Operation`].
 pub trait DatasetOperation: Serialize + DeserializeOwned {
     /// The name of the operation.
     const VERB: &'static str;
     /// The kinds of targets that can run the operation.
     const PLACES: &'static [TargetKind] = &[TargetKind::Local];
-    /// The form in which answers are compared.
+    /// The form in which tests compare the answers of different targets.
     const FORM: NormalForm;
     /// The answer: counts and names, never a whole table.
     type Answer: Serialize;
@@ -159,7 +163,7 @@ pub trait DatasetOperation: Serialize + DeserializeOwned {
     /// Checks the names and the combination of options, without I/O.
     ///
     /// # Errors
-    /// The refused option, with the reason.
+    /// The error names the refused option and the reason.
     fn check(&self, _inputs: &[PathBuf], _output: Option<&Path>, _place: TargetKind) -> Result<()> {
         Ok(())
     }
@@ -167,7 +171,7 @@ pub trait DatasetOperation: Serialize + DeserializeOwned {
     /// Runs the operation.
     ///
     /// # Errors
-    /// The errors of the libraries that do the work.
+    /// The errors of the libraries that the operation calls.
     fn run(
         &self,
         context: &RequestContext<'_>,
@@ -215,7 +219,7 @@ pub struct Request<O> {
     pub operation: O,
     /// The inputs: files, `store:NAME` or `store:NAME/FILE`; `-` is standard input.
     pub inputs: Vec<PathBuf>,
-    /// The output file, whose ending chooses the format; `-` is standard output.
+    /// The output file. The file name extension determines the format; `-` is standard output.
     pub output: Option<PathBuf>,
 }
 
@@ -230,7 +234,7 @@ impl<O: Operation> Request<O> {
         Request { output: Some(output.into()), ..self }
     }
 
-    /// Returns the request as JSON.
+    /// Returns the request in JSON.
     ///
     /// # Errors
     /// [`Error::Request`] for a path that is not UTF-8.
@@ -270,7 +274,7 @@ impl<O: Operation> Request<O> {
         Ok(Request { operation, inputs, output })
     }
 
-    /// Checks the options, and that the operation runs at such a target.
+    /// Checks that the operation can run on this kind of target, and that the options are valid.
     ///
     /// # Errors
     /// [`Error::Unsupported`]; the errors of [`Operation::check`].
@@ -298,12 +302,12 @@ impl<O: Operation> Request<O> {
     }
 }
 
-/// Formats a field for an error.
+/// Formats the value of a field for an error message.
 fn shown(value: Option<&Value>) -> String {
     value.map_or("none".to_string(), Value::to_string)
 }
 
-/// Takes a field out of an object.
+/// Removes a field from a JSON object, and returns the parsed value.
 fn take<T: DeserializeOwned>(
     fields: &mut Map<String, Value>,
     name: &str,
@@ -312,7 +316,7 @@ fn take<T: DeserializeOwned>(
     fields.remove(name).map(read).transpose()
 }
 
-/// A request after the look-up of its names.
+/// A request whose names were looked up, and which can run.
 #[derive(Debug)]
 pub struct Planned<'a, O: Operation> {
     operation: &'a O,
@@ -321,8 +325,8 @@ pub struct Planned<'a, O: Operation> {
 }
 
 impl<O: Operation> Planned<'_, O> {
-    /// Runs the operation, on a store if [`Operation::STORE`] requires one. On nodes, local work uses the
-    /// store of the job.
+    /// Runs the operation. If [`Operation::STORE`] requires a store, the job must have a store. If the target is
+    /// nodes, data that the client processes itself may spill to the job's store.
     ///
     /// # Errors
     /// The errors of [`Operation::run`].
@@ -338,21 +342,21 @@ impl<O: Operation> Planned<'_, O> {
     }
 }
 
-/// The names of a request, and the target.
+/// The names of the operation, the inputs and the output in a request, and the target.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestContext<'a> {
     /// The name of the operation.
     pub operation: &'static str,
-    /// The inputs.
+    /// The inputs of the request.
     pub inputs: &'a [PathBuf],
-    /// The output.
+    /// The output of the request.
     pub output: Option<&'a Path>,
-    /// The target.
+    /// The target on which the operation runs.
     pub target: &'a Target,
 }
 
 impl RequestContext<'_> {
-    /// Returns the output, for an operation that requires one.
+    /// Returns the output of the request, for an operation that requires an output.
     ///
     /// # Errors
     /// [`Error::NoOutput`].
@@ -360,7 +364,7 @@ impl RequestContext<'_> {
         self.output.ok_or(Error::NoOutput { operation: self.operation })
     }
 
-    /// Returns the job on a store.
+    /// Returns the job, which must have a store.
     ///
     /// # Errors
     /// [`Error::NeedsStore`].
@@ -368,7 +372,7 @@ impl RequestContext<'_> {
         job.job().ok_or(Error::NeedsStore { operation: self.operation })
     }
 
-    /// Finds the inputs at the target.
+    /// Looks up the inputs of the request at the target.
     ///
     /// # Errors
     /// The errors of [`wholes`].
@@ -381,12 +385,12 @@ impl RequestContext<'_> {
     }
 }
 
-/// The machines that have a request's inputs.
+/// The inputs of a request after the look-up of their names.
 #[derive(Debug)]
 pub enum ResolvedInputs {
-    /// The local machine, which has files and datasets under their names.
+    /// The inputs are files and datasets of the local machine, under the names in the request.
     Here,
-    /// These files on nodes.
+    /// The inputs are these files on nodes.
     #[cfg(feature = "nodes")]
     Nodes(OnNodes, Vec<DistributedFile>),
 }
@@ -405,7 +409,8 @@ impl Plan for ResolvedInputs {
 #[cfg(feature = "nodes")]
 const FILES_EXPLAINED: usize = 8;
 
-/// Describes the nodes that have the files: one line for each of the first files; `None` without a file.
+/// Describes files on nodes, with one line for each of the first [`FILES_EXPLAINED`] files. Returns `None` without
+/// a file.
 #[cfg(feature = "nodes")]
 pub(crate) fn explain_files(on: &OnNodes, files: &[DistributedFile]) -> Option<String> {
     let line = |file: &DistributedFile| {
@@ -435,7 +440,8 @@ pub(crate) fn check_resume(operation: &'static str, resume: bool, place: TargetK
     }
 }
 
-/// Returns the options for an operation on nodes whose local work may need scratch space.
+/// Returns the options for an operation on nodes. If the client processes data itself, the job's store provides
+/// the scratch space.
 #[cfg(feature = "nodes")]
 pub(crate) fn helping_on(on: &OnNodes, job: &Execution) -> RunOptions {
     RunOptions { help_on: job.job().map(Job::store), ..on.options.clone() }
@@ -444,24 +450,26 @@ pub(crate) fn helping_on(on: &OnNodes, job: &Execution) -> RunOptions {
 /// Callbacks and receivers that are passed together with a request.
 #[derive(Default)]
 pub struct Attachments<'a> {
-    /// A callback for inputs that cannot be read; the operation goes on with the other inputs, and the answer
-    /// counts the failures. A caller that does not accept failures cancels the job: then no output appears.
+    /// A callback for the error of each input that cannot be read. The operation continues with the other inputs,
+    /// and the answer counts the failures. A caller that does not accept failures cancels the job, and then no
+    /// output appears.
     pub failed: Option<&'a (dyn Fn(&Error) + Sync)>,
-    /// The receiver of the answer's rows if no output is named. The rows of an algorithm on a graph go to both.
+    /// The receiver of the answer's rows if no output is named. The rows of a graph algorithm go both to the
+    /// output and to this receiver.
     pub rows: Option<&'a mut dyn RowReceiver>,
     /// The receiver of the answer's bytes if no output is named.
     pub bytes: Option<&'a mut (dyn Write + Send)>,
-    /// The open graph, in place of the graph of the request: a later change of the store does not affect an open
-    /// graph.
+    /// An open graph, which the operation uses instead of the graph that the request names. Later changes of the
+    /// store do not affect an open graph.
     #[cfg(feature = "graph")]
     pub graph: Option<&'a inshore_graph::Graph>,
-    /// The receiver of a search's matches, instead of rows.
+    /// The receiver of the matches of a search. If this is set, the search produces no rows.
     #[cfg(feature = "text")]
     pub matches: Option<&'a mut dyn crate::matches::Matches>,
 }
 
 impl Attachments<'_> {
-    /// Reports an input that cannot be read.
+    /// Reports the error of an input that cannot be read.
     pub fn fail(&self, error: &Error) {
         if let Some(failed) = self.failed {
             failed(error);
@@ -479,14 +487,15 @@ impl Attachments<'_> {
     }
 }
 
-/// Returns the path of a file in the job's scratch space, for a table that has no path. The caller writes the
-/// table to this file and runs an operation with this path as an input. Errors and rows name the table "the
-/// Arrow data". The file is removed with the job.
+/// Returns the path of a file in the job's scratch space, for an Arrow table that the caller has in memory. The
+/// caller writes the table to this file and runs an operation with this path as an input. Errors and rows call the
+/// table "the Arrow data". The file is removed when the job ends.
 pub fn handed_over(job: &Job) -> PathBuf {
     job.scratch_path("source.arrow")
 }
 
-/// Returns the input of a path, which may be the path of a table that was [passed in memory](handed_over).
+/// Returns the [`Input`] for a path. The path may be that of an Arrow table that the caller [handed
+/// over](handed_over).
 #[cfg(any(feature = "records", feature = "text"))]
 pub(crate) fn table_input(job: &Job, path: &Path) -> Input {
     match path == handed_over(job) {
@@ -495,7 +504,7 @@ pub(crate) fn table_input(job: &Job, path: &Path) -> Input {
     }
 }
 
-/// The destinations of an answer's rows: the output file, and the receiver that was passed with the request.
+/// Writes the rows of an answer to the output file, and to the receiver that was passed with the request.
 #[cfg(any(feature = "graph", feature = "sql", feature = "text", feature = "vectors"))]
 pub(crate) struct RowOutput<'a> {
     writer: Option<TableWriter>,
@@ -504,7 +513,7 @@ pub(crate) struct RowOutput<'a> {
 
 #[cfg(any(feature = "graph", feature = "sql", feature = "text", feature = "vectors"))]
 impl<'a> RowOutput<'a> {
-    /// Creates the file and announces the columns to the receiver.
+    /// Creates the output file, and passes the columns to the receiver.
     pub(crate) fn begin(
         output: Option<&Path>,
         receiver: Option<&'a mut dyn RowReceiver>,
@@ -525,7 +534,7 @@ impl<'a> RowOutput<'a> {
         self.receiver.as_mut().map_or(Ok(()), |receiver| receiver.batch(batch))
     }
 
-    /// Publishes the file and announces the end of all rows.
+    /// Publishes the output file, and tells the receiver that all rows were passed.
     pub(crate) fn finish(self) -> Result<()> {
         if let Some(writer) = self.writer {
             writer.finish()?;
@@ -534,9 +543,10 @@ impl<'a> RowOutput<'a> {
     }
 }
 
-/// A receiver of an answer's rows.
+/// Receives the rows of an answer.
 pub trait RowReceiver: Send {
-    /// Receives the columns. A second call restarts and discards all earlier rows.
+    /// Receives the columns of the rows. A second call means that the rows start again, so the receiver discards
+    /// all earlier rows.
     ///
     /// # Errors
     /// An error ends the operation.
@@ -548,7 +558,7 @@ pub trait RowReceiver: Send {
     /// An error ends the operation.
     fn batch(&mut self, batch: RecordBatch) -> Result<()>;
 
-    /// Receives the end of all rows.
+    /// Is called after the last rows.
     ///
     /// # Errors
     /// An error ends the operation.
@@ -556,11 +566,11 @@ pub trait RowReceiver: Send {
         Ok(())
     }
 
-    /// Returns true if the receiver can restart, since no row has been passed on yet.
+    /// Returns true if the receiver can still discard all rows and start again.
     fn can_begin_anew(&self) -> bool {
         false
     }
 
-    /// Receives the name of a written file that the operation has named itself.
+    /// Receives the name of a file that the operation has written under a name which the request does not contain.
     fn written(&mut self, _path: &Path) {}
 }

@@ -1,14 +1,15 @@
-//! SQL on nodes: a client plans a query, and the part of the plan that works on the rows of one table runs on
-//! the nodes that hold the table ([`inshore_sql::RemoteExecutor`]).
+//! This module runs SQL queries on nodes. A client plans a query. The part of the plan that processes the rows of
+//! one table is called a fragment. A fragment runs on the nodes that hold the table
+//! ([`inshore_sql::RemoteExecutor`]).
 //!
-//! A task carries the metadata that a node needs in addition to its pieces: see `files.rs`.
+//! The nodes store a table's files in shards (parts of a file). A task contains the metadata that a node needs to
+//! read its shards: see `files.rs`.
 //!
-//! If local work makes the query faster, the client pulls pieces too: it fetches pieces and runs the fragment over
-//! them.
+//! The client can also fetch shards and run the fragment over these shards itself, if this makes the query faster.
 //!
-//! If a node is lost before the client has taken any of its answer, another node with replicas of its pieces repeats
-//! the work. If the client has taken a part of the answer, the whole query is repeated, as long as the query has not
-//! returned rows.
+//! If a node is lost before the client has received any rows from this node, another node with replicas of the
+//! same shards repeats the task. If the client has already received rows from the lost node, the whole query is
+//! repeated. This is possible only until the query has returned rows to its caller.
 
 use std::{
     collections::BTreeMap,
@@ -40,18 +41,18 @@ mod tests;
 const KIND: &str = "sql";
 /// The approximate size of a message with rows, in bytes.
 const MESSAGE_BYTES: usize = 512 << 10;
-/// The least memory for running a fragment locally.
+/// The minimum memory in bytes with which the client runs a fragment itself.
 const HELP_BYTES_MIN: u64 = 96 << 20;
 const HELP_BYTES_MAX: u64 = 1 << 30;
 
 #[derive(Serialize, Deserialize)]
 struct Arguments {
     fragment: Fragment,
-    /// The files, in the order of their numbers in the request.
+    /// The files of the table. Each shard in the request refers to its file by the index in this list.
     files: Vec<FileText>,
 }
 
-/// The work of running fragments of queries on a node.
+/// The task handler that runs fragments of queries on a node.
 #[derive(Debug)]
 pub struct Queries;
 
@@ -84,12 +85,12 @@ impl TaskHandler for Queries {
     }
 }
 
-/// Converts an error about a piece that could not be read into an error of the crate `tables`.
+/// Converts the error of a shard that could not be read into an error of the crate `tables`.
 fn unfit(failure: Failure) -> TableError {
     TableError::Unsupported { file: "a piece".to_string(), what: failure.to_string() }
 }
 
-/// Runs a fragment over files and answers with its rows.
+/// Runs a fragment over files, and sends the resulting rows to `reply`.
 fn answer(
     job: &Job,
     fragment: &Fragment,
@@ -110,8 +111,8 @@ fn answer(
     }
 }
 
-/// Answers with a batch in messages of some hundred KiB. Bytes of the batch's buffers that do not belong to
-/// its rows are not sent.
+/// Sends a batch to `reply` in messages of about 512 KiB. Bytes of the batch's buffers that do not belong to the
+/// rows of the batch are not sent.
 ///
 /// # Errors
 /// The errors of [`Reply::batch`].
@@ -123,11 +124,12 @@ pub fn reply_in_parts(reply: &mut dyn Reply, batch: &RecordBatch) -> std::result
         .try_for_each(|start| reply.batch(compact(batch.slice(start, rows.min(batch.num_rows() - start)))))
 }
 
-/// The largest gap between two ranges of a file that are read as one range.
+/// Two ranges of a file are read as one range if the gap between them is at most this number of bytes.
 const GAP_BYTES: u64 = 64 << 10;
 
-/// Returns the bytes of a part of a file that a fragment needs, as few ranges. If the footer cannot be parsed, the
-/// result is the whole part, and the reader of the file reports the reason.
+/// Returns the byte ranges that a fragment needs of a part of a file. Ranges with a gap of at most [`GAP_BYTES`]
+/// are joined. If the footer cannot be parsed, the result is the whole part, and the reader of the file reports
+/// the reason.
 fn ranges(files: &Files, needed: &FragmentScan, whole: u64, part: &Range<u64>) -> Vec<Range<u64>> {
     let all = || vec![part.clone()];
     let Ok(text) = text_of(&files.texts, whole) else { return all() };
@@ -145,7 +147,7 @@ fn ranges(files: &Files, needed: &FragmentScan, whole: u64, part: &Range<u64>) -
     joined
 }
 
-/// Runs a fragment locally over pieces that no node has begun.
+/// Runs a fragment on the client, over shards that no node has begun to process.
 fn answer_here(
     job: &Job,
     fragment: &Fragment,
@@ -154,12 +156,13 @@ fn answer_here(
     reply: &mut dyn Reply,
 ) -> std::result::Result<Value, Failure> {
     let known = fragment.known().ok_or("the fragment does not describe its table")?.clone();
-    // Each thread may work on one piece while the next piece is fetched.
+    // This memory holds one shard for each thread, and one shard that is being fetched.
     let _held = hold_pieces(job, files.wholes.iter(), job.budget().threads() + 1)?;
-    // Threads of a query must not wait for nodes; a separate thread waits.
+    // Threads of a query must not wait for nodes. Therefore a separate thread waits.
     let (out, inputs) = mpsc::sync_channel(0);
     let end = pieces.end();
-    // The fragment's columns are known only after planning, and this channel passes them on.
+    // The columns that the fragment reads are known only after planning. This channel passes the columns to the
+    // thread that fetches shards.
     let (tell, told) = mpsc::sync_channel::<FragmentScan>(1);
     let of_files = files.clone();
     thread::scope(|scope| {
@@ -181,14 +184,14 @@ fn answer_here(
     })
 }
 
-/// The tables of a query that lie on nodes, with names of the form `store:NAME`.
+/// The tables of a query that are stored on nodes. A query names such a table `store:NAME`.
 #[derive(Debug)]
 pub struct NodeTables {
     nodes: Nodes,
     options: RunOptions,
     header: Header,
     catalog: Catalog,
-    /// The described tables, and the cost so far.
+    /// The tables whose metadata was read, and the cost of all fragments so far.
     state: Arc<(Mutex<State>, Condvar)>,
 }
 
@@ -197,18 +200,18 @@ const ENDS: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Default)]
 struct State {
-    /// The number of running fragments.
+    /// The number of fragments that are still running.
     open: usize,
-    /// The tables by name, each with its columns to read as text. A repeated query does not describe them
-    /// again.
+    /// The tables by name, each with the columns that are read as text. A repeated query uses these entries, and
+    /// does not read the metadata again.
     tables: BTreeMap<String, (Vec<String>, Arc<Files>)>,
     gathered: GatherReport,
-    /// True if the local work failed; from then on only nodes work.
+    /// True if the client has failed to process shards itself. From then on, only nodes process shards.
     help_has_failed: bool,
 }
 
 impl NodeTables {
-    /// Asks the nodes for their datasets.
+    /// Requests the list of datasets from the nodes.
     ///
     /// # Errors
     /// The errors of [`Nodes::catalog`].
@@ -223,10 +226,11 @@ impl NodeTables {
         self
     }
 
-    /// Returns the counters of the nodes' work for all completed queries, and the missing pieces.
+    /// Returns the counters of the nodes for all completed fragments, and the shards that were not read.
     pub fn gathered(&self) -> GatherReport {
         let state = self.state.0.lock().expect("no panic under this lock");
-        // A thread that waits for nodes soon notices that its result is no longer needed.
+        // Waits until all fragments have ended, at most `ENDS`. A thread that waits for nodes soon notices that
+        // its result is no longer needed.
         let waited = self.state.1.wait_timeout_while(state, ENDS, |state| state.open > 0);
         waited.expect("no panic under this lock").0.gathered.clone()
     }
@@ -303,22 +307,22 @@ impl RemoteExecutor for NodeTables {
     }
 }
 
-/// The state of one stream.
+/// The state of the stream of batches from one node.
 #[derive(Clone, Copy, Debug, Default)]
 struct Head {
-    /// True if a batch of the stream was taken.
+    /// True if the client has taken a batch from the stream.
     was_taken: bool,
     has_ended: bool,
 }
 
-/// The rows of all nodes, in the order of their arrival.
+/// The rows that all nodes return for a fragment, in the order of their arrival.
 struct Rows {
     streams: Option<Streams>,
-    /// The thread of the local work.
+    /// The thread in which the client processes shards itself.
     helping: Option<JoinHandle<()>>,
     heads: Vec<Head>,
     turn: usize,
-    /// The last error of a node whose work was given to others.
+    /// The last error that a node reported before its task was repeated on other nodes.
     refusal: Option<NodesError>,
     state: Arc<(Mutex<State>, Condvar)>,
 }
@@ -326,7 +330,7 @@ struct Rows {
 impl Drop for Rows {
     fn drop(&mut self) {
         let gathered = self.streams.take().map(Streams::finish).unwrap_or_default();
-        // The local work ends because its answers are no longer received.
+        // The client's own processing of shards ends, because its answers are no longer received.
         let _ = self.helping.take().map(JoinHandle::join);
         let mut state = self.state.0.lock().expect("no panic under this lock");
         state.gathered.add(gathered);
@@ -342,8 +346,8 @@ impl FragmentRows for Rows {
         let mut each = Duration::ZERO;
         while self.heads.len() < streams.len() || self.heads.iter().any(|head| !head.has_ended) {
             self.heads.resize_with(streams.len(), Head::default);
-            // Streams with a batch ready are taken first; if no stream has one, each stream is waited for
-            // briefly.
+            // The first pass over the streams takes only batches that have arrived already. If no batch has
+            // arrived, the next pass waits up to 5 ms for each stream.
             for step in 0..self.heads.len() {
                 let stream = (self.turn + step) % self.heads.len();
                 if self.heads[stream].has_ended {
@@ -358,8 +362,8 @@ impl FragmentRows for Rows {
                     }
                     Ok(Some(None)) => self.heads[stream].has_ended = true,
                     Err(error @ (NodesError::Store(_) | NodesError::Deadline { .. })) => {
-                        // Many attempts after an error may take more memory than there is. The first error is then
-                        // the cause, and is reported.
+                        // Repeating tasks on other nodes after an error may exceed the memory budget. The earlier
+                        // error of the node is then the cause, and is reported.
                         let refusal = self.refusal.take().filter(|_| !error.is_cancelled());
                         return Err(failed(refusal.unwrap_or(error)));
                     }
@@ -367,8 +371,8 @@ impl FragmentRows for Rows {
                         if streams.is_here(stream) {
                             self.state.0.lock().expect("no panic under this lock").help_has_failed = true;
                         }
-                        // An error that one node reports usually occurs on all nodes, since its cause is the query or
-                        // a version.
+                        // An error that one node reports usually occurs on all nodes, since the query or the
+                        // software version causes the error.
                         let is_refused = matches!(error, NodesError::Refused { .. });
                         if self.heads[stream].was_taken {
                             return Err(match is_refused {

@@ -1,4 +1,4 @@
-//! The limit of a process that runs one query, and the message if the process exceeded the limit.
+//! This module sets the memory limit of a process that runs one query, and describes how such a process ended.
 //!
 //! ```text
 //!   budget + 64 MiB   [ budget | 40 MiB: program, plans, computed values | 24 MiB: code, and the parent process ]
@@ -8,14 +8,14 @@
 use inshore_sandbox::{ChildLimits, WorkerEnd};
 use inshore_store::{Budget, format_bytes};
 
-/// The memory of the process in addition to its budget, in bytes; ordinary queries use 23 MiB. Two parts are not
-/// included: code, of which a query keeps 20 MiB resident, and the parent process, which needs 4 MiB. With them the
-/// total is 64 MiB.
+/// The memory of the process in addition to its budget, in bytes. Ordinary queries use 23 MiB of this memory. The
+/// resident code of a query (20 MiB) and the parent process (4 MiB) are not included. With these two, the total is
+/// 64 MiB.
 pub const BESIDE_BYTES: u64 = 40 << 20;
-/// The address space for stacks of threads that do not belong to the query.
+/// The address space in bytes for the stacks of all threads other than the query's threads.
 const STACK_BYTES: u64 = 128 << 20;
 
-/// Returns the limits of the process for a query of this budget.
+/// Returns the limits of the process that runs a query with this memory budget.
 pub fn limits(budget: &Budget) -> ChildLimits {
     ChildLimits {
         memory_bytes: budget.memory_bytes().saturating_add(BESIDE_BYTES),
@@ -29,7 +29,7 @@ pub fn describe_end(end: &WorkerEnd, budget_bytes: u64) -> String {
     let budget = format_bytes(budget_bytes);
     match end {
         WorkerEnd::Exited(code) => format!("the query's process ended with status {code}"),
-        // The message is the same as that of an operator that gets no memory: inshore_sql::Error::Memory.
+        // The message equals that of `inshore_sql::Error::Memory`, the error of an operator that gets no memory.
         WorkerEnd::TooLarge(doing) => {
             let place = if doing.is_empty() { String::new() } else { format!("at '{doing}' ") };
             format!(

@@ -1,7 +1,7 @@
-//! The list of all operations, by name.
+//! This module lists all operations, and finds an operation by its name.
 //!
-//! Commands that are no job on a store or a target are not operations: `kernel new` writes a folder of source text,
-//! and `kernel build` calls a compiler.
+//! Commands that need neither a store nor a target are not operations: `kernel new` writes a folder of source
+//! files, and `kernel build` calls a compiler.
 
 use std::path::PathBuf;
 
@@ -16,24 +16,26 @@ use crate::{
     verbs,
 };
 
-/// An operation without its types, for requests in JSON.
+/// An operation in the list of all operations. Its functions take and return JSON, so that operations of different
+/// Rust types fit into one list.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
-    /// The name, as in a request.
+    /// The name of the operation in requests.
     pub name: &'static str,
     /// The version of the request.
     pub version: u32,
     /// The kinds of targets that can run the operation.
     pub places: &'static [TargetKind],
-    /// The use of a local store.
+    /// Says when the operation needs a local store.
     pub store: StoreUse,
-    /// The form in which answers are compared.
+    /// The form in which tests compare the answers of different targets.
     pub form: NormalForm,
     read: fn(&Value) -> Result<Value>,
     run: fn(&Value, Names, &Target, &Execution, Attachments<'_>) -> Result<Value>,
 }
 
-/// Names with arbitrary bytes, which JSON cannot carry; they are passed beside a request.
+/// File names with arbitrary bytes, which JSON cannot represent. The caller passes these names together with a
+/// request.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
     /// Inputs, in addition to those of the request.
@@ -73,7 +75,7 @@ impl Entry {
     /// Runs a request and returns the answer as JSON.
     ///
     /// # Errors
-    /// As [`Request::from_json`], [`Request::plan`] and [`Operation::run`].
+    /// The errors are those of [`Request::from_json`], [`Request::plan`] and [`Operation::run`].
     pub fn run(
         &self,
         request: &Value,

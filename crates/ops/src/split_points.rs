@@ -1,4 +1,5 @@
-//! The split points of distributed files: offsets between records, as the format of the file defines them.
+//! This module finds the split points of a file: the offsets between records, at which the file can be divided
+//! into shards for nodes.
 
 use inshore_store::Budget;
 use inshore_tables::{Input, row_groups};
@@ -13,20 +14,21 @@ pub fn row_group_offsets(input: &Input, budget: &Budget) -> inshore_tables::Resu
     }
     let groups = row_groups(input, budget)?;
     let mut starts: Vec<u64> = groups.iter().skip(1).map(|group| group.start).collect();
-    // Row groups that overlap are not cut.
+    // An offset within another row group is not a split point.
     starts.retain(|&start| groups.iter().all(|group| start <= group.start || group.end <= start));
     starts.sort_unstable();
     Ok(Some(starts))
 }
 
-/// Returns the separator of CSV fields, in which quoted line feeds do not end a record; `None` without a name
-/// of a CSV file. The first name with an extension of CSV decides: the dataset's name comes before the
-/// file's, since readers also go by the dataset's name.
+/// Returns the field separator if one of the names has a CSV extension, and `None` otherwise. In CSV, a line feed
+/// within quotes does not end a record. The first name with a CSV extension decides. The dataset's name comes
+/// before the file's name, since readers also check the dataset's name first.
 pub fn separator(names: &[&str]) -> Option<u8> {
     names.iter().find_map(|name| inshore_tables::separator(&Input::new(name).extension()))
 }
 
-/// Returns the number of lines of a record for formats in which the number is fixed: 4 for FASTQ.
+/// Returns the number of lines of a record, if one of the names is that of a format in which this number is fixed.
+/// Only FASTQ is such a format, with 4 lines.
 pub fn record_lines(names: &[&str]) -> Option<u64> {
     names.iter().any(|name| ["fq", "fastq"].contains(&&*Input::new(name).extension())).then_some(4)
 }

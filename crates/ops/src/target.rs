@@ -1,4 +1,4 @@
-//! Targets: the machines on which an operation runs.
+//! This module defines the targets: the machines on which an operation runs.
 
 #[cfg(feature = "nodes")]
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use crate::target_kind::TargetKind;
 pub enum Target {
     /// The local machine, with its files and datasets.
     Local,
-    /// Nodes that hold the data.
+    /// Nodes, which store the data.
     #[cfg(feature = "nodes")]
     Nodes(OnNodes),
 }
@@ -34,14 +34,14 @@ impl Target {
     }
 }
 
-/// Nodes, with the options of requests.
+/// A group of nodes, with the options of requests to these nodes.
 #[cfg(feature = "nodes")]
 #[derive(Clone, Debug)]
 pub struct OnNodes {
-    /// The client.
+    /// The client that sends requests to the nodes.
     pub nodes: Nodes,
-    /// Partial answers, memory of tasks, and the amount of local work. An operation that may need scratch
-    /// space works locally on the store of the job.
+    /// The options for partial answers, for the memory of tasks, and for the data that the client processes
+    /// itself. If the client needs scratch space for such data, it uses the store of the job.
     pub options: RunOptions,
 }
 
@@ -60,28 +60,28 @@ pub fn wholes(nodes: &Nodes, paths: &[PathBuf]) -> Result<Vec<DistributedFile>> 
     Ok(wholes)
 }
 
-/// An answer, with the work of nodes.
+/// The answer of an operation, with the cost report of the nodes.
 #[derive(Debug)]
 pub struct Response<A> {
     /// The typed answer: counts and names. Rows go to the output.
     pub answer: A,
-    /// The work of nodes; `None` if the target is local.
+    /// The cost report of the nodes; `None` if the target is local.
     #[cfg(feature = "nodes")]
     pub nodes: Option<NodesWork>,
 }
 
-/// The work of nodes for one answer.
+/// The cost report of the nodes for one answer.
 #[cfg(feature = "nodes")]
 #[derive(Debug)]
 pub struct NodesWork {
-    /// The work of each node, and the parts that were not read.
+    /// The counters of each node, and the parts of files that were not read.
     pub gathered: GatherReport,
-    /// The bytes between nodes and the client.
+    /// The number of bytes sent between nodes and the client.
     pub bytes_moved: u64,
 }
 
 impl<A> Response<A> {
-    /// Returns the same result with another answer.
+    /// Converts the answer, and keeps the cost report.
     pub fn map<B>(self, answer: impl FnOnce(A) -> B) -> Response<B> {
         Response {
             answer: answer(self.answer),
@@ -90,7 +90,7 @@ impl<A> Response<A> {
         }
     }
 
-    /// Returns an answer of the local machine.
+    /// Returns the response of an operation on the local machine.
     pub(crate) fn local(answer: A) -> Response<A> {
         Response {
             answer,
@@ -99,7 +99,7 @@ impl<A> Response<A> {
         }
     }
 
-    /// Returns an answer of nodes.
+    /// Returns the response of an operation on nodes.
     #[cfg(feature = "nodes")]
     pub(crate) fn on_nodes(answer: A, on: &OnNodes, gathered: GatherReport) -> Response<A> {
         let bytes_moved = on.nodes.bytes_in() + on.nodes.bytes_out();
@@ -107,8 +107,8 @@ impl<A> Response<A> {
     }
 }
 
-/// Writes the answer as JSON; the fields `nodes`, `missing`, `here` and `bytes_moved` are added if the target
-/// was nodes.
+/// Serializes the answer. If the target was nodes, the fields `nodes`, `missing`, `here` and `bytes_moved` are
+/// added.
 impl<A: Serialize> Serialize for Response<A> {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         #[cfg(feature = "nodes")]
@@ -120,7 +120,7 @@ impl<A: Serialize> Serialize for Response<A> {
     }
 }
 
-/// Adds the work of nodes to a summary.
+/// Adds the cost report of the nodes to a summary in JSON.
 #[cfg(feature = "nodes")]
 pub fn with_nodes(mut summary: Value, gathered: &GatherReport, bytes_moved: u64) -> Value {
     summary["nodes"] = json!(gathered.nodes);

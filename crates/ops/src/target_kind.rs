@@ -1,13 +1,13 @@
-//! Kinds of targets.
+//! This module defines the kinds of targets.
 
 use std::fmt::{self, Display, Formatter};
 
 /// The kind of a [`Target`](crate::Target).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TargetKind {
-    /// [`Target::Local`](crate::Target::Local).
+    /// The local machine: [`Target::Local`](crate::Target::Local).
     Local,
-    /// `Target::Nodes`.
+    /// Nodes: `Target::Nodes`.
     Nodes,
 }
 

@@ -1,4 +1,4 @@
-//! The shared helpers of tests of work on nodes.
+//! Helper functions that several tests of operations on nodes use.
 
 use std::{fs, path::Path, sync::Arc};
 

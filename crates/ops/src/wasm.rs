@@ -1,18 +1,19 @@
-//! WebAssembly kernels: modules of users that run over local files, or on the nodes that hold the files.
+//! This module runs WebAssembly kernels. A kernel is code of a user that processes local files, or files on the
+//! nodes that hold them.
 //!
-//! The nouns: a [`Module`] is code with a name; a [`WasmKernel`] is a module with its arguments, as a kernel of
-//! the crate [`kernel`](inshore_kernel).
+//! The main types: a [`Module`] is code with a name. A [`WasmKernel`] is a module with its arguments, and
+//! implements the kernel traits of the crate [`kernel`](inshore_kernel).
 //!
 //! ```text
 //!   locally:    sources ─► run ─► instance for each worker ─► parts in order, or merged states ─► output
-//!   on nodes:   the same on each node ─► parts or a state over the network ─► ordered or merged by the client ─► output
+//!   on nodes:   the same on each node ─► parts or a state over the network ─► ordered or merged by the client
 //! ```
 //!
-//! Each instance is a process of its own ([`sandbox`](inshore_sandbox)). The process reads files in the page
-//! cache itself, and receives the blocks of all other sources. `docs/kernels-wasm.md` lists the exports of a
-//! module. A request to a node carries the module, or only the name of a pushed module, which is a dataset whose
-//! name ends with `.wasm`. In both cases the request carries the SHA-256 of the module, so that all nodes run the
-//! same code.
+//! Each instance of a module runs in a separate process ([`sandbox`](inshore_sandbox)). The process reads files in
+//! the page cache itself, and receives the blocks of all other sources. `docs/kernels-wasm.md` lists the exports
+//! of a module. A request to a node contains the module itself, or only the name of a module that was pushed to
+//! the nodes before. A pushed module is a dataset whose name ends with `.wasm`. In both cases the request contains
+//! the SHA-256 of the module, so that all nodes run the same code.
 //!
 //! Memory: half of the free budget is for instances, the other half for reading. There is one instance for each
 //! thread, or fewer if an instance would have less than 64 MiB. Of an instance's memory, 48 MiB are for the process
@@ -41,22 +42,22 @@ pub use self::{
     module::{Module, dataset_of},
 };
 
-/// The name of this work in requests.
+/// The name by which requests select the task that runs a WebAssembly kernel.
 pub const WASM: &str = "wasm";
-/// The ending of the names of datasets that hold modules.
+/// The names of datasets that hold modules end with this text.
 pub const ENDING: &str = ".wasm";
-/// The maximal size of a module in bytes, since a request carries the module.
+/// The maximum size of a module in bytes. The size is limited because a request may contain the module.
 pub const MODULE_BYTES_MAX: u64 = 8 << 20;
 
 const MIB: u64 = 1 << 20;
-/// The size of a block in bytes. Smaller blocks are copied more slowly by the system; larger blocks do not
-/// fit into the cache of a core.
+/// The size of a block in bytes. The system copies smaller blocks more slowly. Larger blocks do not fit into the
+/// cache of a core.
 const BLOCK_BYTES: usize = 512 << 10;
 
-/// The result of running a kernel.
+/// The result type of functions that run a kernel.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Errors of running a kernel.
+/// The error type of functions that run a kernel.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -76,7 +77,7 @@ pub enum Error {
     Kernel {
         /// The module's name.
         name: String,
-        /// The reason.
+        /// The reason why the module cannot run.
         what: String,
     },
     /// The receiver of the result failed.
@@ -106,7 +107,7 @@ impl From<inshore_store::RuntimeError> for Error {
 /// A function that receives the bytes of a result.
 pub type Output<'a> = &'a mut (dyn FnMut(&[u8]) -> io::Result<()> + Send);
 
-/// A module with its arguments.
+/// A kernel that runs a module with these arguments.
 pub struct WasmKernel {
     module: Module,
     args: String,
@@ -139,7 +140,7 @@ impl WasmKernel {
         Ok(WasmKernel::new(arguments.module(job)?, &arguments.args))
     }
 
-    /// Returns the same kernel, run by another program.
+    /// Returns the same kernel, with another program that starts the processes of the instances.
     #[must_use]
     pub fn with_helper(mut self, helper: Helper) -> WasmKernel {
         self.sandbox.helper = helper;
@@ -193,7 +194,7 @@ impl WasmKernel {
         Ok(bytes)
     }
 
-    /// Calls the final function of the instance that holds the merged state.
+    /// Calls the final function of the instance that holds the merged state, and passes on the result.
     fn finish(&self, last: WasmRun, output: Output<'_>, summary: &mut WasmSummary) -> Result<()> {
         let mut bytes = 0;
         let finished = last.finish(&mut |part| {
@@ -206,8 +207,8 @@ impl WasmKernel {
     }
 }
 
-/// Runs a kernel over sources, and passes on its result: the output for each block in order, or the output of
-/// the merged states at the end.
+/// Runs a kernel over sources, and passes the kernel's result to `output`. The result is the output for each block
+/// in order, or the output of the merged states at the end.
 ///
 /// # Errors
 /// [`Error::Sandbox`] and [`Error::Kernel`] if the module fails; [`Error::Read`] if reading a source fails or

@@ -1,5 +1,5 @@
-//! Runs each operation at each target, on the same input. The answers are equal in the normal form that the
-//! operation declares, and an unsupported pair is refused by name.
+//! These tests run each operation on each target, with the same input. They check that the answers are equal in
+//! the normal form that the operation declares. An operation that cannot run on a target is refused by name.
 #![cfg(all(feature = "graph", feature = "nodes", feature = "sql", feature = "vectors"))]
 
 use std::{
@@ -29,8 +29,8 @@ use inshore_tables::Input;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// A request, and the file extension of its output if the operation writes one. In the request, `@NAME` stands for the
-/// input of that name, for which each target puts its own path.
+/// A request, and the file name extension of its output if the operation writes an output. In the request, `@NAME`
+/// stands for the input of that name; each target replaces it by its own path.
 struct Row {
     request: Value,
     output: Option<&'static str>,
@@ -40,7 +40,7 @@ fn row(request: Value, output: impl Into<Option<&'static str>>) -> Row {
     Row { request, output: output.into() }
 }
 
-/// Returns at least one row for each operation, and one for each of its variants.
+/// Returns at least one test case for each operation, and one for each variant of an operation.
 fn rows() -> Vec<Row> {
     let is_built = |row: &Row| OPERATIONS.iter().any(|entry| row.request["operation"] == entry.name);
     all_rows().into_iter().filter(is_built).collect()
@@ -279,10 +279,11 @@ fn all_rows() -> Vec<Row> {
     ]
 }
 
-/// Operations whose child process is the calling program: tests of the command line run them at every target.
+/// Operations that start the calling program again as a child process. The tests of the command line run these
+/// operations on every target.
 const BY_THE_COMMAND: [&str; 3] = ["kernel run", "kernel push", "node run"];
 
-/// Local files, which are also datasets of the local store and of three nodes.
+/// Local files. Each file is also a dataset of the local store, and a dataset on three nodes.
 struct Setup {
     _serving: Vec<RunningAgent>,
     folder: TempDir,
@@ -385,7 +386,7 @@ impl Setup {
         self.folder.path().join(name)
     }
 
-    /// Writes a file to the folder, the local store and the nodes.
+    /// Writes a file to the local folder, to the local store, and to the nodes.
     fn put(&self, name: &str, bytes: &[u8]) {
         let path = self.path(name);
         fs::write(&path, bytes).unwrap();
@@ -455,8 +456,8 @@ impl Setup {
         }
     }
 
-    /// Returns a request with its inputs at a target. If names of texts appear in the output, texts are read
-    /// from the local store, so that the names equal those on nodes.
+    /// Returns a request with the paths of its inputs at a target. If the names of inputs appear in the output,
+    /// the local target reads the inputs from the local store, so that the names equal those on nodes.
     fn request(&self, row: &Row, place: TargetKind, output: &Path) -> Value {
         let by_name = ["checksum", "language identify", "search", "store get"];
         let operation = row.request["operation"].as_str().unwrap();
@@ -466,7 +467,7 @@ impl Setup {
         let by_name = has_graph || is_info || by_name.contains(&operation);
         let prefix = match place {
             TargetKind::Local if !by_name => format!("{}/", self.folder.path().display()),
-            // The input is a local file, also with nodes as the target.
+            // The input of `store put` is a local file, even if the target is nodes.
             TargetKind::Nodes if operation == "store put" => {
                 format!("{}/", self.folder.path().display())
             }
@@ -493,7 +494,7 @@ impl Setup {
         (answer, output.map(|name| fs::read(self.path(name)).unwrap()).unwrap_or_default())
     }
 
-    /// Writes a small file to a target.
+    /// Writes a small dataset to a target.
     fn put_at(&self, place: TargetKind, name: &str) {
         fs::write(self.path("small"), "small\n").unwrap();
         self.run_one(
@@ -518,7 +519,7 @@ impl Setup {
         bytes
     }
 
-    /// Runs a row at a target, and returns the bytes of the output and the answer.
+    /// Runs a test case on a target, and returns the bytes of the output and the answer.
     fn run(&self, entry: &Entry, row: &Row, place: TargetKind) -> (Vec<u8>, Value) {
         let output = self.path(&format!("{place}.{}", row.output.unwrap_or("none")));
         let request = self.request(row, place, &output);
@@ -558,18 +559,18 @@ impl Setup {
     }
 }
 
-/// An answer in its normal form.
+/// An answer in the normal form in which answers are compared.
 #[derive(Debug)]
 enum Normal {
     Bytes(Vec<u8>),
     Rows(Vec<Vec<String>>),
     Answer(Value),
-    /// The fields that both answers have.
+    /// The fields that are compared only if both answers have them.
     Common(Value),
 }
 
-/// Returns the files that all targets have, under their local names. The kind of their datasets depends on
-/// the target.
+/// Returns an answer with only the files that all targets have, under their local names. The kinds of the datasets
+/// are removed, since they depend on the target.
 fn common(mut answer: Value) -> Value {
     if let Some(datasets) = answer["datasets"].as_array_mut() {
         for dataset in datasets.iter_mut() {
@@ -598,7 +599,7 @@ fn is_common(one: &Value, other: &Value) -> bool {
 
 fn normal(form: NormalForm, written: Vec<u8>, answer: Value) -> Normal {
     let rows = |sorted: bool| {
-        // Line feeds between quotes are the same in both answers.
+        // A line feed within quotes also splits a row, but in both answers alike.
         let mut rows: Vec<Vec<String>> = String::from_utf8(written.clone())
             .unwrap()
             .lines()
@@ -620,12 +621,12 @@ fn normal(form: NormalForm, written: Vec<u8>, answer: Value) -> Normal {
         NormalForm::Rows => rows(false),
         NormalForm::SortedRows => rows(true),
         NormalForm::Answer => {
-            // What nodes did stands beside the answer.
+            // The cost report of the nodes, which the other target does not have, is removed.
             let mut answer = answer;
             let fields = answer.as_object_mut().unwrap();
             let attachments = ["nodes", "missing", "here", "bytes_moved", "seconds"];
             attachments.iter().for_each(|field| _ = fields.remove(*field));
-            // The time of a measurement of recall.
+            // The time at which recall was measured is removed, since it differs.
             fields.remove("measured_seconds");
             fields.get_mut("recall").map(|recall| recall.as_object_mut().unwrap().remove("measured_seconds"));
             Normal::Answer(answer)
@@ -634,7 +635,7 @@ fn normal(form: NormalForm, written: Vec<u8>, answer: Value) -> Normal {
     }
 }
 
-/// Compares two fields: fractions within one part in 10^12, all other fields exactly.
+/// Compares two fields. Fractions may differ by one part in 10^12. All other fields must be equal.
 fn is_same(field: &str, other: &str) -> bool {
     let fraction = |field: &str| field.contains('.').then(|| field.parse::<f64>().ok()).flatten();
     match (fraction(field), fraction(other)) {
@@ -708,7 +709,7 @@ fn every_operation_gives_the_same_answer_at_every_target_or_is_refused() {
     assert_eq!(refused, here_only.chain(on_nodes).collect());
 }
 
-/// Counts rows.
+/// A receiver that counts rows.
 #[derive(Default)]
 struct Counted {
     rows: usize,
@@ -804,11 +805,11 @@ fn vectors_are_listed_described_and_removed_with_their_index_and_other_datasets_
     assert!(index["recall"]["measured_seconds"].as_u64() > Some(1_600_000_000), "{indexed}");
     assert_eq!(run(json!({ "operation": "nearest ls" })), json!({ "datasets": [indexed, plain] }));
 
-    // The index alone.
+    // Removes only the index.
     let removed = run(json!({ "operation": "nearest rm", "inputs": ["indexed"], "index": true }));
     assert_eq!(removed, json!({ "removed": ["indexed"] }));
     assert!(info("indexed")["index"].is_null() && !is_stored("indexed.index"));
-    // Both; and the index of vectors that were replaced.
+    // Removes vectors together with their index. Then removes the index alone after its vectors were replaced.
     setup.index_points("indexed");
     run(json!({ "operation": "nearest rm", "inputs": ["indexed"] }));
     assert!(!is_stored("indexed") && !is_stored("indexed.index"));
@@ -882,7 +883,7 @@ fn a_job_without_a_store_is_refused_where_one_is_needed() {
     for row in rows() {
         let entry = named(&row.request).unwrap();
         if entry.name == "kernel push" {
-            // The module is checked first.
+            // The operation checks the module before it needs a store, and this file is not a valid module.
             continue;
         }
         for place in TargetKind::ALL
@@ -970,7 +971,7 @@ fn what_is_put_into_the_store_here_has_no_pieces_and_what_is_not_there_is_named(
     assert!(matches!(error, Error::InStore { .. }), "{error}");
     assert!(!output.exists());
 
-    // The error of a dataset is reported, and the other datasets are removed.
+    // If a dataset cannot be removed, the error is reported, and the other datasets are removed.
     setup.put_at(TargetKind::Local, "gone");
     let request = json!({ "operation": "store rm", "version": 1, "inputs": ["none", "gone"] });
     let told = AtomicUsize::new(0);
@@ -981,7 +982,8 @@ fn what_is_put_into_the_store_here_has_no_pieces_and_what_is_not_there_is_named(
     assert_eq!((answer, told.into_inner()), (json!({ "removed": ["gone"] }), 1));
 }
 
-/// The blocks of a search in their order: files, lines and unreadable files.
+/// Collects the results of a search: the matching lines of each file, the files that could not be read, and the
+/// files that were searched completely.
 #[derive(Default)]
 struct Taken {
     lines: Vec<(String, u64)>,
@@ -1086,7 +1088,7 @@ fn a_request_is_read_as_it_was_written_and_what_it_does_not_know_is_refused() {
         let (request, entry) = (&row.request, named(&row.request).unwrap());
         let full = entry.read(request).unwrap();
         assert_eq!(entry.read(&full).unwrap(), full);
-        // The full request has all fields of the short request, and the defaults.
+        // The full request has all fields of the short request, and default values for the other fields.
         for (field, value) in request.as_object().unwrap() {
             let is_same = full[field] == *value || value.is_array() || value.is_object();
             assert!(is_same, "{field} of {request}: {full}");

@@ -1,9 +1,9 @@
-//! This module is the allocator of programs that may work under a memory limit: [`LimitedAllocator`].
+//! This module defines the memory allocator of programs that may run under a memory limit: [`LimitedAllocator`].
 //!
-//! The thread that measures the size of a process every few milliseconds ([`crate::split`]) is too late for memory that
-//! is allocated and filled between two measurements. This allocator therefore counts each large allocation before the
-//! process writes to it. Large allocations are few, and a small allocation costs only one comparison more. If the
-//! system refuses memory, the process reports this too, before it aborts.
+//! A thread measures the size of a process every few milliseconds ([`crate::split`]). This is too late for memory
+//! that is allocated and filled between two measurements. The allocator therefore counts each large allocation
+//! before the process can write to the memory. Large allocations are rare, and a small allocation takes only one
+//! additional comparison. If the system refuses memory, the process also reports this before it aborts.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -13,7 +13,7 @@ use std::{
     },
 };
 
-/// Allocations of fewer bytes aren't counted: a core takes 100 us to fill one.
+/// Allocations of fewer bytes aren't counted. A core fills an allocation of this size in 100 us.
 const LARGE_BYTES: usize = 256 << 10;
 
 /// The number of bytes in large allocations.
@@ -22,9 +22,9 @@ static LARGE: AtomicU64 = AtomicU64::new(0);
 static LARGE_MAX: AtomicU64 = AtomicU64::new(u64::MAX);
 static REFUSED: OnceLock<fn() -> !> = OnceLock::new();
 
-/// Wraps the system's allocator, with a limit on the sum of large allocations (256 KiB and more) in a process that
-/// [`crate::split`] made, and without a limit elsewhere. A program that makes `LimitedAllocator` its
-/// `#[global_allocator]` never exceeds the limit by large allocations.
+/// Wraps the system's allocator, and limits the sum of large allocations (256 KiB and more). The limit holds only
+/// in worker processes that [`crate::split`] or [`crate::apart_main`] has started. A program that makes
+/// `LimitedAllocator` its `#[global_allocator]` never exceeds the limit by large allocations.
 #[derive(Debug)]
 pub struct LimitedAllocator;
 
@@ -61,7 +61,8 @@ fn refuse() {
     }
 }
 
-/// Calls `refused` if the system gave no memory; without `refused`, the caller gets the null pointer.
+/// Calls `refused` if the system returned no memory. If `refused` is not set, returns the null pointer to the
+/// caller.
 fn given(place: *mut u8, bytes: usize) -> *mut u8 {
     if place.is_null() {
         remove(bytes);

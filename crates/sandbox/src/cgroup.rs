@@ -1,8 +1,9 @@
-//! This module makes the cgroups of a command, which limit the memory and the number of all its processes together.
+//! This module makes the cgroups of a command. The cgroups limit the memory of all its processes together, and the
+//! number of its processes.
 //!
-//! Cgroup version 1 has a hierarchy for each controller, version 2 has one for all. Our process makes and removes the
-//! groups, since our process outlives the helper; the command's first process joins the groups before executing
-//! anything.
+//! Cgroup version 1 has a separate hierarchy for each controller; version 2 has one hierarchy for all controllers.
+//! The calling process makes and removes the groups, since it outlives the helper. The command's first process
+//! joins the groups before it executes a program.
 
 use std::{
     fs, io,
@@ -56,7 +57,7 @@ impl Cgroups {
         groups
     }
 
-    /// Makes a folder unless this command has made it.
+    /// Creates the folder of a cgroup, unless it was already created for this command.
     fn folder(&mut self, folder: PathBuf) -> Option<PathBuf> {
         if !self.made.contains(&folder) {
             fs::create_dir(&folder).ok()?;
@@ -72,7 +73,7 @@ impl Cgroups {
         memory.into_iter().chain(processes).collect()
     }
 
-    /// Lists the files that a process joins the groups by.
+    /// Lists the files to which a process writes to join the groups.
     pub fn to_join(&self) -> Vec<PathBuf> {
         let mut folders: Vec<_> = [&self.memory, &self.processes].into_iter().flatten().collect();
         folders.dedup();
@@ -91,7 +92,7 @@ impl Cgroups {
         fs::read_to_string(folder.join(file)).ok()?.trim().parse().ok()
     }
 
-    /// Tells whether the kernel killed a process of the group for want of memory.
+    /// Returns true if the kernel killed a process of the group because it exceeded the memory limit.
     pub fn killed(&self) -> bool {
         let Some(folder) = &self.memory else { return false };
         let file = if self.version == 1 { "memory.oom_control" } else { "memory.events" };
@@ -104,7 +105,7 @@ impl Cgroups {
 impl Drop for Cgroups {
     fn drop(&mut self) {
         for folder in &self.made {
-            // A process that was killed leaves the group a moment after `wait` has returned.
+            // A killed process may still be in the group for a moment after `wait` has returned.
             for _ in 0..100 {
                 match fs::remove_dir(folder) {
                     Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
@@ -117,27 +118,28 @@ impl Drop for Cgroups {
     }
 }
 
-/// Removes groups whose process was killed before it could remove them.
+/// Removes groups that were left by processes that were killed.
 fn remove_abandoned(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let rest = name.to_str().and_then(|name| name.strip_prefix("inshore-"));
         let pid = rest.and_then(|rest| rest.split_once('-')?.0.parse::<u32>().ok());
         if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-            // The kernel refuses this while processes are in the group.
+            // The kernel refuses to remove a group while processes are in the group.
             let _ = fs::remove_dir(entry.path());
         }
     }
 }
 
-/// Writes a limit, and tells whether the kernel took it. (The kernel makes these files: a file that does not exist
-/// means a limit that does not exist.)
+/// Writes a limit to a file of a group. Returns true if the kernel accepted the limit. (The kernel creates these
+/// files. If a file does not exist, the kernel does not support the limit.)
 fn set(folder: &Path, file: &str, to: u64) -> bool {
     let path = folder.join(file);
     path.exists() && fs::write(path, to.to_string()).is_ok()
 }
 
-/// Limits memory, and swap if the kernel counts swap: no swap in version 2, the sum of both in version 1.
+/// Limits memory, and swap if the kernel counts swap. In version 2, no swap is allowed. In version 1, the limit
+/// applies to the sum of memory and swap.
 fn limit_memory(folder: &Path, version: u8, bytes: u64) -> bool {
     if version == 1 {
         let limited = set(folder, "memory.limit_in_bytes", bytes);
@@ -146,13 +148,13 @@ fn limit_memory(folder: &Path, version: u8, bytes: u64) -> bool {
     }
     let limited = set(folder, "memory.max", bytes);
     set(folder, "memory.swap.max", 0);
-    // The kernel then kills all processes of the group together.
+    // With this setting, the kernel kills all processes of the group together.
     set(folder, "memory.oom.group", 1);
     limited
 }
 
-/// Returns the version 2 folder for new groups: the configured one, else the group of our own process, if it
-/// delegates the controllers that we need.
+/// Returns the folder for new groups of version 2: the configured folder, or else the folder of this process's
+/// group. Returns `None` if the folder delegates neither the memory controller nor the controller of processes.
 fn parent_v2(configured: Option<&Path>) -> Option<PathBuf> {
     let folder = match configured {
         Some(folder) => folder.to_path_buf(),
@@ -161,8 +163,8 @@ fn parent_v2(configured: Option<&Path>) -> Option<PathBuf> {
             Path::new("/sys/fs/cgroup").join(own.strip_prefix('/')?)
         }
     };
-    // The kernel refuses this while processes are in the group: then an operator has to set up a group without
-    // processes.
+    // The kernel refuses this write while processes are in the group. An operator then has to set up a group
+    // without processes.
     let control = folder.join("cgroup.subtree_control");
     if !control.exists() {
         return None;
@@ -173,15 +175,15 @@ fn parent_v2(configured: Option<&Path>) -> Option<PathBuf> {
     (given.contains(&"memory") || given.contains(&"pids")).then_some(folder)
 }
 
-/// Returns the version 1 folder for new groups: the group of our own process, or, in a container that sees only a
-/// part of the hierarchy, the top of that part.
+/// Returns the folder for new groups of version 1: the folder of this process's group. In a container that sees
+/// only a part of the hierarchy, this is the top of that part.
 fn parent_v1(controller: &str) -> Option<PathBuf> {
     let mount = Path::new("/sys/fs/cgroup").join(controller);
     let own = own_path(controller).and_then(|own| Some(mount.join(own.strip_prefix('/')?)));
     own.filter(|own| own.is_dir()).or_else(|| mount.is_dir().then_some(mount))
 }
 
-/// Returns the path of our process in the hierarchy of a controller, "" for version 2.
+/// Returns the path of this process's group in the hierarchy of a controller. For version 2, `controller` is "".
 fn own_path(controller: &str) -> Option<String> {
     let text = fs::read_to_string("/proc/self/cgroup").ok()?;
     text.lines().find_map(|line| {

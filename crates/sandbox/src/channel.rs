@@ -1,7 +1,7 @@
-//! This module defines the protocol between our process and a helper: messages in JSON over a socket, each after its
-//! length (four bytes, little endian), with open files passed as ancillary data.
+//! This module defines the protocol between the calling process and a helper: messages in JSON over a socket, each
+//! after its length (four bytes, little endian), with open files passed as ancillary data.
 //!
-//! JSON is fast enough, since each side sends one message only; data goes through separate pipes.
+//! JSON is fast enough, since each side sends at most two messages. Data is sent through separate pipes.
 
 use std::{
     io::{self, IoSlice, IoSliceMut, Read, Write},
@@ -24,14 +24,14 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{Protection, Protections, Termination};
 
-/// The largest size of a message in bytes. A command line of Linux has at most 2 MiB, and JSON may encode one byte as
-/// four.
+/// The largest size of a message in bytes. A command line of Linux has at most 2 MiB, and JSON may encode one byte
+/// as four characters.
 const MESSAGE_BYTES_MAX: u32 = 16 << 20;
 /// Limits the number of open files that are passed with a message.
 const FILES_MAX: usize = 2;
 
-/// The task of a helper, and its protections. It is the first message to a helper, together with the open files that
-/// the task needs.
+/// The task of a helper, and the protections of the task. This is the only message to a helper. It is sent
+/// together with the open files that the task needs.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct HelperTask {
     pub task: Task,
@@ -65,7 +65,8 @@ pub struct Confinement {
     pub groups: Vec<PathBuf>,
     /// Says whether the groups limit memory and processes.
     pub group_protections: Protections,
-    /// Names the file that takes a limit of zero processes, if a group limits processes.
+    /// Names the file to which the helper writes a limit of zero processes, so that no process can fork any more.
+    /// None if no cgroup limits processes.
     pub processes_file: Option<PathBuf>,
     /// The limit of the address space of each process in bytes; none if a cgroup limits the memory.
     pub address_bytes: Option<u64>,
@@ -92,7 +93,7 @@ pub enum Reply {
 /// Reports how a task ended and what the task used.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Report {
-    /// Holds the status as `wait` gives it; none if the task was ended from outside.
+    /// Holds the exit status in the format of `wait`; none if the task was killed from outside the sandbox.
     pub status: Option<i32>,
     pub ended: Option<Termination>,
     pub wall_us: u64,
@@ -199,8 +200,8 @@ pub fn receive_beside(socket: impl AsFd, bytes: &mut [u8]) -> io::Result<(usize,
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
     let mut beside = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL;
-    // A socket with a timeout can be interrupted where sockets without one are not, for example by completions of
-    // io_uring.
+    // Completions of io_uring, for example, interrupt a call on a socket that has a timeout, but not on a socket
+    // without a timeout. The call is then repeated.
     let got = retry_on_intr(|| {
         recvmsg(socket.as_fd(), &mut [IoSliceMut::new(bytes)], &mut beside, flags).map(|got| got.bytes)
     })?;

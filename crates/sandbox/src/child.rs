@@ -1,20 +1,21 @@
-//! This module runs work of our own program in a worker process that can be killed: work on requests of clients, with
-//! unpredictable memory and time.
+//! This module runs code of the current program in a worker process that can be killed. This is for requests of
+//! clients whose memory and time are unpredictable.
 //!
 //! ```text
-//!   our process                              our program once more
-//!   ChildProcess::start ── spawn ─────────────────► apart_main_if_asked: limits itself, then works
+//!   calling process                          the same program again
+//!   ChildProcess::start ── spawn ─────────────────► apart_main_if_asked: sets its limits, then runs `work`
 //!     socket ◄────── requests, answers ────►  socket
 //!     memory ◄────── long answers ──────────  shared memory
 //!     drop ───────── SIGKILL ──────────────►  a thread that measures memory, and ends the process at the limit
 //! ```
 //!
-//! A worker process is not contained as commands and modules are. It runs our code with our rights, files and
-//! environment, and only its memory is limited. A thread in the worker measures the memory of the process every few
-//! milliseconds, more often near the limit. It counts memory that is resident or swapped out and that no other process
-//! could use; code and the page cache do not count. Between two measurements each thread of the worker may touch 8 MiB
-//! at worst. The system limits the writable memory in addition, which stops a single allocation of gigabytes. If the
-//! system runs out of memory, the kernel kills the worker first. The worker ends with the thread that started it.
+//! Unlike commands and modules, a worker process is not confined. It runs code of the current program with the
+//! same rights, files and environment as the calling process (the parent). Only its memory is limited. A thread in
+//! the worker measures the memory of the process every few milliseconds, more often near the limit. The measured
+//! size is the memory that is resident or swapped out and belongs to no file. Code and the page cache do not
+//! count. Between two measurements each thread of the worker may touch 8 MiB at worst. The system limits the
+//! writable memory in addition, which stops a single allocation of gigabytes. If the system runs out of memory,
+//! the kernel kills the worker first. The worker is killed when the thread that started it ends.
 
 use std::{
     convert::Infallible,
@@ -57,14 +58,14 @@ const READY_WITHIN: Duration = Duration::from_secs(10);
 const INTERVAL_MAX: Duration = Duration::from_millis(20);
 /// The shortest interval between two measurements. A measurement takes 2 us and two context switches.
 const INTERVAL_MIN: Duration = Duration::from_millis(1);
-/// The rate at which a thread can fill memory: the system hands out 8 GiB a second in huge pages.
+/// The number of bytes that a thread can fill in a millisecond. The system provides huge pages at 8 GiB/s.
 const BYTES_PER_MS: u64 = 8 << 20;
-/// The number of bytes read of a process's `/proc` status.
+/// The maximum number of bytes that are read of `/proc/self/status`.
 const STATUS_BYTES: usize = 32 << 10;
 /// The time that a worker gets to end once its socket is closed.
 const GRACE: Duration = Duration::from_secs(2);
-/// The number of characters that a message quotes from the start, and from the end, of the worker's standard
-/// error.
+/// An error message quotes this number of characters from the start of the worker's standard error, and as many
+/// from its end.
 const WORDS: usize = 300;
 
 /// Limits the resources of a worker process.
@@ -72,9 +73,9 @@ const WORDS: usize = 300;
 pub struct ChildLimits {
     /// Limits the resident memory in bytes, code not counted.
     pub memory_bytes: u64,
-    /// Adds bytes of address space for the stacks of the worker's threads, which are mostly never touched.
+    /// Adds bytes of address space for the stacks of the worker's threads. Most of this space is never touched.
     pub stack_bytes: u64,
-    /// Counts the threads that work there.
+    /// Counts the worker's threads that can fill memory at the same time.
     pub threads: usize,
 }
 
@@ -94,8 +95,8 @@ pub struct ChildProcess {
 pub struct ChildMemory(SharedMemory);
 
 impl ChildMemory {
-    /// Writes bytes at the start of the shared memory, which grows as needed. The parent must not [take](ChildProcess::take)
-    /// bytes meanwhile.
+    /// Writes bytes at the start of the shared memory. The memory grows as needed. The parent must not
+    /// [take](ChildProcess::take) bytes meanwhile.
     ///
     /// # Errors
     /// Returns the system's error if no memory is left.
@@ -104,7 +105,7 @@ impl ChildMemory {
     }
 }
 
-/// Says how waiting for a worker's end ended.
+/// Says whether a worker ended in time.
 enum Exit {
     /// The worker ended by itself.
     Exited(ExitStatus),
@@ -122,7 +123,7 @@ impl ChildProcess {
     pub fn start(helper: &Helper, limits: ChildLimits) -> Result<ChildProcess> {
         let (socket, theirs) = UnixStream::pair().map_err(Error::system("make a socket"))?;
         let shared = SharedMemory::new().map_err(Error::system("make a file in memory"))?;
-        // Bytes that do not fit into the pipe are lost, and do not block the worker.
+        // Bytes that do not fit into this pipe are lost, so that a full pipe does not block the worker.
         let (words, their_words) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
             .map_err(|error| Error::system("make a pipe")(error.into()))?;
         let child = helper
@@ -131,7 +132,7 @@ impl ChildProcess {
                 [limits.memory_bytes, limits.stack_bytes, limits.threads as u64]
                     .map(|number| number.to_string()),
             )
-            // Finding the names for a backtrace takes more memory than the work.
+            // Looking up the symbol names for a backtrace takes more memory than the worker's usual tasks.
             .env_remove("RUST_BACKTRACE")
             .current_dir("/")
             .stdin(OwnedFd::from(theirs))
@@ -166,8 +167,8 @@ impl ChildProcess {
         &self.socket
     }
 
-    /// Appends the first `length` bytes that the worker [put](ChildMemory::put) there. The worker must not put bytes
-    /// meanwhile.
+    /// Appends the first `length` bytes of the shared memory, which the worker has [put](ChildMemory::put) there,
+    /// to `bytes`. The worker must not put bytes meanwhile.
     ///
     /// # Errors
     /// Returns the system's error.
@@ -175,8 +176,8 @@ impl ChildProcess {
         self.shared.take(length, bytes)
     }
 
-    /// Waits for the worker's end. The caller knows that the end is near, since the worker has closed the socket or
-    /// sent its last answer. Returns the reason if the worker failed. After 2 s the worker is killed.
+    /// Waits until the worker has ended. Call this after the worker has closed the socket or sent its last answer.
+    /// Returns the reason if the worker failed. If the worker does not end within 2 s, it is killed.
     pub fn ended(mut self) -> Option<ChildFailure> {
         let end = self.end(GRACE);
         self.why(end)
@@ -212,7 +213,7 @@ impl ChildProcess {
                 _ => return Exit::Killed,
             }
         }
-        // A drive delays the worker's end; this thread need not wait for that.
+        // A slow drive delays the worker's end. A separate thread waits for the end.
         let waiting = thread::Builder::new().name("apart".to_string()).spawn(move || child.wait());
         drop(waiting);
         Exit::Killed
@@ -225,7 +226,7 @@ impl Drop for ChildProcess {
     }
 }
 
-/// Says how a worker failed; the text fits a sentence whose subject is the worker.
+/// Says how a worker failed. The text is a clause about the worker, such as "it was killed".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChildFailure {
     end: WorkerEnd,
@@ -281,10 +282,10 @@ fn why(status: ExitStatus, words: &str, memory_bytes: u64) -> Option<ChildFailur
     Some(ChildFailure { end, text })
 }
 
-/// Becomes a worker and never returns, if this program was started as a worker. Call this in `main` before anything
-/// that takes time or memory. `doing` returns the name of the current work, for the error message of a worker that
-/// exceeds the limit. It is called at that moment, from any thread, possibly with no memory left to allocate. An empty
-/// name is omitted from the message.
+/// Becomes a worker and never returns, if this program was started as a worker. Call this in `main` before
+/// anything that takes time or memory. `doing` returns the name of the current operation, for the error message of
+/// a worker that exceeds the memory limit. `doing` is called at that moment, from any thread, possibly with no
+/// memory left to allocate. An empty name is omitted from the message.
 pub fn apart_main_if_asked(doing: fn() -> String, work: impl FnOnce(UnixStream, ChildMemory)) {
     let args: Vec<_> = env::args_os().collect();
     if args.first().is_some_and(|name| name == NAME) {
@@ -292,8 +293,9 @@ pub fn apart_main_if_asked(doing: fn() -> String, work: impl FnOnce(UnixStream, 
     }
 }
 
-/// Runs as a worker, in a program that was started as one with the arguments `args`. If the allocator is a
-/// [`LimitedAllocator`](crate::LimitedAllocator), the limit is exact for large allocations.
+/// Runs as a worker and never returns. The program must have been started as a worker, with the command-line
+/// arguments `args`. If the allocator is a [`LimitedAllocator`](crate::LimitedAllocator), the limit is exact for
+/// large allocations.
 pub fn apart_main(args: &[OsString], doing: fn() -> String, work: impl FnOnce(UnixStream, ChildMemory)) -> ! {
     main(args, true, doing, work)
 }
@@ -334,7 +336,8 @@ fn begin(
     sys::new_session()?;
     sys::ignore(libc::SIGTERM);
     sys::ignore(libc::SIGINT);
-    // Some containers refuse this; the system then chooses a victim by its own rules.
+    // Some containers refuse this setting. If memory runs out, the kernel then chooses the process to kill by its
+    // own rules.
     let _ = fs::write("/proc/self/oom_score_adj", "1000");
     sys::limit(libc::RLIMIT_CORE, 0, 0)?;
     let most = limits.memory_bytes.saturating_add(limits.stack_bytes);
@@ -343,7 +346,7 @@ fn begin(
     rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
     let (_, mut beside) = receive_beside(&socket, &mut [0])?;
     let shared = beside.pop().ok_or(io::ErrorKind::UnexpectedEof)?;
-    // The parent may have ended before this process asked to die with the parent.
+    // The parent may have ended before the call of `die_with_parent`.
     let mut ends = [PollFd::new(&socket, PollFlags::IN)];
     poll(&mut ends, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
     if ends[0].revents().contains(PollFlags::HUP) {
@@ -367,7 +370,8 @@ pub(crate) fn watch(size: &ProcessSize, limits: ChildLimits, end: impl Fn() -> I
     loop {
         let Some(mut bytes) = size.bytes() else { sys::exit(UNKNOWN_SIZE) };
         if bytes > limits.memory_bytes {
-            // The allocator keeps freed memory for later allocations; the process does not need that memory now.
+            // The allocator keeps freed memory for later allocations. This memory is returned to the system before
+            // the second measurement.
             sys::give_back_freed();
             bytes = size.bytes().unwrap_or(u64::MAX);
         }
@@ -393,7 +397,8 @@ impl ProcessSize {
     fn bytes(&self) -> Option<u64> {
         let mut text = [0; STATUS_BYTES];
         let length = self.0.read_at(&mut text, 0).ok()?;
-        // Only whole lines count: a user in very many groups has a long line.
+        // An incomplete last line is ignored. The text may be incomplete, since the line of a user in very many
+        // groups is long.
         let whole = text[..length].iter().rposition(|&byte| byte == b'\n')?;
         let mut kib = 0;
         let mut found = 0;
@@ -405,7 +410,7 @@ impl ProcessSize {
                 found += 1;
             }
         }
-        // A kernel without swap writes no line for swap.
+        // A kernel without swap writes no line `VmSwap`.
         (found >= 2).then_some(kib << 10)
     }
 }

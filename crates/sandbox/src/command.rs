@@ -1,5 +1,5 @@
-//! This module runs a command. It is the part in our process: it feeds the command, reads the output and watches the
-//! limits.
+//! This module runs a command, from the side of the calling process. It writes the command's input, reads the
+//! output, and checks the limits.
 
 use std::{
     collections::VecDeque,
@@ -31,34 +31,37 @@ use crate::{
     walk::occupied_bytes,
 };
 
-/// The number of bytes of output read at once, the capacity of a pipe.
+/// The maximum number of bytes of output in one read, which is the capacity of a pipe.
 const OUTPUT_BYTES: usize = 64 << 10;
-/// The number of bytes kept of standard error: the last ones, since they say why the command failed.
+/// The number of bytes at the end of standard error that the response contains. The last bytes usually say why the
+/// command failed.
 const ERRORS_BYTES: usize = 8 << 10;
-/// The interval at which `cancel` is asked.
+/// The interval at which the caller's function `cancel` is called.
 const TICK: Duration = Duration::from_millis(20);
 /// The interval at which the working folder is measured. The interval is also at least `MEASURE_SHARE` times as long
 /// as the last measurement took, so that a folder of very many files doesn't keep this process busy.
 const MEASURE_INTERVAL: Duration = Duration::from_millis(250);
 const MEASURE_SHARE: u32 = 10;
-/// The shortest interval at which the memory of all processes is measured if no cgroup limits it: a core fills
-/// some 100 MiB meanwhile.
+/// The shortest interval at which the memory of all processes is measured if no cgroup limits the memory. A core
+/// fills some 100 MiB in this time.
 const MEMORY_INTERVAL: Duration = Duration::from_millis(100);
-/// The time that a helper gets after the deadline before the run fails.
+/// The time after the deadline within which the helper must report the end of the command. Otherwise the run
+/// fails.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Describes a Linux command, and all files that the command may access.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// Names the program by a path: no search path is used. The program may lie outside the system's folders.
+    /// The path of the program. No search path is used. The program may lie outside the system's folders.
     pub program: PathBuf,
     /// Lists the arguments, without the program's name.
     pub args: Vec<OsString>,
-    /// Names the working folder: a folder for this command alone, whose files the command may read and write but not
-    /// execute. If we are root, the folder is given to the policy's user. If we aren't, and the command takes away
-    /// our own user's rights to a subfolder, the sandbox restores the rights, so that all files can be counted. Open
-    /// files that the command left there by [`crate::open_left`]. [`crate::Folder`] makes such a folder, and removes
-    /// the folder with its content.
+    /// Names the working folder: a folder for this command alone, whose files the command may read and write but
+    /// not execute. If this process is root, the policy's user becomes the owner of the folder. If this process is
+    /// not root, the command runs as the same user and can remove this user's rights to a subfolder. The sandbox
+    /// then restores the rights, so that all files can be counted. Use [`crate::open_left`] to open files that the
+    /// command left in the folder. [`crate::Folder`] creates such a folder, and removes the folder with its
+    /// content.
     pub folder: PathBuf,
     /// Lists files and folders that the command may read, besides the system's programs and libraries (`/usr`,
     /// `/bin`, `/lib*`). The files must be readable for the policy's user too.
@@ -66,13 +69,14 @@ pub struct Command {
     /// Lists files and folders that the command may read and write. The files must be writable for the policy's user
     /// too.
     pub writable: Vec<PathBuf>,
-    /// Lists the whole environment of the command: nothing of ours is inherited.
+    /// Lists all environment variables of the command. The command inherits no variable of this process.
     pub env: Vec<(OsString, OsString)>,
 }
 
 impl Command {
-    /// Makes a command that works in this folder, with no further files, and with the environment that programs
-    /// expect: `PATH` of the system, `HOME` and `TMPDIR` the folder, and the plain `C` locale with UTF-8.
+    /// Makes a command that works in this folder and has access to no further files. The environment has the
+    /// variables that programs expect: `PATH` is that of the system, `HOME` and `TMPDIR` are the folder, and the
+    /// locale is `C` with UTF-8.
     pub fn new(program: impl Into<PathBuf>, folder: impl Into<PathBuf>) -> Command {
         let folder = folder.into();
         let env = [
@@ -121,7 +125,7 @@ pub struct Response {
     pub code: Option<i32>,
     /// Holds the signal that ended the command.
     pub signal: Option<i32>,
-    /// Says why the sandbox ended the command; none if the sandbox did not.
+    /// Says why the sandbox ended the command; none if the sandbox did not end it.
     pub ended: Option<Termination>,
     /// Holds the time from the start of the command to the end.
     pub wall: Duration,
@@ -129,11 +133,11 @@ pub struct Response {
     pub user: Duration,
     /// Holds the processor time of all processes in the kernel.
     pub system: Duration,
-    /// Holds the peak memory: of all processes and the page cache that they caused if [`Protection::Memory`] was
-    /// active, else the largest sum over all processes that was measured, or the peak of the largest process if that
-    /// is more.
+    /// Holds the peak memory in bytes. If [`Protection::Memory`] was active, this is the memory of all processes
+    /// and of the page cache that they caused. Otherwise this is the larger of two numbers: the largest measured
+    /// sum over all processes, and the peak of the largest process.
     pub memory_bytes_max: u64,
-    /// Counts the bytes of standard output handed over.
+    /// Counts the bytes of standard output that were passed to the caller.
     pub output_bytes: u64,
     /// Holds the last 8 KiB of standard error.
     pub errors: Vec<u8>,
@@ -142,7 +146,7 @@ pub struct Response {
 }
 
 impl Response {
-    /// Tells whether the command ended by itself, with the exit status 0.
+    /// Returns true if the command ended by itself, with the exit status 0.
     pub fn success(&self) -> bool {
         self.ended.is_none() && self.code == Some(0)
     }
@@ -151,16 +155,18 @@ impl Response {
 impl Sandbox {
     /// Runs a command to its end.
     ///
-    /// `input` is read by a separate thread and becomes standard input; a command need not read all of the input. If
-    /// a read of `input` blocks for ever, this method blocks too, after the command's end. Standard output goes to
-    /// `output`, up to 64 KiB at a time; an error from `output` ends the command. `cancel` is asked about fifty times
-    /// a second. A run costs about 5 ms beside the command's own time.
+    /// A separate thread reads `input`, which becomes the command's standard input. A command need not read all of
+    /// the input. If a read of `input` blocks for ever, this method blocks too, after the command's end. Standard
+    /// output goes to `output`, up to 64 KiB at a time; an error from `output` ends the command. `cancel` is
+    /// called about fifty times a second, and ends the command by returning true. A run takes about 5 ms in
+    /// addition to the command's own time.
     ///
     /// # Errors
-    /// Before anything has run: [`Error::Missing`] if a protection that the policy requires is not available,
-    /// [`Error::Path`] if the program can't be started or a file can't be opened, [`Error::Helper`]. Later:
-    /// [`Error::Input`] and [`Error::Output`] from the caller's ends; then the command has been ended. A command that
-    /// failed or was ended at a limit isn't an error: see [`Response`].
+    /// Errors before the command runs: [`Error::Missing`] if a protection that the policy requires is not
+    /// available, [`Error::Path`] if the program can't be started or a file can't be opened, and
+    /// [`Error::Helper`]. Errors while the command runs: [`Error::Input`] and [`Error::Output`] if the caller's
+    /// `input` or `output` fails; the command has then been ended. A command that failed or was ended at a limit
+    /// isn't an error: see [`Response`].
     pub fn run(
         &self,
         command: &Command,
@@ -201,7 +207,8 @@ impl Sandbox {
         let (fed, seen) = thread::scope(|scope| {
             let feeder = scope.spawn(move || feed(input, stdin));
             let seen = watch.until_end(folder.as_fd(), limits, memory_bytes, cancel);
-            // This drops the helper in any case: no process is left then that could keep the feeder waiting.
+            // This call always drops the helper, which ends all processes of the command. Then no process can keep
+            // the thread `feeder` waiting.
             let seen = watch.close(seen, &groups);
             (feeder.join(), seen)
         });
@@ -216,7 +223,7 @@ impl Sandbox {
     }
 }
 
-/// Makes the order for a helper that runs the command.
+/// Makes the order (the task and its protections) for a helper that runs the command.
 fn order(command: &Command, limits: &CommandLimits, policy: &Policy, groups: &Cgroups) -> HelperTask {
     let bytes = |text: &OsString| text.clone().into_vec();
     HelperTask {
@@ -236,7 +243,7 @@ fn order(command: &Command, limits: &CommandLimits, policy: &Policy, groups: &Cg
     }
 }
 
-/// Makes a confinement that allows no files.
+/// Returns the confinement for these limits and this policy, without access to any file.
 pub(crate) fn confinement(limits: &CommandLimits, policy: &Policy, groups: &Cgroups) -> Confinement {
     Confinement {
         wanted: policy.wanted,
@@ -259,7 +266,8 @@ pub(crate) fn confinement(limits: &CommandLimits, policy: &Policy, groups: &Cgro
     }
 }
 
-/// Copies `input` to the command until either end closes. Only an error of `input` is returned.
+/// Copies `input` to the command until `input` ends or the command closes its standard input. Only an error of
+/// `input` is returned.
 fn feed(mut input: impl Read, stdin: OwnedFd) -> io::Result<()> {
     let mut stdin = File::from(stdin);
     let mut buffer = vec![0; OUTPUT_BYTES];
@@ -276,7 +284,7 @@ fn feed(mut input: impl Read, stdin: OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Watches a running command.
+/// Reads the output of a running command, and checks its limits.
 struct Watch<O> {
     helper: RunningHelper,
     stdout: File,
@@ -286,9 +294,9 @@ struct Watch<O> {
     output_bytes: u64,
     /// Holds the largest memory that was measured if no cgroup counts memory.
     memory_bytes_max: u64,
-    /// Says why this process, and not the helper, ended the command.
+    /// Says why this process ended the command; none if this process did not end it.
     ended: Option<Termination>,
-    /// Holds the error of the consumer.
+    /// Holds the error that the caller's function `output` returned.
     failed: Option<io::Error>,
 }
 
@@ -307,8 +315,8 @@ impl<O: FnMut(&[u8]) -> io::Result<()>> Watch<O> {
         }
     }
 
-    /// Hands over output until the helper has reported and everything has been read. `memory_bytes` limits the memory
-    /// of all processes together, if no cgroup does.
+    /// Passes output to the caller until the helper has reported the command's end and all output has been read.
+    /// `memory_bytes` limits the memory of all processes together; it is set if no cgroup limits the memory.
     fn until_end(
         &mut self,
         folder: BorrowedFd<'_>,
@@ -342,8 +350,8 @@ impl<O: FnMut(&[u8]) -> io::Result<()>> Watch<O> {
             }
             let now = Instant::now();
             if report.is_some() {
-                // All processes of the command have ended: the pipes are at their end, or a process outside holds
-                // them open.
+                // All processes of the command have ended. The pipes are at their end, unless a process outside
+                // the sandbox holds them open.
                 let given_up = *given_up.get_or_insert(now + GRACE);
                 if now > given_up {
                     break;
@@ -359,7 +367,8 @@ impl<O: FnMut(&[u8]) -> io::Result<()>> Watch<O> {
                 match occupied_bytes(folder, limits.folder_bytes) {
                     Ok(bytes) if bytes <= limits.folder_bytes => {}
                     Ok(_) => self.end(Termination::Folder),
-                    // A folder that can't be counted may have any size.
+                    // If the folder's bytes can't be counted, the folder may have any size, so the command is
+                    // ended.
                     Err(error) => self.end(Termination::FolderUnseen { errno: error.raw_os_error() }),
                 }
                 measure_at = Instant::now() + MEASURE_INTERVAL.max(now.elapsed() * MEASURE_SHARE);
@@ -378,7 +387,7 @@ impl<O: FnMut(&[u8]) -> io::Result<()>> Watch<O> {
         Ok(report.expect("looped until then"))
     }
 
-    /// Reads standard output, and tells whether there may be more.
+    /// Reads standard output. Returns false at its end.
     fn take_output(&mut self, buffer: &mut [u8], limit: u64) -> Result<bool> {
         let length =
             self.stdout.read(buffer).map_err(Error::system("read the standard output of a command"))?;
@@ -396,7 +405,7 @@ impl<O: FnMut(&[u8]) -> io::Result<()>> Watch<O> {
         Ok(length > 0)
     }
 
-    /// Reads standard error, and tells whether there may be more.
+    /// Reads standard error. Returns false at its end.
     fn take_errors(&mut self, buffer: &mut [u8]) -> Result<bool> {
         let length =
             self.stderr.read(buffer).map_err(Error::system("read the standard error of a command"))?;
@@ -407,12 +416,12 @@ impl<O: FnMut(&[u8]) -> io::Result<()>> Watch<O> {
 
     fn end(&mut self, why: Termination) {
         self.ended = Some(why);
-        // If this fails, the helper has ended already, and the socket's end says so next.
+        // If this fails, the helper has ended already, and the next read of its socket reports this.
         let _ = self.helper.stop();
     }
 }
 
-/// Waits at most a tick, and tells which files can be read or are at their end.
+/// Waits at most [`TICK`]. Returns, for each file, whether it can be read or is at its end.
 fn ready(files: [Option<BorrowedFd<'_>>; 3]) -> Result<[bool; 3]> {
     let open: Vec<_> = files.iter().flatten().collect();
     let mut polled: Vec<_> =

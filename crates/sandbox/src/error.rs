@@ -1,5 +1,5 @@
-//! This module defines the errors of running untrusted code. A bad exit status or a kill at a limit is no error but a
-//! part of the response.
+//! This module defines the errors of running untrusted code. If a command exits with a bad status or is killed at
+//! a limit, this is not an error: the response reports both.
 
 use std::{io, path::PathBuf};
 
@@ -8,11 +8,12 @@ use crate::Protection;
 /// Holds the result of running code in a sandbox.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Says why code could not be run, or was ended. A message says what failed, where, and what was expected.
+/// Says why code could not be run, or why the sandbox ended it. The message of an error names what failed, where,
+/// and what was expected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The program that was named as a helper does not act as one.
+    /// The program that was named as a helper does not behave like a helper.
     #[error("{}: this program is not a helper of the sandbox: {reason}", program.display())]
     Helper {
         /// Holds the path of the program.
@@ -55,23 +56,23 @@ pub enum Error {
         /// Says why the module is refused.
         reason: String,
     },
-    /// A module failed.
+    /// A function of a WebAssembly module failed.
     #[cfg(feature = "wasm")]
     #[error("WebAssembly kernel: {what}: {reason}")]
     Kernel {
-        /// Names the call that failed.
+        /// Names the function or block that failed.
         what: String,
         /// Says how the call failed.
         reason: String,
     },
-    /// A module was ended at a limit.
+    /// A WebAssembly module was killed at a limit, or its run was cancelled.
     #[cfg(feature = "wasm")]
     #[error("the WebAssembly kernel was stopped: {0}")]
     Ended(crate::Termination),
     /// The input of the command could not be read.
     #[error("cannot read the input of a command: {0}")]
     Input(#[source] io::Error),
-    /// The consumer of the output returned an error.
+    /// The caller's function that receives the output returned an error.
     #[error("cannot write the output of a command: {0}")]
     Output(#[source] io::Error),
 }

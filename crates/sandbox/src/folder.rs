@@ -1,5 +1,5 @@
-//! This module makes, reads and removes the folder of a command from outside. The command that writes there isn't
-//! trusted.
+//! This module creates the working folder of a command, opens files in this folder, and removes the folder. This
+//! code runs outside the sandbox, and does not trust the command that writes to the folder.
 
 use std::{
     fs::{self, File},
@@ -22,31 +22,32 @@ use rustix::{
 
 use crate::{Error, Result, walk};
 
-/// Begins the names of folders, before the process id and a number.
+/// The beginning of the names of folders. The process id and a number follow.
 const PREFIX: &str = "inshore-command-";
-/// The name of the command's part of a folder.
+/// The name of the inner folder, in which the command works.
 const WORK: &str = "work";
 
 /// Holds a folder for one command, and removes the folder with its content on drop.
 ///
-/// There are two nested folders. The outer folder is ours, and is locked as long as this process lives. The inner
-/// folder is the command's. If a process was killed before it could remove its folder, the lock is gone, and the next
-/// process that makes a folder in the same parent removes the old one. A process id would not serve as well, since it
-/// has no meaning in another container. The lock is not on the command's folder, since the command could lock that
-/// folder too. On a file system without locks, abandoned folders stay.
+/// There are two nested folders. The outer folder belongs to this process, which locks the folder as long as it
+/// runs. The inner folder belongs to the command. If a process is killed before it could remove its folder, the
+/// lock is released, and the next process that creates a folder in the same parent removes the abandoned folder. A
+/// process id would not show whether a folder is abandoned, since a process id has no meaning in another
+/// container. The lock is not on the inner folder, since the command could lock that folder too. On a file system
+/// without locks, abandoned folders are not removed.
 #[derive(Debug)]
 pub struct Folder {
     whole: PathBuf,
     work: PathBuf,
-    /// Holds the lock.
+    /// Holds the open outer folder, and thereby its lock.
     open: OwnedFd,
     removed: bool,
 }
 
 impl Folder {
-    /// Makes a folder in `parent`, which may be shared with further processes and users, such as the system's folder
-    /// for temporary files. First removes folders that dead processes left in `parent`; files that can't be removed
-    /// are left to the next call.
+    /// Creates a folder in `parent`. Other processes and users may use `parent` too, for example the system's
+    /// folder for temporary files. First removes the folders that dead processes left in `parent`. The next call
+    /// tries again to remove files that can't be removed now.
     ///
     /// # Errors
     /// Returns [`Error::Path`] if no folder can be made.
@@ -70,7 +71,8 @@ impl Folder {
         }
     }
 
-    /// Makes a folder; `None` if the folder exists, or was taken for abandoned before it was locked.
+    /// Creates a folder. Returns `None` if the folder exists already, or if another process removed it as
+    /// abandoned before it was locked.
     fn make(path: &Path) -> io::Result<Option<Folder>> {
         match fs::create_dir(path) {
             Ok(()) => {}
@@ -87,7 +89,7 @@ impl Folder {
             return Ok(None);
         }
         let folder = Folder { work: path.join(WORK), whole: path.to_path_buf(), open, removed: false };
-        // The command's user has to pass through, whatever the umask of this process is.
+        // The command's user must be able to reach the inner folder, whatever the umask of this process is.
         fchmod(&folder.open, Mode::from_raw_mode(0o711))?;
         fs::DirBuilder::new().mode(0o700).create(&folder.work)?;
         Ok(Some(folder))
@@ -116,7 +118,7 @@ impl Folder {
         let mut attempts = 0;
         loop {
             match walk::empty(self.open.as_fd()).and_then(|()| rmdir(&self.whole)) {
-                // A process that still runs wrote or moved files there meanwhile.
+                // A process that still runs has written or moved files in the folder meanwhile.
                 Err(Errno::NOTEMPTY | Errno::STALE) if attempts < walk::ATTEMPTS => attempts += 1,
                 Err(error) => return Err(error),
                 Ok(()) => {
@@ -155,14 +157,14 @@ fn open_folder(path: &Path) -> rustix::io::Result<OwnedFd> {
     walk::listed(openat(CWD, path, flags, Mode::empty())?.as_fd())
 }
 
-/// Tells whether the open folder still has this path.
+/// Returns true if the open folder still has this path.
 fn is_at(open: &OwnedFd, path: &Path) -> bool {
     let there = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW);
     there.is_ok_and(|there| walk::id(open.as_fd()) == Ok((there.st_dev, there.st_ino)))
 }
 
-/// Opens a command's folder for counting, wherever the folder is moved later. The caller named the path, so links in
-/// it are followed.
+/// Opens a command's folder, so that its bytes can be counted even if the folder is moved later. Links in the path
+/// are followed, since the caller has chosen the path.
 pub(crate) fn open_to_count(path: &Path) -> Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     openat(CWD, path, flags, Mode::empty()).map_err(|error| Error::Path {
@@ -173,7 +175,8 @@ pub(crate) fn open_to_count(path: &Path) -> Result<OwnedFd> {
 }
 
 /// Opens a file that a command left in its folder; `name` is relative to the folder. A plain `open` would follow a
-/// link that the command put there, with our rights, and would block for ever at a pipe.
+/// link that the command has created, with the rights of this process. It would also block for ever at a named
+/// pipe.
 ///
 /// # Errors
 /// Returns [`Error::Path`] if the file is missing, is no plain file, or has a link or `..` in its path.

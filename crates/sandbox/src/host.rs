@@ -1,4 +1,4 @@
-//! This module starts helpers and talks to them.
+//! This module starts helpers, and exchanges messages with them.
 
 use std::{
     cell::Cell,
@@ -18,9 +18,9 @@ use crate::{
     channel::{self, HelperTask, Reply},
 };
 
-/// The name (`argv[0]`) by which a program knows that it is started as a helper.
+/// The name (`argv[0]`) by which a program recognizes that it was started as a helper.
 pub(crate) const NAME: &str = "inshore-sandbox";
-/// Limits the time until a helper says that it is ready, which a helper does first.
+/// The maximum time until a helper has sent its first message, which says that it is ready.
 const READY: Duration = Duration::from_secs(10);
 
 /// Names the program that sets up protections: any binary whose `main` begins with [`crate::child_main_if_asked`].
@@ -32,12 +32,13 @@ pub struct Helper {
 }
 
 impl Helper {
-    /// Uses our own binary, even if the file was replaced after the start.
+    /// Uses the program of this process as the helper, even if the program's file was replaced after the start.
     pub fn own() -> Helper {
         Helper::at("/proc/self/exe")
     }
 
-    /// Uses a separate program: for libraries within a program that isn't ours, such as Python.
+    /// Uses a separate program as the helper. This is for a library inside a foreign program, such as the Python
+    /// interpreter.
     pub fn at(program: impl Into<PathBuf>) -> Helper {
         Helper { program: program.into(), args: Vec::new(), is_interpreter: false }
     }
@@ -49,14 +50,15 @@ impl Helper {
         self
     }
 
-    /// Starts the helper by its path, and not by a name that tells its task: an interpreter finds libraries by its
-    /// path, and the arguments lead to [`crate::apart_main`].
+    /// Passes the helper's path as `argv[0]`, instead of a name that marks a helper or a worker. An interpreter
+    /// such as Python finds its libraries by this path. The arguments make the interpreter call
+    /// [`crate::apart_main`].
     #[must_use]
     pub fn by_its_path(self) -> Helper {
         Helper { is_interpreter: true, ..self }
     }
 
-    /// Prepares a command that starts the helper by this name.
+    /// Prepares a command that starts the helper with this name as `argv[0]`.
     pub(crate) fn command(&self, name: &str) -> std::process::Command {
         let mut command = std::process::Command::new(&self.program);
         if !self.is_interpreter {
@@ -67,7 +69,7 @@ impl Helper {
     }
 }
 
-/// Runs untrusted code: a helper and a policy.
+/// Runs untrusted code, with a helper and a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sandbox {
     /// Names the program that sets up the protections.
@@ -104,7 +106,7 @@ impl RunningHelper {
         let (socket, theirs) = UnixStream::pair().map_err(Error::system("make a socket"))?;
         let child = helper
             .command(NAME)
-            // The helper inherits none of our environment, which may hold secrets.
+            // The helper inherits no environment variables, since these may hold secrets.
             .env_clear()
             .current_dir("/")
             .stdin(OwnedFd::from(theirs))
@@ -129,7 +131,7 @@ impl RunningHelper {
         Ok(running)
     }
 
-    /// Returns the process id of the helper: all that it contains descends from it.
+    /// Returns the process id of the helper. All processes of the task are descendants of the helper.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -159,12 +161,12 @@ impl RunningHelper {
 impl Drop for RunningHelper {
     fn drop(&mut self) {
         if self.reported.get() {
-            // The helper exits at once, and the task has ended before.
+            // The task has ended already, and the helper exits immediately after its last message.
             let _ = self.child.wait();
             return;
         }
-        // The helper gets a moment to end the task (without a PID namespace no process else could); then the helper
-        // is killed, and with it the namespace.
+        // The helper gets one second to end the task, since without a PID namespace only the helper can do this.
+        // Then the helper is killed, which ends the namespace, too.
         let _ = self.stop();
         for _ in 0..500 {
             match self.child.try_wait() {

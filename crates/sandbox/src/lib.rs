@@ -1,38 +1,41 @@
 //! This crate runs code in child processes that can be killed: untrusted Linux commands and (feature `wasm`)
 //! WebAssembly kernels inside a sandbox, and Inshore's own code under a memory limit.
 //!
-//! The nouns:
+//! The main types:
 //!
 //! - [`Command`] is a program, the arguments, and the only files that the program may read and write; [`Response`] is
 //!   the result of a run.
 //! - [`Folder`] is the working folder of a command. Dropping a `Folder` removes the folder with all that the command
 //!   left in the folder.
 //! - [`CommandLimits`] say how much of each resource a command may use before the sandbox kills the command.
-//! - [`Policy`] says which [`Protections`] to set up, and without which of them nothing is run at all.
-//! - [`Helper`] is the program that sets up the protections. A helper is a process; a binary becomes a helper by
-//!   [`child_main`].
-//! - [`ChildProcess`] starts our own program again as a worker process under a memory limit, without further protections
-//!   ([`apart_main_if_asked`]).
-//! - [`split`] runs the rest of our own program in a forked child under such a limit; [`LimitedAllocator`] makes the
-//!   limit exact.
+//! - [`Policy`] says which [`Protections`] to set up, and which of these protections are required before any code
+//!   is run.
+//! - [`Helper`] is the program that sets up the protections, in a separate process. A program becomes a helper by
+//!   calling [`child_main`].
+//! - [`ChildProcess`] starts the current program again as a worker process under a memory limit, without further
+//!   protections ([`apart_main_if_asked`]).
+//! - [`split`] runs the rest of the current program in a forked child under a memory limit. [`LimitedAllocator`]
+//!   makes the limit exact for large allocations.
 //!
 //! ```text
-//!   our process            helper               init (PID 1 of its namespace)     the command
+//!   calling process        helper               init (PID 1 of its namespace)     the command
 //!   Sandbox::run ─socket─► child_main           reaps orphans, knows the ─fork──► cgroup, rlimits, user,
 //!     input ──────pipe──────┼─unshare, fork──►  command's status                  landlock, seccomp, exec
 //!     output ◄────pipe──────┼──────────────────────────────────────────────────── stdout, stderr
 //!     report ◄───socket────┘ waits: the end, the deadline, or the socket's end
 //! ```
 //!
-//! The protections are set up by a helper and not by a closure between fork and exec. Our process has threads, and in
-//! the child of a process with threads no code may take a lock or allocate. The landlock rules and the seccomp filter
-//! are made by libraries that allocate. A helper is a new program with one thread, and may allocate. A helper costs
-//! about 3 ms a command, and the protections cost 2 ms more. The helper also kills the command at the deadline when our
-//! process is blocked in a slow consumer or has died.
+//! A helper sets up the protections, not a closure between fork and exec. The calling process (which uses this
+//! crate) has threads, and in a forked child of a process with threads no code may take a lock or allocate memory.
+//! The libraries that make the landlock rules and the seccomp filter allocate memory. A helper is a new program
+//! with one thread, and may allocate. For each command, starting a helper takes about 3 ms, and setting up the
+//! protections takes 2 ms more. The helper also kills the command at the deadline if the calling process is
+//! blocked by a slow consumer of the output, or has died.
 //!
-//! A PID namespace leaves no process behind: when the namespace's first process ends, the kernel at once kills every process that a
-//! command left behind (for example daemons that forked twice and started a session). Where a PID namespace is not
-//! allowed, the helper adopts all orphans and kills until none is left.
+//! With a PID namespace, no process outlives a command. When the namespace's first process ends, the kernel
+//! immediately kills every process that a command left behind (for example daemons that forked twice and started a
+//! session). If a PID namespace is not allowed, the helper adopts all orphans and kills them until no process is
+//! left.
 //!
 #![cfg(target_os = "linux")]
 #![warn(missing_docs)]

@@ -10,34 +10,39 @@ use serde::{Deserialize, Serialize};
 
 const MIB: u64 = 1 << 20;
 
-/// Limits the resources of a command. Each limit holds whatever the command does; the fields say what happens at the
-/// limit.
+/// Limits the resources of a command. A command cannot evade the limits. The documentation of each field says what
+/// happens at the limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommandLimits {
-    /// Limits the memory of all processes of the command together, including the page cache that they cause. At the
-    /// limit the kernel first drops that page cache, then kills ([`Termination::Memory`]). Where no cgroup can be made
-    /// (see [`crate::Protection::Memory`]), two checks replace it. The address space of each process is limited, so
-    /// that an allocation beyond the limit fails in the command. The memory of all processes is summed ten times a
-    /// second, and a command whose sum exceeds the limit is ended. Default: 256 MiB.
+    /// Limits the memory of all processes of the command together, including the page cache that they cause. At
+    /// the limit the kernel first drops that page cache, and then kills processes ([`Termination::Memory`]). If no
+    /// cgroup can be made (see [`crate::Protection::Memory`]), two checks replace the cgroup. The address space of
+    /// each process is limited, so that an allocation beyond the limit fails in the command. The memory of all
+    /// processes is summed ten times a second, and a command whose sum exceeds the limit is ended. Default: 256
+    /// MiB.
     pub memory_bytes: u64,
-    /// Limits the processor time of each process; a process that exceeds the limit is killed ([`Termination::Cpu`] for the
-    /// first process). All processes together are bounded by `wall` times the cores. Default: 60 s.
+    /// Limits the processor time of each process. A process that exceeds the limit is killed ([`Termination::Cpu`]
+    /// for the first process). The processor time of all processes together is at most `wall` times the number of
+    /// cores. Default: 60 s.
     pub cpu_seconds: u64,
-    /// Limits the time from the start; at the deadline every process is killed ([`Termination::Deadline`]). Default: 60 s.
+    /// Limits the time from the start of the command. At the deadline all its processes are killed
+    /// ([`Termination::Deadline`]). Default: 60 s.
     pub wall: Duration,
     /// Limits the processes and threads at one time; at the limit `fork` fails in the command. Default: 64.
     pub processes: u64,
-    /// Limits the bytes of standard output; bytes beyond the limit aren't handed over, and the command is ended
-    /// ([`Termination::Output`]). Default: 1 GiB, since a larger result isn't worth computing near the data.
+    /// Limits the bytes of standard output. Bytes beyond the limit aren't passed to the caller, and the command is
+    /// ended ([`Termination::Output`]). Default: 1 GiB, since there is no advantage in running a command on the
+    /// node that stores the data if its result is larger.
     pub output_bytes: u64,
     /// Limits the bytes of each file written; a write beyond the limit fails and kills the process
     /// ([`Termination::FileSize`] for the first process). Default: 256 MiB.
     pub file_bytes: u64,
     /// Limits the bytes that all files of the working folder occupy. The sandbox measures the folder four times a
-    /// second, less often if the folder has very many files, so that a fast writer can exceed the limit before being
-    /// ended ([`Termination::Folder`]; [`Termination::FolderUnseen`] if the folder can't be read). Deleted files that are still
-    /// open aren't counted: `file_bytes` times `open_files` times `processes` bounds their size, and the kernel frees
-    /// all of them at the command's end. Use a separate file system or a quota where that matters. Default: 1 GiB.
+    /// second, or less often if the folder has very many files. A command that writes fast can therefore exceed
+    /// the limit before it is ended ([`Termination::Folder`]; [`Termination::FolderUnseen`] if the folder can't be
+    /// read). Deleted files that are still open aren't counted: `file_bytes` times `open_files` times `processes`
+    /// bounds their size, and the kernel frees all of them at the command's end. If this is too much, use a
+    /// separate file system or a quota. Default: 1 GiB.
     pub folder_bytes: u64,
     /// Limits the open files of each process; at the limit `open` fails in the command. Default: 256.
     pub open_files: u64,

@@ -1,21 +1,23 @@
-//! This module measures the memory of a command that no cgroup counts, by repeatedly summing over the processes.
+//! This module measures the memory of a command if no cgroup counts it, by summing the memory of all its
+//! processes.
 //!
-//! All processes of a command descend from the helper, also those whose parent has ended: the helper and the first
-//! process in the namespace adopt orphans. A page that several processes share should count once. The sum of resident
-//! sizes is cheap to read, but counts a shared page once for each process. If this sum is within the limit, it is
-//! sufficient. Otherwise the module asks for the proportional share of each process, for which the kernel walks over
-//! the page tables.
+//! All processes of a command are descendants of the helper. This also holds for processes whose parent has ended,
+//! since the helper and the first process in the namespace adopt orphans. A memory page that several processes
+//! share should count once. The sum of resident sizes is cheap to read, but counts a shared page once for each
+//! process. If this sum is within the limit, the exact value is not needed. Otherwise the module reads the
+//! proportional set size of each process, for which the kernel walks over the page tables.
 
 use std::{collections::HashMap, fs, io};
 
-/// Returns the memory of all descendants of a process, as exactly as the comparison with `limit` needs.
+/// Returns the memory in bytes of all descendants of a process. The cheap sum of resident sizes is returned if it
+/// is within `limit`; otherwise shared pages count once.
 pub fn used_bytes(ancestor: u32, limit: u64) -> io::Result<u64> {
     let processes = descendants(ancestor)?;
     let resident = processes.iter().map(|process| resident_bytes(*process)).sum();
     if resident <= limit {
         return Ok(resident);
     }
-    // The resident size is an upper bound where the system does not tell the share.
+    // If the system does not report a process's share, the resident size is used as an upper bound.
     let share = |process: &u32| share_bytes(*process).unwrap_or_else(|| resident_bytes(*process));
     Ok(processes.iter().map(share).sum())
 }
@@ -55,7 +57,7 @@ fn resident_bytes(process: u32) -> u64 {
 }
 
 /// Returns the bytes of a process's resident pages, each divided by the number of processes that share the page.
-/// `None` if we may not read them, or the process has ended.
+/// `None` if this process may not read the sizes, or if the process has ended.
 fn share_bytes(process: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{process}/smaps_rollup")).ok()?;
     let share = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;

@@ -8,27 +8,28 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-/// Names a way in which the sandbox confines code. Protections are independent: where one fails, the rest still hold.
+/// Names a way in which the sandbox confines code. Protections are independent: if one protection fails, all
+/// others still hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Protection {
-    /// Landlock allows no files but those named, the system's programs and libraries, and the working folder. The
-    /// protection counts as active from landlock's third version on (Linux 6.2), since earlier versions let a process
-    /// truncate files. From the sixth version on (6.12), landlock also forbids signals to processes outside the
-    /// sandbox, and connections to their abstract sockets.
+    /// Landlock allows access only to the files that the command names, the system's programs and libraries, and
+    /// the working folder. The protection counts as active from landlock's third version on (Linux 6.2), since
+    /// earlier versions let a process truncate files. From the sixth version on (6.12), landlock also forbids
+    /// signals to processes outside the sandbox, and connections to their abstract sockets.
     Files,
-    /// Seccomp allows no system calls but those that programs like `sh`, `grep`, `awk`, `sort` and `python3` need: no
-    /// sockets of any family, no namespaces, no mounts, no tracing, no keys, no `io_uring`.
+    /// Seccomp allows only the system calls that programs like `sh`, `grep`, `awk`, `sort` and `python3` need.
+    /// Sockets of every family, namespaces, mounts, tracing, keys and `io_uring` are forbidden.
     Calls,
     /// The command runs in an empty network namespace, in which not even the loopback interface is up. (Without this
     /// protection, [`Protection::Calls`] alone forbids the network.)
     Network,
-    /// No process outlives the command. A PID namespace ensures this, or, if none is allowed, a helper that kills
-    /// until no descendant is left and that the command cannot signal (the users differ, or landlock forbids
-    /// signals).
+    /// No process outlives the command. A PID namespace ensures this. If no PID namespace is allowed, the helper
+    /// kills processes until no descendant is left. This is safe only if the command cannot kill the helper,
+    /// because their users differ or landlock forbids signals.
     Descendants,
     /// A cgroup limits the memory of all processes together. (If the policy wants this and no cgroup can be made,
-    /// `RLIMIT_AS` limits each process, and the sandbox sums over all processes ten times a second.)
+    /// `RLIMIT_AS` limits each process, and the sandbox sums the memory of all processes ten times a second.)
     Memory,
     /// A cgroup, or `RLIMIT_NPROC` within a new user namespace, limits the number of processes of this command alone.
     /// (The plain `RLIMIT_NPROC` counts all processes of the user, including those of further commands, and is no
@@ -87,7 +88,7 @@ impl Protections {
         Protections(self.0 & !(1 << one as u16))
     }
 
-    /// Tells whether `one` is in the set.
+    /// Returns true if `one` is in the set.
     pub const fn contains(self, one: Protection) -> bool {
         self.0 & 1 << one as u16 != 0
     }
@@ -111,23 +112,27 @@ impl Display for Protections {
     }
 }
 
-/// Says how code is contained on this machine. The operator chooses the policy, not the client that sends the code.
+/// Says how the sandbox confines code on this machine. The operator chooses the policy, not the client that sends
+/// the code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Lists protections that are set up wherever the machine allows. Default: all. Leave a protection out on
-    /// machines where the protection is in the way, and in tests that show what the protection prevents.
+    /// Lists the protections that are set up if the machine supports them. Default: all. Omit a protection on
+    /// machines on which it prevents necessary programs from running, and in tests that show what the protection
+    /// prevents.
     pub wanted: Protections,
-    /// Lists protections without which nothing is run ([`crate::Error::Missing`] names the first that is missing).
-    /// Default: all but `Network`, since `Calls` already forbids sockets, and `Memory`, for which containers seldom
-    /// have the rights.
+    /// Lists the protections that must be active before any code is run ([`crate::Error::Missing`] names the first
+    /// missing one). Default: all but `Network`, since `Calls` already forbids sockets, and `Memory`, for which
+    /// containers seldom have the rights.
     pub required: Protections,
-    /// Sets the user id for commands if we are root; else commands run as our own user. Default: 65534, `nobody`. Two
-    /// commands of one user share no process namespace, but do share the files of that user.
+    /// Sets the user id for commands if this process is root. Otherwise commands run as the user of this process.
+    /// Default: 65534, `nobody`. Two commands with the same user id have separate process namespaces, but can
+    /// access the same user's files.
     pub user: u32,
     /// Sets the group id for commands. Default: 65534.
     pub group: u32,
-    /// Names the cgroup in which the groups of commands are made: a folder of a version 2 hierarchy that is delegated
-    /// to us. Default: none, so that new groups stand beside our own group, in the version that this machine has.
+    /// Names the cgroup in which the groups of commands are made: a folder of a version 2 hierarchy that is
+    /// delegated to this process. Default: none. New groups are then made inside the group of this process, in the
+    /// cgroup version of this machine.
     pub cgroup: Option<PathBuf>,
 }
 

@@ -1,8 +1,8 @@
-//! This module shares memory between our process and a child process (of a module, or of our own code). All `unsafe`
-//! code for shared memory stands in this file.
+//! This module shares memory between the calling process and a child process, which runs a WebAssembly module or
+//! code of the current program. All `unsafe` code for shared memory is in this file.
 //!
-//! The shared memory is a file in memory (`memfd`) that is sealed against shrinking: so the child cannot remove pages
-//! that our process has mapped.
+//! The shared memory is a file in memory (`memfd`) that is sealed against shrinking, so that the child cannot
+//! remove pages that the calling process has mapped.
 
 use std::{
     fs::File,
@@ -18,7 +18,7 @@ use rustix::{
 /// The file grows in multiples of this size.
 const STEP_BYTES: usize = 64 << 10;
 
-/// Holds our end of the shared memory: the file and our mapping.
+/// Holds one process's end of the shared memory: the file and this process's mapping.
 #[derive(Debug)]
 pub struct SharedMemory {
     file: File,
@@ -26,7 +26,7 @@ pub struct SharedMemory {
     mapped_bytes: usize,
 }
 
-// SAFETY: the mapping belongs to this value alone, and is written to through `&mut` only.
+// SAFETY: only this value uses the mapping, and writes it only through `&mut`.
 unsafe impl Send for SharedMemory {}
 
 impl SharedMemory {
@@ -36,7 +36,7 @@ impl SharedMemory {
         Ok(SharedMemory { file: File::from(file), at: None, mapped_bytes: 0 })
     }
 
-    /// Opens the child's end on the file that the parent made.
+    /// Returns the child's end of the shared memory, for the file that the parent made.
     pub fn of(file: File) -> SharedMemory {
         SharedMemory { file, at: None, mapped_bytes: 0 }
     }
@@ -45,7 +45,7 @@ impl SharedMemory {
         &self.file
     }
 
-    /// Grows the file and our mapping to at least `bytes`, so that the child can map as much.
+    /// Grows the file and this process's mapping to at least `bytes`, so that the other process can map as much.
     pub fn grow(&mut self, bytes: usize) -> io::Result<()> {
         if bytes <= self.mapped_bytes {
             return Ok(());
@@ -56,13 +56,13 @@ impl SharedMemory {
         }
         self.unmap();
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping, at a place that the system chooses.
+        // SAFETY: this makes a new mapping, at an address that the system chooses.
         let at = unsafe { mmap(ptr::null_mut(), bytes, protection, MapFlags::SHARED, &self.file, 0) }?;
         (self.at, self.mapped_bytes) = (NonNull::new(at.cast()), bytes);
         Ok(())
     }
 
-    /// Writes bytes at `position`. The child must not read these bytes meanwhile.
+    /// Writes bytes at `position`. The other process must not read these bytes meanwhile.
     pub fn put(&mut self, position: usize, bytes: &[u8]) -> io::Result<()> {
         if bytes.is_empty() {
             return Ok(());
@@ -70,13 +70,14 @@ impl SharedMemory {
         let end = position.checked_add(bytes.len()).ok_or(io::ErrorKind::OutOfMemory)?;
         self.grow(end)?;
         let at = self.at.expect("mapped just now");
-        // SAFETY: `end` bytes are mapped, of a file that can't become shorter, and no reference to them exists.
+        // SAFETY: `end` bytes of the file are mapped. The file can't become shorter, and no reference to these
+        // bytes exists.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), at.as_ptr().add(position), bytes.len()) };
         Ok(())
     }
 
-    /// Appends the first `length` bytes of the shared memory to `bytes`. The child must not write to them meanwhile;
-    /// if the child does, the appended bytes are a mixture of old and new ones.
+    /// Appends the first `length` bytes of the shared memory to `bytes`. The other process must not write these
+    /// bytes meanwhile. If it does, the appended bytes are a mixture of old and new bytes.
     pub fn take(&mut self, length: usize, bytes: &mut Vec<u8>) -> io::Result<()> {
         if length == 0 {
             return Ok(());
@@ -84,8 +85,8 @@ impl SharedMemory {
         self.grow(length)?;
         bytes.reserve(length);
         let (at, end) = (self.at.expect("mapped just now"), bytes.len());
-        // SAFETY: `length` bytes are mapped, of a file that can't become shorter, and as many are reserved behind the
-        // end.
+        // SAFETY: `length` bytes of the file are mapped, and the file can't become shorter. `bytes` has capacity
+        // for as many bytes after its end.
         unsafe {
             ptr::copy_nonoverlapping(at.as_ptr(), bytes.as_mut_ptr().add(end), length);
             bytes.set_len(end + length);
@@ -109,7 +110,7 @@ impl Drop for SharedMemory {
     }
 }
 
-/// Records a part of a module's memory that the shared file is mapped over.
+/// Records the range of a module's memory over which the shared file is mapped.
 #[cfg(feature = "wasm")]
 #[derive(Clone, Copy, Debug)]
 pub struct MappedMemory {
@@ -182,7 +183,7 @@ mod tests {
         shared.put(0, b"abc").unwrap();
         let bytes = STEP_BYTES;
         let flags = MapFlags::PRIVATE;
-        // SAFETY: a mapping of this test alone, read through raw pointers.
+        // SAFETY: only this test uses the mapping, and reads it through raw pointers.
         unsafe {
             let at =
                 rustix::mm::mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags);

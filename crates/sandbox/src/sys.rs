@@ -1,9 +1,9 @@
-//! This module wraps system calls that have no safe wrapper elsewhere. All `unsafe` code of commands stands in this
-//! file.
+//! This module wraps system calls for which no other crate has a safe wrapper. All `unsafe` code for commands is
+//! in this file.
 
 use std::{io, mem};
 
-/// Says which process `fork` returned in.
+/// Says whether `fork` returned in the child or in the parent.
 pub enum ForkResult {
     Child,
     Parent(i32),
@@ -16,8 +16,8 @@ fn done(result: libc::c_int) -> io::Result<libc::c_int> {
 /// Forks this process.
 ///
 /// # Safety
-/// The process has one thread. (With more, the child may find a lock taken for ever, for example that of the
-/// allocator.)
+/// The process has one thread. (With more threads, a lock such as that of the allocator could stay locked for ever
+/// in the child.)
 pub unsafe fn fork() -> io::Result<ForkResult> {
     // SAFETY: no further thread exists, as the caller promised, so the child's memory is consistent.
     match done(unsafe { libc::fork() })? {
@@ -28,7 +28,7 @@ pub unsafe fn fork() -> io::Result<ForkResult> {
 
 /// Exits at once, without the exit handlers that the parent process registered before the fork.
 pub fn exit(status: i32) -> ! {
-    // SAFETY: takes no memory and does not return.
+    // SAFETY: the call accesses no memory and does not return.
     unsafe { libc::_exit(status) }
 }
 
@@ -47,9 +47,9 @@ pub fn wait(pid: i32, block: bool) -> io::Result<Option<ReapedProcess>> {
     let flags = if block { 0 } else { libc::WNOHANG };
     loop {
         let mut status = 0;
-        // SAFETY: a struct of integers, for which zeros are a value.
+        // SAFETY: this is a struct of integers, for which zeros are a valid value.
         let mut usage: libc::rusage = unsafe { mem::zeroed() };
-        // SAFETY: both variables live while this call lasts.
+        // SAFETY: both variables live longer than this call.
         let pid = match done(unsafe { libc::wait4(pid, &mut status, flags, &mut usage) }) {
             Ok(0) => return Ok(None),
             Ok(pid) => pid,
@@ -62,7 +62,7 @@ pub fn wait(pid: i32, block: bool) -> io::Result<Option<ReapedProcess>> {
             status,
             user_us: us(usage.ru_utime),
             system_us: us(usage.ru_stime),
-            // Linux counts in KiB.
+            // Linux returns this number in KiB.
             resident_bytes_max: usage.ru_maxrss as u64 * 1024,
         }));
     }
@@ -70,7 +70,7 @@ pub fn wait(pid: i32, block: bool) -> io::Result<Option<ReapedProcess>> {
 
 /// Moves this process into new namespaces of these kinds.
 pub fn unshare(flags: libc::c_int) -> io::Result<()> {
-    // SAFETY: takes flags alone; files and memory are not unshared (no CLONE_FILES, CLONE_VM).
+    // SAFETY: the call takes only flags. Files and memory are not unshared (CLONE_FILES and CLONE_VM are removed).
     done(unsafe { libc::unshare(flags & !(libc::CLONE_FILES | libc::CLONE_VM)) }).map(drop)
 }
 
@@ -79,7 +79,7 @@ fn prctl(option: libc::c_int, argument: libc::c_ulong) -> io::Result<()> {
     done(unsafe { libc::prctl(option, argument, 0, 0, 0) }).map(drop)
 }
 
-/// Has the kernel kill this process when the thread that forked the process ends.
+/// Makes the kernel kill this process when the thread that forked the process ends.
 pub fn die_with_parent() -> io::Result<()> {
     prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong)
 }
@@ -89,25 +89,26 @@ pub fn adopt_orphans() -> io::Result<()> {
     prctl(libc::PR_SET_CHILD_SUBREAPER, 1)
 }
 
-/// Forbids this process to gain rights by executing a program.
+/// Forbids that this process gains rights by executing a program.
 pub fn no_new_privileges() -> io::Result<()> {
     prctl(libc::PR_SET_NO_NEW_PRIVS, 1)
 }
 
-/// Sets whether processes of this user may read this process's memory (and this process its own files in /proc).
+/// Sets whether processes of this user may read this process's memory, and whether this process may write its own
+/// files in /proc.
 pub fn dumpable(yes: bool) -> io::Result<()> {
     prctl(libc::PR_SET_DUMPABLE, libc::c_ulong::from(yes))
 }
 
-/// Gives up all capabilities, for ever: even root gets none back by executing.
+/// Gives up all capabilities for ever. Even root gets no capability back by executing a program.
 pub fn drop_capabilities() -> io::Result<()> {
     for capability in 0..64 {
-        // EINVAL means that the kernel has fewer capabilities; EPERM means that this process may not drop
-        // capabilities, and has none.
+        // Errors are ignored. EINVAL means that the kernel has fewer capabilities. EPERM means that this process
+        // has no capabilities to drop.
         let _ = prctl(libc::PR_CAPBSET_DROP, capability);
     }
-    // The header is _LINUX_CAPABILITY_VERSION_3 and this process; the data is effective, permitted and inheritable,
-    // twice.
+    // The header holds _LINUX_CAPABILITY_VERSION_3, and 0 for this process. The data holds the effective,
+    // permitted and inheritable capabilities, in two parts of 32 bits each.
     let header: [u32; 2] = [0x2008_0522, 0];
     let none = [0u32; 6];
     // SAFETY: the two structs have these sizes in version 3 and are only read.
@@ -115,55 +116,57 @@ pub fn drop_capabilities() -> io::Result<()> {
     done(result as libc::c_int).map(drop)
 }
 
-/// Becomes another user, for ever; needs root.
+/// Becomes another user for ever. Only root can do this.
 pub fn become_user(user: u32, group: u32) -> io::Result<()> {
-    // SAFETY: an empty list is not read.
+    // SAFETY: the call does not read an empty list.
     done(unsafe { libc::setgroups(0, std::ptr::null()) })?;
-    // SAFETY: takes integers alone.
+    // SAFETY: the call takes only integers.
     done(unsafe { libc::setresgid(group, group, group) })?;
-    // SAFETY: as above.
+    // SAFETY: as for the call above.
     done(unsafe { libc::setresuid(user, user, user) }).map(drop)
 }
 
 /// Sets the limits of a resource by `setrlimit`, no higher than they are now.
 pub fn limit(resource: libc::__rlimit_resource_t, soft: u64, hard: u64) -> io::Result<()> {
-    // SAFETY: a struct of integers, which is written to while this call lasts.
+    // SAFETY: this is a struct of integers, which is written only during this call.
     let mut now: libc::rlimit = unsafe { mem::zeroed() };
-    // SAFETY: as above.
+    // SAFETY: as for the call above.
     done(unsafe { libc::getrlimit(resource, &mut now) })?;
-    // The system refuses limits above our own, and such limits are not needed.
+    // The system refuses limits above those of this process, and such limits are not needed.
     let (hard, soft) = (hard.min(now.rlim_max), soft.min(now.rlim_max));
     // SAFETY: the struct is only read.
     done(unsafe { libc::setrlimit(resource, &libc::rlimit { rlim_cur: soft, rlim_max: hard }) }).map(drop)
 }
 
-/// Starts a session, so that this process has no terminal and leaves our process group.
+/// Starts a session, so that this process has no terminal and leaves its parent's process group.
 pub fn new_session() -> io::Result<()> {
-    // SAFETY: takes nothing.
+    // SAFETY: the call takes no arguments.
     done(unsafe { libc::setsid() }).map(drop)
 }
 
-/// Kills a process, which may have ended already.
+/// Kills a process. The process may have ended already, but it must not have been reaped.
 pub fn kill(pid: i32) {
     assert!(pid > 0, "0 and less are groups");
-    // SAFETY: takes integers alone.
+    // SAFETY: the call takes only integers.
     unsafe { libc::kill(pid, libc::SIGKILL) };
 }
 
 /// Ignores a signal from now on.
 pub fn ignore(signal: libc::c_int) {
-    // SAFETY: to ignore runs no code of ours.
+    // SAFETY: ignoring a signal runs no code of this program.
     unsafe { libc::signal(signal, libc::SIG_IGN) };
 }
 
-/// Resets all signals to the state at the start of a program: none ignored (Rust's runtime ignores SIGPIPE), none
-/// blocked.
+/// Resets all signals to the state at the start of a program: no signal is ignored (Rust's runtime ignores
+/// SIGPIPE), and no signal is blocked.
 pub fn reset_signals() {
     for signal in 1..=64 {
-        // SAFETY: the default action runs no code of ours. Signals that can't be changed (SIGKILL) stay as they are.
+        // SAFETY: the default action runs no code of this program. Signals that can't be changed (SIGKILL) stay as
+        // they are.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
-    // SAFETY: a set of bits, for which zeros are a value: the empty set; the set is only read.
+    // SAFETY: this is a set of bits, for which zeros are a valid value: the empty set. The call only reads the
+    // set.
     unsafe {
         let none: libc::sigset_t = mem::zeroed();
         libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
@@ -180,13 +183,13 @@ impl std::fmt::Debug for SignalMask {
 }
 
 impl SignalMask {
-    /// Blocks these signals in this thread and in threads started later: signals wait until [`SignalMask::next`] takes
-    /// them.
+    /// Blocks these signals in this thread and in threads that are started later. A blocked signal is pending
+    /// until [`SignalMask::next`] takes it.
     pub fn block(signals: &[libc::c_int]) -> io::Result<SignalMask> {
-        // SAFETY: a set of bits, for which zeros are a value: the empty set.
+        // SAFETY: this is a set of bits, for which zeros are a valid value: the empty set.
         let mut set: libc::sigset_t = unsafe { mem::zeroed() };
         for signal in signals {
-            // SAFETY: the set is written to while this call lasts.
+            // SAFETY: the set is written only during this call.
             done(unsafe { libc::sigaddset(&mut set, *signal) })?;
         }
         // SAFETY: the set is only read.
@@ -203,7 +206,7 @@ impl SignalMask {
     /// Waits for a signal of the set.
     pub fn next(&self) -> io::Result<libc::c_int> {
         loop {
-            // SAFETY: the set is only read, and nothing is asked of the signal but its number.
+            // SAFETY: the call only reads the set, and returns only the number of the signal.
             match done(unsafe { libc::sigwaitinfo(&self.0, std::ptr::null_mut()) }) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 waited => return waited,
@@ -214,7 +217,7 @@ impl SignalMask {
 
 /// Resets the action of a signal to the system's default.
 pub fn by_default(signal: libc::c_int) {
-    // SAFETY: the default action runs no code of ours.
+    // SAFETY: the default action runs no code of this program.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
 }
 
@@ -225,20 +228,20 @@ pub fn threads() -> io::Result<usize> {
 
 /// Returns the id of this thread.
 pub fn thread() -> i32 {
-    // SAFETY: takes nothing and can't fail.
+    // SAFETY: the call takes no arguments and can't fail.
     unsafe { libc::gettid() }
 }
 
 /// Returns the id of the parent process.
 pub fn parent() -> i32 {
-    // SAFETY: takes nothing and can't fail.
+    // SAFETY: the call takes no arguments and can't fail.
     unsafe { libc::getppid() }
 }
 
 /// Returns freed memory to the system, if the allocator can.
 pub fn give_back_freed() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: takes a number, and the allocator's own locks.
+    // SAFETY: the call takes a number, and uses the allocator's own locks.
     unsafe {
         libc::malloc_trim(0)
     };
@@ -246,12 +249,12 @@ pub fn give_back_freed() {
 
 /// Returns the effective user id.
 pub fn user() -> u32 {
-    // SAFETY: takes nothing and can't fail.
+    // SAFETY: the call takes no arguments and can't fail.
     unsafe { libc::geteuid() }
 }
 
 /// Returns the effective group id.
 pub fn group() -> u32 {
-    // SAFETY: takes nothing and can't fail.
+    // SAFETY: the call takes no arguments and can't fail.
     unsafe { libc::getegid() }
 }

@@ -1,13 +1,15 @@
-//! This module walks through a folder that a command writes to or wrote to: to count the bytes, or to remove the
-//! files. The command isn't trusted, and may still be running.
+//! This module walks through the folder of a command, to count the bytes in the folder or to remove its files. The
+//! command writes to the folder, isn't trusted, and may still be running.
 //!
-//! The walk uses open folders, two at a time: it goes down by name and up by `..`. A path may be longer than the system
-//! allows, and a tree may be deeper than the limit of open files or the stack. The walk checks that `..` is the folder
-//! that it came from, since a folder may have been moved meanwhile; in this case the walk starts again. Links are never
-//! followed, and mounted file systems aren't entered.
+//! The walk opens at most two folders at a time. It enters a subfolder by the subfolder's name, and returns to the
+//! parent by `..`. It uses neither full paths nor recursion, since a path may be longer than the system allows,
+//! and a tree may be deeper than the stack or the limit of open files. The walk checks that `..` is the folder
+//! from which it came, since a folder may have been moved meanwhile. In this case the walk starts again. Links are
+//! never followed, and mounted file systems aren't entered.
 //!
-//! If we aren't root, commands run as our own user, and can take away our rights to a folder. The walk restores
-//! rights that it needs (`granted`), by an open folder and never by the name, which might be a link by then.
+//! If this process isn't root, commands run as the same user, and can remove this user's rights to a folder. The
+//! function `granted` restores the rights that the walk needs. It uses the open folder and never the folder's
+//! name, since the name may refer to a link by then.
 
 use std::{
     ffi::{CStr, CString},
@@ -23,23 +25,23 @@ use rustix::{
     io::{Errno, Result},
 };
 
-/// The size of the buffer for the names in a folder.
+/// The size in bytes of the buffer into which the names in a folder are read.
 const NAMES_BYTES: usize = 32 << 10;
 /// The largest memory in bytes for the names of folders that are not yet entered while bytes are counted. This is
-/// enough for some hundred thousand folders with the longest names, or millions with usual names. A larger tree is an
-/// error.
+/// enough for some hundred thousand folders with the longest names, or for millions of folders with usual names. A
+/// larger tree is an error.
 const COUNTING_BYTES_MAX: usize = 64 << 20;
-/// The largest number of times that a walk starts again after files were moved or added. The same number limits how
-/// often one step of a walk restores rights that a command takes away.
+/// The largest number of times that a walk starts again after files were moved or added. The same number limits
+/// how often one step of a walk restores rights that a command removes.
 pub const ATTEMPTS: usize = 8;
 
 /// The flags to open a folder as the start of a path. Opening with these flags needs no right to the folder.
 const PLACE: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const LIST: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// Sums the bytes that everything in a folder occupies, links not followed; each entry counts at least 512, so that
-/// empty files count too. Stops once the sum exceeds `enough`. Entries that vanish meanwhile count for nothing; any
-/// further obstacle is an error. Deleted files that are still open aren't seen.
+/// Sums the bytes that all files and folders in a folder occupy. Links are not followed. Each entry counts at
+/// least 512 bytes, so that empty files count too. The walk stops once the sum exceeds `enough`. Entries that
+/// vanish meanwhile do not count. Any other obstacle is an error. Deleted files that are still open do not count.
 pub fn occupied_bytes(folder: BorrowedFd<'_>, enough: u64) -> Result<u64> {
     let mut attempts = 0;
     loop {
@@ -51,16 +53,16 @@ pub fn occupied_bytes(folder: BorrowedFd<'_>, enough: u64) -> Result<u64> {
     }
 }
 
-/// Removes everything in a folder, links not followed. An entry that can't be removed doesn't keep the rest; the
-/// first error is returned.
+/// Removes all files and folders in a folder. Links are not followed. If an entry can't be removed, the walk
+/// continues with the next entry, and the first error is returned at the end.
 pub fn empty(folder: BorrowedFd<'_>) -> Result<()> {
     let mut removal = Removal { failed: None };
-    // There is no limit of memory: a tree that was too large for counting has to be removed too.
+    // The memory is not limited, since a tree that was too large for counting has to be removed too.
     walk(folder, usize::MAX, &mut removal)?;
     removal.failed.map_or(Ok(()), Err)
 }
 
-/// Opens a folder for reading, after restoring rights to the folder if needed.
+/// Opens a folder to list its entries. If rights to the folder are missing, they are restored first.
 pub fn listed(folder: BorrowedFd<'_>) -> Result<OwnedFd> {
     granted(folder, || openat(folder, c".", LIST, Mode::empty()))
 }
@@ -108,7 +110,7 @@ impl Visitor for Count {
     fn left(&mut self, _: BorrowedFd<'_>, _: &CStr) {}
 
     fn failed(&mut self, error: Errno) -> Result<()> {
-        // A command can't have mounted a file system there.
+        // A mounted file system (`XDEV`) is not counted, since the command can't have mounted it.
         if error == Errno::XDEV { Ok(()) } else { Err(error) }
     }
 }
@@ -149,15 +151,16 @@ impl Visitor for Removal {
     }
 }
 
-/// Represents a folder on the path to the walk's place.
+/// Represents a folder on the path from the top folder to the folder that the walk is visiting.
 struct OpenFolder {
     /// Holds the folder's name in the parent.
     name: CString,
     /// Identifies the folder by device and inode.
     id: (u64, u64),
-    /// Holds the names of subfolders not yet entered, each with a zero at the end, in one allocation.
+    /// Holds the names of the subfolders that are not yet entered, in one allocation. Each name ends with a zero
+    /// byte.
     below: Vec<u8>,
-    /// Counts the memory that the level took when its folder was read.
+    /// Counts the bytes of memory that this value took when the folder was read.
     bytes: usize,
 }
 
@@ -170,8 +173,9 @@ impl OpenFolder {
     }
 }
 
-/// Visits everything in a folder, each folder's entries before those of subfolders, within `memory_bytes`.
-/// [`Errno::STALE`] says that a folder was moved away with the walk inside.
+/// Visits all entries of a folder and of its subfolders. The entries of a folder come before those of its
+/// subfolders. The walk takes at most `memory_bytes`. [`Errno::STALE`] means that a folder was moved while the
+/// walk was inside the folder.
 fn walk(top: BorrowedFd<'_>, memory_bytes: usize, visit: &mut impl Visitor) -> Result<()> {
     let mut buffer = vec![MaybeUninit::uninit(); NAMES_BYTES];
     let mut at =
@@ -202,7 +206,8 @@ fn walk(top: BorrowedFd<'_>, memory_bytes: usize, visit: &mut impl Visitor) -> R
     }
 }
 
-/// Visits the entries of a folder, and keeps the subfolders; `None` if a visit ended the walk.
+/// Visits the entries of a folder, and returns the folder with the names of its subfolders; `None` if a visit
+/// ended the walk.
 fn read(
     folder: BorrowedFd<'_>,
     name: CString,
@@ -251,7 +256,7 @@ fn read(
     Ok(Some(level))
 }
 
-/// Opens a subfolder, and nothing else that the name may mean by now.
+/// Opens a subfolder by its name. If the name refers to a link or another file by now, this is an error.
 fn enter(folder: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd> {
     let inside = ResolveFlags::BENEATH
         | ResolveFlags::NO_SYMLINKS
@@ -260,7 +265,7 @@ fn enter(folder: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd> {
     granted(folder, || openat2(folder, name, PLACE, Mode::empty(), inside))
 }
 
-/// Opens the parent folder, which has to be the expected one.
+/// Opens the parent folder, and checks that it is the expected folder.
 fn above(folder: BorrowedFd<'_>, expected: (u64, u64)) -> Result<OwnedFd> {
     match granted(folder, || openat(folder, c"..", PLACE, Mode::empty())) {
         Ok(parent) if id(parent.as_fd())? == expected => Ok(parent),
@@ -274,13 +279,15 @@ pub fn id(open: BorrowedFd<'_>) -> Result<(u64, u64)> {
     fstat(open).map(|data| (data.st_dev, data.st_ino))
 }
 
-/// Tells whether the error means that a folder has vanished: its name is free, or belongs to another kind of file.
+/// Returns true if the error means that a folder has vanished: its name is free, or belongs to another kind of
+/// file.
 fn gone(error: Errno) -> bool {
     matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP)
 }
 
-/// Does something in a folder. If that is refused, gives the folder's owner all rights to it and tries again, several
-/// times if a command takes the rights away just then. (A user who is neither the owner nor root can't give rights.)
+/// Calls `act`, which accesses a folder. If access is denied, gives the folder's owner all rights to the folder,
+/// and calls `act` again. This is repeated up to [`ATTEMPTS`] times, since a command may remove the rights again
+/// meanwhile. (A user who is neither the owner nor root can't give rights.)
 fn granted<T>(folder: BorrowedFd<'_>, act: impl Fn() -> Result<T>) -> Result<T> {
     for _ in 0..ATTEMPTS {
         match act() {
@@ -288,7 +295,8 @@ fn granted<T>(folder: BorrowedFd<'_>, act: impl Fn() -> Result<T>) -> Result<T> 
             result => return result,
         }
         let mode = Mode::from_raw_mode(fstat(folder)?.st_mode) | Mode::RWXU;
-        // `fchmod` would not do: it takes no folder that was opened without a right to it.
+        // `fchmod` does not work here, since it refuses a folder that was opened without any right to the folder
+        // (`O_PATH`).
         chmod(format!("/proc/self/fd/{}", folder.as_raw_fd()), mode).map_err(|_| Errno::ACCESS)?;
     }
     act()
@@ -346,7 +354,7 @@ mod tests {
         let mut count = Count { bytes: 0, enough: u64::MAX };
         let open = place(top.path());
         assert_eq!(walk(open.as_fd(), 100 * 201, &mut count), Err(Errno::NOMEM));
-        // The memory is for the subfolders, and for two levels: the top and a subfolder.
+        // This memory suffices for the names of the subfolders, and for two open folders: the top and a subfolder.
         assert_eq!(walk(open.as_fd(), 101 * 201 + 2 * size_of::<OpenFolder>() + 1, &mut count), Ok(()));
     }
 

@@ -1,20 +1,21 @@
-//! This module runs the rest of a program in a child process under a memory limit, while the parent waits. Programs
-//! use it for a command with one job of unpredictable memory.
+//! This module runs the rest of a program in a child process under a memory limit, while the parent waits.
+//! Programs use this module for a command line that runs one job of unpredictable memory.
 //!
 //! ```text
 //!   main ── split ── fork ─────────────────► WorkerFork::Worker: runs the rest of the program
 //!             │                                files, terminal, environment and arguments are the same
-//!             │  SIGINT, SIGTERM ─── a byte ──► StopRequests; the pipe's end means that the parent is gone
-//!             │◄── name of the work ─────────── a thread that measures memory, and ends the worker at the limit
+//!             │  SIGINT, SIGTERM ─── a byte ──► StopRequests; the pipe's end means that the parent has ended
+//!             │◄── name of the operation ────── a thread that measures memory, and ends the worker at the limit
 //!           WorkerFork::Parent ── wait ──► WorkerEnd
 //! ```
 //!
-//! The fork happens at the start of the program: both processes share the memory so far, and neither
-//! arguments nor files have to be passed. Executing the program again would take 7 ms, and duplicate the relocated
-//! data.
+//! The fork happens at the start of the program. Both processes share the memory that exists at this time, and
+//! neither arguments nor files have to be passed. Executing the program again would take 7 ms, and would duplicate
+//! the program's relocated data.
 //!
-//! Only the parent handles signals: a terminal sends Ctrl-C to both processes and `kill` to one of them, and either
-//! way the worker is asked to stop once. The worker ends with the parent, however the parent ends.
+//! Only the parent handles signals that stop the program. Ctrl-C in a terminal sends a signal to both processes,
+//! and `kill` sends a signal to the parent. In both cases the worker gets one request to stop. The worker also
+//! ends if the parent ends for any reason.
 
 use std::{
     fs::File,
@@ -36,13 +37,13 @@ use crate::{
 /// Says which of the two processes the caller is in.
 #[derive(Debug)]
 pub enum WorkerFork {
-    /// The caller is in the worker, and goes on.
+    /// The caller is in the worker, and runs the rest of the program.
     Worker(StopRequests),
-    /// The caller is in the parent, and has to wait.
+    /// The caller is in the parent, and has to wait for the worker.
     Parent(WorkerHandle),
 }
 
-/// Represents a worker in the parent.
+/// Represents the worker, in the parent process.
 #[derive(Debug)]
 pub struct WorkerHandle {
     worker: i32,
@@ -51,7 +52,7 @@ pub struct WorkerHandle {
     words: File,
 }
 
-/// Receives requests to stop in the worker, as the parent hands them on.
+/// Receives, in the worker, the requests to stop that the parent forwards.
 #[derive(Debug)]
 pub struct StopRequests(File);
 
@@ -64,12 +65,12 @@ impl StopRequests {
     }
 }
 
-/// Forks a worker within these limits. The parent must [wait](WorkerHandle::wait) for the worker's end. `doing` returns
-/// the name of the worker's current work. It is called when the worker exceeds the limit, from any thread, possibly
-/// with no memory left to allocate.
+/// Forks a worker within these limits. The parent must [wait](WorkerHandle::wait) for the worker's end. `doing`
+/// returns the name of the worker's current operation. `doing` is called when the worker exceeds the limit, from
+/// any thread, possibly with no memory left to allocate.
 ///
-/// Call this while the process has one thread, and as early as possible: the processes share only memory that neither
-/// changes later.
+/// Call this while the process has one thread, and as early as possible, since the processes share only memory
+/// that neither process changes later.
 ///
 /// # Errors
 /// Returns the system's error if no process can be started or limited, and an error if the process has more than one
@@ -86,7 +87,7 @@ pub fn split(limits: ChildLimits, doing: fn() -> String) -> io::Result<WorkerFor
     // If SIGCHLD were ignored, the parent would not notice the worker's end.
     sys::by_default(libc::SIGCHLD);
     let parent = process::id();
-    // SAFETY: there is one thread, as was just seen, and only it could start another.
+    // SAFETY: this process has one thread, as was checked above, and only this thread could start another one.
     match unsafe { sys::fork() } {
         Ok(ForkResult::Parent(worker)) => {
             drop((stops, say));
@@ -132,7 +133,7 @@ impl WorkerHandle {
 fn begin(limits: ChildLimits, last: LimitReport, parent: u32, signals: &SignalMask) -> io::Result<()> {
     sys::die_with_parent()?;
     if sys::parent() != parent as i32 {
-        // The parent ended before this process asked to die with the parent.
+        // The parent ended before the call of `die_with_parent`.
         sys::exit(1);
     }
     sys::ignore(libc::SIGINT);

@@ -1,5 +1,5 @@
-//! This module says how a process under a memory limit ends: normally, or with the name of the work that took too
-//! much memory.
+//! This module defines how a process under a memory limit ends: normally, or with the name of the operation that
+//! took too much memory.
 
 use std::{
     convert::Infallible,
@@ -19,7 +19,7 @@ use crate::sys;
 /// The exit statuses of a process that exceeded the memory limit, and of one whose size the system no longer reported.
 pub(crate) const TOO_LARGE: i32 = 77;
 pub(crate) const UNKNOWN_SIZE: i32 = 78;
-/// Separates the name of the last work from earlier bytes in the pipe.
+/// Separates the name of the last operation from earlier bytes in the pipe.
 const MARK: char = '\0';
 
 /// Says how a worker ended.
@@ -27,9 +27,9 @@ const MARK: char = '\0';
 pub enum WorkerEnd {
     /// The worker exited with this status.
     Exited(i32),
-    /// The worker exceeded the memory limit during the work with this name.
+    /// The worker exceeded the memory limit during the operation with this name.
     TooLarge(String),
-    /// The system stopped telling how much memory the worker has.
+    /// The system no longer reported how much memory the worker had.
     UnknownSize,
     /// The worker was killed by this signal.
     Killed(i32),
@@ -52,21 +52,22 @@ impl WorkerEnd {
     }
 }
 
-/// Holds how a process reports the work that exceeded the limit.
+/// Holds the pipe and the function by which a process reports the operation that exceeded the limit.
 pub(crate) struct LimitReport {
     pub say: File,
-    /// Names the current work. Any thread may call this, maybe when no memory is left to allocate.
+    /// Returns the name of the current operation. Any thread may call this function, possibly with no memory left
+    /// to allocate.
     pub doing: fn() -> String,
 }
 
 static LAST: OnceLock<LimitReport> = OnceLock::new();
 
-/// Sets how this process reports the work that exceeded the limit.
+/// Sets the pipe and the function by which this process reports the operation that exceeds the limit.
 pub(crate) fn begin(last: LimitReport) {
     let _ = LAST.set(last);
 }
 
-/// Exits because this process exceeded the memory limit, and reports the current work.
+/// Exits because this process exceeded the memory limit, and reports the current operation.
 pub(crate) fn end_too_large() -> Infallible {
     /// Holds the id of the thread that ends the process.
     static ENDS: AtomicI32 = AtomicI32::new(0);
@@ -78,7 +79,7 @@ pub(crate) fn end_too_large() -> Infallible {
             let _ = write!(&last.say, "{MARK}{}", (last.doing)());
             sys::exit(TOO_LARGE)
         }
-        // No memory is left for the report.
+        // This thread exceeded the limit again while it wrote the report, so the report is dropped.
         Err(ends) if ends == mine => sys::exit(TOO_LARGE),
         // Another thread ends the process. This thread sleeps, so that it takes no more memory.
         Err(_) => loop {

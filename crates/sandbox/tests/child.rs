@@ -1,4 +1,4 @@
-//! These tests run worker processes: answers arrive, and a worker that exceeds a limit ends.
+//! These tests run worker processes. They check that answers arrive, and that a worker that exceeds a limit ends.
 
 use std::{
     env,
@@ -13,7 +13,8 @@ use inshore_sandbox::{ChildLimits, ChildMemory, ChildProcess, Helper, WorkerEnd,
 
 const MIB: u64 = 1 << 20;
 
-/// Does the work that the first byte names if this program was started as a worker; else this is no test.
+/// If this program was started as a worker, does what the first byte on the socket says. In an ordinary test run,
+/// this test does nothing.
 #[test]
 fn worker_process() {
     apart_main_if_asked(
@@ -23,27 +24,27 @@ fn worker_process() {
             while socket.read_exact(&mut asked).is_ok() {
                 match asked[0] {
                     b'e' => socket.write_all(b"echo").unwrap(),
-                    // The memory grows page by page.
+                    // The worker's memory grows in steps of 1 MiB.
                     b'g' => loop {
                         black_box(Box::leak(vec![1u8; MIB as usize].into_boxed_slice()));
                     },
-                    // The allocation is too large at once.
+                    // A single allocation exceeds the limit.
                     b'l' => drop(black_box(vec![1u8; 8 << 30])),
-                    // The memory is reserved and not touched.
+                    // The worker reserves memory without touching it.
                     b'r' => {
                         let room: Vec<u8> = Vec::with_capacity(90 * MIB as usize);
                         socket
                             .write_all(&[b'k'; 4][..usize::from(black_box(room.capacity()) > 0) * 4])
                             .unwrap();
                     }
-                    // The memory is freed, and the allocator keeps it for later allocations.
+                    // The worker frees memory, which the allocator keeps for later allocations.
                     b'f' => {
                         let parts: Vec<Vec<u8>> = (0..700).map(|_| vec![1u8; 64 << 10]).collect();
                         let last = black_box(parts).pop();
                         socket.write_all(b"free").unwrap();
                         drop(last);
                     }
-                    // The shared memory holds more bytes each time.
+                    // The worker puts more bytes into the shared memory each time.
                     b'm' => {
                         put += 1;
                         memory.put(&vec![put as u8; put * 1_000_000]).unwrap();
@@ -95,7 +96,7 @@ fn long_answers_come_through_shared_memory() {
 
 #[test]
 fn a_worker_over_its_memory_limit_ends_with_the_name_of_the_work() {
-    // If the system refuses an allocation, no work can be named.
+    // If the system refuses an allocation, the error does not name the current operation.
     for (what, place, doing) in [(b'g', "at 'a trial' ", "a trial"), (b'l', "", "")] {
         let apart = start();
         assert!(ask(&apart, what).is_empty());
@@ -139,7 +140,7 @@ fn a_dropped_worker_is_killed_whatever_it_does() {
     assert_eq!(ask(&apart, b'e'), b"echo");
     apart.socket().write_all(b"s").unwrap();
     let began = Instant::now();
-    // The other end of the socket closes with the worker.
+    // The worker's end of the socket closes when the worker ends.
     let mut other = apart.socket().try_clone().unwrap();
     drop(apart);
     // The worker would sleep for a thousand seconds.

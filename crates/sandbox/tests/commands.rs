@@ -1,6 +1,6 @@
-//! These tests run well-behaved commands, and attacks. Each attack on a protection is made twice: with the
-//! protection, where the attack is contained, and without, where the attack succeeds. Else the test would show
-//! nothing.
+//! These tests run ordinary commands, and commands that attack the sandbox. Each attack on a protection is made
+//! twice. With the protection, the attack must fail. Without the protection, the attack must succeed, since
+//! otherwise the test would show nothing.
 
 use std::{
     fs, io,
@@ -18,10 +18,11 @@ use inshore_sandbox::{
 
 const MIB: u64 = 1 << 20;
 
-/// The time for which a test waits for an event. Only a test that fails waits so long, so that a busy machine fails none.
+/// The maximum time for which a test waits for an event. Only a failing test waits so long, so a busy machine
+/// makes no test fail.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Waits until a condition holds.
+/// Waits until the condition `is_so` is true.
 fn until(what: &str, is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {
@@ -34,7 +35,7 @@ fn helper() -> Helper {
     Helper::at(env!("CARGO_BIN_EXE_inshore-sandbox-helper"))
 }
 
-/// Returns a helper that is started by a program that takes away rights first.
+/// Returns a helper that is started through the program `setpriv`, which removes rights first.
 fn weaker_helper(words: &[&str]) -> Helper {
     let own = [env!("CARGO_BIN_EXE_inshore-sandbox-helper"), "serve"];
     Helper::at("/usr/bin/setpriv").with_args(words.iter().chain(&own))
@@ -45,7 +46,7 @@ fn lenient() -> Policy {
     Policy { required: Protections::NONE, ..Policy::default() }
 }
 
-/// Makes a folder that the user of commands can enter.
+/// Makes a folder that the user who runs commands can enter.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -86,13 +87,13 @@ fn shell(folder: &Path, script: &str) -> Command {
     Command::new("/bin/sh", folder).args(["-c", script])
 }
 
-/// Runs a script in a new folder.
+/// Runs a shell script in a new folder.
 fn script(policy: Policy, limits: &CommandLimits, script: &str) -> CommandOutput {
     let folder = folder();
     run_with(&Sandbox::new(helper(), policy), &shell(folder.path(), script), limits, "").unwrap()
 }
 
-/// Tells whether a protection is available here; prints a line if not.
+/// Returns true if a protection is available on this machine. Otherwise prints a line.
 fn available(one: Protection) -> bool {
     let active = script(lenient(), &limits(), ":").response.active;
     if !active.contains(one) {
@@ -117,7 +118,7 @@ fn has_setpriv() -> bool {
     has
 }
 
-/// The user id of `nobody`.
+/// The user id of the user `nobody`.
 const NOBODY: u32 = 65534;
 
 /// Runs a test of this binary as a user without rights, since root may read any file.
@@ -145,10 +146,11 @@ fn names_in(folder: &Path) -> Vec<String> {
     names.map(|name| name.into_string().unwrap()).collect()
 }
 
-/// The environment variable that makes a test the attack.
+/// The environment variable that makes a test run as the attack.
 const ATTACK: &str = "INSHORE_TEST_ATTACK";
 
-/// Runs a test of this binary as a command: some attacks are tests, which otherwise do nothing.
+/// Returns a command that runs a test of this binary. Some attacks are written as tests, which do nothing in an
+/// ordinary test run.
 fn own_attack(folder: &Path, name: &str) -> Command {
     let place = folder.join("bin");
     fs::create_dir(&place).unwrap();
@@ -285,7 +287,7 @@ fn other_files_are_neither_read_nor_written_nor_executed() {
         let ran = script(lenient(), &limits(), &attack);
         assert!(!ran.response.success() && ran.output.is_empty(), "{attack}: {:?}", ran.response);
         if attack.starts_with("ln ") {
-            // Between two file systems a link fails anyway.
+            // A hard link between two file systems fails even without the protection.
             continue;
         }
         let ran = script(without(Protection::Files), &limits(), &attack);
@@ -330,7 +332,7 @@ fn no_socket_can_be_opened() {
     let wanted = all.into_iter().fold(Protections::ALL, Protections::without);
     let ran = attack(Policy { wanted, ..lenient() });
     assert!(ran.output.contains(SOCKETS), "without: {}{}", ran.output, ran.errors());
-    // With the network namespace alone, sockets can be made, and reach nothing.
+    // With only the network namespace, sockets can be made, but reach no other socket.
     let wanted = Protections::ALL.without(Protection::Calls);
     let ran = attack(Policy { wanted, ..lenient() });
     assert!(!ran.output.contains(SOCKETS), "{}", ran.output);
@@ -353,7 +355,7 @@ fn the_user_has_no_rights() {
         return;
     }
     assert_eq!(script(lenient(), &limits(), "id -u; id -g; id -G").output, "65534\n65534\n65534\n");
-    // Without the protection the command is root by name, but has none of root's capabilities.
+    // Without the protection, the command's user is root, but the command has none of root's capabilities.
     let ran = script(without(Protection::User), &limits(), "id -u; chroot / true");
     assert!(ran.output == "0\n" && !ran.response.success(), "{:?}", ran.response);
 }
@@ -400,8 +402,8 @@ fn living(marker: &str) -> usize {
     processes(marker).len()
 }
 
-/// Runs a command that leaves a daemon (a process that forked twice, has a session, ignores signals and never ends),
-/// and tells whether the daemon lives on.
+/// Runs a command that leaves a daemon (a process that forked twice, has a session, ignores signals and never
+/// ends). Returns true if the daemon still runs after the command.
 fn daemon_lives(sandbox: &Sandbox, folder: &Path) -> bool {
     static DAEMONS: AtomicUsize = AtomicUsize::new(0);
     let marker = format!("daemon{}-{}.", std::process::id(), DAEMONS.fetch_add(1, Ordering::Relaxed));
@@ -427,7 +429,7 @@ fn nothing_outlives_a_command() {
         return;
     }
     assert!(!daemon_lives(&Sandbox::new(helper(), lenient()), folder().path()));
-    // There is no cgroup either, which could not be removed while the daemon lives.
+    // The second run also has no cgroup, since a cgroup could not be removed while the daemon lives.
     let wanted = Protections::NONE.with(Protection::Files).with(Protection::Calls).with(Protection::User);
     assert!(daemon_lives(&Sandbox::new(helper(), Policy { wanted, ..lenient() }), folder().path()));
 }
@@ -494,7 +496,7 @@ fn a_command_ends_with_the_process_that_started_it() {
     starter.kill().unwrap();
     starter.wait().unwrap();
     until("it lives on", || living(marker) == 0);
-    // The next process removes the groups that the killed one could not remove.
+    // The next process removes the cgroups that the killed process could not remove.
     let again = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "awk_sort_and_python_work"])
         .stdout(std::process::Stdio::null())
@@ -543,7 +545,8 @@ fn memory_of_all_processes_together_is_limited() {
         return;
     }
     let limits = CommandLimits { memory_bytes: 100 * MIB, ..limits() };
-    // Each process holds the bytes read before writing, and continues when all do or were killed.
+    // Each process keeps the bytes that it has read in memory. It continues when all four processes have read
+    // their bytes or were killed.
     let attack = "for i in 1 2 3 4; do head -c 48M /dev/zero | tail -c 48M | (head -c 1 > /dev/null; touch $i; \
         until [ -e 1 -a -e 2 -a -e 3 -a -e 4 ]; do sleep 0.02; done; wc -c) & done; wait";
     let ran = script(lenient(), &limits, attack);
@@ -556,7 +559,7 @@ fn memory_of_all_processes_together_is_limited() {
 #[test]
 fn memory_of_all_processes_together_is_limited_without_a_cgroup() {
     let limits = CommandLimits { memory_bytes: 100 * MIB, ..limits() };
-    // Each process has less than the limit, and holds the memory until the end.
+    // Each process takes less memory than the limit, and keeps the memory until the end.
     let attack = "for i in 1 2 3 4; do head -c 48M /dev/zero | tail -c 48M | (head -c 1 > /dev/null; touch $i; \
         until [ -e never ]; do sleep 0.02; done) & done; wait";
     let ungrouped = Policy { cgroup: Some("/nowhere".into()), ..lenient() };
@@ -564,7 +567,7 @@ fn memory_of_all_processes_together_is_limited_without_a_cgroup() {
     assert!(!ran.response.active.contains(Protection::Memory), "{}", ran.response.active);
     assert_eq!(ran.response.ended, Some(Termination::Memory), "{:?}", ran.response);
     assert!(ran.response.memory_bytes_max > limits.memory_bytes, "{:?}", ran.response);
-    // Pages that a process shares with its children count once.
+    // Memory pages that a process shares with its children count once.
     if Path::new("/usr/bin/python3").exists() {
         let shares = "exec python3 -c 'import os, time
 x = b\"x\" * (40 << 20)
@@ -596,7 +599,7 @@ fn a_program_that_reserves_space_writes_it_instead() {
 
 #[test]
 fn a_process_that_allocates_without_end_is_ended() {
-    // With a cgroup the kernel ends the process; without one the process ends itself when an allocation fails.
+    // With a cgroup, the kernel kills the process. Without a cgroup, the process exits when an allocation fails.
     for policy in [lenient(), without(Protection::Memory)] {
         let grouped = policy.wanted.contains(Protection::Memory) && available(Protection::Memory);
         let limits = CommandLimits { memory_bytes: 64 * MIB, ..limits() };
@@ -678,7 +681,7 @@ fn a_folder_that_cannot_be_read_ends_the_command_with_the_reason() {
     without_rights(name, Some(folder.path()));
 }
 
-/// The depth of a tree whose end neither paths nor open files reach.
+/// The depth of a folder tree. Its end cannot be reached by a path or by keeping all folders open.
 const DEEP: usize = 5_000;
 
 #[test]
@@ -697,7 +700,7 @@ fn attack_by_depth() {
 #[test]
 fn a_tree_of_5000_nested_folders_is_counted_and_removed() {
     also_without_rights("a_tree_of_5000_nested_folders_is_counted_and_removed");
-    // This is the limit of most systems, and less than the number of folders.
+    // This limit of open files is that of most systems, and less than the number of folders.
     let few = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let few = rustix::process::Rlimit { current: Some(1024), ..few };
     rustix::process::setrlimit(rustix::process::Resource::Nofile, few).unwrap();
@@ -705,7 +708,7 @@ fn a_tree_of_5000_nested_folders_is_counted_and_removed() {
     let left = Folder::create_in(parent.path()).unwrap();
     let command = own_attack(program.path(), "attack_by_depth");
     let command = Command { folder: left.path().to_path_buf(), ..command };
-    // The folders alone take at most 20 MiB; the file at the bottom exceeds the limit.
+    // The folders take at most 20 MiB. Only with the file in the deepest folder is the limit exceeded.
     let limits = CommandLimits { folder_bytes: 40 * MIB, ..limits() };
     let ran = run_with(&Sandbox::new(helper(), lenient()), &command, &limits, "").unwrap();
     assert_eq!(ran.response.ended, Some(Termination::Folder), "{:?} {}", ran.response, ran.errors());
@@ -715,7 +718,7 @@ fn a_tree_of_5000_nested_folders_is_counted_and_removed() {
     assert_eq!(names_in(parent.path()), [] as [&str; 0]);
 }
 
-/// The environment variable with the target of an attack's links.
+/// The environment variable that holds the folder to which the links of an attack point.
 const OUTSIDE: &str = "INSHORE_TEST_OUTSIDE";
 
 #[test]
@@ -734,7 +737,7 @@ fn attack_by_links() {
     while start.elapsed() < Duration::from_secs(4) {
         folder.set_permissions(fs::Permissions::from_mode(0o311)).unwrap();
         for _ in 0..1000 {
-            // The name of the folder becomes that of a link, and back.
+            // Each call swaps the names of the folder and the link.
             renameat_with(CWD, "x", CWD, "link", RenameFlags::EXCHANGE).unwrap();
         }
     }
@@ -822,7 +825,7 @@ fn processor_time_is_limited() {
     let limits = CommandLimits { cpu_seconds: 1, ..limits() };
     let ran = script(lenient(), &limits, "while :; do :; done");
     assert_eq!(ran.response.ended, Some(Termination::Cpu), "{:?}", ran.response);
-    // The system counts clock ticks, of which a busy machine gives a part to further processes.
+    // The system counts processor time in clock ticks. On a busy machine, other processes get a part of each tick.
     assert!(ran.response.user + ran.response.system > Duration::from_millis(500));
 }
 
@@ -842,7 +845,7 @@ fn a_deadline_ends_commands_that_ignore_signals() {
 fn a_deadline_holds_while_the_consumer_is_stuck() {
     let limits = CommandLimits { wall: Duration::from_millis(300), ..limits() };
     let folder = folder();
-    // The consumer continues after the command has ended.
+    // The consumer of the output returns only after the command has ended.
     let marker = folder.path().to_str().unwrap();
     let slow = |_: &[u8]| {
         until("it lives on", || living(marker) == 0);
@@ -918,7 +921,7 @@ fn groups_are_removed() {
         println!("skipped: no memory cgroup can be made here");
         return;
     }
-    // Groups of parallel tests of this process may exist, but none stays.
+    // Cgroups of parallel tests of this process may exist, but each is removed in the end.
     let before = groups(std::process::id());
     until(&format!("{before:?}"), || before.iter().all(|path| !path.exists()));
 }

@@ -1,4 +1,4 @@
-//! These tests run well-behaved WebAssembly kernels, and modules that attack the sandbox.
+//! These tests run ordinary WebAssembly kernels, and modules that attack the sandbox.
 #![cfg(feature = "wasm")]
 
 use std::{
@@ -18,7 +18,8 @@ use inshore_sandbox::{
     WasmLimits, WasmResponse, WasmResult, WasmRun,
 };
 
-/// The time for which a test waits for an event. Only a test that fails waits so long, so that a busy machine fails none.
+/// The maximum time for which a test waits for an event. Only a failing test waits so long, so a busy machine
+/// makes no test fail.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn sandbox() -> Sandbox {
@@ -30,8 +31,8 @@ fn limits() -> WasmLimits {
     WasmLimits { call: 2 * PATIENCE, ..WasmLimits::default() }
 }
 
-/// The part that modules have in common. Blocks lie at 64 KiB, in memory that grows with them; results and
-/// arguments lie below.
+/// The code that all modules have in common. Blocks are in the module's memory from address 64 KiB on, and the
+/// memory grows with the blocks. Results and arguments are at lower addresses.
 const COMMON: &str = r#"
     (import "inshore" "emit" (func $emit (param i32 i32)))
     (import "inshore" "memmem" (func $memmem (param i32 i32 i32 i32) (result i64)))
@@ -52,7 +53,8 @@ const COMMON: &str = r#"
 const ABI: &str = r#"(func (export "inshore_abi") (result i32) (i32.const 1))"#;
 const INIT: &str =
     r#"(func (export "inshore_init") (param $at i32) (param $len i32) (result i32) (i32.const 0))"#;
-/// A module's state of eight bytes: the count in the global `$count`, which is also the module's result.
+/// The code of a state of eight bytes. The state is the count in the global variable `$count`, which is also the
+/// module's result.
 const STATE: &str = r#"
     (global $count (mut i64) (i64.const 0))
     (func $say (result i32)
@@ -78,7 +80,7 @@ fn on_block(body: &str) -> Vec<u8> {
     compile(&format!("{COMMON} {ABI} {INIT} {block} {body} (i32.const 0))"))
 }
 
-/// Makes a module that counts lines and emits the number at the end.
+/// Makes a module that counts lines and emits their number at the end.
 fn line_count() -> Vec<u8> {
     compile(&format!(
         r#"{COMMON} {ABI} {INIT} {STATE}
@@ -204,7 +206,7 @@ fn no_blocks_and_empty_blocks_are_fine() {
 fn a_module_that_spins_is_killed() {
     let limits = WasmLimits { call: Duration::from_millis(300), ..limits() };
     let start = Instant::now();
-    // The module compiles and starts within the limit, then gets a block.
+    // The module compiles and starts within the time limit, and then gets a block.
     let error = failure(&on_block("(loop $for_ever (br $for_ever))"), &limits);
     assert!(matches!(error, Error::Ended(Termination::Deadline)), "{error}");
     assert!(start.elapsed() < PATIENCE);
@@ -234,7 +236,7 @@ fn the_time_of_a_whole_run_is_limited() {
 fn a_pause_between_blocks_is_not_the_modules_fault() {
     let limits = WasmLimits { call: Duration::from_secs(2), ..limits() };
     let pause = Duration::from_millis(2100);
-    // The module emits results that wait while the consumer pauses, works on, and emits more results.
+    // The module emits results, continues to compute while the consumer pauses, and then emits more results.
     let emit = on_block(
         "(local $i i32)
         (call $emit (i32.const 0) (i32.const 65536)) (call $emit (i32.const 0) (i32.const 65536))
@@ -269,7 +271,7 @@ fn a_pause_between_blocks_is_not_the_modules_fault() {
 #[test]
 fn a_module_over_its_memory_limit_is_refused_memory() {
     let limits = WasmLimits { memory_bytes: 8 << 20, ..limits() };
-    // The module emits the number of pages in the end.
+    // The module emits the number of pages that its memory has at the end.
     let module = on_block(
         "(loop $more (br_if $more (i32.ne (i32.const -1) (memory.grow (i32.const 1)))))
         (i64.store (i32.const 0) (i64.extend_i32_u (memory.size)))
@@ -583,14 +585,14 @@ fn the_host_refuses_bytes_of_another_block() {
     assert!(error.contains("another block"), "{error}");
 }
 
-/// Returns a flag that cancels a run, and the function that asks for it.
+/// Returns a flag that cancels a run, and the function by which the run reads the flag.
 fn wish() -> (Arc<AtomicBool>, Box<dyn Fn() -> bool + Send>) {
     let wish = Arc::new(AtomicBool::new(false));
     let asked = wish.clone();
     (wish, Box::new(move || asked.load(Ordering::Relaxed)))
 }
 
-/// Sets the flag when the caller waits already, or is about to.
+/// Sets the flag after 300 ms, when the caller probably waits already.
 fn wish_soon(wish: Arc<AtomicBool>) {
     thread::spawn(move || {
         thread::sleep(Duration::from_millis(300));
@@ -624,13 +626,13 @@ fn file_of(text: &[u8], stride: u64) -> (File, FileBlocks) {
     (file, FileBlocks { stride, count, file_bytes, enough_bytes: u64::MAX, ..FileBlocks::default() })
 }
 
-/// Returns the blocks after the first `done` ones.
+/// Returns the blocks after the first `done` blocks.
 fn from(blocks: &FileBlocks, done: u64) -> FileBlocks {
     FileBlocks { start: blocks.start + done * blocks.stride, count: blocks.count - done, ..*blocks }
 }
 
-/// Returns the result of all blocks of a file, and the number of blocks that the module's process left; the test
-/// sends these blocks.
+/// Returns the result of all blocks of a file, and the number of blocks that the module's process did not read.
+/// The test sends those blocks.
 fn read(run: &mut WasmRun, text: &[u8], (file, blocks): &(File, FileBlocks)) -> (Vec<u8>, u64) {
     let (mut result, mut done, mut left) = (Vec::new(), 0, 0);
     while done < blocks.count {
@@ -717,7 +719,8 @@ fn reading_stops_at_a_shortened_file_and_at_enough_output() {
     let asked = FileBlocks { enough_bytes: 20_000, ..blocks };
     assert_eq!(run.file_blocks(file.as_fd(), &asked, &mut take).unwrap(), 5);
     file.set_len(10 * 4096 + 77).unwrap();
-    // The margin after a block is gone with the rest of the file.
+    // The file now ends 77 bytes after block 9. The process cannot read block 9, since it also reads 4 KiB after a
+    // block.
     assert_eq!(run.file_blocks(file.as_fd(), &from(&blocks, 5), &mut take).unwrap(), 4);
     assert_eq!(run.file_blocks(file.as_fd(), &from(&blocks, 9), &mut take).unwrap(), 0);
     assert!(text.starts_with(&result) && result.len() > 9 * 4096, "{}", result.len());
@@ -741,9 +744,9 @@ fn offsets_count_from_the_whole_source_and_errors_name_the_block() {
         offsets.extend(part.is_last.then_some(part.offset));
         Ok(())
     });
-    // A block begins with the first line after the block's start.
+    // The first line of a block is the first line that begins after the block's start.
     let offset = |block: i64| if block == 0 { 1_000_000 } else { 1_000_000 + (block * 4096 / 17 + 1) * 17 };
-    // The results of earlier blocks arrive.
+    // The results of the blocks before the failing block arrive.
     assert_eq!(offsets, (0..10).map(offset).collect::<Vec<_>>());
     let error = error.unwrap_err().to_string();
     assert!(error.contains("unreachable") && error.contains(&format!("block at {}", offset(10))), "{error}");

@@ -1,7 +1,8 @@
-//! These tests run the rest of a program in a forked worker: the program ends as the worker does, and a worker that
-//! exceeds the limit ends with the name of the work.
+//! These tests run the rest of a program in a forked worker. They check that the program ends in the same way as
+//! the worker, and that a worker that exceeds the limit reports the current operation.
 //!
-//! This program has one thread, and does without the test harness, which has more.
+//! This program does not use the test harness, which has several threads, since a program that forks a worker must
+//! have one thread.
 
 use std::{
     env,
@@ -30,7 +31,7 @@ fn main() {
     }
 }
 
-/// Does the work that a test started this program for.
+/// Is the main function of a program that a test has started: runs the case that the argument names.
 fn be(what: &str) -> ! {
     let limits = ChildLimits { memory_bytes: 64 << 20, stack_bytes: 64 << 20, threads: 1 };
     let split = match what {
@@ -57,16 +58,16 @@ fn be(what: &str) -> ! {
         Ok(WorkerFork::Worker(mut stops)) => {
             match what {
                 "ends" => exit(7),
-                // Allocations are small: the thread that measures memory sees them.
+                // The allocations are small, so the thread that measures memory finds that the limit is exceeded.
                 "small" => loop {
                     black_box(Box::leak(vec![1u8; 4096].into_boxed_slice()));
                 },
-                // Allocations are large, so that the allocator counts each: this one is never written to.
+                // The allocations are large, so the allocator counts each of them. Their memory is never written.
                 "large" => {
                     let parts: Vec<Vec<u8>> = (0..9).map(|_| Vec::with_capacity(8 * MIB)).collect();
                     black_box(&parts);
                 }
-                // Freed allocations, and those that grow in their place, do not count.
+                // Freed allocations no longer count. An allocation that grows counts only with its present size.
                 "freed" => {
                     let mut grows: Vec<u8> = Vec::new();
                     for step in 1..=40 {
@@ -124,7 +125,7 @@ fn the_program_ends_as_its_worker_does() {
     }
 }
 
-/// Starts a program and waits for the worker.
+/// Starts this program again, and waits until its worker runs.
 fn start(what: &str) -> (std::process::Child, u32) {
     use std::io::{BufRead, BufReader};
     let mut child = command(what).spawn().unwrap();

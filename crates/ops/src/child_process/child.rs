@@ -1,4 +1,5 @@
-//! The child's side of the connection: runs the task, and sends rows, counters and the summary.
+//! This module is the child's side of the connection: it runs the task, and sends rows, counters and the summary
+//! to the node.
 
 use std::{
     ffi::OsString,
@@ -31,23 +32,23 @@ use super::{
 };
 use crate::queries::Queries;
 
-/// The capacity of the encoding buffer that is kept between batches, in bytes.
+/// The encoding buffer is reduced to this capacity in bytes after each batch.
 const ROOM_BYTES: usize = 1 << 20;
 
-/// Names the current operators of queries; empty without a query.
+/// Returns the name of the query operator that is running now; empty if no query is running.
 pub(crate) fn at_work() -> String {
     current_operator().unwrap_or_default()
 }
 
-/// Runs the work for which a node started this program: fragments of queries, or one of `works`. `arguments` are the
-/// last arguments of the command line. This function is for a helper program that does not use
-/// [`crate::child_main_if_asked`].
+/// Runs the task for which a node started this program: a fragment of a query, or a task of one of the handlers
+/// `works`. The last items of `arguments` are those that the node passed on the command line. This function is for
+/// a helper program that does not use [`crate::child_main_if_asked`].
 pub fn child_main(arguments: &[OsString], works: &[&dyn TaskHandler]) -> ! {
     let works: Vec<&dyn TaskHandler> = works.iter().copied().chain([&Queries as &dyn TaskHandler]).collect();
     inshore_sandbox::apart_main(arguments, at_work, |socket, memory| run_child(socket, memory, &works))
 }
 
-/// Runs a task of a node as one of `works`; the process ends afterwards.
+/// Runs a task of a node with the matching handler in `works`. The process ends afterwards.
 pub(crate) fn run_child(socket: UnixStream, memory: ChildMemory, works: &[&dyn TaskHandler]) {
     let Some((order, bytes)) = ordered(&socket) else { return };
     let Ok(hears) = socket.try_clone() else { return };
@@ -60,19 +61,20 @@ pub(crate) fn run_child(socket: UnixStream, memory: ChildMemory, works: &[&dyn T
     let hearing = out.clone();
     let hearing = thread::Builder::new().name("hears".to_string()).spawn(move || hearing.hear(hears));
     let Ok(_) = hearing else { return };
-    // If the work panics, the node notices the end of the process.
+    // If the task panics, the node gets this error, or notices the end of the process.
     let worked = panic::catch_unwind(AssertUnwindSafe(|| obey(order, bytes, works, &out)));
     let worked = worked.unwrap_or_else(|_| Err("the task panicked: this is a bug in Inshore".into()));
     let said = match worked {
         Ok(summary) => out.say(DONE, &serde_json::to_vec(&summary).expect("plain data")),
         Err(failure) => out.say(FAILED, shortened(&failure.to_string()).as_bytes()),
     };
-    // The job's space on disk is freed by the last owner of the job, whether or not the node still reads the answer.
+    // Dropping the last reference to the job frees the job's space on disk, even if the node no longer reads the
+    // answer.
     drop((said, out.job().take()));
 }
 
-/// Reads the first message with the task, and returns the length of its text. The node sends nothing more before the
-/// first request.
+/// Reads the first message, and returns the task with the length of its JSON text. The node sends nothing more
+/// before the first request for a shard.
 fn ordered(socket: &UnixStream) -> Option<(TaskOrder, u64)> {
     let mut counted = CountingReader { from: socket, bytes: 0 };
     let order =
@@ -115,7 +117,7 @@ fn obey(
     let work = work.ok_or_else(|| format!("tasks of the kind '{kind}' do not run in child processes"))?;
     let folders: Vec<PathBuf> = store.into_iter().map(|path| OsString::from_vec(path).into()).collect();
     let store = Store::open_folders(&folders)?;
-    // A long order and the values parsed from the text also take memory.
+    // The text of a long order and the values parsed from the text also take memory.
     let order_bytes = if is_within { 2 * order_bytes.saturating_sub(MIB) } else { 0 };
     let memory_bytes = memory_bytes.saturating_sub(order_bytes);
     let job = store.job(Budget::new(memory_bytes, threads), Cancel::default())?;
@@ -140,27 +142,27 @@ fn obey(
     Ok(summary)
 }
 
-/// Ends this process if the node has closed the connection, since the result is no longer needed.
+/// Ends this process if the node has closed the connection, since the node then no longer needs the result.
 fn listened<T>(said: io::Result<T>) -> T {
     said.unwrap_or_else(|_| process::exit(1))
 }
 
-/// The process's side of the connection to the node.
+/// The child process's end of the connection to the node.
 #[derive(Clone)]
 struct ParentConnection {
     channel: Arc<Mutex<ParentChannel>>,
-    /// The job whose counters are reported.
+    /// The job whose counters each message reports to the node.
     job: Arc<Mutex<Option<Job>>>,
     heard: Arc<(Mutex<ParentState>, Condvar)>,
 }
 
-/// The state that messages of the node have set.
+/// The state that the node's messages change.
 #[derive(Default)]
 struct ParentState {
     /// True while the shared memory holds a batch that the node has not taken.
     is_full: bool,
     next: Option<NextPiece>,
-    /// True if the task has failed and takes no more pieces.
+    /// True if the task has failed and reads no more shards.
     is_left: bool,
 }
 
@@ -193,7 +195,7 @@ impl ParentConnection {
         channel.socket.write_all(&self.header(ROWS, bytes.len()))
     }
 
-    /// Requests the next piece from the node. Only one request is open at a time.
+    /// Requests the next shard from the node. Only one request is open at a time.
     fn next_piece(&self) -> Option<Result<PieceRequest, Failure>> {
         listened(self.say(NEXT, &[]));
         let mut heard = self.wait(|heard| heard.next.is_some() || heard.is_left);
@@ -201,7 +203,7 @@ impl ParentConnection {
         next.map_err(Failure::from).transpose()
     }
 
-    /// Ends the wait for a piece.
+    /// Ends the wait for a shard, after the task has failed.
     fn leave(&self) {
         self.change(|heard| heard.is_left = true);
     }
@@ -243,7 +245,7 @@ struct ParentChannel {
     memory: ChildMemory,
 }
 
-/// The encoder that sends batches to the node.
+/// Encodes the batches of the answer, and sends them to the node.
 struct BatchSender<'a> {
     out: &'a ParentConnection,
     writer: Option<StreamWriter<Vec<u8>>>,
@@ -251,7 +253,8 @@ struct BatchSender<'a> {
 }
 
 impl BatchSender<'_> {
-    /// Ends the stream. The message after it shows that a batch that has rows but no bytes is complete.
+    /// Ends the stream of batches. If the last batch has rows but no bytes, the node decodes this batch only when
+    /// it receives the stream's end.
     fn end(self) -> Result<(), Failure> {
         let Some(mut writer) = self.writer else { return Ok(()) };
         writer.finish()?;
@@ -276,7 +279,8 @@ impl Reply for BatchSender<'_> {
         let bytes = writer.get_mut();
         if bytes.len() as u64 > self.batch_bytes_max {
             let length = bytes.len() as u64;
-            // Batches have no dictionaries; the truncation would remove them.
+            // Removes the batch that was just written. This loses nothing else, since batches have no
+            // dictionaries, which would be written just before.
             bytes.truncate(begun);
             let half = batch.num_rows() / 2;
             if half > 0 {

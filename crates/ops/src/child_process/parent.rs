@@ -1,4 +1,5 @@
-//! The node's side: starts the process, sends the task and its pieces, and takes the answer.
+//! This module is the node's side of the connection: it starts the child process, sends the task and its shards,
+//! and receives the answer.
 
 use std::{
     io::{self, BufWriter, Read, Write},
@@ -25,10 +26,10 @@ use super::protocol::{
     TAKEN, TICK, TaskOrder, shortened,
 };
 
-/// The longest wait until the store has reclaimed the space of a killed process.
+/// The maximum time to wait until the store has reclaimed the space of a killed process.
 const GIVE_BACK: Duration = Duration::from_secs(1);
 
-/// Starts a process, sends the order, and takes the answer.
+/// Starts a child process, sends the order (the task), and receives the answer.
 pub(super) fn ask(
     helper: &Helper,
     limits: ChildLimits,
@@ -46,7 +47,7 @@ pub(super) fn ask(
         connection.take(most, sources, reply)
     });
     let (done, is_killed) = match answered {
-        // The process has freed its space in the store itself.
+        // A process that ends by itself frees its space in the store.
         Ok(ChildAnswer::Done(summary)) => (Ok(summary), child.ended().is_some()),
         Ok(ChildAnswer::Failed(text)) => (Err(text.into()), child.ended().is_some()),
         Ok(ChildAnswer::Ended) => {
@@ -65,8 +66,8 @@ pub(super) fn ask(
     done
 }
 
-/// Reclaims the space of a killed process in the store before the task ends. If this takes long, for example
-/// on a drive that hangs, the next job reclaims the space.
+/// Reclaims the space of a killed process in the store. The task waits for this at most [`GIVE_BACK`], for example
+/// if a drive hangs. The space that is left is reclaimed later, at the latest by the next job.
 fn give_back(store: &Store) {
     static GIVES_BACK: AtomicBool = AtomicBool::new(false);
     if GIVES_BACK.swap(true, Ordering::Relaxed) {
@@ -74,7 +75,7 @@ fn give_back(store: &Store) {
     }
     let (store, (tell, told)) = (store.clone(), mpsc::channel());
     let given = thread::Builder::new().name("give back".to_string()).spawn(move || {
-        // If this fails, the next job tries again and reports the error.
+        // If reclaiming fails, the next job tries again and reports the error.
         let _ = store.give_back_of_dead();
         GIVES_BACK.store(false, Ordering::Relaxed);
         let _ = tell.send(());
@@ -88,20 +89,20 @@ fn give_back(store: &Store) {
 enum ChildAnswer {
     Done(Value),
     Failed(String),
-    /// The process ended without a last message.
+    /// The process ended without sending a summary or an error.
     Ended,
 }
 
-/// The node's side of the connection to the process.
+/// The node's end of the connection to the child process.
 struct ChildConnection<'a> {
     child: &'a mut ChildProcess,
     job: &'a Job,
-    /// Messages to the process are sent one after the other.
+    /// The socket for messages to the process. The lock ensures that the bytes of two messages do not mix.
     says: &'a Mutex<UnixStream>,
 }
 
 impl ChildConnection<'_> {
-    /// Sends the order. If the process has ended meanwhile, the next read notices this.
+    /// Sends the order (the task). If the process has ended meanwhile, the next read fails.
     fn give(&mut self, order: &TaskOrder) -> Result<(), Failure> {
         let socket = self.child.socket();
         socket.set_read_timeout(Some(TICK))?;
@@ -111,15 +112,15 @@ impl ChildConnection<'_> {
         let given = written.and_then(|()| out.flush().map_err(serde_json::Error::io));
         self.job.check_cancelled()?;
         match given {
-            // The error ends the task: otherwise the process would wait for the rest of the order, and the node for
-            // the process.
+            // This error ends the task. Otherwise the process would wait for the rest of the order, and the node
+            // would wait for the process.
             Err(error) if !error.is_io() => Err(error.into()),
-            // If the process has ended, the next read notices this.
+            // If the process has ended, the next read fails.
             _ => Ok(()),
         }
     }
 
-    /// Takes all messages of the process up to its last, and sends pieces meanwhile.
+    /// Receives the messages of the process up to the last message, and sends shards meanwhile.
     fn take(
         &mut self,
         batch_bytes_max: u64,
@@ -138,8 +139,8 @@ impl ChildConnection<'_> {
             })?;
             let answered = self.hear(batch_bytes_max, &ask, reply);
             drop(ask);
-            // A work that is complete does not need the last requested piece, which counts as read. In all other
-            // cases no piece is in transit.
+            // A completed task may have requested a shard that it did not need. This shard counts as read, so the
+            // wait for it goes on. In all other cases the wait for a shard ends.
             if !matches!(answered, Ok(ChildAnswer::Done(_))) {
                 leave();
             }
@@ -178,7 +179,7 @@ impl ChildConnection<'_> {
             }
             match kind {
                 COUNTS => self.job.check_cancelled()?,
-                // The thread that hands out pieces lives as long as this loop, so sending succeeds.
+                // The thread that sends shards runs until this loop has ended, so the channel is open.
                 NEXT => drop(ask.send(())),
                 ROWS => {
                     let mut buffer = Buffer::from(bytes);
@@ -208,7 +209,7 @@ impl ChildConnection<'_> {
         }
     }
 
-    /// Reads this many bytes; returns false if the process ends before.
+    /// Reads `length` bytes; returns false if the process ends earlier.
     fn add(&mut self, bytes: &mut Vec<u8>, length: u64) -> Result<bool, Failure> {
         let mut rest = self.child.socket().take(length);
         loop {
@@ -224,11 +225,11 @@ impl ChildConnection<'_> {
 /// Sends a short message to a process.
 fn say(to: &Mutex<UnixStream>, job: &Job, what: &[u8]) {
     let socket = to.lock().expect("no panic under this lock");
-    // If the process has ended, the next read notices this.
+    // If the process has ended, the next read fails.
     let _ = CancellableWriter { socket: &socket, job }.write_all(what);
 }
 
-/// Encodes the description of the next piece.
+/// Encodes the description of the next shard.
 fn piece_told(source: Option<Result<TaskSource, Failure>>) -> Vec<u8> {
     let request = |source: Result<TaskSource, Failure>| {
         let source = source.map_err(|failure| shortened(&failure.to_string()))?;
@@ -243,7 +244,7 @@ fn piece_told(source: Option<Result<TaskSource, Failure>>) -> Vec<u8> {
     [&[PIECE], &(told.len() as u32).to_le_bytes()[..], &told].concat()
 }
 
-/// Repeats a write after each timeout until the job is cancelled.
+/// A writer that repeats a write after each timeout, until the job is cancelled.
 struct CancellableWriter<'a> {
     socket: &'a UnixStream,
     job: &'a Job,
@@ -264,13 +265,13 @@ impl Write for CancellableWriter<'_> {
     }
 }
 
-/// Returns true for errors after which a read or write is repeated.
+/// Returns true if a read or write is repeated after this error.
 fn is_pause(error: &io::Error) -> bool {
     use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
     matches!(error.kind(), Interrupted | TimedOut | WouldBlock)
 }
 
-/// Returns the differences of two readings of a process's counters.
+/// Returns the differences between two readings of a process's counters.
 fn since(now: ProcessCounts, before: ProcessCounts) -> ProcessCounts {
     ProcessCounts {
         bytes_read: now.bytes_read.saturating_sub(before.bytes_read),

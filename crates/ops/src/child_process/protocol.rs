@@ -1,5 +1,5 @@
-//! The messages between a node and the child process of a task. The documentation of the parent module has their
-//! layout.
+//! This module defines the messages between a node and the child process of a task. The documentation of the
+//! module `child_process` describes the layout of the messages.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 /// The maximal length of a summary or an error message, in bytes.
 pub(super) const WORDS_BYTES_MAX: usize = 4 << 10;
-/// The interval at which cancellation is checked, and at which a silent process reports its counters.
+/// The interval at which the node checks for cancellation, and at which the child process reports its counters.
 pub(super) const TICK: Duration = Duration::from_millis(50);
 
 pub(super) const COUNTS: u8 = 0;
@@ -19,10 +19,10 @@ pub(super) const ROWS: u8 = 2;
 pub(super) const DONE: u8 = 3;
 pub(super) const FAILED: u8 = 4;
 pub(super) const BEGUN: u8 = 5;
-/// The two kinds of messages from the node: a batch was taken, and the description of the next piece.
+/// The two kinds of messages from the node: a batch was taken, and the description of the next shard.
 pub(super) const TAKEN: u8 = 2;
 pub(super) const PIECE: u8 = 3;
-/// The maximal length of the description of a piece.
+/// The maximum length of the description of a shard, in bytes.
 pub(super) const PIECE_BYTES_MAX: u64 = 64 << 10;
 
 #[derive(Serialize, Deserialize)]
@@ -31,17 +31,17 @@ pub(super) struct TaskOrder {
     /// The paths of the store's folders, one for each device, as raw bytes.
     pub(super) store: Vec<Vec<u8>>,
     pub(super) memory_bytes: u64,
-    /// True if `memory_bytes` also covers the memory of the order itself.
+    /// True if the memory of this message is a part of `memory_bytes`.
     pub(super) is_within: bool,
     pub(super) threads: usize,
     pub(super) batch_bytes_max: u64,
     pub(super) arguments: Value,
-    /// The expected bytes of all pieces.
+    /// The expected number of bytes of all shards.
     pub(super) bytes: u64,
     pub(super) count_max: usize,
 }
 
-/// The next piece: `None` after the last, or the reason why a piece is missing.
+/// The next shard, `None` after the last shard, or the reason why a shard cannot be read.
 pub(super) type NextPiece = Result<Option<PieceRequest>, String>;
 
 /// The header of a message to the node.
@@ -82,7 +82,7 @@ impl MessageHeader {
     }
 }
 
-/// Cuts a message to [`WORDS_BYTES_MAX`]: a value in an error message may have millions of characters.
+/// Truncates a message to [`WORDS_BYTES_MAX`], since a value in an error message may have millions of characters.
 pub(super) fn shortened(words: &str) -> String {
     match words.len() > WORDS_BYTES_MAX {
         true => format!("{} ...", &words[..words.floor_char_boundary(WORDS_BYTES_MAX)]),

@@ -1,5 +1,5 @@
-//! Tests with a work that does what its arguments say, in a child process of the test program. To start a child
-//! process, the test program is run again with one test.
+//! These tests run a task handler that follows the instructions in its arguments, in a child process of the test
+//! program. A child process is the test program itself, started again with one test.
 
 use std::{
     env, fs,
@@ -99,13 +99,13 @@ impl TaskHandler for Tries {
     }
 }
 
-/// The main function of child processes; without a request for a child process, this test does nothing.
+/// The main function of child processes. In the process of the other tests, this test does nothing.
 #[test]
 fn runs_as_a_child() {
     apart_main_if_asked(at_work, |socket, memory| run_child(socket, memory, &[&Tries]));
 }
 
-/// The answers in the order of their arrival.
+/// The received batches, in the order of their arrival.
 #[derive(Default)]
 struct Answers {
     batches: Vec<RecordBatch>,
@@ -166,7 +166,7 @@ impl Bench {
         ChildProcessWork::new(Tries, |_| 0).with_helper(helper)
     }
 
-    /// Runs the work over the pieces; `pieces` is the number of pieces that are handed out.
+    /// Runs the task over the first `pieces` shards.
     fn run(&self, job: &Job, arguments: Value, pieces: u64) -> (Result<Value, Failure>, Answers) {
         let (of_job, all) = (job.clone(), self.pieces.clone());
         let next = all.into_iter().take(pieces as usize).map(move |piece| {
@@ -194,7 +194,7 @@ fn what_it_answers_comes_of_the_pieces_that_are_handed_out() {
         assert_eq!(rows, (0..pieces).map(|number| (number, number * PIECE_BYTES)).collect::<Vec<_>>());
         let read = job.counters().bytes_read();
         assert!(read >= pieces * PIECE_BYTES, "{read}");
-        // The store holds no files of the child's job, only those of this job.
+        // The store holds scratch files of this job, and none of the child's job.
         let scratch = fs::read_dir(bench.store.path().join("scratch")).unwrap().flatten();
         let is_job = |name: &str| name.starts_with(|first: char| first.is_ascii_digit());
         assert_eq!(scratch.filter(|entry| is_job(&entry.file_name().to_string_lossy())).count(), 1);
@@ -222,7 +222,8 @@ fn how_it_failed_is_told() {
     assert!(told.contains("60 MiB"), "{told}");
 }
 
-/// In the child process another thread waits for a piece, and the thread of the node waits for a piece to hand out.
+/// When the task fails, a second thread of the child process waits for a shard, and a thread of the node waits for
+/// a shard to send.
 #[test]
 fn a_failure_ends_the_wait_for_a_piece() {
     let bench = Bench::new();
@@ -232,7 +233,7 @@ fn a_failure_ends_the_wait_for_a_piece() {
     let next = std::iter::from_fn(move || match first.take() {
         Some(piece) => open_pieces(&of_job, vec![piece]).map(|mut opened| opened.pop()).transpose(),
         None => {
-            // The loop waits until the sources are dropped, or fails after a time limit.
+            // The iterator waits until the task takes no more shards, or fails after a time limit.
             let why =
                 left.recv_timeout(Duration::from_secs(120)).map_or("nobody left it", |()| "it was left");
             Some(Err(why.into()))
@@ -302,6 +303,6 @@ fn one_that_is_stopped_ends_at_once() {
     });
     let (done, _) = bench.run(&job, json!({ "what": "sleep" }), PIECES);
     assert!(done.unwrap_err().to_string().contains("stop"));
-    // Without the stop, the work would take a thousand seconds.
+    // Without the stop, the task would take a thousand seconds.
     assert!(told.recv().unwrap().elapsed() < Duration::from_secs(120));
 }

@@ -1,29 +1,30 @@
-//! K-mers across the borders of pieces.
+//! This module counts the k-mers that lie across the borders of shards.
 //!
 //! ```text
-//!   piece    ...GATTACA | CATTAG... | AG>next...          k = 4
+//!   shard    ...GATTACA | CATTAG... | AG>next...          k = 4
 //!   ends            ACA   CAT   TAG   AG
 //!   stretch       ACACAT        TAGAG                     each k-mer of these has letters of both sides
 //! ```
 //!
-//! A stretch of the k - 1 letters before a border and the k - 1 letters after it has no k-mer on one side alone, so
-//! that no k-mer is counted twice. The letters of a shorter piece without a header are appended to those of the piece
-//! before.
+//! A stretch consists of the k - 1 letters before a border and the k - 1 letters after the border. Each k-mer of a
+//! stretch has letters of both sides, so the nodes have not counted it. If a shard without a header has fewer than
+//! k - 1 letters, its letters are appended to those of the previous shard.
 
 use inshore_store::{Budget, Reservation};
 use inshore_tables::{KmerCode, KmerOptions, PieceEnds, Result, kmer_codes};
 
-/// The initial capacity in codes.
+/// The initial capacity of the list of codes.
 const CODES_MIN: usize = 1 << 10;
 
-/// Counts the k-mers across the borders of pieces, whose ends are added in order.
+/// Counts the k-mers across the borders of shards. The first and last letters of shards are added in the order of
+/// the shards.
 #[derive(Debug)]
 pub(super) struct KmerBorders {
     k: u32,
     canonical: bool,
-    /// The letters before the next piece: k - 1 at most.
+    /// The letters before the next shard, at most k - 1 letters.
     before: Vec<u8>,
-    /// The codes, in descending order once they are sorted.
+    /// The codes of the k-mers; in descending order if `is_sorted` is true.
     codes: Vec<u128>,
     is_sorted: bool,
     kmers: u64,
@@ -31,11 +32,11 @@ pub(super) struct KmerBorders {
 }
 
 impl KmerBorders {
-    /// Creates a counter of k-mers of this length. Their codes take memory of `budget`: k codes for each border, 16
-    /// bytes each.
+    /// Creates a counter of k-mers. The codes take memory of `budget`: at most k codes of 16 bytes for each
+    /// border.
     ///
     /// # Errors
-    /// [`inshore_tables::Error::Store`] where too little is free.
+    /// [`inshore_tables::Error::Store`] if the budget has too little free memory.
     pub(super) fn new(options: &KmerOptions, budget: &Budget) -> Result<KmerBorders> {
         let &KmerOptions { k, canonical, .. } = options;
         let memory = budget.reserve(0, "k-mers across the borders of pieces")?;
@@ -43,10 +44,11 @@ impl KmerBorders {
         Ok(KmerBorders { k, canonical, before, codes, is_sorted: false, kmers: 0, memory })
     }
 
-    /// Adds the ends of the next piece. `follows` is true if this piece directly follows the previous piece.
+    /// Adds the first and last letters of the next shard. `follows` is true if this shard directly follows the
+    /// previous one.
     ///
     /// # Errors
-    /// [`inshore_tables::Error::Store`] where too little memory is free.
+    /// [`inshore_tables::Error::Store`] if the budget has too little free memory.
     pub(super) fn piece(&mut self, ends: &PieceEnds, follows: bool) -> Result<()> {
         if !follows {
             self.before.clear();
@@ -78,13 +80,13 @@ impl KmerBorders {
         Ok(())
     }
 
-    /// Makes room for the k-mers of a border.
+    /// Reserves memory for the k-mers of one border.
     fn make_room(&mut self) -> Result<()> {
         let wanted = self.codes.len() + self.k as usize;
         let old = self.codes.capacity();
         if wanted > old {
             let new = wanted.max(2 * old).max(CODES_MIN);
-            // During the copy both lists exist.
+            // While the codes are copied into a larger list, both lists exist.
             self.memory.resize(((old + new) * size_of::<u128>()) as u64)?;
             self.codes.reserve_exact(new - self.codes.len());
             self.memory.resize((self.codes.capacity() * size_of::<u128>()) as u64)?;
@@ -92,13 +94,13 @@ impl KmerBorders {
         Ok(())
     }
 
-    /// Returns the number of k-mers.
+    /// Returns the number of k-mers across all borders.
     pub(super) fn kmers(&self) -> u64 {
         self.kmers
     }
 
-    /// Takes those whose codes are not beyond `last`, in the order of codes, each once, and how often it occurs. To be called when
-    /// all pieces are told of.
+    /// Takes the k-mers whose codes are at most `last`, and appends each distinct code once, in ascending order,
+    /// with its count. This must be called only after the letters of all shards were added.
     pub(super) fn up_to<C: KmerCode>(&mut self, last: u128, codes: &mut Vec<C>, counts: &mut Vec<u32>) {
         if !self.is_sorted {
             self.codes.sort_unstable_by(|code, other| other.cmp(code));

@@ -1,20 +1,23 @@
-//! The wire format of k-mers and their counts: rows in the order of their codes, in few bits that are fast to decode.
+//! This module defines the wire format of k-mers and their counts. A block of rows is sorted by the k-mers' codes,
+//! takes few bits, and is fast to decode.
 //!
 //! ```text
 //!   block   [ rows, u32 | r, u8 | first code, 16 bytes | bits, the lowest of a byte first ]
-//!   row     [ count | distance to the code before, less one ]                       the first row has the count alone
-//!             1: 0    2, 3: 1 0 b    4 to 7: 1 1 0 b b   ...                        Elias gamma: as many bits behind as ones before
-//!                     quotient by 2^r: so many ones, 0; the rest: r bits            Golomb and Rice
-//!                     a quotient of 32 and more: 32 ones, the distance as it is
+//!   row     [ count | distance to the previous code, minus one ]           the first row has only the count
+//!             1: 0    2, 3: 1 0 b    4 to 7: 1 1 0 b b   ...                 Elias gamma: as many bits b as ones
+//!                     quotient by 2^r as ones, then a 0, then r bits of remainder                Golomb and Rice
+//!                     a quotient of 32 or more: 32 ones, then the distance without coding
 //! ```
 //!
-//! Codes of k-mers are nearly random, so distances have a geometric distribution, for which Rice's code is within a
-//! few hundredths of a bit of the optimum; r is computed from the mean of the block. Most k-mers of reads occur once,
-//! because of sequencing errors, and their count takes one bit. 35 million 25-mers on a node take 28.1 bits each,
-//! compared with 96 bits for code and count, and 36 bits for 7 bits in a byte (LEB128). Decoding takes about 3 ns a
-//! row, so that one core decodes faster than a link of 10 Gbit/s delivers.
+//! Codes of k-mers are nearly random, so the distances between successive codes have a geometric distribution. For
+//! this distribution, Rice's code is within a few hundredths of a bit of the optimum. The parameter r is computed
+//! from the mean distance of the block. Most k-mers of reads occur once, because of sequencing errors, and a count
+//! of 1 takes one bit. 35 million 25-mers on a node take 28.1 bits each, compared with 96 bits unpacked (code and
+//! count), and 36 bits in LEB128. Decoding takes about 3 ns for each row, so one core decodes faster than a link
+//! of 10 Gbit/s delivers.
 //!
-//! Source: S. W. Golomb, "Run-length encodings" (1966); R. F. Rice, "Some practical universal noiseless coding techniques" (1979).
+//! Sources: S. W. Golomb, "Run-length encodings" (1966); R. F. Rice, "Some practical universal noiseless coding
+//! techniques" (1979).
 
 use inshore_tables::{KMER_BLOCK_ROWS, KmerCode};
 
@@ -23,26 +26,28 @@ pub(super) const KMER_BLOCK_BYTES: usize = HEADER_BYTES + (KMER_BLOCK_ROWS * ROW
 const HEADER_BYTES: usize = 4 + 1 + 16;
 /// The maximum number of bits of a row: a count of 32 bits, an escaped quotient, and a distance of 128 bits.
 const ROW_BITS_MAX: usize = 2 * 31 + 1 + ESCAPE as usize + 128;
-/// The number of ones that escapes a distance; the distance follows without coding.
+/// The number of one bits that mark an escape: the distance then follows as a plain number.
 const ESCAPE: u32 = 32;
-/// The maximum number of bits that one read at any position returns. A remainder of that many bits with a quotient of
-/// up to 31 fits 64 bits.
+/// The number of valid bits that one read returns at any bit position, since a 64-bit word is read from a byte
+/// boundary.
 const WORD_BITS: u32 = 57;
-/// Zero bytes after a block's bits during decoding, so that a whole row can be read before a truncation is detected.
+/// The number of zero bytes that are appended to a block before decoding, so that a whole row can be read before a
+/// truncation is detected.
 const PADDING: usize = ROW_BITS_MAX / 8 + 16;
 
-/// A code whose bits can be packed.
+/// A code of a k-mer, as a 64-bit or 128-bit number whose bits can be packed.
 pub(super) trait PackedCode: KmerCode {
-    /// Returns the distance to a smaller code, minus one.
+    /// Returns the difference between this code and the smaller code `from`, minus one.
     fn distance(self, from: Self) -> Self;
 
-    /// Returns the code at this distance; `None` if the code does not fit the type.
+    /// Returns the code that is larger than this code by `distance` plus one; `None` if the larger code does not
+    /// fit the type.
     fn behind(self, distance: Self) -> Option<Self>;
 
-    /// Returns the word of bits that begins at bit `at`.
+    /// Returns 64 bits of the number, from bit `at` on.
     fn word_at(self, at: u32) -> u64;
 
-    /// Returns the number with the bits of a word, beginning at bit `at`.
+    /// Returns the number that has the bits of `word` from bit `at` on.
     fn of_word_at(word: u64, at: u32) -> Self;
 
     /// Returns the bitwise or of both numbers.
@@ -90,7 +95,8 @@ fn low(count: u32) -> u64 {
 /// Packs 1 to [`KMER_BLOCK_ROWS`] k-mers into a block; codes must ascend, and counts must be at least 1.
 ///
 /// # Panics
-/// The function panics if there are none, more, or different numbers of codes and counts.
+/// The function panics if there are no codes, more than [`KMER_BLOCK_ROWS`] codes, or a different number of
+/// counts.
 pub(super) fn pack_kmers<C: PackedCode>(codes: &[C], counts: &[u32]) -> Vec<u8> {
     assert!((1..=KMER_BLOCK_ROWS).contains(&codes.len()) && codes.len() == counts.len());
     let (first, last) = (codes[0], codes[codes.len() - 1]);
@@ -108,14 +114,14 @@ pub(super) fn pack_kmers<C: PackedCode>(codes: &[C], counts: &[u32]) -> Vec<u8> 
     bits.finish()
 }
 
-/// Returns the number of remainder bits with the shortest code: the bits of 0.7 (the logarithm of 2) times the mean
-/// distance.
+/// Returns the number of remainder bits (r) for which the code is shortest. This is the binary logarithm, rounded
+/// down, of 0.69 (the natural logarithm of 2) times the mean distance.
 fn rest_bits(all: u128, rows: u64) -> u32 {
     let mean = all / u128::from(rows);
     (mean - mean / 16 * 5).checked_ilog2().unwrap_or(0)
 }
 
-/// A bit writer.
+/// Writes numbers of any number of bits.
 struct Bits {
     out: Vec<u8>,
     word: u64,
@@ -123,7 +129,7 @@ struct Bits {
 }
 
 impl Bits {
-    /// Writes the low bits of a number; all higher bits must be 0.
+    /// Writes the `count` low bits of a number. All higher bits must be 0.
     #[inline(always)]
     fn put(&mut self, number: u64, count: u32) {
         debug_assert!(count <= u64::BITS && number <= low(count));
@@ -132,12 +138,12 @@ impl Bits {
         if self.filled >= u64::BITS {
             self.out.extend_from_slice(&self.word.to_le_bytes());
             self.filled -= u64::BITS;
-            // The bits that did not fit the word.
+            // The next word begins with the bits that did not fit the full word.
             self.word = number.checked_shr(count - self.filled).unwrap_or(0);
         }
     }
 
-    /// Writes a count and a distance. If both are short, as in nearly all rows, one step writes both.
+    /// Writes a count and a distance. In nearly all rows both together fit into 64 bits, and one step writes both.
     #[inline(always)]
     fn put_row<C: PackedCode>(&mut self, count: u32, distance: C, rest_bits: u32) {
         let more = count.ilog2();
@@ -177,7 +183,7 @@ impl Bits {
         }
     }
 
-    /// Writes any number of low bits of a number.
+    /// Writes the `count` low bits of a number, where `count` may exceed 64.
     fn put_long<C: PackedCode>(&mut self, number: C, count: u32) {
         let mut at = 0;
         while at < count {
@@ -194,9 +200,9 @@ impl Bits {
     }
 }
 
-/// Appends the codes and counts of a block. Returns `None` for an invalid block, after which some rows may have been
-/// appended: no rows, or more than [`KMER_BLOCK_ROWS`]; codes that exceed `C` or 126 bits; counts out of range; too
-/// few bits, or further bytes after the block.
+/// Appends the codes and counts of a block to `codes` and `counts`. Returns `None` for an invalid block, and may
+/// then have appended some rows. A block is invalid if it has no rows or more than [`KMER_BLOCK_ROWS`] rows, a
+/// code that exceeds `C` or 126 bits, a count out of range, too few bits, or further bytes at its end.
 pub(super) fn unpack_kmers<C: PackedCode>(
     block: &[u8],
     codes: &mut Vec<C>,
@@ -233,14 +239,14 @@ pub(super) fn unpack_kmers<C: PackedCode>(
     (is_whole && code.wide() >> 126 == 0).then_some(())
 }
 
-/// A bit reader.
+/// Reads numbers of any number of bits.
 struct Taken<'a> {
     bytes: &'a [u8],
     place: usize,
 }
 
 impl Taken<'_> {
-    /// Returns the next bits, at least 57 of which are valid.
+    /// Returns the next bits of the block, the lowest bit first. At least 57 bits are valid.
     #[inline(always)]
     fn look(&self) -> u64 {
         let byte = self.place / 8;
@@ -248,7 +254,8 @@ impl Taken<'_> {
         u64::from_le_bytes(word) >> (self.place % 8)
     }
 
-    /// Reads a count and a distance. If both are short, as in nearly all rows, one step reads both.
+    /// Reads a count and a distance. In nearly all rows both together fit into one read, and one step decodes
+    /// both.
     #[inline(always)]
     fn row<C: PackedCode>(&mut self, rest_bits: u32) -> Option<(u32, C)> {
         let word = self.look();
@@ -257,7 +264,7 @@ impl Taken<'_> {
         let behind = word.checked_shr(of_count).unwrap_or(u64::MAX);
         let quotient = behind.trailing_ones();
         let all = of_count + quotient + 1 + rest_bits;
-        // An escaped quotient has at least 32 ones.
+        // If the quotient's code has at least 32 ones, the distance is escaped.
         if all > WORD_BITS || quotient >= ESCAPE {
             return Some((self.count()?, self.distance(rest_bits)?));
         }
@@ -274,7 +281,7 @@ impl Taken<'_> {
             return None;
         }
         self.place += more as usize + 1;
-        // In most cases the word has the whole row.
+        // Unless the count is very large, the word that was read contains the rest of the count, too.
         let word = if 2 * more < WORD_BITS { word >> (more + 1) } else { self.look() };
         self.place += more as usize;
         Some(1 << more | (word & low(more)) as u32)
@@ -289,7 +296,7 @@ impl Taken<'_> {
         }
         self.place += quotient as usize + 1;
         let high = C::of_word_at(quotient.into(), rest_bits);
-        // The bits beyond the number must be 0.
+        // The quotient's bits must fit into the type `C`.
         (high.word_at(rest_bits) == u64::from(quotient))
             .then(|| self.long(rest_bits))
             .map(|rest: C| rest.or(high))
@@ -318,7 +325,7 @@ mod tests {
         unpack_kmers(block, &mut codes, &mut counts).map(|()| (codes, counts))
     }
 
-    /// Generates ascending codes with counts; codes and distances between them have all sizes.
+    /// Generates ascending codes with counts. The codes, and the distances between them, have all sizes.
     fn kmers<C: PackedCode + std::fmt::Debug>(bits: u32) -> impl Strategy<Value = (Vec<C>, Vec<u32>)> {
         let code = (any::<u128>(), 128 - bits..128).prop_map(|(code, shift)| code >> shift);
         let count = prop_oneof![Just(1u32), 1u32..300, 1u32..];
@@ -333,7 +340,7 @@ mod tests {
         let block = pack_kmers(codes, counts);
         assert!(block.len() <= KMER_BLOCK_BYTES);
         assert_eq!(unpacked::<C>(&block), Some((codes.to_vec(), counts.to_vec())));
-        // The block is truncated, or is followed by further bytes.
+        // A truncated block, and a block that is followed by a further byte, are refused.
         assert_eq!(unpacked::<C>(&block[..block.len() - 1]), None);
         assert_eq!(unpacked::<C>(&[&block[..], &[0]].concat()), None);
     }
@@ -371,7 +378,7 @@ mod tests {
         comes_back(&[0, u64::MAX], &[u32::MAX, 1]);
         comes_back(&[largest], &[1]);
         comes_back(&[0, 1, largest], &[1, 2, u32::MAX]);
-        // Many codes are near each other and one is not, so its distance is escaped.
+        // The last code is far from all others, so its distance is escaped.
         let near: Vec<u64> = (0..1000).chain([u64::MAX]).collect();
         comes_back(&near, &vec![3; near.len()]);
         let near: Vec<u128> = (0..1000).chain([largest]).collect();
@@ -395,8 +402,8 @@ mod tests {
         codes.sort_unstable();
         codes.dedup();
         let block = pack_kmers(&codes, &vec![1; codes.len()]);
-        // The mean distance is 2^50 / 2^14. Its code takes one and a half bits more than its logarithm, and the count
-        // one bit.
+        // The mean distance is 2^50 / 2^14, whose binary logarithm is 36. The code of a distance takes one and a
+        // half bits more than this logarithm, and the count takes one bit.
         let bits = block.len() as f64 * 8.0 / codes.len() as f64;
         assert!(bits < 36.0 + 2.6, "{bits}");
     }
@@ -410,19 +417,19 @@ mod tests {
             unpacked::<u64>(&block)
         };
         assert!(with(0, 3).is_some());
-        // The changed headers claim: no rows, one less, one more, many more; a code that is too wide; more bits than
-        // a code has.
+        // The changed headers claim no rows, too few rows, too many rows, a first code that is too wide, or more
+        // remainder bits than a code has.
         for (at, byte) in [(0, 0), (0, 1), (0, 9), (2, 1), (3, 1), (5 + 8, 1), (4, 64), (4, 255)] {
             assert_eq!(with(at, byte), None, "{byte} at {at}");
         }
         assert_eq!(unpacked::<u64>(&[]), None);
-        // The second code exceeds the largest code of 64 bits.
+        // The second code does not fit 64 bits.
         assert_eq!(unpacked::<u64>(&pack_kmers(&[u128::from(u64::MAX), 1 << 64], &[1, 1])), None);
         let mut block = pack_kmers(&[1u64, 9], &[1, 1]);
         block[5..13].fill(0xff);
         assert_eq!(unpacked::<u64>(&block), None);
         assert_eq!(unpacked::<u128>(&pack_kmers(&[0, 1u128 << 126], &[1, 1])), None);
-        // The count is changed to need more than 32 bits.
+        // The count is changed to a number that needs more than 32 bits.
         let mut block = pack_kmers(&[1u64], &[u32::MAX]);
         block[HEADER_BYTES + 3] |= 0x80;
         assert_eq!(unpacked::<u64>(&block), None);

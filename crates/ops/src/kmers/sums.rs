@@ -1,11 +1,12 @@
-//! Merges lists of k-mers in the order of their codes, and adds counts of equal codes.
+//! This module merges lists of k-mers in the order of their codes, and adds the counts of equal codes.
 //!
-//! Two lists at a time are merged, in a tree. A step takes the smaller code of both lists, and both counts if codes
-//! are equal, without a branch that could be mispredicted. A row costs about 2 ns for each level of the tree.
+//! Lists are merged in pairs, as in a binary tree. One step takes the smaller of the next codes of two lists, and
+//! adds both counts if the codes are equal. The step has no branch that could be mispredicted. A row takes about 2
+//! ns for each level of the tree.
 
 use inshore_tables::{KmerCode, KmerList};
 
-/// Merges lists of k-mers, and keeps its memory for the next call.
+/// Merges lists of k-mers. The next merge reuses the memory.
 #[derive(Debug)]
 pub(super) struct KmerSums<C> {
     free: Vec<(Vec<C>, Vec<u32>)>,
@@ -18,7 +19,7 @@ impl<C> Default for KmerSums<C> {
     }
 }
 
-/// A list of the caller, or an intermediate result.
+/// A list of k-mers: borrowed from the caller, or an intermediate result.
 enum SumList<'a, C> {
     Lent(KmerList<'a, C>),
     Made(Vec<C>, Vec<u32>),
@@ -36,7 +37,7 @@ impl<C> SumList<'_, C> {
 impl<C: KmerCode> KmerSums<C> {
     /// Merges lists: each code occurs once in the result, with the sum of its counts, at most 2^32 - 1.
     ///
-    /// The memory is twice that of the lists, and is reused by the next call.
+    /// The call takes twice the memory of the lists. The next call reuses this memory.
     pub(super) fn of<'a>(&'a mut self, lists: &[KmerList<'a, C>]) -> KmerList<'a, C> {
         self.free.extend(self.last.take());
         let made = match self.add(lists) {

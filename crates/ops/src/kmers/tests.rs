@@ -1,5 +1,5 @@
-//! Counts on nodes in this process, one of which may fail in the middle, against a local count of the whole
-//! file.
+//! These tests count k-mers on nodes in this process, one of which may fail in the middle, and compare the result
+//! with a local count of the whole file.
 
 use std::{
     fs,
@@ -18,21 +18,21 @@ use tempfile::TempDir;
 use super::*;
 use crate::{split_points::record_lines, testing::slow_store};
 
-/// The fault of a node, which occurs after a number of batches.
+/// The planned fault of a node. The fault occurs after a given number of batches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     None,
     Fails,
     Garbage,
-    /// Codes that are not ascending.
+    /// The node sends codes that are not ascending.
     Twice,
-    /// A code with more bases than requested.
+    /// The node sends a code with more bases than requested.
     Long,
 }
 
 type Plan = Arc<Mutex<(Fault, usize)>>;
 
-/// The work with a planned fault.
+/// The task handler for k-mers, with a planned fault.
 struct Faulty(Plan);
 
 impl TaskHandler for Faulty {
@@ -131,7 +131,7 @@ impl Cluster {
         counted
     }
 
-    /// Counts the same k-mers locally, and compares tables and counts.
+    /// Counts the k-mers of the same text locally, and checks that the tables and the counts are equal.
     fn is_as_here(&self, counted: &KmerSummary, text: &[u8], options: &KmerOptions) {
         let store = Store::open(self.path("store")).unwrap();
         fs::write(self.path("text"), text).unwrap();
@@ -161,7 +161,7 @@ fn bases(count: usize, seed: u64) -> String {
     (0..count).map(|_| base()).collect()
 }
 
-/// Returns a sequence of many lines, some short sequences, and the first again.
+/// Returns FASTA: a sequence of many lines, some short sequences, and the first sequence again.
 fn fasta() -> Vec<u8> {
     let long = bases(150_000, 1);
     let lines = |text: &str, width: usize| -> String {
@@ -179,7 +179,7 @@ fn fastq() -> Vec<u8> {
     let genome = bases(60_000, 3);
     let read = |number: usize| {
         let start = number * 7919 % (genome.len() - 150);
-        // Qualities begin with the first letter of a record.
+        // The quality line begins with `@`, which is also the first letter of a record.
         format!("@r{number}\n{}\n+\n@{}\n", &genome[start..start + 150], "I".repeat(149))
     };
     (0..1500).map(read).collect::<String>().into_bytes()
@@ -205,7 +205,8 @@ fn k_mers_on_nodes_are_those_here() {
             assert!(gathered.nodes.len() == 3 && gathered.nodes.iter().all(|node| node.bytes_read > 0));
         }
     }
-    // Most 25-mers of a genome occur once. They take at most 5 bytes each, where code and count have 12.
+    // Most 25-mers of a genome occur once. A packed 25-mer takes at most 5 bytes, compared with 12 bytes for the
+    // code and count.
     let (summary, gathered) = cluster.count("genome.fa", &KmerOptions::default(), false).unwrap();
     let moved: u64 = gathered.nodes.iter().map(|node| node.bytes_moved).sum();
     assert!(moved < 3 * 5 * summary.distinct, "{moved} bytes of {} k-mers", summary.distinct);
@@ -273,7 +274,7 @@ fn what_cannot_be_counted_leaves_nothing() {
     assert!(error.contains("a part of its answer was used"), "{error}");
     let error = refused(Fault::Long, 1, false);
     assert!(error.contains("invalid rows, or rows out of order"), "{error}");
-    // If the node fails before its first answer, the rest is a partial answer.
+    // If the node fails before its first batch, the answers of the other nodes are a partial answer.
     *cluster.plans[1].lock().unwrap() = (Fault::Fails, 0);
     let (summary, gathered) = cluster.count("genome.fa", &options, true).unwrap();
     let (whole, _) = cluster.count("genome.fa", &options, false).unwrap();
@@ -340,7 +341,7 @@ fn files_that_nodes_cannot_count_are_refused_with_what_to_do() {
         let (summary, _) = cluster.count(name, &options, false).unwrap();
         assert_eq!((summary.kmers, summary.written), (0, 0));
     }
-    // The sequence begins behind a few empty lines, each of which is a piece.
+    // The sequence begins after a few empty lines, each of which is a shard.
     let late = b"\n\r\n\n\r>a\nGATTACAGATTACA\nGATTACAGATTACA\n";
     cluster.put("late.fa", late, 1, 1);
     let (summary, _) = cluster.count("late.fa", &options, false).unwrap();
@@ -350,7 +351,7 @@ fn files_that_nodes_cannot_count_are_refused_with_what_to_do() {
     cluster.is_as_here(&summary, &fastq, &options);
     let error = cluster.count("one.fq", &KmerOptions { k: 64, ..options }, false).unwrap_err().to_string();
     assert!(error.contains("expected a k from 1 to 63"), "{error}");
-    // The error of a damaged record names file and line.
+    // The error of a damaged record names the file and the line.
     let mut bad = fastq.clone();
     let end = bad.len() - 100;
     bad[end..].fill(b'I');

@@ -1,4 +1,4 @@
-//! Compresses files on the nodes that store them, and sends compressed bytes.
+//! This module compresses files on the nodes that store them. Only compressed bytes are sent to the client.
 
 use std::io::Write;
 
@@ -9,7 +9,7 @@ use inshore_store::Context;
 
 /// Compresses a file on nodes into `output`.
 ///
-/// The memory on this machine is that of [`run_on_nodes`].
+/// The client's memory is that of [`run_on_nodes`].
 ///
 /// # Errors
 /// The errors are those of [`run_on_nodes`], and [`Error::Write`].
@@ -30,14 +30,14 @@ pub fn compress_on_nodes(
                 output.write_all(&part).map_err(Error::Write)?;
                 summary.bytes_out += part.len() as u64;
                 summary.pieces += 1;
-                // The offsets of the next piece begin at 0 again.
+                // A smaller offset belongs to the next shard, whose offsets begin at 0 again.
                 let reach = event.reach.bytes;
                 job.progress().add(reach.checked_sub(before).unwrap_or(reach));
                 before = reach;
             }
             Ok::<_, Error>(Next::Go)
         })?;
-    // An empty file becomes one empty piece, so that the result is a valid compressed file.
+    // For an empty file, the output is the compressed form of no bytes, which is a valid compressed file.
     if summary.bytes_out == 0 {
         let nothing = pack.of_nothing()?;
         output.write_all(&nothing).map_err(Error::Write)?;

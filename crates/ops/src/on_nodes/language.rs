@@ -1,8 +1,9 @@
-//! Identifies languages on the nodes that store the texts, and computes profiles on the nodes that store the samples.
+//! This module identifies languages on the nodes that store the texts. It also computes profiles of languages on
+//! the nodes that store the samples.
 //!
-//! To identify languages, profiles are sent to the nodes, and verdicts are returned. For profiles, each node counts the
-//! n-grams of its pieces and returns all of them, in order; the client merges the answers and adds the counts of equal
-//! n-grams.
+//! To identify languages, the client sends profiles to the nodes, and the nodes return verdicts. To compute
+//! profiles, each node counts the n-grams of its shards and returns all counts in the order of the n-grams. The
+//! client merges the answers and adds the counts of equal n-grams.
 
 use std::{cmp::Ordering, collections::HashMap};
 
@@ -22,12 +23,12 @@ use inshore_store::Context;
 
 use super::{failed, refuse_compressed};
 
-/// Identifies the language of each file on nodes, or of each line that is not empty, in order, as
-/// [`inshore_kernels::identify`] does locally.
+/// Identifies the language of each file on nodes, or of each line that is not empty. The results are in order, and
+/// equal those of [`inshore_kernels::identify`] for local files.
 ///
 /// # Errors
-/// The errors are those of [`run_on_nodes`], `each` and `skipped`, and [`Error::BadProfiles`] for an unknown language in
-/// an answer.
+/// The errors are those of [`run_on_nodes`], `each` and `skipped`, and [`Error::BadProfiles`] for an unknown language
+/// in an answer.
 pub fn identify_on_nodes(
     nodes: &Nodes,
     job: &Context,
@@ -53,13 +54,14 @@ pub fn identify_on_nodes(
     run_on_nodes(nodes, job, kernel, wholes, options, kernel.telling(known, skipped))
 }
 
-/// Computes profiles of labelled samples on nodes, as [`Profiles::train`] does locally.
+/// Computes profiles from labelled samples on nodes. The profiles equal those of [`Profiles::train`] for local
+/// samples.
 ///
-/// Memory on this machine: 48 bytes for each distinct n-gram of a language, and a batch of each node's answer.
+/// Memory of the client: 48 bytes for each distinct n-gram of a language, and a batch of each node's answer.
 ///
 /// # Errors
-/// The errors are those of [`Profiles::train`] and [`run_on_nodes`]. If a node is lost during its answer and its pieces
-/// have no other replica, that is an error even if partial answers are allowed.
+/// The errors are those of [`Profiles::train`] and [`run_on_nodes`]. If a node is lost while it sends its answer,
+/// and its shards have no other replica, the result is an error even if partial answers are allowed.
 pub fn train_on_nodes(
     nodes: &Nodes,
     context: &Context,
@@ -97,7 +99,7 @@ pub fn train_on_nodes(
     Ok((profiles, all))
 }
 
-/// Distinct n-grams in order, with their counts.
+/// A batch of distinct n-grams in order, with their counts.
 struct Grams {
     grams: UInt32Array,
     counts: UInt64Array,

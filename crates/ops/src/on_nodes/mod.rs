@@ -1,4 +1,4 @@
-//! Runs the kernels of Inshore on the nodes that store the data, and merges their answers.
+//! This module runs the kernels of Inshore on the nodes that store the data, and merges the answers of the nodes.
 
 mod compression;
 mod language;
@@ -20,11 +20,11 @@ pub(crate) use self::{
     words::count_words_on_nodes,
 };
 
-/// Refuses files on nodes that are compressed: a node reads pieces, which cannot be decompressed alone. Costs a
-/// request for each file.
+/// Refuses compressed files on nodes, since a node reads shards, and a single shard cannot be decompressed. The
+/// check sends one request for each file.
 ///
 /// # Errors
-/// [`NodesError::Unfit`], which names the format; the errors of reading the first bytes.
+/// [`NodesError::Unfit`], which names the compression format; the errors of reading a file's first bytes.
 pub(crate) fn refuse_compressed(
     nodes: &Nodes,
     context: &Context,
@@ -34,7 +34,7 @@ pub(crate) fn refuse_compressed(
     for whole in wholes {
         let range = 0..whole.bytes().min(Compression::HEAD_BYTES as u64);
         let head = match read_from_nodes(nodes, context, whole, range, options) {
-            // Missing pieces are reported at the end.
+            // The answer reports missing shards at the end.
             Err(NodesError::Missing { .. }) if options.partial => continue,
             head => head?,
         };

@@ -1,11 +1,12 @@
-//! Searches files on the nodes that store them.
+//! This module searches files on the nodes that store them.
 
 use inshore_kernel::{Event, Next};
 use inshore_kernels::{Result, Search, SearchItem, SearchRows, SearchSummary, SearchTable, WalkedFile};
 use inshore_nodes::{DistributedFile, GatherReport, Nodes, RunOptions, run_on_nodes};
 use inshore_store::Context;
 
-/// Searches files on nodes in the same way as [`Search::run`]; the files are named by their titles.
+/// Searches files on nodes in the same way as [`Search::run`]. The name of a file is its title, such as
+/// `store:NAME`.
 ///
 /// # Errors
 /// The errors of [`Search::run`] and [`run_on_nodes`].
@@ -24,7 +25,7 @@ pub fn search_on_nodes(
     })
 }
 
-/// Searches files on nodes, which rows name by their titles.
+/// Searches files on nodes, and turns matches into rows. The rows name a file by its title, such as `store:NAME`.
 ///
 /// # Errors
 /// The errors of [`SearchTable::run`] and [`search_on_nodes`].

@@ -1,4 +1,4 @@
-//! These tests check that pieces of a job on nodes that the client works on give the results that nodes would give.
+//! These tests check that the result of a job on nodes is the same if the client processes some shards itself.
 
 use std::{collections::BTreeMap, io::Cursor, path::Path, sync::Arc, thread, time::Duration};
 
@@ -19,7 +19,7 @@ use tempfile::TempDir;
 
 use super::count_words_on_nodes;
 
-/// Wraps a kernel, and delays each block: this is the kernel of a node.
+/// Wraps a kernel and delays each block, so that the nodes are slow.
 struct Slow<K>(K);
 
 impl<K: Kernel> Kernel for Slow<K> {
@@ -101,7 +101,7 @@ impl Cluster {
         Cluster { _serving: serving, _folders: folders, nodes }
     }
 
-    /// Returns the encoded parts, and the part of the work that the client did.
+    /// Returns the encoded parts of the answer, and the cost of the client's own processing of shards.
     fn parts<K>(&self, kernel: &K, help_from: Option<Duration>) -> (Vec<(ResumePosition, Vec<u8>)>, HereCost)
     where
         K: Portable,
@@ -121,7 +121,7 @@ impl Cluster {
         (parts, gathered.unwrap().here.unwrap_or_default())
     }
 
-    /// Checks that the parts are the same with and without the client's help.
+    /// Checks that the answer is the same whether or not the client processes some shards itself.
     fn check<K>(&self, kernel: &K)
     where
         K: Portable,

@@ -1,12 +1,13 @@
-//! Counts words on the nodes that store the text.
+//! This module counts words on the nodes that store the text.
 //!
-//! Each node counts the words of its pieces and returns all of them, in the order of their bytes; the client merges
-//! the answers and adds the counts of equal words. If a node is lost, other nodes count its pieces again, and the
-//! client skips their words up to the last word of the lost answer: the same text has the same counts.
+//! Each node counts the words of its shards and returns all counts, in the order of the words' bytes. The client
+//! merges the answers and adds the counts of equal words. If a node is lost, other nodes count its shards again,
+//! and the client skips the words up to the last word of the lost answer. This is correct since the same text
+//! always has the same counts.
 //!
-//! If local counting makes the job faster, this machine also pulls pieces: it fetches and counts them like a node.
+//! The client can also fetch shards and count their words itself, if this makes the job faster.
 //!
-//! Cost: every distinct word of a node is sent once, with its count.
+//! Cost: each node sends each of its distinct words once, with the count.
 
 use std::{cmp::Ordering, thread};
 
@@ -21,10 +22,10 @@ use inshore_store::{Context, Job};
 
 use super::{failed, refuse_compressed};
 
-/// Bytes of words and counts in a batch.
+/// The size in bytes of the words and counts in a batch.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// A piece that this machine took over.
+/// Returns a source that reads a shard which the client processes itself.
 fn source_of(piece: inshore_nodes::Result<HelpPiece>) -> Source {
     match piece {
         Ok(piece) => Source::new(piece.title.clone(), |_| Ok(OpenedSource::Stream(Box::new(piece)))),
@@ -32,13 +33,15 @@ fn source_of(piece: inshore_nodes::Result<HelpPiece>) -> Source {
     }
 }
 
-/// Counts the words of files on nodes, as [`inshore_kernels::count_words`] does locally.
+/// Counts the words of files on nodes. The result equals that of [`inshore_kernels::count_words`] for local files.
 ///
-/// Memory on this machine: a batch of each node's answer, and half of the free memory if this machine counts pieces.
+/// Memory of the client: a batch of each node's answer. If the client also counts words of some shards, half of
+/// the free memory in addition.
 ///
 /// # Errors
-/// The errors are those of [`inshore_nodes::run_on_nodes`]. If a node is lost during its answer and its pieces have no other
-/// replica, that is an error even if partial answers are allowed, since a part of its words was counted.
+/// The errors are those of [`inshore_nodes::run_on_nodes`]. If a node is lost while it sends its answer, and its
+/// shards have no other replica, the result is an error even if partial answers are allowed, since a part of the
+/// node's words was already counted.
 pub fn count_words_on_nodes(
     nodes: &Nodes,
     context: &Context,
@@ -66,7 +69,7 @@ pub fn count_words_on_nodes(
     })
 }
 
-/// Adds the counts of nodes.
+/// Merges the answers of the nodes, and adds the counts of equal words.
 fn merge(
     context: &Context,
     streams: Streams,
@@ -113,7 +116,7 @@ fn merge(
     Ok((summary, merged.finish()))
 }
 
-/// Distinct words in order, with their counts.
+/// A batch of distinct words in order, with their counts.
 struct Counted {
     words: StringArray,
     counts: UInt64Array,

@@ -1,4 +1,5 @@
-//! Queries with local work, on nodes in this process with slow drives.
+//! These tests run queries on nodes in this process. The drives of the nodes are slow, so that the client
+//! processes some shards itself.
 
 use std::{
     fs,
@@ -21,7 +22,7 @@ use crate::{
     testing::{slow_store, write_parquet},
 };
 
-/// The reads of a node, of which a limited number succeed.
+/// The handler of read tasks on a node. Only a limited number of reads succeed.
 struct Reads(Arc<AtomicUsize>);
 
 impl TaskHandler for Reads {
@@ -76,7 +77,7 @@ impl Cluster {
         self.folder.path().join(name)
     }
 
-    /// Writes a file locally and to the nodes.
+    /// Copies a local file to the nodes, in about this number of shards.
     fn put(&self, name: &str, pieces: u64) {
         let (bytes, budget) = (fs::read(self.path(name)).unwrap(), Budget::new(64 << 20, 1));
         let options = LoadOptions {
@@ -90,7 +91,8 @@ impl Cluster {
         self.nodes.put(&job, name, (name, Some(bytes.len() as u64)), Cursor::new(bytes), &options).unwrap();
     }
 
-    /// Returns the rows of a query about the table `TABLE` as text, and the cost of the local work.
+    /// Runs a query in which `TABLE` stands for the name of the table. Returns the rows as text, and the cost of
+    /// the client's own processing of shards.
     fn ask(&self, query: &str, table: &str) -> (String, Option<HereCost>) {
         let store = Store::open(self.path("mine")).unwrap();
         let job = store.job(Budget::new(1 << 30, 2), Cancel::default()).unwrap();
@@ -103,7 +105,7 @@ impl Cluster {
             batches.push(batch);
         }
         drop(query);
-        // An earlier attempt may still be ending.
+        // The threads of an earlier attempt at the query may still hold memory.
         let until = Instant::now() + Duration::from_secs(120);
         while job.budget().reserved_bytes() > 0 && Instant::now() < until {
             thread::sleep(Duration::from_millis(5));
@@ -180,7 +182,7 @@ fn a_query_whose_help_fails_is_answered_by_the_nodes() {
         cluster.put(name, 24);
         for (number, query) in QUERIES.into_iter().enumerate() {
             let (expected, _) = cluster.ask(query, cluster.path(name).to_str().unwrap());
-            // The limit is the number of reads for inferring the columns, and for one or two pieces more.
+            // The limit allows the reads that infer the columns, and the reads of one or two shards.
             let reads = [2, 4][(number + usize::from(name == "t.csv")) % 2];
             cluster.reads.store(reads, Ordering::Relaxed);
             let (found, here) = cluster.ask(query, &format!("store:{name}"));
@@ -195,8 +197,8 @@ fn a_query_whose_help_fails_is_answered_by_the_nodes() {
 #[test]
 fn types_of_csv_with_many_line_feeds_in_quotes_are_those_of_a_reading_here() {
     let cluster = Cluster::within(2, Limits::default());
-    // The first MiB has more line feeds than the number of rows for inference, and ends within quotes. The
-    // type of a column changes in later rows, within the rows that infer the type.
+    // The first MiB has more line feeds than the number of rows from which columns are inferred, and ends within
+    // quotes. The type of a column changes after the first MiB, but within these rows.
     let row = |row: usize, separator: char| {
         let lines = "the next line, \"\"quoted\"\"\tand on\n".repeat(64);
         let stars = if row < 900 { (row % 5).to_string() } else { format!("{}.5", row % 5) };
@@ -224,7 +226,8 @@ fn types_of_csv_with_many_line_feeds_in_quotes_are_those_of_a_reading_here() {
 fn rows_of_csv_with_a_quote_in_a_word_are_those_of_a_reading_here() {
     let cluster = Cluster::within(2, Limits::default());
     let row = |row: usize, separator: char| match row % 10 {
-        // A quote in row 3 does not open a quoted field; the quote in row 7 does, before line feeds.
+        // The quote in each row with last digit 3 does not open a quoted field. The quote in each row with last
+        // digit 7 opens a quoted field with line feeds.
         3 => format!("{row}{separator}5\" pipe{separator}x\n"),
         7 => format!("{row}{separator}\"two\n\"\"lines\"\"\n\"{separator}x\n"),
         _ => format!("{row}{separator}word{separator}\"x\"\n"),
@@ -233,7 +236,8 @@ fn rows_of_csv_with_a_quote_in_a_word_are_those_of_a_reading_here() {
         let head = ["id", "text", "more"].join(&separator.to_string()) + "\n";
         let text = head + &(0..4000).map(|number| row(number, separator)).collect::<String>();
         fs::write(cluster.path(name), text).unwrap();
-        // With so many pieces, a cut within quotes would occur if cuts ignored quotes.
+        // With 100 shards, at least one shard would begin within quotes if the division into shards ignored
+        // quotes.
         cluster.put(name, 100);
         assert!(cluster.nodes.catalog().unwrap().named(name).unwrap()[0].pieces.len() > 90);
         let query = "SELECT text, more, count(*) a, sum(id) b FROM TABLE GROUP BY text, more ORDER BY text";

@@ -1,4 +1,4 @@
-//! Merges lines and records of several nodes, and writes them without change.
+//! This module merges the sorted lines or records of several nodes, and writes them unchanged.
 
 use std::{cmp::Ordering, ops::Range, path::Path};
 
@@ -10,17 +10,17 @@ use inshore_tables::{NewFile, SortSummary};
 
 use super::{Result, Sorting, What, told};
 
-/// The layout of rows.
+/// The layout of the rows to sort: lines or records.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Shape {
-    /// Lines with their line feed, which does not belong to the key.
+    /// Lines, including the line feed. The key is the line without the line feed.
     Lines,
-    /// Records of one length, each followed by the number of its piece. The fields are the length with the number,
-    /// and the start and end of the key.
+    /// Records of a fixed length, each followed by the number of its shard. The fields are the length including
+    /// this number, the start of the key, and the end of the key.
     Records(usize, usize, usize),
 }
 
-/// The size of the number of a piece in bytes.
+/// The size in bytes of the number of a shard.
 const NUMBER_BYTES: usize = size_of::<u32>();
 
 impl Shape {
@@ -29,7 +29,7 @@ impl Shape {
         Shape::Records(record_bytes + NUMBER_BYTES, key.start, key.end)
     }
 
-    /// Returns the length of the first of several complete rows.
+    /// Returns the length in bytes of the first row, given the bytes of several complete rows.
     pub fn row_len(&self, rows: &[u8]) -> usize {
         match self {
             Shape::Lines => Lines.row_len(rows).unwrap_or(rows.len()),
@@ -37,7 +37,7 @@ impl Shape {
         }
     }
 
-    /// Returns true if the bytes are one row.
+    /// Returns true if the bytes are exactly one row.
     fn is_row(&self, bytes: &[u8]) -> bool {
         match self {
             Shape::Lines => bytes.ends_with(b"\n") && self.row_len(bytes) == bytes.len(),
@@ -57,7 +57,7 @@ impl Shape {
         &row[..row.len() - self.number(row).len()]
     }
 
-    /// Returns the number of the row's piece, big endian.
+    /// Returns the number of the row's shard, as big-endian bytes.
     fn number<'a>(&self, row: &'a [u8]) -> &'a [u8] {
         match self {
             Shape::Lines => &[],
@@ -74,7 +74,7 @@ pub(super) struct RowHow {
     pub bytes_max: usize,
 }
 
-/// The rows of a batch.
+/// The rows of a batch of lines or records.
 #[derive(Debug)]
 pub(super) struct ByteRows {
     rows: BinaryArray,
@@ -82,7 +82,7 @@ pub(super) struct ByteRows {
 }
 
 impl ByteRows {
-    /// Returns the bytes of consecutive rows.
+    /// Returns the bytes of a range of rows.
     fn run(&self, rows: &Range<usize>) -> &[u8] {
         let offset = |row: usize| self.rows.value_offsets()[row] as usize;
         &self.rows.value_data()[offset(rows.start)..offset(rows.end)]
@@ -123,7 +123,7 @@ impl OrderedRow for ByteRows {
 }
 
 impl Sorting<'_> {
-    /// Sorts lines or records.
+    /// Sorts lines or records on nodes, and writes the output.
     pub(super) fn bytes(
         &self,
         what: What,
@@ -140,7 +140,8 @@ impl Sorting<'_> {
         })
     }
 
-    /// Merges lines or records and writes them; `bytes` is the expected size.
+    /// Merges the lines or records of the nodes and writes them to the output. `bytes` is the expected size of the
+    /// output.
     fn write_bytes(
         &self,
         streams: Streams,
@@ -184,7 +185,8 @@ impl Sorting<'_> {
         let mut summary = told(merged.summaries());
         let gathered = merged.finish();
         if !self.options.unique && gathered.missing.is_empty() {
-            // A line feed is added to a last line without one.
+            // If the last line of a file has no line feed, the sort adds a line feed. The output may therefore
+            // have one more byte for each file.
             let ends = if matches!(shape, Shape::Lines) { wholes.len() as u64 } else { 0 };
             super::check_all(wholes, "bytes", out.len(), bytes..=bytes + ends)?;
         }

@@ -1,4 +1,4 @@
-//! The client's own part of a sort on nodes.
+//! This module sorts, on the client, the shards that the client processes itself in a sort on nodes.
 
 use inshore_kernel::{Failure, Reply};
 use inshore_nodes::{DistributedFile, HelpPieces};
@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{Arguments, What, node::sort_pieces};
 use crate::files::{FileText, hold_pieces, of_nodes, taken};
 
-/// Sorts the pieces that the client fetches, and answers as nodes do.
+/// Sorts the shards that the client fetches, and sends the rows to `reply` in the same form as a node.
 pub(super) fn sort_here(
     job: &Job,
     pieces: HelpPieces,
@@ -21,7 +21,7 @@ pub(super) fn sort_here(
         What::Table { files, .. } => files.clone(),
         What::Lines | What::Records(..) => Vec::new(),
     };
-    // Parquet is not read sequentially.
+    // A shard of Parquet is not read sequentially, so the whole shard is in memory.
     let is_parquet = |(_, text): &(&DistributedFile, &FileText)| text.is_parquet();
     let held = wholes.iter().zip(&files).filter(is_parquet).map(|(whole, _)| whole);
     let _held = hold_pieces(job, held, 1)?;
@@ -35,6 +35,6 @@ pub(super) fn sort_here(
         };
         Ok(input?.numbered(number))
     });
-    // Pieces come from the node with the most remaining work, so their numbers are not ascending.
+    // Shards are fetched from the node with the most remaining shards, so the shards' numbers are not ascending.
     sort_pieces(job, title, arguments, Inputs::asked(inputs, None).in_any_order(), reply)
 }

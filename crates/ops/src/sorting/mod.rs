@@ -1,30 +1,31 @@
-//! Sorting on the nodes that hold the data: each node sorts its pieces in the memory of its task, with
-//! scratch space in its store, and returns its rows in order; the client merges the rows as they arrive and
-//! writes the result.
+//! This module sorts files on the nodes that store them. Each node sorts its shards (parts of the files) in the
+//! memory of its task, with scratch space in its store, and returns its rows in order. The client merges the rows
+//! as they arrive, and writes the result.
 //!
 //! ```text
-//!   node A:  pieces 0, 3 ─► sort ─► rows in order ─┐
-//!   node B:  pieces 1, 4 ─► sort ─► rows in order ─┼─► Merged ─► a new file
-//!   node C:  pieces 2, 5 ─► sort ─► rows in order ─┘
+//!   node A:  shards 0, 3 ─► sort ─► rows in order ─┐
+//!   node B:  shards 1, 4 ─► sort ─► rows in order ─┼─► Merged ─► a new file
+//!   node C:  shards 2, 5 ─► sort ─► rows in order ─┘
 //! ```
 //!
 //! The result equals a local sort of the same files byte for byte, including the order of rows with equal keys.
-//! Records and rows of tables carry the number of their piece, which rises with the position in the input, and the
-//! merge breaks ties by this number. Lines need no number, since equal lines are identical. The number also makes it
-//! possible to replace a node that is lost in the middle of its answer. Rows with equal keys of one piece come in one
-//! answer and always in the same order, so the merge skips as many rows of the new answer as it has taken from the
-//! lost one.
+//! Each record and each row of a table is sent with the number of its shard. The number increases with the
+//! position in the input, and the merge breaks ties by this number. Lines need no number, since equal lines are
+//! identical. The number also makes it possible to replace a node that is lost in the middle of its answer. All
+//! rows of a shard with equal keys come in one answer, and always in the same order. The merge therefore skips as
+//! many rows of the new answer as it has taken from the lost answer.
 //!
-//! Rows of tables are sent as columns, not in their encoding for the sort. The client can check columns on arrival,
-//! whereas a decoder may fail on bytes that no encoder wrote. The client then encodes only the keys, to compare them.
+//! Rows of tables are sent as columns, not in the byte encoding that the sort uses. The client can check columns
+//! on arrival, but a decoder could fail on invalid bytes. The client then encodes only the keys, to compare the
+//! rows.
 //!
-//! While nodes sort, network and cores of the client would be idle: the client fetches and sorts pieces that
-//! no node has begun, and its rows are one more answer (`helping.rs`).
+//! While the nodes sort, the client's network and cores would be idle. The client therefore fetches and sorts
+//! shards that no node has begun to sort. Its rows are merged like one more answer (`helping.rs`).
 //!
-//! Cost: each row goes over the network once, unless `unique` removes the row on its node. The drive of a node reads
-//! its pieces once. If the pieces exceed the task's memory, the drive also writes and reads sorted runs. The same
-//! holds for the client's drive and the pieces that the client sorts. In addition, the client keeps one batch for
-//! each node.
+//! Cost: each row is sent over the network once, unless `unique` removes the row on its node. The drive of a node
+//! reads its shards once. If the shards exceed the task's memory, the drive also writes and reads sorted runs. If
+//! the shards that the client sorts exceed its memory, the client's drive writes and reads sorted runs, too. In
+//! addition, the client has one batch of each node in memory.
 
 mod bytes;
 mod helping;
@@ -59,39 +60,39 @@ use self::{
 pub use crate::files::Error;
 use crate::files::{Asker, FileText, Files, check_plain, ending_of};
 
-/// The result of sorting on nodes.
+/// The result type of a sort on nodes.
 pub type Result<T> = std::result::Result<T, Error>;
 
 const KIND: &str = "sort";
-/// The size of a batch in bytes, which may be exceeded by one row.
+/// The size in bytes at which a batch ends. The last row may exceed this size.
 const BATCH_BYTES: usize = 256 << 10;
-/// The number of copies of a batch in memory on its path to the client: the sorted rows, the columns, and the
-/// messages that wait.
+/// The number of copies of a batch in memory before it is sent: the sorted rows, the columns, and the messages in
+/// the queue.
 const COPIES: u64 = 4;
-/// The longest row that can be sent, regardless of memory: a message has at most 64 MiB.
+/// The maximum size of a row in bytes, regardless of memory. A message has at most 64 MiB.
 const ROW_BYTES_MAX: usize = 16 << 20;
-/// The longest record in bytes.
+/// The maximum length of a record in bytes.
 const RECORD_BYTES_MAX: usize = 1 << 16;
 
-/// The kind of rows, and the sort key.
+/// The kind of rows to sort, and the sort key.
 #[derive(Clone, Debug)]
 pub enum SortBy {
-    /// Lines, by their bytes.
+    /// Sorts lines by their bytes.
     Lines,
-    /// Records of this length in bytes, by the bytes of this range.
+    /// Sorts records of this length in bytes. The key is this range of bytes in a record.
     Records(usize, Range<usize>),
-    /// Rows of tables, by columns.
+    /// Sorts rows of tables by columns.
     Columns {
-        /// The columns, most significant first.
+        /// The columns to sort by, the most significant column first.
         keys: Vec<SortKey>,
-        /// Columns of CSV that are text even if their values look like numbers.
+        /// The CSV columns that are read as text, even if their values look like numbers.
         as_text: Vec<String>,
-        /// The meaning of the first line of CSV files.
+        /// Says whether the first line of CSV files holds the names of columns.
         header: Header,
     },
 }
 
-/// The arguments of a request.
+/// The arguments of a request to sort.
 #[derive(Serialize, Deserialize)]
 struct Arguments {
     what: What,
@@ -108,9 +109,10 @@ enum What {
     Table {
         keys: Vec<SortKey>,
         known: TableMetadata,
-        /// The files, in the order of their numbers in the request.
+        /// The files of the table. Each shard in the request refers to its file by the index in this list.
         files: Vec<FileText>,
-        /// True if columns of text keep their written form: see [`TableLayout::carried`].
+        /// True if text columns pass through the sort in the form in which they were written: see
+        /// [`TableLayout::carried`].
         #[serde(default)]
         is_carried: bool,
     },
@@ -120,15 +122,16 @@ enum What {
 /// [`inshore_tables::sort_lines`], [`inshore_tables::sort_records`] or [`inshore_tables::sort_table`] for
 /// local files.
 ///
-/// Memory of the client: one batch for each node and the memory of the writer; a quarter of the free budget
-/// is for rows that are longer than a batch.
+/// Memory of the client: one batch for each node, and the memory of the writer. In addition, up to a quarter of
+/// the free budget is reserved for rows that are longer than a batch.
 ///
 /// # Errors
-/// [`Error::Unfit`] for files whose pieces nodes cannot sort: files that are compressed as a whole, files whose
-/// pieces do not end with records, tables with different columns; also for [`SortOptions::resume`]. [`Error::Table`]
-/// as for a local sort; too little space for the result is reported before nodes begin. [`Error::Nodes`] as
-/// [`inshore_nodes::run_on_nodes`]. The loss of a node in the middle of its answer is also an [`Error::Nodes`] if no
-/// other node has its pieces, even if partial answers are allowed. After an error there is no file at `output`.
+/// [`Error::Unfit`] for files that nodes cannot sort: compressed files, files whose shards do not end with
+/// records, and tables with different columns. [`Error::Unfit`] also for [`SortOptions::resume`]. [`Error::Table`]
+/// for the same reasons as a local sort; too little space for the result is reported before the nodes begin.
+/// [`Error::Nodes`] for the errors of [`inshore_nodes::run_on_nodes`]. If a node is lost in the middle of its
+/// answer and no other node has its shards, the result is an [`Error::Nodes`] even if partial answers are allowed.
+/// After an error there is no file at `output`.
 pub fn sort_on_nodes(
     nodes: &Nodes,
     job: &Context,
@@ -181,7 +184,7 @@ pub fn sort_on_nodes(
     }
 }
 
-/// The client's side of a sort on nodes.
+/// The client's side of a sort on nodes: the options, the output, and the limit of row sizes.
 struct Sorting<'a> {
     asker: &'a Asker<'a>,
     options: SortOptions,
@@ -194,8 +197,8 @@ impl Sorting<'_> {
         RowHow { shape, descending: self.options.descending, bytes_max: BATCH_BYTES + self.row_bytes_max }
     }
 
-    /// Starts the sort on nodes, sorts some pieces locally if that is faster, and passes all answers to
-    /// `merge`.
+    /// Starts the sort on nodes, and passes the answers to `merge`. If this is faster, the client also sorts some
+    /// shards itself.
     fn with_streams<T>(
         &self,
         what: What,
@@ -223,14 +226,15 @@ impl Sorting<'_> {
     }
 }
 
-/// The memory for rows that are longer than a batch.
+/// The reserved memory for rows that are longer than a batch.
 struct LongRows {
     row_bytes: usize,
     _memory: Reservation,
 }
 
 impl LongRows {
-    /// Reserves a quarter of the free budget, and divides it by the number of rows in transit.
+    /// Reserves up to a quarter of the free budget. Divided by the number of rows in transit, this gives the
+    /// maximum size of a row.
     fn reserve(nodes: &Nodes, job: &Context) -> Result<LongRows> {
         let on_their_way = COPIES * nodes.addresses().count() as u64;
         let row_bytes = job.budget().free_bytes() / 4 / on_their_way;
@@ -241,21 +245,22 @@ impl LongRows {
     }
 }
 
-/// Refuses a file that a local sort of lines would decompress.
+/// Refuses a compressed file, which a local sort of lines would decompress, and a file that is divided at row
+/// groups.
 fn check_lines(asker: &Asker<'_>, whole: &DistributedFile) -> Result<()> {
     const HEAD_BYTES: u64 = Compression::HEAD_BYTES as u64;
     if whole.is_grouped {
         return Err(NodesError::RowGroups { name: whole.title.clone() }.into());
     }
     let head = match asker.read(whole, 0..HEAD_BYTES.min(whole.bytes())) {
-        // The final summary reports lost pieces.
+        // The answer reports the lost shards at the end.
         Err(NodesError::Missing { .. }) if asker.options.partial => return Ok(()),
         head => head?,
     };
     check_plain(&whole.title, &head)
 }
 
-/// Refuses a file whose pieces do not end with records of this length.
+/// Refuses a file if its shards do not end with records of this length.
 fn check_records(whole: &DistributedFile, record_bytes: usize) -> Result<()> {
     let (name, record) = (&whole.title, record_bytes as u64);
     if record == 0 {
@@ -296,7 +301,7 @@ fn check_groups(job: &Context, text: &FileText) -> Result<()> {
     }
 }
 
-/// Checks that an answer is complete.
+/// Checks that the nodes returned the expected number of bytes or rows.
 fn check_all(
     wholes: &[DistributedFile],
     what: &str,
@@ -316,7 +321,7 @@ pub fn is_binary_table(whole: &DistributedFile) -> bool {
     matches!(&*ending_of(whole), "parquet" | "arrow")
 }
 
-/// Adds up the final summaries of nodes.
+/// Adds up the summaries that the nodes returned at the end of their tasks.
 fn told<'a>(summaries: impl Iterator<Item = &'a Value>) -> SortSummary {
     let mut all = SortSummary { rows: 0, bytes: 0, scratch_bytes_expected: None, stats: Default::default() };
     for told in summaries {

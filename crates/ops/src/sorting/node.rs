@@ -1,4 +1,4 @@
-//! The node's side of a sort.
+//! This module is the node's side of a sort.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::files::{FileText, piece_of, text_of};
 
-/// The work of sorting pieces of files on a node.
+/// The task handler that sorts shards of files on a node.
 #[derive(Debug)]
 pub struct Sorts;
 
@@ -44,14 +44,14 @@ impl TaskHandler for Sorts {
             file: of_name.clone(),
             what: failure.to_string(),
         };
-        // Rows with equal keys keep the order in which pieces are pulled.
+        // Rows with equal keys keep the order in which the task gets the shards.
         let inputs =
             std::iter::once(Ok(first)).chain(sources).map(move |source| input(source).map_err(&unfit));
         sort_pieces(&job, &name, arguments, Inputs::asked(inputs, Some(bytes)), reply)
     }
 }
 
-/// Sorts pieces of files, and answers with their rows in order; errors name the file `name`.
+/// Sorts shards of files, and sends their rows in order to `reply`. Errors call the file `name`.
 pub(super) fn sort_pieces(
     job: &Job,
     name: &str,
@@ -61,7 +61,7 @@ pub(super) fn sort_pieces(
 ) -> Result<Value, Failure> {
     let Arguments { what, descending, unique, row_bytes_max } = arguments;
     let options = SortOptions { descending, unique, resume: false };
-    // Reserved before the sort takes the free budget.
+    // This memory is reserved first, since the sort then takes all the free memory of the budget.
     let memory = job.budget().reserve(COPIES * BATCH_BYTES as u64, "buffered answers")?;
     let row_bytes_max = row_bytes_max.min(ROW_BYTES_MAX);
     let mut out = Out { reply, name: name.to_string(), row_bytes_max, memory, failed: None };
@@ -96,7 +96,7 @@ fn number_of(source: &TaskSource) -> Result<u32, Failure> {
         .map_err(|_| format!("invalid request: piece number {}", source.number).into())
 }
 
-/// Returns a piece of lines or records.
+/// Returns a shard of lines or records as an input.
 fn bytes_of(job: &Job, source: &TaskSource) -> Result<Input, Failure> {
     let part = FilePart { at: 0, ..piece_of(job, &source.source)? };
     let (name, bytes) = (source.source.name(), source.source.part_bytes());
@@ -104,14 +104,14 @@ fn bytes_of(job: &Job, source: &TaskSource) -> Result<Input, Failure> {
     Ok(input.numbered(number_of(source)?))
 }
 
-/// Returns a piece of a table, with the attached part of its file.
+/// Returns a shard of a table as an input, with the footer or header line of its file.
 fn table(job: &Job, source: &TaskSource, files: &[FileText]) -> Result<Input, Failure> {
     let text = text_of(files, source.whole)?;
     let parts = [Some(piece_of(job, &source.source)?), text.along()?].into_iter().flatten().collect();
     Ok(text.input(parts).numbered(number_of(source)?))
 }
 
-/// The receiver of sorted rows.
+/// Receives the sorted rows, and sends them to `reply` in batches.
 struct Out<'a> {
     reply: &'a mut dyn Reply,
     name: String,
@@ -121,7 +121,7 @@ struct Out<'a> {
 }
 
 impl Out<'_> {
-    /// Answers with a block of complete rows, as one column.
+    /// Sends a block of complete rows as one column.
     fn rows(&mut self, block: &[u8], shape: Shape) -> Result<(), TableError> {
         let (mut ends, mut end) = (vec![0], 0);
         while end < block.len() {
@@ -139,10 +139,10 @@ impl Out<'_> {
         self.send(RecordBatch::try_new(Arc::new(schema), vec![rows]).expect("one column"))
     }
 
-    /// Answers with rows of a table.
+    /// Sends rows of a table.
     fn columns(&mut self, batch: RecordBatch) -> Result<(), TableError> {
         let bytes = slice_bytes(&batch);
-        // A batch ends with the row that reaches the batch size.
+        // Only the last row of a batch can be long, since a batch ends with the row that reaches the batch size.
         let last = slice_bytes(&batch.slice(batch.num_rows().saturating_sub(1), 1.min(batch.num_rows())));
         if last > self.row_bytes_max {
             return Err(too_long(&self.name, last, self.row_bytes_max));
@@ -151,7 +151,7 @@ impl Out<'_> {
         self.send(batch)
     }
 
-    /// Reserves more memory for a batch that is longer than usual.
+    /// Changes the reserved memory to that of a batch of this size.
     fn hold(&mut self, bytes: usize) -> Result<(), TableError> {
         let wanted = COPIES * bytes.max(BATCH_BYTES) as u64;
         if wanted != self.memory.bytes() {
@@ -168,7 +168,7 @@ impl Out<'_> {
     }
 }
 
-/// Returns the size of a batch's values in bytes, without the rest of shared buffers.
+/// Returns the size of a batch's values in bytes. The rest of buffers that several batches share is not counted.
 pub(super) fn slice_bytes(batch: &RecordBatch) -> usize {
     let bytes = |column: &ArrayRef| column.to_data().get_slice_memory_size().unwrap_or(usize::MAX);
     batch.columns().iter().map(bytes).fold(0, usize::saturating_add)

@@ -1,4 +1,4 @@
-//! Merges rows of tables of several nodes, and writes them as one table.
+//! This module merges the sorted rows that several nodes return, and writes the rows as one table.
 
 use std::{cmp::Ordering, path::Path, sync::Arc};
 
@@ -11,9 +11,9 @@ use inshore_tables::{Error as TableError, SortSummary, TableLayout, TableWriter,
 
 use super::{BATCH_BYTES, Result, Sorting, What, node::slice_bytes, told};
 
-/// The number of rows in a batch to write.
+/// The number of rows at which an output batch is written.
 const ROWS: usize = 8 << 10;
-/// The approximate size in bytes of the input batches that are held while one output batch is collected.
+/// The approximate size in bytes of the input batches in memory while one output batch is collected.
 const HELD_BYTES: usize = 2 << 20;
 /// The largest ratio of a row's size in columns to its size in the sort's encoding: an empty text takes four bytes in
 /// a column and one byte in the encoding.
@@ -24,14 +24,15 @@ const COLUMNS_PER_ROW: usize = 8;
 pub(super) struct TableHow {
     schema: SchemaRef,
     keys: Vec<usize>,
-    /// True if only one of several equal rows is kept: floating-point numbers then compare in their normal form.
+    /// True if only one of several rows with equal keys is written. Floating-point numbers are then compared in
+    /// their normal form.
     is_unique: bool,
     converter: RowConverter,
     bytes_max: usize,
 }
 
 impl TableHow {
-    /// Returns the layout of a table with these columns; errors name the table `name`.
+    /// Returns the layout of a table with these columns. Errors call the table `name`.
     pub fn new(name: &str, layout: TableLayout, is_unique: bool, row_bytes_max: usize) -> Result<TableHow> {
         let TableLayout { read: schema, keys, .. } = layout;
         let field = |&(column, order): &(usize, _)| {
@@ -53,14 +54,14 @@ fn unsupported(name: &str, error: impl ToString) -> TableError {
     TableError::Unsupported { file: name.to_string(), what: error.to_string() }
 }
 
-/// The rows of a batch.
+/// The rows of a batch of a table.
 #[derive(Debug)]
 pub(super) struct TableRows {
-    /// The columns without the numbers of pieces; `None` for a single row.
+    /// The columns of the table, without the column of shard numbers; `None` for a copy of a single row.
     batch: Option<RecordBatch>,
-    /// The keys in an encoding that compares as bytes.
+    /// The keys, in an encoding whose bytes compare in the order of the keys.
     keys: BinaryArray,
-    /// The numbers of the pieces.
+    /// The number of each row's shard.
     pieces: UInt32Array,
 }
 
@@ -106,17 +107,18 @@ impl OrderedRow for TableRows {
     }
 }
 
-/// Rows of several batches that are written together.
+/// Rows of several batches that are written together as one batch.
 #[derive(Default)]
 struct Waiting {
     batches: Vec<RecordBatch>,
     bytes: usize,
-    /// The index of the batch and the index within it, for each row, in the order of the output.
+    /// For each row, in the order of the output: the index of its batch in `batches`, and its index within that
+    /// batch.
     rows: Vec<(usize, usize)>,
 }
 
 impl Waiting {
-    /// Returns the index of a batch among the held batches.
+    /// Returns the index of a batch in `batches`, after adding the batch if it is not yet there.
     fn place(&mut self, batch: &RecordBatch) -> usize {
         let is_it = |held: &RecordBatch| Arc::ptr_eq(held.column(0), batch.column(0));
         self.batches.iter().rposition(is_it).unwrap_or_else(|| {
@@ -130,7 +132,7 @@ impl Waiting {
         self.rows.len() >= ROWS || self.bytes >= HELD_BYTES
     }
 
-    /// Takes all rows in their order.
+    /// Removes all rows, and returns them in order as one batch.
     fn take(&mut self, schema: &SchemaRef) -> std::result::Result<RecordBatch, arrow_schema::ArrowError> {
         let column = |column: usize| {
             let all: Vec<&dyn Array> =
@@ -144,7 +146,7 @@ impl Waiting {
 }
 
 impl Sorting<'_> {
-    /// Sorts rows of a table; `rows` is their number if known.
+    /// Sorts the rows of a table on nodes, and writes the output. `rows` is the number of rows if known.
     pub(super) fn table(
         &self,
         what: What,
@@ -159,7 +161,7 @@ impl Sorting<'_> {
         })
     }
 
-    /// Writes rows of a table; `rows` is their number if known.
+    /// Merges the rows of the nodes, and writes them to the output. `rows` is the number of rows if known.
     fn write_table(
         &self,
         mut merged: Merged<TableRows>,
@@ -168,7 +170,7 @@ impl Sorting<'_> {
         wholes: &[DistributedFile],
     ) -> Result<(SortSummary, GatherReport)> {
         let (asker, name) = (self.asker, self.output.display().to_string());
-        // This memory is for the held batches, and for the output batch.
+        // This memory holds the batches in `waiting`, and the batch that is written.
         let _memory = asker.context.budget().reserve(2 * HELD_BYTES as u64, "combined batches of rows")?;
         let mut writer = TableWriter::create(self.output, schema.clone(), asker.context.budget())?;
         let mut waiting = Waiting::default();

@@ -1,4 +1,5 @@
-//! Sorts on nodes in this process with planned faults, compared byte by byte with local sorts.
+//! These tests sort on nodes in this process, with planned faults. The results equal those of local sorts byte by
+//! byte.
 
 use std::{
     fs,
@@ -20,25 +21,25 @@ use tempfile::TempDir;
 use super::{bytes::ByteRows, table::TableRows, *};
 use crate::testing::{slow_store, write_parquet};
 
-/// The fault of a node, which occurs after a number of batches.
+/// The planned fault of a node. The fault occurs after a given number of batches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     None,
     /// The task fails.
     Fails,
-    /// A row is invalid.
+    /// The node sends an invalid row.
     Garbage,
     /// The task ends early, as if all rows were sent.
     EndsEarly,
-    /// The last row is sent twice.
+    /// The node sends the last row twice.
     Twice,
-    /// A read fails after a number of reads.
+    /// A read fails, after a number of successful reads.
     ReadFails,
 }
 
 type Plan = Arc<Mutex<(Fault, usize)>>;
 
-/// [`Sorts`] on a node with a planned fault, in batches of a few rows.
+/// A handler that sorts like [`Sorts`], but has a planned fault and sends batches of a few rows.
 struct Faulty(Plan);
 
 impl TaskHandler for Faulty {
@@ -55,7 +56,7 @@ impl TaskHandler for Faulty {
     }
 }
 
-/// The reads of a node, with a planned fault.
+/// The handler of read tasks on a node, with a planned fault.
 struct Reads(Plan);
 
 impl TaskHandler for Reads {
@@ -103,7 +104,8 @@ impl Reply for FewRows<'_> {
                     let mut columns = few.columns().to_vec();
                     let garbage: ArrayRef =
                         Arc::new(BinaryArray::from(vec![&b"garbage"[..]; few.num_rows()]));
-                    // Any text is valid in a column of a table, but the numbers of pieces must not be null.
+                    // Any text is valid in a column of a table, but a null in the column of shard numbers is
+                    // invalid.
                     match columns[0].data_type() == garbage.data_type() {
                         true => columns[0] = garbage,
                         false => {
@@ -159,7 +161,7 @@ impl Cluster {
         self.folders.last().unwrap().path().join(name)
     }
 
-    /// Writes a file locally and to nodes, each piece to `copies` nodes.
+    /// Writes a file locally and to the nodes. Each shard is stored on `copies` nodes.
     fn put(&self, name: &str, bytes: &[u8], copies: usize, record_bytes: Option<u64>) {
         self.put_in_pieces(name, bytes, (copies, 9), record_bytes);
     }
@@ -202,7 +204,8 @@ impl Cluster {
         Ok(sorted?.0)
     }
 
-    /// Sorts on nodes and locally together, within this memory, and returns the cost as well.
+    /// Sorts on nodes, while the client sorts some shards itself with this memory. Returns the nodes' counters,
+    /// too.
     fn sort_together(
         &self,
         memory_bytes: u64,
@@ -251,14 +254,13 @@ fn job() -> Context {
 
 const ROWS: usize = 3000;
 
-/// Returns a few different lines, the last without a line feed.
+/// Returns many lines with few different values. The last line has no line feed.
 fn lines(rows: usize) -> Vec<u8> {
     let all: String = (0..rows).map(|row| format!("{}\n", "x".repeat(row * 7919 % 31))).collect();
     all.into_bytes()[..].strip_suffix(b"\n").unwrap().to_vec()
 }
 
-/// Returns records with a few different keys in the second and third byte; the other bytes identify the
-/// record.
+/// Returns records with few different keys, in the second and third byte. The last two bytes identify the record.
 fn records(rows: usize) -> Vec<u8> {
     let record = |row: usize| {
         let [a, b, ..] = ((row * 7919 % 13) as u16).to_be_bytes();
@@ -334,7 +336,7 @@ fn every_row_comes_once_wherever_nodes_are_lost_in_their_answers() {
                     cluster.plan(&[fine, (fault, after), fine, fine]);
                     cluster.sort(name, &by, options, "out.csv").unwrap();
                     assert!(cluster.read("out.csv") == expected, "{name} {options:?} {fault:?} {after}");
-                    // The node that takes over the work is lost too.
+                    // The node that repeats the task of the lost node is lost too.
                     cluster.plan(&[(fault, after / 2), fine, (Fault::Fails, after + 3), fine]);
                     cluster.sort(name, &by, options, "out.csv").unwrap();
                     assert!(cluster.read("out.csv") == expected, "{name} {options:?} {fault:?} {after}, two");
@@ -344,11 +346,11 @@ fn every_row_comes_once_wherever_nodes_are_lost_in_their_answers() {
     }
 }
 
-/// The number of rows for which pieces exceed the memory of a node's task.
+/// With this number of rows, the shards exceed the memory of a node's task.
 const MANY_ROWS: usize = 60_000;
 
-/// Returns the kinds of sorts, including Parquet with row groups that fit the pieces, and keys that occur in several
-/// pieces.
+/// Returns the kinds of sorts. They include Parquet whose row groups lie within shards, and keys that occur in
+/// several shards.
 fn ways_together() -> Vec<Way> {
     let mut all = ways_of(MANY_ROWS).to_vec();
     let folder = tempfile::tempdir().unwrap();
@@ -357,7 +359,7 @@ fn ways_together() -> Vec<Way> {
     write_parquet(&csv, &parquet, 1000);
     let by = all[2].3.clone();
     all.push(("table.parquet", fs::read(parquet).unwrap(), None, by));
-    // Each key lies in two or three consecutive pieces, so that their order matters.
+    // Each key occurs in two or three consecutive shards, so that the order of the shards matters.
     let late = |row: u32| [(row / 5000) as u8].into_iter().chain(row.to_be_bytes());
     let late: Vec<u8> = (0..MANY_ROWS as u32).flat_map(late).collect();
     let rows: String = (0..MANY_ROWS).map(|row| format!("{row},t{}\n", row / 5000)).collect();
@@ -386,7 +388,7 @@ fn what_slow_nodes_have_not_begun_is_sorted_here_and_nobody_can_tell() {
             assert!(!here.why.contains("order"), "{name} {options:?}: {here:?}");
         }
     }
-    // Without memory or without a store for local work, nodes do all work.
+    // If the client has too little memory or no store, the nodes sort all shards.
     let (name, .., by) = &ways()[0];
     let (_, gathered) = cluster.sort_together(48 << 20, name, by, SortOptions::default()).unwrap();
     let here = gathered.here.unwrap();
@@ -468,7 +470,7 @@ fn what_no_other_node_has_is_an_error_and_leaves_nothing() {
             assert!(!cluster.here("out.csv").exists());
         }
     }
-    // One node ends early, or sends a row twice.
+    // One of the nodes ends early, or sends a row twice.
     for fault in [Fault::EndsEarly, Fault::Twice] {
         cluster.plan(&[(fault, 3), (Fault::None, 0)]);
         for (name, _, _, by) in &ways()[..2] {

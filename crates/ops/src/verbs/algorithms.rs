@@ -1,4 +1,4 @@
-//! The algorithms on graphs: an operation for each, whose fields are the options of the algorithm.
+//! The graph algorithms. Each algorithm is an operation, whose fields are the options of the algorithm.
 
 use std::path::{Path, PathBuf};
 
@@ -18,13 +18,14 @@ use crate::{
     target_kind::TargetKind,
 };
 
-/// An algorithm on a graph of the local store. The implementors are the options of the algorithms.
+/// An algorithm on a graph of the local store. The types that implement this trait are the options of the
+/// algorithms.
 ///
-/// The rows go to the output and to the receiver of rows. Without both, no rows are computed.
+/// The rows go to the output file and to the receiver of rows. If neither exists, no rows are computed.
 pub trait Algorithm: Serialize + DeserializeOwned {
     /// The name of the operation.
     const VERB: &'static str;
-    /// The algorithm.
+    /// The function that runs the algorithm.
     const RUN: Run<Self>;
 }
 
@@ -72,7 +73,7 @@ pub struct AlgorithmAnswer {
     /// The summary of the algorithm.
     #[serde(flatten)]
     pub summary: Summary,
-    /// The number of vertices, and of rows.
+    /// The number of vertices, which is also the number of rows.
     #[serde(skip)]
     pub vertices: u64,
 }

@@ -1,4 +1,4 @@
-//! Writes the bytes of an answer.
+//! This module writes the bytes of an answer to a file or to a receiver.
 
 use std::io::{BufWriter, Write};
 
@@ -10,7 +10,8 @@ use crate::{
     operation::RequestContext,
 };
 
-/// Writes bytes to the output file, which appears complete or not at all, or to the receiver of bytes.
+/// Writes bytes to the output file of the request, or else to the receiver `bytes`. The file appears complete or
+/// not at all.
 ///
 /// # Errors
 /// The errors of `write`; [`Error::NoOutput`].

@@ -21,46 +21,46 @@ use crate::{
     target_kind::TargetKind,
 };
 
-/// Computes checksums of files, or checks files against lists of checksums; see [`checksum_files`]. The bytes
-/// of a file on nodes are fetched, since a checksum needs all bytes in their order.
+/// Computes checksums of files, or checks files against lists of checksums: see [`checksum_files`]. The client
+/// fetches the bytes of a file on nodes, since a checksum needs all bytes in order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Checksum {
     /// The checksum algorithm.
     pub algorithm: kernels::Checksum,
-    /// True if the inputs are lists of checksums and names in the format of `sha256sum`, and the listed files
-    /// are to be checked.
+    /// If true, the inputs are lists of checksums and file names in the format of `sha256sum`, and the operation
+    /// checks the listed files.
     pub check: bool,
 }
 
 impl Default for Checksum {
-    /// Returns SHA-256 of the inputs.
+    /// Returns the operation that computes the SHA-256 of the inputs.
     fn default() -> Self {
         Checksum { algorithm: kernels::Checksum::Sha256, check: false }
     }
 }
 
-/// The checksums of all files, in their order.
+/// The checksums of all files, in the order of the inputs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ChecksumAnswer {
-    /// The files.
+    /// The checksums, one for each file.
     pub files: Vec<FileChecksum>,
 }
 
 /// The checksum of a file.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FileChecksum {
-    /// The name; `-` for standard input, as in lists of checksums.
+    /// The name of the file; `-` for standard input, as in lists of checksums.
     pub name: String,
     /// The checksum; `None` if the file cannot be read.
     pub checksum: Option<String>,
-    /// True if the checksum equals that of the list; `None` without a list.
+    /// True if the checksum equals the one in the list; `None` without a list.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub is_right: Option<bool>,
 }
 
 impl Checksum {
-    /// Returns the names of files, with the checksums of lists.
+    /// Returns the names of the files, with the expected checksums if the inputs are lists.
     fn wanted(&self, inputs: &[PathBuf]) -> Result<Vec<(PathBuf, Option<String>)>> {
         if !self.check {
             return Ok(inputs.iter().map(|path| (path.clone(), None)).collect());
@@ -79,7 +79,7 @@ impl Checksum {
     }
 }
 
-/// A file with its checksum in a list.
+/// A file with its expected checksum, if a list has one.
 type Wanted<F> = (F, Option<String>);
 
 /// The files whose checksums are computed.
@@ -87,7 +87,7 @@ type Wanted<F> = (F, Option<String>);
 pub enum ChecksumFiles {
     /// Local files and datasets.
     Here(Vec<Wanted<PathBuf>>),
-    /// Files on nodes, and names of a list that no node has.
+    /// Files on nodes, and the names in a list for which no node has a file.
     #[cfg(feature = "nodes")]
     Nodes(nodes::FoundFiles),
 }
@@ -134,7 +134,7 @@ impl Operation for Checksum {
     }
 }
 
-/// Computes the checksum of a file, compares it with the list, and reports an error of reading.
+/// Compares the checksum of a file with the expected checksum. If the file could not be read, reports the error.
 fn found(
     name: String,
     expected: Option<String>,

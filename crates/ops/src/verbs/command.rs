@@ -19,13 +19,14 @@ use crate::{
     target_kind::TargetKind,
 };
 
-/// Runs a command on each node that has some of the inputs, which become the standard input; without inputs,
-/// on each node. Standard output goes to the output or to [`Attachments::bytes`], node by node; without either,
-/// the answer holds the bytes.
+/// Runs a Linux command on each node that stores parts of the inputs. The bytes of these parts are the standard
+/// input of the command. Without inputs, the command runs on every node. The standard output of all nodes, one
+/// node after the other, goes to the output file or to [`Attachments::bytes`]. If neither exists, the answer holds
+/// the standard output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunCommand {
-    /// The operator's name of the program, which the node has to allow.
+    /// The name under which the operators of the nodes allow the program.
     pub program: String,
     /// The arguments of the program.
     #[serde(default)]
@@ -35,19 +36,19 @@ pub struct RunCommand {
 /// The outcome of a command on each node.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct CommandAnswer {
-    /// A response for each node.
+    /// The responses, one for each node.
     pub responses: Vec<NodeResponse>,
 }
 
 /// The outcome of a command on one node.
 #[derive(Clone, Debug, Serialize)]
 pub struct NodeResponse {
-    /// The node.
+    /// The name of the node.
     pub node: String,
     /// The exit status and the resources that the command took.
     #[serde(flatten)]
     pub response: CommandResponse,
-    /// The standard output, if neither an output nor a receiver takes the bytes.
+    /// The standard output, if the request has neither an output file nor a receiver of bytes.
     pub output: String,
 }
 
@@ -102,18 +103,19 @@ impl Operation for RunCommand {
     }
 }
 
-/// The standard output of a node that is not written to the output yet.
+/// The part of a node's standard output that is not yet written to the output.
 #[derive(Default)]
 struct Output {
     has_ended: bool,
-    /// All bytes, if neither an output nor a receiver exists.
+    /// All bytes, if the request has neither an output file nor a receiver of bytes.
     kept: Vec<u8>,
-    /// An unnamed file that buffers the bytes of a node, while an earlier node's bytes are written.
+    /// An unnamed temporary file that buffers this node's bytes while the bytes of an earlier node are written.
     waiting: Option<File>,
 }
 
-/// Writes or keeps the standard output of commands on all nodes, node by node. All nodes are read
-/// concurrently, so that no command waits for its turn.
+/// Writes the standard output of the commands to `out`, one node after the other, or collects the bytes in
+/// `outputs` if `out` is `None`. The output of all nodes is read concurrently, so that no command has to wait for
+/// an earlier node.
 fn take_outputs(
     streams: &mut Streams,
     outputs: &mut [Output],

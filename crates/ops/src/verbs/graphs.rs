@@ -21,7 +21,7 @@ use crate::{
 pub struct ImportGraph {
     /// The name of the graph.
     pub name: String,
-    /// The format of the inputs, and the edges that are kept.
+    /// The format of the inputs, and the choice of the edges to import.
     #[serde(default)]
     pub options: ImportOptions,
 }
@@ -51,7 +51,7 @@ pub struct GenerateGraph {
     pub name: String,
     /// The size of the graph.
     pub kronecker: Kronecker,
-    /// Keeps in-edges too.
+    /// Stores the incoming edges of each vertex, too.
     #[serde(default)]
     pub reverse: bool,
 }
@@ -133,7 +133,7 @@ impl DatasetOperation for ListGraphs {
     }
 }
 
-/// Returns the properties of a graph, and reads no edges.
+/// Returns the properties of a graph, without reading its edges.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DescribeGraph {}
@@ -157,8 +157,8 @@ impl DatasetOperation for DescribeGraph {
     }
 }
 
-/// Removes the graphs of the inputs. A dataset of another kind is refused, and a damaged graph is removed. The error of
-/// an input is reported, and the other graphs are removed.
+/// Removes the graphs that the inputs name. A dataset of another kind is not removed, which is an error. A damaged
+/// graph is removed. If an input cannot be removed, the error is reported, and the other graphs are removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RemoveGraphs {}
@@ -182,14 +182,14 @@ impl DatasetOperation for RemoveGraphs {
     }
 }
 
-/// Checks the answer of an algorithm, which is the input, with a textbook algorithm in memory; see
-/// [`graph::check::check`].
+/// Checks the answer of a graph algorithm by a textbook algorithm in memory: see [`graph::check::check`]. The
+/// input is the file with the answer.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CheckGraph {
-    /// The graph.
+    /// The name of the graph.
     pub graph: String,
-    /// The options of the job that wrote the answer.
+    /// The options with which the algorithm computed the answer.
     #[serde(default)]
     pub options: CheckOptions,
 }
@@ -197,9 +197,9 @@ pub struct CheckGraph {
 /// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CheckAnswer {
-    /// True if the answer is right.
+    /// True if the answer is correct.
     pub good: bool,
-    /// The facts that were compared, or the difference, in words.
+    /// The facts that were compared, or the difference that was found, as text.
     pub facts: Vec<String>,
 }
 

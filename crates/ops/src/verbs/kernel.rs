@@ -37,11 +37,11 @@ use crate::{
     wasm::run_wasm_on_nodes,
 };
 
-/// The targets of all operations on kernels.
+/// The kinds of targets that can run the operations on kernels.
 const PLACES: &[TargetKind] = if cfg!(feature = "nodes") { &TargetKind::ALL } else { &[TargetKind::Local] };
 
-/// Runs a WebAssembly module over inputs; see [`run_wasm`]. The result goes to the output, or to
-/// [`Attachments::bytes`].
+/// Runs a WebAssembly module over the bytes of the inputs: see [`run_wasm`]. The result goes to the output file,
+/// or else to [`Attachments::bytes`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunKernel {
@@ -61,7 +61,7 @@ pub struct KernelAnswer {
     pub module: WasmSummary,
 }
 
-/// Reads the module of a file, and names the module after the file.
+/// Reads a module from a file. The name of the module is the file's name without its extension.
 ///
 /// # Errors
 /// [`Error::Unreadable`], [`Error::BadName`]; the errors of [`Module::new`].
@@ -154,7 +154,8 @@ impl Operation for RunKernel {
     }
 }
 
-/// Checks a module, the only input, and writes the module to the local store or to each node.
+/// Checks a module, and writes the module to the local store or to each node. The only input is the file with the
+/// module.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PushKernel {
@@ -179,11 +180,11 @@ pub struct PushAnswer {
     pub nodes: usize,
 }
 
-/// A module that can run.
+/// A module that was checked, and can be pushed.
 #[derive(Debug)]
 pub struct CheckedModule {
     module: Module,
-    /// The kind of its result.
+    /// The kind of the module's result.
     result: WasmResult,
 }
 
@@ -246,9 +247,9 @@ pub struct ListKernels {}
 /// The listed kernels.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct KernelsAnswer {
-    /// The kernels, by name.
+    /// The kernels, in the order of their names.
     pub kernels: Vec<ListedKernel>,
-    /// Problems of some kernels, and errors of nodes.
+    /// Descriptions of damaged kernels, and the errors of nodes that did not answer.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -260,7 +261,7 @@ pub struct ListedKernel {
     pub name: String,
     /// The size of the module in bytes.
     pub bytes: u64,
-    /// The nodes that have the module; `None` for the local store.
+    /// The nodes that store the module; `None` for the local store.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nodes: Option<Vec<String>>,
 }
@@ -289,7 +290,8 @@ impl DatasetOperation for ListKernels {
     }
 }
 
-/// Removes the kernels of the inputs. The error of a kernel is reported, and the other kernels are removed.
+/// Removes the kernels that the inputs name. If a kernel cannot be removed, the error is reported, and the other
+/// kernels are removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RemoveKernels {}

@@ -15,19 +15,20 @@ use crate::{
 #[cfg(feature = "nodes")]
 use crate::{kmers::count_kmers_on_nodes, operation::helping_on};
 
-/// Counts the k-mers of FASTA and FASTQ; see [`count_kmers`].
+/// Counts the k-mers of sequences in FASTA and FASTQ files: see [`count_kmers`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CountKmers {
     /// The number of bases in a k-mer.
     pub k: u32,
-    /// Counts a k-mer and its reverse complement as one.
+    /// Counts a k-mer and its reverse complement as the same k-mer.
     pub canonical: bool,
     /// Writes only k-mers with at least this count.
     pub min_count: u32,
-    /// Writes codes instead of text; `k` up to 32.
+    /// Writes numeric codes of k-mers instead of text. This requires that `k` is at most 32.
     pub codes: bool,
-    /// Keeps finished runs after an interruption, and resumes an interrupted count with the same options.
+    /// If true, finished sorted runs remain in the store after an interruption, and a later call with the same
+    /// options resumes the operation.
     pub resume: bool,
 }
 

@@ -39,9 +39,9 @@ use crate::{
 pub struct TrainLanguage {
     /// The name of the dataset.
     pub name: String,
-    /// The language of each input. Inputs of one language are one sample.
+    /// The languages of the inputs, in the same order. Inputs with the same language form one sample.
     pub labels: Vec<String>,
-    /// The number of n-grams that are kept for each language: the most frequent ones.
+    /// The number of n-grams in the profile of each language. A profile holds the most frequent n-grams.
     pub grams: usize,
 }
 
@@ -59,7 +59,7 @@ pub struct TrainAnswer {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IdentifyLanguage {
-    /// The dataset of profiles, as trained.
+    /// The name of the dataset of profiles that `language train` has written.
     pub profiles: String,
     /// Identifies the language of each non-empty line.
     #[serde(default)]
@@ -72,10 +72,10 @@ pub struct IdentifyLanguage {
 /// The counts of identified texts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct LanguageAnswer {
-    /// The numbers of texts, and of texts in none of the languages.
+    /// The number of texts, and the number of texts that are in none of the languages.
     #[serde(flatten)]
     pub summary: LanguageSummary,
-    /// The number of inputs that could not be read, while others succeeded.
+    /// The number of inputs that could not be read.
     pub failed: u64,
     /// The number of languages of the profiles.
     #[serde(skip)]
@@ -83,7 +83,7 @@ pub struct LanguageAnswer {
 }
 
 impl IdentifyLanguage {
-    /// Returns the unit of text that has a language.
+    /// Returns the unit of text whose language is identified: a row, a line, or a whole input.
     pub fn place(&self) -> LanguagePlace {
         match (&self.column, self.lines) {
             (Some(_), _) => LanguagePlace::Row,
@@ -110,7 +110,8 @@ impl Operation for TrainLanguage {
         Ok(())
     }
 
-    /// Looks up all names once. `run` looks up the names of each label again.
+    /// Looks up all names, so that an unknown name fails before the job begins. `run` looks up the names of each
+    /// label again.
     fn plan(&self, context: &RequestContext<'_>) -> Result<ResolvedInputs> {
         context.sources()
     }
@@ -125,7 +126,7 @@ impl Operation for TrainLanguage {
         let stored = context.stored(job)?;
         let store = stored.store();
         if store.list()?.iter().any(|known| known.name == self.name) {
-            // If the name exists already, this call fails before any work is done.
+            // This call fails since the name exists already, so that no training takes place.
             store.create_dataset(stored, &self.name, "language")?;
         }
         let labelled = self.labels.iter().zip(context.inputs);
@@ -156,7 +157,7 @@ impl Operation for TrainLanguage {
     }
 }
 
-/// Returns the named tables, or the table that was passed in memory.
+/// Returns the tables that the inputs name, or the Arrow table that the caller handed over.
 fn tables(job: &Job, inputs: &[PathBuf]) -> Result<Vec<Input>> {
     match inputs {
         [path] if *path == handed_over(job) => Ok(vec![table_input(job, path)]),

@@ -1,4 +1,4 @@
-//! The operations, one file for each verb or for several verbs with common work.
+//! The operations. Each file defines one operation, or several operations that share code.
 
 #[cfg(feature = "graph")]
 mod algorithms;

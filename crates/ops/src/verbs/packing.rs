@@ -17,31 +17,33 @@ use crate::{
     target_kind::TargetKind,
 };
 
-/// Compresses files. Each result is a new file in the folder of its input, with the extension of the format appended,
-/// or the output; see [`compress_file`]. The results of files on nodes are written locally, under the names of the
-/// files.
+/// Compresses files: see [`compress_file`]. Each result is written to the output, or else to a new file in the
+/// folder of its input, with the extension of the format appended. The result of a file on nodes is a local file
+/// with the name of the file on nodes and this extension.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Compress {
-    /// The format; by default the format of the output's extension, or zstd.
+    /// The compression format. By default, the extension of the output determines the format; without a known
+    /// extension, the format is zstd.
     pub format: Option<Format>,
-    /// The level; by default the default of the format.
+    /// The compression level. By default, the default level of the format.
     pub level: Option<u32>,
     /// Replaces existing files.
     pub force: bool,
-    /// Removes each input after its result is on the drive.
+    /// Removes each input after its result is written to the drive.
     pub remove: bool,
 }
 
-/// Decompresses files. Each result is a new file in the folder of its input, without the extension of the format, or
-/// the output; see [`decompress_file`]. A file on nodes is fetched in compressed form, which moves fewer bytes. Its
-/// result is written locally, under its name without that extension.
+/// Decompresses files: see [`decompress_file`]. Each result is written to the output, or else to a new file in the
+/// folder of its input, without the extension of the format. The client fetches a file on nodes in compressed
+/// form, which moves fewer bytes. The result is a local file with the name of the file on nodes without the
+/// extension.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Decompress {
     /// Replaces existing files.
     pub force: bool,
-    /// Removes each input after its result is on the drive.
+    /// Removes each input after its result is written to the drive.
     pub remove: bool,
 }
 
@@ -50,10 +52,10 @@ pub struct Decompress {
 pub struct PackAnswer {
     /// The number of files that succeeded.
     pub files: u64,
-    /// The bytes of the files that succeeded.
+    /// The numbers of bytes of the files that succeeded.
     #[serde(flatten)]
     pub sums: PackSummary,
-    /// The number of files that failed, while others succeeded.
+    /// The number of files that failed.
     #[serde(skip_serializing_if = "is_none")]
     pub failed: u64,
 }
@@ -71,7 +73,7 @@ impl PackAnswer {
     }
 }
 
-/// Refuses several inputs for one output.
+/// Refuses several inputs if the request names one output file.
 fn check_one(output: Option<&Path>, inputs: usize) -> Result<()> {
     match output {
         Some(output) if inputs > 1 => Err(Error::OneOutput { output: output.to_path_buf(), inputs }),
@@ -79,8 +81,8 @@ fn check_one(output: Option<&Path>, inputs: usize) -> Result<()> {
     }
 }
 
-/// Processes one file after the other, each with all cores. The error of a file is reported, and the other
-/// files follow.
+/// Processes one file after the other, each with all cores. If one of several files fails, the error is reported,
+/// and the next files are processed.
 fn each_file(
     context: &RequestContext<'_>,
     job: &Execution,
@@ -90,7 +92,7 @@ fn each_file(
 ) -> Result<Response<PackAnswer>> {
     let sizes = context.inputs.iter().filter_map(|path| Input::new(path).compressed_bytes()).sum();
     job.start_phase(context.operation, "bytes", sizes);
-    // The result of standard input goes to standard output.
+    // If an input is standard input, the default output is standard output.
     let has_stdin = context.inputs.iter().any(|path| path == Path::new("-"));
     let output = context.output.map(Path::to_path_buf).or_else(|| has_stdin.then(|| PathBuf::from("-")));
     check_one(output.as_deref(), context.inputs.len())?;

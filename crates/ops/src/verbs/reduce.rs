@@ -1,7 +1,7 @@
 //! The operations `reduce` and `count values`.
 //!
-//! The local target uses `inshore_tables::reduce`; on nodes a query computes the groups, and the first stage
-//! of the query runs where the rows are stored.
+//! On the local machine, `inshore_tables::reduce` computes the groups. On nodes, an SQL query computes the groups,
+//! and the nodes that store the rows aggregate their own rows first.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ use crate::{
     target_kind::TargetKind,
 };
 
-/// Groups the rows of tables by columns, and computes aggregates of each group; see [`tables::reduce`].
+/// Groups the rows of tables by columns, and computes aggregates of each group: see [`tables::reduce`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Reduce {
@@ -27,27 +27,31 @@ pub struct Reduce {
     pub by: Vec<String>,
     /// The aggregates of each group, in the order of the result's columns.
     pub aggregates: Vec<Aggregate>,
-    /// Columns of CSV that are text even if their values look like numbers.
+    /// The CSV columns that are read as text, even if their values look like numbers.
     pub text: Vec<String>,
-    /// True if the first line of CSV holds names; by default the line is refused if it may be a row.
+    /// True if the first line of CSV holds the names of columns. By default, a first line that could also be a row
+    /// is an error.
     pub header: Option<bool>,
-    /// Keeps finished runs after an interruption, and resumes an interrupted reduce with the same options.
+    /// If true, finished sorted runs remain in the store after an interruption, and a later call with the same
+    /// options resumes the operation.
     pub resume: bool,
 }
 
-/// Counts the occurrences of each value of columns: [`Reduce`] by these columns, with a count of rows.
+/// Counts the rows for each combination of values in these columns, by [`Reduce`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CountValues {
     /// The columns whose combined values are counted.
     pub columns: Vec<String>,
-    /// Columns of CSV that are text even if their values look like numbers.
+    /// The CSV columns that are read as text, even if their values look like numbers.
     #[serde(default)]
     pub text: Vec<String>,
-    /// True if the first line of CSV holds names; by default the line is refused if it may be a row.
+    /// True if the first line of CSV holds the names of columns. By default, a first line that could also be a row
+    /// is an error.
     #[serde(default)]
     pub header: Option<bool>,
-    /// Keeps finished runs after an interruption, and resumes an interrupted count with the same options.
+    /// If true, finished sorted runs remain in the store after an interruption, and a later call with the same
+    /// options resumes the operation.
     #[serde(default)]
     pub resume: bool,
 }
@@ -58,7 +62,7 @@ pub struct CountValues {
 pub struct Aggregate {
     /// The aggregate function.
     pub function: Function,
-    /// The column; a count without a column counts rows.
+    /// The column of the aggregate. A count without a column counts rows.
     #[serde(default)]
     pub column: Option<String>,
 }
@@ -69,12 +73,12 @@ impl Aggregate {
         Aggregate { function: Function::Count, column: None }
     }
 
-    /// Returns a function of a column.
+    /// Returns the aggregate of a function and a column.
     pub fn of(function: Function, column: impl Into<String>) -> Aggregate {
         Aggregate { function, column: Some(column.into()) }
     }
 
-    /// Converts the aggregate to the type of `inshore_tables`.
+    /// Converts the aggregate to the corresponding type of the crate `inshore_tables`.
     fn known(&self) -> Result<tables::Aggregate> {
         match &self.column {
             Some(column) => Ok(tables::Aggregate::of(self.function, column)),
@@ -107,18 +111,18 @@ fn quoted(column: &str) -> String {
     format!("\"{}\"", column.replace('"', "\"\""))
 }
 
-/// The summary of grouping.
+/// The summary of a run that grouped rows.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 pub enum ReduceAnswer {
     /// The summary of a local run.
     Here(ReduceSummary),
-    /// The summary of a run on nodes, whose answers local operators combine.
+    /// The summary of a run on nodes. Operators on the client combine the answers of the nodes.
     #[cfg(all(feature = "nodes", feature = "sql"))]
     Nodes {
         /// The number of written groups.
         groups: u64,
-        /// The local operators.
+        /// The operators that ran on the client.
         operators: Vec<inshore_sql::OperatorStats>,
     },
 }
@@ -134,17 +138,17 @@ impl ReduceAnswer {
     }
 }
 
-/// The machines that have the tables.
+/// The machines that store the tables.
 #[derive(Debug)]
 pub enum ReducePlan {
-    /// The local machine.
+    /// The tables are on the local machine.
     Here,
-    /// Nodes.
+    /// The tables are on nodes.
     #[cfg(all(feature = "nodes", feature = "sql"))]
     Nodes(sql::NodesOfQuery),
 }
 
-/// The kinds of targets. Nodes compute groups by queries, so they need the feature `sql`.
+/// The kinds of targets. Nodes compute groups by SQL queries, so the target `Nodes` needs the feature `sql`.
 const PLACES: &[TargetKind] =
     if cfg!(all(feature = "nodes", feature = "sql")) { &TargetKind::ALL } else { &[TargetKind::Local] };
 
@@ -217,7 +221,7 @@ impl Reduce {
         }
     }
 
-    /// Returns the equivalent query, which orders the groups.
+    /// Returns the equivalent SQL query. The query sorts the groups by their columns.
     #[cfg(all(feature = "nodes", feature = "sql"))]
     fn query(&self) -> String {
         let by: Vec<String> = self.by.iter().map(|column| quoted(column)).collect();

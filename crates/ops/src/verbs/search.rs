@@ -33,15 +33,16 @@ use crate::{
     target_kind::TargetKind,
 };
 
-/// Searches files, and files below folders, for lines that match a pattern; see [`Kernel`] and [`walk`].
-/// Without inputs, the current folder is searched. The lines go to the output or to [`Attachments::rows`] as rows,
-/// or to [`Attachments::matches`]; without any of these, the lines are counted.
+/// Searches files, and all files below folders, for lines that match a pattern: see [`Kernel`] and [`walk`].
+/// Without inputs, the current folder is searched. If [`Attachments::matches`] is set, it receives the matches.
+/// Otherwise the lines become rows, which go to the output file or to [`Attachments::rows`]. If none of these
+/// exists, the lines are only counted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Search {
     /// The patterns; a line matches if one of them matches.
     pub patterns: Vec<String>,
-    /// The options of patterns.
+    /// The options of pattern matching.
     #[serde(default)]
     pub matching: PatternOptions,
     /// The options for turning lines into rows.
@@ -50,13 +51,13 @@ pub struct Search {
     /// The options that select files below folders.
     #[serde(default)]
     pub walk: WalkOptions,
-    /// Decompresses gzip, bzip2, zstd and lz4.
+    /// Decompresses files in the formats gzip, bzip2, zstd and lz4.
     #[serde(default)]
     pub unpack: bool,
     /// Allows matches that span lines, for [`Attachments::matches`].
     #[serde(default)]
     pub multiline: bool,
-    /// Lets a dot match line feeds, with `multiline`.
+    /// If `multiline` is set, a dot in a pattern also matches line feeds.
     #[serde(default)]
     pub multiline_dotall: bool,
 }
@@ -73,8 +74,8 @@ fn tell(failed: Failed<'_>, error: impl Into<Error>) {
 }
 
 impl Search {
-    /// Returns the local files of the inputs, without datasets. `failed` receives the errors of paths, and
-    /// the other paths follow.
+    /// Returns the local files of the inputs, without datasets. If a path cannot be read, `failed` receives the
+    /// error, and the search continues with the other paths.
     ///
     /// # Errors
     /// The errors of [`walk`].
@@ -87,7 +88,8 @@ impl Search {
         Ok(self.walked(inputs)?.filter_map(move |found| found.map_err(tell).ok()))
     }
 
-    /// Returns the same files; the error of a path takes the position of its file.
+    /// Returns the same files as [`Search::candidates`]. If a path cannot be read, the iterator returns the error
+    /// at the position of this path.
     fn walked(&self, inputs: &[PathBuf]) -> Result<impl Iterator<Item = Walked> + Send + use<>> {
         let paths: Vec<PathBuf> =
             inputs.iter().filter(|path| dataset_name(path).is_none()).cloned().collect();
@@ -100,8 +102,8 @@ impl Search {
         TextOptions { unpack: self.unpack, ..TextOptions::default() }
     }
 
-    /// Returns the files of a walk and then the datasets, each with its name. An error of the walk becomes a source
-    /// that fails when it is reached.
+    /// Returns the files of a walk, and then the datasets, each with its name. A path that the walk cannot read
+    /// becomes a source that fails when it is opened.
     fn files<W: Iterator<Item = Walked> + Send>(
         &self,
         walked: W,
@@ -127,7 +129,7 @@ impl Search {
         Ok(walked.map(source).chain(stored))
     }
 
-    /// Returns the same files as texts, each of which is searched in one piece.
+    /// Returns the same files and datasets as texts. Each text is searched as a whole.
     fn texts<'a>(
         &self,
         context: &RequestContext<'_>,
@@ -139,7 +141,8 @@ impl Search {
             context.inputs.iter().filter(|path| dataset_name(path).is_some()).cloned().collect();
         let stored =
             if named.is_empty() { Vec::new() } else { table_inputs(Some(context.stored(job)?), &named)? };
-        // The encoding of a dataset's bytes is not detected; compressed bytes may be decompressed.
+        // The character encoding of a dataset's bytes is not detected. Compressed bytes are decompressed if the
+        // option `unpack` is set.
         let of_dataset = move |input: Input| Text {
             file: WalkedFile { path: PathBuf::from(input.name()), is_named: true },
             input,
@@ -163,7 +166,7 @@ impl Search {
         Ok(matcher_across_lines(&self.patterns, &self.matching, dot_is_all, !text, job.budget())?)
     }
 
-    /// Searches, and passes blocks to the receiver of matches.
+    /// Runs the search, and passes the matches block by block to the receiver `matches`.
     fn give_matches(
         &self,
         sources: &ResolvedInputs,
@@ -188,7 +191,7 @@ impl Search {
             None => kernel,
         };
         if self.rows.max_count == 0 {
-            // With a limit of no matches, no file is read, as in ripgrep.
+            // If the limit is zero matches, no file is read, as in ripgrep.
             return Ok(Response::local(SearchSummary::default()));
         }
         let (mut summary, mut has_match) = (SearchSummary::default(), false);
@@ -235,7 +238,7 @@ impl Search {
         }
     }
 
-    /// Searches, and turns lines into rows.
+    /// Runs the search, and turns matching lines into rows.
     fn give_rows(
         &self,
         sources: &ResolvedInputs,
@@ -266,7 +269,8 @@ impl Search {
             })
         };
         let searched = match sources {
-            // The rows of the files before the failing path are returned before the error.
+            // A path that the walk cannot read fails only when the search reaches it. The rows of earlier files
+            // have then been returned.
             ResolvedInputs::Here => {
                 let files = self.files(self.walked(context.inputs)?, context, job)?;
                 table.run(job, files, each).map(Response::local)
@@ -283,7 +287,7 @@ impl Search {
     }
 }
 
-/// Returns the file with its displayed name.
+/// Returns the file with the path that is displayed: `<stdin>` for standard input.
 fn titled(candidate: WalkedFile) -> WalkedFile {
     match candidate.path == Path::new("-") {
         true => WalkedFile { path: PathBuf::from("<stdin>"), ..candidate },

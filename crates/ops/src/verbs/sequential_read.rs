@@ -1,4 +1,4 @@
-//! Reads the bytes of a file on nodes sequentially.
+//! This module reads the bytes of a file on nodes sequentially.
 
 use std::{
     io::{self, Read},
@@ -18,12 +18,12 @@ use crate::{
     target::OnNodes,
 };
 
-/// The number of blocks that are fetched ahead, and the approximate size of a block in bytes.
+/// The number of blocks that are fetched ahead of the reader, and the approximate size of a block in bytes.
 const BLOCKS_AHEAD: usize = 2;
 const BLOCK_BYTES: u64 = 2 << 20;
 
-/// Passes a range of a file on nodes to `read`, while further bytes are fetched. A missing byte is an error,
-/// since a partial answer is useless for sequential bytes.
+/// Passes the bytes of a range of a file on nodes to `read`, while the next bytes are fetched. A missing byte is
+/// an error even if partial answers are allowed, since `read` needs all bytes in order.
 ///
 /// Memory: 6 MiB, and the memory of [`run_on_nodes`].
 ///
@@ -58,7 +58,8 @@ pub(crate) fn read_sequentially<T>(
         let came = bytes.read;
         drop(bytes);
         let gathered = gathering.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        // If the file ends early because nodes failed, the error of the nodes is returned.
+        // If nodes failed, `read` may have failed because the bytes ended early. The error of the nodes is then
+        // returned first.
         let gathered = gathered.map_err(of_nodes)?;
         let done = done?;
         if came != wanted {
@@ -79,11 +80,11 @@ fn of_nodes(error: ReadError) -> Error {
     }
 }
 
-/// The fetched blocks, as one sequence of bytes.
+/// A reader over the bytes of the fetched blocks.
 struct Blocks {
     blocks: Receiver<Vec<u8>>,
     block: Vec<u8>,
-    /// The number of bytes of the block that were read.
+    /// The number of bytes of the current block that were read.
     taken: usize,
     /// The number of bytes of all blocks that were read.
     read: u64,

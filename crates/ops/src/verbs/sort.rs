@@ -24,28 +24,30 @@ use crate::{
 #[cfg(feature = "nodes")]
 use crate::{operation::helping_on, sorting};
 
-/// Sorts lines, records or the rows of tables, larger than memory; see [`sort_lines`], [`sort_records`] and [`sort_table`].
+/// Sorts lines, records or the rows of tables. The data may be larger than memory: see [`sort_lines`],
+/// [`sort_records`] and [`sort_table`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Sort {
-    /// The kind of row, and the key.
+    /// The kind of the rows, and the sort key.
     pub by: By,
     /// Sorts in descending order; equal rows keep the order of the input.
     pub descending: bool,
-    /// Keeps only the first of several rows with equal keys.
+    /// Writes only the first of several rows with equal keys.
     pub unique: bool,
-    /// Keeps finished runs after an interruption, and resumes an interrupted sort with the same options.
+    /// If true, finished sorted runs remain in the store after an interruption, and a later sort with the same
+    /// options resumes the interrupted one.
     pub resume: bool,
 }
 
-/// The kind of rows, and the sort key.
+/// The kind of the rows, and the sort key.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum By {
-    /// Lines, by their bytes.
+    /// Sorts lines by their bytes.
     #[default]
     Lines,
-    /// Records of a fixed length.
+    /// Sorts records of a fixed length.
     Records {
         /// The length of a record in bytes.
         bytes: u64,
@@ -53,21 +55,22 @@ pub enum By {
         #[serde(default)]
         key: Option<(u64, u64)>,
     },
-    /// Rows of tables.
+    /// Sorts rows of tables.
     Columns {
         /// The columns to sort by, most significant first.
         keys: Vec<SortKey>,
-        /// Columns of CSV that are text even if their values look like numbers.
+        /// The CSV columns that are read as text, even if their values look like numbers.
         #[serde(default)]
         text: Vec<String>,
-        /// True if the first line of CSV holds names; by default the line is refused if it may be a row.
+        /// True if the first line of CSV holds the names of columns. By default, a first line that could also be a
+        /// row is an error.
         #[serde(default)]
         header: Option<bool>,
     },
 }
 
 impl By {
-    /// Returns the name of the rows for messages.
+    /// Returns the name of the kind of rows, for messages.
     pub fn unit(&self) -> &'static str {
         match self {
             By::Lines => "lines",

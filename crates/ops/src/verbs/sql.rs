@@ -24,20 +24,21 @@ use crate::{
     target::{OnNodes, Target},
 };
 
-/// Runs a query over files and datasets; see [`Query`]. The rows go to the output, or else to [`Attachments::rows`].
-/// If neither exists, the rows are counted.
+/// Runs an SQL query over files and datasets: see [`Query`]. The rows go to the output file, or else to
+/// [`Attachments::rows`]. If neither exists, the rows are only counted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sql {
-    /// The query.
+    /// The SQL text of the query.
     pub query: String,
-    /// Columns of CSV that are text even if their values look like numbers.
+    /// The CSV columns that are read as text, even if their values look like numbers.
     #[serde(default)]
     pub text: Vec<String>,
-    /// True if the first line of CSV holds names; by default the line is refused if it may be a row.
+    /// True if the first line of CSV holds the names of columns. By default, a first line that could also be a row
+    /// is an error.
     #[serde(default)]
     pub header: Option<bool>,
-    /// Folders whose files are tables under their own names.
+    /// Folders whose files are tables of the query. The name of a table is the name of its file.
     #[serde(default)]
     pub folders: Vec<PathBuf>,
     /// Tables whose names are set in the request.
@@ -45,17 +46,17 @@ pub struct Sql {
     pub tables: Vec<NamedTable>,
 }
 
-/// A file with a name in a query. Files of the same name are one table.
+/// A file with the name by which the query refers to it. Files with the same name are one table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NamedTable {
-    /// The name.
+    /// The name of the table in the query.
     pub name: String,
-    /// The file.
+    /// The path of the file.
     pub path: PathBuf,
 }
 
-/// The nodes of a query's tables.
+/// The nodes that store the tables of a query.
 #[cfg(feature = "nodes")]
 #[derive(Debug)]
 pub struct NodesOfQuery {
@@ -65,25 +66,25 @@ pub struct NodesOfQuery {
 
 #[cfg(feature = "nodes")]
 impl NodesOfQuery {
-    /// Asks nodes for their datasets.
+    /// Requests the list of datasets from the nodes.
     pub(crate) fn new(on: &OnNodes, header: Option<bool>) -> Result<NodesOfQuery> {
         let tables = NodeTables::new(&on.nodes, on.options.clone())?.with_header(header.into());
         Ok(NodesOfQuery { on: on.clone(), tables: Arc::new(tables) })
     }
 
-    /// Adds the tables of nodes.
+    /// Adds the tables on nodes to the tables of a query.
     pub(crate) fn add_to(&self, tables: Tables) -> Tables {
         tables.with_elsewhere(self.tables.clone())
     }
 
-    /// Returns the answer to a completed query, with the work of nodes.
+    /// Returns the response of a completed query, with the cost report of the nodes.
     pub(crate) fn done<A>(&self, answer: A) -> Response<A> {
         Response::on_nodes(answer, &self.on, self.tables.gathered())
     }
 }
 
-/// Runs a query. If a row contradicts the inferred columns of a table, the query runs again. The output is then
-/// written again, which requires that it is a file, or a receiver that can restart.
+/// Runs a query. If a row contradicts the inferred columns of a table, the query runs again and the output is
+/// written again. This is possible only if the output is a file, or a receiver that can start again.
 pub(crate) fn run(
     job: &Job,
     text: &str,
@@ -109,8 +110,8 @@ pub(crate) fn run(
     Ok(query.report())
 }
 
-/// Passes on the rows of a query; if a row contradicts the inferred columns, runs the query again with columns that
-/// are inferred from all rows.
+/// Passes a query to `take`, which reads the rows. If a row contradicts the inferred columns of a table, runs the
+/// query again with columns that are inferred from all rows.
 fn exactly(
     query: &mut Query,
     can_begin_anew: bool,
@@ -126,7 +127,7 @@ fn exactly(
     }
 }
 
-/// The tables that a query may name.
+/// The tables that a query may use.
 #[derive(Debug)]
 pub struct QueryPlan {
     tables: Tables,

@@ -1,4 +1,5 @@
-//! The operations `store put`, `store get`, `store ls` and `store rm`, and the names of datasets.
+//! The operations `store put`, `store get`, `store ls` and `store rm`, and functions that find the datasets and
+//! files in a request.
 
 mod get;
 mod list;
@@ -29,7 +30,7 @@ use crate::target::{OnNodes, wholes};
 /// The size of read and write requests in bytes; larger requests are not faster.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// Returns the only input of an operation.
+/// Returns the input of an operation that takes exactly one input.
 pub(super) fn only<'a>(operation: &'static str, inputs: &'a [PathBuf]) -> Result<&'a PathBuf> {
     match inputs {
         [input] => Ok(input),
@@ -92,7 +93,7 @@ pub fn dataset_range((file, bytes): (&str, u64), offset: u64, length: Option<u64
     Ok(offset..length.map_or(bytes, |length| offset.saturating_add(length).min(bytes)))
 }
 
-/// Refuses an output that would overwrite a file of the store.
+/// Refuses an output file in a folder of the store.
 ///
 /// # Errors
 /// [`Error::InStore`].

@@ -23,17 +23,17 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Traverse {
-    /// The pages at which the chains start.
+    /// The numbers of the pages at which the chains of pointers start.
     pub starts: Vec<u64>,
     /// The maximum number of pointers to follow in each chain.
     pub steps: u64,
     /// The size of a page in bytes.
     pub page_bytes: u64,
-    /// The offset in each page of the number of the next page.
+    /// The offset within a page at which the number of the next page is stored.
     pub at: u64,
-    /// The side that follows the pointers.
+    /// The side that follows the pointers: the nodes or the client.
     pub by: TraversalSide,
-    /// The memory in bytes for pages that the client caches if the client follows the pointers.
+    /// The memory in bytes for cached pages, if the client follows the pointers.
     pub keep_bytes: u64,
 }
 
@@ -46,23 +46,23 @@ impl Default for Traverse {
     }
 }
 
-/// The ends of all chains, and the work of nodes.
+/// The ends of all chains of pointers, and the counters of the nodes.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct TraverseAnswer {
     /// The result of the traversal.
     #[serde(flatten)]
     pub traversed: Traversed,
-    /// The file.
+    /// The name of the file.
     pub name: String,
     /// The side that followed the pointers.
     pub by: TraversalSide,
     /// The number of steps of all chains.
     pub steps: u64,
-    /// The bytes between nodes and the client.
+    /// The number of bytes sent between nodes and the client.
     pub bytes_moved: u64,
 }
 
-/// The file on nodes.
+/// The file on nodes whose pointers are followed.
 #[derive(Debug)]
 pub struct TraversePlan {
     on: OnNodes,

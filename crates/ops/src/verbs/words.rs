@@ -17,7 +17,8 @@ use crate::{
 #[cfg(feature = "nodes")]
 use crate::{on_nodes::count_words_on_nodes, operation::helping_on};
 
-/// Counts words; see [`count_words`]. Without an output, the answer has only the most frequent words.
+/// Counts words: see [`count_words`]. The words go to the output file. The answer holds only the most frequent
+/// words.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CountWords {

@@ -1,4 +1,4 @@
-//! The instances of a kernel: processes, the memory that is reserved for them, and their states.
+//! This module manages the instances of a kernel: their processes, their reserved memory, and their states.
 
 use std::{
     io,
@@ -15,15 +15,16 @@ use super::{BLOCK_BYTES, Error, MIB, Result, WasmKernel};
 
 /// The memory of an instance's process in addition to the memory of the module.
 const OWN_BYTES: u64 = 48 * MIB;
-/// The smallest memory of an instance.
+/// The minimum memory of an instance in bytes.
 const SHARE_BYTES_MIN: u64 = 64 * MIB;
-/// The maximal memory of a module.
+/// The maximum memory of a module in bytes.
 pub(super) const MODULE_MEMORY_BYTES_MAX: u64 = 1024 * MIB;
 /// The maximal time of one call into a module: for a block, at the start, or at the end.
 pub(super) const CALL: Duration = Duration::from_secs(20);
 /// The maximal duration of an instance. Instances usually end with their job.
 const WALL: Duration = Duration::from_secs(365 * 86_400);
-/// A batch of blocks ends when its output reaches the maximal output of one block, divided by this number.
+/// A batch of blocks ends when the output of the batch reaches the maximum output of one block, divided by this
+/// number.
 pub(super) const ENOUGH: u64 = 4;
 
 /// The instances and the memory that is reserved for them.
@@ -37,9 +38,9 @@ pub(super) struct Prepared {
     pub(super) _memory: Reservation,
 }
 
-/// A slot for an instance.
+/// The state of a slot for an instance.
 pub(super) enum Instance {
-    /// Not yet started.
+    /// The instance is not yet started.
     None,
     Runs(Box<WasmRun>),
     /// The instance failed, with the reason.
@@ -55,7 +56,7 @@ pub struct WasmSummary {
     pub cpu_seconds: f64,
     /// The largest memory of one instance.
     pub memory_bytes_max: u64,
-    /// The end of the log of all instances.
+    /// The last part of each instance's log, one after the other.
     pub log: String,
     /// The size of the result in bytes.
     pub output_bytes: u64,
@@ -131,7 +132,7 @@ impl WasmKernel {
         }
     }
 
-    /// Converts the outcome of a call; after an error the slot holds a failed instance.
+    /// Returns the result of a call to an instance. After an error, the slot is [`Instance::Failed`].
     pub(super) fn ended<T>(
         &self,
         place: &mut Instance,
@@ -166,7 +167,7 @@ impl WasmKernel {
         Ok((first, summary))
     }
 
-    /// Takes an instance out of its slot.
+    /// Removes an instance from its slot, and returns the instance.
     pub(super) fn take(&self, place: &Mutex<Instance>) -> Result<Option<Box<WasmRun>>> {
         match std::mem::replace(&mut *lock(place), Instance::None) {
             Instance::Runs(run) => Ok(Some(run)),
@@ -217,7 +218,7 @@ impl WasmKernel {
     }
 }
 
-/// The output of a block, up to a limit.
+/// Collects the output of a block, up to a limit in bytes.
 pub(super) struct Emitted {
     pub(super) part: Vec<u8>,
     pub(super) limit: u64,
@@ -244,14 +245,15 @@ impl Emitted {
     }
 }
 
-/// The state of an instance, in a reserved buffer.
+/// The state of an instance, in a buffer whose memory is reserved in the budget.
 pub(super) struct State {
     pub(super) bytes: Vec<u8>,
     pub(super) memory: Reservation,
 }
 
 impl State {
-    /// Appends bytes. The error is the budget's if memory is short, and `None` if the limit is reached.
+    /// Appends bytes. The error is that of the budget if the budget has too little memory, and `None` if the state
+    /// would exceed `limit`.
     pub(super) fn add(
         &mut self,
         more: &[u8],

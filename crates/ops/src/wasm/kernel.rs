@@ -1,4 +1,5 @@
-//! A module as a kernel: the blocks of sources go through its instances.
+//! This module implements the kernel traits for a WebAssembly module: the blocks of sources are passed to
+//! instances of the module.
 
 use std::sync::atomic::Ordering;
 
@@ -16,7 +17,7 @@ use super::{
 
 impl Kernel for WasmKernel {
     type Error = Error;
-    /// The number of the slot of the instance.
+    /// The index of the slot whose instance the worker calls.
     type Worker = usize;
     /// The output of the module for a block.
     type Part = Vec<u8>;
@@ -80,7 +81,7 @@ impl Kernel for WasmKernel {
         let run = self.running(&mut place)?;
         let mut ended = run.block(block.bytes, offset, &mut take);
         if prepared.result == WasmResult::InOrder {
-            // The output of a block is complete only after the block's end.
+            // The output of a block is complete only after the module has processed the block.
             ended = ended.and_then(|()| run.settle(&mut take));
         }
         self.ended(&mut place, ended, &emitted)?;

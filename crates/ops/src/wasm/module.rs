@@ -1,4 +1,4 @@
-//! The code of a kernel: in a file, in a store, or in a request.
+//! This module loads and stores the code of a kernel, which may be in a file, in a store, or in a request.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub struct Module {
     pub name: String,
     /// The code in WebAssembly's binary format.
     pub bytes: Arc<[u8]>,
-    /// True if nodes have a pushed module of this name.
+    /// True if a module with this name was pushed to the nodes, so that a request need not contain the code.
     pub is_pushed: bool,
 }
 
@@ -89,14 +89,14 @@ pub fn dataset_of(name: &str) -> String {
     format!("{name}{ENDING}")
 }
 
-/// The arguments of a request.
+/// The arguments of a request to run a kernel.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Arguments {
     /// The module's name.
     pub(super) name: String,
     /// The SHA-256 of the module.
     pub(super) sha256: String,
-    /// The module in base 64; absent if the node has the module.
+    /// The module in base 64; absent if the module was pushed to the node before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) module: Option<String>,
     /// The arguments of the module.

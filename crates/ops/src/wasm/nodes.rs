@@ -1,4 +1,5 @@
-//! Kernels of users on nodes: the task that a node runs, and the client that merges the nodes' answers.
+//! This module runs WebAssembly kernels on nodes. It defines the task that a node runs, and the client's function
+//! that merges the answers of the nodes.
 
 use std::sync::{Arc, Mutex};
 
@@ -18,7 +19,7 @@ use serde_json::Value;
 use super::{Error, Output, Result, WASM, WasmKernel, WasmSummary, instances::State, module::parsed};
 use crate::on_nodes::refuse_compressed;
 
-/// The maximal bytes of a state in one message.
+/// The maximum number of bytes of a state in one message.
 const BATCH_BYTES: usize = 1 << 20;
 
 impl From<NodesError> for Error {
@@ -30,7 +31,7 @@ impl From<NodesError> for Error {
     }
 }
 
-/// Runs a kernel on the nodes that have the files; the result equals that of [`super::run_wasm`].
+/// Runs a kernel on the nodes that store the files. The result equals that of [`super::run_wasm`] for local files.
 ///
 /// # Errors
 /// The errors of [`super::run_wasm`], and errors of nodes.
@@ -55,7 +56,7 @@ pub fn run_wasm_on_nodes(
         })?;
         return Ok((summary, gathered));
     }
-    // The only local instance merges states.
+    // The client starts one instance, which merges the states of all nodes.
     let job = &job.within(job.budget().part(job.budget().free_bytes() / 2, 1, "merging states of nodes")?);
     kernel.prepare(job)?;
     let limit = kernel.prepared().limits.memory_bytes;
@@ -76,7 +77,8 @@ pub fn run_wasm_on_nodes(
                     state.add(bytes, limit).map_err(|error| kernel.too_much(error, limit))?;
                 }
                 Ok(None) => break None,
-                // The module caused the error, so every other node would return the same error.
+                // Repeating the task on another node would not help: the module, the client's memory or the
+                // deadline caused the error.
                 Err(
                     error @ (NodesError::Store(_) | NodesError::Deadline { .. } | NodesError::Refused { .. }),
                 ) => return Err(error.into()),
@@ -84,9 +86,9 @@ pub fn run_wasm_on_nodes(
             }
         };
         match why {
-            // The partial state is discarded: another node starts anew.
+            // The partial state is discarded, and another node repeats the task from the beginning.
             Some(error) => streams.replace(stream, &error)?,
-            // A stream without a summary belongs to a task that pulled no piece, so there is no state to merge.
+            // A stream without a summary belongs to a task that got no shard, so there is no state to merge.
             None => {
                 if let Some(told) = streams.summary(stream) {
                     let told = WasmSummary::deserialize(told).unwrap_or_default();
@@ -101,7 +103,7 @@ pub fn run_wasm_on_nodes(
     Ok((summary, streams.finish()))
 }
 
-/// The work of running a module that a client names or sends.
+/// The task handler that runs a WebAssembly module. The client sends the module or its name.
 #[derive(Clone, Copy, Debug)]
 pub struct WebAssembly;
 
@@ -154,7 +156,7 @@ fn batch(bytes: &[u8]) -> RecordBatch {
     RecordBatch::try_new(schema, vec![column]).expect("one column")
 }
 
-/// Returns the bytes of a batch of a state; `None` if the batch has another shape.
+/// Returns the bytes of a state in a batch; `None` if the batch is not one row of bytes.
 fn state_of(batch: &RecordBatch) -> Option<&[u8]> {
     let column = batch.columns().first()?.as_binary_opt::<i32>()?;
     (column.len() == 1).then(|| column.value(0))

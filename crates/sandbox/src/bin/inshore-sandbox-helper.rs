@@ -1,5 +1,5 @@
-//! This program is a helper of the sandbox and nothing else: for libraries within programs that aren't ours, and for
-//! tests.
+//! This program is only a helper of the sandbox. It is for libraries inside foreign programs, such as the Python
+//! interpreter, and for tests.
 
 fn main() {
     inshore_sandbox::child_main_if_asked();

@@ -1,21 +1,21 @@
 //! This module lists the system calls that a task may make, for a seccomp filter.
 //!
-//! The list names allowed calls, not forbidden ones: kernels add calls every year, and have some calls twice (the x32
-//! calls of an x86-64 kernel have separate numbers, by which a task could evade a list of forbidden calls). A call
-//! that isn't listed fails with ENOSYS rather than EPERM: programs probe for calls that a kernel may lack and
-//! continue without them. The C library makes threads by the old `clone` if `clone3`, whose flags a filter can't see,
-//! is missing.
+//! The list names the allowed calls. A list of forbidden calls would have gaps: kernels add calls every year, and
+//! some calls exist twice (the x32 calls of an x86-64 kernel have separate numbers). A call that isn't listed
+//! fails with ENOSYS, not with EPERM, since programs test whether a kernel has a call and otherwise continue
+//! without it. For example, `clone3` isn't listed, since a filter can't see its flags. The C library then makes
+//! threads by the older call `clone`.
 //!
 //! The list holds the calls that `sh`, the core utilities, `grep`, `awk`, `sort`, `perl` and `python3` need for
-//! files, memory, time, processes and threads. Left out on purpose are sockets of every family, namespaces
-//! (`unshare`, `setns`, those of `clone`) and mounts, `ptrace` and `process_vm_*`, `bpf`, `perf_event_open`,
-//! `io_uring_*`, `userfaultfd`, keys, `kexec_*` and modules, `memfd_create` and `execveat` (programs without a file),
-//! System V IPC and message queues, `seccomp`, `personality`, users and groups, clocks, `open_by_handle_at`,
-//! `fanotify_*`, real-time scheduling, `chroot`.
+//! files, memory, time, processes and threads. The following calls are omitted on purpose: sockets of every
+//! family, namespaces (`unshare`, `setns`, those of `clone`) and mounts, `ptrace` and `process_vm_*`, `bpf`,
+//! `perf_event_open`, `io_uring_*`, `userfaultfd`, keys, `kexec_*` and modules, `memfd_create` and `execveat`
+//! (programs without a file), System V IPC and message queues, `seccomp`, `personality`, users and groups, clocks,
+//! `open_by_handle_at`, `fanotify_*`, real-time scheduling, `chroot`.
 //!
-//! `fallocate` of programs fails with EOPNOTSUPP, as on file systems without this call: a single call could take all
-//! space that a folder may have, before the folder is measured. The C library and programs that reserve space then
-//! write zeros, so that measuring keeps up.
+//! For programs, `fallocate` fails with EOPNOTSUPP, as on file systems that do not support this call. Otherwise a
+//! single call could take all space that a folder may have, before the folder is measured. The C library, and
+//! programs that reserve space, then write zeros instead, which is slow enough for the measurements.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ use seccompiler::{
 
 /// Lists the calls of every architecture.
 const CALLS: &[c_long] = &[
-    // Files.
+    // These calls access files.
     libc::SYS_read,
     libc::SYS_write,
     libc::SYS_readv,
@@ -93,7 +93,7 @@ const CALLS: &[c_long] = &[
     libc::SYS_inotify_init1,
     libc::SYS_inotify_add_watch,
     libc::SYS_inotify_rm_watch,
-    // Waiting.
+    // These calls wait for events.
     libc::SYS_ppoll,
     libc::SYS_pselect6,
     libc::SYS_epoll_create1,
@@ -105,7 +105,7 @@ const CALLS: &[c_long] = &[
     libc::SYS_timerfd_create,
     libc::SYS_timerfd_settime,
     libc::SYS_timerfd_gettime,
-    // Memory.
+    // These calls manage memory.
     libc::SYS_brk,
     libc::SYS_mmap,
     libc::SYS_munmap,
@@ -116,7 +116,7 @@ const CALLS: &[c_long] = &[
     libc::SYS_mincore,
     libc::SYS_membarrier,
     libc::SYS_get_mempolicy,
-    // Processes and threads.
+    // These calls manage processes and threads.
     libc::SYS_execve,
     libc::SYS_exit,
     libc::SYS_exit_group,
@@ -159,7 +159,7 @@ const CALLS: &[c_long] = &[
     libc::SYS_sched_get_priority_min,
     libc::SYS_getcpu,
     libc::SYS_getrusage,
-    // Signals.
+    // These calls handle signals.
     libc::SYS_rt_sigaction,
     libc::SYS_rt_sigprocmask,
     libc::SYS_rt_sigpending,
@@ -168,7 +168,7 @@ const CALLS: &[c_long] = &[
     libc::SYS_rt_sigtimedwait,
     libc::SYS_sigaltstack,
     libc::SYS_restart_syscall,
-    // Time and system information.
+    // These calls return the time or information about the system, or set timers.
     libc::SYS_clock_gettime,
     libc::SYS_clock_getres,
     libc::SYS_clock_nanosleep,
@@ -187,7 +187,7 @@ const CALLS: &[c_long] = &[
     libc::SYS_getrandom,
 ];
 
-/// Lists older forms of the calls above, and calls that libc names on this architecture only.
+/// Lists older forms of the calls above, and calls that the crate `libc` names only on this architecture.
 #[cfg(target_arch = "x86_64")]
 const OLD_CALLS: &[c_long] = &[
     libc::SYS_sync_file_range,
@@ -231,11 +231,12 @@ const OLD_CALLS: &[c_long] = &[
     libc::SYS_time,
     libc::SYS_arch_prctl,
 ];
-/// Lists `renameat`, `sync_file_range`, `getrlimit` and `setrlimit`, by the numbers that newer architectures share.
+/// Lists `renameat`, `sync_file_range`, `getrlimit` and `setrlimit`, by their numbers, which are the same on all
+/// newer architectures.
 #[cfg(not(target_arch = "x86_64"))]
 const OLD_CALLS: &[c_long] = &[38, 84, 163, 164];
 
-/// Combines the flags for new namespaces, which `clone` makes as `unshare` does.
+/// Combines the flags by which `clone`, like `unshare`, makes new namespaces.
 const NAMESPACES: u64 = (libc::CLONE_NEWUSER
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET
@@ -244,9 +245,9 @@ const NAMESPACES: u64 = (libc::CLONE_NEWUSER
     | libc::CLONE_NEWUTS
     | libc::CLONE_NEWCGROUP) as u64;
 
-/// Lists the calls that the compiler and the runtime of modules need: memory, signals (the runtime notices by a
-/// signal that a module accesses memory out of bounds), and files that are open already or come over the open socket,
-/// read by `pread64`. `fcntl` is below.
+/// Lists the calls that the compiler and the runtime of modules need: calls for memory, for signals, and for
+/// files. A signal tells the runtime that a module has accessed memory out of bounds. `pread64` reads files that
+/// are open already, or were received over the open socket. The function `rules_of_modules` adds `fcntl`.
 const CALLS_OF_MODULES: &[c_long] = &[
     libc::SYS_read,
     libc::SYS_write,
@@ -274,7 +275,7 @@ const CALLS_OF_MODULES: &[c_long] = &[
     libc::SYS_exit_group,
 ];
 
-/// Names the set of calls that a task may make.
+/// Names the set of system calls that a task may make.
 #[derive(Clone, Copy, Debug)]
 pub enum SystemCalls {
     OfPrograms,
@@ -282,10 +283,10 @@ pub enum SystemCalls {
 }
 
 impl SystemCalls {
-    /// Forbids all further calls, for ever, in this process and in all descendants.
+    /// Forbids all calls that are not in this set, for ever, in this process and in all descendants.
     pub fn enforce(self) -> Result<(), String> {
-        // The list comes last, since the list lacks the call that installs filters. The kernel asks both filters, and
-        // a refusal wins.
+        // The filter with the list is installed last, since it forbids the call that installs filters. The kernel
+        // applies both filters, and a call must pass both.
         for program in [unsupported(), self.program()] {
             let program = program.map_err(|error| error.to_string())?;
             seccompiler::apply_filter(&program).map_err(|error| error.to_string())?;
@@ -308,7 +309,7 @@ impl SystemCalls {
     }
 }
 
-/// Refuses `fallocate` with the error after which programs continue without it.
+/// Refuses `fallocate` with an error after which programs continue without this call.
 fn unsupported() -> Result<BpfProgram, seccompiler::BackendError> {
     let here = TargetArch::try_from(std::env::consts::ARCH)?;
     let rules = BTreeMap::from([(libc::SYS_fallocate, Vec::new())]);
@@ -334,7 +335,7 @@ fn only(
 
 fn rules_of_modules() -> Result<Rules, seccompiler::BackendError> {
     let mut rules: Rules = CALLS_OF_MODULES.iter().map(|call| (*call, Vec::new())).collect();
-    // Commands that change or lock a file shared with further processes are left out.
+    // Other commands of `fcntl` are forbidden, since they could change or lock a file that other processes use.
     for command in [libc::F_GETFD, libc::F_DUPFD_CLOEXEC] {
         only(&mut rules, libc::SYS_fcntl, 1, Length::Dword, Is::Eq, command as u64)?;
     }
@@ -345,10 +346,10 @@ fn rules_of_programs() -> Result<Rules, seccompiler::BackendError> {
     let mut rules: Rules = CALLS.iter().chain(OLD_CALLS).map(|call| (*call, Vec::new())).collect();
     let mut only = |call, argument, length, is, value| only(&mut rules, call, argument, length, is, value);
     only(libc::SYS_clone, 0, Length::Qword, Is::MaskedEq(NAMESPACES), 0)?;
-    // A process may set its own limits alone.
+    // A process may set only its own limits.
     only(libc::SYS_prlimit64, 0, Length::Dword, Is::Eq, 0)?;
-    // Requests on terminals, pipes and files are allowed, but not the request that types into a terminal as the user
-    // would, and none on devices.
+    // These requests on terminals, pipes and files are allowed. All others are forbidden, for example the request
+    // that simulates input of a terminal, and requests on devices.
     for request in [
         libc::TCGETS,
         libc::TIOCGWINSZ,
@@ -375,7 +376,7 @@ mod tests {
     use super::*;
     use crate::{channel, sys};
 
-    /// Returns the result of an attempt within a filter, which holds for a thread.
+    /// Runs `attempt` with a filter in a new thread, since a filter holds for a thread, and returns the result.
     fn within<T: Send + 'static>(calls: SystemCalls, attempt: impl FnOnce() -> T + Send + 'static) -> T {
         let tried = thread::spawn(move || {
             sys::no_new_privileges().unwrap();

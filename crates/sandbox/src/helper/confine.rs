@@ -1,5 +1,5 @@
-//! This module confines the task's process before the task starts, in this order: steps that need rights, then the
-//! rights themselves, then files and system calls.
+//! This module confines the task's process before the task starts. First come the steps that need rights. Then the
+//! process gives up its rights. Finally, access to files and system calls is restricted.
 
 use std::{fs, io, os::unix::fs::OpenOptionsExt};
 
@@ -14,11 +14,11 @@ use crate::{
 pub struct Outside {
     /// Says whether the helper is root.
     pub root: bool,
-    /// Says whether the helper made new namespaces, or why not.
+    /// Is an error with the reason if the helper could not make new namespaces.
     pub namespaces: Result<(), String>,
 }
 
-/// Collects the active protections, and the reasons why further ones are not active.
+/// Collects the active protections, and the reasons why other wanted protections are not active.
 struct Active {
     wanted: Protections,
     active: Protections,
@@ -98,7 +98,7 @@ pub fn confine(order: &Confinement, outside: &Outside) -> Result<Protections, Fa
     }
 }
 
-/// Joins the cgroups; later children are in them too.
+/// Joins the cgroups. Children that are forked later belong to the same cgroups.
 fn join_groups(order: &Confinement, active: &mut Active) {
     let joined: io::Result<Vec<()>> = order.groups.iter().map(|file| fs::write(file, "0")).collect();
     for one in [Protection::Memory, Protection::Processes] {
@@ -119,14 +119,15 @@ fn give_folder(order: &Confinement) -> Result<(), Failure> {
     std::os::unix::fs::fchown(&folder, Some(order.user), Some(order.group)).map_err(failed)
 }
 
-/// Sets the limits of `setrlimit`, which hold for each process separately.
+/// Sets resource limits by `setrlimit`. These limits hold for each process separately.
 fn limit_resources(order: &Confinement) -> io::Result<()> {
     for (resource, bytes) in [(libc::RLIMIT_AS, order.address_bytes), (libc::RLIMIT_DATA, order.data_bytes)] {
         if let Some(bytes) = bytes {
             sys::limit(resource, bytes, bytes)?;
         }
     }
-    // A second after the signal for the limit comes SIGKILL, which can't be ignored.
+    // At the limit the kernel sends SIGXCPU. One second of processor time later it sends SIGKILL, which can't be
+    // ignored.
     sys::limit(libc::RLIMIT_CPU, order.cpu_seconds, order.cpu_seconds.saturating_add(1))?;
     sys::limit(libc::RLIMIT_FSIZE, order.file_bytes, order.file_bytes)?;
     sys::limit(libc::RLIMIT_NOFILE, order.open_files, order.open_files)?;
@@ -149,14 +150,15 @@ fn count_processes(processes: u64) -> io::Result<()> {
         return Err(io::Error::other("RLIMIT_NPROC does not limit root"));
     }
     sys::unshare(libc::CLONE_NEWUSER)?;
-    // After a change of user, root owns our own files in /proc unless this process is dumpable.
+    // After a change of user, root owns this process's own files in /proc, unless this process is dumpable.
     sys::dumpable(true)?;
     map_user(user, group)?;
     sys::dumpable(false)?;
     sys::limit(libc::RLIMIT_NPROC, processes, processes)
 }
 
-/// Maps the same user and group as outside, and no further ones, into a user namespace that we just entered.
+/// Maps the same user and group as outside, and no other, into the user namespace that this process has just
+/// entered.
 pub fn map_user(user: u32, group: u32) -> io::Result<()> {
     fs::write("/proc/self/setgroups", "deny")?;
     fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;

@@ -9,19 +9,20 @@ use landlock::{
 
 use crate::channel::{Confinement, Failure};
 
-/// The newest landlock version that this module uses: older kernels enforce the part that they know.
+/// The newest landlock version that this module uses. Older kernels enforce the part of the rules that they
+/// support.
 const NEWEST: ABI = ABI::V6;
-/// The first landlock version that forbids truncation, without which files are not protected.
+/// The first landlock version that can forbid truncating files. Older versions do not protect files sufficiently.
 const OLDEST: ABI = ABI::V3;
 
-/// Lists programs and libraries to read and execute. Entries that are missing aren't needed.
+/// Lists the programs and libraries that a command may read and execute. An entry that does not exist is skipped.
 const SYSTEM: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache"];
 /// Lists files that programs expect to read, none of which holds secrets.
 const PLAIN: [&str; 5] = ["/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/etc/localtime"];
 /// Lists files that programs expect to write.
 const SINKS: [&str; 1] = ["/dev/null"];
 
-/// Holds files that were opened before the rules hold.
+/// Holds the landlock rules: open files, each with the rights that a task gets to the file.
 pub struct Rules(Vec<(PathFd, BitFlags<AccessFs>)>);
 
 impl Rules {
@@ -29,7 +30,7 @@ impl Rules {
     pub fn open(order: &Confinement) -> Result<Rules, Failure> {
         let read = AccessFs::ReadFile | AccessFs::ReadDir;
         let execute = read | AccessFs::Execute;
-        // Devices and sockets can't be made.
+        // A task with write access still can't create devices or sockets.
         let write = AccessFs::from_all(NEWEST)
             & !(AccessFs::Execute
                 | AccessFs::MakeChar
@@ -38,7 +39,7 @@ impl Rules {
                 | AccessFs::IoctlDev);
         let mut rules = Rules(Vec::new());
         for (paths, access) in [(&SYSTEM[..], execute), (&PLAIN, read), (&SINKS, write)] {
-            // A module needs no file at all.
+            // A WebAssembly module (a task without a program) needs none of these files.
             for path in paths.iter().filter(|_| order.program.is_some()) {
                 // A file that exists and can't be opened here can't be opened by the command either.
                 let _ = rules.add(Path::new(path), access);
@@ -61,14 +62,14 @@ impl Rules {
 
     fn add(&mut self, path: &Path, access: BitFlags<AccessFs>) -> Result<(), PathFdError> {
         let file = PathFd::new(path)?;
-        // A rule for a file may not mention rights on folders.
+        // A rule for a plain file must not contain rights that exist only for folders.
         let access = if path.is_dir() { access } else { access & AccessFs::from_file(NEWEST) };
         self.0.push((file, access));
         Ok(())
     }
 
-    /// Forbids this process and all descendants to open further files, for ever. Returns whether signals to processes
-    /// outside are forbidden too.
+    /// Forbids this process and all descendants to open further files, for ever. Returns whether signals to
+    /// processes outside the sandbox are forbidden too.
     pub fn enforce(self) -> Result<bool, String> {
         let status = self.restrict().map_err(|error| error.to_string())?;
         let LandlockStatus::Available { effective_abi, .. } = status else {

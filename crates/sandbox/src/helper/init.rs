@@ -27,14 +27,14 @@ use crate::{
     sys::{self, ForkResult},
 };
 
-/// Holds the result of a task, as far as the inside knows the result.
+/// Holds the result of a task, as far as the processes inside the sandbox know the result.
 pub struct Outcome {
-    /// Holds the exit status; none if the task was ended from outside.
+    /// Holds the exit status; none if the task was killed from outside the sandbox.
     pub status: Option<i32>,
     pub active: Protections,
 }
 
-/// A message to the helper, on a line of JSON.
+/// A message to the helper. Each message is one line of JSON.
 #[derive(Serialize, Deserialize)]
 enum Message {
     Confined(Protections),
@@ -61,11 +61,12 @@ impl Outcome {
 fn say(mut pipe: &File, said: &Message) {
     let mut line = serde_json::to_vec(said).expect("made of plain values");
     line.push(b'\n');
-    // If the helper is gone, the kernel is about to kill this process too.
+    // If the write fails, the helper has ended, and the kernel will kill this process too.
     let _ = pipe.write_all(&line);
 }
 
-/// Runs the first process until its end.
+/// Is the main function of the first process in the sandbox: starts the task, reports its status through `pipe`,
+/// and exits.
 pub fn run(order: HelperTask, files: Vec<OwnedFd>, pipe: File, outside: Outside) -> ! {
     let result = start(order, files, &pipe, outside);
     match result {
@@ -92,7 +93,8 @@ fn start(order: HelperTask, files: Vec<OwnedFd>, pipe: &File, outside: Outside) 
         }
         ForkResult::Parent(pid) => pid,
     };
-    // The end of the task's input and output is seen only when no process holds copies of the files.
+    // This process closes its copies of the files. Otherwise the reader of the task's output would not see the
+    // output's end.
     drop((files, starting));
     let mut text = String::new();
     File::from(started).read_to_string(&mut text).map_err(system("wait for a task to start"))?;
@@ -106,14 +108,14 @@ fn start(order: HelperTask, files: Vec<OwnedFd>, pipe: &File, outside: Outside) 
     }
 }
 
-/// Tells whether the helper ended before this process asked to die with the helper.
+/// Returns true if the helper ended before this process called `die_with_parent`.
 fn abandoned(pipe: &File) -> bool {
     let mut files = [PollFd::from_borrowed_fd(pipe.as_fd(), PollFlags::OUT)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut files, Some(&now)).is_ok() && files[0].revents().contains(PollFlags::ERR)
 }
 
-/// Confines this process, then becomes the task of the order.
+/// Confines this process, and then runs the task of the order in it.
 fn become_task(order: HelperTask, mut files: Vec<OwnedFd>, starting: File, outside: &Outside) -> ! {
     let result = match order.task {
         Task::Wasm { .. } if cfg!(not(feature = "wasm")) => Err(Failure {
@@ -140,7 +142,8 @@ fn become_task(order: HelperTask, mut files: Vec<OwnedFd>, starting: File, outsi
 
 type Variables = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Executes a program; returns only after a failure. Executing closes all files but the standard ones.
+/// Executes a program in this process. Returns only after a failure. All open files except the standard ones are
+/// closed.
 fn execute(program: &Path, args: Vec<Vec<u8>>, env: Variables, stdin: Option<OwnedFd>) -> Failure {
     if !program.as_os_str().as_bytes().contains(&b'/') {
         return Failure::path("start: expected a path with a '/'", program, &io::ErrorKind::NotFound.into());
@@ -161,7 +164,7 @@ fn run_module(memory_bytes: u64, files: Vec<OwnedFd>, starting: File) -> ! {
     let Ok([socket, shared]) = <[OwnedFd; 2]>::try_from(files) else {
         sys::exit(1);
     };
-    // The end of this pipe says that the task has started.
+    // Closing this pipe tells the first process of the sandbox that the task has started.
     drop(starting);
     crate::wasm::work(socket, shared, memory_bytes);
     sys::exit(0);

@@ -1,9 +1,10 @@
-//! This module is the helper: a process that sets up a task, watches the task, and kills all of its processes at the
-//! end.
+//! This module is the helper: a process that starts a task, waits for the task's end, and then kills all processes
+//! of the task.
 //!
-//! Three processes have one duty each. The helper stays outside the new namespaces, keeps our rights and can't be
-//! reached by the task. The first process inside (`init`) reaps orphans; when `init` ends, the namespace ends. The
-//! task has given up all rights.
+//! There are three processes, each with one duty. The helper stays outside the new namespaces, keeps the rights of
+//! the process that started it, and can't be reached by the task. The first process inside the namespaces (`init`)
+//! reaps orphans. When `init` ends, the process namespace ends. The task is a process that has given up all
+//! rights.
 
 mod calls;
 mod confine;
@@ -35,7 +36,7 @@ pub fn child_main_if_asked() {
 /// the name which [`child_main_if_asked`] recognizes calls this function, for example when it sees a certain argument:
 /// see [`crate::Helper::with_args`].
 pub fn child_main() -> ! {
-    // The socket carries errors; an error of the socket itself can't be reported.
+    // Errors are sent over the socket. An error of the socket itself can't be reported.
     sys::exit(if serve().is_ok() { 0 } else { 1 });
 }
 
@@ -44,7 +45,7 @@ fn serve() -> std::io::Result<()> {
     rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
     channel::send(&socket, &Reply::Ready, &[])?;
     let Some((order, files)) = channel::receive::<HelperTask>(&socket)? else { return Ok(()) };
-    // The socket belongs to this process alone: the processes forked later close their copies.
+    // Only this process uses the socket. The processes that are forked later close their copies.
     let mut socket = Some(socket);
     let reply = match one_thread().and_then(|()| supervise::supervise(&mut socket, order, files)) {
         Ok(report) => Reply::Done(report),

@@ -1,4 +1,5 @@
-//! This module supervises a task in the helper: namespaces, the deadline, and the end of all processes.
+//! This module supervises a task in the helper. It enters namespaces, checks the deadline, and ends all processes
+//! of the task.
 
 use std::{
     fs::{self, File},
@@ -27,7 +28,8 @@ use crate::{
     sys::{self, ForkResult, ReapedProcess},
 };
 
-/// Runs the task of an order to its end, or until the other side of the socket cancels or is gone.
+/// Runs the task of an order to its end. The task ends early at the deadline, or if the other side of the socket
+/// cancels or has ended.
 pub fn supervise(
     socket: &mut Option<UnixStream>,
     order: HelperTask,
@@ -53,7 +55,8 @@ pub fn supervise(
     let socket = socket.as_ref().expect("closed in the child only");
     let ended = until_end(socket, pid, start, wall).map_err(system("wait for a task"))?;
     if end_all && let Some(file) = processes_file {
-        // This forbids forks: without a namespace, killing one process after another then comes to an end.
+        // This forbids further forks. Without a PID namespace, the helper kills the processes one by one, which
+        // only ends if no process can fork.
         let _ = fs::write(file, "0");
     }
     sys::kill(pid);
@@ -77,8 +80,9 @@ pub fn supervise(
     })
 }
 
-/// Makes new namespaces for the processes forked from now on, as wanted and possible: for the network, System V IPC,
-/// the host name, and processes. Without root this needs a user namespace.
+/// Makes new namespaces for the processes that are forked from now on: for the network and for processes if these
+/// are wanted, and for System V IPC and the host name. If this process is not root, a user namespace is needed
+/// too.
 fn enter_namespaces(confinement: &Confinement) -> Outside {
     let wants = |one, flag| if confinement.wanted.contains(one) { flag } else { 0 };
     let root = sys::user() == 0;
@@ -147,9 +151,9 @@ impl ResourceUsage {
         Ok(())
     }
 
-    /// Kills our children until none is left: children of a child that ends become ours. With a namespace there are
-    /// none to begin with. A child that forks without end while it dies is outrun only because a scan is faster than
-    /// a fork; with a cgroup the child can't fork at all.
+    /// Kills the children of this process until no child is left. If a child ends, its own children become
+    /// children of this process. With a PID namespace, no child is left at the start. If a process forks without
+    /// end, the loop ends only because a scan is faster than a fork. With a cgroup, no process can fork any more.
     fn end_descendants(&mut self) -> io::Result<()> {
         loop {
             match sys::wait(-1, false) {
@@ -166,7 +170,7 @@ impl ResourceUsage {
     }
 }
 
-/// Lists our children.
+/// Lists the children of this process.
 fn children() -> io::Result<Vec<i32>> {
     let own = std::process::id();
     let mut found = Vec::new();

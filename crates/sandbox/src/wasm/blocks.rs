@@ -1,4 +1,5 @@
-//! This module reads blocks of a file in the module's process, directly into the module's memory.
+//! This code runs in the process of a WebAssembly module, and reads blocks of a file directly into the module's
+//! memory.
 //!
 //! ```text
 //!   file:     |<---- stride ---->|<---- stride ---->|<---- stride ---->|
@@ -14,25 +15,26 @@ use memchr::memchr;
 
 use super::FileBlocks;
 
-/// The number of bytes read after a block at once, in the hope that the block's last line ends there.
+/// The number of bytes after a block that are read together with the block. The block's last line usually ends
+/// within these bytes.
 const MARGIN_BYTES: usize = 4096;
-/// The number of bytes read after a block whose last line did not end in the margin.
+/// The number of bytes that are read after a block if the block's last line does not end within the margin.
 const LINE_BYTES: usize = 64 << 10;
 
-/// Says what reading a block found.
+/// The result of reading a block.
 #[derive(Debug, PartialEq, Eq)]
 pub enum BlockRead {
     /// The lines of the block lie in this range.
     Lines(Range<usize>),
     /// No line begins in the block.
     Nothing,
-    /// The block can't be read here: the last line is too long, the file became shorter, or the system returned an
-    /// error.
+    /// The block can't be read in this process: the last line is too long, the file became shorter, or the system
+    /// returned an error.
     NotHere,
 }
 
 impl FileBlocks {
-    /// Returns the bytes of memory that reading a block needs.
+    /// Returns the number of bytes of memory that reading a block needs.
     pub fn room_bytes(&self) -> u64 {
         self.stride + LINE_BYTES as u64
     }

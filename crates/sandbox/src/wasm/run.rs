@@ -1,5 +1,5 @@
-//! This module is our side of a WebAssembly kernel: it sends blocks, takes results, and ends a module that takes too
-//! long.
+//! This module is the side of the calling process in a run of a WebAssembly kernel. It sends blocks, receives
+//! results, and ends a module that takes too long.
 
 use std::{
     collections::VecDeque,
@@ -28,45 +28,45 @@ use crate::{
 
 /// The number of blocks in flight: the module works on one block, and the next is ready.
 const SLOTS: usize = 2;
-/// Distances between slots are multiples of this; a longer block moves the slots apart.
+/// The size of a slot is a multiple of this number of bytes. A longer block makes the slots larger.
 const SLOT_BYTES: usize = 64 << 10;
-/// The number of bytes kept of a module's log.
+/// The number of bytes at the end of a module's log that are kept.
 const LOG_BYTES: usize = 8 << 10;
 
-/// The time that a process gets to end once it has closed the socket.
+/// The time within which a process must end after it has closed the socket.
 const GRACE: Duration = Duration::from_secs(5);
-/// The interval at which a run asks whether it is cancelled.
+/// The interval at which a run checks whether it is cancelled.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Takes a piece of a result.
+/// A function that receives a part of a result.
 pub type Output<'a> = &'a mut dyn FnMut(&[u8]) -> io::Result<()>;
 
-/// Takes a piece of the result of blocks that the module's process reads.
+/// A function that receives a part of the result of a block that the module's process has read.
 pub type BlockOutput<'a> = &'a mut dyn FnMut(BlockPart<'_>) -> io::Result<()>;
 
-/// Holds a piece of the bytes that the module emitted for a block of a file. The last piece may be empty; a block for
-/// which nothing was emitted has no piece.
+/// Holds a part of the bytes that the module emitted for a block of a file. The last part may be empty. A block
+/// for which nothing was emitted has no parts.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockPart<'a> {
     /// The number of the block, from 0.
     pub block: u64,
-    /// The offset of the block's first line, as the module saw the offset.
+    /// The offset of the block's first line, as the module sees it.
     pub offset: i64,
     /// The end of the block's last line in the file.
     pub end: u64,
-    /// Says whether this is the block's last piece.
+    /// Says whether this is the block's last part.
     pub is_last: bool,
     /// Holds the emitted bytes.
     pub bytes: &'a [u8],
 }
 
-/// Takes the bytes that come with answers.
+/// A function that receives answers of the module's process, with their bytes.
 type AnswerSink<'a> = &'a mut dyn FnMut(&Answer, &[u8]) -> io::Result<()>;
 
-/// Tells whether a run is cancelled.
+/// A function that returns true if a run is cancelled.
 pub type CancelCheck = Box<dyn Fn() -> bool + Send>;
 
-/// Runs an instance of a module in a child process, which ends when this is dropped.
+/// Runs an instance of a module in a child process, which ends when the `WasmRun` is dropped.
 pub struct WasmRun {
     socket: UnixStream,
     shared: SharedMemory,
@@ -76,13 +76,14 @@ pub struct WasmRun {
     groups: Cgroups,
     limits: WasmLimits,
     slot_bytes: usize,
-    /// The slot for the next block.
+    /// The index of the slot for the next block.
     next_slot: usize,
     /// Counts the blocks in flight.
     under_way: usize,
-    /// Names the current call for error messages.
+    /// The current call, for error messages.
     current: CallKind,
-    /// The time since which this process waits for the module, without the time that our caller takes.
+    /// The start of the wait for the module. When the caller takes time for results, this start is moved by the
+    /// same time.
     since: Instant,
     output_bytes: u64,
     log: VecDeque<u8>,
@@ -135,8 +136,8 @@ impl Sandbox {
         self.start_wasm_while_wanted(module, args, limits, Box::new(|| false))
     }
 
-    /// Starts a module as [`Sandbox::start_wasm`] does; while the run waits for the module, `unwanted` is asked ten
-    /// times a second, and `true` ends the run.
+    /// Starts a module as [`Sandbox::start_wasm`] does. While the run waits for the module, `unwanted` is called
+    /// ten times a second, and ends the run by returning true.
     ///
     /// # Errors
     /// The errors of [`Sandbox::start_wasm`]; [`Error::Ended`] with [`Termination::Cancelled`].
@@ -159,8 +160,8 @@ impl Sandbox {
             wall: limits.wall,
             processes: 1,
             file_bytes: 0,
-            // The process has three standard files, the two here, and the files of the landlock rules while the rules
-            // are made.
+            // The process has three standard files, a socket, the shared file, and the files of the landlock rules
+            // while the rules are made.
             open_files: 32,
             ..CommandLimits::default()
         };
@@ -168,7 +169,8 @@ impl Sandbox {
         let order = HelperTask {
             task: Task::Wasm { memory_bytes: limits.memory_bytes },
             confinement: Confinement {
-                // The runtime reserves address space that it does not use.
+                // The address space is not limited, since the WebAssembly runtime reserves more of it than it
+                // uses.
                 address_bytes: None,
                 data_bytes: Some(process_limits.memory_bytes),
                 ..confinement(&process_limits, &self.policy, &groups)
@@ -206,12 +208,13 @@ impl Sandbox {
     }
 }
 
-/// Takes results where none can come: the module's process refuses to send them.
+/// The receiver of results during calls in which a module must not emit. The module's process refuses to emit in
+/// these calls, so a result is an error.
 fn nothing(_: &Answer, _: &[u8]) -> io::Result<()> {
     Err(io::Error::other("it called emit in a function that must not emit"))
 }
 
-/// Takes emitted bytes, of any block.
+/// Returns a receiver that passes on the emitted bytes of all blocks.
 fn plain(output: Output<'_>) -> impl FnMut(&Answer, &[u8]) -> io::Result<()> {
     |_, bytes| output(bytes)
 }
@@ -222,27 +225,28 @@ impl WasmRun {
         self.result
     }
 
-    /// Sends the module a block that begins at `offset` of the source, and passes on the bytes that the module has
-    /// emitted so far, for earlier blocks too, in order. Returns while the module works on the block: two blocks may
-    /// be in flight. Costs one copy of the block.
+    /// Sends the module a block that begins at `offset` of the source. Passes the bytes that the module has
+    /// emitted so far, also for earlier blocks, to `output` in order. Returns before the module has processed the
+    /// block, since two blocks may be in flight. The bytes of the block are copied once.
     ///
     /// # Errors
     /// The errors include those of earlier blocks: [`Error::Kernel`] if the module fails, [`Error::Ended`] at a
-    /// limit, [`Error::Output`]. After an error the module is gone, and any call returns an error.
+    /// limit, [`Error::Output`]. After an error the module's process has ended, and any call returns an error.
     pub fn block(&mut self, bytes: &[u8], offset: i64, output: Output<'_>) -> Result<()> {
         self.since = Instant::now();
         self.check_length(bytes.len() as u64, "inshore_block")?;
         if bytes.len() > self.slot_bytes {
-            // The blocks in flight lie where the slots are now.
+            // The blocks in flight are in the present slots, so they are finished before the slots become larger.
             self.settle(output)?;
-            // Some reserve keeps slightly longer blocks from moving the slots again.
+            // The slots are an eighth larger than this block, so that a slightly longer block fits too.
             self.slot_bytes = (bytes.len() + bytes.len() / 8).next_multiple_of(SLOT_BYTES);
         }
         while self.under_way >= SLOTS {
             self.until_done(&mut plain(output))?;
         }
         if self.under_way == 0 {
-            // If no block is in flight, the first slot is the one in a core's cache.
+            // If no block is in flight, the first slot is used again, since its bytes are probably in a core's
+            // cache.
             self.next_slot = 0;
         }
         let position = self.next_slot * self.slot_bytes;
@@ -253,12 +257,12 @@ impl WasmRun {
         Ok(())
     }
 
-    /// Has the module's process read blocks of a file, which is open for reading, and pass them to the module in
-    /// order. Hands over the emitted bytes, and returns how many blocks are done. That is fewer than all if the
-    /// module emitted enough, after a tenth of a second, and before a block that the process can't read: the last
-    /// line is longer than 64 KiB, the file became shorter, or reading fails. The caller then reads that block and
-    /// [sends](WasmRun::block) the bytes. Blocks that were sent before are done first, and must not emit anything:
-    /// call [settle](WasmRun::settle) first if they may.
+    /// Makes the module's process read blocks of a file, which is open for reading, and pass the blocks to the
+    /// module in order. Passes the emitted bytes to `output`, and returns the number of blocks that are done. The
+    /// process stops early if the module has emitted enough, after a tenth of a second, and before a block that it
+    /// can't read (because the last line is longer than 64 KiB, the file became shorter, or reading fails). The
+    /// caller then reads such a block and [sends](WasmRun::block) the bytes. Blocks that were sent before are done
+    /// first, and must not emit anything. If they may emit, call [settle](WasmRun::settle) first.
     ///
     /// # Errors
     /// The errors of [`WasmRun::block`].
@@ -317,7 +321,7 @@ impl WasmRun {
         }
     }
 
-    /// Has a module with a [state](WasmResult::State) emit the state, for another instance to
+    /// Makes a module with a [state](WasmResult::State) emit its state, which another instance can then
     /// [merge](WasmRun::merge). Only [`WasmRun::end`] may follow.
     ///
     /// # Errors
@@ -338,7 +342,8 @@ impl WasmRun {
         self.give(CallKind::Merge, state)
     }
 
-    /// Has a module with a [state](WasmResult::State) finish, passes on the rest of the result, and ends the module.
+    /// Ends the module, and passes on the rest of the result. A module with a [state](WasmResult::State) emits its
+    /// result now.
     ///
     /// # Errors
     /// The errors of [`WasmRun::block`].
@@ -356,7 +361,7 @@ impl WasmRun {
     /// # Errors
     /// [`Error::Helper`], [`Error::System`].
     pub fn end(mut self) -> Result<WasmResponse> {
-        // The process ends when it receives the socket's end.
+        // The process ends when this side of the socket is closed.
         let _ = self.socket.shutdown(std::net::Shutdown::Write);
         let report = self.report()?;
         Ok(WasmResponse {
@@ -412,7 +417,7 @@ impl WasmRun {
         }
     }
 
-    /// Hands over results until a call has returned, and returns the last answer.
+    /// Passes on results until a call has returned, and returns the last answer.
     fn until_done(&mut self, take: AnswerSink<'_>) -> Result<Answer> {
         loop {
             let mut header = [0; ANSWER_BYTES];
@@ -429,7 +434,7 @@ impl WasmRun {
         }
     }
 
-    /// Handles an answer, and tells whether the answer ended a call.
+    /// Handles an answer, and returns true if the answer ends a call.
     fn take(&mut self, answer: &Answer, payload: &[u8], take: AnswerSink<'_>) -> Result<bool> {
         match answer.say {
             AnswerKind::Emit => {
@@ -462,7 +467,7 @@ impl WasmRun {
         }
     }
 
-    /// Names the subject of an answer in error messages.
+    /// Returns the name of the call or block to which an answer belongs, for error messages.
     fn what(&self, answer: &Answer) -> String {
         match self.current {
             CallKind::Block | CallKind::Blocks => format!("the block at {}", answer.place.offset),
@@ -481,13 +486,13 @@ impl WasmRun {
         Error::Kernel { what: what.to_string(), reason: reason.to_string() }
     }
 
-    /// Returns the time limit of the current call. Each of several blocks has the same limit, and may begin when the
-    /// time for the batch is over.
+    /// Returns the time limit of the current call. If the module's process reads several blocks, the last block
+    /// may begin when [`BATCH`] is almost over, so the limit is longer by this time.
     fn allowed(&self) -> Duration {
         self.limits.call + if self.current == CallKind::Blocks { BATCH } else { Duration::ZERO }
     }
 
-    /// Fills `into` within the module's time limit.
+    /// Fills `into` with bytes from the module's process, within the time limit of the current call.
     fn read(&mut self, mut into: &mut [u8]) -> Result<()> {
         while !into.is_empty() {
             // The limit is checked before each read, so that a module that sends without end is stopped too.
@@ -525,7 +530,7 @@ impl WasmRun {
     }
 
     fn report(&mut self) -> Result<Report> {
-        // The process has closed the socket, and is expected to end soon.
+        // The connection to the process is closed, so the process should end soon.
         self.helper.socket.set_read_timeout(Some(GRACE)).map_err(Error::system("set a time limit"))?;
         match self.helper.reply()? {
             Reply::Done(report) => Ok(report),

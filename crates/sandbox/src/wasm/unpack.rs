@@ -1,16 +1,17 @@
-//! This module implements `decompress` for modules: frames of zstd and members of gzip, known by the first bytes.
+//! This module implements the function `decompress` that modules call. The formats are frames of zstd and members
+//! of gzip, which are recognized by their first bytes.
 
 use std::io::Read;
 
 use flate2::bufread::MultiGzDecoder;
 use zstd::bulk::Decompressor;
 
-/// Says why nothing was decompressed, in the numbers that modules receive.
+/// Says why bytes could not be decompressed. The values are the error codes that modules receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecompressError {
-    /// The bytes have neither format, or are damaged or cut.
+    /// The bytes are in neither format, or are damaged or truncated.
     Bad = -1,
-    /// The decompressed bytes do not fit the room.
+    /// The decompressed bytes do not fit into the output range.
     TooLong = -2,
 }
 
@@ -40,7 +41,8 @@ fn gunzip(packed: &[u8], room: &mut [u8]) -> Result<usize, DecompressError> {
 }
 
 fn unzstd(packed: &[u8], room: &mut [u8]) -> Result<usize, DecompressError> {
-    // The decoder writes directly into the room: no window is kept, however large the frame says the window is.
+    // The decoder writes directly into `room`. It needs no memory for a window, however large the window in the
+    // frame's header is.
     let unpacked = Decompressor::new().and_then(|mut unpacker| unpacker.decompress_to_buffer(packed, room));
     unpacked.map_err(|error| match error.to_string().contains("too small") {
         true => DecompressError::TooLong,

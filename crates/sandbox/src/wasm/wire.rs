@@ -1,17 +1,18 @@
-//! This module defines the protocol between our process and a module's process: fixed headers, little endian. Bytes
-//! to the module lie in the shared file; bytes from the module follow the header.
+//! This module defines the protocol between the calling process and a module's process: fixed headers, little
+//! endian. Bytes to the module are in the shared file. Bytes from the module follow the header.
 //!
 //! ```text
-//! to it    kind u32 | 0 u32 | position u64 | length u64 | offset i64 | capacity u64 | start u64 | stride u64 | count u64
-//!          | file u64 | base u64 | enough u64
-//! from it  kind u32 | code i32 | length u64 | block u64 | offset i64 | end u64 | that many bytes
+//! call    kind u32 | 0 u32 | position u64 | length u64 | offset i64 | capacity u64 | start u64 | stride u64
+//!         | count u64 | file u64 | base u64 | enough u64
+//! answer  kind u32 | code i32 | length u64 | block u64 | offset i64 | end u64 | `length` bytes
 //! ```
 //! `position` is the offset of the bytes in the shared file; `capacity` is the number of bytes of that file that the
 //! module's process maps into the module's memory. The fields from `start` on belong to [`CallKind::Blocks`] and are
 //! described in [`FileBlocks`]; they are 0 in all other calls. The open file itself is passed together with the header.
 //!
-//! `block` is the number of the block that emitted bytes belong to, or the number of blocks done; `offset` is the
-//! offset of the block's start, as the module saw the offset; `end` is the block's end in the file.
+//! `block` is the number of the block to which the emitted bytes belong, or the number of blocks that are done.
+//! `offset` is the offset of the block's start as the module sees it. `end` is the offset of the block's end in
+//! the file.
 
 use std::{
     io::{self, Write},
@@ -21,7 +22,7 @@ use std::{
 use super::FileBlocks;
 use crate::channel::{receive_beside, send_beside};
 
-/// The number of bytes that a module's process sends at once: results are gathered up to this size.
+/// The maximum number of bytes in one answer of a module's process. Results are collected up to this size.
 pub const PAYLOAD_BYTES: usize = 64 << 10;
 
 /// Names a call to a module's process.
@@ -70,10 +71,10 @@ impl CallKind {
 /// The code of [`CallKind::Load`] for a module that has a state.
 pub const HAS_STATE: i32 = 1;
 
-/// The size of a [`Call`] in bytes.
+/// The size of an encoded [`Call`] in bytes.
 const CALL_BYTES: usize = 88;
 
-/// A header to a module's process.
+/// The header of a call to a module's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
     pub kind: CallKind,
@@ -116,12 +117,12 @@ impl Call {
         })
     }
 
-    /// Sends the call, and a file beside the call if needed.
+    /// Sends the call, together with an open file if the call needs a file.
     pub fn send(&self, socket: impl AsFd, file: Option<BorrowedFd<'_>>) -> io::Result<()> {
         send_beside(socket, &self.to_bytes(), file.as_slice())
     }
 
-    /// Waits for the next call, and the file beside the call.
+    /// Waits for the next call, and returns the call with the open file that was sent with it.
     pub fn receive(socket: impl AsFd) -> io::Result<(Call, Option<OwnedFd>)> {
         let mut bytes = [0; CALL_BYTES];
         let (got, mut files) = receive_beside(socket, &mut bytes)?;
@@ -132,7 +133,7 @@ impl Call {
     }
 }
 
-/// Reads the 64-bit word number `place` of a header.
+/// Returns the 64-bit number at index `place` of a header.
 fn number(bytes: &[u8], place: usize) -> u64 {
     u64::from_le_bytes(bytes[8 * place..][..8].try_into().expect("eight bytes"))
 }
@@ -140,22 +141,22 @@ fn number(bytes: &[u8], place: usize) -> u64 {
 /// Names the kind of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerKind {
-    /// The answer carries bytes of the result.
+    /// The answer contains bytes of the result.
     Emit,
-    /// The answer carries bytes for the log.
+    /// The answer contains bytes for the log.
     Log,
     /// The call returned this code.
     Done,
-    /// The module is invalid or not a kernel; the answer carries the reason.
+    /// The module is invalid or not a kernel. The answer contains the reason.
     Invalid,
-    /// The call failed; the answer carries the reason.
+    /// The call failed. The answer contains the reason.
     Failed,
 }
 
 const ANSWER_KINDS: [AnswerKind; 5] =
     [AnswerKind::Emit, AnswerKind::Log, AnswerKind::Done, AnswerKind::Invalid, AnswerKind::Failed];
 
-/// Identifies the block that an answer belongs to.
+/// Identifies the block to which an answer belongs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockId {
     pub block: u64,
@@ -163,10 +164,10 @@ pub struct BlockId {
     pub end: u64,
 }
 
-/// The code of [`AnswerKind::Emit`] for the last piece of a block's result.
+/// The code of [`AnswerKind::Emit`] for the last part of a block's result.
 pub const LAST: i32 = 1;
 
-/// A header from a module's process.
+/// The header of an answer from a module's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
     pub say: AnswerKind,
@@ -175,7 +176,7 @@ pub struct Answer {
     pub place: BlockId,
 }
 
-/// The size of an [`Answer`] in bytes.
+/// The size of the header of an [`Answer`] in bytes.
 pub const ANSWER_BYTES: usize = 40;
 
 impl Answer {
@@ -190,7 +191,7 @@ impl Answer {
         bytes
     }
 
-    /// Parses a header. The sender may have been taken over, so that any unknown value is an error.
+    /// Parses a header. An attacker may control the sender, so any unknown value is an error.
     pub fn parse(bytes: &[u8; ANSWER_BYTES]) -> io::Result<Answer> {
         let number = |place| number(bytes, place);
         let length = usize::try_from(number(1)).ok().filter(|length| *length <= PAYLOAD_BYTES);
@@ -203,17 +204,17 @@ impl Answer {
     }
 }
 
-/// Gathers answers of a module's process, to send several at a time.
+/// Collects the answers of a module's process, to send several answers at a time.
 #[derive(Debug)]
 pub struct Outbox<W> {
     to: W,
     bytes: Vec<u8>,
-    /// The offset in `bytes` of the unfinished answer, to which emitted bytes are appended; the answer gets its length
-    /// when it is closed.
+    /// The offset in `bytes` of the unfinished answer, to which emitted bytes are appended. The length of the
+    /// answer is written when the answer is closed.
     open: Option<usize>,
     /// Identifies the current block.
     place: BlockId,
-    /// Says whether any answer for the block was written.
+    /// Says whether any emitted bytes of the current block were written.
     is_told: bool,
     emitted_bytes: u64,
 }
@@ -230,7 +231,7 @@ impl<W: Write> Outbox<W> {
         (self.place, self.is_told) = (place, false);
     }
 
-    /// Ends a block: nothing more is emitted for the block.
+    /// Ends the current block: no more bytes are emitted for this block.
     pub fn end(&mut self) {
         if self.is_told && self.open.is_none() {
             self.open();

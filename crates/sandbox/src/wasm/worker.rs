@@ -1,5 +1,5 @@
-//! This module is the inside of a module's process: it compiles, calls, and returns results. The process is confined
-//! before this code runs.
+//! This code runs in the process of a WebAssembly module: it compiles the module, calls the module's functions,
+//! and returns the results. The process is confined before this code runs.
 
 use std::{
     fs::File,
@@ -23,21 +23,21 @@ use super::{
 };
 use crate::shared::MappedMemory;
 
-/// The version of a module's imports and exports.
+/// The version of the interface (imports and exports) between a module and this host.
 const ABI: i32 = 1;
 /// The size of a module's stack in bytes.
 const STACK_BYTES: usize = 1 << 20;
-/// Limits the elements of each table, which hold functions to call.
+/// The maximum number of elements of each WebAssembly table. The elements are functions that the module can call.
 const TABLE_ELEMENTS_MAX: usize = 1 << 20;
 const TABLES_MAX: usize = 16;
-/// Aligns blocks in the module's memory. The value is a multiple of every page size.
+/// The alignment of blocks in the module's memory, which is a multiple of every page size.
 const ALIGN_BYTES: u32 = 64 << 10;
-/// The address space reserved for a 32-bit memory at once, so that the memory never moves.
+/// The address space that is reserved for a 32-bit memory from the beginning, so that the memory never moves.
 const RESERVED_BYTES: u64 = 1 << 32;
 
 /// Says why a run ends.
 enum StopReason {
-    /// The other side of the socket is gone.
+    /// The calling process, at the other end of the socket, has ended.
     Disconnected,
     /// The module is invalid or not a kernel.
     Invalid(String),
@@ -52,7 +52,8 @@ impl From<io::Error> for StopReason {
 }
 
 fn invalid(error: impl std::fmt::Display) -> StopReason {
-    // The causes name the import and the error in it.
+    // The alternate format prints all causes of the error. The causes name the import and what is wrong with the
+    // import.
     StopReason::Invalid(format!("{error:#}"))
 }
 
@@ -61,8 +62,8 @@ fn not_shared(error: io::Error) -> StopReason {
 }
 
 fn failed(what: &str) -> impl FnOnce(wasmtime::Error) -> StopReason {
-    // Only the root cause is reported. The outer errors give a position in the module's code, which helps little, since
-    // the names of functions are missing.
+    // Only the root cause is reported. The outer errors give only a position in the module's code, without the
+    // names of functions.
     move |error| StopReason::Failed(format!("{what}: {}", error.root_cause()))
 }
 
@@ -70,13 +71,13 @@ fn failed(what: &str) -> impl FnOnce(wasmtime::Error) -> StopReason {
 struct Host {
     memory: Option<Memory>,
     limits: StoreLimits,
-    /// Says why the module must not emit now; none if it may.
+    /// Says why the module must not emit now; none if the module may emit.
     silent: Option<&'static str>,
     /// The range of the shared file in the module's memory, as start and end offset.
     lent: (u32, u32),
-    /// The part of that range that the module may use now.
+    /// The part of this range that holds the current block, which is the only part that the module may use now.
     own: (u32, u32),
-    /// Sends answers to the other side.
+    /// Sends answers to the calling process.
     out: Outbox<File>,
 }
 
@@ -88,7 +89,7 @@ struct Instance {
     init: TypedFunc<(u32, u32), i32>,
     block: TypedFunc<(u32, u32, i64), i32>,
     state: Option<State>,
-    /// Maps the shared file over the module's memory.
+    /// The mapping of the shared file over a part of the module's memory.
     lent: Option<MappedMemory>,
 }
 
@@ -99,10 +100,10 @@ struct State {
     finish: TypedFunc<(), i32>,
 }
 
-/// Serves calls until the socket ends; then the process has to end. `socket` carries calls and answers, `shared`
-/// holds modules, arguments and blocks.
+/// Serves calls until the socket is closed. The caller then has to end the process. `socket` carries calls and
+/// answers, `shared` holds modules, arguments and blocks.
 pub fn work(socket: OwnedFd, shared: OwnedFd, memory_bytes: u64) {
-    // `File` makes known system calls only, which the filter allows.
+    // `File` makes only system calls that the filter allows.
     let (socket, shared) = (File::from(socket), File::from(shared));
     let mut instance = None;
     let (say, why) = match serve(&socket, &shared, memory_bytes, &mut instance) {
@@ -112,7 +113,7 @@ pub fn work(socket: OwnedFd, shared: OwnedFd, memory_bytes: u64) {
     };
     let mut first = None;
     let out = match &mut instance {
-        // Results of earlier blocks go first.
+        // The results of earlier blocks are sent before the error.
         Some(instance) => instance.out(),
         None => first.insert(Outbox::new(socket)),
     };
@@ -159,13 +160,14 @@ fn config() -> Config {
         .wasm_multi_memory(false)
         .wasm_memory64(false)
         .max_wasm_stack(STACK_BYTES)
-        // The message has the kind of trap; the place would need names.
+        // The error message names the kind of trap. A backtrace would not help, since the names of functions are
+        // missing.
         .wasm_backtrace_max_frames(None)
         .generate_address_map(false)
         .memory_reservation(RESERVED_BYTES)
         .memory_may_move(false)
-        // Copy-on-write images need system calls that the filter forbids, and help only from the second instance on,
-        // of which there is none.
+        // Copy-on-write images need system calls that the filter forbids. They help only from the second instance
+        // on, and this process has one instance.
         .memory_init_cow(false);
     config
 }
@@ -190,7 +192,7 @@ impl Instance {
         store.limiter(|host| &mut host.limits);
         let linker = linker(&engine).map_err(invalid)?;
         let pre = linker.instantiate_pre(&module).map_err(invalid)?;
-        // This runs the module's start function, if there is one.
+        // This runs the module's start function, if the module has one.
         let instance = pre.instantiate(&mut store).map_err(failed("start"))?;
         let memory = instance
             .get_memory(&mut store, "memory")
@@ -235,7 +237,8 @@ impl Instance {
         &mut self.store.data_mut().out
     }
 
-    /// Reads blocks of a file and passes them to the module, until it is time to report progress.
+    /// Reads blocks of a file and passes them to the module, until [`BATCH`] has passed or the module has emitted
+    /// enough.
     fn serve_blocks(&mut self, shared: &File, call: &Call, file: &File) -> Result<i32, StopReason> {
         let began = Instant::now();
         let emitted = self.out().emitted_bytes();
@@ -278,7 +281,7 @@ impl Instance {
         called(&mut self.store, &self.block, (at, length, offset), "inshore_block", silent)
     }
 
-    /// Makes a call to a loaded module.
+    /// Calls the function of a loaded module that the call names.
     fn serve(&mut self, shared: &File, call: &Call) -> Result<i32, StopReason> {
         let (at, length) = self.lend(shared, call)?;
         let none = || {
@@ -307,8 +310,8 @@ impl Instance {
         }
     }
 
-    /// Maps the shared file into the module's memory, as far as used, and returns the place and length of the call's
-    /// bytes.
+    /// Maps the used part of the shared file into the module's memory, unless it is mapped already. Returns the
+    /// address and length of the call's bytes.
     fn lend(&mut self, shared: &File, call: &Call) -> Result<(u32, u32), StopReason> {
         if call.length == 0 {
             self.store.data_mut().own = (0, 0);
@@ -355,8 +358,9 @@ impl Instance {
         })?;
         let from = at.next_multiple_of(ALIGN_BYTES);
         let start = self.memory.data_ptr(&self.store).wrapping_add(from as usize);
-        // SAFETY: from `from` on, which begins a page as the memory itself does, there are at least `capacity` bytes
-        // of the module's memory, which never moves or shrinks; no reference to it is held between calls.
+        // SAFETY: `from` is the start of a page, since the memory itself starts at a page. At least `capacity`
+        // bytes of the module's memory follow. The memory never moves or shrinks, and no reference to it is held
+        // between calls.
         self.lent =
             Some(unsafe { MappedMemory::lend(start, capacity as usize, shared) }.map_err(not_shared)?);
         self.store.data_mut().lent = (from, from + capacity);
@@ -393,8 +397,8 @@ impl Host {
 /// The caller of a host function, whose arguments are addresses in the module's memory.
 type HostCaller<'a> = Caller<'a, Host>;
 
-/// Returns bytes of the module's memory, after checking that they lie in the memory, and not where our process may be
-/// writing the next block.
+/// Returns bytes of the module's memory. They must lie within the memory, and outside the range into which the
+/// calling process may be writing the next block.
 fn bytes<'a>(caller: &'a HostCaller<'_>, at: u32, length: u32) -> Result<&'a [u8], wasmtime::Error> {
     let host = caller.data();
     let memory = host
@@ -432,14 +436,14 @@ fn emit(mut caller: HostCaller<'_>, at: u32, length: u32) -> Result<(), wasmtime
     if let Some(why) = caller.data().silent {
         return Err(wasmtime::Error::msg(why));
     }
-    // The bytes are checked first and borrowed again afterwards, since they lie beside the outbox.
+    // The bytes are checked first and borrowed again afterwards, since the second borrow also includes the outbox.
     bytes(&caller, at, length)?;
     let memory = caller.data().memory.expect("looked at just now");
     let (memory, host) = memory.data_and_store_mut(&mut caller);
     Ok(host.out.emit(&memory[at as usize..][..length as usize])?)
 }
 
-/// Decompresses bytes of the module's memory to another place in the memory.
+/// Decompresses bytes of the module's memory into another range of the memory.
 fn decompress(
     mut caller: HostCaller<'_>,
     from: u32,

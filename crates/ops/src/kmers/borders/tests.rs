@@ -1,4 +1,4 @@
-//! Compares the counts of texts that are cut into pieces at lines with the counts of the same texts in one piece.
+//! These tests divide texts into shards at line ends, and compare the counts with those of the undivided texts.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use super::*;
 
 type Counts = BTreeMap<u128, u64>;
-/// The numbers of sequences, bases and k-mers.
+/// The number of sequences, the number of bases, and the number of k-mers.
 type Sums = (u64, u64, u64);
 
 fn piece(text: &str, begins: PieceStart) -> KmerPiece {
@@ -19,7 +19,8 @@ fn piece(text: &str, begins: PieceStart) -> KmerPiece {
     KmerPiece { input: Input::of_parts("text", "", text.len() as u64, vec![part]), begins }
 }
 
-/// Counts pieces: returns their sums, the count of each k-mer, and the first and last letters of each piece.
+/// Counts the k-mers of shards. Returns the sums, the count of each k-mer, and the first and last letters of each
+/// shard.
 fn count(
     store: &Store,
     texts: &[(&str, PieceStart)],
@@ -50,7 +51,8 @@ fn count(
     Ok(((summary.sequences, summary.bases, summary.kmers), counts, ends))
 }
 
-/// Counts pieces that are distributed over several nodes, including the k-mers across their borders.
+/// Counts the k-mers of shards that are distributed over several nodes, including the k-mers across borders of
+/// shards.
 fn count_in_pieces(store: &Store, pieces: &[&str], nodes: usize, options: &KmerOptions) -> (Sums, Counts) {
     let is_blank = |piece: &&str| piece.trim_matches(['\r', '\n']).is_empty();
     let first = pieces.iter().take_while(|piece| is_blank(piece)).count();
@@ -91,7 +93,7 @@ fn store() -> (tempfile::TempDir, Store) {
     (folder, store)
 }
 
-/// Cuts a text into pieces of lines; a piece ends at each line for which `ends` is true.
+/// Divides a text into shards at line ends. A shard ends after each line for which `ends` is true.
 fn cut<'a>(text: &'a str, ends: &[bool]) -> Vec<&'a str> {
     let (mut pieces, mut start, mut at) = (Vec::new(), 0, 0);
     for (line, &is_end) in text.split_inclusive('\n').zip(ends.iter().cycle()) {
@@ -158,7 +160,7 @@ fn ends_of_another_make_are_no_harm() {
     let ends = PieceEnds { head: "GATTACAö".into(), tail: "öGATTACA".into(), has_header: false };
     borders.piece(&ends, false).unwrap();
     borders.piece(&ends, true).unwrap();
-    // Two letters of each side.
+    // The stretch has two letters of each side, and therefore two k-mers.
     assert_eq!(borders.kmers(), 2);
     let small = Budget::new(1 << 10, 1);
     let mut borders = KmerBorders::new(&options, &small).unwrap();

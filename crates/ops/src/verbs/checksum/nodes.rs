@@ -1,4 +1,4 @@
-//! Checksums of files on nodes, whose bytes are fetched.
+//! This module computes checksums of files on nodes. The client fetches the bytes of the files.
 
 use std::{path::PathBuf, slice};
 
@@ -13,10 +13,10 @@ use crate::{
     verbs::sequential_read::read_sequentially,
 };
 
-/// A file on nodes, or the error for a name in a list of checksums that no node has.
+/// A file on nodes, or the error for a name in a list of checksums for which no node has a file.
 type FoundWhole = std::result::Result<DistributedFile, (PathBuf, Error)>;
 
-/// Files on nodes, and names of a list that no node has.
+/// Files on nodes, and the names in a list for which no node has a file.
 #[derive(Debug)]
 pub struct FoundFiles {
     on: OnNodes,

@@ -1,4 +1,5 @@
-//! Files on nodes: nodes compress them, or the client fetches compressed bytes and decompresses them.
+//! This module compresses and decompresses files on nodes. The nodes compress files. To decompress a file, the
+//! client fetches the compressed bytes.
 
 use std::{
     io::{self, Write},
@@ -54,8 +55,8 @@ pub fn decompress(
     })
 }
 
-/// Processes files on nodes, and writes each result to the output, or to a local file that `called` names
-/// after the file.
+/// Processes files on nodes. Each result is written to the output, or else to a local file, whose name `called`
+/// derives from the name of the file on nodes.
 fn each_whole(
     context: &RequestContext<'_>,
     on: &OnNodes,

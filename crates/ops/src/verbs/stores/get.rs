@@ -45,7 +45,7 @@ pub struct GetAnswer {
     pub bytes: u64,
 }
 
-/// The file to read.
+/// The file whose bytes are written to the output.
 #[derive(Debug)]
 pub enum GetPlan {
     /// A dataset of the local store, and the name of its file.
@@ -135,7 +135,7 @@ fn write_to<T>(
     write: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<()>) -> Result<T>,
 ) -> Result<T> {
     if output == Path::new("-") {
-        // Pieces are large, so that no further buffer is needed.
+        // The byte slices are large, so no further buffer is needed.
         let mut out = io::stdout().lock();
         let failed = |error| StoreError::io("write", "standard output", error);
         let done = write(&mut |piece| Ok(out.write_all(piece).map_err(failed)?))?;

@@ -23,7 +23,7 @@ pub struct ListDatasets {}
 pub struct ListAnswer {
     /// Local datasets, or files on nodes.
     pub datasets: Vec<Listed>,
-    /// Problems of some datasets, and errors of nodes.
+    /// Descriptions of damaged datasets, and the errors of nodes that did not answer.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -33,7 +33,7 @@ pub struct ListAnswer {
 pub struct Listed {
     /// The name of the dataset or file.
     pub name: String,
-    /// The kind of data.
+    /// The kind of the data, such as a graph or plain bytes.
     pub kind: String,
     /// The size of all its files in bytes.
     pub bytes: u64,
@@ -51,28 +51,28 @@ pub struct Listed {
 /// The properties of a local dataset.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ListedHere {
-    /// The number of bytes on the devices.
+    /// The number of bytes that the dataset takes on the devices.
     pub stored_bytes: u64,
     /// The number of files.
     pub files: usize,
     /// True if the dataset cannot be appended to.
     pub sealed: bool,
-    /// The redundancy.
+    /// The redundancy (copies or parity), as text.
     pub redundancy: String,
 }
 
 /// The properties of a file on nodes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ListedSpread {
-    /// The number of pieces.
+    /// The number of shards.
     pub pieces: usize,
-    /// The number of nodes that hold each piece.
+    /// The number of nodes that hold each shard.
     pub copies: usize,
-    /// The nodes that hold pieces.
+    /// The nodes that hold shards.
     pub nodes: Vec<String>,
 }
 
-/// Makes an entry of a dataset's summary in the store.
+/// Creates a list entry from the store's summary of a dataset.
 impl From<DatasetSummary> for Listed {
     fn from(summary: DatasetSummary) -> Listed {
         let DatasetSummary { name, kind, bytes, stored_bytes, files, sealed, redundancy, .. } = summary;
@@ -124,8 +124,8 @@ impl DatasetOperation for ListDatasets {
     }
 }
 
-/// Removes the datasets of the inputs. The error of a dataset is reported, and the other datasets are
-/// removed.
+/// Removes the datasets of the inputs. If a dataset cannot be removed, the error is reported, and the other
+/// datasets are removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RemoveDatasets {}
@@ -156,7 +156,8 @@ impl DatasetOperation for RemoveDatasets {
     }
 }
 
-/// Removes each input by its name. The error of an input is reported, and the others are removed.
+/// Removes each input by its name. If an input cannot be removed, the error is reported, and the other inputs are
+/// removed.
 pub(in crate::verbs) fn remove_each(
     context: &RequestContext<'_>,
     attachments: &Attachments<'_>,
@@ -176,7 +177,7 @@ pub(in crate::verbs) fn remove_each(
     Ok(Response::local(answer))
 }
 
-/// Removes a dataset of the target; returns the number of nodes that held it, if the target is nodes.
+/// Removes a dataset at the target. If the target is nodes, returns the number of nodes that stored the dataset.
 pub(in crate::verbs) fn remove_dataset(
     context: &RequestContext<'_>,
     job: &Execution,

@@ -31,7 +31,7 @@ use crate::{
 /// The default size of a checksummed block in bytes.
 const BLOCK_BYTES: usize = 64 << 10;
 
-/// Writes a file or standard input to the local store, or spreads the file over nodes.
+/// Writes a file or standard input to the local store, or divides the file into shards on nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PutDataset {
@@ -43,16 +43,16 @@ pub struct PutDataset {
     /// The number of devices (1 or 2) or nodes that hold each byte.
     #[serde(default)]
     pub copies: Option<u8>,
-    /// The numbers of data extents and of Reed-Solomon parity extents in a group.
+    /// The numbers of data extents and of Reed-Solomon parity extents in a parity group.
     #[serde(default)]
     pub parity: Option<(u8, u8)>,
     /// The size of a checksummed block in bytes: 4 KiB to 2 MiB, a power of two.
     #[serde(default)]
     pub block_bytes: Option<u32>,
-    /// The approximate size of a piece on nodes, in bytes.
+    /// The approximate size of a shard on nodes, in bytes.
     #[serde(default)]
     pub piece_bytes: Option<u64>,
-    /// The length of a record in bytes: on nodes, pieces then end with records instead of lines.
+    /// The length of a record in bytes. If this is set, shards on nodes end with records instead of lines.
     #[serde(default)]
     pub record_bytes: Option<u64>,
 }
@@ -67,13 +67,13 @@ pub struct PutAnswer {
     /// The size of the local dataset in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total_bytes: Option<u64>,
-    /// The number of pieces on nodes.
+    /// The number of shards on nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pieces: Option<u64>,
     /// The number of bytes sent over the network.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes_moved: Option<u64>,
-    /// The number of nodes that hold the pieces.
+    /// The number of nodes that store the shards.
     #[serde(skip)]
     pub nodes: usize,
 }
@@ -131,8 +131,8 @@ impl PutDataset {
     fn put_here(&self, job: &Job, file: &Path) -> Result<PutAnswer> {
         loop {
             match self.put_once(job, file) {
-                // Another process appended at the same time. A regular file is read again, and appended after the
-                // data of the other process.
+                // Another process has changed the dataset at the same time. A regular file is read again, and its
+                // bytes are appended after the data of the other process.
                 Err(Error::Store(StoreError::Changed { .. } | StoreError::NameExists { .. }))
                     if self.append =>
                 {
@@ -158,7 +158,7 @@ impl PutDataset {
         let before = writer.len();
         if path == Path::new("-") {
             job.start_phase("reading standard input", "bytes", 0);
-            // The buffer of `Stdin` would need another copy.
+            // The buffer of `Stdin` would copy the bytes once more.
             let stdin = io::stdin().as_fd().try_clone_to_owned();
             let mut stdin = stdin.map(File::from).map_err(|error| unreadable(path, error))?;
             put_stream(job, path, &mut stdin, &mut writer)?;
@@ -167,7 +167,7 @@ impl PutDataset {
             let mut file = File::open(path).map_err(failed)?;
             let is_folder = file.metadata().is_ok_and(|found| found.is_dir());
             match file_bytes(&file).map_err(failed)? {
-                // A named pipe, a device, or a file whose contents are generated during the read.
+                // The path is a named pipe, a device, or a file whose contents are generated during the read.
                 None if !is_folder => {
                     job.start_phase("reading", "bytes", 0);
                     put_stream(job, path, &mut file, &mut writer)?;
@@ -272,11 +272,11 @@ fn unreadable(path: &Path, source: io::Error) -> Error {
 /// Refuses a budget that is too small to write a dataset with this redundancy.
 fn check_memory(job: &Job, redundancy: Redundancy, buffer_bytes: usize) -> Result<()> {
     const MIB: u64 = 1 << 20;
-    // The memory of a group of extents with parity, two buffers of the writer, four buffers of the reader,
-    // and lists and checksums.
+    // This memory covers a parity group of extents, two buffers of the writer, four buffers of the reader, lists,
+    // and checksums.
     let group = if redundancy.parity() > 0 { 2 * MIB * redundancy.devices() as u64 } else { 0 };
     let others = group + 5 * MIB;
-    // The writer takes a quarter of the budget, or two buffers if that is more.
+    // The writer takes a quarter of the budget, or the size of two buffers if this is more.
     let smallest = (others + 2 * buffer_bytes as u64).max(others * 4 / 3).next_multiple_of(MIB).max(8 * MIB);
     let given = job.budget().memory_bytes();
     if given < smallest {
@@ -289,7 +289,7 @@ fn check_memory(job: &Job, redundancy: Redundancy, buffer_bytes: usize) -> Resul
     Ok(())
 }
 
-/// Reads directly into the buffers of the writer.
+/// Writes a stream to the store. The bytes are read directly into the writer's buffers.
 fn put_stream(job: &Job, path: &Path, input: &mut impl Read, writer: &mut FileWriter) -> Result<()> {
     loop {
         job.check_cancelled()?;
