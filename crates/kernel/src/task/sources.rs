@@ -2,7 +2,9 @@
 
 use super::{Failure, TaskSource};
 
-/// An iterator over the sources of a task: either a known list, or shards that the task receives while it works.
+/// An iterator over the sources of a task: either a known list, or shards that the task receives while it works. The
+/// task requests no source ahead of need, since each request shows the sender of the shards how far the task has
+/// progressed.
 pub struct Sources {
     next: Box<dyn Iterator<Item = Result<TaskSource, Failure>> + Send>,
     bytes: u64,
