@@ -5,10 +5,10 @@
 //! new file exists. A file that was reported as written exists:
 //!
 //! ```text
-//!   create   without a name, with the strictest of its modes
-//!   write    bytes, permissions, times
+//!   create   create the file without a name, with its most restrictive permissions
+//!   write    write the bytes, permissions and times
 //!   publish  sync the file, link it, sync it again, exchange names with the old file, sync the folder, remove the old file
-//!   succeed  only then may the command report success, and remove the sources of the file (`remove_file`)
+//!   succeed  the command may now report success, and remove the input files of the new file (`remove_file`)
 //! ```
 
 use std::{

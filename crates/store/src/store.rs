@@ -228,7 +228,8 @@ impl Store {
         Ok(Store(Shared::open(home.as_ref(), devices, Box::new(|_, _, _| None), make)?))
     }
 
-    /// Returns the home of the store, which is the folder of its first present device.
+    /// Returns the home of the store. Except after [`Store::open_on`], this is the folder of the first device that is
+    /// present.
     pub fn path(&self) -> &Path {
         &self.0.home
     }

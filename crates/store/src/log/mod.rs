@@ -2,10 +2,10 @@
 //! their layout in "Superblock" and "Log". `docs/durability.md` explains why they survive any crash.
 //!
 //! ```text
-//!   superblock   two slots on every device, written in turn: the devices, and the place of the log
+//!   superblock   the devices, and the addresses of the log; two slots on every device, which are written in turn
 //!   log          record 0: a checkpoint of the catalog | record 1: edits of a commit | record 2 | ...
 //!                written in two copies or more, on as many devices as possible: see [`Placement`]
-//!   spare        as many extents again, taken in advance for the next checkpoint
+//!   spare log    the same number of extents, allocated in advance for the next checkpoint
 //! ```
 //!
 //! A record is acknowledged after it is durable in all copies of the log. If only some copies contain the complete

@@ -59,7 +59,8 @@ pub(super) fn gather(home: &Path, devices: &[Arc<dyn Device>], opener: &Opener) 
     if let Some(error) = twice {
         return Err(error);
     }
-    // A device with data of a store had the second superblock. If its slot is not readable, this superblock is lost.
+    // A device with data of a store must have had the second superblock. The store therefore exists, even if this
+    // superblock is lost.
     let is_blank = |device: &Arc<dyn Device>| check_is_blank(device.as_ref()).is_ok();
     if superblock.sequence > 1 || !known.values().all(is_blank) {
         return Ok(Some(known));

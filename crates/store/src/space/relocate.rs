@@ -111,8 +111,8 @@ fn choose_segments(device: u16, extents: u32, movable: &[Run], fixed: &[Run]) ->
     let mut choice = Choice::default();
     for (live, segment) in candidates {
         let own_room = room_of(segment).saturating_sub(live) as u64;
-        // If this segment is chosen, its free extents are no longer room for the extents of the segments that were
-        // chosen before.
+        // If this segment is chosen, its extents need room in other segments. Its free extents are also no longer room
+        // for the extents of segments that were chosen before.
         let Some(left) = room.checked_sub(own_room + live as u64) else { break };
         if live as f64 > SPARSE * room_of(segment) as f64 {
             break;
@@ -317,7 +317,7 @@ impl Store {
         }
     }
 
-    /// Cancels the interrupted removal of a device, so that the device gets new data again.
+    /// Cancels the removal of a device, so that the device gets new data again.
     ///
     /// # Errors
     /// [`Error::NoDevice`], [`Error::Io`].

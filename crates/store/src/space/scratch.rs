@@ -2,17 +2,17 @@
 //! that they still read. A job or reader is called an owner.
 //!
 //! ```text
-//!   DEVICE/scratch/lock              held for moments: by a process that commits, takes extents, comes or goes. Its content:
-//!                                    the last record of the log (24 bytes: its generation and number, and the sequence
-//!                                    of the superblock), or zeros while it changes; the commit up to which the space of
-//!                                    freed extents was discarded (8 bytes); the folders of the devices of the store
-//!                                    (each with a zero byte at its end)
-//!   DEVICE/scratch/PID-RANDOM/       one for each job
-//!   DEVICE/scratch/reader-PID-RANDOM/  one for each process that has datasets open
-//!   DEVICE/scratch/PID-RANDOM/lock   held by its owner as long as it lives
-//!   DEVICE/scratch/PID-RANDOM/lease  extents that the owner took (10 bytes each: device, first extent, count)
-//!   DEVICE/scratch/PID-RANDOM/pin    the oldest commit that the owner reads (8 bytes); absent: none
-//!   DEVICE/scratch/PID-RANDOM/keeps  the name of the work that the owner keeps; absent: nothing
+//!   DEVICE/scratch/lock              the lock of the store: a process holds it while it commits, takes extents, or creates
+//!                                    or removes an owner. Content of the file: the last record of the log (24 bytes: its
+//!                                    generation and number, and the sequence of the superblock), or zeros while the log
+//!                                    changes; the commit up to which freed extents were discarded (8 bytes); the folders
+//!                                    of the devices of the store (each with a zero byte at its end)
+//!   DEVICE/scratch/PID-RANDOM/       the folder of a job
+//!   DEVICE/scratch/reader-PID-RANDOM/  the folder of a reader (a process that has datasets open)
+//!   DEVICE/scratch/PID-RANDOM/lock   a lock that the owner holds as long as it runs
+//!   DEVICE/scratch/PID-RANDOM/lease  the extents that the owner has taken (10 bytes each: device, first extent, count)
+//!   DEVICE/scratch/PID-RANDOM/pin    the oldest commit that the owner reads (8 bytes); absent if it reads none
+//!   DEVICE/scratch/PID-RANDOM/keeps  the name of the owner's resumable work; absent if it has none
 //! ```
 //!
 //! The scratch folder of every device has the same content. A process that changes the store holds the locks of all

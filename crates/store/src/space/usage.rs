@@ -1,5 +1,5 @@
-//! This module reports the data on the devices of a store, and the running jobs, for the commands `store df` and `store
-//! jobs`.
+//! This module reports the usage of a store for the commands `store df`, `store jobs` and `store locate`: the data on
+//! its devices, the running jobs, and the folders of the devices.
 
 use std::{
     collections::BTreeMap,
