@@ -29,14 +29,14 @@ pub trait Kernel: Sync {
     /// Creates the state of a worker thread, within the memory budget of the job.
     ///
     /// # Errors
-    /// Errors of the kernel; an error if the budget is too small.
+    /// Errors of the compute kernel; an error if the budget is too small.
     fn worker(&self, context: &Context) -> Result<Self::Worker, Self::Error>;
 
     /// Processes a block and returns its part.
     ///
     /// # Errors
-    /// Errors of the kernel. After an error, the runner skips the rest of the source, and the consumer receives the
-    /// error.
+    /// Errors of the compute kernel. After an error, the runner skips the rest of the source, and the consumer receives
+    /// the error.
     fn block(&self, worker: &mut Self::Worker, block: &Block<'_>) -> Result<Self::Part, Self::Error>;
 
     /// Returns the block size in bytes for files in the page cache, which is also the size of each worker's buffer. The

@@ -21,7 +21,7 @@
 //! sequentially, so one worker reads the complete stream.
 //!
 //! The model for this crate are compute kernels that run in the storage device (2014 thesis, chapter 5; 2016 article,
-//! section 7).
+//! section 7; titles in `docs/from-the-papers.md`).
 #![warn(missing_docs)]
 
 mod batch;

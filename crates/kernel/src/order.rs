@@ -136,8 +136,8 @@ impl<P> Order<P> {
         }
     }
 
-    /// Returns the next work for a worker. With `wait`, never returns [`Claim::Nothing`]; without `wait`, never returns
-    /// [`Claim::Source`].
+    /// Returns the next work for a worker. If `wait` is true, the call waits for work and never returns
+    /// [`Claim::Nothing`]. If `wait` is false, the call never returns [`Claim::Source`].
     pub fn claim(&self, wait: bool) -> Claim {
         let mut state = self.lock();
         loop {
@@ -236,7 +236,7 @@ impl<P> Order<P> {
         self.tell(state);
     }
 
-    /// Returns true if the caller shall read another block of a stream. The call waits until the queue of parts has
+    /// Returns true if the caller should read another block of a stream. The call waits until the queue of parts has
     /// room for the part of this block.
     pub fn next_of_stream(&self, source: usize) -> bool {
         let mut state = self.lock();

@@ -17,15 +17,15 @@ pub enum Error {
     Io {
         /// The failed operation, as a verb phrase ("write 1048576 bytes at 0").
         what: String,
-        /// The file or folder.
+        /// The path of the file or folder.
         path: PathBuf,
-        /// The error of the system.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// Bytes that were read from flash differ from the bytes that were written.
     #[error("{file}: damaged at offset {offset}: checksum is {found:08x}, expected {expected:08x}")]
     Damaged {
-        /// The dataset and file, or the scratch file.
+        /// The name of the dataset and file (`dataset/file`), or of the scratch file.
         file: String,
         /// The offset of the damaged block in the file, in bytes.
         offset: u64,
@@ -37,7 +37,7 @@ pub enum Error {
     /// A file of the store contains bytes that this version of Inshore cannot interpret.
     #[error("{}: invalid {what}: found {found}, expected {expected}", path.display())]
     BadFormat {
-        /// The file.
+        /// The path of the file or device.
         path: PathBuf,
         /// The field or structure that is wrong ("magic", "version", "length").
         what: &'static str,
@@ -63,7 +63,7 @@ pub enum Error {
     /// The memory budget is too small for the job.
     #[error("{}", runtime::Error::BudgetTooSmall { what: what.clone(), given: *given, smallest: *smallest })]
     BudgetTooSmall {
-        /// The job.
+        /// A description of the job.
         what: String,
         /// The budget that was given, in bytes.
         given: u64,
@@ -73,17 +73,17 @@ pub enum Error {
     /// A dataset of this name exists already.
     #[error("dataset {name:?} exists already in {}: remove it first or choose another name", store.display())]
     NameExists {
-        /// The name.
+        /// The name of the dataset.
         name: String,
-        /// The store.
+        /// The folder of the store.
         store: PathBuf,
     },
     /// There is no dataset of this name.
     #[error("there is no dataset {name:?} in {}", store.display())]
     NotFound {
-        /// The name.
+        /// The name of the dataset.
         name: String,
-        /// The store.
+        /// The folder of the store.
         store: PathBuf,
     },
     /// A running process uses the resumable work that the caller wants to take over or remove.
@@ -99,25 +99,25 @@ pub enum Error {
         "bad name {name:?}: expected 1 to 100 letters, digits, '.', '_' or '-', beginning with a letter or digit"
     )]
     BadName {
-        /// The name.
+        /// The invalid name.
         name: String,
     },
     /// A text is not a size.
     #[error("{}", runtime::Error::BadSize { text: text.clone() })]
     BadSize {
-        /// The text.
+        /// The invalid text.
         text: String,
     },
     /// The folder contains files that do not belong to a store.
     #[error("{} is not an Inshore store: it has files but no store header", path.display())]
     NotAStore {
-        /// The folder.
+        /// The path of the folder.
         path: PathBuf,
     },
     /// The header of an extent does not match the reference to the extent.
     #[error("{file}: damaged at offset {offset}: the header of the extent is invalid: {what}")]
     DamagedHeader {
-        /// The dataset and file.
+        /// The name of the dataset and file (`dataset/file`).
         file: String,
         /// The offset of the extent in the file, in bytes.
         offset: u64,
@@ -129,7 +129,7 @@ pub enum Error {
         "{file}: damaged at offset {offset}: extent {extent} of device {device} is damaged and cannot be restored"
     )]
     DamagedExtent {
-        /// The dataset and file.
+        /// The name of the dataset and file (`dataset/file`).
         file: String,
         /// The offset of the extent in the file, in bytes. For an extent of parity, the offset is the end of the file.
         offset: u64,
@@ -152,7 +152,7 @@ pub enum Error {
         else { String::new() }
     )]
     TooFewDevices {
-        /// The store.
+        /// The folder of the store.
         store: PathBuf,
         /// The requested redundancy.
         redundancy: crate::Redundancy,
@@ -164,23 +164,23 @@ pub enum Error {
     /// A sealed dataset cannot grow.
     #[error("dataset {name:?} in {} is sealed: no bytes can be appended", store.display())]
     Sealed {
-        /// The name.
+        /// The name of the dataset.
         name: String,
-        /// The store.
+        /// The folder of the store.
         store: PathBuf,
     },
     /// Another job changed a dataset after this job had begun its own change of the dataset.
     #[error("another job changed dataset {name:?} in {} during this job: try again", store.display())]
     Changed {
-        /// The name.
+        /// The name of the dataset.
         name: String,
-        /// The store.
+        /// The folder of the store.
         store: PathBuf,
     },
     /// The folder contains no store.
     #[error("there is no store in {}: `inshore store init` makes one, and so does the first import or put", path.display())]
     NoStore {
-        /// The folder.
+        /// The path of the folder.
         path: PathBuf,
     },
     /// The superblock of a device is lost, although the folder contains other data of a store.
@@ -199,7 +199,7 @@ pub enum Error {
     /// The folder already contains a store.
     #[error("{} already holds a store", path.display())]
     StoreExists {
-        /// The folder.
+        /// The path of the folder.
         path: PathBuf,
     },
     /// A device cannot be added, removed or used.
@@ -240,7 +240,7 @@ pub enum Error {
     /// All devices are full.
     #[error("{}: no space left on its devices", store.display())]
     NoSpace {
-        /// The store.
+        /// The folder of the store.
         store: PathBuf,
     },
     /// An output file cannot be written.

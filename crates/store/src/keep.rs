@@ -62,7 +62,7 @@ pub struct ResumableWork {
     pub pieces: usize,
     /// The number of bytes of data in the pieces.
     pub bytes: u64,
-    /// Seconds since the job began for the first time.
+    /// The number of seconds since the first execution of the job began.
     pub seconds: f64,
     /// The id of the process that uses the work at present.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -7,8 +7,8 @@
 //!
 //! A job writes a dataset to extents that only this job uses, and makes them durable. One record of the log then
 //! publishes the dataset. At every instant, even after a kill or a power loss, the dataset exists completely or does
-//! not exist. A reader that has a dataset open prevents that its extents are reused. A job can therefore continue to
-//! read a dataset after its removal.
+//! not exist. A reader that has a dataset open prevents the reuse of the dataset's extents. A job can therefore
+//! continue to read a dataset after its removal.
 
 use std::{
     fs,

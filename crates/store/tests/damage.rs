@@ -355,7 +355,7 @@ fn random_flips_of_data_never_give_wrong_bytes() {
     });
     let mut state = seed;
     let mut below = |limit: u64| {
-        // The generator is SplitMix64.
+        // This random number generator is SplitMix64.
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = state;
         word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

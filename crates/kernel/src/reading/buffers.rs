@@ -24,7 +24,7 @@ pub(crate) struct ReadBuffers {
     /// border. If source and target are aligned differently, the copy by the operating system takes a quarter longer.
     pub(super) block_buffer: Option<Buffer>,
     spare: Vec<Buffer>,
-    /// The number of buffers that were lost with failed reads.
+    /// The number of buffers that were lost with failed reads. After all buffers are lost, new buffers are allocated.
     lost: usize,
     long_lines: LongLineReader,
 }

@@ -8,7 +8,8 @@
 //! [`TaskHandler`] from it. The task sends the parts of the blocks in order. With each part it sends the end position
 //! of the part in its source, so that another node can continue from this position.
 //!
-//! The model for this module are the minions, responses and queries of the 2019 thesis, section 3.2.2.
+//! The model for this module are the minions, responses and queries of the 2019 thesis, section 3.2.2 (title in
+//! `docs/from-the-papers.md`).
 
 mod contents;
 mod part_rows;

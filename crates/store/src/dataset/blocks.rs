@@ -136,7 +136,7 @@ mod tests {
         buffer = blocks.submit_read(1, buffer).unwrap().wait().unwrap();
         assert!(buffer.iter().all(|&byte| byte == 1));
         buffer.fill(9);
-        buffer = blocks.submit_write(1, buffer).unwrap().wait().unwrap(); // dropped by the device
+        buffer = blocks.submit_write(1, buffer).unwrap().wait().unwrap(); // The device drops this write.
         assert!(matches!(
             blocks.submit_read(1, buffer).unwrap().wait(),
             Err(Error::Damaged { offset: 4096, .. })

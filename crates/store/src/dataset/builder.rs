@@ -189,7 +189,8 @@ impl DatasetBuilder {
         let base = self.base.as_ref().expect("a file that is there has a dataset");
         let file = base.files[number].clone();
         let (redundancy, extents) = (self.record.redundancy, file.layout().extents());
-        // Full extents of the existing file are not copied. With parity, only full parity groups are not copied.
+        // The full extents of the existing file stay in place, and the rest is copied. With parity, only full parity
+        // groups stay in place.
         let group_bytes = redundancy.group() * EXTENT_BYTES as u64;
         let kept = file.len() / group_bytes * redundancy.group();
         let groups = kept / redundancy.group();
@@ -343,7 +344,7 @@ mod tests {
         assert!(matches!(store.dataset("a"), Err(Error::NotFound { .. })));
         assert!(matches!(store.remove("a"), Err(Error::NotFound { .. })));
         drop((again, dataset, store));
-        assert_eq!(fs::read_dir(folder.path().join("new/store/scratch")).unwrap().count(), 1); // the lock
+        assert_eq!(fs::read_dir(folder.path().join("new/store/scratch")).unwrap().count(), 1); // only the lock file
     }
 
     #[test]

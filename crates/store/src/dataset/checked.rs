@@ -70,8 +70,8 @@ enum Map {
     Dataset(Box<DatasetMap>),
 }
 
-/// `ExtentOwner` prevents that the extents of an open file are reused. After the commit of the dataset this is the
-/// reader's pin, and before the commit the extents of the writer.
+/// `ExtentOwner` prevents the reuse of the extents of an open file. After the commit of the dataset, the owner is the
+/// pin of the reader. Before the commit, the owners are the `Extents` of the writer.
 #[derive(Clone, Debug)]
 pub(crate) enum ExtentOwner {
     Pin(#[allow(dead_code)] Arc<Pin>),
@@ -343,8 +343,8 @@ impl CheckedFile {
         }
     }
 
-    /// Restores bytes of an extent that are damaged or cannot be read from other copies or from parity. The checksums
-    /// of the restored bytes are verified, and the bytes are written over the damaged data.
+    /// Restores damaged or unreadable bytes of an extent, from another copy or from parity. The restored bytes are
+    /// verified, and written over the damaged data.
     fn repair(
         &self,
         job: &Job,

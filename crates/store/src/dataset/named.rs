@@ -19,7 +19,7 @@ pub(crate) const KEPT: &str = "kept";
 pub struct DatasetSummary {
     /// The random id of the dataset: see [`Dataset::id`].
     pub id: u64,
-    /// The name.
+    /// The name of the dataset.
     pub name: String,
     /// The kind of the dataset, which identifies its format. The crate that writes the dataset defines the kind.
     pub kind: String,
@@ -195,7 +195,7 @@ pub struct NamedFile {
     pub name: String,
     /// True if the given name was the name of a dataset, and this file is the only file of the dataset.
     pub is_all: bool,
-    /// The content.
+    /// The open file.
     pub file: CheckedFile,
 }
 
@@ -209,12 +209,13 @@ impl NamedFile {
 }
 
 impl Dataset {
-    /// Returns the random id of the dataset. A new dataset of the same name has another id.
+    /// Returns the random id of the dataset. An append does not change the id. A dataset that replaces a dataset of the
+    /// same name has another id.
     pub fn id(&self) -> u64 {
         self.record.id
     }
 
-    /// Returns the name.
+    /// Returns the name of the dataset.
     pub fn name(&self) -> &str {
         &self.record.name
     }

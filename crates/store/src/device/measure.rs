@@ -1,8 +1,8 @@
 //! This module measures the speed of a drive with the same I/O that jobs use.
 //!
 //! The measurement follows figure 5 of the LLNL article on data-intensive systems (Gokhale et al., 2008), which shows
-//! the throughput of random reads over the block size for several numbers of requests in flight. This module also
-//! measures sequential access and writes.
+//! the throughput of random reads as a function of the block size, for several numbers of requests in flight. This
+//! module also measures sequential access and writes.
 //!
 //! ```text
 //!   plan ─► working set: extents of the job's lease, written once with random bytes

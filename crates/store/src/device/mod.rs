@@ -48,7 +48,7 @@ pub trait Device: Send + Sync + Debug {
     /// Reads bytes at `offset` of an extent until `buffer` is full.
     ///
     /// # Errors
-    /// The errors of the system.
+    /// The errors of the operating system.
     fn read(&self, extent: u32, offset: usize, buffer: &mut [u8]) -> io::Result<()>;
 
     /// Writes all of `buffer` at `offset` of an extent.
@@ -61,7 +61,7 @@ pub trait Device: Send + Sync + Debug {
     /// operating system may have dropped the bytes that it could not write.
     ///
     /// # Errors
-    /// The errors of the system.
+    /// The errors of the operating system.
     fn sync(&self) -> io::Result<()>;
 
     /// Allocates space for extents, so that later writes to them cannot fail for lack of space.
@@ -74,7 +74,7 @@ pub trait Device: Send + Sync + Debug {
     /// cannot free space does nothing.
     ///
     /// # Errors
-    /// The errors of the system.
+    /// The errors of the operating system.
     fn discard(&self, extents: Range<u32>) -> io::Result<()>;
 
     /// Returns the file that contains an extent, and the offset of the extent in the file. The caller can then transfer
@@ -82,7 +82,7 @@ pub trait Device: Send + Sync + Debug {
     /// [`Device::note_written`]. The result is `None` for a device whose bytes are not the bytes of a file.
     ///
     /// # Errors
-    /// The errors of the system.
+    /// The errors of the operating system.
     fn raw(&self, _extent: u32, _is_write: bool) -> io::Result<Option<(Arc<File>, u64)>> {
         Ok(None)
     }
@@ -102,7 +102,7 @@ pub trait Device: Send + Sync + Debug {
     /// `None` if the number of extents is the only limit.
     ///
     /// # Errors
-    /// The errors of the system.
+    /// The errors of the operating system.
     fn free_bytes(&self) -> io::Result<Option<u64>> {
         Ok(None)
     }
@@ -255,7 +255,7 @@ impl Directory {
     /// file system if there is no limit.
     ///
     /// # Errors
-    /// The errors of the system.
+    /// The errors of the operating system.
     pub fn open(path: &Path, bytes: Option<u64>) -> io::Result<Self> {
         let space = rustix::fs::statvfs(path)?;
         let bytes = bytes.unwrap_or(space.f_blocks.saturating_mul(space.f_frsize));

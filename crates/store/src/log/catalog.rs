@@ -198,7 +198,7 @@ impl Run {
 pub struct DatasetRecord {
     /// A random id, which differs from the id of every other dataset, even of the same name.
     pub id: u64,
-    /// The name.
+    /// The name of the dataset.
     pub name: String,
     /// The kind of the dataset ("graph"), which identifies its format. The crate that writes the dataset defines the
     /// kind.
@@ -209,7 +209,7 @@ pub struct DatasetRecord {
     pub redundancy: Redundancy,
     /// A header in the format of the crate that wrote the dataset.
     pub attributes: Vec<u8>,
-    /// The files.
+    /// The records of the files.
     pub files: Vec<FileRecord>,
     /// All extents of the dataset, including those of lists of references.
     pub runs: Vec<Run>,

@@ -17,7 +17,8 @@ use crate::{
 };
 
 const SUPERBLOCK_MAGIC: &[u8; 8] = b"INSHSUPR";
-/// Version 1 belonged to stores before the first release, which had no log. Version 2 had no branches.
+/// Stores of version 1, from before the first release, have no log and cannot be read. Superblocks of version 2 have no
+/// branches.
 const SUPERBLOCK_VERSION: u32 = 3;
 const SUPERBLOCK_VERSION_MIN: u32 = 2;
 /// The largest number of branches that a superblock records. A drive that was missing during more branches counts as

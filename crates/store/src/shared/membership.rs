@@ -12,8 +12,8 @@ impl Shared {
         let mut next = change.log.superblock.clone();
         let path = path_of(device.as_ref());
         let bad = |what: String| Err(Error::BadDevice { path: path.clone(), what });
-        // If the superblock has an entry for this folder and the device is missing, an earlier attempt to add the
-        // device failed before the device got a superblock, or its superblock is lost.
+        // `missing` is the number of a missing device that is recorded with this folder. Either an earlier attempt to
+        // add this device failed before the device got a superblock, or its superblock is lost.
         let is_missing =
             |entry: &&DeviceEntry| entry.path == path && !change.devices.contains_key(&entry.number);
         let missing = next.devices.iter().find(is_missing).map(|entry| entry.number);

@@ -11,7 +11,7 @@ pub(super) struct Readers {
     commits: BTreeMap<u64, usize>,
 }
 
-/// `Pin` prevents that the extents of a commit are reused.
+/// `Pin` prevents the reuse of the extents of a commit.
 #[derive(Debug)]
 pub(crate) struct Pin {
     shared: Arc<Shared>,
@@ -74,7 +74,7 @@ impl Drop for Pin {
         if readers.commits.is_empty() {
             readers.scratch = None;
         } else {
-            // If the update fails, the old pin only prevents that some space is freed until this process ends.
+            // If the update fails, the old pin stays, and some space is not freed until this process ends.
             let _ = readers.write();
         }
     }

@@ -516,7 +516,8 @@ mod tests {
 
     #[test]
     fn the_emptiest_segments_are_chosen_while_the_others_have_room() {
-        // Segment 0: log and 50 extents; 1: full; 2: 10 extents; 3: 100 extents; 4: empty; 5: 30 extents.
+        // Segment 0 contains the log and 50 extents of data. Segment 1 is full, segment 2 has 10 extents of data,
+        // segment 3 has 100, segment 4 is empty, and segment 5 has 30.
         let fixed = runs(0, 2..6);
         let movable: Vec<u32> =
             (6..56).chain(129..256).chain(257..267).chain(385..485).chain(641..671).collect();

@@ -2,11 +2,12 @@
 //! that they still read. A job or reader is called an owner.
 //!
 //! ```text
-//!   DEVICE/scratch/lock              the lock of the store: a process holds it while it commits, takes extents, or creates
-//!                                    or removes an owner. Content of the file: the last record of the log (24 bytes: its
-//!                                    generation and number, and the sequence of the superblock), or zeros while the log
-//!                                    changes; the commit up to which freed extents were discarded (8 bytes); the folders
-//!                                    of the devices of the store (each with a zero byte at its end)
+//!   DEVICE/scratch/lock              the lock of the store: a process holds it while it commits, takes extents, or
+//!                                    creates or removes an owner. Content of the file: the last record of the log
+//!                                    (24 bytes: its generation and number, and the sequence of the superblock), or
+//!                                    zeros while the log changes; the commit up to which freed extents were discarded
+//!                                    (8 bytes); the folders of the devices of the store (each with a zero byte at its
+//!                                    end)
 //!   DEVICE/scratch/PID-RANDOM/       the folder of a job
 //!   DEVICE/scratch/reader-PID-RANDOM/  the folder of a reader (a process that has datasets open)
 //!   DEVICE/scratch/PID-RANDOM/lock   a lock that the owner holds as long as it runs

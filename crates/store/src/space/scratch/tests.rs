@@ -193,7 +193,7 @@ fn corrupt_leases_and_pins_are_ignored() {
     assert_eq!(guard.leases().unwrap(), [Run { start: ExtentAddress { device: 1, extent: 2 }, count: 3 }]);
     fs::write(living.path().join("pin"), [255; 8]).unwrap();
     assert_eq!(guard.pinned(7).unwrap(), 7);
-    // A pin that is being written pins everything.
+    // An incomplete pin counts as a pin of all commits.
     fs::write(living.path().join("pin"), [255; 3]).unwrap();
     assert_eq!(guard.pinned(7).unwrap(), 0);
 }
