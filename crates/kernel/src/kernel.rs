@@ -12,7 +12,7 @@ pub(crate) const CACHED_BYTES: usize = 256 << 10;
 
 /// A compute kernel: a streaming function over blocks of sources. The results of blocks are called parts. If their
 /// order matters, the runner delivers the parts in order. Otherwise the compute kernel merges its results in the
-/// worker's state. Both kinds of results can be merged, so a source may be cut anywhere.
+/// worker's state. Results can be merged in both cases, so a source may be cut anywhere.
 ///
 /// A compute kernel must not depend on the machine on which it runs. It receives bytes and never a path.
 pub trait Kernel: Sync {

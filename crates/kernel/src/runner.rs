@@ -60,11 +60,11 @@ pub fn smallest_memory_bytes(threads: usize) -> u64 {
 ///
 /// Memory: each worker has a buffer for a block ([`Kernel::cached_block_bytes`], by default 256 KiB). If some source is
 /// not in the page cache, each worker also has three buffers of up to 2 MiB. It has five such buffers if five take at
-/// most an eighth of the worker's share. These buffers shrink to 256 KiB if they would take more than half of the free
-/// memory. Large files in the page cache may be mapped instead, by two memory maps of 16 MiB per file that all workers
-/// share. The memory of these maps belongs to the page cache and not to the job. A line may take a quarter of a
-/// worker's share. Parts that wait for delivery take up to an eighth of the free memory. The parts that workers are
-/// computing are not included.
+/// most an eighth of the worker's share. If these buffers would take more than half of the free memory, they are
+/// smaller, but at least 256 KiB. Large files in the page cache may be mapped instead, by two memory maps of 16 MiB per
+/// file that all workers share. The memory of these maps belongs to the page cache and not to the job. A line may take
+/// a quarter of a worker's share. Parts that wait for delivery take up to an eighth of the free memory. The parts that
+/// workers are computing are not included.
 ///
 /// # Errors
 /// Errors of `consume`; errors of [`Kernel::worker`]; [`Error::Store`] if the job was cancelled or the budget is too

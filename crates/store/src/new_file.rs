@@ -7,7 +7,7 @@
 //! ```text
 //!   create   create the file without a name, with its most restrictive permissions
 //!   write    write the bytes, permissions and times
-//!   publish  sync the file, link it, sync it again, exchange names with the old file, sync the folder, remove the old file
+//!   publish  sync the file, link it, sync it again, swap names with the old file, sync the folder, remove the old file
 //!   succeed  the command may now report success, and remove the input files of the new file (`remove_file`)
 //! ```
 

@@ -3,8 +3,8 @@
 //! returns wrong bytes, and no call panics.
 //!
 //! In metadata (superblocks, log, headers of extents, lists of references), the tests flip a bit in every byte, one
-//! byte at a time. Of the zeros at the end of a page, the tests change only some. In data, the tests flip random bits.
-//! The environment variable `INSHORE_FLIPS` sets the number of these flips, and `INSHORE_SEED` the seed.
+//! byte at a time. The tests flip only some of the zero bytes at the end of a page. In data, the tests flip random
+//! bits. The environment variable `INSHORE_FLIPS` sets the number of these flips, and `INSHORE_SEED` the seed.
 
 use std::{io, ops::Range, sync::Arc};
 

@@ -45,7 +45,7 @@ pub struct FileWriter {
     in_flight: VecDeque<PendingWrite>,
     headers: VecDeque<Pending>,
     offset: u64,
-    /// The checksums of the blocks: of all blocks of a scratch file, or of the current extent of a dataset's file.
+    /// The checksums of all blocks of a scratch file, or of the blocks in the current extent of a dataset's file.
     sums: Vec<u32>,
     reservation: Reservation,
 }

@@ -246,8 +246,8 @@ impl FileExtent<'_> {
         Ok(true)
     }
 
-    /// Writes the bytes and the header of the extent to its present address. Both are durable after a sync of the
-    /// device.
+    /// Writes the bytes and the header of the extent to its present address. The bytes and the header are durable after
+    /// a sync of the device.
     pub fn rewrite(&self, buffer: &Buffer) -> Result<()> {
         let reference = self.reference()?;
         self.write_to(reference.place, buffer).map(drop)
