@@ -1,6 +1,6 @@
-//! Runs the kernels of `sdk/rust/kernels` as native code, with the same runner that runs their WebAssembly. The results
-//! are the baseline of `bench/kernels.py`. `native_kernels scan|search|words THREADS BLOCK_BYTES ARGUMENT FILE...`
-//! writes the result to standard output, and the run time in seconds to standard error.
+//! Runs the compute kernels of `sdk/rust/kernels` as native code, with the same runner that runs them as WebAssembly.
+//! Their run times are the baseline of the benchmark `bench/kernels.py`. `native_kernels scan|search|words THREADS
+//! BLOCK_BYTES ARGUMENT FILE...` writes the result to standard output, and the run time in seconds to standard error.
 
 use std::{
     cell::RefCell,
@@ -22,36 +22,36 @@ mod search;
 mod words;
 
 thread_local! {
-    /// The output of the kernel on this thread.
+    /// The bytes that the compute kernel has emitted on this thread.
     static EMITTED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Returns the bytes to which a kernel's pointer and length refer.
+/// Returns the bytes to which a pointer and a length from a compute kernel refer.
 ///
 /// # Safety
-/// The bytes have to stay valid while they are used.
+/// The bytes must stay valid as long as the returned slice is used.
 unsafe fn bytes<'a>(at: *const u8, length: usize) -> &'a [u8] {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees that the bytes are valid.
     unsafe { std::slice::from_raw_parts(at, length) }
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn inshore_emit(at: *const u8, length: usize) {
-    // SAFETY: the kernel passes a valid slice.
+    // SAFETY: the compute kernel passes the pointer and the length of a valid slice.
     EMITTED.with_borrow_mut(|emitted| emitted.extend_from_slice(unsafe { bytes(at, length) }));
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn inshore_memmem(hay: *const u8, hay_len: usize, needle: *const u8, needle_len: usize) -> i64 {
-    // SAFETY: the kernel passes valid slices.
+    // SAFETY: the compute kernel passes pointers and lengths of valid slices.
     let (hay, needle) = unsafe { (bytes(hay, hay_len), bytes(needle, needle_len)) };
     memmem::find(hay, needle).map_or(-1, |at| at as i64)
 }
 
-/// A function that creates a worker from the kernel's argument.
+/// A function that creates the state of a worker from the argument of the compute kernel.
 type WorkerConstructor = fn(&[u8]) -> Result<Box<dyn Worker>, i32>;
 
-/// A kernel of the SDK, wrapped as a kernel of this crate.
+/// A compute kernel of the SDK as a [`Kernel`] of this crate.
 struct Native {
     argument: Vec<u8>,
     block_bytes: usize,
@@ -66,9 +66,9 @@ trait Worker: Send {
     fn finish(&mut self);
 }
 
-/// A kernel whose workers keep a state.
+/// An adapter for compute kernels whose workers merge their results in a state.
 struct StatefulKernel<K>(K);
-/// A kernel whose results are written in order.
+/// An adapter for compute kernels whose results are written in the order of the blocks.
 struct OrderedKernel<K>(K);
 
 impl<K: State + Send> Worker for StatefulKernel<K> {

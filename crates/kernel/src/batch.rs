@@ -1,16 +1,17 @@
-//! Chooses the batch size for a kernel that reads blocks itself: the number of blocks that the kernel gets at once. A
-//! batch has enough blocks to make the cost of each call small, and few enough that no other worker waits long for the
-//! last blocks.
+//! Chooses the batch size for a compute kernel that reads blocks itself. The batch size is the number of blocks in one
+//! call of the compute kernel. A batch has enough blocks to make the cost of each call small, and few enough that no
+//! other worker waits long for the last blocks.
 
 use std::time::Duration;
 
-/// The largest number of blocks in a batch: half of the number of parts per worker that may wait for delivery.
+/// The largest number of blocks in a batch. It is half of the number of block results per worker that may wait for
+/// delivery.
 const BLOCKS_MAX: u64 = 32;
-/// The target time of a batch. One call costs some 20 us. On a busy machine, the scheduler now and then suspends a
-/// worker for about this long.
+/// The target time of a batch. A call takes about 20 us in addition to the processing of its blocks. On a busy machine,
+/// the scheduler sometimes suspends a worker for about as long as this target time.
 const TIME: Duration = Duration::from_millis(10);
 
-/// The batch size of a worker, adapted to the time of the last batches.
+/// The batch size of a worker. It follows the time that the last batches took.
 #[derive(Debug)]
 pub(crate) struct Batch {
     blocks: u64,
@@ -48,7 +49,7 @@ mod tests {
             batch.took(batch.blocks(), TIME / 2);
         }
         assert_eq!(batch.blocks(), BLOCKS_MAX);
-        // A short batch at the end of a file does not change the batch size.
+        // A batch with fewer blocks than the batch size, as at the end of a file, does not change the batch size.
         let mut short = Batch::default();
         short.took(1, TIME / 2);
         assert_eq!(short.blocks(), Batch::default().blocks());

@@ -5,17 +5,18 @@ use inshore_store::format_bytes;
 /// The result of reading blocks.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Errors of reading blocks. A message names the operation, the place, the value found and the value expected.
+/// Errors of reading blocks. An error message names the operation, the file and offset, the value found and the value
+/// expected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// An error of the store, or of a file in the file system.
     #[error(transparent)]
     Store(#[from] inshore_store::Error),
-    /// An error of the producer of a stream, such as a decompressor.
+    /// An error that the producer of a stream, such as a decompressor, reports.
     #[error(transparent)]
     Stream(Box<dyn std::error::Error + Send + Sync>),
-    /// A line is longer than the part of the budget that a single line may take.
+    /// A line is longer than the share of the memory budget that a single line may take.
     #[error(
         "{source_name}: the line at byte {offset} exceeds the limit of {} for a line: raise --memory",
         format_bytes(*limit)
@@ -25,9 +26,9 @@ pub enum Error {
         source_name: String,
         /// The offset of the line's start.
         offset: u64,
-        /// The length in bytes of the longest line that would have been accepted.
+        /// The largest accepted length of a line, in bytes.
         limit: u64,
-        /// True if the bytes read so far contain a NUL byte, which text does not.
+        /// True if the bytes of the line that were read contain a NUL byte. Text contains no NUL bytes.
         has_nul: bool,
     },
 }
@@ -39,8 +40,8 @@ impl From<inshore_store::RuntimeError> for Error {
 }
 
 impl Error {
-    /// Converts an error of reading a stream. A decompressor's error already names the source, and a system error gets
-    /// `name` added.
+    /// Converts an error of reading a stream. The error of a decompressor already contains the name of the source. To a
+    /// system error, the function adds `name`.
     pub fn from_read(name: &str, error: std::io::Error) -> Error {
         if error.get_ref().is_some() {
             return Error::Stream(error.into_inner().expect("looked at just now"));

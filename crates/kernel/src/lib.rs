@@ -1,12 +1,12 @@
-//! Kernels as tasks: streaming functions over blocks of files and datasets, and the runner for them.
+//! Runs compute kernels over files and datasets. A compute kernel is a streaming function over blocks of bytes.
 //!
 //! The main types are:
 //!
-//! - A [`Kernel`] is a function over a block. A kernel knows neither files nor machines: it receives bytes and returns
-//!   a part.
+//! - A [`Kernel`] (compute kernel) is a function over a block. It receives the bytes of the block and returns a result,
+//!   which is called a part. It depends on no file and no machine.
 //! - A [`Source`] is a file, a file of a dataset, or a stream (a pipe, a decompressor).
-//! - A [`Block`] is some complete lines of a source, or any consecutive bytes.
-//! - [`run`] reads the blocks of all sources with all threads of a job and delivers the parts in order.
+//! - A [`Block`] is a group of complete lines of a source, or of consecutive bytes.
+//! - [`run`] reads the blocks of all sources with all threads of a job, and delivers the parts to a consumer in order.
 //!
 //! ```text
 //!   Source, Source, ...          claimed in order       parts, delivered in order
@@ -14,13 +14,14 @@
 //!                        ──► worker: read ─ Kernel ──┴──► consumer (one at a time)
 //! ```
 //!
-//! A file in the page cache is copied in blocks that fit in a core's cache. Other files and datasets are read directly
-//! from the drive; each worker has its next blocks in flight while it processes one block. A block ends at a line end:
-//! the worker with the block in which a line begins also reads the rest of the line. Workers are therefore independent,
-//! and a source can be cut anywhere, even between nodes. A stream must be read sequentially, so one worker reads all of
-//! it.
+//! The runner copies a file in the page cache in blocks that fit in a core's cache. It reads other files and datasets
+//! directly from the drive. While a worker processes one block, the reads of its next blocks are in flight. A block
+//! ends at a line end: the worker that has the beginning of a line also reads the rest of the line. Workers are
+//! therefore independent, and even different nodes can read different blocks of a source. A stream must be read
+//! sequentially, so one worker reads the complete stream.
 //!
-//! Papers: kernels in the storage device (2014 thesis, chapter 5; 2016 article, section 7).
+//! The model for this crate are compute kernels that run in the storage device (2014 thesis, chapter 5; 2016 article,
+//! section 7; titles in `docs/from-the-papers.md`).
 #![warn(missing_docs)]
 
 mod batch;

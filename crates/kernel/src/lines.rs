@@ -1,11 +1,11 @@
-//! Provides the number of lines before each block of a source, while several workers process blocks.
+//! Counts the lines before each block of a source, while several workers process blocks.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Condvar, Mutex},
 };
 
-/// The line counts of a source's blocks, as they become known.
+/// The line counts of the blocks of a source. Workers record a count when they read a block.
 #[derive(Debug, Default)]
 pub(crate) struct LineCounts {
     state: Mutex<Counts>,
@@ -14,13 +14,13 @@ pub(crate) struct LineCounts {
 
 #[derive(Debug, Default)]
 struct Counts {
-    /// The number of lines before each counted block for which a worker may still ask.
+    /// For each counted block whose result a worker may still need: the number of lines before the block.
     before: BTreeMap<u64, u64>,
-    /// The line counts of the blocks that follow an uncounted block.
+    /// The line counts of counted blocks that follow an uncounted block.
     early: BTreeMap<u64, u64>,
-    /// The uncounted blocks for which no worker will ask.
+    /// The uncounted blocks whose result no worker will need.
     forgotten: BTreeSet<u64>,
-    /// True if no further block will be counted.
+    /// True if the run has ended early, so that no further block will be counted.
     is_closed: bool,
     /// The first block that is not counted.
     next: u64,
@@ -47,7 +47,7 @@ impl LineCounts {
         self.changed.notify_all();
     }
 
-    /// Records a block as having no lines, unless the block was recorded already.
+    /// Records that a block has no lines, unless the block was recorded before.
     pub fn tell_none(&self, block: u64) {
         let counts = self.state.lock().expect("no panic under this lock");
         let told = counts.next > block || counts.early.contains_key(&block);
@@ -57,15 +57,15 @@ impl LineCounts {
         }
     }
 
-    /// Returns the number of lines before a recorded block. The function waits until all earlier blocks are recorded;
-    /// after [`Self::close`], the result is arbitrary.
+    /// Returns the number of lines before a recorded block. The call waits until all earlier blocks are recorded. After
+    /// [`Self::close`], the result is arbitrary.
     pub fn before(&self, block: u64) -> u64 {
         let counts = self.state.lock().expect("no panic under this lock");
         let counts = self.changed.wait_while(counts, |counts| counts.next <= block && !counts.is_closed);
         counts.expect("no panic under this lock").before.get(&block).copied().unwrap_or(0)
     }
 
-    /// Ends the waits of all workers, since the run ends early.
+    /// Ends the waits of all workers when the run ends early.
     pub fn close(&self) {
         if let Ok(mut counts) = self.state.lock() {
             counts.is_closed = true;
@@ -73,7 +73,7 @@ impl LineCounts {
         self.changed.notify_all();
     }
 
-    /// Drops the count of a block for which no worker will ask any more.
+    /// Drops the count of a block after its last use.
     pub fn forget(&self, block: u64) {
         let mut counts = self.state.lock().expect("no panic under this lock");
         if counts.before.remove(&block).is_none() {

@@ -1,9 +1,9 @@
-//! Assigns blocks to workers, and delivers the parts of the blocks in order.
+//! Assigns blocks to workers, and delivers the parts (the results of blocks) in order.
 //!
 //! Workers claim sources in order, and the blocks of a source in order. Any worker may claim the next block of the
-//! first source that has unclaimed blocks. Parts are delivered in the same order, one at a time, by whichever worker
-//! finds the next part ready. The number of parts that wait for delivery is bounded, so that a slow consumer slows down
-//! the readers.
+//! first source that has unclaimed blocks. Parts are delivered in the same order, one at a time. Any worker that finds
+//! the next part ready delivers it. The number of parts that wait for delivery is bounded, so that a slow consumer
+//! slows down the readers.
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +12,7 @@ use std::{
 
 use crate::{SourceOffset, lines::LineCounts, reading::RandomAccessSource};
 
-/// The consumer's decision after an event.
+/// The decision of the consumer after an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// The run continues with the next event.
@@ -23,25 +23,25 @@ pub enum Next {
     Stop,
 }
 
-/// Keeps the order of claims and deliveries.
+/// Decides which block a worker processes next, and which part is delivered next.
 pub(crate) struct Order<P> {
     state: Mutex<State<P>>,
     changed: Condvar,
-    /// The limits: the number of parts that may wait for delivery, the bytes of these parts, and the number of open
-    /// sources.
+    /// The limits: `window` parts and `window_bytes` bytes of parts may wait for delivery, and `sources_max` sources
+    /// may be open.
     window: u64,
     window_bytes: u64,
     sources_max: usize,
 }
 
 /// The number of parts per worker that may wait for delivery. If the system suspends a worker for some milliseconds,
-/// the other workers can compute this many parts each before they wait for the suspended worker's part.
+/// the other workers can each compute about this many parts before they have to wait.
 const PARTS_PER_WORKER: u64 = 64;
 /// The number of sources per worker that may be open.
 const SOURCES_PER_WORKER: usize = 4;
 
 struct State<P> {
-    /// The source and the block whose part is delivered next.
+    /// The index of the source and the number of the block whose part is delivered next.
     turn: (usize, u64),
     parts: BTreeMap<(usize, u64), (P, u64)>,
     /// The size in bytes of the parts that wait for delivery.
@@ -51,8 +51,7 @@ struct State<P> {
     all_claimed: bool,
     delivering: bool,
     stopped: bool,
-    /// The number of workers that wait for a change. If no worker waits, the system call that wakes workers is left
-    /// out.
+    /// The number of workers that wait for a change. If the number is 0, no system call is made to wake workers.
     waiting: usize,
 }
 
@@ -60,7 +59,7 @@ struct ClaimedSource {
     name: Arc<str>,
     /// The number of blocks that workers have claimed.
     taken: u64,
-    /// The number of blocks; `None` until it is known.
+    /// The number of blocks of the source; `None` until it is known.
     total: Option<u64>,
     shape: SourceState,
     skipped: bool,
@@ -137,8 +136,8 @@ impl<P> Order<P> {
         }
     }
 
-    /// Returns the next work for a worker. With `wait`, never returns [`Claim::Nothing`]; without `wait`, never returns
-    /// [`Claim::Source`].
+    /// Returns the next work for a worker. If `wait` is true, the call waits for work and never returns
+    /// [`Claim::Nothing`]. If `wait` is false, the call never returns [`Claim::Source`].
     pub fn claim(&self, wait: bool) -> Claim {
         let mut state = self.lock();
         loop {
@@ -185,9 +184,8 @@ impl<P> Order<P> {
         Some(Claim::Block { source, number, shared })
     }
 
-    /// Claims up to `count` blocks of a source directly after the caller's block, and returns the number of claimed
-    /// blocks. The result is 0 if another worker has claimed the next block, or if no further part may wait for
-    /// delivery.
+    /// Claims up to `count` blocks of a source directly after block `number`, and returns the number of claimed blocks.
+    /// The result is 0 if another worker has claimed the next block, or if no further part may wait for delivery.
     pub fn claim_behind(&self, source: usize, number: u64, count: u64) -> u64 {
         let mut state = self.lock();
         let room = self.window.saturating_sub(state.parts.len() as u64);
@@ -207,7 +205,7 @@ impl<P> Order<P> {
         (state.parts.len() as u64) < self.window && state.bytes < self.window_bytes
     }
 
-    /// Registers a claimed source. The caller must register sources in order.
+    /// Registers a claimed source. Sources must be registered in order.
     pub fn add_source(&self, source: usize, name: Arc<str>) {
         let claimed =
             ClaimedSource { name, taken: 0, total: None, shape: SourceState::Opening, skipped: false };
@@ -238,8 +236,8 @@ impl<P> Order<P> {
         self.tell(state);
     }
 
-    /// Returns true if another block of a stream is wanted. The function waits until the queue of parts has room for
-    /// the block's part.
+    /// Returns true if the caller should read another block of a stream. The call waits until the queue of parts has
+    /// room for the part of this block.
     pub fn next_of_stream(&self, source: usize) -> bool {
         let mut state = self.lock();
         loop {
@@ -259,7 +257,7 @@ impl<P> Order<P> {
         }
     }
 
-    /// Ends a stream, or a source that could not be opened, after `blocks` blocks.
+    /// Records that a stream, or a source that could not be opened, has ended after `blocks` blocks.
     pub fn end_of_stream(&self, source: usize, blocks: u64) {
         if let Some(claimed) = self.lock().sources.get_mut(&source)
             && !claimed.skipped
@@ -278,9 +276,9 @@ impl<P> Order<P> {
         }
     }
 
-    /// Stores the part of a block, unless its source was skipped. If the part does not fit into the byte limit, the
-    /// call waits until the part is the next to be delivered. The worker with the next part never waits, so the other
-    /// waits end.
+    /// Stores the part of a block, unless its source was skipped. If the part exceeds the limit of waiting bytes, the
+    /// call waits until the part is the next to be delivered. The worker with the next part never waits, so the waits
+    /// of other workers end.
     pub fn push(&self, source: usize, block: u64, part: P, bytes: u64) {
         let waits = |state: &State<P>| {
             let is_early = state.turn != (source, block) && state.sources.contains_key(&source);
@@ -297,7 +295,7 @@ impl<P> Order<P> {
         }
     }
 
-    /// Delivers all parts that are next in order, unless another worker is delivering.
+    /// Delivers parts in order until the next part is missing. If another worker is delivering, the call does nothing.
     ///
     /// # Errors
     /// Errors of `consume`; nothing is delivered afterwards.

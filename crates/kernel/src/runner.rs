@@ -1,4 +1,4 @@
-//! Runs a kernel over sources with all threads of a job.
+//! Runs a compute kernel over sources with all threads of a job.
 
 use std::{
     collections::VecDeque,
@@ -22,45 +22,49 @@ use crate::{
 /// An event that the consumer of a [`run`] receives, in the order of sources and blocks.
 #[derive(Debug)]
 pub struct Event<'a, K: Kernel> {
-    /// The number of the source, from 0.
+    /// The index of the source, counted from 0.
     pub source: usize,
     /// The name of the source.
     pub name: &'a str,
-    /// The position in the source up to which parts were delivered, including this part.
+    /// The end position of this part in the source. All parts up to this position were delivered.
     pub reach: ResumePosition,
-    /// The part (the kernel's result for a block), or the error; `None` at the end of the source. After an error, the
-    /// only further event of the source is its end.
+    /// The part (the result of the compute kernel for a block), or the error; `None` at the end of the source. After an
+    /// error, the only further event of the source is its end.
     pub part: Option<std::result::Result<K::Part, K::Error>>,
 }
 
-/// A position in a source at the beginning of a line. Reading from there gives exactly the rest of the source.
+/// The position of a line start in a source. A later run can start at this position and read exactly the rest of the
+/// source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResumePosition {
     /// The number of bytes from the start of the source up to the position.
     pub bytes: u64,
-    /// The number of line feeds up to the position, if the kernel numbers lines.
+    /// The number of line feeds up to the position; 0 if the compute kernel does not number lines.
     pub lines: u64,
 }
 
-/// Returns the smallest budget with which `threads` workers can read, in bytes; a kernel may need more.
+/// Returns the smallest memory budget in bytes with which `threads` workers can read. A compute kernel may need more.
 pub fn smallest_memory_bytes(threads: usize) -> u64 {
-    // An eighth of the budget is for parts that wait for delivery.
+    // An eighth of the free memory is reserved for parts that wait for delivery, so the workers share seven eighths.
     threads as u64 * Plan::WORKER_BYTES_MIN * 8 / 7 + 8
 }
 
-/// Runs `kernel` over all blocks of `sources` and passes the parts to `consume`, one at a time. The order is that of
-/// the sources and of their blocks, for any number of threads. Returns the workers' states, one for each thread that
-/// worked: the threads of the job's budget, or fewer if the free memory has no room for a block of each.
+/// Runs `kernel` over all blocks of `sources`, and passes the parts (the results of blocks) to `consume`, one at a
+/// time. Parts come in the order of the sources and of their blocks, for any number of threads. Returns the state of
+/// each worker thread. There are as many worker threads as the job's budget allows, or fewer if the free memory has no
+/// room for a block per thread.
 ///
-/// If a source cannot be opened or read, the consumer receives an event and decides whether the run continues. Progress
-/// is counted in bytes of files and datasets; the creator of a stream has to count the stream's bytes.
+/// If a source cannot be opened or read, the consumer receives an event and decides whether the run continues. The
+/// progress counter counts the bytes of files and datasets. The creator of a stream has to count the bytes of the
+/// stream.
 ///
-/// Memory: each worker has a block of 256 KiB. If some source is not in the page cache, each worker also has three
-/// buffers of up to 2 MiB (five, if five take at most an eighth of the worker's share). If little memory is free, this
-/// is at most half of the budget's free memory. Large files in the page cache may be mapped instead, in two memory maps
-/// of 16 MiB for all workers; their memory belongs to the page cache and not to the job. A line may take a quarter of a
-/// worker's share. Parts that wait for delivery take an eighth of the budget, which does not include the part that each
-/// worker is computing.
+/// Memory: each worker has a buffer for a block ([`Kernel::cached_block_bytes`], by default 256 KiB). If some source is
+/// not in the page cache, each worker also has three buffers of up to 2 MiB. It has five such buffers if five take at
+/// most an eighth of the worker's share. If these buffers would take more than half of the free memory, they are
+/// smaller, but at least 256 KiB. Large files in the page cache may be mapped instead, by two memory maps of 16 MiB per
+/// file that all workers share. The memory of these maps belongs to the page cache and not to the job. A line may take
+/// a quarter of a worker's share. Parts that wait for delivery take up to an eighth of the free memory. The parts that
+/// workers are computing are not included.
 ///
 /// # Errors
 /// Errors of `consume`; errors of [`Kernel::worker`]; [`Error::Store`] if the job was cancelled or the budget is too
@@ -74,8 +78,8 @@ pub fn run<K: Kernel>(
     run_or_leave(context, kernel, sources, &|| {}, consume)
 }
 
-/// Does what [`run`] does, for sources whose iterator may block. If a thread fails or panics, `leave` is called and
-/// must end the blocking wait of another thread.
+/// Does the same as [`run`], for sources whose iterator may block. If a worker thread fails or panics, it calls
+/// `leave`. This function must end the blocking wait of another thread in the iterator.
 pub(crate) fn run_or_leave<K: Kernel>(
     context: &Context,
     kernel: &K,
@@ -86,8 +90,8 @@ pub(crate) fn run_or_leave<K: Kernel>(
     let budget = context.budget();
     let waiting = budget.reserve(budget.free_bytes() / 8, "buffered results");
     let waiting = waiting.map_err(Error::from)?;
-    // There are no more workers than blocks that fit, and they get the blocks before a source is opened: otherwise the
-    // order of the workers would decide whether the job fails for lack of a block, or of something larger.
+    // The number of workers is limited to the number of block buffers that fit in memory. All buffers are allocated
+    // before a source is opened, so that a lack of memory leads to the same error in every run.
     let fit = budget.free_bytes() / Plan::block_bytes(kernel.cached_block_bytes()) as u64;
     let threads = budget.threads().min(fit as usize).max(1);
     let plan = Plan::new(budget, threads, kernel.cached_block_bytes(), kernel.takes_windows());
@@ -130,17 +134,17 @@ struct Run<'a, K: Kernel, S, C> {
     consumer: Mutex<Consumer<C>>,
 }
 
-/// The consumer, with its position in the current source.
+/// The consumer function, and the position in the current source up to which parts were delivered.
 struct Consumer<C> {
     consume: C,
     reach: ResumePosition,
 }
 
-/// The result of a block: the position at the end of the block, and the part; `None` if no line began in the block.
+/// The result of a block: its end position and its part; `None` if no line began in the block.
 type BlockResult<K> =
     std::result::Result<Option<(ResumePosition, <K as Kernel>::Part)>, <K as Kernel>::Error>;
 
-/// A block that a worker has claimed.
+/// A block that a worker has claimed, with its read in flight.
 struct Task {
     source: usize,
     number: u64,
@@ -156,7 +160,8 @@ where
 {
     /// Runs one worker thread.
     fn work(&self, mut reading: ReadBuffers) -> std::result::Result<K::Worker, K::Error> {
-        // The guard ends the other threads if this thread ends early, since they would wait for this thread's parts.
+        // If this thread ends early, the guard stops the other threads, which would otherwise wait forever for this
+        // thread's parts.
         let alarm = StopOnDrop(&self.order, self.leave);
         let by_line = matches!(self.kernel.border(), Border::Line { .. });
         let mut worker = self.kernel.worker(self.context)?;
@@ -191,8 +196,9 @@ where
                     _ => break,
                 }
             }
-            // Two sources that are opened at the same time may be divided into blocks in any order. A worker that waits
-            // while it processes a later block must not hold an earlier one, for which other workers wait.
+            // While a worker processes a block, it may wait until earlier blocks are done. It must therefore process
+            // its earliest block first. Claimed blocks may be out of order, since two sources that are opened at the
+            // same time may be divided in any order.
             let place = |task: &Task| (task.source, task.number);
             if let Some(earliest) = ahead.iter_mut().min_by_key(|task| place(task))
                 && place(earliest) < place(&task)
@@ -218,8 +224,8 @@ where
         Ok(Task { source, number, shared, flying })
     }
 
-    /// Claims and opens the next source. Returns the source's first block, or, if the source is a stream, processes the
-    /// complete source.
+    /// Claims and opens the next source, and returns its first block. If the source is a stream, the call processes the
+    /// complete stream and returns `None`.
     fn open(
         &self,
         reading: &mut ReadBuffers,
@@ -283,7 +289,7 @@ where
             Err(error) => Err(error.into()),
         };
         if let Some(lines) = numbered {
-            // The call has an effect if no line began in the block, or if the block failed.
+            // The first call has an effect only if no line began in the block, or if the block failed.
             lines.tell_none(number);
             lines.forget(number);
         }
@@ -292,7 +298,7 @@ where
         Ok(())
     }
 
-    /// Lets the kernel read and process a claimed block and some blocks after it.
+    /// Lets the compute kernel read and process a claimed block and several blocks after this block.
     fn do_batch(
         &self,
         reading: &mut ReadBuffers,
@@ -318,7 +324,7 @@ where
         Ok(())
     }
 
-    /// Lets the kernel read and process blocks. Returns the number of blocks that were finished, including a block that
+    /// Lets the compute kernel read and process blocks. Returns the number of finished blocks, including a block that
     /// failed.
     fn do_file_blocks(
         &self,
@@ -413,7 +419,7 @@ where
         self.deliver()
     }
 
-    /// Delivers the parts that are next in order.
+    /// Passes the parts that are next in order to the consumer.
     fn deliver(&self) -> std::result::Result<(), K::Error> {
         self.order.deliver(|turn| {
             let mut consumer = self.consumer.lock().expect("no panic under this lock");
@@ -438,7 +444,8 @@ where
     }
 }
 
-/// Stops all workers when dropped. The guard is dropped only if a worker fails or panics.
+/// Stops all workers when it is dropped. A worker that ends without an error forgets the guard, so that it is never
+/// dropped.
 struct StopOnDrop<'a, P>(&'a Order<P>, &'a (dyn Fn() + Sync));
 
 impl<P> Drop for StopOnDrop<'_, P> {

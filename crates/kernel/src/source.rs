@@ -1,4 +1,4 @@
-//! Sources of blocks.
+//! Defines sources: the files, datasets and streams from which workers read blocks.
 
 use std::{fmt, fs::File, io::Read, ops::Range, path::PathBuf};
 
@@ -6,7 +6,7 @@ use inshore_store::{CheckedFile, Context, Job, PlainFile, file_bytes};
 
 use crate::{Error, Result};
 
-/// The kind of a dataset whose files are shards of files that are spread over nodes.
+/// The dataset kind for datasets whose files are shards. The other shards of the same files are on other nodes.
 pub const SPREAD: &str = "spread";
 
 /// The name of the file, in a dataset of kind [`SPREAD`], that contains the locations of all shards.
@@ -20,7 +20,7 @@ pub struct Source {
     open: OpenFunction,
 }
 
-/// The position of a source in the file that it is a part of.
+/// The position of a source within a larger file, if the source is a shard of that file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SourceOffset {
     /// The number of bytes of the file before the source.
@@ -35,15 +35,15 @@ type OpenFunction = Box<dyn FnOnce(&Context) -> Result<OpenedSource> + Send>;
 pub enum OpenedSource {
     /// A file of the file system. Any worker may read any block.
     File(PlainFile),
-    /// A byte range of a dataset's file, and the job on the file's store. Any worker may read any block, and checksums
-    /// are verified. The range begins at the start of a line.
+    /// A byte range of a dataset's file, and the job that reads from its store. Any worker may read any block, and
+    /// checksums are verified. The range begins at the start of a line.
     Dataset(Job, CheckedFile, Range<u64>),
-    /// A stream of bytes. One worker reads all of the stream.
+    /// A stream of bytes. One worker reads the complete stream.
     Stream(Box<dyn Read + Send>),
 }
 
 impl Source {
-    /// Creates a source that `open` opens. Errors call the source `name`.
+    /// Creates a source that the function `open` opens. Error messages call the source `name`.
     pub fn new(
         name: impl Into<String>,
         open: impl FnOnce(&Context) -> Result<OpenedSource> + Send + 'static,
@@ -75,7 +75,8 @@ impl Source {
         })
     }
 
-    /// Creates a source from a dataset's file on the store of `job`, named by [`CheckedFile::name`].
+    /// Creates a source from a dataset's file on the store of `job`. The source has the name of the file,
+    /// [`CheckedFile::name`].
     pub fn dataset(job: &Job, file: CheckedFile) -> Source {
         let all = 0..file.len();
         Source::dataset_part(job, file, all)
@@ -86,19 +87,19 @@ impl Source {
     pub fn dataset_part(job: &Job, file: CheckedFile, range: Range<u64>) -> Source {
         let (part, job) = (Some((file.clone(), range.clone())), job.clone());
         let source = Source::new(file.name().to_string(), move |context| {
-            // The budget of the reader may be a part of the job's budget.
+            // The budget of `context` may be smaller than the budget of the job.
             Ok(OpenedSource::Dataset(job.within(context.budget().clone()), file, range))
         });
         Source { part, ..source }
     }
 
-    /// Returns the dataset's file and byte range of this source, for callers that read in no particular order. Returns
-    /// `None` for other sources.
+    /// Returns the dataset's file and the byte range of this source, for callers that do not read its blocks in order.
+    /// Returns `None` if the source is not a dataset.
     pub fn part(&self) -> Option<&(CheckedFile, Range<u64>)> {
         self.part.as_ref()
     }
 
-    /// Returns the length of the byte range that [`Source::part`] returns; 0 for other sources.
+    /// Returns the length in bytes of the range that [`Source::part`] returns; 0 if the source is not a dataset.
     pub fn part_bytes(&self) -> u64 {
         self.part.as_ref().map_or(0, |(_, range)| range.end - range.start)
     }
@@ -109,14 +110,14 @@ impl Source {
         self
     }
 
-    /// Returns the same source as a part of a file: offsets and line numbers count from the start of the file, and
-    /// `base` is the position of the source in the file.
+    /// Returns the same source as a shard that begins at position `base` of a larger file. Offsets and line numbers
+    /// then count from the start of the larger file.
     pub fn behind(mut self, base: SourceOffset) -> Source {
         self.base = base;
         self
     }
 
-    /// Returns the position of the source in the file that it is a part of.
+    /// Returns the position of the source within a larger file; 0 if the source is not a shard.
     pub fn base(&self) -> SourceOffset {
         self.base
     }

@@ -1,4 +1,4 @@
-//! Blocks of any size return the source's lines in order, for any number of workers and every kind of source.
+//! Tests that the blocks of every kind of source give its bytes in order, for any number of workers.
 
 use std::{
     fs,
@@ -23,20 +23,20 @@ use inshore_store::{Budget, Cancel, Context, FileWriter, PlainFile, Store};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-/// A kernel that returns each block's bytes, offset and line number.
+/// A compute kernel that returns the bytes, the offset and the first line number of each block.
 struct Echo {
     border: Border,
     how: AccessMode,
-    /// A function that is called before the second and every later block.
+    /// A function that the compute kernel calls before it processes the second and every later block.
     meanwhile: Option<Box<dyn Fn() + Sync>>,
 }
 
-/// The way in which the kernel gets blocks of files in the page cache.
+/// The way in which the compute kernel gets blocks of files in the page cache.
 #[derive(Clone, Copy, PartialEq)]
 enum AccessMode {
     Copied,
     Windows,
-    /// The kernel reads blocks itself.
+    /// The compute kernel reads blocks itself.
     Itself,
 }
 
@@ -81,7 +81,7 @@ impl Kernel for Echo {
             if let Some(meanwhile) = self.meanwhile.as_ref().filter(|_| start > 0) {
                 meanwhile();
             }
-            // The kernel stops before some blocks; it also stops if it cannot read a file that became shorter.
+            // The compute kernel stops before some blocks. It also stops if it cannot read a file that became shorter.
             let is_left = start as u64 / blocks.stride % 7 == 3;
             if is_left || file.read_exact_at(&mut text, 0).is_err() {
                 break;
@@ -212,7 +212,8 @@ fn files_in_the_page_cache_may_be_looked_at_where_they_lie() {
             assert!(found == [(bytes.clone(), None)], "{len} bytes, {threads} threads");
         }
     }
-    // The file becomes shorter during the run. The lost bytes must cause an error, and neither zeros nor a crash.
+    // The file becomes shorter during the run. The lost bytes must cause an error. They must not appear as zeros and
+    // must not cause a crash.
     let bytes = text(40 << 20, 100, 5);
     for left in [0, 5 << 20, (21 << 20) + 77, (40 << 20) - 5] {
         fs::write(&path, &bytes).unwrap();
@@ -462,7 +463,7 @@ proptest! {
     }
 }
 
-/// A kernel that panics at its first block.
+/// A compute kernel that panics at its first block.
 struct PanickingKernel;
 
 impl Kernel for PanickingKernel {

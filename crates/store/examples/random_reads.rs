@@ -1,8 +1,8 @@
 //! `random_reads STORE DATASET DEPTH SECONDS` reads blocks of 8 KiB at random from a dataset of plain bytes.
 //!
-//! DEPTH reads are in flight at a time, and the result is the number of reads a second. The program is the counterpart
-//! of `fio --rw=randread` in `bench/store.py`. The dataset needs small check blocks (`store put --block 8KiB`), or more
-//! bytes are read than requested.
+//! DEPTH reads are in flight at a time. The program prints the number of reads per second. The benchmark
+//! `bench/store.py` compares this number with `fio --rw=randread`. The dataset should have small checksum blocks
+//! (`store put --block 8KiB`), since each read includes complete checksum blocks.
 
 use std::{
     error::Error,

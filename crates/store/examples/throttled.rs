@@ -1,7 +1,7 @@
 //! `throttled [MB/s of a drive]` writes and reads a dataset over 1, 2 and 4 slow drives, and prints the rates.
 //!
-//! The drives are throttled folders in a temporary folder. On a machine with one real drive, the rates therefore show how
-//! evenly data is spread over drives, and that all drives are kept busy.
+//! The slow drives are throttled folders in a temporary folder. The rates therefore show, on a machine with one real
+//! drive, whether the store spreads data evenly over drives and keeps all drives busy.
 
 use std::{error::Error, sync::Arc, time::Instant};
 

@@ -1,4 +1,4 @@
-//! The errors of the store.
+//! Defines the errors of the store.
 
 use std::{io, path::PathBuf};
 
@@ -7,62 +7,63 @@ use inshore_runtime as runtime;
 /// `Result` is the result of a store operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// `Error` lists the errors of the store. A message says what failed, where, what was found and what was expected.
+/// `Error` lists the errors of the store. An error message contains the failed operation, the file or folder, the value
+/// found and the value expected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The operating system refused an operation on a file or folder (no permission, disk full, I/O error).
     #[error("{}: cannot {what}: {source}{}", path.display(), runtime::url_hint(&path.to_string_lossy(), source))]
     Io {
-        /// The attempt, as a verb phrase ("write 1048576 bytes at 0").
+        /// The failed operation, as a verb phrase ("write 1048576 bytes at 0").
         what: String,
-        /// The file or folder.
+        /// The path of the file or folder.
         path: PathBuf,
-        /// The error of the system.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// Bytes read back from flash are not the bytes that were written.
+    /// Bytes that were read from flash differ from the bytes that were written.
     #[error("{file}: damaged at offset {offset}: checksum is {found:08x}, expected {expected:08x}")]
     Damaged {
-        /// The dataset and file, or the scratch file.
+        /// The name of the dataset and file (`dataset/file`), or of the scratch file.
         file: String,
-        /// Byte offset of the damaged block in that file.
+        /// The offset of the damaged block in the file, in bytes.
         offset: u64,
         /// The checksum of the bytes that were read.
         found: u32,
-        /// The checksum that was recorded at the time of writing.
+        /// The checksum that was recorded when the bytes were written.
         expected: u32,
     },
-    /// A file of the store has bytes that no version of Inshore writes.
+    /// A file of the store contains bytes that this version of Inshore cannot interpret.
     #[error("{}: invalid {what}: found {found}, expected {expected}", path.display())]
     BadFormat {
-        /// The file.
+        /// The path of the file or device.
         path: PathBuf,
-        /// The part that is wrong ("magic", "version", "length").
+        /// The field or structure that is wrong ("magic", "version", "length").
         what: &'static str,
         /// The value that was found.
         found: String,
         /// The value that was expected.
         expected: String,
     },
-    /// A reservation would exceed the budget.
+    /// A reservation would exceed the memory budget.
     #[error("{}", runtime::Error::OverBudget { what, wanted: *wanted, free: *free, total: *total, enough: *enough })]
     OverBudget {
         /// The purpose of the memory.
         what: &'static str,
-        /// Bytes asked for.
+        /// The number of bytes that the reservation asked for.
         wanted: u64,
-        /// Bytes of the budget not reserved at that moment.
+        /// The number of bytes of the budget that were not reserved at that moment.
         free: u64,
-        /// The whole budget.
+        /// The total number of bytes of the budget.
         total: u64,
-        /// The size of a budget in which the reservation would fit; `None` if this budget is a part of a larger one.
+        /// The size of a budget with room for the reservation; `None` if this budget is part of a larger budget.
         enough: Option<u64>,
     },
-    /// The budget is too small for the job.
+    /// The memory budget is too small for the job.
     #[error("{}", runtime::Error::BudgetTooSmall { what: what.clone(), given: *given, smallest: *smallest })]
     BudgetTooSmall {
-        /// The job.
+        /// A description of the job.
         what: String,
         /// The budget that was given, in bytes.
         given: u64,
@@ -72,23 +73,23 @@ pub enum Error {
     /// A dataset of this name exists already.
     #[error("dataset {name:?} exists already in {}: remove it first or choose another name", store.display())]
     NameExists {
-        /// The name.
+        /// The name of the dataset.
         name: String,
-        /// The store.
+        /// The folder of the store.
         store: PathBuf,
     },
     /// There is no dataset of this name.
     #[error("there is no dataset {name:?} in {}", store.display())]
     NotFound {
-        /// The name.
+        /// The name of the dataset.
         name: String,
-        /// The store.
+        /// The folder of the store.
         store: PathBuf,
     },
-    /// A living process uses the kept work that the caller wants to take over or remove.
+    /// A running process uses the resumable work that the caller wants to take over or remove.
     #[error("process {process} uses {name}: wait until the process ends, or stop it")]
     InUse {
-        /// The name of the work.
+        /// The name of the resumable work.
         name: String,
         /// The id of the process.
         process: u32,
@@ -98,39 +99,39 @@ pub enum Error {
         "bad name {name:?}: expected 1 to 100 letters, digits, '.', '_' or '-', beginning with a letter or digit"
     )]
     BadName {
-        /// The name.
+        /// The invalid name.
         name: String,
     },
     /// A text is not a size.
     #[error("{}", runtime::Error::BadSize { text: text.clone() })]
     BadSize {
-        /// The text.
+        /// The invalid text.
         text: String,
     },
-    /// The folder holds something that is not a store.
+    /// The folder contains files that do not belong to a store.
     #[error("{} is not an Inshore store: it has files but no store header", path.display())]
     NotAStore {
-        /// The folder.
+        /// The path of the folder.
         path: PathBuf,
     },
     /// The header of an extent does not match the reference to the extent.
     #[error("{file}: damaged at offset {offset}: the header of the extent is invalid: {what}")]
     DamagedHeader {
-        /// The dataset and file.
+        /// The name of the dataset and file (`dataset/file`).
         file: String,
-        /// Byte offset of the extent in that file.
+        /// The offset of the extent in the file, in bytes.
         offset: u64,
         /// The difference between the header and the reference.
         what: String,
     },
-    /// An extent is damaged, and neither copies nor parity restore its bytes.
+    /// An extent is damaged, and its bytes cannot be restored from copies or parity.
     #[error(
         "{file}: damaged at offset {offset}: extent {extent} of device {device} is damaged and cannot be restored"
     )]
     DamagedExtent {
-        /// The dataset and file.
+        /// The name of the dataset and file (`dataset/file`).
         file: String,
-        /// The byte offset of the extent in that file. For an extent of parity it is the end of the file.
+        /// The offset of the extent in the file, in bytes. For an extent of parity, the offset is the end of the file.
         offset: u64,
         /// The number of the device.
         device: u16,
@@ -151,7 +152,7 @@ pub enum Error {
         else { String::new() }
     )]
     TooFewDevices {
-        /// The store.
+        /// The folder of the store.
         store: PathBuf,
         /// The requested redundancy.
         redundancy: crate::Redundancy,
@@ -163,26 +164,26 @@ pub enum Error {
     /// A sealed dataset cannot grow.
     #[error("dataset {name:?} in {} is sealed: no bytes can be appended", store.display())]
     Sealed {
-        /// The name.
+        /// The name of the dataset.
         name: String,
-        /// The store.
+        /// The folder of the store.
         store: PathBuf,
     },
-    /// Another job changed a dataset before this job could.
+    /// Another job changed a dataset after this job had begun its own change of the dataset.
     #[error("another job changed dataset {name:?} in {} during this job: try again", store.display())]
     Changed {
-        /// The name.
+        /// The name of the dataset.
         name: String,
-        /// The store.
+        /// The folder of the store.
         store: PathBuf,
     },
-    /// The folder holds no store.
+    /// The folder contains no store.
     #[error("there is no store in {}: `inshore store init` makes one, and so does the first import or put", path.display())]
     NoStore {
-        /// The folder.
+        /// The path of the folder.
         path: PathBuf,
     },
-    /// The superblock of a device is lost.
+    /// The superblock of a device is lost, although the folder contains other data of a store.
     #[error(
         "{}: this folder is a device of a store whose superblock (extent 1, in segment-00000000) is lost: {found}. No store was \
          created. If the store has other devices, use it with --store and the folder of one of them, and return this \
@@ -192,16 +193,16 @@ pub enum Error {
     LostSuperblock {
         /// The folder of the device.
         path: PathBuf,
-        /// The bytes that were found instead of the superblock, or the evidence that the folder held a store.
+        /// A description of the bytes in place of the superblock, or of the evidence that the folder contained a store.
         found: String,
     },
-    /// The folder holds a store already.
+    /// The folder already contains a store.
     #[error("{} already holds a store", path.display())]
     StoreExists {
-        /// The folder.
+        /// The path of the folder.
         path: PathBuf,
     },
-    /// A change of the store's devices is not possible.
+    /// A device cannot be added, removed or used.
     #[error("{}: {what}", path.display())]
     BadDevice {
         /// The folder of the device.
@@ -209,39 +210,40 @@ pub enum Error {
         /// The reason.
         what: String,
     },
-    /// Two sets of devices were written to, each while the other set was missing.
+    /// Two groups of devices of a store have different commits: each group was written to while the other group was
+    /// missing.
     #[error(
         "the devices of the store have diverged: {one} and {other} were each written to while the other was missing. \
          No data was changed by this command. Move one of the two away, and the store opens with the other; `inshore store rejoin DIR` \
          discards the commits that only the drive in DIR has"
     )]
     Diverged {
-        /// The devices of one set, with its last commit.
+        /// A description of the devices of the first group and of their last commit.
         one: String,
-        /// The devices of the other set, with its last commit.
+        /// A description of the devices of the second group and of their last commit.
         other: String,
     },
-    /// A folder is a copy of a device of a store, and the original device is in its recorded folder.
+    /// A folder is a copy of a device of a store, and the original device is still in its recorded folder.
     #[error(
         "{} is a copy of device {number} of the store, which is at {}: two copies of a device in one store would overwrite \
          each other. Use the store there, or remove one of the two",
         copy.display(), path.display()
     )]
     IsACopy {
-        /// The folder that was named.
+        /// The folder with the copy, which the caller named.
         copy: PathBuf,
         /// The number of the device.
         number: u16,
-        /// The recorded folder of the device, where the original is.
+        /// The recorded folder of the device, which contains the original.
         path: PathBuf,
     },
     /// All devices are full.
     #[error("{}: no space left on its devices", store.display())]
     NoSpace {
-        /// The store.
+        /// The folder of the store.
         store: PathBuf,
     },
-    /// The file at a path cannot be written, or a file has content that cannot be written.
+    /// An output file cannot be written.
     #[error("{file}: {what}")]
     BadOutput {
         /// The path, or "standard output".
@@ -249,10 +251,10 @@ pub enum Error {
         /// The reason.
         what: String,
     },
-    /// The job was asked to stop.
+    /// The job was cancelled.
     #[error("{}", runtime::Error::Cancelled)]
     Cancelled,
-    /// The job was asked to stop after a part of its work was done.
+    /// The job was cancelled after it had finished some of its work.
     #[error("the job was stopped before it was done; {left}")]
     Stopped {
         /// The state in which the job left the store.
@@ -261,7 +263,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns true if no space is left.
+    /// Returns true if the error means that no space is left.
     pub fn is_no_space(&self) -> bool {
         match self {
             Error::NoSpace { .. } => true,
@@ -270,13 +272,13 @@ impl Error {
         }
     }
 
-    /// Returns true if the job was asked to stop.
+    /// Returns true if the error means that the job was cancelled.
     pub fn is_cancelled(&self) -> bool {
         matches!(self, Error::Cancelled | Error::Stopped { .. })
     }
 
-    /// Turns [`Error::Cancelled`] into [`Error::Stopped`], for a job that keeps the work that it has finished. Other
-    /// errors stay.
+    /// Converts [`Error::Cancelled`] to [`Error::Stopped`], for a job whose finished work stays in the store. Other
+    /// errors are returned unchanged.
     pub(crate) fn leaves(self, left: impl FnOnce() -> String) -> Self {
         if matches!(self, Error::Cancelled) { Error::Stopped { left: left() } } else { self }
     }

@@ -1,5 +1,5 @@
-//! The targets in `fuzz/` call these decoders of structures on flash. A decoder gets arbitrary bytes; if they are a
-//! valid structure, encoding and decoding it again must give the same structure.
+//! The fuzz targets in `fuzz/` call these functions, which decode arbitrary bytes as structures on flash. If the bytes
+//! are a valid structure, the function encodes it and decodes it again, which must give the same structure.
 
 use crate::{
     Catalog, ExtentRef,
@@ -8,7 +8,8 @@ use crate::{
     log::{Superblock, record_header_round_trip, record_header_sum},
 };
 
-/// Decodes a slot of a superblock. The checksum is corrected first, since random bytes would not pass it.
+/// Decodes a slot of a superblock. The function first writes the correct checksum into the slot, since random bytes do
+/// not have a correct checksum.
 pub fn superblock(slot: &mut [u8]) {
     if let Some(len) = slot.get(16..20) {
         let len = u32::from_le_bytes(len.try_into().expect("4 bytes")) as usize;
@@ -23,7 +24,7 @@ pub fn superblock(slot: &mut [u8]) {
     }
 }
 
-/// Decodes the header of a log record, after correcting its checksum, and the edits behind the header.
+/// Decodes the header of a log record after correcting its checksum, and the edits that follow the header.
 pub fn log_record(record: &mut [u8]) {
     let store = [7; 16];
     if record.len() >= 48 {
@@ -44,7 +45,7 @@ pub fn edits(body: &[u8]) {
         let mut again = Catalog::default();
         again.apply(2, &catalog.checkpoint(0));
         assert_eq!(again.datasets, catalog.datasets);
-        // The calls exercise the methods of a catalog that every caller uses.
+        // These methods of a catalog must not panic for any valid edits.
         catalog.taken(0).into_iter().for_each(|run| assert!(run.places().count() < 128));
         let bytes = catalog.datasets.values().fold(0u64, |sum, record| sum.wrapping_add(record.bytes()));
         std::hint::black_box(bytes);
@@ -54,7 +55,8 @@ pub fn edits(body: &[u8]) {
 /// Decodes the header of an extent.
 pub fn extent_header(page: &[u8]) {
     if let Some(header) = Header::decode(page)
-        // A page has room for 1011 checksums. A real caller has checked the page's own checksum before.
+        // A page has room for 1011 checksums. Other callers verify the checksum of the page before they decode the
+        // header.
         && header.sums.len() <= 1011
     {
         assert_eq!(Header::decode(&header.encode()), Some(header));

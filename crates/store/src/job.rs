@@ -1,4 +1,4 @@
-//! A job is one run of one command on a store.
+//! A job is one execution of a command on a store.
 
 use std::{
     ops::Deref,
@@ -16,17 +16,17 @@ use crate::{
     shared::Shared, space::extents::Extents, space::lease::Lease,
 };
 
-/// `Job` is a [`Context`] with extents and scratch files in a store; it dereferences to the context. Clones share the
-/// job, and dropping the last clone removes the scratch folder.
+/// `Job` is a [`Context`] with extents and scratch files in a store. A job dereferences to its context. Clones share
+/// the job. When the last clone is dropped, the scratch folder is removed.
 #[derive(Clone, Debug)]
 pub struct Job {
-    // The fields are dropped in this order: requests in flight end before the scratch folder is removed.
+    // The fields are dropped in this order, so that requests in flight end before the scratch folder is removed.
     context: Context,
     home: Arc<JobStore>,
 }
 
 impl Store {
-    /// Starts a job, after freeing the resources of dead jobs.
+    /// Starts a job. The call first frees the resources of jobs whose processes have died.
     ///
     /// # Errors
     /// [`crate::Error::Io`].
@@ -36,7 +36,7 @@ impl Store {
     }
 }
 
-/// `JobStore` is the part of a job that exists only with a store: its extents, its scratch folder, and the store.
+/// `JobStore` contains the resources of a job in a store: its extents, its scratch folder, and the store.
 #[derive(Debug)]
 struct JobStore {
     lease: Arc<Lease>,
@@ -67,7 +67,7 @@ impl Job {
         Job { context: Context::new(budget, cancel), home: Arc::new(home) }
     }
 
-    /// Returns a handle of the same job for work that may use only `budget`, which is a [`Budget::part`] of the job's
+    /// Returns a handle of the same job with a smaller memory budget. `budget` is a [`Budget::part`] of the job's
     /// budget.
     pub fn within(&self, budget: Budget) -> Job {
         Job { context: self.context.within(budget), home: self.home.clone() }
@@ -91,7 +91,7 @@ impl Job {
         &self.home.scratch
     }
 
-    /// Returns the extents that the job has taken.
+    /// Returns the lease of the job: the extents that the job has taken.
     pub(crate) fn lease(&self) -> &Arc<Lease> {
         &self.home.lease
     }
@@ -101,26 +101,25 @@ impl Job {
         self.lease().in_use()
     }
 
-    /// Returns the path of a plain scratch file called `name`, for code that needs a file system. The file is removed
-    /// with the job.
+    /// Returns the path of a scratch file called `name` in the file system, for code that needs a plain file. The file
+    /// is removed at the end of the job.
     pub fn scratch_path(&self, name: &str) -> PathBuf {
         self.scratch().path().join(name)
     }
 
-    /// Returns a name with this prefix that no other scratch file of the job has.
+    /// Returns a name that begins with `prefix` and is unique among the scratch files of the job.
     pub fn scratch_name(&self, prefix: &str) -> String {
         format!("{prefix}-{}", self.home.names.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Ends the last phase and returns the counters, together with the time that the drives of the store alone would
-    /// take.
+    /// Ends the last phase, and returns the counters and the time that the drives of the store need at least.
     pub fn report(&self) -> Report {
         let drive_floor = self.store().drive_profile().map(|profile| drive_floor(&profile, self.counters()));
         Report { direct_io: self.shared().is_direct(), drive_floor, ..self.context.report() }
     }
 
-    /// Starts to transfer `parts` of `buffer`, and counts their bytes. `extents` are kept alive until the transfer is
-    /// done.
+    /// Starts the transfers `parts` of `buffer`, and counts their bytes. `extents` are not released before the
+    /// transfers have ended.
     pub(crate) fn submit(
         &self,
         direction: Direction,
@@ -132,12 +131,12 @@ impl Job {
     }
 }
 
-/// `Execution` is a run with or without a store.
+/// `Execution` is an execution of a command with or without a store.
 #[derive(Clone, Debug)]
 pub enum Execution {
-    /// The run reads and writes only plain files.
+    /// The command reads and writes only plain files.
     Plain(Context),
-    /// The run was started on a store.
+    /// The command is a job on a store.
     Stored(Job),
 }
 
@@ -159,7 +158,7 @@ impl AsRef<Context> for Execution {
 }
 
 impl Execution {
-    /// Returns the job, if the run has a store.
+    /// Returns the job, if the execution has a store.
     pub fn job(&self) -> Option<&Job> {
         match self {
             Execution::Plain(_) => None,
@@ -176,7 +175,7 @@ impl Execution {
     }
 }
 
-/// Returns the time that the drives alone would take for the counted bytes, at their best rates.
+/// Returns the time that the drives need at least for the counted bytes, at their best measured rates.
 fn drive_floor(profile: &DriveProfile, counters: &Counters) -> DriveFloor {
     let best = EXTENT_BYTES as u64;
     DriveFloor {
@@ -191,7 +190,7 @@ pub(crate) fn test_job(memory_bytes: u64, faults: &[crate::Fault]) -> (tempfile:
     let device = crate::Faulty::new(Arc::new(crate::Memory::new(256)), &[]);
     let store = crate::Store::open_on(folder.path(), vec![Arc::new(device.clone())]).unwrap();
     let job = store.job(Budget::new(memory_bytes, 2), Cancel::default()).unwrap();
-    // The first extents are taken before the faults are set, so that faults hit the I/O of the test.
+    // The job takes its first extents before the faults are set, so that the faults hit only the I/O of the test.
     job.lease().release(job.lease().take(&[]).unwrap());
     device.set(faults);
     (folder, job)

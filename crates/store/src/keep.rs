@@ -1,15 +1,16 @@
-//! Kept work is finished work of an interrupted job, from which a later job resumes.
+//! Resumable work consists of finished pieces of a job. If the job is interrupted, a later job resumes from these
+//! pieces.
 //!
-//! A piece of kept work, such as a sorted run, is a dataset of the kind "kept" with the name
-//! `resume-FINGERPRINT-RANDOM`. It is protected like every dataset, and [`Store::list`] omits it. The fingerprint is a
-//! hash of the job's command and inputs, so only a job with the same command and inputs finds the pieces. Only one
-//! living job at a time may use a fingerprint.
+//! A piece of resumable work, such as a sorted run, is a dataset of the kind "kept" with the name
+//! `resume-FINGERPRINT-RANDOM`. The piece survives crashes like every dataset, but [`Store::list`] omits it. The
+//! fingerprint is a hash of the job's command and inputs, so only a job with the same command and inputs finds the
+//! pieces. Only one running job at a time may use a fingerprint.
 //!
 //! ```text
 //!   attributes   [ start of the job in seconds since 1970 u64 | description, a length u32 and UTF-8 | state ]
 //! ```
 //!
-//! The format of the state is up to the crate that keeps the work.
+//! The crate that stores the work defines the format of the state.
 
 use std::{
     collections::BTreeMap,
@@ -26,10 +27,10 @@ use crate::{
     random::random_u64,
 };
 
-/// The largest number of removals in one commit, which limits the length of a log record.
+/// The largest number of pieces that one commit removes. It limits the length of a log record.
 const REMOVED_AT_ONCE: usize = 1000;
 
-/// `Keep` stores the finished work of a job. Clones share it.
+/// `Keep` stores the finished pieces of a job. Clones share their state.
 #[derive(Clone, Debug)]
 pub struct Keep(Arc<Inner>);
 
@@ -41,39 +42,39 @@ struct Inner {
     began: u64,
 }
 
-/// `ResumablePiece` is a piece of finished work.
+/// `ResumablePiece` is a finished piece of a job's work.
 #[derive(Clone, Debug)]
 pub struct ResumablePiece {
-    /// The dataset of the piece. Its files stay readable while it is open.
+    /// The dataset of the piece. Its files stay readable while the dataset is open.
     pub dataset: Dataset,
     /// The state that was passed to [`Keep::commit`].
     pub state: Vec<u8>,
 }
 
-/// `ResumableWork` summarizes the work that an interrupted job left or a living job keeps.
+/// `ResumableWork` summarizes the finished pieces that an interrupted or running job has stored.
 #[derive(Clone, Debug, Serialize)]
 pub struct ResumableWork {
-    /// The name: `resume-` and a fingerprint.
+    /// The name of the work: `resume-` and a fingerprint.
     pub name: String,
-    /// A description of the job for people.
+    /// A description of the job for users.
     pub what: String,
     /// The number of finished pieces.
     pub pieces: usize,
-    /// Bytes of data in the pieces.
+    /// The number of bytes of data in the pieces.
     pub bytes: u64,
-    /// Seconds since the job began for the first time.
+    /// The number of seconds since the first execution of the job began.
     pub seconds: f64,
-    /// The id of the process that uses the work now.
+    /// The id of the process that uses the work at present.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub process: Option<u32>,
 }
 
 impl Store {
-    /// Begins to keep the work of `job`, which `what` describes. Jobs that must not share pieces need different
-    /// fingerprints. [`Keep::pieces`] returns the pieces that an earlier run of the job kept.
+    /// Begins to store finished pieces of `job`, which `what` describes. Jobs that must not share pieces need different
+    /// fingerprints. [`Keep::pieces`] returns the pieces that an earlier, interrupted execution of the job stored.
     ///
     /// # Errors
-    /// [`Error::InUse`] if a living job uses this fingerprint; [`Error::Io`].
+    /// [`Error::InUse`] if a running job uses this fingerprint; [`Error::Io`].
     pub fn keep(&self, job: &Job, fingerprint: u64, what: &str) -> Result<Keep> {
         let name = format!("resume-{fingerprint:016x}");
         if let Some(process) = self.0.claim(job.scratch(), &name)? {
@@ -83,7 +84,7 @@ impl Store {
         Ok(Keep(Arc::new(Inner { store: self.clone(), name, what: what.to_string(), began })))
     }
 
-    /// Lists the kept work of interrupted and living jobs, by name.
+    /// Lists the resumable work of interrupted and running jobs, sorted by name.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::BadFormat`].
@@ -107,7 +108,7 @@ impl Store {
         Ok(found.into_values().collect())
     }
 
-    /// Removes the work that an interrupted job left, by its name in [`Store::kept`].
+    /// Removes the resumable work of an interrupted job. [`Store::kept`] lists the names of such work.
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::InUse`]; [`Error::Io`].
@@ -129,7 +130,7 @@ impl Store {
         Ok(pieces.map(|record| record.name.clone()).collect())
     }
 
-    /// Removes pieces; a piece that is gone already is no error.
+    /// Removes pieces. If a piece was removed earlier, this is no error.
     fn remove_pieces(&self, names: &[String]) -> Result<()> {
         for names in names.chunks(REMOVED_AT_ONCE) {
             let names = names.to_vec();
@@ -143,12 +144,12 @@ impl Store {
 }
 
 impl Keep {
-    /// Returns the name in [`Store::kept`].
+    /// Returns the name of the work, which [`Store::kept`] lists.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// Returns the pieces that were kept so far, in no particular order.
+    /// Returns the pieces that were stored so far, in no particular order.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::BadFormat`].
@@ -164,7 +165,7 @@ impl Keep {
         Ok(pieces)
     }
 
-    /// Begins a piece, which is kept by [`Keep::commit`].
+    /// Begins a piece. [`Keep::commit`] stores the finished piece.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -173,7 +174,7 @@ impl Keep {
         self.0.store.create_dataset(job, &name, KEPT)
     }
 
-    /// Keeps a finished piece. After the return, the piece survives a power loss.
+    /// Stores a finished piece. After the return, the piece survives a power loss.
     ///
     /// # Errors
     /// [`Error::Io`]; [`Error::Cancelled`].
@@ -193,7 +194,7 @@ impl Keep {
         self.0.store.remove_pieces(&names)
     }
 
-    /// Removes all pieces once the job is done.
+    /// Removes all pieces after the job has ended.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -236,7 +237,7 @@ mod tests {
         keep_one(&keep, &first, b"abc", b"one");
         keep_one(&keep, &first, b"defg", b"two");
         let unfinished = keep.begin(&first).unwrap();
-        // Kept work is left out of lists, and is verified like a dataset.
+        // `list` omits resumable work, and `verify` verifies it like datasets.
         assert!(store.list().unwrap().is_empty());
         assert_eq!(store.verify(&first, &[], false).unwrap().datasets, 2);
         let second = job();

@@ -1,18 +1,24 @@
-//! The store keeps bytes on flash: devices, extents, checksums, datasets and jobs.
+//! The store manages datasets on flash drives. It consists of devices, extents, checksums, a log, datasets and jobs.
 //!
 //! The main types, from the lowest level to the highest:
 //!
-//! - [`Device`]: numbered extents of 2 MiB. [`Directory`] is a device in a folder of a file system. Its I/O bypasses
-//!   the page cache. [`Memory`], [`Throttled`], [`Faulty`] and [`Recording`] replace a directory in tests.
-//! - the log: a superblock and records on the devices, which describe the content of the store, the [`Catalog`].
-//! - [`CheckedFile`]: a list of extents. Every block is checked against a checksum that is stored apart from the block.
-//!   [`FileWriter`] writes a file, [`FileReader`] streams one, and a [`BlockFile`] is changed in place.
-//! - [`Store`]: named [`Dataset`]s on a set of devices, each published by one record of the log.
-//! - [`Job`]: one run of one command on a store: a [`Context`] (budget, I/O, counters, progress, stop flag), with its
-//!   extents and scratch files. An [`Execution`] is a job, or a context without a store.
-//! - [`Keep`]: pieces of a job's finished work that outlive the job, so that the next run resumes there.
-//! - [`NewFile`]: a plain file that a command writes, which appears whole or not at all and survives a power loss.
-//! - [`measure`]: the benchmark of a drive; its [`DriveProfile`] stays with the store and feeds estimates of time.
+//! - [`Device`] stores numbered extents of 2 MiB. [`Directory`] is a device in a folder of a file system. The I/O of a
+//!   directory bypasses the page cache. [`Memory`], [`Throttled`], [`Faulty`] and [`Recording`] replace a directory in
+//!   tests.
+//! - The log consists of a superblock and records on the devices. It describes the content of the store, which is
+//!   called the [`Catalog`].
+//! - [`CheckedFile`] is a file: a list of extents. Every read verifies the checksums of blocks, which are stored
+//!   separately from the blocks. [`FileWriter`] writes a file, [`FileReader`] streams a file, and a [`BlockFile`] is
+//!   changed in place.
+//! - [`Store`] contains named [`Dataset`]s on a set of devices. One record of the log publishes a dataset.
+//! - [`Job`] is one execution of a command on a store. It has a [`Context`] (budget, I/O, counters, progress,
+//!   cancellation flag), extents and scratch files. An [`Execution`] is a job, or a context without a store.
+//! - [`Keep`] stores finished pieces of a job's work. If the job is interrupted, its next execution resumes from these
+//!   pieces.
+//! - [`NewFile`] writes a plain file atomically: after a crash, the file is complete or does not exist. A published
+//!   file survives a power loss.
+//! - [`measure`] measures the speed of a drive. The store keeps the result as a [`DriveProfile`], from which planners
+//!   estimate times.
 //!
 //! ```text
 //!   Store ── Dataset ── CheckedFile ── extents ── Device
@@ -23,7 +29,7 @@
 //! The types that need no store (budgets, buffers, contexts, plain files) come from `inshore_runtime` and are
 //! re-exported here.
 //!
-//! The store does not know the records in a dataset: the crate that wrote the dataset defines its format, and stores
+//! The store does not interpret the bytes of a dataset. The crate that wrote the dataset defines its format, and stores
 //! its own header in [`Dataset::attributes`]. The byte layout of all structures is in `docs/format.md`.
 #![warn(missing_docs)]
 

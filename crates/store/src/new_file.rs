@@ -1,13 +1,14 @@
-//! A new file appears whole or not at all. Every command writes its files, and standard output, in this way.
+//! This module writes files atomically: after a crash, a new file is complete or does not exist. Commands write all
+//! their files, and standard output, by this module.
 //!
 //! The order of the steps is the same for all files. After a kill or a power loss at any instant, the old file or the
-//! new one is there, and a file that was reported as written is there:
+//! new file exists. A file that was reported as written exists:
 //!
 //! ```text
-//!   create   without a name, with the strictest of its modes
-//!   write    bytes, permissions, times
-//!   publish  sync the file, link it, sync it again, exchange names with the old file, sync the folder, remove the old file
-//!   succeed  only then may the command report success, and remove the sources of the file (`remove_file`)
+//!   create   create the file without a name, with its most restrictive permissions
+//!   write    write the bytes, permissions and times
+//!   publish  sync the file, link it, sync it again, swap names with the old file, sync the folder, remove the old file
+//!   succeed  the command may now report success, and remove the input files of the new file (`remove_file`)
 //! ```
 
 use std::{
@@ -30,8 +31,8 @@ use tempfile::NamedTempFile;
 
 use crate::{Error, Result};
 
-/// `NewFile` is a file that is being written, without a name until [`NewFile::publish`]. If the file is dropped, or
-/// its process killed, before that, no file is left.
+/// `NewFile` is a file that is being written. The file has no name until [`NewFile::publish`]. If the file is dropped
+/// or its process is killed earlier, no file is left.
 pub struct NewFile {
     name: String,
     /// The temporary file and its final path; `None` for standard output.
@@ -40,7 +41,7 @@ pub struct NewFile {
 }
 
 impl NewFile {
-    /// Opens standard output, which gets no name: [`NewFile::publish`] does nothing.
+    /// Opens standard output. For standard output, [`NewFile::publish`] does nothing.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -50,20 +51,20 @@ impl NewFile {
         Ok(Self::of_file(name, file.map_err(|source| Error::io("open it", name, source))?))
     }
 
-    /// Takes an open file that is written in place and never renamed.
+    /// Creates a `NewFile` from an open file, which is written in place and never renamed.
     pub fn of_file(name: &str, file: File) -> Self {
         NewFile { name: name.to_string(), part: None, out: NewFileWriter::new(file) }
     }
 
-    /// Returns true if a write to `path` does not replace a file: standard output (`-`), a character device such as
-    /// /dev/null, or a named pipe.
+    /// Returns true if a write to `path` goes to an existing object and replaces no file. This is true for standard
+    /// output (`-`), a character device such as /dev/null, and a named pipe.
     pub fn is_in_place(path: &Path) -> bool {
         let kind = fs::metadata(path).map(|found| found.file_type());
         path == Path::new("-") || kind.is_ok_and(|kind| kind.is_char_device() || kind.is_fifo())
     }
 
-    /// Checks before the work that [`NewFile::create`] can make a file at `path`, and leaves nothing there. A path that
-    /// is written in place is not opened, since a pipe would wait for a reader.
+    /// Checks that [`NewFile::create`] can create a file at `path`, and leaves no file. Commands call this function
+    /// before their work. A path that is written in place is not opened, since opening a pipe waits for a reader.
     ///
     /// # Errors
     /// The errors of [`NewFile::create`].
@@ -71,19 +72,20 @@ impl NewFile {
         if Self::is_in_place(path) { Ok(()) } else { Self::create(path).map(drop) }
     }
 
-    /// Begins a file for `path`, on its file system. The existing file stays until [`NewFile::publish`], and a link
-    /// stays a link. Standard output (`-`), a character device or a named pipe is [written in
-    /// place](NewFile::is_in_place).
+    /// Begins a file for `path`, on the same file system. An existing file is not changed until [`NewFile::publish`].
+    /// If `path` is a symbolic link, the target of the link is replaced. Standard output (`-`), a character device or a
+    /// named pipe is [written in place](NewFile::is_in_place).
     ///
     /// # Errors
-    /// [`Error::Io`] if no file can be made there; [`Error::BadOutput`] if `path` is a folder, a socket or a block device.
+    /// [`Error::Io`] if no file can be created in the folder; [`Error::BadOutput`] if `path` is a folder, a socket or a
+    /// block device.
     pub fn create(path: &Path) -> Result<Self> {
         Self::create_with(path, None)
     }
 
-    /// Begins a file like [`NewFile::create`] that only its owner may read or write, even if it replaces a public file.
-    /// The caller sets the final permissions on [`NewFile::file`] before the file is published, so that no other user
-    /// can open it earlier.
+    /// Begins a file like [`NewFile::create`]. Only the owner may read or write the new file, even if it replaces a
+    /// public file. The caller sets the final permissions on [`NewFile::file`] before the file is published. No other
+    /// user can therefore open the file earlier.
     ///
     /// # Errors
     /// The errors of [`NewFile::create`].
@@ -91,8 +93,8 @@ impl NewFile {
         Self::create_with(path, Some(0o600))
     }
 
-    /// Writes a whole file, as durably as [`NewFile::publish`]: the existing file stays until all bytes are on the
-    /// drive.
+    /// Writes a complete file and publishes it as [`NewFile::publish`] does. An existing file stays until all bytes are
+    /// on the drive.
     ///
     /// # Errors
     /// The errors of [`NewFile::create`] and [`NewFile::publish`]; [`Error::Io`] if the bytes cannot be written.
@@ -100,7 +102,7 @@ impl NewFile {
         Self::create(path)?.written(bytes)?.publish()
     }
 
-    /// Writes a whole new file that only its owner may read or write, as durably; a file must not exist at `path`.
+    /// Writes and publishes a complete new file that only its owner may read or write. A file must not exist at `path`.
     ///
     /// # Errors
     /// The errors of [`NewFile::create`] and [`NewFile::publish_new`]; [`Error::Io`] if the bytes cannot be written.
@@ -122,7 +124,7 @@ impl NewFile {
             let file = File::options().write(true).open(path);
             return Ok(Self::of_file(&name, file.map_err(|source| Error::io("open it", path, source))?));
         }
-        // If `path` is a link, its target is replaced and not the link.
+        // If `path` is a symbolic link, the target of the link is replaced.
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
         let old = fs::metadata(&path).ok();
         if old.as_ref().is_some_and(|old| !old.is_file()) {
@@ -140,12 +142,12 @@ impl NewFile {
         Ok(NewFile { name, part: Some((part, path)), out })
     }
 
-    /// Returns the name in errors: the path, or "standard output".
+    /// Returns the name of the file in error messages: the path, or "standard output".
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns a writer to the end of the file, which is not buffered.
+    /// Returns an unbuffered writer that appends to the file.
     ///
     /// # Errors
     /// [`Error::Io`] if there are too many open files.
@@ -153,7 +155,7 @@ impl NewFile {
         self.out.clone_handle().map_err(|source| Error::io("open it", &self.name, source))
     }
 
-    /// Returns the open file, for writes without the writer of this module.
+    /// Returns the open file, for callers that do not use [`NewFileWriter`].
     ///
     /// # Errors
     /// [`Error::Io`] if there are too many open files.
@@ -161,12 +163,13 @@ impl NewFile {
         self.out.file.try_clone().map_err(|source| Error::io("open it", &self.name, source))
     }
 
-    /// Returns the folder of the final path, for scratch files beside it.
+    /// Returns the folder of the final path, for scratch files in the same folder.
     pub fn folder(&self) -> PathBuf {
         self.part.as_ref().map_or_else(std::env::temp_dir, |(_, path)| folder_of(path).to_path_buf())
     }
 
-    /// Returns the system's error if a write failed, and otherwise the error that the library reported.
+    /// Returns the error of a failed write. If no write of [`NewFileWriter`] failed with a system error, the result
+    /// contains the error that a library `reported`.
     pub fn error(&self, reported: impl ToString) -> Error {
         match self.out.failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
             Some(source) => Error::io("write it", &self.name, source),
@@ -177,19 +180,19 @@ impl NewFile {
         }
     }
 
-    /// Makes the file durable, then visible under its name, then the name durable.
+    /// Makes the content of the file durable, gives the file its final name, and makes the name durable.
     ///
     /// # Errors
-    /// [`Error::Io`]; the old file is then still there, unless only the very last step failed.
+    /// [`Error::Io`]. The old file then still exists, unless only a step after the renaming failed.
     pub fn publish(self) -> Result<()> {
         self.publish_by(Part::replace)
     }
 
-    /// Publishes the file if no file is at the path.
+    /// Publishes the file only if no file exists at the path.
     ///
     /// # Errors
-    /// The errors of [`NewFile::publish`]; [`Error::Io`] of the kind [`io::ErrorKind::AlreadyExists`] if a file is
-    /// there.
+    /// The errors of [`NewFile::publish`]; [`Error::Io`] of the kind [`io::ErrorKind::AlreadyExists`] if a file exists
+    /// at the path.
     pub fn publish_new(self) -> Result<()> {
         self.publish_by(Part::take)
     }
@@ -206,21 +209,21 @@ impl NewFile {
     }
 }
 
-/// Removes a file and syncs its folder. Without a journal, the drive may otherwise reuse the file's space while the
-/// folder still has its name.
+/// Removes a file and syncs its folder. On a file system without a journal, the file's space may otherwise be reused
+/// while the folder on the drive still contains the file's name.
 ///
 /// # Errors
-/// The error of the system.
+/// The error of the operating system.
 pub fn remove_file(path: &Path) -> io::Result<()> {
     fs::remove_file(path)?;
     sync_folder(folder_of(path))
 }
 
-/// Makes a folder and the missing folders above it, and syncs all their names. Existing folders are synced too, since
-/// their creator may have been killed before the sync.
+/// Creates a folder and its missing parent folders, and syncs all their names. Existing folders are also synced, since
+/// the process that created them may have been killed before the sync.
 ///
 /// # Errors
-/// The error of the system.
+/// The error of the operating system.
 pub fn make_folder(path: &Path) -> io::Result<()> {
     fs::create_dir_all(path)?;
     let path = fs::canonicalize(path)?;
@@ -230,7 +233,7 @@ pub fn make_folder(path: &Path) -> io::Result<()> {
             break;
         }
         match sync_folder(folder) {
-            // A folder without read permission has entries of other users only.
+            // A folder without read permission belongs to another user, and this process created no names in it.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => break,
             synced => synced?,
         }
@@ -242,11 +245,12 @@ fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// `Part` is a file that does not have its final name yet.
+/// `Part` is a temporary file that does not have its final name yet.
 enum Part {
-    /// The file has no name, so that not even a kill leaves anything.
+    /// The file has no name, so that no file is left even if the process is killed.
     Unnamed(File),
-    /// The file is called `.NAME.RANDOM.part`, on a file system without unnamed files; it is removed on drop.
+    /// The file is called `.NAME.RANDOM.part`, since the file system does not support unnamed files. The file is
+    /// removed when it is dropped.
     Named(NamedTempFile),
 }
 
@@ -280,7 +284,7 @@ impl Part {
         }
     }
 
-    /// Gives the file its name. The old file of that name gets another name, which is returned.
+    /// Gives the file its final name. If a file of that name exists, the old file gets another name, which is returned.
     fn replace(self, path: &Path) -> io::Result<Option<PathBuf>> {
         let name = match self {
             Part::Unnamed(file) => link_hidden(&file, path)?,
@@ -290,7 +294,7 @@ impl Part {
         Ok(is_replaced.then_some(name))
     }
 
-    /// Gives the file its name, unless a file has that name.
+    /// Gives the file its final name. If a file of that name exists, the call fails.
     fn take(self, path: &Path) -> io::Result<Option<PathBuf>> {
         match self {
             Part::Unnamed(file) => link(&file, path)?,
@@ -300,7 +304,8 @@ impl Part {
     }
 }
 
-/// Gives an unnamed file a hidden name beside `path`, since an unnamed file cannot be linked over another file.
+/// Gives an unnamed file a hidden name in the folder of `path`, since a link of an unnamed file cannot replace an
+/// existing file.
 fn link_hidden(file: &File, path: &Path) -> io::Result<PathBuf> {
     let file_name = path.file_name().unwrap_or_default().to_string_lossy();
     for turn in 0.. {
@@ -314,10 +319,10 @@ fn link_hidden(file: &File, path: &Path) -> io::Result<PathBuf> {
     unreachable!("some name is free")
 }
 
-/// Renames a file to `path`. If a file is there, it gets the name `name`, and the result is true. Without a journal, a
-/// file that loses its last name may be freed on the drive before the folder is written, and a check after a power loss
-/// then finds neither file by that name. File systems that cannot exchange names (ext2 as such, NFS) replace the old
-/// file.
+/// Renames the file `name` to `path`. If a file exists at `path`, both files exchange their names, and the result is
+/// true. On a file system without a journal, a replaced file may be freed on the drive before the folder is written.
+/// After a power loss, a file system check then finds no file of that name. File systems that cannot exchange names
+/// (the ext2 driver, NFS) replace the old file.
 fn exchange(name: &Path, path: &Path) -> io::Result<bool> {
     match renameat_with(CWD, name, CWD, path, RenameFlags::EXCHANGE) {
         Ok(()) => Ok(true),
@@ -325,15 +330,15 @@ fn exchange(name: &Path, path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Gives an unnamed file its first name. Without a journal, an earlier sync is lost: ext4 and ext2 write the number of
-/// a file's names when the file is synced, and a check after a power loss removes a file without names.
+/// Gives an unnamed file its first name, and syncs the file again. Without a journal, ext4 and ext2 write the number of
+/// a file's names only when the file is synced. After a power loss, a file system check removes a file without names.
 fn link(file: &File, name: &Path) -> io::Result<()> {
     let unnamed = format!("/proc/self/fd/{}", file.as_raw_fd());
     linkat(CWD, &unnamed, CWD, name, AtFlags::SYMLINK_FOLLOW)?;
     file.sync_all().inspect_err(|_| _ = fs::remove_file(name))
 }
 
-/// Returns the system's error, without the temporary name in its text.
+/// Returns the error of the operating system, without the temporary name in its text.
 fn system_error(error: io::Error) -> io::Error {
     let inner = error.get_ref().and_then(|wrapped| wrapped.source()?.downcast_ref::<io::Error>());
     match inner.or(Some(&error)).and_then(io::Error::raw_os_error) {
@@ -346,16 +351,18 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// `NewFileWriter` writes a file and remembers its first error, since some libraries keep only the text of an error.
+/// `NewFileWriter` writes a file and stores the last write error, since some libraries keep only the text of an error.
 pub struct NewFileWriter {
     file: File,
     failure: Arc<Mutex<Option<io::Error>>>,
-    /// The bytes written, and the number of those whose write to the drive was started.
+    /// The number of bytes that were written to the file. `begun` is the number of those bytes whose transfer to the
+    /// drive was started.
     written: u64,
     begun: u64,
 }
 
-/// The number of bytes after which the drive starts to write them; otherwise all would wait for the sync at the end.
+/// The number of written bytes after which their transfer to the drive is started. Otherwise all bytes would wait for
+/// the sync at the end.
 const WRITE_BEHIND_BYTES: u64 = 4 << 20;
 
 impl NewFileWriter {
@@ -367,8 +374,8 @@ impl NewFileWriter {
         Ok(NewFileWriter { failure: self.failure.clone(), ..NewFileWriter::new(self.file.try_clone()?) })
     }
 
-    /// Starts to write pages to the drive: Linux does so when it is told that they are not needed. The call is only a
-    /// hint, so its errors are ignored.
+    /// Starts the transfer of written pages to the drive. Linux starts it for pages that are declared as not needed.
+    /// The declaration is only a hint, so its errors are ignored.
     fn write_behind(&mut self) {
         if let Some(length) =
             NonZeroU64::new(self.written - self.begun).filter(|n| n.get() >= WRITE_BEHIND_BYTES)

@@ -1,4 +1,4 @@
-//! Random numbers come from the operating system, for names and ids.
+//! This module creates random numbers for names and ids. The operating system provides the random bytes.
 
 /// Returns eight random bytes of the operating system.
 pub(crate) fn random_u64() -> u64 {

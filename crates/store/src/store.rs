@@ -1,14 +1,14 @@
-//! A store holds named datasets on a set of devices.
+//! A store contains named datasets on a set of devices.
 //!
 //! ```text
 //!   DIR/segment-00000000, ...   128 extents of 2 MiB each; extent 1 of the first holds the superblock
 //!   DIR/scratch/...             the jobs and readers at work (see `scratch.rs`)
 //! ```
 //!
-//! A job writes a dataset into extents that have no other user, and makes them durable. The dataset exists from the
-//! moment at which one record of the log names it. At every instant, even after a kill or a power loss, the whole
-//! dataset exists or none of it. A reader that has a dataset open prevents the reuse of its extents, so a removal
-//! disturbs no job.
+//! A job writes a dataset to extents that only this job uses, and makes them durable. One record of the log then
+//! publishes the dataset. At every instant, even after a kill or a power loss, the dataset exists completely or does
+//! not exist. A reader that has a dataset open prevents the reuse of the dataset's extents. A job can therefore
+//! continue to read a dataset after its removal.
 
 use std::{
     fs,
@@ -24,14 +24,15 @@ use crate::{
     space::scratch::announced_folders,
 };
 
-/// The smallest size limit of a device: it has room for log, spare log, superblock, headers, the reserve, and a few
-/// extents.
+/// The smallest size limit of a device in bytes. A device of this size has room for the log, the spare log, the
+/// superblock, headers, the reserved extents, and a few extents of data.
 const LEAST_BYTES: u64 = 32 << 20;
 
-/// The header of stores before the first release, which had a folder for each dataset.
+/// The name of the header file of stores of version 1, which were created before the first release.
 const OLD_HEADER_NAME: &str = "inshore.store";
 
-/// `Store` is a set of devices with datasets. A clone is cheap, and any number of processes may open one store.
+/// `Store` is an open store: a set of devices with datasets. Clones share the open store. Any number of processes may
+/// open the same store.
 #[derive(Clone, Debug)]
 pub struct Store(pub(crate) Arc<Shared>);
 
@@ -48,8 +49,8 @@ impl Store {
     /// Opens the store that has a device in the folder `path`, or creates the folder and the store.
     ///
     /// # Errors
-    /// [`Error::NotAStore`] if the folder holds other files; [`Error::BadFormat`] if the store is damaged or of another
-    /// version; [`Error::Io`].
+    /// [`Error::NotAStore`] if the folder contains other files; [`Error::BadFormat`] if the store is damaged or of
+    /// another version; [`Error::Io`].
     pub fn open(path: impl AsRef<Path>) -> Result<Store> {
         match Self::open_existing(path.as_ref()) {
             Err(Error::NoStore { .. }) => Self::make(&[path.as_ref()], None),
@@ -57,9 +58,9 @@ impl Store {
         }
     }
 
-    /// Opens the store that has a device in the folder `path`. Each other device is searched in its recorded folder, at
-    /// the same relative path if all devices were moved together, and in the parent folder of this device. The next
-    /// commit records the new folders.
+    /// Opens the store that has a device in the folder `path`. The call searches for each other device in its recorded
+    /// folder, and in the parent folder of this device. If all devices were moved together, it also finds them by their
+    /// paths relative to this device. The next commit records the new folders.
     ///
     /// # Errors
     /// [`Error::NoStore`]; [`Error::IsACopy`]; [`Error::Diverged`]; the errors of [`Store::open`].
@@ -67,7 +68,8 @@ impl Store {
         Self::open_folders(&[path])
     }
 
-    /// Opens the store that has devices in the folders `paths`, for devices that cannot be found from the others.
+    /// Opens the store that has devices in the folders `paths`. Callers use this function if the devices cannot be
+    /// found from one of them.
     ///
     /// # Errors
     /// The errors of [`Store::open_existing`].
@@ -75,9 +77,9 @@ impl Store {
         Self::open_without(paths, None)
     }
 
-    /// Takes a diverged device ([`Error::Diverged`]) back into the store at `path`, and returns the number of the
-    /// device. Commits that only this device has are lost. The caller should verify the store afterwards: these commits
-    /// may have overwritten data of the store.
+    /// Takes a diverged device ([`Error::Diverged`]) in the folder `given_up` back into the store at `path`, and
+    /// returns the number of the device. Commits that only this device has are lost. The caller should verify the store
+    /// afterwards, since these commits may have overwritten data of the store.
     ///
     /// # Errors
     /// [`Error::BadDevice`]; the errors of [`Store::open_existing`].
@@ -126,7 +128,8 @@ impl Store {
             }
         }
         if failed.len() == paths.len() {
-            // No folder has a readable superblock. The locks in the folders may still name the devices of the store.
+            // No folder has a readable superblock. The lock files in the folders may still contain the folders of the
+            // other devices.
             let announced = failed.iter().flat_map(|(path, _)| announced_folders(path));
             announced
                 .filter(|announced| without != Some(announced.as_path()))
@@ -136,7 +139,7 @@ impl Store {
             let (_, error) = failed.into_iter().next().expect("at least one folder");
             return Err(error);
         };
-        // A known drive that cannot be read counts as missing.
+        // If a device of the store cannot be read, it counts as missing.
         let is_known = |path: &Path| superblock.devices.iter().any(|entry| entry.path == path);
         if let Some((_, error)) = failed.into_iter().find(|(path, _)| !is_known(path)) {
             return Err(error);
@@ -158,11 +161,12 @@ impl Store {
         Ok(Store(Shared::open(&home, devices, finder.opener(), None)?))
     }
 
-    /// Creates a store on the folders `paths`. A folder is created if necessary, and must be empty. Each device may
-    /// take `limit_bytes` of its file system, or all of it.
+    /// Creates a store with devices in the folders `paths`. Missing folders are created, and existing folders must be
+    /// empty. Each device may take up to `limit_bytes` bytes of its file system, or all of it without a limit.
     ///
     /// # Errors
-    /// [`Error::StoreExists`]; [`Error::NotAStore`] if a folder holds other files; [`Error::BadDevice`]; [`Error::Io`].
+    /// [`Error::StoreExists`]; [`Error::NotAStore`] if a folder contains other files; [`Error::BadDevice`];
+    /// [`Error::Io`].
     pub fn init(paths: &[impl AsRef<Path>], limit_bytes: Option<u64>) -> Result<Store> {
         if let Some(bytes) = limit_bytes.filter(|&bytes| bytes < LEAST_BYTES) {
             let (given, least) = (crate::format_bytes(bytes), crate::format_bytes(LEAST_BYTES));
@@ -214,8 +218,8 @@ impl Store {
         Ok(Store(Shared::open(home, devices, DeviceFinder::default().opener(), make)?))
     }
 
-    /// Opens the store on `devices`, or creates one if they hold none. The processes that use the store coordinate
-    /// through files in the folder `home`.
+    /// Opens the store on `devices`, or creates a store if the devices contain none. The processes that use the store
+    /// coordinate through files in the folder `home`.
     ///
     /// # Errors
     /// The errors of [`Store::open`].
@@ -224,27 +228,28 @@ impl Store {
         Ok(Store(Shared::open(home.as_ref(), devices, Box::new(|_, _, _| None), make)?))
     }
 
-    /// Returns the folder of the first device.
+    /// Returns the home of the store. Except after [`Store::open_on`], this is the folder of the first device that is
+    /// present.
     pub fn path(&self) -> &Path {
         &self.0.home
     }
 
-    /// Returns the folders of the devices that are present. [`Store::open_folders`] opens the store from these folders,
-    /// even if other folders have moved.
+    /// Returns the folders of the devices that are present. [`Store::open_folders`] can open the store from these
+    /// folders.
     pub fn folders(&self) -> Vec<PathBuf> {
         self.0.folders()
     }
 
-    /// Returns the number of buffers of `buffer_bytes` that keep all drives busy while a file is streamed: four extents
-    /// for each drive that takes data, since neighbours in a file lie on different drives. The buffers take at most a
-    /// quarter of the budget, and there are at least two.
+    /// Returns the number of buffers of `buffer_bytes` bytes that keep all drives busy while a file is streamed. The
+    /// buffers have room for four extents per drive that takes data, since successive extents of a file are on
+    /// different drives. The buffers take at most a quarter of the budget, but there are at least two buffers.
     pub fn stream_buffers(&self, budget: &Budget, buffer_bytes: usize) -> usize {
         let wanted = 4 * EXTENT_BYTES * self.0.open_devices().len();
         let affordable = (budget.memory_bytes() / 4).min(usize::MAX as u64) as usize;
         (wanted.min(affordable) / buffer_bytes).max(2)
     }
 
-    /// Returns the random id that the store got at its creation. All its devices record the id.
+    /// Returns the random UUID of the store. The UUID is created with the store, and all devices record it.
     pub fn uuid(&self) -> [u8; 16] {
         self.0.uuid()
     }
@@ -281,7 +286,7 @@ fn superblock_in(path: &Path) -> Result<(u16, Superblock)> {
         return Ok(found);
     }
     let is_blank = check_is_blank(device.as_ref());
-    // Another process may have created a store meanwhile: it writes the superblock first.
+    // Another process may have created a store in the meantime, so the superblock is read again.
     if let Some(found) = read_superblock(device.as_ref())? {
         return Ok(found);
     }
@@ -289,20 +294,20 @@ fn superblock_in(path: &Path) -> Result<(u16, Superblock)> {
     Err(Error::NoStore { path: path.to_path_buf() })
 }
 
-/// `DeviceFinder` holds the folders in which the devices of a store may be.
+/// `DeviceFinder` searches for the devices of a store in the folders where they may be.
 #[derive(Clone, Debug, Default)]
 struct DeviceFinder {
-    /// For each device that the caller named: its recorded folder, and its current folder.
+    /// For each device whose folder the caller named: its recorded folder and its current folder.
     known: Vec<(PathBuf, PathBuf)>,
-    /// A folder that counts as missing.
+    /// A folder that the search ignores, as if it did not exist.
     without: Option<PathBuf>,
 }
 
 impl DeviceFinder {
-    /// Searches for a device of `all`. The first candidate is its recorded folder. Drives may have been exchanged, so
-    /// the folders of the other devices and their parent folders are searched next. Devices may have been moved
-    /// together, so each of these paths is also tried relative to a device whose new folder is known, and in the parent
-    /// folder of that device.
+    /// Searches for the device of `entry`; `all` are the entries of all devices. The first candidate is the recorded
+    /// folder of the device. Drives may have been exchanged, so the folders of the other devices and their parent
+    /// folders are also candidates. Devices may have been moved together. For each candidate, the search therefore also
+    /// tries the same path relative to a device whose new folder is known, and the parent folder of that device.
     fn find(
         &self,
         entry: &DeviceEntry,
@@ -331,8 +336,8 @@ impl DeviceFinder {
     }
 }
 
-/// Returns the new path of `was`, under the assumption that `old` moved to `new` together with the common ancestor of
-/// `old` and `was`.
+/// Returns the new path of the folder `was`, under the assumption that its common ancestor with `old` was moved, so
+/// that `old` became `new`.
 fn moved(old: &Path, new: &Path, was: &Path) -> Option<PathBuf> {
     let common = old.ancestors().find(|above| was.starts_with(above))?;
     let depth = old.strip_prefix(common).ok()?.components().count();
@@ -348,16 +353,16 @@ fn canonical(path: &Path) -> Result<PathBuf> {
     }
 }
 
-/// Returns true if a process began to create a store in this folder and was killed before it finished this device. The
-/// device then holds the first superblock of a store. The unfinished store has no data, since the first commit writes
-/// all superblocks again.
+/// Returns true if a process began to create a store in this folder and was killed before it had finished this device.
+/// The device then has only the first superblock of a store. An unfinished store contains no data, since its creation
+/// ends with the second superblock.
 fn is_unfinished(path: &Path) -> bool {
     let device = path.canonicalize().ok().and_then(|path| directory(&path, None).ok());
     let found = device.and_then(|device| read_superblock(device.as_ref()).ok().flatten());
     found.is_some_and(|(_, superblock)| superblock.sequence == 1)
 }
 
-/// Checks that the folder of a new device is neither inside the folder of another device nor contains one.
+/// Checks that the folder of a new device is not inside the folder of another device, and does not contain one.
 pub(crate) fn check_lies_apart(path: &Path, others: &[PathBuf]) -> Result<()> {
     let bad = |what: String| Err(Error::BadDevice { path: path.to_path_buf(), what });
     for other in others {
@@ -383,8 +388,8 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
     if good { Ok(()) } else { Err(Error::BadName { name: name.to_string() }) }
 }
 
-/// Checks that a store may be created in a folder: the folder is empty, except for files of another process that
-/// creates the same store now.
+/// Checks that a store may be created in a folder. The folder must be empty, except for files of another process that
+/// is creating the same store.
 fn check_is_empty(path: &Path) -> Result<()> {
     let list = |error| Error::io("list", path, error);
     for entry in fs::read_dir(path).map_err(list)? {
@@ -419,7 +424,7 @@ mod tests {
             assert!(matches!(store.dataset(name), Err(Error::BadName { .. })), "{name:?}");
         }
         drop(store);
-        // First one copy of the superblock is damaged, then both.
+        // First one slot of the superblock is damaged, then both slots.
         let path = folder.path().join("segment-00000000");
         let mut bytes = fs::read(&path).unwrap();
         for (slot, is_left) in [(0, true), (1, false)] {

@@ -1,4 +1,4 @@
-//! Upkeep verifies all data of a store and repairs damage.
+//! This module verifies all data of a store and repairs damaged data.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -17,19 +17,20 @@ use crate::{
     shared::{HEADER_BYTES, Urgency, header_of},
 };
 
-/// The smallest number of extents that are read at the same time: four requests of 2 MiB keep a drive busy.
+/// The smallest number of extents that are read at the same time. Four requests of 2 MiB keep a drive busy.
 const BUFFERS_MIN: usize = 4;
-/// The number of extents whose references and headers are read together, since these lie side by side.
+/// The number of extents whose references and headers are read together. The references are adjacent in their list, and
+/// the headers are adjacent on the device.
 const BATCH: u64 = 32;
 
-/// `Damage` describes data that differs from what was written.
+/// `Damage` describes stored data that is damaged, cannot be read or is missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// The dataset and file; empty for superblocks and log.
+    /// The dataset and file (`dataset/file`); empty for damage in superblocks or in the log.
     pub file: String,
-    /// The offset of the extent in that file, in bytes.
+    /// The offset of the damaged extent in the file, in bytes.
     pub offset: u64,
-    /// The place of the extent; `None` for superblocks and log.
+    /// The address of the damaged extent. The address is `None` for superblocks and the log, and if it cannot be read.
     pub place: Option<ExtentAddress>,
     /// A description of the damage.
     pub what: String,
@@ -37,7 +38,7 @@ pub struct Damage {
     pub is_repaired: bool,
 }
 
-/// `Findings` is the result of a verification.
+/// `Findings` contains the results of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     /// The number of datasets that were verified.
@@ -56,18 +57,19 @@ impl Findings {
 }
 
 impl Store {
-    /// Verifies the datasets `names`, or all datasets if `names` is empty. The call reads every extent with all copies,
-    /// parity, lists and headers, and compares them with their checksums. It also checks the superblocks and all copies
-    /// of the log. A commit that a killed process did not finish is not damage, and is finished first. With `repair`,
-    /// damaged data is restored from redundancy and rewritten in place where possible, superblocks and log are written
-    /// again, and unused space is returned to the file system.
+    /// Verifies the datasets `names`, or all datasets if `names` is empty. The call reads every extent, including
+    /// copies, parity, lists of extents and headers, and verifies the checksums. It also checks the superblocks and all
+    /// copies of the log. If a killed process has left an unfinished commit, the call finishes this commit first and
+    /// does not report it as damage. With `repair`, damaged data is restored from redundancy, where possible, and
+    /// rewritten in place. If superblocks or the log are damaged, they are written again. With `repair`, the call also
+    /// frees unused space on the file system.
     ///
-    /// The cost is one read of everything, and buffers of 2 MiB from the budget: four for each drive, up to a quarter
-    /// of the budget, and at least four.
+    /// The call reads all verified data once. It takes buffers of 2 MiB from the budget: four per drive, up to a
+    /// quarter of the budget, and at least four. A small file needs fewer buffers.
     ///
     /// # Errors
-    /// [`crate::Error::NotFound`]; [`crate::Error::OverBudget`]; [`crate::Error::Cancelled`]. Damage is not an error
-    /// but a finding.
+    /// [`crate::Error::NotFound`]; [`crate::Error::OverBudget`]; [`crate::Error::Cancelled`]. Damage is no error, but
+    /// is reported in the result.
     pub fn verify(&self, job: &Job, names: &[String], repair: bool) -> Result<Findings> {
         let mut findings = Findings::default();
         let all: Vec<String> = match names {
@@ -77,14 +79,14 @@ impl Store {
         let datasets: Vec<Dataset> = all
             .iter()
             .filter_map(|name| match self.dataset(name) {
-                // If all datasets are verified, one may have been removed just now.
+                // If all datasets are verified, another process may have removed a dataset in the meantime.
                 Err(crate::Error::NotFound { .. }) if names.is_empty() => None,
                 opened => Some(opened),
             })
             .collect::<Result<_>>()?;
         let bytes = datasets.iter().map(|dataset| dataset.summary().stored_bytes).sum();
         job.start_phase(if repair { "scrubbing" } else { "verifying" }, "bytes", bytes);
-        // A commit that cannot be finished is reported like damage.
+        // An error is ignored. If a commit cannot be finished, `check_log` reports it as damage.
         let _ = self.0.finish_commit();
         for what in self.0.check_log()? {
             let file = String::new();
@@ -97,7 +99,7 @@ impl Store {
         for dataset in &datasets {
             findings.datasets += 1;
             for file in &dataset.files {
-                // The list comes first, since all extents are found through it.
+                // The list of extents is verified and repaired first, since all other extents are found through it.
                 if let Some(list) = file.list() {
                     verify_file(job, list, repair, &mut findings)?;
                 }
@@ -105,7 +107,7 @@ impl Store {
             }
         }
         if repair {
-            // A drive that cannot return space was reported above, if any of its data is damaged.
+            // An error is ignored: if space cannot be freed, no data is lost.
             let _ = self.0.discard_unused();
             for device in self.0.devices().values() {
                 device.sync().map_err(|error| crate::Error::io("sync", device.name(), error))?;
@@ -136,7 +138,7 @@ fn verify_file(job: &Job, file: &CheckedFile, repair: bool, findings: &mut Findi
     Ok(())
 }
 
-/// `Verifier` is one pass over all extents of a file by several workers.
+/// `Verifier` verifies all extents of a file with several worker threads.
 struct Verifier<'a> {
     job: &'a Job,
     file: &'a CheckedFile,
@@ -154,8 +156,8 @@ struct PendingExtent {
 }
 
 impl Verifier<'_> {
-    /// Verifies batches of extents until none is left. The number of extents being read is at most the number of
-    /// buffers.
+    /// Verifies batches of extents until no extent is left. Each extent in flight needs a buffer, so the number of
+    /// buffers limits the number of extents in flight.
     fn work(&self, mut spare: Vec<Buffer>) -> Result<()> {
         let mut batch = VecDeque::new();
         let mut in_flight: VecDeque<PendingExtent> = VecDeque::new();
@@ -199,8 +201,8 @@ impl Verifier<'_> {
         FileExtent { job: self.job, file: self.file, position }
     }
 
-    /// Returns the next extents: position, reference, and true if the header is intact. Extents whose reference cannot
-    /// be read are examined here, with `buffer`.
+    /// Returns the next extents to verify: for each extent its position, its reference, and true if its header is
+    /// intact. If references cannot be read, the call examines their extents itself, with `buffer`.
     fn next_batch(&self, buffer: &mut Buffer) -> Result<VecDeque<(u64, ExtentRef, bool)>> {
         loop {
             let first = self.next.fetch_add(BATCH, Ordering::Relaxed);
@@ -222,7 +224,7 @@ impl Verifier<'_> {
         }
     }
 
-    /// Examines one extent, records its damage, and repairs the damage if this was requested.
+    /// Verifies one extent synchronously, records its damage, and repairs the damage if `repair` is set.
     fn examine(&self, whole: FileExtent, buffer: &mut Buffer) -> Result<()> {
         self.job.check_cancelled()?;
         if let Some(found) = verify_extent(whole, self.repair, buffer)? {
@@ -233,7 +235,7 @@ impl Verifier<'_> {
     }
 }
 
-/// Returns for each reference whether the header of its extent is intact. Headers that are adjacent are read together.
+/// Returns for each reference true if the header of its extent is intact. The headers of a segment are read together.
 fn whole_headers(job: &Job, references: &[ExtentRef]) -> Result<Vec<bool>> {
     let mut are_whole = vec![false; references.len()];
     let mut by_segment: BTreeMap<(u16, u32), Vec<usize>> = BTreeMap::new();
@@ -281,7 +283,7 @@ fn verify_extent(whole: FileExtent, repair: bool, buffer: &mut Buffer) -> Result
     let is_repaired = repair
         && match health {
             ExtentHealth::Missing => false,
-            // A repaired extent is read again from its place.
+            // After the repair, the extent is read again from the device and verified.
             _ => {
                 (health == ExtentHealth::DamagedHeader || whole.restore(buffer)?)
                     && whole.rewrite(buffer).is_ok()

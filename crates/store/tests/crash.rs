@@ -1,6 +1,6 @@
-//! These tests simulate every crash that could have happened: after each operation of a store on its devices, the
-//! writes that are not durable are kept, lost or torn. Every acknowledged dataset must exist afterwards with all its
-//! bytes. A dataset whose commit was in progress must exist with all its bytes, or not exist.
+//! These tests simulate a crash after each operation of a store on its devices. In a crash, writes that are not durable
+//! are kept, lost or torn. Every acknowledged dataset must exist after the crash with all its bytes. A dataset whose
+//! commit was in progress must exist with all its bytes, or not exist.
 
 use std::{
     collections::BTreeMap,
@@ -19,46 +19,46 @@ use inshore_store::{
 
 const EXTENTS: u32 = 600;
 
-/// `Step` is one step of a run.
+/// `Step` is one change of the store in a recorded test run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Step {
-    /// Makes a dataset of a given length.
+    /// Creates a dataset of a given length.
     Create(&'static str, usize),
     /// Removes a dataset, if it exists.
     Remove(&'static str),
-    /// Puts a dataset of a given length in the place of the one of its name, or makes it.
+    /// Replaces a dataset by a dataset of a given length, or creates it if it does not exist.
     Replace(&'static str, usize),
-    /// Makes a dataset and gives up before the commit.
+    /// Writes a dataset and drops its builder without a commit.
     Abandon(usize),
-    /// Appends bytes to an unsealed dataset, which is made if there is none.
+    /// Appends bytes to an unsealed dataset, or creates the dataset if it does not exist.
     Append(&'static str, usize),
     /// Seals a dataset, if it exists.
     Seal(&'static str),
-    /// Moves data into gaps, and to the emptiest device.
+    /// Compacts the store, including a balance of the devices.
     Compact,
-    /// Adds a device, at most twice in a run.
+    /// Adds a device, if the store has had fewer than [`DEVICES_MAX`] devices.
     AddDevice,
-    /// Removes the device that was added last, if there is one.
+    /// Removes the last added device, if any was added.
     RemoveDevice,
 }
 
-/// The largest number of devices at the end of a run.
+/// The largest number of devices of a store in a test run.
 const DEVICES_MAX: usize = 4;
 
-/// Makes a folder for a store whose devices are in memory. The folder is in memory too if possible, since a run needs
-/// tens of thousands.
+/// Creates a folder for a store whose devices are in memory. If possible, the folder is in a memory file system, since
+/// the tests create tens of thousands of folders.
 fn home() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
     tempfile::tempdir_in(memory).or_else(|_| tempfile::tempdir()).unwrap()
 }
 
-/// Returns bytes that differ between datasets, and between sectors of a dataset.
+/// Returns the content of a dataset. The bytes differ between datasets and between the sectors of a dataset.
 fn content(name: &str, len: usize) -> Vec<u8> {
     let salt = name.bytes().fold(len, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte as usize));
     (0..len).map(|i| ((i / 512) * 31 + i % 512 + salt) as u8).collect()
 }
 
-/// Returns the content of a file after appends of these lengths.
+/// Returns the content of a file after appends of the lengths `lens`.
 fn contents(name: &str, lens: &[usize]) -> Vec<u8> {
     lens.iter().flat_map(|&len| content(name, len)).collect()
 }
@@ -73,9 +73,10 @@ fn replace(store: &Store, name: &str, len: usize, commit: bool) -> Result<()> {
     fill(store.replace_dataset(&job, name, "test")?, name, len, commit, false)
 }
 
-/// Writes the file of a dataset.
+/// Writes the file of a dataset, and commits the dataset if `commit` is set.
 fn fill(mut builder: DatasetBuilder, name: &str, len: usize, commit: bool, unsealed: bool) -> Result<()> {
-    // The redundancy of a dataset depends on its name, as far as there are enough devices.
+    // The redundancy of a dataset depends on its name. An error is ignored: with too few devices, the dataset has no
+    // redundancy.
     let wanted = match name {
         "b" => Redundancy::Copies(2),
         "c" => Redundancy::Parity { data: 2, parity: 1 },
@@ -88,7 +89,7 @@ fn fill(mut builder: DatasetBuilder, name: &str, len: usize, commit: bool, unsea
     let mut writer = builder.file("bytes", 4096, 65536)?;
     writer.write(&content(name, len))?;
     builder.add(writer)?;
-    // Some datasets have large attributes, so that the log is soon full and begins anew in another place.
+    // Some datasets have large attributes, so that the log is soon full and a new log is begun.
     let attributes = vec![7; if name > "b" { 900_000 } else { 10 }];
     if commit { builder.commit(&attributes) } else { Ok(()) }
 }
@@ -113,15 +114,15 @@ fn read(store: &Store, name: &str) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// `Model` is the expected state: for each name the lengths of the appends, and true if the dataset is sealed.
+/// `Model` is the expected state of a store: for each dataset the lengths of its appends, and true if it is sealed.
 type Model = BTreeMap<&'static str, (Vec<usize>, bool)>;
 
-/// `Run` is a recorded run.
+/// `Run` is a recorded test run.
 struct Run {
-    /// The number of devices at the beginning.
+    /// The number of devices at the start of the test run.
     devices: usize,
     history: Vec<(u16, Operation)>,
-    /// The state after each step, with the length of the history before and after that step.
+    /// For each step: the length of the history before and after the step, and the expected state after the step.
     states: Vec<(usize, usize, Model)>,
 }
 
@@ -135,7 +136,7 @@ fn record(devices: usize, steps: &[Step]) -> Run {
     let store = Store::open_on(home.path(), (0..devices as u16).map(recorded).collect()).unwrap();
     let mut model = Model::new();
     let mut states = vec![(0, len(), model.clone())];
-    // Numbers are not reused, and the recording has the same numbers as the store.
+    // The store must give a new device the number that the recording uses for it.
     let (mut next_device, mut added) = (devices as u16, Vec::new());
     for &step in steps {
         let before = len();
@@ -188,7 +189,7 @@ fn record(devices: usize, steps: &[Step]) -> Run {
                     if store.remove_device(&job, number, |who| panic!("waits for {who}")).is_err() {
                         added.push(number);
                     } else {
-                        // The highest number of a removed device may be reused.
+                        // The store may reuse the number of the removed device, so no further device is added.
                         next_device = DEVICES_MAX as u16;
                     }
                 }
@@ -202,17 +203,18 @@ fn record(devices: usize, steps: &[Step]) -> Run {
 }
 
 impl Run {
-    /// Opens the state after a crash behind `end` operations, and compares it with the states that are allowed.
+    /// Opens the store in its state after a crash that followed the first `end` operations, and compares its content
+    /// with the allowed states.
     fn check(&self, end: usize, fate: impl FnMut(usize) -> WriteFate, what: &str) {
         let blank: Vec<Memory> = (0..DEVICES_MAX).map(|_| Memory::new(EXTENTS)).collect();
         let left = after_crash(&self.history[..end], &blank, fate);
-        // A device that is added later does not exist before its first write.
+        // A device that is added during the test run does not exist before its first write.
         let is_there = |(n, device): &(usize, Memory)| *n < self.devices || !device.written().is_empty();
         let left = left.into_iter().enumerate().filter(is_there);
         let left: Vec<Arc<dyn Device>> = left.map(|(_, device)| Arc::new(device) as _).collect();
         let home = home();
-        // The last acknowledged state is allowed, and so are the states in progress. Before the store itself was
-        // acknowledged it may be missing; then an empty one is created.
+        // Allowed are the last acknowledged state, and the states of changes that were in progress. If the crash was
+        // during the creation of the store, no store may exist, and an empty store is created.
         let last = self.states.iter().rposition(|(_, after, _)| *after <= end).unwrap_or(0);
         let possible: Vec<&Model> =
             self.states[last..].iter().filter(|(before, ..)| *before <= end).map(|state| &state.2).collect();
@@ -236,7 +238,7 @@ impl Run {
             let bytes = read(&store, name).unwrap_or_else(|error| panic!("{what}: {name}: {error}"));
             assert!(bytes == contents(name, lens), "{what}: {name} is not what was written");
         }
-        // The store stays usable, and a new dataset overwrites no old one.
+        // The store must stay usable, and a new dataset must not overwrite an old dataset.
         write(&store, "after", 5000, true, false).unwrap_or_else(|error| panic!("{what}: {error}"));
         drop(store);
         let store = Store::open_on(home.path(), left).unwrap();
@@ -270,7 +272,7 @@ fn every_crash_in_every_short_sequence_leaves_acknowledged_datasets() {
             let (first, second) = (STEPS[pair / STEPS.len()], STEPS[pair % STEPS.len()]);
             for third in STEPS {
                 let run = record(1, &[first, second, third]);
-                // Crashes in the first two steps are checked once for each pair.
+                // For each pair of first and second steps, crashes during these two steps are checked only once.
                 let begin = if third == STEPS[0] { 0 } else { run.states[2].1 };
                 for end in begin..=run.history.len() {
                     let what = format!("{first:?}, {second:?}, {third:?}, crash after {end}");
@@ -333,8 +335,8 @@ fn every_tear_of_the_last_write_leaves_acknowledged_datasets() {
     }
 }
 
-/// The test crashes longer runs anywhere, with an own fate for each write that is not durable. `INSHORE_CRASHES` is the
-/// number of crashes, `INSHORE_SEED` the first seed.
+/// Simulates crashes at random operations of longer test runs, with a random fate for each write that is not durable.
+/// The environment variable `INSHORE_CRASHES` sets the number of crashes, and `INSHORE_SEED` the first seed.
 #[test]
 fn random_crashes_of_long_runs_leave_acknowledged_datasets() {
     let number = |name: &str, default: u64| std::env::var(name).map_or(default, |text| text.parse().unwrap());
@@ -344,7 +346,7 @@ fn random_crashes_of_long_runs_leave_acknowledged_datasets() {
     for seed in number("INSHORE_SEED", 1).. {
         let mut state: u64 = seed;
         let mut below = |limit: u64| {
-            // The generator is SplitMix64.
+            // This random number generator is SplitMix64.
             state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
             let mut word = state;
             word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -368,7 +370,8 @@ fn random_crashes_of_long_runs_leave_acknowledged_datasets() {
             })
             .collect();
         let run = record(devices, &steps);
-        // Each new log comes with a superblock, at the beginning of the second extent or in its middle.
+        // For each new log, superblocks are written to extent 1, so the number of these writes shows the number of new
+        // logs.
         let is_superblock = |(_, operation): &&(u16, Operation)| matches!(operation, Operation::Write(1, ..));
         generations += run.history.iter().filter(is_superblock).count() / devices - 2;
         for _ in 0..20 {

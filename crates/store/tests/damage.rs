@@ -1,9 +1,10 @@
-//! These tests flip bits on flash. Without redundancy a read is an error that names the place; with two copies or
-//! parity the right bytes come back, and `verify` repairs the damage. No read returns wrong bytes, and nothing panics.
+//! These tests flip bits on flash. Without redundancy, a read of a damaged block returns an error with the offset of
+//! the block. With two copies or parity, a read returns the correct bytes, and `verify` repairs the damage. No read
+//! returns wrong bytes, and no call panics.
 //!
-//! In the structures (superblocks, log, headers of extents, lists of references) every byte is flipped, one at a time;
-//! of the zeros that fill the rest of a page, only some are flipped. In the data itself random bits are flipped:
-//! `INSHORE_FLIPS` is their number, `INSHORE_SEED` the first seed.
+//! In metadata (superblocks, log, headers of extents, lists of references), the tests flip a bit in every byte, one
+//! byte at a time. The tests flip only some of the zero bytes at the end of a page. In data, the tests flip random
+//! bits. The environment variable `INSHORE_FLIPS` sets the number of these flips, and `INSHORE_SEED` the seed.
 
 use std::{io, ops::Range, sync::Arc};
 
@@ -13,24 +14,24 @@ use inshore_store::{
 };
 
 const EXTENTS: u32 = 400;
-/// The extent of every device that holds its superblock.
+/// The number of the extent that contains the superblock on every device.
 const SUPERBLOCK: u32 = 1;
-/// The extents of log and spare of a new store on a single device. On two devices each has half of them, and the other
-/// half is data.
+/// The extents of the log and of the spare log of a new store on a single device. With several devices, only the first
+/// two of these extents belong to the logs, and the other two contain data.
 const LOG: Range<u32> = 2..6;
-/// The step at which the zeros at the end of a page are flipped.
+/// The distance in bytes between the flips in the zeros at the end of a page.
 const ZEROS_STEP: usize = 97;
 
 const NONE: Redundancy = Redundancy::Copies(1);
 const COPIES: Redundancy = Redundancy::Copies(2);
 const PARITY: Redundancy = Redundancy::Parity { data: 2, parity: 1 };
 
-/// Returns bytes of which each sector differs from the next.
+/// Returns `len` bytes in which each sector differs from the next sector.
 fn content(len: usize) -> Vec<u8> {
     (0..len).map(|i| ((i / 512) * 31 + i % 512 + 7) as u8).collect()
 }
 
-/// `Sparse` is a device in memory that stores no pages of zeros, so that a file of many extents is small.
+/// `Sparse` is a device in memory that stores no pages of zeros, so that a file of many extents takes little memory.
 #[derive(Debug)]
 struct Sparse(Arc<Memory>);
 
@@ -72,10 +73,11 @@ impl Device for Sparse {
     }
 }
 
-/// `Page` is the address of a page: number of the device, extent, page in the extent.
+/// `Page` is the address of a page: the number of the device, the number of the extent, and the number of the page in
+/// the extent.
 type Page = (usize, u32, usize);
 
-/// `TestStore` is a store with one dataset `kept` of one file `bytes`.
+/// `TestStore` is a store with one dataset `kept`, which has one file `bytes`.
 struct TestStore {
     home: tempfile::TempDir,
     devices: Vec<Arc<Memory>>,
@@ -90,7 +92,7 @@ impl TestStore {
         Ok(TestStore { home, devices, store })
     }
 
-    /// Makes a store whose file has `zeros` bytes of zero, and then `content(len)`.
+    /// Creates a store with a dataset whose file has `zeros` zero bytes, followed by `content(len)`.
     fn with(redundancy: Redundancy, zeros: usize, len: usize) -> TestStore {
         let count = redundancy.devices();
         let bed = TestStore::open((0..count).map(|_| Arc::new(Memory::new(EXTENTS))).collect()).unwrap();
@@ -111,13 +113,13 @@ impl TestStore {
         self.store.job(Budget::new(32 << 20, 1), Cancel::default()).unwrap()
     }
 
-    /// Returns true if an extent holds a superblock or the log.
+    /// Returns true if an extent contains a superblock or the log.
     fn is_log(&self, extent: u32) -> bool {
         let log = if self.devices.len() == 1 { LOG } else { 2..4 };
         extent == SUPERBLOCK || log.contains(&extent)
     }
 
-    /// Opens another store with the same bytes on its devices, as after a restart.
+    /// Copies the devices, so that the store can be opened on the copies as after a restart.
     fn copy(&self) -> Vec<Arc<Memory>> {
         self.devices.iter().map(|device| Arc::new(device.copy())).collect()
     }
@@ -126,7 +128,7 @@ impl TestStore {
         self.store.dataset("kept").unwrap()
     }
 
-    /// Returns the pages that were written to in the extents that `is_wanted` accepts.
+    /// Returns the written pages of the extents that `is_wanted` accepts.
     fn pages(&self, is_wanted: impl Fn(u32) -> bool) -> Vec<Page> {
         let devices = self.devices.iter().enumerate();
         let pages = devices.flat_map(|(number, device)| {
@@ -135,7 +137,8 @@ impl TestStore {
         pages.filter(|&(_, extent, _)| is_wanted(extent)).collect()
     }
 
-    /// Returns every offset of a page up to its last byte that is not zero, and some after that.
+    /// Returns the offsets in a page at which a bit is flipped: all offsets up to the last byte that is not zero, and
+    /// some later offsets.
     fn places(&self, (device, extent, page): Page) -> Vec<usize> {
         let mut places = Vec::new();
         self.devices[device].change_page(extent, page, |bytes| {
@@ -145,7 +148,7 @@ impl TestStore {
         places
     }
 
-    /// Flips bits of a byte during the call of `look`, and restores the page afterwards.
+    /// Flips bits of a byte, calls `look`, and restores the page.
     fn flipped<T>(&self, (device, extent, page): Page, at: usize, bits: u8, look: impl FnOnce() -> T) -> T {
         let mut was = [0; PAGE_BYTES];
         self.devices[device].change_page(extent, page, |bytes| {
@@ -157,7 +160,7 @@ impl TestStore {
         found
     }
 
-    /// Repairs everything, and then finds no damage.
+    /// Repairs the store, and checks that a further verification finds no damage.
     fn scrub(&self, job: &Job, what: &str) {
         self.store.verify(job, &[], true).unwrap_or_else(|error| panic!("{what}: {error}"));
         let left = self.store.verify(job, &[], false).unwrap().damage;
@@ -175,7 +178,8 @@ fn read(dataset: &Dataset, job: &Job, range: Range<u64>) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Checks that bytes which were read are right. An error is allowed only without redundancy, and must name the place.
+/// Checks the result of a read. The bytes must be correct. An error is allowed only without redundancy, and its message
+/// must contain the file and the offset.
 fn check(found: Result<Vec<u8>>, expected: &[u8], redundancy: Redundancy, what: &str) {
     match found {
         Ok(found) => assert!(found == expected, "{what}: wrong bytes"),
@@ -194,7 +198,7 @@ fn is_header(extent: u32) -> bool {
 #[test]
 fn every_flipped_byte_of_superblocks_and_log_is_survived_and_repaired() {
     let len = 9_000;
-    // A single device has two copies of superblock and log too.
+    // A single device also has two copies of the superblock and of the log.
     for redundancy in [NONE, COPIES, PARITY] {
         let bed = TestStore::with(redundancy, 0, len);
         let mut flips = 0;
@@ -206,7 +210,8 @@ fn every_flipped_byte_of_superblocks_and_log_is_survived_and_repaired() {
                 let job = other.job();
                 let found = read(&other.dataset(), &job, 0..len as u64);
                 assert!(found.unwrap() == content(len), "{what}");
-                // This check costs more than all others, and a repair covers pages, not bytes.
+                // The scrub takes more time than all other checks, and it repairs complete pages. It is therefore not
+                // repeated for every byte.
                 if at < 8 || at % 24 == 0 {
                     other.scrub(&job, &what);
                 }
@@ -222,10 +227,12 @@ fn damage_in_all_copies_of_superblock_or_log_is_reported_with_its_device() {
     let bed = TestStore::with(NONE, 0, 9_000);
     let superblock = bed.pages(|extent| extent == SUPERBLOCK);
     let log = bed.pages(|extent| LOG.contains(&extent));
-    // The pages are the checkpoints of each copy of the log; the record of the dataset is behind them.
+    // These pages contain the checkpoint, which is the first record of each copy of the log. The record of the dataset
+    // follows.
     let first: Vec<Page> = log.iter().copied().filter(|&(.., page)| page == 0).collect();
     assert_eq!((superblock.len(), first.len(), log.len() > first.len()), (2, 2, true));
-    // The last record is left out: if it is damaged in both copies, it looks as if it was never written.
+    // The test does not damage the last record. If both copies of the last record are damaged, the store cannot detect
+    // that it was written.
     for pages in [superblock, first] {
         for at in (0..100).step_by(9) {
             let other = TestStore {
@@ -238,7 +245,8 @@ fn damage_in_all_copies_of_superblock_or_log_is_reported_with_its_device() {
             }
             match TestStore::open(other.devices) {
                 Err(error) => assert!(error.to_string().contains("memory "), "{error}"),
-                // These bytes are not checked: the checkpoint of an empty catalog is shorter.
+                // The store opens if the damaged byte is not covered by a checksum, since the checkpoint of an empty
+                // catalog is short.
                 Ok(opened) => {
                     let job = opened.job();
                     assert!(read(&opened.dataset(), &job, 0..9_000).unwrap() == content(9_000), "byte {at}");
@@ -252,14 +260,14 @@ fn damage_in_all_copies_of_superblock_or_log_is_reported_with_its_device() {
 #[test]
 fn one_damaged_superblock_loses_no_commit() {
     let bed = TestStore::with(NONE, 0, 9_000);
-    // The damage hits the very first superblock or the second; then those of a log that began anew, which happens once
-    // in two of these commits.
+    // The first round damages each of the two superblocks of the new store. Later rounds damage the superblocks of
+    // later logs, since about every second of the commits below begins a new log.
     for number in 0..7 {
         for page in bed.pages(|extent| extent == SUPERBLOCK) {
             let other = bed.flipped(page, 50, 1, || bed.copy());
             let other = TestStore::open(other).unwrap();
             assert_eq!(other.store.list().unwrap().len(), 1 + number, "slot in page {}", page.2);
-            // Later changes survive a restart.
+            // Changes after the damage survive a restart.
             other.store.remove("kept").unwrap();
             let again = TestStore::open(other.devices).unwrap();
             assert_eq!(again.store.list().unwrap().len(), number, "slot in page {}", page.2);
@@ -282,7 +290,7 @@ fn every_flipped_byte_of_extent_headers_is_reported_or_repaired() {
                 bed.flipped(page, at, 1 << (flips % 8), || {
                     check(read(&bed.dataset(), &job, 0..len as u64), &expected, redundancy, &what);
                 });
-                // The scrub runs without an earlier read, since a read may repair the page.
+                // The byte is flipped again before the scrub, since the read may have repaired the page.
                 bed.flipped(page, at, 1 << (flips % 8), || bed.scrub(&job, &what));
                 flips += 1;
             }
@@ -293,14 +301,15 @@ fn every_flipped_byte_of_extent_headers_is_reported_or_repaired() {
 
 #[test]
 fn every_flipped_byte_of_lists_of_references_is_reported_or_repaired() {
-    // The file has so many references that they lie in a list of their own.
+    // Each of the files has so many extents that its references are in a separate list.
     let many = Redundancy::Parity { data: 2, parity: 6 };
     for (redundancy, extents) in [(NONE, 129), (COPIES, 65), (many, 33)] {
         let (zeros, len) = ((extents - 1) * EXTENT_BYTES, 9_000);
         let bed = TestStore::with(redundancy, zeros, len);
         let (job, expected) = (bed.job(), content(len));
         let end = (zeros + len) as u64;
-        // The list is the only extent whose page 0 names places; zeros take no pages.
+        // The list of references is recognized by its first reference: the device number is valid, and the two bytes
+        // after it are zeros.
         let is_data = |extent: u32| !is_header(extent) && !bed.is_log(extent);
         let places = |page: &Page| {
             let mut first = [0; 12];
@@ -311,13 +320,14 @@ fn every_flipped_byte_of_lists_of_references_is_reported_or_repaired() {
         assert!(lists.len() >= redundancy.list_copies(), "{lists:?}");
         let mut flips = 0;
         for (copy, page) in lists.into_iter().enumerate() {
-            // A read uses the second copy only if the first is damaged.
+            // A read uses the second copy of the list only if the first copy is damaged, so fewer bytes of the second
+            // copy are flipped.
             for at in bed.places(page).into_iter().step_by(if copy == 0 { 1 } else { 50 }) {
                 let what = format!("{redundancy}, list in {page:?}, byte {at}");
                 bed.flipped(page, at, 1 << (flips % 8), || {
                     check(read(&bed.dataset(), &job, zeros as u64..end), &expected, redundancy, &what);
                 });
-                // This check reads all of the large file twice.
+                // The scrub reads the large file twice, so it is not repeated for every byte.
                 if redundancy != NONE && flips % 1500 == 7 {
                     bed.flipped(page, at, 1 << (flips % 8), || bed.scrub(&job, &what));
                 }
@@ -335,7 +345,8 @@ fn random_flips_of_data_never_give_wrong_bytes() {
     println!("seed {seed}, {wanted} flips");
     let len = 70_000;
     let expected = content(len);
-    // The last store has two extents of data in its group: to restore a page costs two reads of 2 MiB.
+    // The last store has two extents of data in its parity group. It is tested less often, since each restored page
+    // needs two reads of 2 MiB.
     let beds = [(NONE, 0), (COPIES, 0), (PARITY, 0), (PARITY, EXTENT_BYTES)].map(|(redundancy, zeros)| {
         let bed = TestStore::with(redundancy, zeros, len);
         let pages = bed.pages(|extent| !is_header(extent) && !bed.is_log(extent));
@@ -344,7 +355,7 @@ fn random_flips_of_data_never_give_wrong_bytes() {
     });
     let mut state = seed;
     let mut below = |limit: u64| {
-        // The generator is SplitMix64.
+        // This random number generator is SplitMix64.
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = state;
         word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -363,7 +374,7 @@ fn random_flips_of_data_never_give_wrong_bytes() {
             let found = read(dataset, job, *zeros..zeros + len as u64);
             told += u64::from(found.is_err());
             check(found, &expected, *redundancy, &what);
-            // Damage in the second copy and in parity is found only by a scrub.
+            // Only a scrub finds damage in the second copy or in parity.
             if *redundancy != NONE && flip % 211 == 0 {
                 bed.scrub(job, &what);
             }

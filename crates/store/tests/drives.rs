@@ -1,5 +1,6 @@
-//! These tests move drives away and back: folders on a file system, which are renamed between two uses of the store.
-//! Acknowledged data must be readable while the drives that hold it are present, and a loss is always reported.
+//! These tests simulate drives that are removed and returned. A drive is a folder of the file system, which is renamed
+//! between two uses of the store. Acknowledged data must be readable as long as the drives that contain it are present.
+//! A loss must always be reported.
 
 use std::{
     ffi::OsStr,
@@ -18,7 +19,7 @@ const SIZE: Option<u64> = Some(128 << 20);
 const COPIES: Redundancy = Redundancy::Copies(2);
 const NONE: Redundancy = Redundancy::Copies(1);
 
-/// `Bench` is a folder in which drives are folders.
+/// `Bench` is a temporary folder whose subfolders are the drives.
 struct Bench(tempfile::TempDir);
 
 impl Bench {
@@ -26,7 +27,7 @@ impl Bench {
         Bench(tempfile::tempdir().unwrap())
     }
 
-    /// Makes a store on these drives.
+    /// Creates a store on these drives.
     fn with(drives: &[&str]) -> Bench {
         let bench = Bench::new();
         let folders: Vec<PathBuf> = drives.iter().map(|name| bench.path(name)).collect();
@@ -80,7 +81,7 @@ fn content(name: &str) -> Vec<u8> {
     (0..2_500_000u32).map(|n| (n.wrapping_mul(salt | 1) >> 13) as u8).collect()
 }
 
-/// Checks that a dataset holds the bytes of [`put`].
+/// Checks that a dataset contains the bytes that [`put`] writes.
 fn is_whole(store: &Store, name: &str) -> Result<()> {
     let job = job(store);
     let file = store.dataset(name)?.file("bytes").unwrap();
@@ -202,7 +203,7 @@ fn a_drive_that_answers_with_errors_counts_as_missing() {
             assert!(found == content("c"));
         }
         drive.set(&[]);
-        // The next commit of a process that sees the drive updates it.
+        // The next commit of a process that can use the drive updates the drive.
         put(&open(), &format!("y{bad}"), COPIES).unwrap();
     }
     let store = open();
@@ -235,7 +236,8 @@ fn an_init_overwrites_the_remains_of_a_killed_one() {
         let bench = Bench::with(&names);
         let folders: Vec<PathBuf> = names.iter().map(|name| bench.path(name)).collect();
         for (number, folder) in folders.iter().enumerate() {
-            // Slot 0 is written last, and slot 1 of one device after the other.
+            // The creation of a store writes slot 1 of one device after the other, and then slot 0. The test undoes the
+            // later writes of a creation that was killed after it had written slot 1 of `finished + 1` devices.
             let segment = fs::File::options().write(true).open(folder.join("segment-00000000")).unwrap();
             segment.write_all_at(&[0; 4096], 2 << 20).unwrap();
             if number > finished {
@@ -269,7 +271,7 @@ fn verify_reports_a_drive_that_was_missing_and_scrub_updates_it() {
     assert_eq!(bench.names("e1"), ["c", "x"]);
 }
 
-/// Makes a store on two drives, each of which was written to while the other was missing.
+/// Creates a store on two drives, and writes to each drive while the other drive is missing.
 fn split() -> Bench {
     let bench = Bench::with(&["e0", "e1"]);
     bench.put("e0", "c", COPIES).unwrap();
@@ -310,7 +312,7 @@ fn a_diverged_drive_rejoins_once_its_own_commits_are_given_up() {
     bench.mv("e0", "a0");
     bench.is_whole("e1", "c").unwrap();
     bench.mv("a0", "e0");
-    // There is no diverged data any more.
+    // A second rejoin fails, since the drive is no longer diverged.
     assert!(matches!(Store::rejoin(bench.path("e0"), bench.path("e1")), Err(Error::BadDevice { .. })));
 }
 
@@ -374,7 +376,8 @@ fn drives_that_were_moved_together_find_each_other_and_their_new_places_are_writ
     let paths: Vec<PathBuf> = bench.open("par/e1").unwrap().device_paths().unwrap().into_values().collect();
     assert_eq!(paths, ["par/e0", "par/e1", "par/e2"].map(|path| bench.path(path)));
     assert_eq!(bench.open("par/e1").unwrap().usage().unwrap()[2].path, bench.path("par/e2"));
-    // The drives are named one by one, since they cannot be found from each other; the commit records their folders.
+    // The drives cannot be found from each other in these folders, so the test names all of them. The commit records
+    // the new folders.
     let apart = ["one", "two/deep", "three/deeper/still"];
     for (drive, place) in ["e0", "e1", "e2"].into_iter().zip(apart) {
         fs::create_dir_all(bench.path(place).parent().unwrap()).unwrap();
@@ -399,7 +402,7 @@ fn processes_meet_even_if_they_open_different_drives() {
     let bytes = content("slow");
     writer.write(&bytes).unwrap();
     bench.mv("e0", "q0");
-    // The process sees one drive only, and takes no extents that the other process has taken there.
+    // A process that sees only one drive must not take extents that the other job has taken on this drive.
     bench.put("e1", "fast", NONE).unwrap();
     assert_eq!(bench.open("e1").unwrap().jobs().unwrap().len(), 1);
     bench.mv("q0", "e0");
@@ -419,7 +422,7 @@ fn a_job_on_a_moved_drive_gets_an_error_and_commits_nothing() {
     bench.put("e1", "fast", NONE).unwrap();
     let error = put(&store, "slow", NONE).unwrap_err();
     assert!(error.to_string().contains("moved or unmounted"), "{error}");
-    // A reader continues with the drives that are left.
+    // A reader can still use the drives that are present.
     assert_eq!(store.list().unwrap().len(), 1);
     drop(store);
     bench.is_whole("q0", "fast").unwrap();
@@ -454,7 +457,7 @@ fn a_folder_whose_store_is_gone_becomes_no_new_store_silently() {
     assert!(!bench.path("e0/segment-00000000").exists());
 }
 
-/// Overwrites a range of a segment with zeros, in units of 1 MiB.
+/// Overwrites a range of a segment file with zeros. The range is given in MiB.
 fn erase(bench: &Bench, segment: &str, mebibytes: std::ops::Range<u64>) {
     let file = fs::File::options().write(true).open(bench.path(segment)).unwrap();
     mebibytes.for_each(|at| file.write_all_at(&vec![0; 1 << 20], at << 20).unwrap());
@@ -480,7 +483,7 @@ fn a_store_is_found_by_a_drive_whose_superblock_is_gone_and_gives_it_back() {
     assert!(bench.verify("e1", true).is_sound());
     assert_eq!(bench.verify("e0", false).damage, []);
     assert_eq!(bench.names("e0"), ["p", "x"]);
-    // The lock alone proves that the folder was a device of a store.
+    // Without the superblock and the other drives, the lock file still proves that the folder was a device of a store.
     erase(&bench, "e0/segment-00000000", 2..4);
     bench.mv("e1", "q1");
     bench.mv("e2", "q2");
@@ -492,11 +495,12 @@ fn a_store_is_found_by_a_drive_whose_superblock_is_gone_and_gives_it_back() {
 
 #[test]
 fn a_store_with_any_trace_of_being_one_is_never_made_anew() {
-    // Mebibytes of the first segment: headers 0 and 1, slots of the superblock 2 and 3, log and spare 4 to 11.
+    // The test erases ranges of the first segment. Offsets in MiB: 0 and 1 are headers, 2 and 3 are the slots of the
+    // superblock, and 4 to 11 are the log and the spare log.
     let whole = |bench: &Bench| bench.put("e0", "a", NONE);
     let large = |bench: &Bench| {
         let store = bench.open("e0")?;
-        // The log begins anew.
+        // These commits are so large that a new log is begun.
         for number in 0..4 {
             let job = job(&store);
             store.create_dataset(&job, &format!("l{number}"), "test")?.commit(&vec![7; 900_000])?;
@@ -506,13 +510,13 @@ fn a_store_with_any_trace_of_being_one_is_never_made_anew() {
     type Put<'a> = &'a dyn Fn(&Bench) -> Result<()>;
     let puts: [Put<'_>; 2] = [&whole, &large];
     for put in puts {
-        // Each lost range is a pair: its first extent, and the extent after its last one.
+        // Each lost range is a pair: its start and its end in MiB.
         for lost in [&[(2, 4)][..], &[(2, 3)], &[(2, 4), (0, 2)], &[(2, 4), (4, 12)]] {
             let bench = Bench::with(&["e0"]);
             put(&bench).unwrap();
             let names = bench.names("e0");
             lost.iter().for_each(|&(first, end)| erase(&bench, "e0/segment-00000000", first..end));
-            // The announcements in `scratch` are lost too.
+            // The lock file in `scratch`, which also proves that the store existed, is removed too.
             fs::remove_dir_all(bench.path("e0/scratch")).unwrap();
             if lost == [(2, 3)] {
                 assert_eq!(bench.names("e0"), names);
@@ -548,7 +552,7 @@ fn lost_names_are_reported_and_not_overwritten() {
     bench.put("e0", "a", NONE).unwrap();
     let old = fs::read(bench.path("e0/segment-00000000")).unwrap();
     bench.put("e0", "b", NONE).unwrap();
-    // Both copies of the log lie on this drive, and both are overwritten with their earlier content.
+    // This drive contains both copies of the log. The test overwrites both with their earlier content.
     let segment = fs::File::options().read(true).write(true).open(bench.path("e0/segment-00000000")).unwrap();
     for (extent, bytes) in [2usize, 4].map(|extent| (extent, &old[extent << 21..(extent + 1) << 21])) {
         segment.write_all_at(bytes, (extent as u64) << 21).unwrap();
@@ -561,7 +565,7 @@ fn lost_names_are_reported_and_not_overwritten() {
             assert!(said.contains(place), "{said}");
         }
     }
-    // Removing `scratch`, which announces the lost records, gives the records up.
+    // The lock file in `scratch` announces the lost record. Without this file, the store opens without the record.
     fs::remove_dir_all(bench.path("e0/scratch")).unwrap();
     assert_eq!(bench.names("e0"), ["a"]);
 }
@@ -593,7 +597,7 @@ fn a_removed_drive_that_comes_back_is_no_device() {
     let store = bench.open("e0").unwrap();
     store.remove_device(&job(&store), 2, |who| panic!("waits for {who}")).unwrap();
     drop(store);
-    // The number is used again.
+    // The new device gets the number of the removed device.
     assert_eq!(bench.add("e3", "e0").unwrap(), 2);
     bench.put("e0", "b", COPIES).unwrap();
     bench.mv("q2", "e2");
@@ -654,7 +658,8 @@ fn a_lost_drive_with_the_only_copy_of_something_is_not_removed_by_halves() {
 fn drives_that_changed_places_are_found_and_their_places_are_written_down() {
     for (drives, mounts) in [
         (["e0", "e1", "e2"], [("e0", "e1"), ("e1", "e2")]),
-        // The folders above the drives' folders change places; the drives' folders have names of their own.
+        // In this case, the parent folders of the drives' folders are exchanged, and the drives' folders have different
+        // names.
         (["m0/x", "m1/y", "m2/z"], [("m0", "m1"), ("m1", "m2")]),
     ] {
         let bench = Bench::with(&drives);
@@ -718,7 +723,7 @@ fn folders_whose_names_are_no_text_are_devices_like_others() {
             assert_eq!(store.verify(&job(&store), &[], false).unwrap().damage, []);
         }
     }
-    // Programs get the path as JSON, with invalid bytes replaced.
+    // In JSON, invalid bytes of a path are replaced.
     let told = serde_json::to_string(&open(&folders[2]).usage().unwrap()).unwrap();
     assert!(told.contains("z\u{fffd}\u{fffd}") && told.contains("/text"), "{told}");
 }
@@ -765,8 +770,9 @@ fn an_added_or_removed_drive_is_announced_on_all_others_at_once() {
     }
 }
 
-/// The test fails every call to the drives once while one is added, on an old drive or on the new one: the store then
-/// has the new drive or not, nothing is damaged, and the same call continues.
+/// Adds a drive many times. Each time, another operation on the old drive or on the new drive fails. After the error,
+/// the store has the new drive or does not have it. The store must not report damage, and a further call must complete
+/// the addition.
 #[test]
 fn a_drive_whose_adding_failed_is_no_damage_and_can_be_added_again() {
     let scene = || {
@@ -806,7 +812,8 @@ fn a_drive_whose_adding_failed_is_no_damage_and_can_be_added_again() {
                 let added = add(&store, &drives[1]);
                 drives[bad].set(&[]);
                 drop(store);
-                // After the acknowledgement it is a drive like the others, and missed if it is away.
+                // If the addition was acknowledged, the new drive belongs to the store, and its absence would be
+                // reported as damage.
                 if added.is_ok() && !is_seen {
                     continue;
                 }

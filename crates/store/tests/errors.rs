@@ -1,5 +1,6 @@
-//! These tests fail every call of a store to its device, once or from then on, and many calls at random. Acknowledged
-//! changes must be there afterwards, failed changes as a whole or not at all, and no read returns wrong bytes.
+//! These tests let operations on a device fail: each operation once, each operation and all later ones, and random
+//! operations. Acknowledged changes must exist afterwards, and failed changes must exist completely or not at all. No
+//! read may return wrong bytes.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -61,11 +62,11 @@ fn read(store: &Store, name: &str) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// `State` is a possible state of a dataset: missing, or the lengths that were written one after the other, and true if
-/// it is sealed.
+/// `State` is a possible state of a dataset: `None` if it is missing, or the lengths of its writes and true if it is
+/// sealed.
 type State = Option<(Vec<usize>, bool)>;
 
-/// `PossibleStates` is the possible states of each dataset.
+/// `PossibleStates` contains the possible states of each dataset.
 type PossibleStates = BTreeMap<&'static str, Vec<State>>;
 
 struct FaultyStore {
@@ -92,7 +93,8 @@ impl FaultyStore {
         Store::open_on(self.home.path(), devices.collect())
     }
 
-    /// Makes one change after the other on one store, whether or not calls fail.
+    /// Makes several changes of the store, some of which may fail, and returns the states that each dataset may have
+    /// afterwards.
     fn act(&self) -> PossibleStates {
         let was = |sealed| vec![Some((vec![9000], sealed))];
         let mut possible: PossibleStates = BTreeMap::from([
@@ -125,8 +127,8 @@ impl FaultyStore {
         possible
     }
 
-    /// Opens the store again, on devices that no longer fail. After silent faults, data may be damaged, but all
-    /// readable data is right.
+    /// Opens the store again, on devices that no longer fail, and checks its datasets. `lied` is true if a device
+    /// reported success for a failed operation. Data may then be damaged, but no read may return wrong bytes.
     fn check(&self, possible: &PossibleStates, lied: bool, what: &str) {
         self.devices.iter().for_each(|device| device.set(&[]));
         let store = match self.open() {
@@ -227,7 +229,7 @@ fn after_any_silent_fault_no_read_returns_wrong_bytes() {
     }
 }
 
-/// `INSHORE_FAULTS` is the number of runs.
+/// Repeats the changes with random faults. The environment variable `INSHORE_FAULTS` sets the number of repetitions.
 #[test]
 fn many_random_faults_never_give_wrong_bytes() {
     let runs = std::env::var("INSHORE_FAULTS").map_or(300, |count| count.parse().unwrap());

@@ -1,7 +1,8 @@
-//! Fixtures are stores of each version of the format, with known content. They guard against an accidental change of
-//! the format, including the Reed-Solomon code.
+//! Fixtures are stores in each version of the storage format, with known content. These tests detect accidental changes
+//! of the format, including the Reed-Solomon code.
 //!
-//! `test_data/README.md` describes the files, and how they and the seeds of the fuzz targets are made.
+//! `test_data/README.md` describes the files of the fixtures, and how to create these files and the seeds of the fuzz
+//! targets.
 
 use std::{fs, path::PathBuf, sync::Arc};
 
@@ -10,15 +11,15 @@ use inshore_store::{
 };
 
 const EXTENTS: u32 = 200;
-/// The versions that this program reads; the last is the one that it writes.
+/// The versions of the format that this program reads. It writes the last of them.
 const VERSIONS: [&str; 2] = ["v2", "v3"];
 
-/// `FixtureDataset` is a dataset of a fixture: its name, its redundancy, and true if data can be appended.
+/// `FixtureDataset` is a dataset of a fixture: its name, its redundancy, and true if it is sealed.
 type FixtureDataset = (&'static str, Redundancy, bool);
 
 const NONE: Redundancy = Redundancy::Copies(1);
 
-/// The fixtures by name, with the number of devices.
+/// The fixtures: for each store its name, its number of devices and its datasets.
 const STORES: [(&str, usize, &[FixtureDataset]); 3] = [
     ("one-device", 1, &[("plain", NONE, true), ("empty", NONE, true)]),
     (
@@ -32,8 +33,9 @@ const STORES: [(&str, usize, &[FixtureDataset]); 3] = [
     ("open", 1, &[("open", NONE, false)]),
 ];
 
-/// Returns 700 bytes that depend on the name. With parity the content fills two extents: these bytes at the beginning
-/// of the first extent, and the same bytes in reverse order at the end. The fixture "empty" has no content.
+/// Returns 700 bytes that depend on the name of the dataset. The dataset "parity" has two extents: these bytes and
+/// zeros in the first extent, and the same bytes in reverse order in the second extent. The dataset "empty" has no
+/// content.
 fn content(name: &str) -> Vec<u8> {
     let salt = name.bytes().fold(0usize, |sum, byte| sum * 31 + byte as usize);
     let some: Vec<u8> = (0..700).map(|i| (i * 7 + i / 5 + salt) as u8).collect();
@@ -82,7 +84,8 @@ fn make(devices: usize, datasets: &[FixtureDataset]) -> Vec<Arc<Memory>> {
     devices
 }
 
-/// Encodes every page that is not zero, up to its last byte that is not zero.
+/// Encodes the devices as the content of a fixture file: every page that is not zero, up to its last byte that is not
+/// zero.
 fn image(devices: &[Arc<Memory>]) -> Vec<u8> {
     let mut out = (devices.len() as u16).to_le_bytes().to_vec();
     for (number, device) in devices.iter().enumerate() {
@@ -171,8 +174,8 @@ fn parity_restores_each_device(version: &str) {
     let image = fs::read(folder().join(version).join(name)).unwrap();
     for lost in 0..devices {
         let loaded = load(&image);
-        // All data on the device is lost, with the headers. Superblock and log stay, which lie on the first two devices
-        // only.
+        // All data and headers on the device are lost. The superblock stays, and so does the log, of which only the
+        // first two devices have copies.
         let is_data = |extent: u32| extent != 1 && (lost == 2 || ![2, 3].contains(&extent));
         for (extent, page) in loaded[lost].written() {
             if is_data(extent) {
@@ -182,7 +185,7 @@ fn parity_restores_each_device(version: &str) {
         let (_home, store) = open(&loaded).unwrap();
         store.verify(&job(&store), &[], true).unwrap();
         check(name, &store, datasets);
-        // The restored bytes equal the lost ones.
+        // The restored bytes must equal the lost bytes.
         let again = load(&image);
         for (extent, page) in again[lost].written() {
             let (mut was, mut is) = ([0; PAGE_BYTES], [0; PAGE_BYTES]);
@@ -214,7 +217,7 @@ fn make_fixtures_and_seeds() {
                     b"INSHEXTN" => "extent_header",
                     _ => return,
                 };
-                // Records have an exact length, so they are cut at their end.
+                // The seed for a log record must have the exact length of the record.
                 let body_len = u32::from_le_bytes(bytes[32..36].try_into().unwrap()) as usize;
                 let len = if target == "log_record" { 48 + body_len } else { 600 };
                 seed(target, &format!("{name}-{extent}-{page}"), &bytes[..len.min(PAGE_BYTES)]);
@@ -223,7 +226,7 @@ fn make_fixtures_and_seeds() {
     }
     let references = [0, 0, 0, 0, 4, 0, 0, 0, 1, 2, 3, 4, 1, 0, 0, 0, 9, 0, 0, 0, 5, 6, 7, 8];
     seed("references", "two", &references);
-    // The seeds have a change of each kind, in a store of one device and in one of three.
+    // The seeds contain each kind of change, for a store of one device and for a store of three devices.
     for devices in 0..2u8 {
         for what in 0..5u8 {
             for page in [0, 3, 9, 17] {

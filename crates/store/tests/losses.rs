@@ -1,17 +1,17 @@
-//! These tests damage whole stores at random and compare them with a model. Sectors hold random bytes, zeros, or their
-//! earlier content. Extents are missing, stale, or hold the content of another extent. Segments are missing. A store
-//! gets one to eight of these faults at once. It has one to three devices, and datasets without redundancy, with
-//! copies, and with parity.
+//! These tests damage stores at random and compare their content with a model. Damaged sectors contain random bytes,
+//! zeros, or their earlier content. Damaged extents are missing, or contain their earlier content or the content of
+//! another extent. Whole segments may also be missing. A store gets one to eight of these faults at once. The stores
+//! have one to three devices, and datasets without redundancy, with copies, and with parity.
 //!
 //! ```text
-//!   what is read     is what was written, or an error that tells of damage
-//!   names            are all there, and no others, or listing them is an error
-//!   one device       whatever is lost of it, what is guarded is read, and mended once the device is given back
-//!   verify, scrub    say that all is whole only where everything can be read
-//!   the next commit  fails, or takes nothing away
+//!   read             returns the bytes that were written, or an error that reports damage
+//!   list             returns the names of all datasets and no others, or an error
+//!   loss of a device data with redundancy can be read, and is repaired after the device was added again
+//!   verify, scrub    report no unrepaired damage only if everything can be read
+//!   next commit      fails, or loses no other data
 //! ```
 //!
-//! `INSHORE_DAMAGES` is the number of damaged stores, `INSHORE_SEED` the first seed.
+//! The environment variable `INSHORE_DAMAGES` sets the number of damaged stores, and `INSHORE_SEED` the first seed.
 
 use std::{
     collections::BTreeMap,
@@ -33,14 +33,15 @@ use inshore_store::{
 const EXTENTS: u32 = 400;
 const SECTOR: usize = 512;
 const SECTORS: usize = PAGE_BYTES / SECTOR;
-/// The extent of every device that holds its superblock.
+/// The number of the extent that contains the superblock on every device.
 const SUPERBLOCK: u32 = 1;
 
 const NONE: Redundancy = Redundancy::Copies(1);
 const COPIES: Redundancy = Redundancy::Copies(2);
 const PARITY: Redundancy = Redundancy::Parity { data: 2, parity: 1 };
 
-/// `MemoryDrive` is a device in memory that stores no pages of zeros, and is found again by its number.
+/// `MemoryDrive` is a device in memory that stores no pages of zeros. Its name contains its number, so that the store
+/// recognizes the drive when it is added again.
 #[derive(Debug)]
 struct MemoryDrive {
     number: usize,
@@ -58,13 +59,14 @@ impl MemoryDrive {
         bytes
     }
 
-    /// Returns the pages of an extent that were written to.
+    /// Returns the numbers of the written pages of an extent.
     fn pages(&self, extent: u32) -> Vec<usize> {
         let written = self.memory.written().into_iter();
         written.filter(|(other, _)| *other == extent).map(|(_, page)| page).collect()
     }
 
-    /// Returns the extents that were written to: superblock, log, headers, and all others.
+    /// Returns the written extents in four groups: the superblock, extents of logs, extents of headers, and all other
+    /// extents.
     fn kinds(&self) -> [Vec<u32>; 4] {
         let mut kinds: [Vec<u32>; 4] = Default::default();
         let mut extents: Vec<u32> = self.memory.written().iter().map(|(extent, _)| *extent).collect();
@@ -81,8 +83,8 @@ impl MemoryDrive {
         kinds
     }
 
-    /// Overwrites an extent with the content of another extent, of this drive or another one, in its current or an
-    /// earlier state.
+    /// Overwrites an extent with the content of the extent `other_extent` of `other`, which may be another drive or an
+    /// earlier state of this drive.
     fn become_like(&self, extent: u32, other: &MemoryDrive, other_extent: u32) {
         let pages = other.pages(other_extent);
         let pages: Vec<_> = pages.into_iter().map(|page| (page, other.page(other_extent, page))).collect();
@@ -132,7 +134,7 @@ impl Device for MemoryDrive {
     }
 }
 
-/// `Dice` is SplitMix64.
+/// `Dice` is the random number generator SplitMix64.
 struct Dice(u64);
 
 impl Dice {
@@ -149,24 +151,25 @@ impl Dice {
     }
 }
 
-/// `Data` is a dataset: its redundancy and its content, zeros first and then bytes that depend on the salt.
+/// `Data` describes a dataset: its redundancy and its content. The content consists of zeros, followed by bytes that
+/// depend on the salt.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Data {
     redundancy: Redundancy,
     zeros: usize,
-    /// The seed of the bytes after the zeros; `lens` has the length of each append.
+    /// The seed of the bytes after the zeros. `lens` contains the length of each append.
     salt: usize,
     lens: [usize; 2],
 }
 
 impl Data {
     fn new(redundancy: Redundancy, salt: usize, len: usize) -> Data {
-        // With one extent of data, parity is only a copy, so the content has two extents.
+        // In a group with one extent of data, parity would be only a copy. The content therefore has two extents.
         let zeros = if redundancy == PARITY { EXTENT_BYTES } else { 0 };
         Data { redundancy, zeros, salt, lens: [len, 0] }
     }
 
-    /// Returns one append, in which each sector differs from all others.
+    /// Returns the bytes of append number `part`. The sectors differ from each other.
     fn part(&self, part: usize) -> Vec<u8> {
         (0..self.lens[part])
             .map(|i| ((i / SECTOR) * 31 + i % SECTOR * (1 + 2 * part) + self.salt) as u8)
@@ -178,7 +181,7 @@ impl Data {
     }
 }
 
-/// Datasets by name.
+/// The expected datasets of a store by name.
 type Model = BTreeMap<String, Data>;
 
 fn home() -> tempfile::TempDir {
@@ -217,20 +220,20 @@ fn read(store: &Store, name: &str) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// `TestStore` is a store after each commit, and its content at the end.
+/// `TestStore` contains the states of a store after its commits, and the expected content of the last state.
 struct TestStore {
-    /// The drives after each commit.
+    /// Copies of the drives after commits, in order. The last element is the final state.
     states: Vec<Vec<Arc<MemoryDrive>>>,
-    /// For each drive the extents that were written to: superblock, log, headers, and all others.
+    /// For each drive its written extents: the superblock, extents of logs, extents of headers, and all other extents.
     extents: Vec<[Vec<u32>; 4]>,
-    /// The content of `scratch/lock`, in which processes announce the last record.
+    /// The content of the lock file `scratch/lock`, in which processes announce the last record.
     lock: Vec<u8>,
     model: Model,
 }
 
 impl TestStore {
-    /// Makes a store on `count` drives. An old store began its log anew several times, on more than one extent, and has
-    /// data in a second segment.
+    /// Creates a store on `count` drives. If `is_old` is set, the store has begun several new logs, with more than one
+    /// extent per copy, and has data in a second segment.
     fn new(count: usize, is_old: bool) -> TestStore {
         let drives: Vec<Arc<MemoryDrive>> =
             (0..count).map(|number| Arc::new(MemoryDrive { number, memory: Memory::new(EXTENTS) })).collect();
@@ -239,7 +242,7 @@ impl TestStore {
         let (mut states, mut model, mut commits) = (Vec::new(), Model::new(), 0);
         let now = || drives.iter().map(|drive| drive.copy()).collect::<Vec<_>>();
         let mut note = || {
-            // The states of an old store are large.
+            // The states of an old store are large, so only every third state is stored.
             if !is_old || commits % 3 == 0 {
                 states.push(now());
             }
@@ -288,7 +291,7 @@ impl TestStore {
         guards.iter().enumerate().for_each(|(number, _)| store.remove(&format!("gone-{number}")).unwrap());
         note();
         for (number, redundancy) in guards.iter().enumerate() {
-            // The name is used again, with other bytes.
+            // A new dataset with other bytes gets the name of a removed dataset.
             store.remove(&format!("first-{number}")).unwrap();
             put(&format!("first-{number}"), *redundancy, 9_000, 10);
             note();
@@ -319,14 +322,14 @@ impl TestStore {
     }
 }
 
-/// `Damage` says what was damaged.
+/// `Damage` describes what was damaged in a store.
 struct Damage {
     what: Vec<String>,
-    /// True if all damage is on one drive, including the sources of copies.
+    /// True if all damage is on one drive, and all copied extents come from this drive.
     is_on_one: bool,
 }
 
-/// Damages drives, which are a copy of the last state of a bed.
+/// Damages `drives`, which are a copy of the last state of `bed`.
 fn damage(bed: &TestStore, drives: &[Arc<MemoryDrive>], dice: &mut Dice) -> Damage {
     let (count, is_on_one) = (1 + dice.below(8), dice.below(2) == 0);
     let the_one = dice.below(drives.len());
@@ -341,8 +344,8 @@ fn damage(bed: &TestStore, drives: &[Arc<MemoryDrive>], dice: &mut Dice) -> Dama
         let state = &bed.states[dice.below(bed.states.len() - 1)][number];
         let pages = bed.drives()[number].pages(extent);
         let first = *dice.of(&pages);
-        // Some sectors are damaged, beginning at a random sector of a page that was written to. The damage covers one
-        // sector, or up to a few pages.
+        // The damaged sectors begin at a random sector of a written page. They may be a single sector or cover several
+        // pages.
         let from = first * SECTORS + dice.below(SECTORS);
         let many = *dice.of(&[1, 1, 2, 8, 40]);
         let sectors = from..(from + many).min(EXTENT_BYTES / SECTOR);
@@ -409,7 +412,8 @@ fn is_told(error: &Error) -> bool {
     )
 }
 
-/// Reads all of a store, and returns the datasets that cannot be read; `None` if the list of names cannot be read.
+/// Reads all datasets of a store, and returns the names of those that cannot be read. The result is `None` if the list
+/// of datasets cannot be read.
 fn look(store: &Store, model: &Model, what: &str) -> Option<Vec<String>> {
     let list = match store.list() {
         Ok(list) => list,
@@ -434,7 +438,7 @@ fn look(store: &Store, model: &Model, what: &str) -> Option<Vec<String>> {
     Some(lost)
 }
 
-/// Verifies a store. If it is reported as intact, all datasets must be readable.
+/// Verifies a store. If the verification finds no damage or repairs all damage, all datasets must be readable.
 fn verify(store: &Store, repair: bool, model: &Model, what: &str) -> Option<Findings> {
     let findings = match job(store).and_then(|job| store.verify(&job, &[], repair)) {
         Ok(findings) => findings,
@@ -449,7 +453,8 @@ fn verify(store: &Store, repair: bool, model: &Model, what: &str) -> Option<Find
     Some(findings)
 }
 
-/// `Outcomes` counts the stores that survived as a whole, in part, or were refused.
+/// `Outcomes` counts the damaged stores by result: completely readable, partly readable, or not readable. It also
+/// counts the drives that were added again.
 #[derive(Default)]
 struct Outcomes {
     whole: AtomicU64,
@@ -520,7 +525,7 @@ fn play(beds: &[TestStore], seed: u64, outcomes: &Outcomes) {
     }
 }
 
-/// Adds a drive again that lost its superblock, and repairs all its data with redundancy.
+/// Adds a drive again that has lost its superblock, and repairs all data of the store that has redundancy.
 fn give_back(drives: &[Arc<MemoryDrive>], home: &Path, model: &Model, what: &str, outcomes: &Outcomes) {
     let store = open(home, drives).unwrap();
     for device in store.usage().unwrap().iter().filter(|device| device.state == "missing") {

@@ -1,5 +1,6 @@
-//! A dataset that takes the place of another one: readers of the old one go on, and a replacement that is given up, or
-//! that comes second, changes nothing. `crash.rs` and `errors.rs` have crashes and failures of it.
+//! These tests replace a dataset by another dataset. Readers of the old dataset can continue. A replacement that is
+//! dropped, or that another commit precedes, changes nothing. `crash.rs` and `errors.rs` test crashes and failures
+//! during replacements.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// Returns a store with the dataset "a", of ones.
+    /// Returns a store with the dataset "a", whose bytes are all 1.
     fn new() -> Scene {
         let home = tempfile::tempdir().unwrap();
         let store = Store::open_on(home.path(), vec![Arc::new(Memory::new(60))]).unwrap();
@@ -37,7 +38,7 @@ impl Scene {
         builder
     }
 
-    /// Returns the value of all bytes of a file.
+    /// Returns the value that all bytes of a file have.
     fn value(&self, file: &CheckedFile) -> Result<u8> {
         let job = self.job();
         let mut reader = FileReader::new(&job, file, 0..file.len(), 65_536)?;
@@ -54,7 +55,7 @@ impl Scene {
         self.store.dataset("a").unwrap().file("bytes").unwrap()
     }
 
-    /// Asserts the value and the attributes of "a", which is the only dataset.
+    /// Checks the bytes and the attributes of the dataset "a", which must be the only dataset.
     fn assert_holds(&self, value: u8) {
         let attributes = self.store.dataset("a").unwrap().attributes().to_vec();
         assert_eq!((self.value(&self.file()).unwrap(), attributes), (value, value.to_string().into_bytes()));
@@ -72,7 +73,7 @@ fn readers_of_the_old_dataset_go_on_and_others_see_the_new_one() {
     scene.assert_holds(1);
     builder.commit(b"2").unwrap();
     scene.assert_holds(2);
-    // Replacements that could overwrite the space of the old dataset, if it were free.
+    // Further replacements would overwrite the extents of the old dataset if these were free.
     for value in 3..10 {
         scene.replacement(&scene.job(), value).commit(value.to_string().as_bytes()).unwrap();
     }
@@ -98,7 +99,7 @@ fn a_replacement_that_is_given_up_leaves_the_old_dataset() {
     let scene = Scene::new();
     drop(scene.replacement(&scene.job(), 2));
     scene.assert_holds(1);
-    // A file that was not ended, of a job that is cancelled.
+    // A cancelled job drops a replacement with an unfinished file.
     let job = scene.job();
     let mut builder = scene.store.replace_dataset(&job, "a", "test").unwrap();
     let mut writer = builder.file("bytes", 4096, 65_536).unwrap();
@@ -117,7 +118,7 @@ fn of_two_replacements_the_first_commit_wins_and_the_second_is_an_error() {
     let error = first.commit(b"2").unwrap_err();
     assert!(matches!(error, Error::NameExists { .. } | Error::Changed { .. }), "{error}");
     scene.assert_holds(3);
-    // The old dataset was removed meanwhile.
+    // The old dataset is removed before the commit of its replacement.
     let job = scene.job();
     let builder = scene.replacement(&job, 4);
     scene.store.remove("a").unwrap();

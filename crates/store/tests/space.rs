@@ -1,5 +1,6 @@
-//! These tests check that the space of removed data is freed: at once, or if that is not possible (a reader, a killed
-//! process, a failing drive) by the next job, by compaction or by a scrub. Space in use is never freed.
+//! These tests check that the space of removed data is freed. Usually this happens at once. If a reader, a killed
+//! process or a failing drive prevents it, the next job, a compaction or a scrub frees the space. Space in use must
+//! never be freed.
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -7,8 +8,8 @@ use inshore_store::{
     Budget, Cancel, CheckedFile, EXTENT_BYTES, Fault, Faulty, FileReader, Job, Memory, Result, Store,
 };
 
-/// The extents of a new store on a single drive that hold no data: superblock, two copies of the log, and as many for
-/// the spare.
+/// The number of the first data extent of a new store on a single drive. Before it are the headers, the superblock, two
+/// copies of the log, and two copies of the spare log.
 const NOT_DATA: u32 = 6;
 
 fn job(store: &Store) -> Result<Job> {
@@ -46,7 +47,7 @@ fn is_whole(store: &Store, name: &str) {
     assert!(read(store, &store.dataset(name).unwrap().file("bytes").unwrap()) == content(name), "{name}");
 }
 
-/// `Bench` is a store on a drive in memory, which each process opens anew.
+/// `Bench` is a store on a drive in memory. Each call of `open` simulates another process.
 struct Bench {
     home: tempfile::TempDir,
     memory: Arc<Memory>,
@@ -64,14 +65,14 @@ impl Bench {
         Store::open_on(self.home.path(), vec![Arc::new(self.drive.clone())]).unwrap()
     }
 
-    /// Returns the number of extents with data.
+    /// Returns the number of extents that contain data or headers of data.
     fn extents(&self) -> usize {
         let mut extents: Vec<u32> = self.memory.written().into_iter().map(|(extent, _)| extent).collect();
         extents.dedup();
         extents.into_iter().filter(|&extent| extent >= NOT_DATA).count()
     }
 
-    /// Lets a process remove a dataset and die before it discards the space.
+    /// Simulates a process that removes a dataset and dies before it discards the space.
     fn remove_and_die(&self, name: &str) {
         let store = self.open();
         self.drive.set(&[Fault::FailFromDiscard(0)]);
@@ -86,8 +87,8 @@ fn the_next_job_frees_the_space_of_a_process_that_died_after_its_commit() {
     let bench = Bench::new();
     put(&bench.open(), "stays").unwrap();
     let without = bench.extents();
-    // The log has 512 pages: 2 for the initial state, 72 for each dataset and 1 for each removal. At the seventh
-    // dataset it begins anew, and forgets the extents that were freed before.
+    // The log has 512 pages. The initial state takes 2 pages, each dataset 72 pages, and each removal 1 page. At the
+    // seventh dataset, a new log is begun, which omits the extents that were freed before.
     for round in 0..9 {
         let store = bench.open();
         put_by(&store, &job(&store).unwrap(), "goes", &vec![7; 72 * 4096 - 2000]).unwrap();
@@ -110,7 +111,8 @@ fn space_of_a_removed_dataset_is_freed_after_its_last_reader() {
         let (reader, other) = (bench.open(), bench.open());
         let dataset = reader.dataset("goes").unwrap();
         other.remove("goes").unwrap();
-        // A process that has ended has no state in memory, and a process that still runs has.
+        // The next job runs in a new process, or in the process that removed the dataset and still has its state in
+        // memory.
         let other = if ends_first { None } else { Some(other) };
         let begun = job(&bench.open()).unwrap();
         assert!(bench.extents() > without, "somebody reads it");
@@ -183,7 +185,7 @@ fn compaction_takes_nothing_from_living_jobs() {
     assert!(read(&other, &dataset.file("bytes").unwrap()) == content("read"));
 }
 
-/// Makes the last announcement of an owner unreadable during a call: a folder in the place of a file makes every read
+/// Makes the file `name` of an owner unreadable while `act` runs. A folder with the name of the file makes every read
 /// fail, like a drive with errors.
 fn with_unreadable<T>(home: &Path, name: &str, act: impl FnOnce() -> T) -> T {
     let owner = home.join("scratch/reader-1-unreadable");
@@ -210,11 +212,11 @@ fn a_durable_commit_is_acknowledged_even_if_the_pins_of_readers_are_unreadable()
     with_unreadable(bench.home.path(), "pin", || {
         store.remove("old").unwrap();
         builder.commit(&[]).unwrap();
-        // A process that wants extents, and cannot know which are free, gets an error.
+        // A job that cannot determine which extents are free gets an error when it takes extents.
         let told = job(&bench.open()).and_then(|job| put_by(&store, &job, "refused", &[])).unwrap_err();
         assert!(told.to_string().contains("pin"), "{told}");
     });
-    // Extents in use are not taken: neither by this job nor by others.
+    // Neither this job nor other jobs may take extents that are in use.
     put_by(&store, &at_work, "later", &[]).unwrap();
     drop(at_work);
     put(&bench.open(), "last").unwrap();

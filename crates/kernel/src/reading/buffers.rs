@@ -1,4 +1,4 @@
-//! The read buffers of a worker: reads blocks, and passes their whole lines on.
+//! Reads blocks into the buffers of a worker, and passes the complete lines of each block to a function.
 
 use std::ops::Range;
 
@@ -18,14 +18,13 @@ pub(crate) struct ReadBuffers {
     pub(super) context: Context,
     pub(super) plan: Plan,
     pub(super) by_line: bool,
-    /// In long lines, a single NUL byte represents a run of NUL bytes.
+    /// True if consecutive NUL bytes in long lines are replaced by a single NUL byte.
     pub(super) zeros_end_lines: bool,
-    /// The buffer for blocks of cached files, streams, and lines that are longer than a block. The buffer begins at a
-    /// page border, as blocks of files do: the kernel's copy takes a quarter longer if source and target are aligned
-    /// differently.
+    /// The buffer for blocks of cached files and for streams. Like the blocks of files, the buffer begins at a page
+    /// border. If source and target are aligned differently, the copy by the operating system takes a quarter longer.
     pub(super) block_buffer: Option<Buffer>,
     spare: Vec<Buffer>,
-    /// The number of buffers that were lost with failed reads. All memory is released when no buffer is left.
+    /// The number of buffers that were lost with failed reads. After all buffers are lost, new buffers are allocated.
     lost: usize,
     long_lines: LongLineReader,
 }
@@ -45,7 +44,7 @@ impl ReadBuffers {
         })
     }
 
-    /// Returns true if another direct read may be started beside the block in progress.
+    /// Returns true if another direct read may be started while `in_flight` reads are in flight.
     pub fn may_begin(&self, in_flight: usize) -> bool {
         in_flight + self.lost < self.plan.ahead
     }
@@ -64,7 +63,7 @@ impl ReadBuffers {
         file.begin(&self.context, start..self.end(file, start), buffer)
     }
 
-    /// Returns the end of the first read for the block that begins at `start`.
+    /// Returns the offset at which the first read for the block that begins at `start` ends.
     fn end(&self, file: &RandomAccessSource, start: u64) -> u64 {
         let margin = if self.by_line { file.margin() } else { 0 };
         (start + file.stride(&self.plan) + margin).min(file.len())
@@ -95,7 +94,7 @@ impl ReadBuffers {
                     (Some(result), _) => return result,
                     (None, work) => work.expect("no map was available"),
                 };
-                // The system mapped no window.
+                // No memory map was available, so the block is copied.
                 let bytes = WINDOW_BLOCK_BYTES as usize + MARGIN_BYTES;
                 let mut buffer = Buffer::zeroed(self.context.budget(), bytes, "a block of a file")?;
                 return self.read_cached(file, plain, start..end, &mut buffer, work);
@@ -112,7 +111,7 @@ impl ReadBuffers {
         result
     }
 
-    /// Takes the buffer for a block, which the caller puts back.
+    /// Takes the buffer for a block out of this object. The caller puts it back.
     pub(super) fn take_block_buffer(&mut self) -> Result<Buffer> {
         match self.block_buffer.take() {
             Some(buffer) => Ok(buffer),
@@ -120,7 +119,7 @@ impl ReadBuffers {
         }
     }
 
-    /// Reads a block of a cached file into a buffer and calls `work`.
+    /// Copies a block of a cached file into a buffer and calls `work`.
     fn read_cached<R>(
         &mut self,
         file: &RandomAccessSource,
@@ -134,14 +133,15 @@ impl ReadBuffers {
         self.pass_on(file, range.start, &buffer[..len], cut, work)
     }
 
-    /// Returns the range of `bytes` that belongs to the block; the end is `None` if the block's last line goes on after
-    /// `bytes`. Returns `None` if no line begins in the block.
+    /// Returns the start and the end of the block's lines within `bytes`. The end is `None` if the last line continues
+    /// after `bytes`. Returns `None` if no line begins in the block.
     fn cut(&self, file: &RandomAccessSource, start: u64, bytes: &[u8]) -> Option<(usize, Option<usize>)> {
         let stride = (file.stride(&self.plan) as usize).min(bytes.len());
         if !self.by_line {
             return Some((0, Some(stride)));
         }
-        // A line that begins exactly at a block's start belongs to the previous block, which is read up to a line end.
+        // A line that begins exactly at the start of a block belongs to the previous block, which extends to the first
+        // line end after its last byte.
         let first = if start == 0 { 0 } else { memchr(b'\n', &bytes[..stride])? + 1 };
         if start + bytes.len() as u64 == file.len() && bytes.len() == stride {
             return (first < stride).then_some((first, Some(stride)));

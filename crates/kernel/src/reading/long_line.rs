@@ -1,4 +1,4 @@
-//! Lines that are longer than a block and its margin.
+//! Reads lines that are longer than a block and its margin (the bytes that are read after the block).
 
 use inshore_store::{Buffer, Context, Reservation};
 use memchr::{memchr, memrchr};
@@ -6,20 +6,20 @@ use memchr::{memchr, memrchr};
 use super::{Plan, random_access::RandomAccessSource};
 use crate::{Error, Result};
 
-/// The size of the buffer for further reads if the line did not end in the margin; one read fills half of the buffer.
+/// The size of the buffer for further reads if a line does not end in the margin. One read fills half of this size.
 pub(super) const LONG_LINE_BYTES: usize = 64 << 10;
 
-/// A block with a line that is longer than the block and its margin.
+/// The bytes of a block whose last line is longer than the block and its margin.
 pub(super) struct LongBlock {
     pub bytes: Vec<u8>,
-    /// The position in the source at which the block ends.
+    /// The offset in the source at which the block ends.
     pub end: u64,
     _memory: Reservation,
 }
 
-/// Reads blocks whose last line goes on beyond the margin.
+/// Reads blocks whose last line continues after the margin.
 pub(super) struct LongLineReader {
-    /// In long lines, a single NUL byte represents a run of NUL bytes.
+    /// True if consecutive NUL bytes in long lines are replaced by a single NUL byte.
     zeros_end_lines: bool,
     buffer: Option<Buffer>,
 }
@@ -29,7 +29,7 @@ impl LongLineReader {
         LongLineReader { zeros_end_lines, buffer: None }
     }
 
-    /// Reads the rest of a block whose last line goes on at `position`.
+    /// Reads the rest of a block whose last line continues at `position`.
     pub fn read_on(
         &mut self,
         context: &Context,
@@ -41,7 +41,7 @@ impl LongLineReader {
     ) -> Result<LongBlock> {
         let mut reservation = context.budget().reserve(begun.len() as u64, "a long line")?;
         let mut bytes = begun.to_vec();
-        // The buffer may contain more than the last line, so the limit allows for these bytes.
+        // `begun` may contain other lines before the long line, so the limit is larger by the length of `begun`.
         let limit = begun.len() as u64 + plan.line_bytes_max;
         while position < file.len() {
             context.check_cancelled()?;
@@ -52,7 +52,7 @@ impl LongLineReader {
             }
             let room = bytes.len().max(LONG_LINE_BYTES) as u64 * 2;
             reservation.resize(room.min(2 * limit))?;
-            // A read may touch a checksum block at both ends.
+            // At both ends, a read may include part of an additional checksum block.
             let needed = LONG_LINE_BYTES + 2 * file.margin() as usize;
             let fits = |buffer: &Buffer| buffer.len() >= needed;
             let buffer = match self.buffer.take().filter(fits) {
@@ -79,7 +79,7 @@ impl LongLineReader {
     }
 }
 
-/// Replaces each run of zero bytes by a single zero byte, and returns the number of remaining bytes.
+/// Replaces consecutive zero bytes by a single zero byte, and returns the number of remaining bytes.
 pub(super) fn without_zeros(bytes: &mut [u8]) -> usize {
     let (mut kept, mut last) = (0, 1);
     for place in 0..bytes.len() {
@@ -93,7 +93,7 @@ pub(super) fn without_zeros(bytes: &mut [u8]) -> usize {
     kept
 }
 
-/// Returns the error of a line beyond the limit of `plan`; `seen` is the part of the line that was read.
+/// Returns the error of a line that exceeds the limit of `plan`. `seen` is the beginning of the line.
 pub(super) fn line_too_long(plan: &Plan, name: String, offset: u64, seen: &[u8]) -> Error {
     let (limit, has_nul) = (plan.line_bytes_max, memchr(0, seen).is_some());
     Error::LineTooLong { source_name: name, offset, limit, has_nul }

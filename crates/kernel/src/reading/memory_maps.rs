@@ -1,4 +1,5 @@
-//! Memory maps of parts of a file in the page cache, for kernels that need no copy.
+//! Maps byte ranges of a file in the page cache into memory, for compute kernels that need no copy. A mapped range is
+//! called a window.
 
 use std::{
     collections::VecDeque,
@@ -17,20 +18,20 @@ use inshore_store::{MemoryMap, PlainFile};
 use super::MARGIN_BYTES;
 use crate::{Error, Result};
 
-/// The size of the part of a cached file that is mapped at a time. From 2 MiB on, one page table entry maps a large
-/// folio; smaller folios are mapped in large batches, so their cost is small.
+/// The size of a window: the byte range of a cached file that one memory map covers. Linux maps a folio of 2 MiB by one
+/// page table entry, and maps smaller folios in large batches, so mapping takes little time.
 pub(super) const WINDOW_BYTES: u64 = 16 << 20;
-/// The block size of a file that is read through windows. The first bytes of each block arrive at memory latency, so
-/// blocks are large.
+/// The block size of a file that is read through windows. At the start of each block, a worker waits for main memory,
+/// so blocks are large.
 pub(super) const WINDOW_BLOCK_BYTES: u64 = 1 << 20;
-/// The number of windows of a file that stay mapped.
+/// The number of windows of a file that stay mapped at a time.
 const WINDOWS_KEPT: usize = 2;
 
-/// The mapped windows of a file, with their numbers.
+/// The mapped windows of a file, each with its number in the file.
 #[derive(Debug)]
 pub struct MemoryMaps {
     open: Mutex<VecDeque<(u64, Arc<MemoryMap>)>>,
-    /// The number of blocks that need no window any more.
+    /// The number of blocks whose processing has ended.
     done: AtomicU64,
     /// The file's modification time before the first window was mapped.
     written: SystemTime,
@@ -41,8 +42,8 @@ impl MemoryMaps {
         Ok(MemoryMaps { open: Mutex::default(), done: AtomicU64::new(0), written: file.written()? })
     }
 
-    /// Calls `work` with the bytes of `range` in a mapped window. Returns `None` without calling `work` if no window is
-    /// available.
+    /// Calls `work` with the bytes of `range` in a mapped window. If no window is available, the result is `None`, and
+    /// `work` is not called.
     pub fn with_map<R>(
         &self,
         file: &PlainFile,
@@ -50,11 +51,12 @@ impl MemoryMaps {
         work: impl FnOnce(&[u8]) -> Result<R>,
     ) -> Option<Result<R>> {
         let (window, place) = self.map_around(file, &range)?;
-        // Code that relies on unchanged bytes may panic if the file changes.
+        // Code that assumes unchanged bytes may panic if another process changes the file.
         let worked = panic::catch_unwind(AssertUnwindSafe(|| work(&window[place])));
         let checked = file.check(&window).map_err(Error::from);
         if self.done.fetch_add(1, Ordering::Relaxed) + 1 == file.len().div_ceil(WINDOW_BLOCK_BYTES) {
-            // The source may stay open for long until its parts are delivered, so the windows are unmapped here.
+            // After the last block, the source may stay open for long until its parts are delivered. The windows are
+            // therefore unmapped at this point.
             self.open.lock().expect("no panic under this lock").clear();
         }
         Some(match (checked, worked) {
@@ -71,8 +73,8 @@ impl MemoryMaps {
         })
     }
 
-    /// Returns the window that contains all of `range`, and the range within the window; `None` if `range` crosses a
-    /// window border or the mapping fails.
+    /// Returns the window that contains all of `range`, and the offsets of `range` within the window. The result is
+    /// `None` if no single window contains `range`, or if the mapping fails.
     fn map_around(&self, file: &PlainFile, range: &Range<u64>) -> Option<(Arc<MemoryMap>, Range<usize>)> {
         let number = range.start / WINDOW_BYTES;
         let start = number * WINDOW_BYTES;
@@ -87,7 +89,7 @@ impl MemoryMaps {
         }
         let window = Arc::new(file.window(start, len as usize)?);
         open.push_back((number, window.clone()));
-        // Unmapped after the lock is released.
+        // The oldest window is unmapped at the end of the function, after the lock is released.
         let _old = (open.len() > WINDOWS_KEPT).then(|| open.pop_front());
         drop(open);
         Some((window, place))

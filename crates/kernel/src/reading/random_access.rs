@@ -1,4 +1,4 @@
-//! Sources that are read at any position: files and datasets.
+//! Reads sources at any position: files and datasets.
 
 use std::{
     io::{self, Read},
@@ -19,7 +19,8 @@ const PAGE_BYTES: u64 = 4096;
 /// A source that is read at any position.
 #[derive(Debug)]
 pub(crate) enum RandomAccessSource {
-    /// A file in the page cache, with memory maps if the kernel accepts mapped blocks in place of copies.
+    /// A file in the page cache. The memory maps are present if the compute kernel accepts mapped blocks in place of
+    /// copies.
     Cached(PlainFile, Option<MemoryMaps>),
     Direct(PlainFile),
     /// A byte range of a dataset's file. Bytes outside of the range are not read.
@@ -27,8 +28,8 @@ pub(crate) enum RandomAccessSource {
 }
 
 impl RandomAccessSource {
-    /// Returns the source if it can be read at any position, otherwise a stream. A dataset whose checksum blocks are
-    /// too large for the plan also becomes a stream.
+    /// Converts an opened source. The result is `Err` with a stream if the source cannot be read at any position, or if
+    /// it is a dataset whose checksum blocks are too large for the plan.
     pub fn of(opened: OpenedSource, plan: &Plan) -> Result<std::result::Result<RandomAccessSource, Stream>> {
         Ok(match opened {
             OpenedSource::File(file) if file.is_cached() => {
@@ -64,12 +65,12 @@ impl RandomAccessSource {
         }
     }
 
-    /// Returns true if a read takes long enough to start it ahead of its use.
+    /// Returns true if reads take so long that workers start them before they need the bytes.
     pub fn is_slow(&self) -> bool {
         !matches!(self, RandomAccessSource::Cached(..))
     }
 
-    /// Returns the distance between two blocks in bytes, chosen so that a block and its margin fit into a buffer.
+    /// Returns the distance between the starts of two blocks in bytes. A block and its margin fit into a buffer.
     pub fn stride(&self, plan: &Plan) -> u64 {
         let bytes = match self {
             RandomAccessSource::Cached(_, Some(_)) => WINDOW_BLOCK_BYTES as usize,
@@ -82,8 +83,8 @@ impl RandomAccessSource {
         bytes as u64
     }
 
-    /// Returns `count` blocks from block `number` on, for a kernel that reads blocks itself; `None` unless the file is
-    /// in the page cache.
+    /// Returns `count` blocks, starting with block `number`, for a compute kernel that reads blocks itself. The result
+    /// is `None` if the file is not in the page cache.
     pub fn blocks(&self, plan: &Plan, number: u64, count: u64, base: u64) -> Option<FileBlocks<'_>> {
         let (RandomAccessSource::Cached(file, _), stride) = (self, self.stride(plan)) else { return None };
         let (file_bytes, start, file) = (file.len(), number * stride, file.as_fd());
@@ -112,15 +113,15 @@ impl RandomAccessSource {
     }
 }
 
-/// Returns the number of checksum blocks that are read beyond a block: one after the block for its last line, and one
-/// before the block if the range does not begin at a checksum block.
+/// Returns the number of additional checksum blocks that are read with a block. One checksum block after the block
+/// contains the end of its last line. If the range does not begin at the start of a checksum block, one more is read.
 fn touched_beside(file: &CheckedFile, range: &Range<u64>) -> usize {
     if range.start.is_multiple_of(file.block_bytes() as u64) { 1 } else { 2 }
 }
 
 pub(crate) type Stream = Box<dyn Read + Send>;
 
-/// A dataset's file as a stream.
+/// Reads a file of a dataset as a stream.
 struct DatasetStream {
     reader: FileReader,
     piece: Vec<u8>,
@@ -142,7 +143,7 @@ impl Read for DatasetStream {
     }
 }
 
-/// A read in flight.
+/// A read of a block in flight.
 pub(crate) enum ReadInFlight {
     Piece(PendingPiece, Range<usize>),
     Checked(PendingRead),

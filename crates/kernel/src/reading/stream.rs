@@ -1,4 +1,4 @@
-//! Reads streams, and passes complete lines on as soon as they arrive.
+//! Reads streams, and passes complete lines to a function as soon as they arrive.
 
 use std::io::{self, Read};
 
@@ -11,12 +11,12 @@ use super::{
 };
 use crate::{Error, Result};
 
-/// The smallest read of a fast source, in bytes. After a shorter read the available bytes are processed at once.
+/// If a read returns fewer bytes than this, the stream counts as slow, and the available bytes are processed at once.
 const PATIENT_BYTES: usize = 16 << 10;
 
 impl ReadBuffers {
-    /// Calls `work` with the offset, the bytes and the end offset of consecutive pieces of a stream, until `work`
-    /// returns false. Complete lines from a slow stream are passed on at once, without waiting for a full buffer.
+    /// Calls `work` with the offset, the bytes and the end offset of each piece of a stream, in order, until `work`
+    /// returns false. Complete lines of a slow stream are passed to `work` at once, before the buffer is full.
     pub fn stream(
         &mut self,
         name: &str,
@@ -37,12 +37,12 @@ impl ReadBuffers {
         work: &mut impl FnMut(u64, &[u8], u64) -> bool,
     ) -> Result<()> {
         let (mut filled, mut searched, mut offset, mut ended) = (0, 0, 0, false);
-        // The number of zeros that were removed from the line in the buffer, and the number of buffer bytes already
-        // searched for zeros.
+        // The number of zero bytes that were removed from the line in the buffer, and the number of bytes in the buffer
+        // that were already searched for zero bytes.
         let (mut left_out, mut dense) = (0, 0usize);
-        // The margin is reserved for the ends of lines.
+        // Only blocks of lines may also use the margin of the buffer.
         let room = if self.by_line { buffer.len() } else { self.plan.cached_bytes };
-        // The buffer for a longer line; kept until the stream ends.
+        // The buffer for a line that is longer than the block buffer. It is released when the stream ends.
         let mut grown: Option<Buffer> = None;
         while !ended {
             self.context.check_cancelled()?;

@@ -1,4 +1,4 @@
-//! The kernel that reads files unchanged.
+//! Defines the compute kernel that returns file contents unchanged.
 
 use inshore_store::Context;
 use serde_json::{Value, json};
@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use super::{RequiredRight, portable::Portable};
 use crate::{Block, Border, Error, Kernel};
 
-/// The kernel that returns the bytes of its sources unchanged: a plain read, for jobs that compute nothing near the
-/// data.
+/// The compute kernel that returns the bytes of its sources unchanged. Clients use it for jobs that compute nothing on
+/// the nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct Contents;
 

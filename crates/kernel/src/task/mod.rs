@@ -1,14 +1,15 @@
-//! Tasks that run where the data lies: the request to a node, and the answers.
+//! Defines tasks, which a node runs on the data in its store, and their replies to the client.
 //!
-//! - [`TaskHandler`]: a kind of task, under the name that requests use. A node knows a fixed set of kinds, [`TaskHandlers`].
-//! - [`Task`]: a job within the node's budget, arguments, and the parts of files to read.
-//! - [`Reply`]: the sink for record batches, one after the other, as far as the client takes them.
+//! - [`TaskHandler`] runs one kind of task. Requests select it by its name. A node has a fixed set of [`TaskHandlers`].
+//! - [`Task`] contains the job within the node's memory budget, the arguments, and the sources to read.
+//! - [`Reply`] is the sink through which a task sends record batches. A send blocks while the client is slow.
 //!
-//! A kernel whose parts can be serialized is [`Portable`], and [`Parts`] makes a [`TaskHandler`] of the kernel. The parts of
-//! the blocks are sent in order, each with the position in its source up to which the answers reach, so that another
-//! node can continue from this position.
+//! A compute kernel whose parts (results of blocks) can be serialized is [`Portable`], and [`Parts`] makes a
+//! [`TaskHandler`] from it. The task sends the parts of the blocks in order. With each part it sends the end position
+//! of the part in its source, so that another node can continue from this position.
 //!
-//! Papers: minions, responses and queries, 2019 thesis 3.2.2.
+//! The model for this module are the minions, responses and queries of the 2019 thesis, section 3.2.2 (title in
+//! `docs/from-the-papers.md`).
 
 mod contents;
 mod part_rows;
@@ -32,21 +33,21 @@ pub use self::{
 };
 use crate::Source;
 
-/// The error of a failed task, as reported to the client.
+/// The error of a failed task, as the client receives it.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// The input of a task on a node.
 #[derive(Debug)]
 pub struct Task {
-    /// The job of the task: memory, threads, store, cancellation.
+    /// The job of the task, which has the memory budget, the threads, the store and the cancellation flag.
     pub job: Job,
-    /// The arguments, in the form that the kind of work defines.
+    /// The arguments, in the form that the kind of task defines.
     pub arguments: Value,
     /// The sources to read, in order.
     pub sources: Sources,
 }
 
-/// The location of a source in a node's store, in a form that another process can resolve.
+/// The location of a source in a node's store. Another process on the node can open the source by this location.
 #[derive(Clone, Debug)]
 pub struct StoredSource {
     /// The name of the dataset.
@@ -60,20 +61,20 @@ pub struct StoredSource {
 /// A source that a task reads.
 #[derive(Debug)]
 pub struct TaskSource {
-    /// The number of the source in answers, as chosen by the client.
+    /// The number by which replies identify the source. The client chooses this number.
     pub number: u64,
-    /// The number of the whole of which the source is a part, as chosen by the client.
+    /// The number of the complete file to which the source belongs. The client chooses this number.
     pub whole: u64,
     /// The bytes to read.
     pub source: Source,
-    /// The location of the bytes, if the source is in the node's store.
+    /// The location of the source in the node's store; `None` if the source is elsewhere.
     pub stored: Option<StoredSource>,
 }
 
-/// The sink for a task's answers.
+/// The sink through which a task sends its result to the client.
 pub trait Reply: Send {
-    /// Announces the columns before the first batch. Only clients in this process or its parent process receive this,
-    /// since nodes send nothing before the first batch.
+    /// Announces the columns before the first batch. Only clients in this process or in its parent process receive the
+    /// announcement, since nodes send nothing before the first batch.
     ///
     /// # Errors
     /// The errors are those of [`Reply::batch`].
@@ -93,30 +94,30 @@ pub trait Reply: Send {
 pub enum RequiredRight {
     /// The right to read.
     Data,
-    /// The right to run built-in kinds.
+    /// The right to run built-in kinds of tasks.
     BuiltIn,
-    /// The right to run WebAssembly that the client sends.
+    /// The right to run WebAssembly code that the client sends.
     WebAssembly,
     /// The right to run commands that the operator allows.
     Commands,
 }
 
-/// A kind of task.
+/// Runs one kind of task.
 pub trait TaskHandler: Send + Sync {
-    /// Returns the name of the kind in requests.
+    /// Returns the name by which requests select this kind of task.
     fn kind(&self) -> &'static str;
 
-    /// Returns the right that a client needs.
+    /// Returns the right that a client needs for this kind of task.
     fn needs(&self) -> RequiredRight {
         RequiredRight::BuiltIn
     }
 
-    /// Returns the smallest default memory in bytes, for tasks whose request names none.
+    /// Returns the smallest default memory in bytes, for tasks whose request sets no memory.
     fn smallest_memory_bytes(&self) -> u64 {
         0
     }
 
-    /// Runs the task. The returned value is sent to the client at the end, beside the cost of the job.
+    /// Runs the task. After the last batch, the client receives the returned value, together with the cost of the job.
     ///
     /// # Errors
     /// Any error that prevents the task from completing.
@@ -128,26 +129,26 @@ pub trait TaskHandler: Send + Sync {
 pub struct TaskHandlers(Vec<Arc<dyn TaskHandler>>);
 
 impl TaskHandlers {
-    /// Returns the set with one more kind.
+    /// Returns the set with one more kind of task.
     #[must_use]
     pub fn with(mut self, work: impl TaskHandler + 'static) -> TaskHandlers {
         self.0.push(Arc::new(work));
         self
     }
 
-    /// Returns the set without the kind of this name.
+    /// Returns the set without the kind of task that has this name.
     #[must_use]
     pub fn without(mut self, kind: &str) -> TaskHandlers {
         self.0.retain(|work| work.kind() != kind);
         self
     }
 
-    /// Returns the kind of this name.
+    /// Returns the handler of the kind of task that has this name.
     pub fn get(&self, kind: &str) -> Option<&Arc<dyn TaskHandler>> {
         self.0.iter().find(|work| work.kind() == kind)
     }
 
-    /// Returns the names of all kinds.
+    /// Returns the names of all kinds of tasks.
     pub fn kinds(&self) -> impl Iterator<Item = &'static str> + '_ {
         self.0.iter().map(|work| work.kind())
     }

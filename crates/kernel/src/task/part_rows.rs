@@ -1,4 +1,4 @@
-//! The rows in which a task sends the parts of a kernel.
+//! Encodes the parts of a compute kernel (its results of blocks) as rows of record batches.
 
 use std::sync::Arc;
 
@@ -15,30 +15,31 @@ pub(super) const BEGINNING: u8 = 3;
 /// The content of a row that [`Parts`](super::Parts) sends for a source.
 #[derive(Debug)]
 pub enum Answer {
-    /// The beginning of a part that is larger than a batch; the rest follows in the next rows.
+    /// The beginning of a part that is larger than a batch. The next rows contain the rest of the part.
     Beginning(Vec<u8>),
     /// The serialized part of a block, or the last piece of a large part.
     Part(Vec<u8>),
-    /// The end of the source: the source was read completely, or so far that the rest makes no difference.
+    /// The end of the source. Either the source was read completely, or the rest of the source cannot change the
+    /// result.
     End,
     /// The error message of a source that could not be read.
     Failed(String),
 }
 
-/// A row of the answers of [`Parts`](super::Parts).
+/// A row that [`Parts`](super::Parts) sends.
 #[derive(Debug)]
 pub struct PartRow {
     /// The number of the source in the request.
     pub number: u64,
-    /// The position in the source up to which the answers so far reach.
+    /// The position in the source up to which the client has received all parts, including this row.
     pub reach: ResumePosition,
     /// The content of the row.
     pub answer: Answer,
 }
 
-/// Returns the columns of the answers of [`Parts`](super::Parts): the source's number, bytes and lines up to the
-/// position that the row reaches, the type of the row (0 a part, 1 the end, 2 an error, 3 the beginning of a part), and
-/// the part or the error's text.
+/// Returns the columns of the batches that [`Parts`](super::Parts) sends. The first column is the number of the source.
+/// The next two are the bytes and lines up to the resume position. Then follow the type of the row (0 a part, 1 the
+/// end, 2 an error, 3 the beginning of a part), and the part or the text of the error.
 pub fn part_schema() -> SchemaRef {
     let field = |name: &str, kind| Field::new(name, kind, false);
     Arc::new(Schema::new(vec![
@@ -50,8 +51,8 @@ pub fn part_schema() -> SchemaRef {
     ]))
 }
 
-/// Parses the rows of a batch with the columns of [`part_schema`]; returns `None` if the batch has other columns or
-/// types of rows.
+/// Parses the rows of a batch with the columns of [`part_schema`]. Returns `None` if the batch has other columns, or
+/// rows of an unknown type.
 pub fn part_rows(batch: &RecordBatch) -> Option<Vec<PartRow>> {
     let numbers = |column: usize| batch.columns().get(column)?.as_any().downcast_ref::<UInt64Array>();
     let (sources, bytes, lines) = (numbers(0)?, numbers(1)?, numbers(2)?);

@@ -1,4 +1,4 @@
-//! Runs a kernel over the sources of a task, and sends the parts of its blocks in batches.
+//! Runs a compute kernel over the sources of a task, and sends its parts (the results of blocks) in batches.
 
 use std::{
     collections::HashSet,
@@ -27,12 +27,13 @@ use crate::{Event, Next, ResumePosition, runner::run_or_leave};
 
 /// The target size of a batch of parts, in bytes.
 const BATCH_BYTES: usize = 256 << 10;
-/// The number of copies of a batch in memory on its way: serialized, as columns, and as queued messages.
+/// The number of copies of a batch that may be in memory at once: as columns, serialized, and as queued messages.
 const COPIES: u64 = 4;
-/// The longest time that parts wait for a batch to fill, so that an observer sees parts arrive.
+/// If this time has passed since the last batch, the next row is sent at once, even if the batch is not full. An
+/// observer therefore sees parts arrive steadily.
 const WAIT: Duration = Duration::from_millis(100);
 
-/// The work that runs a kernel over sources and sends its parts.
+/// The task handler that runs a compute kernel over sources and sends its parts.
 #[derive(Debug)]
 pub struct Parts<K>(PhantomData<fn() -> K>);
 
@@ -63,12 +64,12 @@ where
     }
 }
 
-/// Runs a kernel over sources and sends its parts, as [`Parts`] does, for a kernel that is created in another way.
-/// Parts found so far are sent before the next source is requested.
+/// Runs a compute kernel over sources and sends its parts as [`Parts`] does. The caller creates the compute kernel.
+/// Before the next source is requested, all parts in the buffer are sent.
 ///
 /// # Errors
-/// The budget is too small, the next source is unavailable, the job was cancelled, or the client takes no answers. An
-/// error while reading a source is an answer, not an error.
+/// The budget is too small, the next source is unavailable, the job was cancelled, or the client has disconnected. An
+/// error while reading a source is sent to the client as a row, and is no error of this function.
 pub fn answer_parts<K>(
     job: &Context,
     kernel: &K,
@@ -79,13 +80,14 @@ where
     K: Portable,
     K::Error: std::error::Error + Sync + 'static,
 {
-    // The number and the whole of each source that was begun, in this order.
+    // For each source that was opened: its number and the number of its complete file.
     let names: Mutex<Vec<(u64, u64)>> = Mutex::default();
-    // Reserved from the budget before the workers reserve the free rest.
+    // This memory is reserved before the workers divide the free memory among themselves.
     let memory = job.budget().reserve(COPIES * BATCH_BYTES as u64, "buffered answers")?;
     let answers = Mutex::new(PartBatches::new(reply, memory));
     let enough = Mutex::new(HashSet::new());
-    // The sender of shards may wait for answers, so no answer is held back while the next source is awaited.
+    // The sender of shards may wait for parts before it sends the next shard. While this task waits for a source, it
+    // therefore sends all parts at once.
     let waits = AtomicBool::new(false);
     let no_source: Mutex<Option<Failure>> = Mutex::default();
     let (mut sources, leave) = sources.into_parts();
@@ -147,7 +149,7 @@ where
     }
 }
 
-/// Rows that are collected into batches.
+/// Collects rows into batches and sends each batch.
 struct PartBatches<'a> {
     reply: &'a mut dyn Reply,
     sent: Instant,

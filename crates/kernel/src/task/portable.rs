@@ -1,4 +1,4 @@
-//! Kernels that can be sent to the node of the data.
+//! Defines compute kernels that a client can send to the node that has the data.
 
 use inshore_store::Budget;
 use serde_json::Value;
@@ -6,26 +6,27 @@ use serde_json::Value;
 use super::RequiredRight;
 use crate::Kernel;
 
-/// A kernel that can be sent to the node that has the data, and whose results of blocks (parts) can be sent back.
+/// A compute kernel that a client can send to the node that has the data. The node can send the results of blocks
+/// (parts) back.
 pub trait Portable: Kernel + Sized {
-    /// The [`TaskHandler::kind`](super::TaskHandler::kind) of tasks that run the kernel.
+    /// The [`TaskHandler::kind`](super::TaskHandler::kind) of tasks that run the compute kernel.
     const KIND: &'static str;
     /// The right that a client needs.
     const NEEDS: RequiredRight = RequiredRight::BuiltIn;
 
-    /// Returns all arguments that another machine needs to create the same kernel.
+    /// Returns all arguments that another machine needs to create the same compute kernel.
     fn arguments(&self) -> Value;
 
-    /// Creates the kernel from [`Self::arguments`].
+    /// Creates the compute kernel from [`Self::arguments`].
     ///
     /// # Errors
-    /// An error of the kernel if the arguments are invalid.
+    /// An error of the compute kernel if the arguments are invalid.
     fn of_arguments(arguments: &Value) -> Result<Self, Self::Error>;
 
-    /// Creates the kernel like [`Self::of_arguments`], for a kernel that reserves its own memory from this budget.
+    /// Creates the compute kernel like [`Self::of_arguments`]. The compute kernel may reserve memory from this budget.
     ///
     /// # Errors
-    /// As [`Self::of_arguments`], and if the budget is too small.
+    /// The errors of [`Self::of_arguments`], and an error if the budget is too small.
     fn within(arguments: &Value, _budget: &Budget) -> Result<Self, Self::Error> {
         Self::of_arguments(arguments)
     }
@@ -36,16 +37,16 @@ pub trait Portable: Kernel + Sized {
     /// Deserializes a part; returns `None` if the bytes are invalid.
     fn decode(bytes: &[u8]) -> Option<Self::Part>;
 
-    /// Returns true if no later part of the same file is needed after this part.
+    /// Returns true if, after this part, the result needs no further part of the same file.
     fn suffices(&self, _part: &Self::Part) -> bool {
         false
     }
 
-    /// True if a client may run shards of a job itself, by reading the nodes' data as streams, with the same parts as
-    /// result.
+    /// True if a client may process shards of a job itself. The client then reads the data of the nodes as streams, and
+    /// the parts must be the same.
     const CAN_HELP: bool = false;
 
-    /// Creates the kernel for a client that runs shards itself.
+    /// Creates the compute kernel for a client that processes shards itself.
     ///
     /// # Errors
     /// The errors are those of [`Self::of_arguments`].

@@ -1,9 +1,10 @@
-//! The sources of a task: a known list, or shards that arrive while the task works.
+//! Provides the sources of a task: a known list, or shards that arrive while the task works.
 
 use super::{Failure, TaskSource};
 
-/// The sources of a task, one after the other: either a known list, or shards that the task receives while it works.
-/// The next source is requested only when the one before was read completely, since each request tells the sender so.
+/// An iterator over the sources of a task: either a known list, or shards that the task receives while it works. The
+/// task requests no source ahead of need, since each request shows the sender of the shards how far the task has
+/// progressed.
 pub struct Sources {
     next: Box<dyn Iterator<Item = Result<TaskSource, Failure>> + Send>,
     bytes: u64,
@@ -19,7 +20,8 @@ impl Sources {
         Sources::pulled(sources.into_iter().map(Ok), bytes, count_max)
     }
 
-    /// Creates sources from an iterator that may block: about `bytes` bytes together, and at most `count_max` sources.
+    /// Creates sources from an iterator that may block. The iterator returns at most `count_max` sources, with about
+    /// `bytes` bytes together.
     pub fn pulled(
         next: impl Iterator<Item = Result<TaskSource, Failure>> + Send + 'static,
         bytes: u64,
@@ -28,14 +30,14 @@ impl Sources {
         Sources { next: Box::new(next), bytes, count_max, leave: Box::new(|| {}) }
     }
 
-    /// Sets the function that ends a blocking wait for the next source.
+    /// Sets the function that ends a blocking wait of the iterator for the next source.
     #[must_use]
     pub fn left_by(mut self, leave: impl Fn() + Send + Sync + 'static) -> Sources {
         self.leave = Box::new(leave);
         self
     }
 
-    /// Splits the sources into the iterator, and the function that ends a blocking wait for the next source.
+    /// Returns the iterator, and the function that ends a blocking wait of the iterator for the next source.
     pub fn into_parts(
         self,
     ) -> (impl Iterator<Item = Result<TaskSource, Failure>> + Send + 'static, Box<dyn Fn() + Send + Sync>)
@@ -43,13 +45,13 @@ impl Sources {
         (self.next, self.leave)
     }
 
-    /// Returns the number of bytes of all sources together; an estimate if the sources are handed out while the task
-    /// works.
+    /// Returns the number of bytes of all sources together. The number is an estimate if the sources arrive while the
+    /// task works.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Returns the upper bound of the number of sources.
+    /// Returns an upper bound of the number of sources.
     pub fn count_max(&self) -> usize {
         self.count_max
     }

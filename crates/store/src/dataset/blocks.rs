@@ -1,5 +1,5 @@
-//! A block file holds vertex state that does not fit in memory. Its blocks have equal size, lie in scratch space, and
-//! are changed in place.
+//! A block file stores the vertex state of a graph algorithm that does not fit in memory. Its blocks have equal size,
+//! are in scratch space, and are changed in place.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use crate::{
     space::extents::{Extents, pieces},
 };
 
-/// `BlockFile` is a scratch file of blocks of equal size. Each block is read and written as a whole, and checked when
-/// it is read.
+/// `BlockFile` is a scratch file of blocks of equal size. A read or write always transfers a complete block. A read
+/// verifies the checksum of the block.
 ///
-/// The checksums stay in memory: 4 bytes for each block, counted in the budget. The caller waits for a write to end
-/// ([`PendingBlock::wait`]) before it reads the same block again.
+/// The checksums stay in memory. They take 4 bytes per block, which are reserved from the budget. The caller waits for
+/// a write to end ([`PendingBlock::wait`]) before it reads the same block again.
 #[derive(Debug)]
 pub struct BlockFile {
     job: Job,
@@ -98,7 +98,7 @@ impl BlockFile {
 }
 
 impl PendingBlock {
-    /// Waits for the transfer, checks a read, and returns the buffer.
+    /// Waits for the transfer and returns the buffer. After a read, the call verifies the checksum.
     ///
     /// # Errors
     /// [`Error::Io`] and [`Error::Damaged`].
@@ -136,7 +136,7 @@ mod tests {
         buffer = blocks.submit_read(1, buffer).unwrap().wait().unwrap();
         assert!(buffer.iter().all(|&byte| byte == 1));
         buffer.fill(9);
-        buffer = blocks.submit_write(1, buffer).unwrap().wait().unwrap(); // dropped by the device
+        buffer = blocks.submit_write(1, buffer).unwrap().wait().unwrap(); // The device drops this write.
         assert!(matches!(
             blocks.submit_read(1, buffer).unwrap().wait(),
             Err(Error::Damaged { offset: 4096, .. })

@@ -1,4 +1,4 @@
-//! A builder makes a dataset, or appends to one, and publishes the result.
+//! A builder creates a dataset, or appends to a dataset, and publishes the result.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use crate::{
 };
 
 impl Store {
-    /// Begins a dataset, which is visible after [`DatasetBuilder::commit`].
+    /// Begins a dataset. Readers see the dataset after [`DatasetBuilder::commit`].
     ///
     /// # Errors
-    /// [`Error::BadName`]; [`Error::NameExists`], which is checked here and again by the commit.
+    /// [`Error::BadName`]; [`Error::NameExists`], which this call checks, and the commit checks again.
     pub fn create_dataset(&self, job: &Job, name: &str, kind: &str) -> Result<DatasetBuilder> {
         check_name(name)?;
         if self.0.catalog()?.datasets.contains_key(name) {
@@ -22,12 +22,12 @@ impl Store {
         Ok(DatasetBuilder::new(self, job, new_record(name, kind), None))
     }
 
-    /// Begins a dataset that replaces the dataset of the same name, if there is one, at [`DatasetBuilder::commit`].
-    /// Until then readers see the old dataset. A reader that has the old dataset open can continue to read it after the
-    /// commit.
+    /// Begins a dataset that replaces the dataset of the same name, if there is one. Until [`DatasetBuilder::commit`],
+    /// readers see the old dataset. A reader that has the old dataset open can continue to read it after the commit.
     ///
     /// # Errors
-    /// [`Error::BadName`]; the commit ends with [`Error::NameExists`] or [`Error::Changed`] if another job committed first.
+    /// [`Error::BadName`]. If another job commits first, the commit fails with [`Error::NameExists`] or
+    /// [`Error::Changed`].
     pub fn replace_dataset(&self, job: &Job, name: &str, kind: &str) -> Result<DatasetBuilder> {
         let base = match self.dataset(name) {
             Err(Error::NotFound { .. }) => None,
@@ -36,10 +36,11 @@ impl Store {
         Ok(DatasetBuilder::new(self, job, new_record(name, kind), base))
     }
 
-    /// Begins to append to the files of a dataset that is not sealed. The appended data is visible after
-    /// [`DatasetBuilder::commit`]; a reader that has the dataset open still sees the old content.
+    /// Begins to append to the files of a dataset that is not sealed. Readers that open the dataset after
+    /// [`DatasetBuilder::commit`] see the appended data. A reader that has the dataset open still sees the old content.
     ///
-    /// The cost for each file that grows is one more copy of its last extent (with parity: of its last group).
+    /// For each file that grows, the call copies the last extent of the file. With parity, it copies the last parity
+    /// group.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::BadName`], [`Error::Sealed`], [`Error::TooFewDevices`].
@@ -81,25 +82,25 @@ fn new_record(name: &str, kind: &str) -> DatasetRecord {
     }
 }
 
-/// `DatasetBuilder` is a dataset that is being made or extended. Dropping it without [`DatasetBuilder::commit`]
-/// leaves no dataset.
+/// `DatasetBuilder` creates or extends a dataset. If the builder is dropped without [`DatasetBuilder::commit`], no
+/// dataset is left.
 #[derive(Debug)]
 pub struct DatasetBuilder {
     store: Store,
     job: Job,
     record: DatasetRecord,
-    /// The dataset to which data is appended, before the change.
+    /// The dataset that is extended or replaced, in the state before the change.
     base: Option<Dataset>,
-    /// The number of files that were begun. The next field is the number of those that were not ended yet.
+    /// The number of files that were begun. `unended` is the number of files that were begun and not ended.
     begun: u32,
     unended: u32,
     /// The extents that the commit takes over from the job.
     extents: Vec<Arc<Extents>>,
-    /// The extents that the extended files no longer need.
+    /// The old extents that the extended files do not need after the commit.
     dropped: Vec<ExtentAddress>,
 }
 
-/// The number of buffers of a writer whose speed is not critical.
+/// The default number of buffers of a writer.
 const WRITE_BUFFERS: usize = 2;
 
 impl DatasetBuilder {
@@ -109,10 +110,10 @@ impl DatasetBuilder {
         DatasetBuilder { store, job, record, base, begun, unended: 0, extents, dropped }
     }
 
-    /// Sets the redundancy against damage and the loss of a device: damaged or missing data is then restored from the
-    /// other extents and repaired. Two copies take twice the space and twice the writes. Parity of k+m takes m/k more
-    /// space and writes, and memory for k + m extents of 2 MiB while each file is written. The call must come before
-    /// the first file is begun.
+    /// Sets the redundancy against damage and the loss of a device. Damaged or missing data is then restored from other
+    /// extents and repaired. Two copies double the space and the bytes written. Parity of k+m adds the fraction m/k of
+    /// space and bytes written. While a file with parity is written, it takes memory for k + m extents of 2 MiB. This
+    /// function must be called before the first file is begun.
     ///
     /// # Errors
     /// [`Error::TooFewDevices`].
@@ -129,7 +130,7 @@ impl DatasetBuilder {
         self.record.redundancy
     }
 
-    /// Leaves the dataset open, so that [`Store::append_to_dataset`] can extend it until [`Store::seal`].
+    /// Leaves the dataset unsealed. [`Store::append_to_dataset`] can extend it until [`Store::seal`] is called.
     pub fn unsealed(&mut self) {
         self.record.sealed = false;
     }
@@ -159,19 +160,19 @@ impl DatasetBuilder {
         Ok(writer)
     }
 
-    /// Returns the dataset that this builder extends or replaces, as it was when the builder began; `None` for a new one.
-    /// The commit succeeds only if the dataset is still the same.
+    /// Returns the dataset that this builder extends or replaces, in the state at the start of the builder; `None` for
+    /// a new dataset. The commit succeeds only if the dataset has not changed since.
     pub fn base(&self) -> Option<&Dataset> {
         self.base.as_ref()
     }
 
-    /// Returns the check block size of an existing file to which data can be appended.
+    /// Returns the size of a checksum block of an existing file to which data can be appended.
     pub fn block_bytes(&self, name: &str) -> Option<usize> {
         Some(self.base.as_ref()?.file(name)?.block_bytes())
     }
 
-    /// Appends to a file of an extended dataset. If there is no file of this name, a new file begins, with check blocks
-    /// of `block_bytes`.
+    /// Appends to a file of an extended dataset. If there is no file of this name, a new file with checksum blocks of
+    /// `block_bytes` is begun.
     ///
     /// # Errors
     /// The errors of [`FileWriter::write`]; damage in the last extent of the existing file.
@@ -188,7 +189,8 @@ impl DatasetBuilder {
         let base = self.base.as_ref().expect("a file that is there has a dataset");
         let file = base.files[number].clone();
         let (redundancy, extents) = (self.record.redundancy, file.layout().extents());
-        // Whole extents of the existing file stay in place. With parity, only whole parity groups stay.
+        // The full extents of the existing file stay in place, and the rest is copied. With parity, only full parity
+        // groups stay in place.
         let group_bytes = redundancy.group() * EXTENT_BYTES as u64;
         let kept = file.len() / group_bytes * redundancy.group();
         let groups = kept / redundancy.group();
@@ -255,8 +257,8 @@ impl DatasetBuilder {
         self.record.bytes()
     }
 
-    /// Publishes the dataset. After the return, it survives a power loss. For an extended dataset, `attributes` replace
-    /// the old ones.
+    /// Publishes the dataset. After the return, the dataset survives a power loss. For an extended dataset,
+    /// `attributes` replace the old attributes.
     ///
     /// # Errors
     /// [`Error::NameExists`] and [`Error::Changed`] if another job committed first; [`Error::Io`];
@@ -276,8 +278,9 @@ impl DatasetBuilder {
     }
 }
 
-/// Makes the data at the addresses `places` durable, and then makes `record` the dataset of its name, if the current
-/// record is still `base`. The function calls `keep` unless it is certain that the record was not written.
+/// Makes the data at the addresses `places` durable, and then commits `record` to the log. The commit fails if the
+/// current record of the dataset is not `base`. The function calls `keep` if the record was written, or if this is
+/// uncertain.
 pub(crate) fn publish(
     store: &Store,
     job: &Job,
@@ -289,7 +292,7 @@ pub(crate) fn publish(
     let mut touched: Vec<u16> = places.iter().map(|place| place.device).collect();
     touched.sort_unstable();
     touched.dedup();
-    // The data becomes durable first, then the record that refers to it.
+    // The data must be durable before the record that refers to the data.
     for number in touched {
         let device = job.device(number)?;
         device.sync().map_err(|error| Error::io("sync", device.name(), error))?;
@@ -301,7 +304,7 @@ pub(crate) fn publish(
         (Some(_), None) => Err(Error::NameExists { name, store: path }),
         (_, Some(_)) => Err(Error::Changed { name, store: path }),
     });
-    // After an error of the log the dataset may exist, so its extents must stay.
+    // After an error while the log was written, the dataset may exist, so its extents must not be freed.
     if !matches!(&done, Err(CommitError { is_in_doubt: false, .. })) {
         keep();
     }
@@ -341,14 +344,14 @@ mod tests {
         assert!(matches!(store.dataset("a"), Err(Error::NotFound { .. })));
         assert!(matches!(store.remove("a"), Err(Error::NotFound { .. })));
         drop((again, dataset, store));
-        assert_eq!(fs::read_dir(folder.path().join("new/store/scratch")).unwrap().count(), 1); // the lock
+        assert_eq!(fs::read_dir(folder.path().join("new/store/scratch")).unwrap().count(), 1); // only the lock file
     }
 
     #[test]
     fn the_end_of_a_job_keeps_its_dataset_in_the_space_of_a_removed_one() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open_on(folder.path(), vec![Arc::new(crate::Memory::new(300))]).unwrap();
-        // The first dataset takes one extent, which becomes free, and the second one uses it again and takes more.
+        // The first dataset takes one extent, which becomes free. The second dataset reuses this extent and takes more.
         put(&store, "small", b"hello").unwrap();
         store.remove("small").unwrap();
         let bytes: Vec<u8> = (0..3 * EXTENT_BYTES).map(|n| (n * 7 + n / 251) as u8).collect();
@@ -455,7 +458,7 @@ mod tests {
             Ok::<u64, Error>(job.counters().repairs())
         };
         assert_eq!(read().unwrap(), 0);
-        // One bit is flipped in every page of one device except superblock and log.
+        // The closure flips one bit in every written page of a device, except in the superblock and the log.
         let damage = |device: &crate::Memory| {
             for (extent, page) in
                 device.written().into_iter().filter(|(extent, _)| ![1, 2, 3].contains(extent))
@@ -466,7 +469,7 @@ mod tests {
         damage(&devices[0]);
         assert!(read().unwrap() > 0, "what lay first on the damaged device was repaired");
         assert_eq!(read().unwrap(), 0, "and is whole now");
-        // Damage in both copies is an error and never wrong bytes.
+        // If both copies are damaged, a read returns an error and never wrong bytes.
         damage(&devices[0]);
         damage(&devices[1]);
         assert!(read().is_err());

@@ -1,8 +1,9 @@
-//! Every byte of a checked file is compared with a checksum when it is read back.
+//! A checked file has a checksum for each of its blocks, which every read verifies.
 //!
-//! A file is a list of extents. Extents are cut into blocks of 4 KiB to 2 MiB; the last block is padded with zeros to 4
-//! KiB. The checksum of a block is stored in the reference to the data and never next to the data. The comparison
-//! therefore also detects a read that went to the wrong address or returned an older version:
+//! A file is a list of extents. Extents consist of blocks of 4 KiB to 2 MiB (checksum blocks). The last block is padded
+//! with zeros to a multiple of 4 KiB. The checksum of a block is stored with the references that lead to the block, and
+//! never next to the block. A read therefore also detects a block that was read from the wrong address, or an older
+//! version of the block:
 //!
 //! ```text
 //!   scratch    checksums stay in memory (4 bytes for each block, counted in the budget)
@@ -38,22 +39,23 @@ use crate::{
     space::extents::{Extents, pieces},
 };
 
-/// The size in bytes of the blocks in which lists of references are checked.
+/// The size in bytes of the checksum blocks of lists of references.
 pub(crate) const LIST_BLOCK_BYTES: usize = PAGE_BYTES;
 
-/// `CheckedFile` is a finished file. Clones share it, and any thread may read.
+/// `CheckedFile` is a finished file that any thread may read. Clones share the open file.
 #[derive(Clone, Debug)]
 pub struct CheckedFile(Arc<Inner>, Option<Arc<FileInMemory>>);
 
-/// `FileInMemory` is the bytes of a file in memory, in pieces of [`HELD_PIECE_BYTES`].
+/// `FileInMemory` stores the bytes of a file in memory, in pieces of [`HELD_PIECE_BYTES`].
 #[derive(Debug)]
 struct FileInMemory(Vec<Buffer>);
 
-/// The size of a piece: a huge page.
+/// The size in bytes of a piece of a file in memory, which is the size of a huge page.
 const HELD_PIECE_BYTES: usize = 2 << 20;
-/// The number of pieces that are allocated at once, since the number of mappings of a process is limited.
+/// The number of pieces that one allocation contains. Larger allocations need fewer memory mappings, whose number per
+/// process is limited.
 const HELD_PIECES: usize = 32;
-/// The number of pieces whose reads are in flight at once.
+/// The number of pieces whose reads are in flight at the same time.
 const HELD_AHEAD: usize = 4;
 
 #[derive(Debug)]
@@ -68,8 +70,8 @@ enum Map {
     Dataset(Box<DatasetMap>),
 }
 
-/// `ExtentOwner` is the owner of the extents of an open file: the commit of the dataset, or, before that commit, the lease of
-/// the writer.
+/// `ExtentOwner` prevents the reuse of the extents of an open file. After the commit of the dataset, the owner is the
+/// pin of the reader. Before the commit, the owners are the `Extents` of the writer.
 #[derive(Clone, Debug)]
 pub(crate) enum ExtentOwner {
     Pin(#[allow(dead_code)] Arc<Pin>),
@@ -77,7 +79,7 @@ pub(crate) enum ExtentOwner {
 }
 
 impl CheckedFile {
-    /// Opens a dataset's file as its record describes it. Errors call the file `name`.
+    /// Opens the file of a dataset that `record` describes. Error messages call the file `name`.
     pub(crate) fn of_record(
         name: String,
         record: &FileRecord,
@@ -116,7 +118,7 @@ impl CheckedFile {
         reservation: Reservation,
     ) -> Self {
         let map = Map::Scratch { extents, sums, _reservation: reservation };
-        // A scratch file has no headers, so its identity is never used.
+        // Extents of a scratch file have no headers, so the identity is never used.
         let (identity, redundancy) = (Identity::default(), Redundancy::Copies(1));
         let layout = Layout { name, len, block_bytes, identity, redundancy };
         CheckedFile(Arc::new(Inner { layout, map }), None)
@@ -129,7 +131,7 @@ impl CheckedFile {
         }
     }
 
-    /// Returns the file of the references, if they are in a separate file.
+    /// Returns the file that contains the references to extents, if the references are not in the record itself.
     pub(crate) fn list(&self) -> Option<&CheckedFile> {
         match &self.map().refs {
             Refs::Here(_) => None,
@@ -137,9 +139,9 @@ impl CheckedFile {
         }
     }
 
-    /// Caches the headers of all extents now, so that each random read needs only one request. The call reads one page
-    /// for each extent. The budget pays 4 bytes for each check block and 96 bytes for each extent. If the budget is too
-    /// small, only as many headers as fit are cached.
+    /// Reads the headers of all extents into a cache, so that each later random read needs only one request. The call
+    /// reads one page per extent. The cache takes 4 bytes per checksum block and 96 bytes per extent from the budget.
+    /// If the budget is too small, only as many headers as fit are cached.
     ///
     /// # Errors
     /// I/O and damage.
@@ -165,8 +167,8 @@ impl CheckedFile {
         list + pieces * HELD_PIECE_BYTES as u64
     }
 
-    /// Reads and checks the whole file, and returns the file with its bytes in memory, so that a later read is only a
-    /// copy. `each` is called with the length of each piece that was read.
+    /// Reads and verifies the complete file, and returns the file with its bytes in memory. A later read then only
+    /// copies bytes. `each` is called with the length of each piece that was read.
     ///
     /// # Errors
     /// [`Error::OverBudget`]; [`Error::Io`] and [`Error::Damaged`]; cancellation.
@@ -200,7 +202,7 @@ impl CheckedFile {
         Ok(CheckedFile(self.0.clone(), Some(Arc::new(FileInMemory(pieces)))))
     }
 
-    /// Returns the name of the file in errors: the name in the scratch folder, or `dataset/file`.
+    /// Returns the name of the file in error messages: the name of a scratch file, or `dataset/file`.
     pub fn name(&self) -> &str {
         &self.0.layout.name
     }
@@ -215,7 +217,7 @@ impl CheckedFile {
         self.0.layout.len == 0
     }
 
-    /// Returns the size of a check block in bytes. Reads of whole, aligned blocks move no extra bytes.
+    /// Returns the size of a checksum block in bytes. Reads of complete, aligned blocks transfer no additional bytes.
     pub fn block_bytes(&self) -> usize {
         self.0.layout.block_bytes
     }
@@ -227,7 +229,7 @@ impl CheckedFile {
         (touched.end - touched.start) as usize
     }
 
-    /// Returns the bytes of the file that a read of `range` moves.
+    /// Returns the byte range of the file that a read of `range` transfers.
     fn touched(&self, range: &Range<u64>) -> Range<u64> {
         let block = self.0.layout.block_bytes as u64;
         let end =
@@ -341,8 +343,8 @@ impl CheckedFile {
         }
     }
 
-    /// Restores a part of an extent that is damaged or cannot be read, from other copies or parity. The result is
-    /// checked and written over the damaged data.
+    /// Restores damaged or unreadable bytes of an extent, from another copy or from parity. The restored bytes are
+    /// verified, and written over the damaged data.
     fn repair(
         &self,
         job: &Job,
@@ -361,7 +363,7 @@ impl CheckedFile {
             let mut buffer = extent_buffer()?;
             if whole.restore(&mut buffer)? && is_right(&buffer[offset..offset + range.len()]) {
                 bytes[range.clone()].copy_from_slice(&buffer[offset..offset + range.len()]);
-                // An error of this write is ignored, since the restored bytes in memory are right.
+                // An error of this write is ignored, since the restored bytes in memory are correct.
                 let _ = whole.rewrite(&buffer);
                 job.counters().add_repair();
                 return Ok(());
@@ -409,7 +411,7 @@ impl ExtentFile for CheckedFile {
 }
 
 impl FileInMemory {
-    /// Copies the bytes from `start` on to `out`.
+    /// Copies bytes of the file, beginning at offset `start`, to `out`.
     fn copy(&self, start: u64, out: &mut [u8]) {
         let (mut number, mut offset) = (start as usize / HELD_PIECE_BYTES, start as usize % HELD_PIECE_BYTES);
         let mut copied = 0;

@@ -1,25 +1,25 @@
-//! A layout describes the extents of a file, the groups and copies that they form, and the header of each.
+//! A layout describes the extents of a file, their parity groups and copies, and the content of their headers.
 
 use crate::{EXTENT_BYTES, ExtentAddress, PAGE_BYTES, Redundancy, log::header::Header};
 
-/// The level of an extent that holds data.
+/// The level of an extent that contains data.
 pub(crate) const DATA: u8 = 0;
-/// The level of an extent that holds parity.
+/// The level of an extent that contains parity.
 pub(crate) const PARITY: u8 = 2;
 
-/// `ExtentShape` describes an extent within its file.
+/// `ExtentShape` describes an extent as an element of its file: its kind, its index and its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ExtentShape {
     pub level: u8,
     /// The number of the extent among the extents of its level in the file.
     pub index: u64,
-    /// Bytes of data in the extent.
+    /// The number of bytes of data in the extent.
     pub used: u32,
     pub block_bytes: u32,
 }
 
 impl ExtentShape {
-    /// Makes the header of the copy at `place`.
+    /// Creates the header of the extent's copy at the address `place`.
     pub fn header(self, identity: Identity, place: ExtentAddress, sums: &[u32]) -> Header {
         Header {
             place,
@@ -33,19 +33,19 @@ impl ExtentShape {
         }
     }
 
-    /// Makes the header page for these bytes of the extent.
+    /// Creates the encoded header of the extent's copy at the address `place`, with the checksums of `bytes`.
     pub fn page(self, identity: Identity, place: ExtentAddress, bytes: &[u8]) -> Vec<u8> {
         let sums: Vec<u32> = bytes.chunks(self.block_bytes as usize).map(crc32fast::hash).collect();
         self.header(identity, place, &sums).encode()
     }
 
-    /// Returns the stored length of the extent: its data in whole pages.
+    /// Returns the stored length of the extent: the length of its data, rounded up to pages.
     pub fn stored(self) -> usize {
         (self.used as usize).next_multiple_of(PAGE_BYTES)
     }
 }
 
-/// `Identity` names the dataset and the file of an extent. The header of each extent repeats the identity.
+/// `Identity` identifies the dataset and the file to which an extent belongs. The header of each extent contains it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Identity {
     pub dataset: u64,
@@ -53,14 +53,14 @@ pub(crate) struct Identity {
     pub level: u8,
 }
 
-/// `Layout` describes a file as its record does, but without the addresses of its extents.
+/// `Layout` contains the properties of a file from its record, without the addresses of its extents.
 #[derive(Debug)]
 pub(crate) struct Layout {
-    /// The name in errors: the name of the scratch file, or `dataset/file`.
+    /// The name in error messages: the name of the scratch file, or `dataset/file`.
     pub name: String,
-    /// Bytes of data.
+    /// The length of the data in bytes.
     pub len: u64,
-    /// The size of a check block in bytes.
+    /// The size of a checksum block in bytes.
     pub block_bytes: usize,
     pub identity: Identity,
     pub redundancy: Redundancy,
@@ -72,12 +72,12 @@ impl Layout {
         self.len.div_ceil(EXTENT_BYTES as u64)
     }
 
-    /// Returns the number of references of the file.
+    /// Returns the number of references to extents, including copies and parity.
     pub fn positions(&self) -> u64 {
         self.redundancy.refs(self.extents())
     }
 
-    /// Returns the shape of the extent behind a reference.
+    /// Returns the shape of the extent to which the reference at `position` refers.
     pub fn shape(&self, position: u64) -> ExtentShape {
         let (redundancy, extents) = (self.redundancy, self.extents());
         let block_bytes = self.block_bytes as u32;
@@ -94,7 +94,7 @@ impl Layout {
         }
     }
 
-    /// Returns the number of the parity group of the extent at a reference.
+    /// Returns the number of the parity group to which the extent at `position` belongs.
     fn group(&self, position: u64) -> u64 {
         let redundancy = self.redundancy;
         match position.checked_sub(self.extents()) {
@@ -103,15 +103,15 @@ impl Layout {
         }
     }
 
-    /// Returns the length of the longest extent in the group of a reference, in whole pages.
+    /// Returns the length of the longest extent in the parity group of `position`, rounded up to pages.
     pub fn group_len(&self, position: u64) -> usize {
         let first = self.group(position) * self.redundancy.group();
         let len = (self.len - first * EXTENT_BYTES as u64).min(EXTENT_BYTES as u64);
         (len as usize).next_multiple_of(PAGE_BYTES)
     }
 
-    /// Returns the members of the group of a reference: their numbers in the group (first data, then parity) and their
-    /// positions.
+    /// Returns the members of the parity group of `position`: their numbers in the group (first data, then parity) and
+    /// their positions in the list of references.
     pub fn group_of(&self, position: u64) -> Vec<(usize, u64)> {
         let (redundancy, extents, group) = (self.redundancy, self.extents(), self.group(position));
         let data = group * redundancy.group()..((group + 1) * redundancy.group()).min(extents);

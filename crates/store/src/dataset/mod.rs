@@ -1,4 +1,5 @@
-//! A dataset is files of extents that are written once, read in a stream and checked block by block.
+//! A dataset consists of files, which consist of extents. Data is written once and read as a stream. Each block has a
+//! checksum.
 
 pub(crate) mod blocks;
 pub(crate) mod builder;

@@ -1,4 +1,4 @@
-//! Named datasets are opened, listed, sealed and removed here.
+//! This module opens, lists, seals and removes datasets by name.
 
 use std::{iter::zip, sync::Arc};
 
@@ -11,21 +11,21 @@ use crate::{
 /// The kind of a dataset that is one file of plain bytes, and also the name of that file.
 pub const BYTES: &str = "bytes";
 
-/// The kind of the datasets that hold kept work ([`Store::keep`]). Lists of datasets omit them.
+/// The kind of datasets that contain resumable work ([`Store::keep`]). Lists of datasets omit them.
 pub(crate) const KEPT: &str = "kept";
 
-/// `DatasetSummary` is the information about a dataset that a list of datasets shows.
+/// `DatasetSummary` contains the information about a dataset that a list of datasets shows.
 #[derive(Clone, Debug)]
 pub struct DatasetSummary {
-    /// The random id: see [`Dataset::id`].
+    /// The random id of the dataset: see [`Dataset::id`].
     pub id: u64,
-    /// The name.
+    /// The name of the dataset.
     pub name: String,
-    /// The kind: the format, named by the crate that writes it.
+    /// The kind of the dataset, which identifies its format. The crate that writes the dataset defines the kind.
     pub kind: String,
-    /// Bytes of data.
+    /// The number of bytes of data.
     pub bytes: u64,
-    /// Bytes on the devices, with all copies, parity and lists.
+    /// The number of bytes on the devices, including copies, parity and lists of extents.
     pub stored_bytes: u64,
     /// The number of files.
     pub files: usize,
@@ -50,8 +50,8 @@ impl DatasetSummary {
     }
 }
 
-/// `Location` is a range of a file that lies in one extent. The call that returns it is the query for physical
-/// addresses of the BlueDBM papers (2016 article, section 4).
+/// `Location` is the physical location of a byte range that is stored in one extent. [`Dataset::locate`] returns
+/// locations, like the query for physical addresses in the BlueDBM papers (2016 article, section 4).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
     /// The offset of the range in the file, in bytes.
@@ -76,8 +76,8 @@ impl Store {
         Ok(self.opened(record, &pin))
     }
 
-    /// Opens all datasets as of one moment, by name, without kept work ([`Store::kept`]). The call reads the log once,
-    /// while [`Store::dataset`] reads it once per dataset.
+    /// Opens all datasets of one commit, sorted by name, without resumable work ([`Store::kept`]). The call reads the
+    /// log once, while calls of [`Store::dataset`] would read the log once per dataset.
     ///
     /// # Errors
     /// [`crate::Error::Io`], [`crate::Error::BadFormat`].
@@ -127,7 +127,7 @@ impl Store {
         CheckedFile::of_record(label, file, identity, record.redundancy, kept)
     }
 
-    /// Lists all datasets by name, without kept work ([`Store::kept`]).
+    /// Lists all datasets, sorted by name, without resumable work ([`Store::kept`]).
     ///
     /// # Errors
     /// [`crate::Error::Io`], [`crate::Error::BadFormat`].
@@ -137,7 +137,7 @@ impl Store {
         Ok(datasets.map(DatasetSummary::of).collect())
     }
 
-    /// Removes a dataset. Jobs that have it open are not disturbed.
+    /// Removes a dataset. Jobs that have the dataset open can continue to read it.
     ///
     /// # Errors
     /// [`crate::Error::NotFound`], [`crate::Error::BadName`], [`crate::Error::Io`].
@@ -145,7 +145,7 @@ impl Store {
         self.remove_dataset(name, None)
     }
 
-    /// Removes a dataset if it has this id ([`Dataset::id`]); a newer dataset of the same name stays.
+    /// Removes a dataset only if it has this id ([`Dataset::id`]). A newer dataset of the same name is not removed.
     ///
     /// # Errors
     /// The errors of [`Store::remove`]; [`crate::Error::NotFound`] also if the id differs.
@@ -162,7 +162,7 @@ impl Store {
         })
     }
 
-    /// Seals a dataset: no more bytes can be appended. A sealed dataset stays sealed.
+    /// Seals a dataset, so that no more bytes can be appended. A dataset cannot be unsealed.
     ///
     /// # Errors
     /// [`crate::Error::NotFound`], [`crate::Error::BadName`], [`crate::Error::Io`].
@@ -186,21 +186,22 @@ pub struct Dataset {
     pub(crate) files: Vec<CheckedFile>,
 }
 
-/// `NamedFile` is a file of a dataset, as named by [`Store::named_files`].
+/// `NamedFile` is a file of a dataset that [`Store::named_files`] has found by name.
 #[derive(Clone, Debug)]
 pub struct NamedFile {
     /// The name of the dataset.
     pub dataset: String,
     /// The name of the file.
     pub name: String,
-    /// True if only the dataset was named and this file is its only file.
+    /// True if the given name was the name of a dataset, and this file is the only file of the dataset.
     pub is_all: bool,
-    /// The content.
+    /// The open file.
     pub file: CheckedFile,
 }
 
 impl NamedFile {
-    /// Returns the title of the file in lists that also contain plain files: `store:NAME`, or `store:NAME/FILE`.
+    /// Returns the title of the file for lists that also contain files outside of the store: `store:NAME`, or
+    /// `store:NAME/FILE`.
     pub fn title(&self) -> String {
         let NamedFile { dataset, name, is_all, .. } = self;
         if *is_all { format!("store:{dataset}") } else { format!("store:{dataset}/{name}") }
@@ -208,23 +209,24 @@ impl NamedFile {
 }
 
 impl Dataset {
-    /// Returns the random id of the dataset. The content behind an id never changes: a new dataset of the same name has
-    /// another id.
+    /// Returns the random id of the dataset. An append does not change the id. A dataset that replaces a dataset of the
+    /// same name has another id.
     pub fn id(&self) -> u64 {
         self.record.id
     }
 
-    /// Returns the name.
+    /// Returns the name of the dataset.
     pub fn name(&self) -> &str {
         &self.record.name
     }
 
-    /// Returns the kind: the format, named by the crate that writes it.
+    /// Returns the kind of the dataset, which identifies its format. The crate that writes the dataset defines the
+    /// kind.
     pub fn kind(&self) -> &str {
         &self.record.kind
     }
 
-    /// Returns the attributes: the header that the crate which wrote the dataset stores with it.
+    /// Returns the attributes: a header in the format of the crate that wrote the dataset.
     pub fn attributes(&self) -> &[u8] {
         &self.record.attributes
     }
@@ -250,10 +252,10 @@ impl Dataset {
         DatasetSummary::of(&self.record)
     }
 
-    /// Returns the locations of a range of a file, in order; the list is empty if the file ends before the range.
+    /// Returns the locations of a byte range of a file, in order. The list is empty if the file ends before the range.
     ///
     /// # Errors
-    /// I/O and damage, if the list of a large file's extents is read.
+    /// I/O errors and damage, if the call has to read the list of extents of a large file.
     pub fn locate(
         &self,
         job: &Job,

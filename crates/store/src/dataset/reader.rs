@@ -1,10 +1,11 @@
-//! A file reader streams a range of a file: the caller reads one piece while the next ones are in flight.
+//! A file reader streams a byte range of a file. While the caller uses one piece, the reads of the next pieces are in
+//! flight.
 
 use std::{collections::VecDeque, ops::Range};
 
 use crate::{Buffer, CheckedFile, Job, PendingRead, Result};
 
-/// `FileReader` streams a range of a file. The caller reads one buffer while the others are in flight.
+/// `FileReader` streams a byte range of a file. While the caller uses one buffer, the other buffers are in flight.
 #[derive(Debug)]
 pub struct FileReader {
     job: Job,
@@ -18,7 +19,8 @@ pub struct FileReader {
 }
 
 impl FileReader {
-    /// Reads `range` through two buffers of `buffer_bytes` (a multiple of the file's block) from the budget.
+    /// Reads `range` through two buffers of `buffer_bytes` bytes from the budget. The size is a multiple of the file's
+    /// block size.
     pub fn new(job: &Job, file: &CheckedFile, range: Range<u64>, buffer_bytes: usize) -> Result<FileReader> {
         Self::deep(job, file, range, buffer_bytes, 2)
     }
@@ -36,8 +38,8 @@ impl FileReader {
         Self::with_buffers(job, file, range, buffers.split(buffer_bytes))
     }
 
-    /// Reads `range` through the given buffers. There is at least one buffer. All buffers have the same size, which is
-    /// a multiple of the file's block.
+    /// Reads `range` through the given buffers, of which there is at least one. All buffers have the same size, which
+    /// is a multiple of the file's block size.
     pub fn with_buffers(
         job: &Job,
         file: &CheckedFile,
@@ -65,7 +67,7 @@ impl FileReader {
     fn read_ahead(&mut self) -> Result<()> {
         while self.next < self.end {
             let Some(buffer) = self.spare.pop() else { break };
-            // A read ends at a multiple of the buffer's size, so that all reads but the first are aligned.
+            // Each read ends at a multiple of the buffer size, so that all reads except the first are aligned.
             let end = (self.next / self.buffer_bytes as u64 + 1) * self.buffer_bytes as u64;
             let range = self.next..end.min(self.end);
             self.next = range.end;
@@ -74,7 +76,8 @@ impl FileReader {
         Ok(())
     }
 
-    /// Returns the next piece, up to the next multiple of the buffer's size; `None` at the end of the range.
+    /// Returns the next piece, which ends at a multiple of the buffer size or at the end of the range. The result is
+    /// `None` after the end of the range.
     ///
     /// # Errors
     /// [`crate::Error::Io`], [`crate::Error::Damaged`], [`crate::Error::Cancelled`].
@@ -87,12 +90,12 @@ impl FileReader {
         Ok(Some(self.piece()))
     }
 
-    /// Returns the last piece again; it is empty before the first piece and after the last.
+    /// Returns the current piece again. Before the first piece and after the last piece, the result is empty.
     pub fn piece(&self) -> &[u8] {
         self.current.as_ref().map_or(&[], |(buffer, wanted)| &buffer[wanted.clone()])
     }
 
-    /// Returns the buffers, for the next reader.
+    /// Returns the buffers, so that the next reader can reuse them.
     pub fn into_buffers(mut self) -> Result<Vec<Buffer>> {
         for pending in self.ahead.drain(..) {
             self.spare.push(pending.wait()?.0);
@@ -112,7 +115,7 @@ mod tests {
     #[test]
     fn a_dropped_reader_returns_its_read_ahead_at_once() {
         let folder = tempfile::tempdir().unwrap();
-        // One store uses io_uring, if the system has it, and the other one threads.
+        // The first store uses io_uring, if the system supports it. The second store uses a pool of threads.
         let real = Store::open(folder.path().join("real")).unwrap();
         let memory: Arc<dyn crate::Device> = Arc::new(crate::Memory::new(64));
         let held = Store::open_on(folder.path(), vec![memory]).unwrap();

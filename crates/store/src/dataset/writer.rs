@@ -1,4 +1,4 @@
-//! A file writer writes a file from start to end, or appends to one.
+//! A file writer writes a new file from start to end, or appends to a file.
 //!
 //! ```text
 //!   write ─► buffer ─► checksums of its blocks ─► device        some buffers are in flight while one is filled
@@ -23,14 +23,14 @@ use crate::{
     space::lease::Lease,
 };
 
-/// The size in bytes of the writes of lists of references.
+/// The size in bytes of the writes to lists of references.
 const LIST_BUFFER_BYTES: usize = 16 * PAGE_BYTES;
-/// The reservation for a writer's checksums grows in steps of this size.
+/// The reservation for the checksums of a writer grows in steps of this number of bytes.
 const SUMS_STEP: usize = 4096;
-/// The largest number of headers in flight.
+/// The largest number of extent headers whose writes are in flight.
 const HEADERS_IN_FLIGHT_MAX: usize = 4;
 
-/// `FileWriter` writes a file. One buffer is filled while the others are in flight to the device.
+/// `FileWriter` writes a file. While the caller fills one buffer, the writes of other buffers are in flight.
 #[derive(Debug)]
 pub struct FileWriter {
     job: Job,
@@ -45,7 +45,7 @@ pub struct FileWriter {
     in_flight: VecDeque<PendingWrite>,
     headers: VecDeque<Pending>,
     offset: u64,
-    /// The checksums of the whole file (scratch) or of the last extent (dataset).
+    /// The checksums of all blocks of a scratch file, or of the blocks in the current extent of a dataset's file.
     sums: Vec<u32>,
     reservation: Reservation,
 }
@@ -66,12 +66,12 @@ struct GrowingFile {
     refs: Vec<Vec<ExtentRef>>,
     parity: Vec<ExtentRef>,
     stripe: Option<Stripe>,
-    /// The first extent that this writer writes; earlier extents existed before.
+    /// The first extent that this writer writes. Lower-numbered extents belong to the existing file.
     first: u64,
 }
 
-/// `Existing` is the part of an existing file that stays in place when data is appended: its references, and its number
-/// of extents.
+/// `Existing` describes the extents of an existing file that an append leaves in place: their references and their
+/// number.
 #[derive(Debug)]
 pub(crate) struct Existing {
     pub refs: Vec<Vec<ExtentRef>>,
@@ -80,16 +80,16 @@ pub(crate) struct Existing {
 }
 
 impl FileWriter {
-    /// Begins a scratch file, which errors call `name`. `block_bytes` is the size of a check block (4 KiB times a power
-    /// of two, up to 2 MiB). `buffer_bytes` is the size of a write, a multiple of `block_bytes`. The budget pays twice
-    /// `buffer_bytes`, and 4 bytes for each block that is written.
+    /// Begins a scratch file. Error messages call the file `name`. `block_bytes` is the size of a checksum block (a
+    /// power of two from 4 KiB to 2 MiB). `buffer_bytes` is the size of a write, a multiple of `block_bytes`. The
+    /// writer reserves two buffers from the budget, and 4 bytes per block that is written.
     pub fn create(job: &Job, name: &str, block_bytes: usize, buffer_bytes: usize) -> Result<FileWriter> {
         let extents = Extents::of_lease(job.lease(), Redundancy::Copies(1), 0);
         Self::new(job, name.to_string(), block_bytes, (buffer_bytes, 2), extents, None)
     }
 
-    /// Begins a file of a dataset, or appends to the file that `existing` describes. The pair gives the size of a
-    /// buffer in bytes and the number of buffers.
+    /// Begins a file of a dataset, or appends to the file that `existing` describes. `buffers` contains the size of a
+    /// buffer in bytes, and the number of buffers.
     pub(crate) fn of_dataset(
         job: &Job,
         name: String,
@@ -175,8 +175,8 @@ impl FileWriter {
         Ok(())
     }
 
-    /// Returns the free space of the current buffer, which is never empty. A caller that can fill it without a copy
-    /// then calls [`Self::advance`].
+    /// Returns the free space of the current buffer, which is never empty. A caller can write bytes directly into this
+    /// space, and then calls [`Self::advance`].
     pub fn space(&mut self) -> &mut [u8] {
         &mut self.filling[self.filled..]
     }
@@ -225,8 +225,8 @@ impl FileWriter {
         Ok(())
     }
 
-    /// Writes the headers of an extent that is full or is the last one of the file. If the extent is the last one of a
-    /// parity group, the parity of the group is written too.
+    /// Writes the headers of all copies of an extent that is full or is the last extent of the file. If the extent is
+    /// the last of its parity group, the call also writes the parity of the group.
     fn end_extent(&mut self, index: u64, used: usize, is_last: bool) -> Result<()> {
         let Some(growing) = &mut self.dataset else { return Ok(()) };
         let (identity, redundancy) = (growing.identity, growing.redundancy);
@@ -276,7 +276,7 @@ impl FileWriter {
         let (bytes, len) = stripe.finish(extents);
         for (number, place) in self.extents.take_parity()?.into_iter().enumerate() {
             let parity = &bytes[number * EXTENT_BYTES..][..len];
-            // These writes are synchronous, so they need no memory of their own.
+            // The writes of parity are synchronous, so they need no additional buffers.
             let device = self.job.device(place.device)?;
             let written = device.write(place.extent, 0, parity);
             written.map_err(|error| Error::io("write parity", PathBuf::from(&self.name), error))?;
@@ -323,15 +323,15 @@ impl FileWriter {
         Ok(())
     }
 
-    /// Ends a scratch file. The checksums of the file stay in memory, and its data is not made durable. Its extents are
-    /// free again after the file is dropped.
+    /// Ends a scratch file. The checksums of the file stay in memory, and its data is not made durable. The extents of
+    /// the file are free again after the file is dropped.
     ///
     /// # Errors
     /// [`Error::Io`] of a write that was still in flight.
     pub fn finish(mut self) -> Result<CheckedFile> {
         assert!(self.dataset.is_none(), "a dataset's file is ended by its builder");
         self.complete()?;
-        // Many small scratch files may be open at once, so each keeps only the memory that it needs.
+        // Many small scratch files may be open at once, so each file reserves only the memory that its checksums need.
         self.reservation.resize(self.sums.len() as u64 * 4)?;
         Ok(CheckedFile::of_scratch(
             self.name,
@@ -343,8 +343,8 @@ impl FileWriter {
         ))
     }
 
-    /// Ends a dataset's file, and returns the record of the file and the extents that the commit takes over. The commit
-    /// makes data and record durable.
+    /// Ends a file of a dataset. Returns the record of the file, and the extents of which the dataset becomes the
+    /// owner. The commit of the dataset makes the data and the record durable.
     pub(crate) fn seal(mut self) -> Result<(FileRecord, Vec<Arc<Extents>>)> {
         self.complete()?;
         let first = self.dataset.as_ref().expect("a scratch file is finished, not sealed").first;
@@ -376,7 +376,7 @@ impl FileWriter {
     }
 }
 
-/// `ListWriter` stores the references of a file: in its record, or in separate extents.
+/// `ListWriter` stores the references of a file, either in the record of the file or in separate extents.
 pub(crate) struct ListWriter<'a> {
     pub job: &'a Job,
     /// The lease from which the extents of a list are taken.

@@ -1,4 +1,4 @@
-//! A faulty device fails on demand, for tests of all layers above devices.
+//! A faulty device fails at chosen operations, for tests of the code that uses devices.
 
 use std::{
     collections::BTreeMap,
@@ -15,44 +15,45 @@ use crate::{
     device::{memory::Page, metadata_buffer},
 };
 
-/// `Fault` is one failure. Reads, writes, syncs, allocations and discards are each counted from 0. All clones of a
-/// device share the counts.
+/// `Fault` is one failure of a device, at the n-th operation of a kind. The device counts reads, writes, syncs,
+/// allocations and discards separately, from 0. All clones of a device share the counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The n-th write and all after it fail: no space left on device.
+    /// The n-th write and all later writes fail with "no space left on device".
     NoSpaceFromWrite(u64),
     /// The n-th write fails once with an I/O error.
     FailWrite(u64),
-    /// The n-th write and all after it fail with an I/O error.
+    /// The n-th write and all later writes fail with an I/O error.
     FailFromWrite(u64),
     /// The n-th read fails once with an I/O error.
     FailRead(u64),
-    /// The n-th read and all after it fail with an I/O error.
+    /// The n-th read and all later reads fail with an I/O error.
     FailFromRead(u64),
     /// One bit in the middle of the result of the n-th read is flipped.
     FlipRead(u64),
-    /// The n-th read returns the bytes of the extent after the right one.
+    /// The n-th read returns the bytes of the extent after the requested extent.
     MisdirectRead(u64),
-    /// The n-th read returns the content before the last write to each of its pages.
+    /// The n-th read returns, for each page, the content before the last write to this page.
     StaleRead(u64),
-    /// The n-th write changes nothing on the device but reports success: later reads are stale.
+    /// The n-th write changes nothing on the device but reports success. Later reads return the old content.
     DropWrite(u64),
-    /// The n-th write goes to the extent after the right one but reports success.
+    /// The n-th write goes to the extent after the requested extent but reports success.
     MisdirectWrite(u64),
     /// Only the first half of the n-th write reaches the device, but success is reported.
     TearWrite(u64),
     /// The n-th sync fails once with an I/O error, and all writes since the last sync are lost.
     FailSync(u64),
-    /// The n-th sync and all after it fail with an I/O error, and all writes since the last sync are lost.
+    /// The n-th sync and all later syncs fail with an I/O error, and all writes since the last successful sync are
+    /// lost.
     FailFromSync(u64),
-    /// The n-th allocation of space and all after it fail: no space left on device.
+    /// The n-th allocation of space and all later allocations fail with "no space left on device".
     NoSpaceFromPrepare(u64),
-    /// The n-th discard and all after it fail with an I/O error.
+    /// The n-th discard and all later discards fail with an I/O error.
     FailFromDiscard(u64),
 }
 
-/// `RandomFaults` produces random faults: each operation fails with a probability of 1 in `one_in`. The fault depends
-/// only on the seed and on the number of the operation.
+/// `RandomFaults` chooses random faults: each operation fails with a probability of 1 in `one_in`. The choice depends
+/// only on the seed, and on the kind and the number of the operation.
 #[derive(Clone, Copy, Debug)]
 struct RandomFaults {
     seed: u64,
@@ -60,10 +61,11 @@ struct RandomFaults {
 }
 
 impl RandomFaults {
-    /// Returns the fault of the n-th operation of a kind, out of `kinds`.
+    /// Returns the fault of the n-th operation of a kind, if it fails. `kinds` are the possible faults of this kind of
+    /// operation.
     fn fault(self, kinds: &[fn(u64) -> Fault], n: u64) -> Option<Fault> {
         let mixed = |salt: u64| {
-            // The mixing function is SplitMix64.
+            // The hash function is SplitMix64.
             let mut word =
                 self.seed ^ n.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (kinds.len() as u64) << 56 ^ salt << 48;
             word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -80,7 +82,7 @@ const WRITE_FAULTS: [fn(u64) -> Fault; 5] =
     [Fault::FailWrite, Fault::NoSpaceFromWrite, Fault::DropWrite, Fault::MisdirectWrite, Fault::TearWrite];
 const SYNC_FAULTS: [fn(u64) -> Fault; 1] = [Fault::FailSync];
 
-/// `EarlierPages` holds the earlier content of pages, for faults that restore old content.
+/// `EarlierPages` stores the earlier content of pages, for faults that return or restore old content.
 #[derive(Debug, Default)]
 struct EarlierPages {
     /// The content before the last write.
@@ -89,7 +91,7 @@ struct EarlierPages {
     last_sync: BTreeMap<(u32, usize), Page>,
 }
 
-/// `Faulty` wraps a device and makes it fail on demand. Clones share the counts.
+/// `Faulty` wraps a device and makes chosen operations fail. Clones share the counts of operations.
 #[derive(Clone, Debug)]
 pub struct Faulty(Arc<FaultState>);
 
@@ -120,12 +122,13 @@ impl Faulty {
         }))
     }
 
-    /// Sets the faults, and counts from 0 again.
+    /// Replaces the faults, and resets the counts of operations to 0.
     pub fn set(&self, faults: &[Fault]) {
         self.begin(faults.to_vec(), None);
     }
 
-    /// Sets random faults, one in `one_in` operations, and counts from 0 again. The same seed gives the same faults.
+    /// Sets random faults, one in `one_in` operations, and resets the counts of operations to 0. The same seed gives
+    /// the same faults.
     pub fn set_chance(&self, seed: u64, one_in: u64) {
         self.begin(Vec::new(), Some(RandomFaults { seed, one_in }));
     }
@@ -138,21 +141,22 @@ impl Faulty {
         }
     }
 
-    /// Returns the numbers of reads, writes and syncs so far. A test loops up to them to fail each operation once.
+    /// Returns the numbers of reads, writes and syncs so far. A test can then repeat its work once per operation, with
+    /// a fault at this operation.
     pub fn counts(&self) -> (u64, u64, u64) {
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         (load(&self.0.reads), load(&self.0.writes), load(&self.0.syncs))
     }
 
-    /// Returns the fault of the n-th operation of a kind: a scripted fault that `hit` accepts, or otherwise a random
-    /// fault of `kinds`.
+    /// Returns the fault of the n-th operation of a kind, if it fails. The fault is one of the chosen faults that `hit`
+    /// accepts, or otherwise a random fault of `kinds`.
     fn fault(&self, kinds: &[fn(u64) -> Fault], n: u64, hit: impl Fn(Fault) -> bool) -> Option<Fault> {
         let (faults, chance) = &*self.0.faults.lock().expect("no panic under this lock");
         let scripted = faults.iter().copied().find(|&fault| hit(fault));
         scripted.or_else(|| chance.as_ref()?.fault(kinds, n))
     }
 
-    /// Returns true if some fault needs the earlier content of pages.
+    /// Returns true if a possible fault needs the earlier content of pages.
     fn remembers(&self) -> bool {
         let (faults, chance) = &*self.0.faults.lock().expect("no panic under this lock");
         let needs = |fault: &Fault| {

@@ -1,23 +1,24 @@
-//! A measurement shows the speed of a drive under the I/O of a job.
+//! This module measures the speed of a drive with the same I/O that jobs use.
 //!
 //! The measurement follows figure 5 of the LLNL article on data-intensive systems (Gokhale et al., 2008), which shows
-//! the throughput of random reads over the block size for several numbers of requests in flight. This module also
-//! measures sequential access and writes.
+//! the throughput of random reads as a function of the block size, for several numbers of requests in flight. This
+//! module also measures sequential access and writes.
 //!
 //! ```text
 //!   plan ─► working set: extents of the job's lease, written once with random bytes
 //!        ─► rounds × blocks × patterns × in flight: a sample each ─► medians over the rounds ─► DeviceProfile
 //! ```
 //!
-//! A sample keeps a fixed number of requests in flight for a short while, and then waits for the last one. Its rate is
-//! the number of bytes divided by the whole time, including start and end. The requests use the same I/O as jobs
-//! (io_uring or the pool of threads, O_DIRECT, buffers on huge pages), so the result is the rate that a job can reach.
-//! Each round covers the whole grid: if the drive is busy for a second, one sample of many points is wrong, but not all
-//! samples of one point.
+//! A sample keeps a fixed number of requests in flight for a short time, and then waits for the last request. The rate
+//! of the sample is the number of bytes divided by the total time, including its start and its end. The requests use
+//! the same I/O as jobs (io_uring or the pool of threads, O_DIRECT, buffers on huge pages), so the result is the rate
+//! that a job can reach. Each round takes one sample of each point of the grid (block size, pattern and number of
+//! requests in flight). If the drive is busy for a second, one sample of many points is wrong, but not all samples of
+//! one point.
 //!
-//! The measurement writes the working set once, and then moves as many bytes as the drive can in the time of the plan;
-//! about half of them are written (30 s on a drive of 2 GB/s: 30 GB). It takes the time of the plan, and on slow drives
-//! also the time of the last requests. It needs at most half of the free memory, and at most 128 MiB.
+//! The measurement writes the working set once, and then transfers as many bytes as the drive can in the time of the
+//! plan. About half of these bytes are written: 30 GB on a drive of 2 GB/s in 30 s. On slow drives, the last requests
+//! may exceed the time of the plan. The measurement takes at most half of the free memory, and at most 128 MiB.
 
 mod latencies;
 #[cfg(test)]
@@ -36,30 +37,32 @@ use crate::{
     Result, device::part,
 };
 
-/// The memory of the largest point of the grid: 64 requests of 2 MiB.
+/// The memory in bytes for the point of the grid that needs the most: 64 requests of 2 MiB.
 const BUFFER_BYTES_MAX: u64 = 128 << 20;
-/// The default working set is larger than the cache of most drives, and is written within one or two seconds.
+/// The default size of the working set in bytes. It is larger than the cache of most drives, and is written within one
+/// or two seconds.
 const WORKING_SET_BYTES: u64 = 1 << 30;
 const IN_FLIGHT_MAX: u32 = 64;
 /// The number of requests in flight while the working set is written.
 const FILL_IN_FLIGHT: usize = 4;
 
-/// `MeasurePlan` is the grid and the duration of a measurement.
+/// `MeasurePlan` contains the grid of points (block sizes and numbers of requests in flight) and the duration of a
+/// measurement.
 #[derive(Clone, Debug)]
 pub struct MeasurePlan {
     /// The time of all samples together, without the writing of the working set. The default is 30 s, which is 83 ms
-    /// for each sample: a drive of 1 GB/s moves 83 MB in this time.
+    /// per sample. A drive of 1 GB/s transfers 83 MB in this time.
     pub seconds: f64,
-    /// The size of the range in which blocks are read and written; `None`, the default, means 1 GiB, or a quarter of
-    /// the free space. If a drive has a cache, the working set must be larger than the cache.
+    /// The size of the working set, in which blocks are read and written. The default is `None`: 1 GiB, but at most a
+    /// quarter of the free space. If a drive has a cache, the working set must be larger than the cache.
     pub working_set_bytes: Option<u64>,
-    /// Block sizes: powers of two from 4 KiB to 2 MiB.
+    /// The block sizes in bytes: powers of two from 4 KiB to 2 MiB.
     pub blocks: Vec<usize>,
-    /// The numbers of requests in flight, each from 1 to 64. Without io_uring sixteen requests are served at once, and
-    /// the others wait.
+    /// The numbers of requests in flight, each from 1 to 64. Without io_uring, sixteen threads serve the requests, and
+    /// further requests wait.
     pub in_flight: Vec<u32>,
-    /// The number of samples of each point. Their median counts, so with the default of 3 one bad sample changes
-    /// nothing.
+    /// The number of samples of each point. The result of a point is the median of its samples, so with the default of
+    /// 3 one wrong sample has no effect.
     pub rounds: usize,
 }
 
@@ -100,23 +103,24 @@ impl MeasurePlan {
     }
 }
 
-/// Measures device `number` of the job's store, in scratch space of the job. No dataset is touched. All space and
-/// memory are returned, also after an error. Other I/O on the drive at the same time affects the result.
+/// Measures device `number` of the job's store, in scratch space of the job. The call does not change datasets. It
+/// returns all space and memory, also after an error. Other I/O on the drive at the same time affects the result.
 ///
-/// Points whose buffers do not fit in half of the job's free memory are left out.
+/// The call omits points whose buffers do not fit in half of the job's free memory.
 ///
 /// # Errors
-/// [`Error::NoDevice`]; [`Error::NoSpace`] if the working set does not fit; [`Error::OverBudget`] if not even one block
-/// fits; [`Error::Cancelled`]; [`Error::Io`].
+/// [`Error::NoDevice`]; [`Error::NoSpace`] if the device has no room for the working set; [`Error::OverBudget`] if the
+/// memory has no room for one block; [`Error::Cancelled`]; [`Error::Io`].
 ///
 /// # Panics
-/// Panics if the plan is outside the ranges of its fields, or does not measure with one request in flight.
+/// Panics if a field of the plan is outside its range, or if the plan has no point with one request in flight.
 pub fn measure(job: &Job, number: u16, plan: &MeasurePlan) -> Result<DeviceProfile> {
     plan.check();
     let mut area = WorkingSet::take(job, number, plan.working_set_bytes)?;
     area.fill()?;
     let memory_bytes = (job.budget().free_bytes() / 2).min(BUFFER_BYTES_MAX) as usize;
-    // The smallest block is always tried; if it does not fit, the budget reports the error.
+    // The point with one request of the smallest block size is always measured. If its buffer does not fit in memory,
+    // the allocation fails with the error of the budget.
     let smallest = *plan.blocks.iter().min().expect("checked");
     let fits =
         |block: usize, count: usize| block * count <= memory_bytes || (block == smallest && count == 1);
@@ -162,7 +166,7 @@ pub fn measure(job: &Job, number: u16, plan: &MeasurePlan) -> Result<DeviceProfi
     })
 }
 
-/// Allocates `count` buffers of `block` random bytes, which no drive can compress.
+/// Allocates `count` buffers of `block` random bytes, since some drives compress data that is not random.
 fn random_buffers(job: &Job, block: usize, count: usize) -> Result<Vec<Buffer>> {
     let mut buffers =
         Buffer::zeroed(job.budget(), block * count, "the buffers of a measurement")?.split(block);
@@ -174,7 +178,8 @@ fn fill_random(buffer: &mut Buffer, random: &mut Random) {
     buffer.typed_mut::<u64>().fill_with(|| random.next());
 }
 
-/// `Random` is SplitMix64 (Steele et al., 2014), which takes about a nanosecond for eight bytes.
+/// `Random` is the random number generator SplitMix64 (Steele et al., 2014). It takes about a nanosecond per eight
+/// bytes.
 struct Random(u64);
 
 impl Random {
@@ -194,7 +199,7 @@ impl Random {
     }
 }
 
-/// `MeasuredPoint` is a point of the grid during the measurement.
+/// `MeasuredPoint` is a point of the grid with its samples so far.
 struct MeasuredPoint {
     pattern: AccessPattern,
     block: usize,
@@ -228,13 +233,14 @@ impl MeasuredPoint {
     }
 }
 
-/// `WorkingSet` is the working set: extents of one device that return to the job on drop.
+/// `WorkingSet` contains the extents of one device in which the measurement reads and writes. When it is dropped, the
+/// extents return to the lease of the job.
 struct WorkingSet {
     job: Job,
     device: Arc<dyn Device>,
     places: Vec<ExtentAddress>,
     random: Random,
-    /// The offsets of the next sequential requests: the first for reads, the second for writes.
+    /// The offsets of the next sequential read and of the next sequential write.
     next: [u64; 2],
 }
 
@@ -262,8 +268,7 @@ impl WorkingSet {
         self.places.len() as u64 * EXTENT_BYTES as u64
     }
 
-    /// Fills the working set with random bytes, since reads of space that was never written may be unrealistically
-    /// fast.
+    /// Fills the working set with random bytes. Reads of space that was never written may be faster than reads of data.
     fn fill(&mut self) -> Result<()> {
         self.job.start_phase("writing", "bytes", self.bytes());
         let block = if self.job.budget().free_bytes() < 16 << 20 { 64 << 10 } else { 1 << 20 };
@@ -307,8 +312,8 @@ impl WorkingSet {
             return self.random.below(blocks);
         }
         let next = &mut self.next[pattern.is_write() as usize];
-        // The previous sample may have had another block size. The sequence continues at the next multiple of the block
-        // size.
+        // The previous sample may have had another block size. Sequential requests therefore continue at the next
+        // multiple of the current block size.
         let block_number = next.div_ceil(block as u64) % blocks;
         *next = (block_number + 1) * block as u64;
         block_number
@@ -366,8 +371,8 @@ impl Drop for WorkingSet {
     }
 }
 
-/// Changes every page of a buffer, so that the drive cannot deduplicate the writes. To change a few bytes of each page
-/// is much cheaper than to fill the page with new random bytes.
+/// Changes eight bytes in every page of a buffer, so that the drive cannot deduplicate the writes. This takes much less
+/// time than new random bytes for all of the buffer.
 fn stamp(buffer: &mut Buffer, random: &mut Random) {
     let stamp = random.next();
     for (page, bytes) in buffer.chunks_exact_mut(PAGE_BYTES).enumerate() {
@@ -383,8 +388,8 @@ struct Block {
     len: usize,
 }
 
-/// `RequestsInFlight` holds the requests in flight. Its drop waits for all requests, since their extents may be reused
-/// afterwards.
+/// `RequestsInFlight` contains the requests in flight. Its drop waits for all requests, since their extents may be
+/// reused afterwards.
 #[derive(Default)]
 struct RequestsInFlight {
     pending: Vec<Pending>,

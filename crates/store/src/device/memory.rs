@@ -1,4 +1,5 @@
-//! A memory device serves tests of crashes: a test can lose or change any page, and sees the effect at once.
+//! A memory device stores its extents in memory. Tests use it to simulate crashes and damage, since a test can change
+//! any page.
 
 use std::{
     collections::BTreeMap,
@@ -12,10 +13,10 @@ use std::{
 
 use crate::{Device, EXTENT_BYTES, PAGE_BYTES};
 
-/// `Page` is the bytes of a page.
+/// `Page` contains the bytes of a page.
 pub(crate) type Page = Box<[u8; PAGE_BYTES]>;
 
-/// `Memory` holds extents in memory. Bytes that were never written are zeros.
+/// `Memory` is a device that stores its extents in memory. Bytes that were never written are zeros.
 #[derive(Debug)]
 pub struct Memory {
     number: u64,
@@ -23,30 +24,30 @@ pub struct Memory {
     pages: Mutex<BTreeMap<(u32, usize), Page>>,
 }
 
-/// Returns the number in the name of the next device, which is unique in the process.
+/// Returns a number for the name of a new device. The number is unique in the process.
 fn next_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 impl Memory {
-    /// Creates a device of `extents` extents; only written pages take memory.
+    /// Creates a device of `extents` extents. Only written pages take memory.
     pub fn new(extents: u32) -> Self {
         Memory { number: next_number(), extents, pages: Mutex::default() }
     }
 
-    /// Calls `change` with the bytes of a page: to damage it, to inspect it, or to write half of it.
+    /// Calls `change` with the bytes of a page. The function can inspect, damage or partly overwrite the page.
     pub fn change_page(&self, extent: u32, page: usize, change: impl FnOnce(&mut [u8; PAGE_BYTES])) {
         let mut pages = self.pages.lock().expect("no panic under this lock");
         change(pages.entry((extent, page)).or_insert_with(|| Box::new([0; PAGE_BYTES])));
     }
 
-    /// Returns the pages that were written, as extent and page number.
+    /// Returns the written pages, each as the number of its extent and its number in the extent.
     pub fn written(&self) -> Vec<(u32, usize)> {
         self.pages.lock().expect("no panic under this lock").keys().copied().collect()
     }
 
-    /// Returns an independent copy.
+    /// Returns an independent copy of the device.
     pub fn copy(&self) -> Self {
         let pages = self.pages.lock().expect("no panic under this lock").clone();
         Memory { number: next_number(), extents: self.extents, pages: Mutex::new(pages) }
@@ -70,7 +71,8 @@ impl Device for Memory {
     }
 
     fn write(&self, extent: u32, offset: usize, buffer: &[u8]) -> io::Result<()> {
-        // A write outside the device is an error as on a drive, since a damaged store must not end the test.
+        // A write outside the device is an error, as on a drive. A panic would end a test in which a damaged store
+        // contains an invalid address.
         if extent >= self.extents || offset + buffer.len() > EXTENT_BYTES {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "write outside the device"));
         }

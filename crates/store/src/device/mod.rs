@@ -1,6 +1,7 @@
-//! Devices hold bytes: the [`Device`] trait, and the ordinary device, a folder on a file system.
+//! Devices store the bytes of a store. This module defines the [`Device`] trait and [`Directory`], the device that is a
+//! folder of a file system.
 //!
-//! A device is numbered extents of 2 MiB and nothing else: no names, no directories. A drive, a piece of memory, an
+//! A device consists of numbered extents of 2 MiB, without names or directories. A drive, a block of memory, an
 //! emulated flash card and the wrappers for tests ([`crate::Faulty`], [`crate::Recording`], [`crate::Throttled`]) are
 //! therefore interchangeable. Offsets and lengths are multiples of 4 KiB, as O_DIRECT requires.
 
@@ -30,105 +31,107 @@ use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate};
 
 use crate::{Budget, Buffer, PAGE_BYTES, Result};
 
-/// The unit of allocation.
+/// The size in bytes of an extent, which is the unit of space allocation.
 pub const EXTENT_BYTES: usize = 2 << 20;
-/// The number of extents in a segment, which is one file of a [`Directory`]. The first extent of each segment holds the
-/// headers of the others.
+/// The number of extents in a segment, which is one file of a [`Directory`]. The first extent of each segment contains
+/// the headers of the other extents.
 pub const SEGMENT_EXTENTS: u32 = 128;
 
-/// `Device` is numbered extents of bytes. All calls take `&self`: any thread may call at any time.
+/// `Device` stores bytes in numbered extents. Any thread may call any method at any time.
 ///
-/// Bytes that were never written, or were discarded, have any value when they are read. The caller keeps checksums.
+/// Reads of bytes that were never written, or were discarded, may return any value. The caller must therefore verify
+/// checksums.
 pub trait Device: Send + Sync + Debug {
     /// Returns the number of extents.
     fn extents(&self) -> u32;
 
-    /// Fills `buffer` from `offset` of an extent.
+    /// Reads bytes at `offset` of an extent until `buffer` is full.
     ///
     /// # Errors
-    /// The errors of the system.
+    /// The errors of the operating system.
     fn read(&self, extent: u32, offset: usize, buffer: &mut [u8]) -> io::Result<()>;
 
     /// Writes all of `buffer` at `offset` of an extent.
     ///
     /// # Errors
-    /// The errors of the system; part of the bytes may have been written.
+    /// The errors of the operating system. After an error, some of the bytes may have been written.
     fn write(&self, extent: u32, offset: usize, buffer: &[u8]) -> io::Result<()>;
 
-    /// Makes all writes through this handle durable before it returns. A failed sync must not be retried: the system
-    /// may have dropped the bytes that it could not write.
+    /// Makes all earlier writes through this device object durable. A failed sync must not be retried, since the
+    /// operating system may have dropped the bytes that it could not write.
     ///
     /// # Errors
-    /// The errors of the system.
+    /// The errors of the operating system.
     fn sync(&self) -> io::Result<()>;
 
     /// Allocates space for extents, so that later writes to them cannot fail for lack of space.
     ///
     /// # Errors
-    /// No space left; the errors of the system.
+    /// "No space left on device"; other errors of the operating system.
     fn prepare(&self, extents: Range<u32>) -> io::Result<()>;
 
-    /// Returns the space of extents whose bytes are no longer needed to the file system. A device that cannot discard
-    /// does nothing.
+    /// Frees the space of extents on the file system. The bytes of these extents are no longer needed. A device that
+    /// cannot free space does nothing.
     ///
     /// # Errors
-    /// The errors of the system.
+    /// The errors of the operating system.
     fn discard(&self, extents: Range<u32>) -> io::Result<()>;
 
-    /// Returns the file that holds an extent, and the offset of the extent in the file. The caller can then transfer
-    /// bytes by io_uring, without [`Device::read`] and [`Device::write`]. After such a write the caller calls
+    /// Returns the file that contains an extent, and the offset of the extent in the file. The caller can then transfer
+    /// bytes by io_uring, without [`Device::read`] and [`Device::write`]. After such a write, the caller must call
     /// [`Device::note_written`]. The result is `None` for a device whose bytes are not the bytes of a file.
     ///
     /// # Errors
-    /// The errors of the system.
+    /// The errors of the operating system.
     fn raw(&self, _extent: u32, _is_write: bool) -> io::Result<Option<(Arc<File>, u64)>> {
         Ok(None)
     }
 
-    /// Notes that a write by way of [`Device::raw`] has ended, so that the next sync includes the write.
+    /// Records that a write to the file of [`Device::raw`] has ended. The next sync then includes the write.
     fn note_written(&self, _extent: u32) {}
 
-    /// Discards all data, since no store uses the device any more.
+    /// Discards all data of a device that no store uses any more.
     ///
     /// # Errors
-    /// The errors of the system; part of the extents may be left.
+    /// The errors of the operating system. After an error, some extents may still have data.
     fn clear(&self) -> io::Result<()> {
         self.discard(0..self.extents())
     }
 
-    /// Returns the free space of the file system, which this device shares with others; `None` if the extents are the
-    /// only limit.
+    /// Returns the free space of the device's file system in bytes. Other programs use this space too. The result is
+    /// `None` if the number of extents is the only limit.
     ///
     /// # Errors
-    /// The errors of the system.
+    /// The errors of the operating system.
     fn free_bytes(&self) -> io::Result<Option<u64>> {
         Ok(None)
     }
 
-    /// Returns true if all I/O so far bypassed the page cache.
+    /// Returns true if all I/O so far has bypassed the page cache.
     fn is_direct(&self) -> bool;
 
-    /// Returns the name of the device in errors.
+    /// Returns the name of the device in error messages.
     fn name(&self) -> String;
 
     /// Returns the folder of the device. The result is `None` for a device without a folder. The store cannot search
-    /// for such a device when it opens, and processes cannot coordinate through files on it.
+    /// for a device without a folder, and processes cannot coordinate through files in it.
     fn folder(&self) -> Option<&Path> {
         None
     }
 }
 
-/// Allocates memory for metadata, which is small and outside of every job's budget.
+/// Allocates memory for metadata. This memory is small and belongs to no job's budget.
 pub(crate) fn metadata_buffer(len: usize) -> Result<Buffer> {
     Ok(Buffer::zeroed(&Budget::new(u64::MAX, 1), len.next_multiple_of(PAGE_BYTES), "metadata")?)
 }
 
-/// Makes one part of an I/O request: the transfer between `range` of a buffer and `offset` of an extent.
+/// Creates one transfer of an I/O request: between the bytes `range` of a buffer and the bytes at `offset` of an
+/// extent.
 pub(crate) fn part(device: Arc<dyn Device>, extent: u32, offset: usize, range: Range<usize>) -> Part {
     Part { storage: Arc::new(Extent { device, number: extent }), offset: offset as u64, range }
 }
 
-/// `Extent` is an extent of a device that a job's I/O requests read or write.
+/// `Extent` is an extent of a device, as the storage of an I/O request.
 #[derive(Debug)]
 struct Extent {
     device: Arc<dyn Device>,
@@ -153,12 +156,12 @@ impl Storage for Extent {
     }
 }
 
-/// Returns the path of a device in the superblock: its folder, or else its name.
+/// Returns the path of a device that the superblock records: its folder, or its name if it has no folder.
 pub(crate) fn path_of(device: &dyn Device) -> PathBuf {
     device.folder().map_or_else(|| PathBuf::from(device.name()), Path::to_path_buf)
 }
 
-/// `MissingDevice` replaces a device that is not there: all calls fail.
+/// `MissingDevice` takes the role of a missing device. All its I/O fails.
 #[derive(Debug)]
 pub(crate) struct MissingDevice(pub u16);
 
@@ -202,11 +205,12 @@ impl Device for MissingDevice {
     }
 }
 
-/// `Directory` is the ordinary device: a folder with segment files of 128 extents, read and written with O_DIRECT.
+/// `Directory` is a device in a folder of a file system. The folder contains segment files of 128 extents each, which
+/// are read and written with O_DIRECT.
 ///
 /// On a file system without O_DIRECT (some in-memory and network file systems), I/O goes through the page cache.
-/// [`Device::is_direct`] and the report of every job show this. A segment file is made on first use, exists as long as
-/// the device, and takes only the space that was written.
+/// [`Device::is_direct`] and the report of every job then show that I/O is not direct. A segment file is created on
+/// first use and exists as long as the device. It takes only the space that was written.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
@@ -214,24 +218,25 @@ pub struct Directory {
     segments: RwLock<HashMap<u32, Arc<File>>>,
     dirty: Mutex<DirtyRanges>,
     buffered: AtomicBool,
-    /// True after a segment could be opened only for reading. The device is then never written again.
+    /// True if a segment could be opened only for reading. All further writes are then refused.
     read_only: AtomicBool,
     /// True once a sync has failed. The lock is held during a sync.
     sync_failed: Mutex<bool>,
 }
 
-/// `DirtyRanges` is the part of a device that the next sync makes durable.
+/// `DirtyRanges` describes what the next sync of a device has to make durable.
 #[derive(Debug, Default)]
 struct DirtyRanges {
-    /// Segments that were written since the last sync.
+    /// The numbers of the segments that were written since the last sync.
     segments: BTreeSet<u32>,
-    /// True if a segment file was made, or opened for the first time. The process that made an existing file may have
+    /// True if a segment file was created, or opened for the first time. Another process may have created the file and
     /// died before it synced the file's name.
     has_new_names: bool,
 }
 
-/// Makes the names of a folder and of the folders above it on the same file system durable: a process that made one of
-/// them may have died before the sync. A folder without read permission was made by another user; the sync stops there.
+/// Makes the names of a folder and of its parent folders on the same file system durable. A process that created one of
+/// them may have died before the sync. The sync stops at a folder without read permission, which another user has
+/// created.
 pub(crate) fn sync_names(folder: &Path) -> io::Result<()> {
     let file_system = |path: &Path| std::fs::metadata(path).map(|found| found.dev());
     let own = file_system(folder)?;
@@ -246,11 +251,11 @@ pub(crate) fn sync_names(folder: &Path) -> io::Result<()> {
 }
 
 impl Directory {
-    /// Opens a device in the folder `path`, which must exist. The device may grow to `bytes`, or without a limit to the
-    /// whole file system.
+    /// Opens a device in the folder `path`, which must exist. The device may take up to `bytes` bytes, or all of the
+    /// file system if there is no limit.
     ///
     /// # Errors
-    /// The errors of the system.
+    /// The errors of the operating system.
     pub fn open(path: &Path, bytes: Option<u64>) -> io::Result<Self> {
         let space = rustix::fs::statvfs(path)?;
         let bytes = bytes.unwrap_or(space.f_blocks.saturating_mul(space.f_frsize));
@@ -290,7 +295,7 @@ impl Directory {
                 }
                 self.open_file(&path, OFlags::RDWR | OFlags::CREATE)?
             }
-            // A store on a file system that is mounted read-only can still be read.
+            // If the file system is mounted read-only, the store can still be read.
             Err(error) if !make && is_refusal(&error) => {
                 let file = self.open_file(&path, OFlags::RDONLY)?;
                 self.read_only.store(true, Ordering::Relaxed);
@@ -334,7 +339,7 @@ fn is_refusal(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
 }
 
-/// Cuts a range of extents at the borders of segments.
+/// Splits a range of extents at the boundaries of segments.
 fn by_segment(extents: Range<u32>) -> impl Iterator<Item = (u32, Range<u32>)> {
     let mut next = extents.start;
     std::iter::from_fn(move || {
@@ -391,14 +396,14 @@ impl Device for Directory {
         Ok(file.map(|file| (file, offset_of(extent))))
     }
 
-    /// Notes a write only after the write has ended. Otherwise a sync of another thread could clear the note before the
-    /// bytes are written.
+    /// Marks the segment as dirty. The mark is set only after the write has ended. Otherwise a sync by another thread
+    /// could clear the mark before the bytes are written.
     fn note_written(&self, extent: u32) {
         self.dirty.lock().expect("no panic under this lock").segments.insert(extent / SEGMENT_EXTENTS);
     }
 
-    /// Syncs under a lock: a thread that finds nothing to sync must not return while the sync of another thread still
-    /// runs.
+    /// Syncs under a lock. A thread that finds nothing to sync must not return before the sync by another thread has
+    /// ended.
     fn sync(&self) -> io::Result<()> {
         let mut failed = self.sync_failed.lock().expect("no panic under this lock");
         if *failed {
@@ -448,7 +453,8 @@ impl Device for Directory {
         for entry in std::fs::read_dir(&self.path)? {
             let path = entry?.path();
             if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("segment-")) {
-                // Other processes may have the file open. The truncation frees the space although they still run.
+                // Other processes may have the file open. The truncation frees the space before these processes close
+                // the file.
                 let _ = File::options().write(true).open(&path).and_then(|file| file.set_len(0));
                 std::fs::remove_file(path)?;
             }
@@ -478,7 +484,7 @@ impl Device for Directory {
 mod tests {
     use super::*;
 
-    /// The process that made the file may have been killed before it synced the file's name.
+    /// Another process that created the file may have been killed before it synced the file's name.
     #[test]
     fn the_first_write_to_a_segment_of_another_process_makes_its_name_durable() {
         let folder = tempfile::tempdir().unwrap();

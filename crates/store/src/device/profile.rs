@@ -1,16 +1,17 @@
-//! A drive profile holds the measured points of a store's drives, and estimates times from them.
+//! A drive profile contains the measured speeds of the drives of a store, and estimates the time of reads and writes
+//! from them.
 //!
 //! ```text
 //!   DriveProfile ── DeviceProfile (one for each device) ── Point: pattern, block size, requests in flight
 //!                                                            └─► bytes a second, latency
 //! ```
 //!
-//! The planner of a job calls [`DriveProfile::read_seconds`]. For each block size only the fastest point counts, since
-//! the planner also chooses the number of requests in flight. Between block sizes the rate is interpolated on
-//! logarithmic scales. On these scales the curve of a drive consists of two straight lines: the rate is limited by
-//! operations a second for small blocks, and by bytes a second for large ones. A model of only these two limits would
-//! fit an ideal drive, but is wrong between 16 and 256 KiB, where the lines meet and where most plans choose their
-//! block size.
+//! The planner of a job calls [`DriveProfile::read_seconds`]. For each block size, the estimate uses only the fastest
+//! point, since the planner also chooses the number of requests in flight. Between block sizes the rate is interpolated
+//! on logarithmic scales. On these scales, the curve of an ideal drive consists of two straight lines: operations per
+//! second limit the rate for small blocks, and bytes per second for large blocks. A model of only these two limits is
+//! wrong for real drives between 16 and 256 KiB. In this range the lines meet, and most plans choose their block size
+//! in it.
 
 use std::{collections::BTreeMap, fmt, fs, path::Path};
 
@@ -20,10 +21,10 @@ use crate::{EXTENT_BYTES, Error, NewFile, PAGE_BYTES, Result, Store};
 
 const FILE_NAME: &str = "drive.json";
 const VERSION: u32 = 1;
-/// The largest size of a valid file. The profile of one device takes about 25 KB.
+/// The largest accepted size of a profile file in bytes. The profile of one device takes about 25 KB.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// `AccessPattern` is the order and the direction in which bytes move.
+/// `AccessPattern` is the order and the direction of transfers: sequential or random, read or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AccessPattern {
@@ -38,7 +39,7 @@ pub enum AccessPattern {
 }
 
 impl AccessPattern {
-    /// All four patterns, in the order in which they are shown.
+    /// All four patterns, in the order in which reports show them.
     pub const ALL: [AccessPattern; 4] = [
         AccessPattern::SequentialRead,
         AccessPattern::SequentialWrite,
@@ -68,20 +69,20 @@ impl fmt::Display for AccessPattern {
     }
 }
 
-/// `Point` is a measurement with one pattern, one block size and one number of requests in flight.
+/// `Point` is the result of a measurement with one pattern, one block size and one number of requests in flight.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Point {
-    /// Order and direction.
+    /// The access pattern: the order and the direction of the transfers.
     pub pattern: AccessPattern,
-    /// Bytes of each request: a power of two from 4 KiB to 2 MiB.
+    /// The number of bytes of each request: a power of two from 4 KiB to 2 MiB.
     pub block_bytes: u64,
     /// The number of requests in flight at once.
     pub in_flight: u32,
-    /// Bytes a second. For writes the time includes the sync that makes them durable.
+    /// The number of bytes per second. For writes, the time includes the sync that makes the bytes durable.
     pub bytes_per_second: f64,
-    /// Requests a second.
+    /// The number of requests per second.
     pub operations_per_second: f64,
-    /// The mean time from the submission of a request until its end was seen, in microseconds.
+    /// The mean latency of a request in microseconds, from its submission until its end was noticed.
     pub latency_us_mean: f64,
     /// The 99th percentile of the latency in microseconds. The value may be too high by up to one eighth.
     pub latency_us_p99: f64,
@@ -108,16 +109,16 @@ pub struct DeviceProfile {
     pub path: String,
     /// The time of the measurement, in seconds since 1970.
     pub measured_unix_seconds: u64,
-    /// The capacity. Data is spread over devices in proportion to it.
+    /// The capacity of the device in bytes. Data is spread over devices in proportion to their capacities.
     pub capacity_bytes: u64,
-    /// The size of the range that was measured. If the drive or the host has a cache of at least this size, the
-    /// measured rates are too high.
+    /// The size of the working set in bytes, in which the measurement read and wrote. If the drive or the host has a
+    /// cache of at least this size, the measured rates are too high.
     pub working_set_bytes: u64,
     /// True if the I/O bypassed the page cache.
     pub direct_io: bool,
-    /// The mechanism of the I/O: "io_uring" or "threads".
+    /// The mechanism of asynchronous I/O: "io_uring" or "threads".
     pub io: String,
-    /// All points, by pattern, block size and requests in flight; each pattern has at least one.
+    /// All points, sorted by pattern, block size and number of requests in flight. Each pattern has at least one point.
     pub points: Vec<Point>,
 }
 
@@ -127,12 +128,12 @@ impl DeviceProfile {
         self.points.iter().filter(move |point| point.pattern == pattern)
     }
 
-    /// Returns the point of a pattern with the most bytes a second.
+    /// Returns the point of a pattern with the most bytes per second.
     pub fn best(&self, pattern: AccessPattern) -> Option<&Point> {
         self.of(pattern).max_by(|a, b| a.bytes_per_second.total_cmp(&b.bytes_per_second))
     }
 
-    /// Returns the point of a pattern and a block size with the most bytes a second.
+    /// Returns the point of a pattern and a block size with the most bytes per second.
     pub fn best_of_block(&self, pattern: AccessPattern, block_bytes: u64) -> Option<&Point> {
         let points = self.of(pattern).filter(|point| point.block_bytes == block_bytes);
         points.max_by(|a, b| a.bytes_per_second.total_cmp(&b.bytes_per_second))
@@ -143,8 +144,8 @@ impl DeviceProfile {
         self.of(pattern).find(|point| point.block_bytes == block_bytes && point.in_flight == in_flight)
     }
 
-    /// Returns the rate in bytes a second with requests of a given size, at the best number of requests in flight. The
-    /// rate of a larger request is never lower than the rate of a smaller one.
+    /// Returns the rate in bytes per second for requests of a given size, at the best number of requests in flight. The
+    /// rate never falls as the request size grows.
     fn rate(&self, pattern: AccessPattern, request_bytes: u64) -> f64 {
         let mut curve = BTreeMap::<u64, f64>::new();
         for point in self.of(pattern) {
@@ -152,8 +153,8 @@ impl DeviceProfile {
             *best = best.max(point.bytes_per_second);
         }
         let mut best = 0.0f64;
-        // A lower rate at a larger block size is noise, or the drive is faster with smaller blocks. In both cases a
-        // reader can split its requests, so the higher rate counts.
+        // A rate that is lower at a larger block size is noise, or the drive is faster with smaller blocks. In both
+        // cases a reader can split its requests, so the higher rate is used.
         curve.values_mut().for_each(|rate| {
             best = best.max(*rate);
             *rate = best;
@@ -167,7 +168,7 @@ impl DeviceProfile {
                 (y.ln() + part * (y2.ln() - y.ln())).exp()
             }
             (Some((_, &rate)), _) => rate,
-            // A request that is smaller than all measured blocks takes as long as the smallest of them.
+            // A request that is smaller than all measured blocks takes as long as the smallest measured block.
             (None, Some((&block_bytes, &rate))) => rate * request_bytes as f64 / block_bytes as f64,
             (None, None) => unreachable!("every pattern has points"),
         }
@@ -180,19 +181,20 @@ impl DeviceProfile {
     }
 }
 
-/// `DriveProfile` is the profile of the drives of a store.
+/// `DriveProfile` contains the profiles of the drives of a store.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DriveProfile {
     version: u32,
-    /// The profiles of the measured devices, by number; at least one.
+    /// The profiles of the measured devices, sorted by device number. There is at least one profile.
     pub devices: Vec<DeviceProfile>,
 }
 
 impl Default for DriveProfile {
-    /// Returns a conservative guess for stores without a measurement. The rates are those of the flash card of 2008 in
-    /// the LLNL article (446 MB/s read and 378 MB/s written in sequence, 328 MB/s read at random; section "ioMemory
-    /// benchmark"), with a guess of 10,000 operations of 4 KiB a second. Current drives are faster. A plan that is good
-    /// for this card does few random reads, and loses little on a faster drive.
+    /// Returns a conservative guess for stores without a measurement. Three rates are those of the flash card of 2008
+    /// in the LLNL article, section "ioMemory benchmark": 446 MB/s of sequential reads, 378 MB/s of sequential writes,
+    /// and 328 MB/s of random reads. The other numbers are guesses: 200 MB/s of random writes, and 10,000 operations of
+    /// 4 KiB per second. Current drives are faster. A plan that is good for this card does few random reads, and loses
+    /// little on a faster drive.
     fn default() -> Self {
         let point = |pattern, block_bytes: u64, in_flight, bytes_per_second: f64| {
             let operations_per_second = bytes_per_second / block_bytes as f64;
@@ -232,17 +234,18 @@ impl Default for DriveProfile {
 }
 
 impl DriveProfile {
-    /// Makes a profile of these devices.
+    /// Creates a profile from the profiles of single devices.
     ///
     /// # Panics
-    /// Panics if there are no devices, if a device has no points of some pattern, or if a point is impossible.
+    /// Panics if there are no devices, if a device has no point of some pattern, or if a number of a point is
+    /// impossible.
     pub fn new(mut devices: Vec<DeviceProfile>) -> DriveProfile {
         assert!(!devices.is_empty() && devices.iter().all(DeviceProfile::is_sound), "{devices:?}");
         devices.sort_by_key(|device| device.number);
         DriveProfile { version: VERSION, devices }
     }
 
-    /// Parses the output of [`DriveProfile::to_json`]; errors name the file `path`.
+    /// Parses the output of [`DriveProfile::to_json`]. Error messages name the file `path`.
     ///
     /// # Errors
     /// [`Error::BadFormat`] for another version, and for impossible numbers.
@@ -281,12 +284,13 @@ impl DriveProfile {
         json
     }
 
-    /// Estimates the time to read `bytes` in requests of `request_bytes`, at the best number of requests in flight.
+    /// Estimates the seconds to read `bytes` bytes in requests of `request_bytes` bytes, at the best number of requests
+    /// in flight.
     ///
-    /// The model spreads the bytes over the devices in proportion to their capacity, and lets the devices work at the
-    /// same time. If several folders are on one drive, the estimate is too low. The estimate grows with `bytes` and
-    /// never with `request_bytes`. Each call walks over all points, so it is meant for planning and not for each
-    /// request.
+    /// The model spreads the bytes over the devices in proportion to their capacities, and assumes that the devices
+    /// work in parallel. If several devices are folders on one drive, the estimate is too low. The estimate grows with
+    /// `bytes`, and never with `request_bytes`. Each call visits all points, so the function is meant for planning and
+    /// not for each request.
     ///
     /// ```
     /// use inshore_store::DriveProfile;
@@ -300,7 +304,7 @@ impl DriveProfile {
         self.seconds(pattern, bytes, request_bytes)
     }
 
-    /// Estimates the time to write `bytes`: see [`DriveProfile::read_seconds`].
+    /// Estimates the seconds to write `bytes` bytes: see [`DriveProfile::read_seconds`].
     pub fn write_seconds(&self, bytes: u64, request_bytes: u64, is_sequential: bool) -> f64 {
         let pattern = if is_sequential { AccessPattern::SequentialWrite } else { AccessPattern::RandomWrite };
         self.seconds(pattern, bytes, request_bytes)
@@ -317,16 +321,16 @@ impl DriveProfile {
 }
 
 impl Store {
-    /// Returns the last result of [`crate::measure`]; `None` without a measurement, or if the file is damaged or of
-    /// another version. A new measurement replaces such a file.
+    /// Returns the stored results of [`crate::measure`]. The result is `None` if there is no measurement, or if the
+    /// file is damaged or of another version. A new measurement replaces such a file.
     pub fn drive_profile(&self) -> Option<DriveProfile> {
         let path = self.path().join(FILE_NAME);
         let is_small = fs::metadata(&path).is_ok_and(|file| file.len() <= FILE_BYTES_MAX);
         DriveProfile::from_json(&is_small.then(|| fs::read(&path).ok())??, &path).ok()
     }
 
-    /// Stores a measurement in the folder of the first device. It replaces the earlier profiles of the same devices.
-    /// The result is the profile of all measured devices.
+    /// Stores the profiles of measured devices in the folder of the first device, in place of earlier profiles of the
+    /// same devices. Returns the profiles of all measured devices.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::BadFormat`].
@@ -336,7 +340,7 @@ impl Store {
     pub fn keep_drive_profile(&self, measured: Vec<DeviceProfile>) -> Result<DriveProfile> {
         let paths = self.device_paths()?;
         let mut devices = self.drive_profile().map_or(Vec::new(), |profile| profile.devices);
-        // A new device may have the number of a removed one.
+        // A new device may have the number of a removed device, so a profile is kept only if the path is the same.
         devices.retain(|old| {
             let is_there = paths.get(&old.number).is_some_and(|path| path == Path::new(&old.path));
             is_there && measured.iter().all(|new| new.number != old.number)
@@ -350,7 +354,7 @@ impl Store {
 
 /// Removes the profile from the folder of a device that is no longer the first device of the store.
 pub(crate) fn forget(home: &Path) {
-    // A file that stays does no harm.
+    // If the file cannot be removed, it does no harm.
     let _ = fs::remove_file(home.join(FILE_NAME));
 }
 
@@ -361,7 +365,7 @@ mod tests {
     use super::*;
     use crate::Memory;
 
-    /// Makes a profile of a drive with a limit of operations and of bytes a second.
+    /// Creates the profile of an ideal drive with a limit of operations per second and a limit of bytes per second.
     fn device(number: u16, capacity_bytes: u64, operations: f64, bandwidth: f64) -> DeviceProfile {
         let mut profile = DriveProfile::default().devices.remove(0);
         let block = |shift| 1u64 << shift;
@@ -433,7 +437,7 @@ mod tests {
     #[test]
     fn estimates_grow_with_bytes_and_never_with_the_size_of_requests() {
         let mut noisy = device(0, 1, 1e5, 3e9);
-        // The largest blocks of this drive were measured slower.
+        // The measured rate of this drive is lower for the largest blocks.
         noisy.points.iter_mut().filter(|point| point.block_bytes > 1 << 18).for_each(|point| {
             point.bytes_per_second /= 3.0;
         });
@@ -467,8 +471,8 @@ mod tests {
         let rate = |request| (1u64 << 30) as f64 / profile.read_seconds(1 << 30, request, false);
         let is_near = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-9;
         assert!(is_near(rate(4 << 10), 1e5 * 4096.0) && is_near(rate(1 << 20), 3e9));
-        // The rate is half way on a logarithmic scale from 4 to 16 KiB, and half a smallest block takes as long as a
-        // whole one.
+        // On a logarithmic scale, 8 KiB is half way between the measured blocks of 4 and 16 KiB. A read of 2 KiB, which
+        // is half of the smallest block, takes as long as a read of 4 KiB.
         assert!(is_near(rate(8 << 10), 1e5 * 8192.0), "{}", rate(8 << 10));
         assert!(is_near(rate(2 << 10), 1e5 * 2048.0));
         assert!(is_near(rate(1 << 30), 3e9));
@@ -514,7 +518,7 @@ mod tests {
             assert_eq!(store.drive_profile(), None, "{text:?}");
             assert!(job.report().drive_floor.is_none());
         }
-        // A file that cannot be parsed is replaced.
+        // A new measurement replaces a file that cannot be parsed.
         assert_eq!(store.keep_drive_profile(vec![of(1, 1e9)]).unwrap().devices, [of(1, 1e9)]);
         forget(folder.path());
         assert_eq!(store.drive_profile(), None);

@@ -1,4 +1,5 @@
-//! A recording device logs its operations, so that a test can replay every crash that could have happened.
+//! A recording device records its operations. A test can then construct the state of the device after a crash at any
+//! operation.
 
 use std::{
     io,
@@ -15,14 +16,15 @@ pub enum Operation {
     Write(u32, usize, Arc<[u8]>),
     /// A discard of extents.
     Discard(Range<u32>),
-    /// A sync: all earlier operations are durable from here on.
+    /// A sync, after which all earlier operations are durable.
     Sync,
 }
 
-/// `History` is the operations on several devices in one order, each with the number of its device.
+/// `History` contains the operations on several devices in the order in which they ended. Each operation has the number
+/// of its device.
 pub type History = Arc<Mutex<Vec<(u16, Operation)>>>;
 
-/// `Recording` wraps a device and appends its operations to a [`History`].
+/// `Recording` wraps a device and appends the operations on the device to a [`History`].
 #[derive(Debug)]
 pub struct Recording {
     inner: Arc<dyn Device>,
@@ -85,24 +87,25 @@ impl Device for Recording {
     }
 }
 
-/// `WriteFate` is the effect of a crash on a write that was not durable.
+/// `WriteFate` is the effect of a crash on an operation that was not durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteFate {
     /// The write reached the device.
     Kept,
     /// The write is lost.
     Lost,
-    /// Only the sectors of 512 bytes before this one reached the device.
+    /// Only the sectors of 512 bytes before the sector of this number reached the device.
     TornAfter(usize),
-    /// Only the sectors of 512 bytes from this one on reached the device.
+    /// Only the sector of this number and the later sectors of 512 bytes reached the device.
     TornBefore(usize),
 }
 
 const SECTOR_BYTES: usize = 512;
 
-/// Returns the devices after a crash at the end of `history`. Writes before a sync are durable and kept. For every
-/// other write `fate` decides, given the index of the write in `history`. Later writes to a page are applied after
-/// earlier ones, so the fates of the writes already cover every order in which a drive could write the pages.
+/// Returns the devices after a crash at the end of `history`. Operations before the last sync of a device are durable.
+/// For every other operation, `fate` decides, given the index of the operation in `history`. Operations are applied in
+/// their order. A drive may write pages in another order, but the possible fates already cover the results of all
+/// orders.
 pub fn after_crash(
     history: &[(u16, Operation)],
     devices: &[Memory],

@@ -1,4 +1,5 @@
-//! A throttled device is slower than the device that it wraps, so that a slow drive can be tried anywhere.
+//! A throttled device is slower than the device that it wraps. Tests and experiments use it to simulate a slow drive on
+//! any machine.
 
 use std::{
     io,
@@ -10,27 +11,28 @@ use std::{
 
 use crate::Device;
 
-/// `Limits` are the limits of a drive. Zero means no limit.
+/// `Limits` contains the limits of a throttled device. Zero means no limit.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Limits {
-    /// Bytes a second, reads and writes together.
+    /// The largest number of bytes per second, for reads and writes together.
     pub bytes_per_second: u64,
-    /// Operations a second.
+    /// The largest number of operations per second.
     pub operations_per_second: u64,
     /// The additional latency of each operation. It does not depend on the number of requests in flight.
     pub latency: Duration,
 }
 
-/// `Throttled` wraps a device and keeps to [`Limits`].
+/// `Throttled` wraps a device and limits its speed to [`Limits`].
 ///
-/// One queue serves the operations one after the other. Each operation occupies the drive for the time that its bytes
-/// take, but at least for the time of one operation. The latencies of several operations overlap. Full bandwidth
-/// therefore needs several requests in flight, as on a real drive.
+/// One queue serves the operations one after the other. Each operation occupies the drive for the time of its bytes at
+/// the limit of bytes per second, but at least for the time of one operation at the limit of operations per second. The
+/// latencies of several operations overlap. Full bandwidth therefore needs several requests in flight, as on a real
+/// drive.
 #[derive(Debug)]
 pub struct Throttled {
     inner: Arc<dyn Device>,
     limits: Limits,
-    /// The time at which the drive has served all requests so far.
+    /// The time at which the drive will have served all requests so far.
     busy_until: Mutex<Instant>,
 }
 
@@ -110,7 +112,7 @@ mod tests {
         for offset in 0..4 {
             device.write(0, offset * 4096, &[1; 4096]).unwrap();
         }
-        // Four pages at 1 MiB/s are 15.6 ms.
+        // Four pages of 4 KiB take 15.6 ms at 1 MiB/s.
         assert!(started.elapsed() >= Duration::from_millis(15), "{:?}", started.elapsed());
         let limits = Limits { operations_per_second: 1000, ..Limits::default() };
         let device = Throttled::new(Arc::new(Memory::new(1)), limits);

@@ -1,7 +1,7 @@
 //! The catalog lists the datasets of a store and the addresses of their extents. Layout: `docs/format.md`, "Catalog".
 //!
-//! A [`Catalog`] is the state after some commit of the log. Only [`Edit`]s change it, by the same code when a commit is
-//! made and when the log is read back.
+//! A [`Catalog`] is the state of the store after a commit. Only [`Edit`]s change a catalog. The same code applies edits
+//! when a commit is made and when the log is read.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -11,7 +11,7 @@ use crate::{
     log::encoding::{Cursor, put_bytes, put_u32},
 };
 
-/// `ExtentAddress` is the address of an extent.
+/// `ExtentAddress` is the physical address of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ExtentAddress {
     /// The number of the device in the store.
@@ -21,25 +21,25 @@ pub struct ExtentAddress {
 }
 
 impl ExtentAddress {
-    /// Returns true if data can lie there: neither the headers of a segment nor a superblock do.
+    /// Returns true if the extent can contain data. The extents of segment headers and of the superblock cannot.
     pub(crate) fn is_for_data(self) -> bool {
         !self.extent.is_multiple_of(SEGMENT_EXTENTS) && self.extent != SUPERBLOCK_EXTENT
     }
 }
 
-/// `ExtentRef` refers to an extent of a dataset. It holds the address of the extent and the CRC-32 of the extent's
-/// header; the header holds the checksums of the blocks.
+/// `ExtentRef` refers to an extent of a dataset. It contains the address of the extent and the CRC-32 of the extent's
+/// header. The header contains the checksums of the extent's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtentRef {
     /// The address of the extent.
     pub place: ExtentAddress,
-    /// The checksum of the header page.
+    /// The CRC-32 of the extent's header, which is one page.
     pub header_sum: u32,
 }
 
-/// Bytes of an [`ExtentRef`] on flash.
+/// The size of an [`ExtentRef`] on flash, in bytes.
 pub(crate) const REF_BYTES: usize = 12;
-/// The largest number of references in a file's record; a longer list is in separate extents.
+/// The largest number of references that a file's record can contain. A longer list is stored in separate extents.
 pub(crate) const REFS_INLINE: usize = 128;
 
 impl ExtentRef {
@@ -51,7 +51,7 @@ impl ExtentRef {
         bytes
     }
 
-    /// Decodes a reference. The result is `None` if its address cannot hold data.
+    /// Decodes a reference. The result is `None` if the extent at its address cannot contain data.
     pub(crate) fn decode(bytes: &[u8]) -> Option<ExtentRef> {
         let mut bytes = Cursor(bytes);
         let device = bytes.u16()?;
@@ -67,11 +67,12 @@ impl ExtentRef {
 pub struct FileRecord {
     /// The name of the file in the dataset.
     pub name: String,
-    /// Bytes of data.
+    /// The length of the data in bytes.
     pub len: u64,
-    /// The size of a check block in bytes.
+    /// The size of a checksum block in bytes.
     pub block_bytes: u32,
-    /// 0 if `refs` refer to the file's extents, 1 if they refer to the extents of a list of references.
+    /// The level is 0 if `refs` refer to the file's extents. The level is 1 if `refs` refer to extents that contain the
+    /// list of references.
     pub level: u8,
     /// References to extents, in the order of [`Redundancy::refs`].
     pub refs: Vec<ExtentRef>,
@@ -83,7 +84,7 @@ impl FileRecord {
         self.len.div_ceil(EXTENT_BYTES as u64)
     }
 
-    /// Returns true if the numbers are consistent, so that later arithmetic with them cannot fail.
+    /// Returns true if the numbers of the record are consistent, so that later arithmetic cannot overflow.
     fn is_sound(&self, redundancy: Redundancy) -> bool {
         let block = self.block_bytes as usize;
         if self.len > 1 << 56
@@ -125,7 +126,7 @@ impl Run {
     pub(crate) fn is_for_data(self) -> bool {
         let segment_end = (self.start.extent / SEGMENT_EXTENTS + 1) as u64 * SEGMENT_EXTENTS as u64;
         let end = self.start.extent as u64 + self.count as u64;
-        // The end of the last possible segment does not fit in 32 bits.
+        // The end of the last possible segment exceeds 32 bits.
         self.count > 0 && self.start.is_for_data() && end <= segment_end.min(u32::MAX as u64)
     }
 
@@ -133,9 +134,9 @@ impl Run {
         self.start.extent + self.count
     }
 
-    /// Returns the extents that are in `runs` and not in `kept`. Neither list needs to be sorted, and `kept` may hold
-    /// an extent more than once. For example, an extent that was freed and taken again is in both lists of a catalog,
-    /// and an extent that a living job committed is also in the lease of the job.
+    /// Returns the extents that are in `runs` and not in `kept`. The lists may be unsorted, and `kept` may contain an
+    /// extent more than once. For example, an extent that a running job committed is in a dataset and also in the lease
+    /// of the job.
     pub fn without(runs: &[Run], kept: &[Run]) -> Vec<Run> {
         let kept = Run::merged(kept);
         let mut left = Vec::new();
@@ -173,7 +174,7 @@ impl Run {
         runs
     }
 
-    /// Sorts addresses and joins them into as few runs as possible.
+    /// Sorts addresses and joins adjacent ones, which gives the smallest number of runs.
     pub fn collect(mut places: Vec<ExtentAddress>) -> Vec<Run> {
         places.sort_unstable();
         let mut runs: Vec<Run> = Vec::new();
@@ -197,19 +198,20 @@ impl Run {
 pub struct DatasetRecord {
     /// A random id, which differs from the id of every other dataset, even of the same name.
     pub id: u64,
-    /// The name.
+    /// The name of the dataset.
     pub name: String,
-    /// The kind: the format ("graph"), named by the crate that writes it.
+    /// The kind of the dataset ("graph"), which identifies its format. The crate that writes the dataset defines the
+    /// kind.
     pub kind: String,
     /// True if no more bytes can be appended.
     pub sealed: bool,
     /// The redundancy against damage and the loss of a device.
     pub redundancy: Redundancy,
-    /// The header of the crate that wrote the dataset.
+    /// A header in the format of the crate that wrote the dataset.
     pub attributes: Vec<u8>,
-    /// The files.
+    /// The records of the files.
     pub files: Vec<FileRecord>,
-    /// All extents of the dataset, including lists of references.
+    /// All extents of the dataset, including those of lists of references.
     pub runs: Vec<Run>,
 }
 
@@ -219,8 +221,8 @@ impl DatasetRecord {
         self.files.iter().map(|file| file.len).sum()
     }
 
-    /// Returns true if the record is consistent: the runs do not overlap, hold all extents to which the record refers,
-    /// and have room for the extents in lists.
+    /// Returns true if the record is consistent. The runs must not overlap, must contain all extents to which the
+    /// record refers, and must be long enough for the extents in lists of references.
     fn is_sound(&self) -> bool {
         let mut runs = self.runs.clone();
         runs.sort_unstable_by_key(|run| run.start);
@@ -251,24 +253,25 @@ pub enum Edit {
     Put(Arc<DatasetRecord>),
     /// Removes a dataset.
     Remove(String),
-    /// Records in a checkpoint that an earlier commit freed extents which readers may still read.
+    /// Records, in a checkpoint, the extents that an earlier commit freed and that readers may still read. The number
+    /// is the number of that commit.
     Freed(u64, Run),
 }
 
-/// `Catalog` is the content of the store after some commit.
+/// `Catalog` is the content of the store after a commit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Catalog {
-    /// The number of the commit, which is one higher than the previous one.
+    /// The number of the commit. Each commit has a number one higher than the previous commit.
     pub commit: u64,
-    /// Datasets by name.
+    /// The records of the datasets by name.
     pub datasets: BTreeMap<String, Arc<DatasetRecord>>,
-    /// Extents that no dataset uses any more, with the commit that freed them: readers of earlier commits may have them
-    /// open.
+    /// The extents that were freed, each with the number of the commit that freed it. Readers of earlier commits may
+    /// still read these extents.
     pub freed: Vec<(u64, Run)>,
 }
 
 impl Catalog {
-    /// Applies the edits of one more commit.
+    /// Applies the edits of the next commit.
     pub fn apply(&mut self, commit: u64, edits: &[Edit]) {
         self.commit = commit;
         for edit in edits {
@@ -293,15 +296,16 @@ impl Catalog {
         self.freed.extend(gone.into_iter().map(|run| (self.commit, run)));
     }
 
-    /// Returns all extents of datasets, and the freed extents that readers of commits before `pinned` may have open.
+    /// Returns all extents of datasets, and the extents that commits after `pinned` freed, which readers of commit
+    /// `pinned` may still read.
     pub fn taken(&self, pinned: u64) -> Vec<Run> {
         let datasets = self.datasets.values().flat_map(|record| record.runs.iter().copied());
         let freed = self.freed.iter().filter(|(commit, _)| *commit > pinned).map(|(_, run)| *run);
         datasets.chain(freed).collect()
     }
 
-    /// Returns the edits that turn an empty catalog into this one. Extents that were freed up to commit `pinned` are
-    /// omitted, since they have no reader any more.
+    /// Returns the edits that create this catalog from an empty catalog. Extents that were freed up to commit `pinned`
+    /// are omitted, since no reader can still read them.
     pub fn checkpoint(&self, pinned: u64) -> Vec<Edit> {
         let freed = self.freed.iter().filter(|(commit, _)| *commit > pinned);
         let freed = freed.map(|&(commit, run)| Edit::Freed(commit, run));
@@ -338,7 +342,7 @@ pub(crate) fn encode_edits(edits: &[Edit]) -> Vec<u8> {
     out
 }
 
-/// Decodes the body of a log record; `None` if it is not valid.
+/// Decodes the body of a log record. The result is `None` if the body is invalid.
 pub(crate) fn decode_edits(body: &[u8]) -> Option<Vec<Edit>> {
     let mut body = Cursor(body);
     let edits = body.list(|body| {
@@ -468,7 +472,7 @@ mod tests {
         ] {
             assert!(!decodes(&with_runs(&runs)), "{what}");
         }
-        // The list of a file of 2^56 bytes fits nowhere.
+        // The list of references of a file of 2^56 bytes is larger than any device.
         let len = 1u64 << 56;
         let lists = (len / EXTENT_BYTES as u64 * REF_BYTES as u64).div_ceil(EXTENT_BYTES as u64);
         let refs = vec![ExtentRef { place: place(0, 2), header_sum: 0 }; lists as usize];
@@ -498,7 +502,7 @@ mod tests {
             let places = |set: &std::collections::BTreeSet<(u16, u32)>| {
                 set.iter().map(|&(device, extent)| place(device, extent)).collect::<Vec<_>>()
             };
-            // These runs may overlap the others and each other.
+            // The additional runs in `again` may overlap the other runs and each other.
             let again = again.into_iter().map(|(device, extent, count)| Run { start: place(device, extent), count });
             let runs: Vec<Run> = Run::collect(places(&kept)).into_iter().chain(again).collect();
             let kept = runs.iter().flat_map(|run| run.places()).map(|place| (place.device, place.extent)).collect();

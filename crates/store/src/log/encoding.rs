@@ -1,5 +1,5 @@
-//! Structures on flash consist of little-endian numbers: they are written to a vector, and read back with every length
-//! checked.
+//! This module encodes and decodes structures on flash, which consist of little-endian numbers and strings. The decoder
+//! checks every length.
 
 pub(crate) fn put_u32(out: &mut Vec<u8>, value: usize) {
     out.extend(u32::try_from(value).expect("lengths on flash are below 4 GiB").to_le_bytes());
@@ -10,7 +10,7 @@ pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend(bytes);
 }
 
-/// `Cursor` reads little-endian numbers and strings; all methods return `None` at the end of the bytes.
+/// `Cursor` reads little-endian numbers and strings from bytes. All methods return `None` if too few bytes are left.
 pub(crate) struct Cursor<'a>(pub &'a [u8]);
 
 impl<'a> Cursor<'a> {
@@ -49,8 +49,8 @@ impl<'a> Cursor<'a> {
         String::from_utf8(self.bytes()?.to_vec()).ok()
     }
 
-    /// Reads a count and that many elements. An element takes at least one byte on flash, so a hostile count fails at
-    /// the end of the bytes.
+    /// Reads a number of elements, and then the elements. An element takes at least one byte on flash. If the number is
+    /// too large because of damage, the function therefore fails at the end of the bytes.
     pub fn list<T>(&mut self, mut part: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
         let count = self.u32()? as usize;
         let mut list = Vec::with_capacity(count.min(room_for::<T>(self.0.len())));
@@ -61,8 +61,8 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Returns the number of elements for which a list allocates memory in advance if `bytes` bytes are left. The number is
-/// limited because an element may be many times as large in memory as on flash.
+/// Returns the largest number of elements for which a list allocates memory in advance, if `bytes` bytes are left. The
+/// limit is needed since an element may be much larger in memory than on flash.
 fn room_for<T>(bytes: usize) -> usize {
     bytes / size_of::<T>().max(1)
 }

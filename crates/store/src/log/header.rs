@@ -1,10 +1,10 @@
-//! The header of an extent names its dataset and file, and holds the checksums of its blocks. Layout: `docs/format.md`,
-//! "Extent header".
+//! The header of an extent identifies the dataset and the file of the extent, and contains the checksums of its blocks.
+//! Layout: `docs/format.md`, "Extent header".
 //!
-//! A header lies in the first extent of the segment, away from its own extent. The reference to the extent holds the
-//! checksum of the header. A chain of checksums therefore leads from the log to every block. It detects a flipped bit,
-//! a stale block, and a block of another file. Headers identify their extents, so they also allow a recovery of the
-//! store if the log is lost.
+//! The first extent of a segment contains the headers of the other extents. The reference to an extent contains the
+//! checksum of the extent's header. A chain of checksums therefore leads from the log to every block. The chain detects
+//! flipped bits, stale blocks, and blocks of another file. Headers identify their extents, so they also allow a
+//! recovery of the store if the log is lost.
 
 use crate::{
     ExtentAddress,
@@ -18,16 +18,16 @@ const VERSION: u32 = 1;
 /// `Header` is the content of the header of an extent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// The address of this copy.
+    /// The address of the extent to which the header belongs.
     pub place: ExtentAddress,
     pub dataset: u64,
     /// The number of the file in the dataset.
     pub file: u32,
-    /// The level: 0 is data, 1 is references to extents of data, 2 is parity.
+    /// The content of the extent: 0 for data, 1 for a list of references to extents, 2 for parity.
     pub level: u8,
-    /// The number of the extent in the file.
+    /// The number of the extent among the extents of its level in the file.
     pub index: u64,
-    /// Bytes of data in the extent.
+    /// The number of bytes of data in the extent.
     pub used: u32,
     pub block_bytes: u32,
     /// The CRC-32 of each stored block, including padding.
@@ -55,7 +55,7 @@ impl Header {
         out
     }
 
-    /// Decodes a page; `None` if it is not a header of this version.
+    /// Decodes a page. The result is `None` if the page is not a header of this version.
     pub fn decode(page: &[u8]) -> Option<Header> {
         let mut page = Cursor(page);
         if page.take(8)? != MAGIC || page.u32()? != VERSION {

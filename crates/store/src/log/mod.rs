@@ -1,17 +1,17 @@
-//! The superblock and the log are the authoritative record of a store. Layout: `docs/format.md`, "Superblock" and
-//! "Log". The argument why they survive any crash: `docs/durability.md`.
+//! The superblock and the log are the authoritative description of the content of a store. `docs/format.md` describes
+//! their layout in "Superblock" and "Log". `docs/durability.md` explains why they survive any crash.
 //!
 //! ```text
-//!   superblock   two slots on every device, written in turn: the devices, and the place of the log
+//!   superblock   the devices, and the addresses of the log; two slots on every device, which are written in turn
 //!   log          record 0: a checkpoint of the catalog | record 1: edits of a commit | record 2 | ...
 //!                written in two copies or more, on as many devices as possible: see [`Placement`]
-//!   spare        as many extents again, taken in advance for the next checkpoint
+//!   spare log    the same number of extents, allocated in advance for the next checkpoint
 //! ```
 //!
-//! A record counts once it is durable in all copies. If only some copies have the whole record, the record is read from
-//! one of these copies. The log ends at the first record that is whole in no copy. If a later record exists, an
-//! acknowledged record is damaged, which is an error. If the copies of a log differ, a new log is begun before anything
-//! is appended. Otherwise a copy without one of the records would be useless alone.
+//! A record is acknowledged after it is durable in all copies of the log. If only some copies contain the complete
+//! record, the record is read from one of these copies. The log ends at the first record that no copy contains
+//! completely. If a later record exists, an acknowledged record is damaged, which is an error. If the copies of a log
+//! differ, the next commit begins a new log. Otherwise the copy that lacks a record could not be read on its own.
 
 pub(crate) mod catalog;
 pub(crate) mod encoding;
@@ -42,20 +42,20 @@ use crate::{
 /// The devices of a store by their numbers.
 pub(crate) type Devices = BTreeMap<u16, Arc<dyn Device>>;
 
-/// The extent of every device that holds its superblock.
+/// The number of the extent that contains the superblock on every device.
 pub(crate) const SUPERBLOCK_EXTENT: u32 = 1;
-/// The first free extent of an empty device, in which the first log begins.
+/// The number of the first free extent of an empty device. The first log begins in this extent.
 const FIRST_LOG_EXTENT: u32 = SUPERBLOCK_EXTENT + 1;
 
 /// The addresses of the extents of each copy of a log.
 pub(crate) type LogExtents = Vec<Vec<ExtentAddress>>;
 
-/// Converts an error of a device into an [`Error`].
+/// Returns a function that converts an I/O error of `device` to an [`Error`].
 pub(crate) fn io_error(what: &'static str, device: &dyn Device) -> impl Fn(std::io::Error) -> Error {
     move |error| Error::io(what, device.name(), error)
 }
 
-/// `Tail` is the position of the next record.
+/// `Tail` is the position at which the next record of the log begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Tail {
     offset: usize,
@@ -68,31 +68,31 @@ impl Tail {
     const START: Tail = Tail { offset: 0, number: 0, before: 0 };
 }
 
-/// `LastRecord` identifies the last record that was appended, as its writer announces it to other processes. Records
-/// are ordered by their log, and within a log by their number.
+/// `LastRecord` identifies the last appended record of the log. The process that appends a record announces it to other
+/// processes. Records are ordered by the generation of their log, and within a log by their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LastRecord {
     pub generation: u64,
     pub number: u64,
-    /// The sequence of the superblock at that time.
+    /// The sequence number of the superblock when the record was the last record.
     pub sequence: u64,
 }
 
-/// `Log` is the log as far as it was read or written.
+/// `Log` is the log of a store, up to the last record that this process has read or written.
 #[derive(Clone, Debug)]
 pub(crate) struct Log {
     pub superblock: Superblock,
     tail: Tail,
-    /// True if some copy that is present lacks a record that was read from another copy.
+    /// True if a copy of the log that is present lacks a record that another copy contains.
     is_uneven: bool,
 }
 
 impl Log {
-    /// Begins a log: writes `catalog` as the first record and then the superblock that makes the log count. If this
-    /// fails, the old log or the new one counts, and both have the same content.
+    /// Begins a new log: writes `catalog` as its first record, and then the superblock that refers to this log. After
+    /// an error, the superblock refers to the old log or to the new log.
     ///
-    /// The superblock is written twice, with this sequence and the next, so that both slots name this log. If one of
-    /// two slots is damaged, its sequence is unknown, and an older log in the other slot would lack the newest commits.
+    /// The superblock is written twice, with two successive sequence numbers, so that both slots refer to the new log.
+    /// If one slot is damaged later, the other slot then also leads to the newest commits.
     pub fn begin(devices: &Devices, superblock: Superblock, catalog: &Catalog, pinned: u64) -> Result<Log> {
         let mut log = Log { superblock, tail: Tail::START, is_uneven: false };
         log.append(devices, catalog.commit, &catalog.checkpoint(pinned))?;
@@ -102,12 +102,12 @@ impl Log {
         Ok(log)
     }
 
-    /// Returns the length of the record that begins a log with this catalog.
+    /// Returns the length in bytes of the first record of a log that begins with this catalog.
     pub fn needed_bytes(catalog: &Catalog, pinned: u64) -> usize {
         record_bytes(encode_edits(&catalog.checkpoint(pinned)).len())
     }
 
-    /// Returns true if a record of `edits` fits behind the last one.
+    /// Returns true if the log has room for a further record with `edits`.
     pub fn has_room(&self, edits: &[Edit]) -> bool {
         self.tail.offset + record_bytes(encode_edits(edits).len()) <= self.capacity()
     }
@@ -116,16 +116,17 @@ impl Log {
         capacity(&self.superblock.log)
     }
 
-    /// Returns the last record that was read or written here.
+    /// Returns the last record that this process has read or written.
     pub fn last(&self) -> LastRecord {
         let Superblock { generation, sequence, .. } = self.superblock;
         LastRecord { generation, number: self.tail.number - 1, sequence }
     }
 
-    /// Appends a record to all copies and makes it durable. The caller has checked that there is room.
+    /// Appends a record to all copies of the log and makes it durable. The caller must have checked that the log has
+    /// room.
     ///
     /// # Errors
-    /// I/O. The record may then count or not; only a new read of the log decides this.
+    /// I/O. After an error, the record may be in the log or not, which only a new read of the log decides.
     pub fn append(&mut self, devices: &Devices, commit: u64, edits: &[Edit]) -> Result<()> {
         let body = encode_edits(edits);
         let len = record_bytes(body.len());
@@ -163,7 +164,7 @@ impl Log {
         Ok(())
     }
 
-    /// Reads a log from its start.
+    /// Reads a log from its first record.
     pub fn read(devices: &Devices, superblock: Superblock) -> Result<(Log, Catalog)> {
         let mut log = Log { superblock, tail: Tail::START, is_uneven: false };
         let mut catalog = Catalog::default();
@@ -175,8 +176,9 @@ impl Log {
         Ok((log, catalog))
     }
 
-    /// Checks that the log contains `announced`, the latest record that a process announced. An announced record was
-    /// durable. If the log lacks it, all copies of the record are damaged, or no superblock names its log any more.
+    /// Checks that the log contains `announced`, the latest record that a process announced. Only durable records are
+    /// announced. If the log lacks the record, all copies of the record are damaged, or no superblock refers to the log
+    /// of the record.
     pub fn check_reaches(&self, announced: Option<LastRecord>) -> Result<()> {
         let last = self.last();
         match announced {
@@ -199,12 +201,12 @@ impl Log {
         }
     }
 
-    /// Applies the records that were appended since the last read, and returns their number. `known` is the last
-    /// appended record according to the announcements. Without `known`, the rest of the log is searched for a later
-    /// record.
+    /// Reads and applies the records that were appended since the last read, and returns their number. `known` is the
+    /// last appended record according to the announcements of processes. If `known` is `None`, the call searches the
+    /// rest of the log for later records.
     ///
     /// # Errors
-    /// I/O; damage, if no copy holds a record as a whole and a later record follows.
+    /// I/O; damage, if no copy contains a complete record, but a later record exists.
     pub fn follow(
         &mut self,
         devices: &Devices,
@@ -237,22 +239,23 @@ impl Log {
         }
     }
 
-    /// Returns true if records can be appended: all devices of all copies are present, and all copies are equal.
+    /// Returns true if records can be appended to the log: all devices of all copies are present, and all copies
+    /// contain the same records.
     pub fn is_fit(&self, devices: &Devices) -> bool {
         self.is_there(devices) && !self.is_uneven
     }
 
-    /// Returns true if some copy that is present lacks a record that was read from another copy.
+    /// Returns true if a copy of the log that is present lacks a record that another copy contains.
     pub fn is_uneven(&self) -> bool {
         self.is_uneven
     }
 
-    /// Returns true if all devices of all copies are present.
+    /// Returns true if all devices of all copies of the log are present.
     fn is_there(&self, devices: &Devices) -> bool {
         self.superblock.log.iter().flatten().all(|place| devices.contains_key(&place.device))
     }
 
-    /// Returns true if all devices of one copy are present.
+    /// Returns true if all devices of at least one copy of the log are present.
     fn is_readable(&self, devices: &Devices) -> bool {
         let is_there =
             |copy: &Vec<ExtentAddress>| copy.iter().all(|place| devices.contains_key(&place.device));
@@ -260,8 +263,8 @@ impl Log {
     }
 
     /// Lists the damage of the superblocks and of each copy of the log, even if the intact copies are sufficient to
-    /// read the store. `placement` is the wanted placement. For a missing device, `is_lost` returns true if only its
-    /// superblock is lost.
+    /// read the store. `placement` is the wanted placement of the copies. For a missing device, `is_lost` returns true
+    /// if its folder is present and only its superblock is lost.
     pub fn check(
         &self,
         devices: &Devices,
@@ -313,15 +316,15 @@ impl Log {
         wrong
     }
 
-    /// Returns the error for a next record that is lost. Record `later` was written; it is the lost record or a later
-    /// one.
+    /// Returns the error for a lost next record. Record `later`, which is the lost record or a later record, proves
+    /// that the lost record was written.
     fn lost_record(&self, later: u64) -> Error {
         let (number, places) = (self.tail.number, self.places_of_next());
         let found = format!("no whole copy of record {number}{places}, although record {later} was written");
         self.damaged(found, "whole records")
     }
 
-    /// Describes the address of the next record in each copy, as the end of a sentence.
+    /// Returns a text with the address of the next record in each copy, for an error message.
     fn places_of_next(&self) -> String {
         let (index, offset) = (self.tail.offset / EXTENT_BYTES, self.tail.offset % EXTENT_BYTES);
         let places = self.superblock.log.iter().filter_map(|copy| copy.get(index));
@@ -341,7 +344,7 @@ impl Log {
         }
     }
 
-    /// Reads the next record. The flag is true if all copies that are present have it.
+    /// Reads the next record. The returned flag is true if all copies that are present contain the record.
     fn next_record(&self, devices: &Devices) -> Result<Option<(RecordHeader, Vec<u8>, bool)>> {
         if self.tail.offset + PAGE_BYTES > self.capacity() {
             return Ok(None);
@@ -351,7 +354,8 @@ impl Log {
             match self.record_of(devices, copy) {
                 Ok(Some(found)) => record = record.or(Some(found)),
                 Ok(None) => is_in_all = false,
-                // A copy on a missing device is skipped, since another copy has every acknowledged record.
+                // A copy on a missing device is skipped, since a copy that is present contains every acknowledged
+                // record.
                 Err(Error::NoDevice { .. }) if self.is_readable(devices) => {}
                 Err(error) => {
                     is_in_all = false;
@@ -361,7 +365,7 @@ impl Log {
         }
         match (record, failed) {
             (Some((header, body)), _) => Ok(Some((header, body, is_in_all))),
-            // The record is unknown if no copy gave it and one copy could not be read.
+            // If no copy contains the record and one copy could not be read, it is unknown whether the record exists.
             (None, Some(error)) => Err(error),
             (None, None) => Ok(None),
         }
@@ -389,15 +393,15 @@ impl Log {
         Ok((crc32fast::hash(&body) == header.body_sum).then_some((header, body)))
     }
 
-    /// Looks in all copies for a record of this generation that is numbered higher than the next record to read;
-    /// returns its number.
+    /// Searches all copies of the log for a record of this log with a higher number than the next record, and returns
+    /// its number.
     fn later_record(&self, devices: &Devices) -> Result<Option<u64>> {
         let mut extent = metadata_buffer(EXTENT_BYTES)?;
         for copy in &self.superblock.log {
             let mut offset = self.tail.offset;
             while offset < self.capacity() {
                 let len = EXTENT_BYTES - offset % EXTENT_BYTES;
-                // If one copy cannot be read, another one may be.
+                // If one copy cannot be read, another copy may still be readable.
                 if read_log(devices, copy, offset, &mut extent[..len]).is_ok() {
                     let headers = extent[..len].chunks(PAGE_BYTES);
                     let mut headers =
@@ -424,8 +428,8 @@ fn device(devices: &Devices, place: ExtentAddress) -> Result<&Arc<dyn Device>> {
     devices.get(&place.device).ok_or(Error::NoDevice { number: place.device })
 }
 
-/// Splits `len` bytes at `offset` of a copy of the log at the boundaries of extents. Each part has the address of its
-/// extent, the offset in the extent, and the range of its bytes.
+/// Splits the `len` bytes at `offset` of a copy of the log at the boundaries of extents. For each part, the iterator
+/// returns the address of its extent, the offset in the extent, and the range of its bytes among the `len` bytes.
 fn parts(
     copy: &[ExtentAddress],
     offset: usize,
@@ -453,7 +457,8 @@ fn read_log(devices: &Devices, copy: &[ExtentAddress], offset: usize, buffer: &m
     Ok(())
 }
 
-/// Creates a store on blank devices: numbers them, allocates two copies of log and spare, and writes an empty catalog.
+/// Creates a store on blank devices: numbers the devices, allocates two copies of the log and of the spare log, and
+/// writes an empty catalog.
 pub(crate) fn init(devices: &[Arc<dyn Device>], limit_bytes: Option<u64>) -> Result<(Devices, Superblock)> {
     let numbered: Devices = (0..).zip(devices.iter().cloned()).collect();
     let first = FIRST_LOG_EXTENT;

@@ -1,11 +1,12 @@
-//! A record of the log has a header with checksums, and a body of edits.
+//! This module encodes the headers of log records. A record consists of a header with checksums, and a body of edits.
 
 use crate::{
     PAGE_BYTES,
     log::encoding::{Cursor, put_u32},
 };
 
-/// The limit of counters. No store reaches it, and a counter below it can be incremented.
+/// The limit of the counters in headers and superblocks. No store reaches this limit. A counter below the limit can be
+/// incremented without overflow.
 pub(super) const COUNTER_LIMIT: u64 = 1 << 63;
 
 const RECORD_MAGIC: &[u8; 8] = b"INSHRECD";
@@ -50,8 +51,8 @@ impl RecordHeader {
     }
 }
 
-/// Computes the checksum of a record's header. It also covers the store's UUID, which excludes the logs of other
-/// stores.
+/// Computes the checksum of a record's header. The checksum also covers the UUID of the store, so that records of other
+/// stores are invalid.
 fn header_sum(store: &[u8; 16], bytes: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(store);
@@ -59,20 +60,20 @@ fn header_sum(store: &[u8; 16], bytes: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// Returns the length of a record with a body of `body_len` bytes.
+/// Returns the length in bytes of a record with a body of `body_len` bytes.
 pub(super) fn record_bytes(body_len: usize) -> usize {
     (RECORD_HEADER_BYTES + body_len).next_multiple_of(PAGE_BYTES)
 }
 
-/// Decodes the header of a log record and encodes it again. The result is `None` if the header is not valid, and
-/// otherwise true if both are equal.
+/// Decodes the header of a log record, encodes it, and decodes it again. The result is `None` if the header is invalid.
+/// Otherwise the result is true if both decoded headers are equal.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn record_header_round_trip(store: &[u8; 16], bytes: &[u8]) -> Option<bool> {
     let header = RecordHeader::decode(store, bytes)?;
     Some(RecordHeader::decode(store, &header.encode(store)).as_ref() == Some(&header))
 }
 
-/// Returns the checksum that the header of a log record must have.
+/// Returns the correct checksum of the header of a log record.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn record_header_sum(store: &[u8; 16], bytes: &[u8]) -> u32 {
     header_sum(store, &bytes[..RECORD_HEADER_BYTES - 4])

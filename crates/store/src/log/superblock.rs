@@ -1,4 +1,5 @@
-//! The superblock describes the devices of a store and the place of its log. It has two slots on every device.
+//! The superblock describes the devices of a store and the addresses of its log. Every device has two slots for the
+//! superblock.
 
 use std::{
     collections::BTreeSet,
@@ -16,10 +17,12 @@ use crate::{
 };
 
 const SUPERBLOCK_MAGIC: &[u8; 8] = b"INSHSUPR";
-/// Version 1 belonged to stores before the first release, which had no log. Version 2 had no branches.
+/// Stores of version 1, from before the first release, have no log and cannot be read. Superblocks of version 2 have no
+/// branches.
 const SUPERBLOCK_VERSION: u32 = 3;
 const SUPERBLOCK_VERSION_MIN: u32 = 2;
-/// The largest number of branches in a superblock. A drive that was missing during more branches counts as diverged.
+/// The largest number of branches that a superblock records. A drive that was missing during more branches counts as
+/// diverged.
 const BRANCHES_MAX: usize = 1000;
 
 const SLOT_BYTES: usize = EXTENT_BYTES / 2;
@@ -30,25 +33,26 @@ const SUPERBLOCK_HEADER_BYTES: usize = 40;
 pub struct DeviceEntry {
     /// The number of the device in the store.
     pub number: u16,
-    /// A random id of the device.
+    /// The random UUID of the device.
     pub uuid: [u8; 16],
-    /// The folder of the device when it was added, or at the last commit.
+    /// The recorded folder of the device.
     pub path: PathBuf,
-    /// The limit of the store's space on the device in bytes; `None` if there is no limit.
+    /// The largest number of bytes that the store may take on the device; `None` if there is no limit.
     pub limit_bytes: Option<u64>,
-    /// True if the device is being removed and gets no new data.
+    /// True if the device is being added or removed. The store then writes no new data to it.
     pub is_leaving: bool,
 }
 
-/// `Superblock` is the description of the store on every device.
+/// `Superblock` describes the store. Every device contains the superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Superblock {
     pub store: [u8; 16],
-    /// The number of this superblock.
+    /// The sequence number of this superblock. A newer superblock has a higher number.
     pub sequence: u64,
-    /// The number of the log. Records of other generations belong to other logs.
+    /// The number of the current log. Records with another generation number belong to other logs.
     pub generation: u64,
-    /// Random numbers, one for each change of the store while a device of its log was missing.
+    /// Random numbers that identify branches. Each change of the store while a device of its log is missing begins a
+    /// branch.
     pub branches: Vec<u64>,
     pub devices: Vec<DeviceEntry>,
     pub log: LogExtents,
@@ -94,8 +98,8 @@ impl Superblock {
         out
     }
 
-    /// Decodes a slot: the number of the device to which it was written, and the superblock. The result is `None` if
-    /// the slot is damaged or of another version.
+    /// Decodes a slot. Returns the number of the device to which the slot was written, and the superblock. The result
+    /// is `None` if the slot is damaged or of another version.
     pub fn decode(slot: &[u8]) -> Option<(u16, Superblock)> {
         let mut header = Cursor(slot);
         if header.take(8)? != SUPERBLOCK_MAGIC {
@@ -138,8 +142,9 @@ impl Superblock {
         (body.0.is_empty() && superblock.is_sound()).then_some((device, superblock))
     }
 
-    /// Returns true if the counters are below their limit, no device appears twice, and log and spare lie on known
-    /// devices, at places for data, without overlap.
+    /// Returns true if the superblock is consistent. The counters must be below their limit, and no device may appear
+    /// twice. The extents of the log and of the spare log must be different, on known devices, and at addresses for
+    /// data.
     fn is_sound(&self) -> bool {
         let numbers: BTreeSet<u16> = self.devices.iter().map(|entry| entry.number).collect();
         let places: BTreeSet<ExtentAddress> = self.places().collect();
@@ -150,15 +155,15 @@ impl Superblock {
             && places.iter().all(|place| place.is_for_data() && numbers.contains(&place.device))
     }
 
-    /// Returns true if this superblock is the same as `other` or a successor. The other branch may then have changes
-    /// that were never acknowledged, but no acknowledged changes: every device of the log knows an acknowledged
-    /// change, or the change began a branch.
+    /// Returns true if this superblock is the same as `other` or a successor of `other`. This superblock then includes
+    /// all acknowledged changes that `other` includes: a change either reaches every device of the log before it is
+    /// acknowledged, or begins a branch.
     pub fn descends_from(&self, other: &Superblock) -> bool {
         other.branches.last().is_none_or(|branch| self.branches.contains(branch))
     }
 
-    /// Begins a branch if a device of the log is missing, since a process that sees only that device could change the
-    /// store too. This must be called before each change of the store.
+    /// Begins a branch if a device of the log is missing, since another process that sees only that device could also
+    /// change the store. Each change of the store must first call this function.
     pub fn branch(&mut self, devices: &Devices) {
         if self.log.iter().flatten().any(|place| !devices.contains_key(&place.device)) {
             self.begin_branch();
@@ -171,24 +176,25 @@ impl Superblock {
         self.branches.drain(..over);
     }
 
-    /// Returns the UUID of a device.
+    /// Returns the UUID of the device with this number.
     pub fn uuid_of(&self, number: u16) -> Option<[u8; 16]> {
         self.devices.iter().find(|entry| entry.number == number).map(|entry| entry.uuid)
     }
 
-    /// Returns true if a device may get new data.
+    /// Returns true if the store may write new data to a device.
     pub fn takes_data(&self, number: u16) -> bool {
         self.devices.iter().any(|entry| entry.number == number && !entry.is_leaving)
     }
 
-    /// Returns the places of the log and the spare.
+    /// Returns the addresses of the log's extents and of the spare log's extents.
     pub fn places(&self) -> impl Iterator<Item = ExtentAddress> {
         self.log.iter().chain(&self.spare).flatten().copied()
     }
 }
 
-/// Encodes a path as text without loss. Valid UTF-8 stays as it is. For other paths the text is `%` and the bytes, in
-/// which `%` and all non-ASCII bytes are written as `%` and two hexadecimal digits. A path itself begins with `/`.
+/// Encodes a path as text without loss. A path that is valid UTF-8 is not changed. For other paths, the text begins
+/// with `%`. Then follow the bytes of the path, in which `%` and all non-ASCII bytes are written as `%` and two
+/// hexadecimal digits. A path that is not encoded begins with `/`.
 pub(super) fn encode_path(path: &Path) -> String {
     match path.to_str() {
         Some(text) if !text.starts_with('%') => text.to_string(),
@@ -202,7 +208,7 @@ pub(super) fn encode_path(path: &Path) -> String {
     }
 }
 
-/// Decodes a path; `None` if the text is not valid.
+/// Decodes a path. The result is `None` if the text is invalid.
 pub(super) fn decode_path(text: &str) -> Option<PathBuf> {
     let Some(encoded) = text.strip_prefix('%') else { return Some(text.into()) };
     let mut parts = encoded.split('%');
@@ -218,10 +224,11 @@ fn is_known(version: u32) -> bool {
     (SUPERBLOCK_VERSION_MIN..=SUPERBLOCK_VERSION).contains(&version)
 }
 
-/// Reads the newest superblock of a device with the device's number; `None` if the device has none.
+/// Reads the newest superblock of a device, and the number of the device. The result is `None` if the device has no
+/// superblock.
 ///
-/// The first superblock of a store goes to slot 1, and the store exists once slot 0 holds another one. If slot 0 is
-/// empty, the content of slot 1 is left from a creation that did not finish.
+/// The first superblock of a store is written to slot 1. The store exists after the second superblock was written to
+/// slot 0. If slot 0 is empty, the content of slot 1 is the remainder of an unfinished creation.
 ///
 /// # Errors
 /// I/O; an unknown version; damage in both slots.
@@ -230,7 +237,7 @@ pub(crate) fn read_superblock(device: &dyn Device) -> Result<Option<(u16, Superb
     let mut buffer = metadata_buffer(SLOT_BYTES)?;
     let (mut other_version, mut is_blank) = (None, true);
     for slot in 0..2 {
-        // The first page contains the length of the superblock, and most superblocks fit in one page.
+        // The first page contains the length of the superblock. Most superblocks fit in one page.
         let offset = slot * SLOT_BYTES;
         let read = |buffer: &mut [u8]| {
             device.read(SUPERBLOCK_EXTENT, offset, buffer).map_err(io_error("read the superblock", device))
@@ -264,7 +271,8 @@ pub(crate) fn read_superblock(device: &dyn Device) -> Result<Option<(u16, Superb
             Err(Error::LostSuperblock { path: path_of(device), found: "both copies are damaged".into() })
         }
         (mut newest, _) => {
-            // Slot 0 was written and is damaged. It has the same content, and proves that the store exists.
+            // If slot 1 has sequence number 1 and slot 0 is damaged, slot 0 contained the second superblock. The store
+            // therefore exists.
             if let Some((_, first)) = &mut newest
                 && !is_blank
             {
@@ -275,12 +283,12 @@ pub(crate) fn read_superblock(device: &dyn Device) -> Result<Option<(u16, Superb
     }
 }
 
-/// Returns true if a device holds more data than an unfinished creation of a store leaves: a superblock in slot 1, and
-/// a record in the first page of each copy of the log. Only the first segment is read: the headers of its extents, and
-/// the places at which a log begins or continues.
+/// Returns true if a device contains more data than an unfinished creation of a store leaves. An unfinished creation
+/// leaves a superblock in slot 1, and a record in the first page of each copy of the log. The function reads only the
+/// first segment: the headers of its extents, and the pages at which a log begins or continues.
 pub(crate) fn is_used(device: &dyn Device) -> Result<bool> {
     const NEW_LOGS: std::ops::Range<u32> = FIRST_LOG_EXTENT..FIRST_LOG_EXTENT + 4;
-    // Each header takes a page.
+    // The header of each extent takes one page.
     let headers = (0, 0..SEGMENT_EXTENTS as usize);
     let logs = NEW_LOGS.map(|extent| (extent, 1..16));
     let others = (NEW_LOGS.end..SEGMENT_EXTENTS.min(device.extents())).map(|extent| (extent, 0..1));
@@ -297,7 +305,7 @@ pub(crate) fn is_used(device: &dyn Device) -> Result<bool> {
     Ok(false)
 }
 
-/// Reads the two slots of a device's superblock, as far as they can be read.
+/// Reads both slots of a device's superblock. A slot that cannot be read or is damaged gives `None`.
 pub(crate) fn superblock_slots(device: &dyn Device) -> [Option<Superblock>; 2] {
     [0, 1].map(|slot| {
         let mut buffer = metadata_buffer(SLOT_BYTES).ok()?;
@@ -306,10 +314,10 @@ pub(crate) fn superblock_slots(device: &dyn Device) -> [Option<Superblock>; 2] {
     })
 }
 
-/// Makes a device blank, so that it belongs to no store.
+/// Erases the superblock of a device, so that the device belongs to no store.
 pub(crate) fn erase_superblock(device: &dyn Device) -> Result<()> {
     let zeros = metadata_buffer(PAGE_BYTES)?;
-    // Slot 0 comes first: a device without it belongs to no store, whatever slot 1 holds.
+    // Slot 0 is erased first. If slot 0 is empty, the device belongs to no store, whatever the content of slot 1 is.
     for slot in 0..2 {
         device
             .write(SUPERBLOCK_EXTENT, slot * SLOT_BYTES, &zeros)
@@ -319,7 +327,7 @@ pub(crate) fn erase_superblock(device: &dyn Device) -> Result<()> {
     Ok(())
 }
 
-/// Writes the superblock to every device and makes it durable.
+/// Writes the superblock to every device that is present, and makes it durable.
 pub(crate) fn write_superblock(devices: &Devices, superblock: &Superblock) -> Result<()> {
     for entry in &superblock.devices {
         let Some(device) = devices.get(&entry.number) else { continue };

@@ -1,15 +1,15 @@
-//! Redundancy is the copies and the parity of a dataset's extents, from which a lost extent is restored.
+//! The redundancy of a dataset consists of copies or parity of its extents, from which a lost extent is restored.
 
 pub(crate) mod parity;
 pub(crate) mod whole;
 
-/// `Redundancy` protects a dataset against damage and the loss of a device.
+/// `Redundancy` is the method that protects a dataset against damage and the loss of devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Redundancy {
-    /// Each extent lies on this many devices, 1 or 2.
+    /// Each extent has this number of copies (1 or 2), each on a different device.
     Copies(u8),
-    /// Reed-Solomon: each group of `data` extents of a file has `parity` more extents. All lie on different devices,
-    /// and any `data` of them restore the rest.
+    /// A Reed-Solomon code: each group of `data` extents of a file has `parity` additional extents. All extents of a
+    /// group are on different devices, and any `data` of these extents restore the others.
     Parity {
         /// The number of extents of data in a group.
         data: u8,
@@ -18,7 +18,7 @@ pub enum Redundancy {
     },
 }
 
-/// The largest number of extents of data and parity in a group together.
+/// The largest total number of extents in a group, including parity.
 const GROUP_MAX: u8 = 32;
 
 impl Redundancy {
@@ -30,8 +30,8 @@ impl Redundancy {
         }
     }
 
-    /// Returns the number of copies of a list of references, which survives the loss of as many devices as the data
-    /// does.
+    /// Returns the number of copies of a list of references. The list must survive the loss of as many devices as the
+    /// data.
     pub fn list_copies(self) -> usize {
         match self {
             Redundancy::Copies(copies) => copies as usize,
@@ -39,7 +39,7 @@ impl Redundancy {
         }
     }
 
-    /// Returns the number of devices that the redundancy needs.
+    /// Returns the smallest number of devices that the redundancy needs.
     pub fn devices(self) -> usize {
         match self {
             Redundancy::Copies(copies) => copies as usize,
@@ -63,8 +63,9 @@ impl Redundancy {
         }
     }
 
-    /// Returns the number of references of a file of `extents` extents. With copies, the references to the first copy
-    /// come before those to the second. With parity, the references to data come before those to parity.
+    /// Returns the number of references in the list of a file with `extents` extents of data. With copies, the
+    /// references to the first copy come before the references to the second copy. With parity, the references to data
+    /// come before the references to parity.
     pub fn refs(self, extents: u64) -> u64 {
         extents * self.copies() as u64 + extents.div_ceil(self.group()) * self.parity()
     }

@@ -1,42 +1,43 @@
-//! The parity of a group of extents is a Reed-Solomon code, byte by byte over the same offset of each extent. If a
-//! group has k extents of data, any k of its extents give all others. The code is that of `reed-solomon-simd`
-//! (Leopard's, over GF(2^16)), whose output is part of the format.
+//! The parity of a group of extents is a Reed-Solomon code over the bytes at the same offsets of all extents. If a
+//! group has k extents of data, any k of its extents restore all others. The code is the one of the crate
+//! `reed-solomon-simd` (the Leopard algorithm over GF(2^16)). Its output is part of the storage format.
 //!
-//! A group takes memory for all its extents of 2 MiB, from the budget, while it is written. To restore one extent, as
-//! many other extents are read as the group has extents of data.
+//! While a group is written, it takes memory for all its extents of 2 MiB from the budget. To restore one extent of a
+//! group with k extents of data, k other extents are read.
 
 use reed_solomon_simd::{ReedSolomonDecoder, ReedSolomonEncoder};
 
 use crate::{Budget, Buffer, EXTENT_BYTES, Redundancy, Result};
 
-/// The length of the slices in which extents are coded, so that the work stays in the cache.
+/// The length in bytes of the slices in which extents are encoded. The slices of all extents of a group fit in the
+/// processor cache.
 pub(crate) const SLICE_BYTES: usize = 64 << 10;
 
-/// `Stripe` is the group of extents that is being written.
+/// `Stripe` contains the group of extents that is being written, in memory.
 #[derive(Debug)]
 pub(crate) struct Stripe {
     data: Buffer,
     parity: Buffer,
-    /// The length of the longest extent so far.
+    /// The length in bytes of the longest extent of the group so far.
     len: usize,
 }
 
 impl Stripe {
-    /// Allocates memory for a group from the job's budget.
+    /// Allocates memory for a group from the memory budget of the job.
     pub fn new(budget: &Budget, redundancy: Redundancy) -> Result<Stripe> {
         let buffer =
             |extents: u64| Buffer::zeroed(budget, extents as usize * EXTENT_BYTES, "a group with parity");
         Ok(Stripe { data: buffer(redundancy.group())?, parity: buffer(redundancy.parity())?, len: 0 })
     }
 
-    /// Copies bytes of one extent, which has number `place` in the group.
+    /// Copies bytes of the extent with number `place` in the group.
     pub fn write(&mut self, place: usize, offset: usize, bytes: &[u8]) {
         self.data[place * EXTENT_BYTES + offset..][..bytes.len()].copy_from_slice(bytes);
         self.len = self.len.max(offset + bytes.len());
     }
 
-    /// Computes the parity of the first `extents` extents and begins the next group. The result is the parity, and the
-    /// number of valid bytes in each extent of parity.
+    /// Computes the parity of the first `extents` extents of the group, and begins the next group. Returns the parity,
+    /// and the number of valid bytes in each extent of parity.
     pub fn finish(&mut self, extents: usize) -> (&[u8], usize) {
         let parity = self.parity.len() / EXTENT_BYTES;
         let len = std::mem::take(&mut self.len);
@@ -59,9 +60,9 @@ impl Stripe {
     }
 }
 
-/// Restores one slice of the member `wanted` of a group from `known`, which has as many members as the group has
-/// extents of data. The extents of data come first in the numbering of members, and the extents of parity follow. The
-/// result is `None` if there are too few members, or their lengths are not valid.
+/// Restores one slice of the member (extent) `wanted` of a group from the same slice of the members `known`. `known`
+/// must have as many members as the group has extents of data. Members are numbered from 0: first the extents of data,
+/// then the extents of parity. The result is `None` if `known` has too few members, or if their lengths are invalid.
 pub(crate) fn restore(
     (data, parity): (usize, usize),
     known: &[(usize, &[u8])],

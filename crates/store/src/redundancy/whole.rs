@@ -1,9 +1,9 @@
-//! Whole extents of datasets are read and checked without their headers, restored from other extents, and written to
-//! other addresses.
+//! This module verifies complete extents of datasets without their headers, restores them from other extents, and
+//! writes them to other addresses.
 //!
-//! The record of the file and the bytes of the extent give the whole content of a header, and the reference to the
-//! extent holds the checksum of the header. An extent can therefore be checked even if its header is damaged or gone,
-//! and both can be written again. The same check proves that a restored extent equals what was written.
+//! The content of a header can be computed from the record of the file and the bytes of the extent. The reference to
+//! the extent contains the checksum of the header. An extent can therefore be verified even if its header is damaged or
+//! lost, and the header can be written again. The same check proves that a restored extent has the original bytes.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -17,37 +17,38 @@ use crate::{
     shared::{HEADER_BYTES, header_of},
 };
 
-/// `ExtentHealth` is the result of a check of an extent.
+/// `ExtentHealth` is the result of the verification of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExtentHealth {
     Whole,
-    /// The bytes are intact; the header is not.
+    /// The bytes of the extent are intact, but its header is damaged.
     DamagedHeader,
-    /// The bytes are damaged, or cannot be read.
+    /// The bytes of the extent are damaged or cannot be read.
     Damaged,
-    /// The device is missing.
+    /// The device of the extent is missing.
     Missing,
 }
 
-/// Allocates memory for one extent, outside of every budget.
+/// Allocates memory for one extent. This memory belongs to no job's budget.
 pub(crate) fn extent_buffer() -> Result<Buffer> {
     metadata_buffer(EXTENT_BYTES)
 }
 
-/// `ExtentFile` gives the layout of a dataset's file and the references to its extents. References may lie in a list in
-/// separate extents, which are checked and restored in the same way. The file's module therefore depends on this
-/// module, and implements the trait.
+/// `ExtentFile` provides the layout of a dataset's file and the references to its extents. References may be stored in
+/// a list, whose extents are verified and restored in the same way as data. The module of files therefore uses this
+/// module. This trait avoids a dependency in the other direction.
 pub(crate) trait ExtentFile {
     fn layout(&self) -> &Layout;
 
-    /// Returns `count` references from `position` on.
+    /// Returns `count` references of the file, beginning with the reference at `position`.
     ///
     /// # Errors
-    /// I/O and damage, if a list of references is read.
+    /// I/O errors and damage, if the call has to read a list of references.
     fn references_at(&self, job: &Job, position: u64, count: u64) -> Result<Vec<ExtentRef>>;
 }
 
-/// `FileExtent` is an extent of a dataset's file; `position` counts the file's references.
+/// `FileExtent` is an extent of a dataset's file. `position` is the index of its reference among the references of the
+/// file.
 #[derive(Clone, Copy)]
 pub(crate) struct FileExtent<'a> {
     pub job: &'a Job,
@@ -76,7 +77,8 @@ impl FileExtent<'_> {
         self.job.device(place.device)
     }
 
-    /// Reads the extent into `buffer` and returns its health. The buffer holds the right bytes unless they are damaged.
+    /// Reads the extent and its header, and returns the health of the extent. If the bytes of the extent are intact,
+    /// they are in `buffer` afterwards.
     pub fn look(&self, buffer: &mut Buffer) -> Result<ExtentHealth> {
         let reference = self.reference()?;
         let Ok(device) = self.device(reference.place) else { return Ok(ExtentHealth::Missing) };
@@ -91,7 +93,7 @@ impl FileExtent<'_> {
         Ok(if is_whole { ExtentHealth::Whole } else { ExtentHealth::DamagedHeader })
     }
 
-    /// Reads the bytes of the extent, and returns true if they are intact.
+    /// Reads the bytes of the extent into `buffer`, and returns true if they are intact.
     fn read_bytes(&self, reference: ExtentRef, buffer: &mut Buffer) -> bool {
         let shape = self.shape();
         let bytes = &mut buffer[..shape.stored()];
@@ -103,24 +105,25 @@ impl FileExtent<'_> {
         read(bytes) && self.is_right(reference, bytes)
     }
 
-    /// Starts to read the bytes of the extent. If its device is missing, the buffer comes back as the error.
+    /// Starts to read the bytes of the extent. If the device of the extent is missing, the call returns the buffer as
+    /// the error.
     pub fn submit(&self, reference: ExtentRef, buffer: Buffer) -> std::result::Result<Pending, Buffer> {
         let Ok(device) = self.device(reference.place) else { return Err(buffer) };
         let part = part(device, reference.place.extent, 0, 0..self.shape().stored());
         Ok(self.job.submit(Direction::Read, vec![part], buffer, None))
     }
 
-    /// Returns true if `buffer` begins with the bytes that were written as this extent.
+    /// Returns true if `buffer` begins with the original bytes of this extent.
     pub fn is_right(&self, reference: ExtentRef, buffer: &[u8]) -> bool {
         let shape = self.shape();
         let page = shape.page(self.layout().identity, reference.place, &buffer[..shape.stored()]);
         crc32fast::hash(&page) == reference.header_sum
     }
 
-    /// Fills `buffer` with the bytes of the extent, restored from redundancy if its own bytes are damaged.
+    /// Reads the bytes of the extent into `buffer`. If the bytes are damaged, they are restored from copies or parity.
     ///
     /// # Errors
-    /// [`Error::DamagedExtent`] if redundancy does not restore the bytes.
+    /// [`Error::DamagedExtent`] if the bytes cannot be restored.
     pub fn fetch(&self, buffer: &mut Buffer) -> Result<()> {
         let reference = self.reference()?;
         if self.read_bytes(reference, buffer) || self.restore(buffer)? {
@@ -129,13 +132,13 @@ impl FileExtent<'_> {
         Err(self.lost(reference))
     }
 
-    /// Returns the offset of the extent in the file; for parity the end of the file.
+    /// Returns the offset of the extent in the file. For an extent of parity, the result is the end of the file.
     pub fn offset(&self) -> u64 {
         let shape = self.shape();
         if shape.level == PARITY { self.layout().len } else { shape.index * EXTENT_BYTES as u64 }
     }
 
-    /// Returns the extents that must not share a device with this extent, as positions with addresses.
+    /// Returns the extents that must not be on the same device as this extent, as positions with addresses.
     pub fn siblings(&self) -> Result<Vec<(u64, ExtentAddress)>> {
         let (redundancy, extents) = (self.layout().redundancy, self.layout().extents());
         let others: Vec<u64> = if redundancy.parity() > 0 {
@@ -148,7 +151,7 @@ impl FileExtent<'_> {
         others.map(|position| Ok((position, self.at(position).reference()?.place))).collect()
     }
 
-    /// Returns the error for an extent whose bytes are lost.
+    /// Returns the error for an extent whose bytes cannot be restored.
     pub fn lost(&self, reference: ExtentRef) -> Error {
         if self.device(reference.place).is_err() {
             return Error::NoDevice { number: reference.place.device };
@@ -161,7 +164,8 @@ impl FileExtent<'_> {
         }
     }
 
-    /// Restores the bytes of the extent from redundancy, and returns true if they pass the check.
+    /// Restores the bytes of the extent from copies or parity, and returns true if the restored bytes are verified as
+    /// correct.
     pub fn restore(&self, buffer: &mut Buffer) -> Result<bool> {
         let reference = self.reference()?;
         let redundancy = self.layout().redundancy;
@@ -182,8 +186,8 @@ impl FileExtent<'_> {
         let wanted =
             others.iter().position(|(_, position)| *position == self.position).expect("its own group");
         let wanted = others.remove(wanted).0;
-        // The first attempt uses any readable members. If the result is wrong, the second uses only members that pass
-        // their checks.
+        // The first attempt uses the first members of the group without verifying them. If the result is wrong, the
+        // second attempt uses only members that were verified.
         if self.restore_from(all, &others[..data.min(others.len())], wanted, buffer)?
             && self.is_right(reference, buffer)
         {
@@ -215,7 +219,7 @@ impl FileExtent<'_> {
             .iter()
             .map(|&(_, position)| Ok((self.at(position).reference()?, self.at(position).shape().stored())))
             .collect::<Result<_>>()?;
-        // All members are coded at the length of the longest one, with zeros beyond their ends.
+        // All members are encoded with the length of the longest member. Shorter members are padded with zeros.
         let group_len = self.layout().group_len(self.position);
         let mut start = 0;
         while start < group_len {
@@ -242,13 +246,14 @@ impl FileExtent<'_> {
         Ok(true)
     }
 
-    /// Writes the bytes and the header of the extent in place. Both are durable after a sync of the device.
+    /// Writes the bytes and the header of the extent to its present address. The bytes and the header are durable after
+    /// a sync of the device.
     pub fn rewrite(&self, buffer: &Buffer) -> Result<()> {
         let reference = self.reference()?;
         self.write_to(reference.place, buffer).map(drop)
     }
 
-    /// Writes the bytes and the header of the extent to `place`, and returns the new reference.
+    /// Writes the bytes and the header of the extent to the address `place`, and returns the new reference.
     pub fn write_to(&self, place: ExtentAddress, buffer: &Buffer) -> Result<ExtentRef> {
         let shape = self.shape();
         let bytes = &buffer[..shape.stored()];

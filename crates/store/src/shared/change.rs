@@ -1,15 +1,17 @@
-//! A `Change` represents a change of the store in progress. The steps that end every change are in this module.
+//! A `Change` represents a change of the store in progress. This module contains the steps that begin and end every
+//! change.
 
 use std::ops::Deref;
 
 use super::*;
 use crate::log::write_superblock;
 
-/// `LockedState` is the state of the store under both of its locks. One thread of this process holds the mutex. The
-/// lock of the registry coordinates processes: readers share it, and a writer holds it alone.
+/// `LockedState` is the state of the store while this thread holds both locks. The mutex coordinates the threads of
+/// this process. The lock of the registry coordinates processes: readers share this lock, and a writer holds it
+/// exclusively.
 pub(super) struct LockedState<'a> {
     pub shared: &'a Shared,
-    // Fields are dropped in this order: the lock that was taken last is released first.
+    // The fields are dropped in this order, so that the lock that was taken last is released first.
     pub lock: Guard<'a>,
     pub state: MutexGuard<'a, State>,
 }
@@ -28,8 +30,9 @@ impl<'a> LockedState<'a> {
         let LockedState { shared, state, .. } = self;
         shared.read_what_is_new(state)?;
         let last = state.log.last();
-        // Only a durable record is announced. If some copy or superblock lacks a commit, the next commit finishes it.
-        // The process that appended the record may have died before its sync, so this process syncs too.
+        // Only durable records may be announced. The process that appended the last record may have died before its
+        // sync, so this process syncs the log. If a copy of the log or a superblock lacks the record, the record is not
+        // announced, and the next commit begins a new log.
         if shared.registry.last_record() != Some(last)
             && !state.log.is_uneven()
             && !state.is_stale
@@ -40,13 +43,13 @@ impl<'a> LockedState<'a> {
         Ok(())
     }
 
-    /// Updates the state from the devices, unless the registry announces that the state is current.
+    /// Updates the state from the devices, unless the announcement in the registry shows that the state is current.
     pub fn catch_up(&mut self) -> Result<()> {
         let is_known = !self.doubtful && self.shared.registry.last_record() == Some(self.log.last());
         if is_known { Ok(()) } else { self.refresh() }
     }
 
-    /// Returns true if the last commit is known to be durable, so that the extents that it freed can be discarded.
+    /// Returns true if the last commit is known to be durable. The extents that it freed can then be discarded.
     pub fn is_settled(&self) -> bool {
         !self.doubtful && self.shared.registry.has_announced(self.log.last())
     }
@@ -57,17 +60,20 @@ impl<'a> LockedState<'a> {
     }
 }
 
-/// `Change` is the right to write superblocks and log, and becomes the new state of the store with [`Change::commit`].
+/// `Change` is the right to write superblocks and the log. [`Change::commit`] makes the result of the change the new
+/// state of the store.
 ///
-/// A change that is dropped before its first write has no effect. If an error drops it later, the state is in doubt
-/// until the next commit: each call reads the devices again, and nothing is appended to that log.
+/// A change that is dropped before its first write has no effect. If a change is dropped later because of an error, the
+/// state is in doubt until the next commit. While the state is in doubt, each call reads the devices again, and nothing
+/// is appended to the log.
 pub(super) struct Change<'a> {
     locked: LockedState<'a>,
     /// The devices of the store after the change.
     pub devices: Devices,
-    /// True if the change may have written something.
+    /// True if the change may have written to the devices.
     pub is_begun: bool,
-    /// True if an append failed before this change: the log on the devices may not be durable, even after a later sync.
+    /// True if the state was in doubt before this change, since an earlier write failed. The log on the devices may
+    /// then not be durable, even after a later sync.
     was_doubtful: bool,
 }
 
@@ -80,8 +86,8 @@ impl<'a> Deref for Change<'a> {
 }
 
 impl<'a> Change<'a> {
-    /// Marks the change as begun, before each write. If this process dies or fails from here on, all processes read
-    /// superblock and log again before they take extents.
+    /// Marks the change as begun. This must be called before each write. If this process dies or fails later, all
+    /// processes read the superblock and the log again before they take extents.
     fn begin(&mut self) -> Result<()> {
         self.shared.registry.clear_last_record()?;
         self.locked.state.doubtful = true;
@@ -97,14 +103,14 @@ impl<'a> Change<'a> {
         Ok(log)
     }
 
-    /// Begins a log with `catalog` as its first record, at the places that `superblock` names.
+    /// Begins a new log with `catalog` as its first record, at the addresses in `superblock`.
     pub fn begin_log(&mut self, superblock: Superblock, catalog: &Catalog, pinned: u64) -> Result<Log> {
         self.begin()?;
         Log::begin(&self.devices, superblock, catalog, pinned)
     }
 
-    /// Writes a superblock to all devices, with the next sequence. The log stays, and its last record is announced
-    /// later; if the record is not known to be durable, it is synced first.
+    /// Writes a superblock with the next sequence number to all devices. The log is not changed. If the last record of
+    /// the log is not known to be durable, the log is synced first, since the end of the change announces this record.
     pub fn write_superblock(&mut self, superblock: &mut Superblock) -> Result<()> {
         if !self.is_begun && !self.is_settled() {
             self.shared.sync_log(&self.state)?;
@@ -114,14 +120,14 @@ impl<'a> Change<'a> {
         write_superblock(&self.devices, superblock)
     }
 
-    /// Makes a written log and its catalog the state of the store, and announces the log to other processes. The locks
-    /// are still held.
+    /// Makes a written log and its catalog the state of the store, and announces the last record of the log to other
+    /// processes. The locks stay locked.
     pub fn commit(self, log: Log, catalog: Arc<Catalog>) -> LockedState<'a> {
         self.finish(log, catalog, false)
     }
 
-    /// Makes a written superblock part of the state; log and catalog stay. A log in doubt stays in doubt: only a new
-    /// log ends the doubt, since a later sync does not repair a failed one.
+    /// Makes a written superblock part of the state. The log and the catalog are not changed. If the log is in doubt,
+    /// it stays in doubt until a new log is begun, since a later sync does not repair a failed sync.
     pub fn commit_superblock(self, superblock: Superblock) -> LockedState<'a> {
         let (mut log, catalog, doubtful) = (self.log.clone(), self.catalog.clone(), self.was_doubtful);
         log.superblock = superblock;
@@ -131,11 +137,12 @@ impl<'a> Change<'a> {
     fn finish(self, log: Log, catalog: Arc<Catalog>, doubtful: bool) -> LockedState<'a> {
         let Change { mut locked, devices, .. } = self;
         *locked.shared.devices.write().expect("no panic under this lock") = devices;
-        // All superblocks are current now: a record is appended only if they were, and every other change writes them.
+        // All superblocks are current at this point. A record is appended only if they were current before, and every
+        // other change writes all superblocks.
         *locked.state = State { log, catalog, doubtful, is_stale: false, ..*locked.state };
         if !doubtful {
             locked.shared.registry.announce_last_record(locked.log.last());
-            // The change is made even if the discard fails. The next job discards the rest.
+            // The change is complete even if the discard fails. The next job then discards the extents.
             let _ = locked.discard_freed();
         }
         locked
@@ -168,7 +175,7 @@ mod tests {
         store.create_dataset(&job, name, "test").unwrap().commit(&[])
     }
 
-    /// Writes a superblock, and then fails.
+    /// Begins a change, writes a superblock, and drops the change without a commit, as after an error.
     fn fail_halfway(store: &Store) -> Superblock {
         let mut change = store.0.change().unwrap();
         let mut next = change.log.superblock.clone();
@@ -214,7 +221,7 @@ mod tests {
         put(&second, "second").unwrap();
         assert!(first.0.state().doubtful, "reading alone does not end the doubt");
         assert_eq!(first.list().unwrap().len(), 2);
-        // The commit of the other store was announced, but this one still reads the whole log.
+        // The commit by `second` was announced, but `first` still reads the complete log.
         let counts = |store: &Store| {
             stores.device.set(&[]);
             store.list().unwrap();
@@ -250,7 +257,7 @@ mod tests {
         let store = stores.open();
         put(&store, "first").unwrap();
         let begun = generation(&store);
-        // There is space for a superblock, and none for a log.
+        // The new device has space for a superblock, but no space for a log.
         let full = Faulty::new(Arc::new(Memory::new(64)), &[Fault::NoSpaceFromPrepare(1)]);
         store.0.add_device(Arc::new(full.clone()), None).unwrap();
         assert_is_certain(&store);
@@ -274,7 +281,7 @@ mod tests {
         stores.device.set(&[Fault::FailSync(0)]);
         assert!(put(&store, "lost").is_err());
         stores.device.set(&[]);
-        // There is space for a superblock, and none for a log.
+        // The new device has space for a superblock, but no space for a log.
         let full = Faulty::new(Arc::new(Memory::new(64)), &[Fault::NoSpaceFromPrepare(1)]);
         let added = store.0.add_device(Arc::new(full.clone()), None);
         assert!(store.0.state().doubtful, "{added:?}");

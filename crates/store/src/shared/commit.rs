@@ -1,18 +1,19 @@
-//! A commit appends the edits of all waiting threads to the log, or begins a new log with them. First the caller writes
-//! and syncs the data, then the commit writes and syncs the record, and then the change is acknowledged.
+//! A commit appends the edits of all waiting threads to the log as one record, or begins a new log that includes the
+//! edits. The caller must have written and synced the data before. A change is acknowledged after its record was
+//! written and synced.
 
 use std::sync::mpsc::{Sender, channel};
 
 use super::{discovery::note_places, space::first_gap, *};
 use crate::log::{LogExtents, Placement, capacity, io_error};
 
-/// An `EditFunction` reads the catalog and returns the edits that change it.
+/// An `EditFunction` reads the catalog and returns the edits that a change makes to it.
 type EditFunction = Box<dyn FnOnce(&Catalog) -> Result<Vec<Edit>> + Send>;
 
 type Committed = std::result::Result<(), CommitError>;
 
-/// `Queue` holds the changes that wait for their commit, and the channels for the results. The thread whose turn it is
-/// commits the changes of all threads with one record of the log and one sync (group commit).
+/// `Queue` contains the changes that wait for their commit, and the channels for the results. The thread that holds the
+/// mutex `turn` commits the changes of all waiting threads with one record of the log and one sync (group commit).
 #[derive(Default)]
 pub(super) struct Queue {
     turn: Mutex<()>,
@@ -23,7 +24,7 @@ pub(super) struct Queue {
 #[derive(Debug)]
 pub(crate) struct CommitError {
     pub error: Error,
-    /// True if it is unknown until the next read of the log whether the change was made.
+    /// True if it is unknown whether the change was made. Only the next read of the log decides this.
     pub is_in_doubt: bool,
 }
 
@@ -33,22 +34,23 @@ impl CommitError {
     }
 }
 
-/// `Urgency` is the reason to begin a new log.
+/// `Urgency` is the reason for which a new log is begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Urgency {
-    /// Nothing can be appended to the old log.
+    /// No record can be appended to the old log.
     Needed,
-    /// The log could lie on more devices. A new log is written only if it lies on more devices than the old one.
+    /// Copies of the log could be on more devices. A new log is written only if its copies are on more devices than
+    /// those of the old log.
     BetterPlace,
 }
 
 impl Shared {
-    /// Makes a change: `make` reads the current catalog and returns the edits. After the return, the edits survive a
-    /// power loss. Concurrent changes of several threads share one record of the log.
+    /// Makes a change. The function `make` reads the current catalog and returns the edits of the change. After the
+    /// return, the edits survive a power loss. Concurrent changes of several threads share one record of the log.
     ///
     /// # Errors
-    /// The errors of `make`, after which nothing was changed; I/O, after which the change was made or not, and the next
-    /// call of any function finds out.
+    /// The errors of `make`, after which nothing was changed; I/O. After an I/O error, the change may have been made or
+    /// not, which the next read of the log decides.
     pub fn commit(&self, make: impl FnOnce(&Catalog) -> Result<Vec<Edit>> + Send + 'static) -> Committed {
         let waiting = || self.queue.waiting.lock().expect("no panic under this lock");
         let (answer, committed) = channel();
@@ -77,7 +79,7 @@ fn answer_all(answers: impl IntoIterator<Item = Sender<Committed>>, committed: &
 }
 
 impl Change<'_> {
-    /// Commits the changes of all waiting threads in order: each change sees the catalog after the previous ones.
+    /// Commits the changes of all waiting threads in order. Each change sees the catalog after the previous changes.
     fn commit_all(mut self, waiting: Vec<(EditFunction, Sender<Committed>)>) {
         let mut catalog = (*self.catalog).clone();
         let commit = catalog.commit + 1;
@@ -107,9 +109,11 @@ impl Change<'_> {
         answer_all(accepted, &committed);
     }
 
-    /// Writes `edits`, which lead to `catalog`, to the log. Begins a new log if that is necessary or better.
+    /// Writes `edits`, whose result is `catalog`, to the log. Begins a new log if this is necessary or gives a better
+    /// placement.
     fn write_edits(&mut self, catalog: &Catalog, edits: &[Edit]) -> Result<Log> {
-        // A record that is appended to a failed log may lie behind a torn one.
+        // If an earlier append failed, the log may end with a torn record, and a record after the torn record could not
+        // be read.
         let is_free = !self.doubtful && !self.is_stale && self.log.is_fit(&self.devices);
         let superblock = self.log.superblock.clone();
         // A better placement of the log justifies one more write of the superblock. If there is no room for the new
@@ -123,7 +127,7 @@ impl Change<'_> {
         Ok(self.checkpoint(superblock, catalog, Urgency::Needed)?.expect("it was needed"))
     }
 
-    /// Begins a new log with the current catalog and commits it, if that is necessary or a better place exists.
+    /// Begins a new log with the current catalog and commits it, if this is necessary or if a better placement exists.
     pub fn commit_new_log(mut self, superblock: Superblock, urgency: Urgency) -> Result<()> {
         let catalog = self.catalog.clone();
         if let Some(log) = self.checkpoint(superblock, &catalog, urgency)? {
@@ -132,9 +136,9 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Writes the catalog to the place of the spare log, or to a better one, and makes this the log of the superblock
-    /// `next`. The result is `None`, and nothing was written, if the log lies well or there is no room for a better
-    /// one.
+    /// Writes the catalog as a new log, to the extents of the spare log or to newly allocated extents, and writes the
+    /// superblock `next` that refers to this log. With [`Urgency::BetterPlace`], the call writes nothing and returns
+    /// `None` if the placement of the log is already good or there is no space for a better placement.
     fn checkpoint(
         &mut self,
         mut next: Superblock,
@@ -145,7 +149,7 @@ impl Change<'_> {
         if urgency == Urgency::BetterPlace && spread(&next.log) >= placement.spread() {
             return Ok(None);
         }
-        // The catalog keeps freed extents until no process reads them and their space was discarded.
+        // The new log omits freed extents only after no process reads them and their space was discarded.
         let pinned = self.lock.pinned(catalog.commit)?.min(self.discarded);
         next.branch(&self.devices);
         self.drop_unfinished(&self.devices, catalog, &mut next)?;
@@ -159,14 +163,14 @@ impl Change<'_> {
         let room = capacity(&next.spare);
         let log_stays = next.log.iter().flatten().all(|place| next.takes_data(place.device));
         let is_well_placed = spread(&next.spare) >= placement.spread();
-        // A new log has room for its first record twice.
+        // A new log must have room for twice the length of its first record.
         let taken = if spare_stays && log_stays && is_well_placed && 2 * needed <= room {
             None
         } else {
             let extents = (4 * needed).div_ceil(EXTENT_BYTES).max(next.log[0].len());
             let mut taken = self.log_and_spare(&next, catalog, extents, placement);
             if urgency == Urgency::Needed && taken.as_ref().is_err_and(Error::is_no_space) {
-                // A log on fewer devices is better than none.
+                // If there is no space for the wanted placement, the log is placed on fewer devices.
                 taken = self.log_and_spare(&next, catalog, extents, Placement { devices: 1, ..placement });
             }
             match taken {
@@ -185,11 +189,11 @@ impl Change<'_> {
         self.begin_log(next, catalog, pinned).map(Some)
     }
 
-    /// Allocates a log and its spare, with `extents` extents for each copy, on the devices that take new data. Each
-    /// copy gets a device of its own, as long as devices with room are left.
+    /// Allocates a log and its spare log, with `extents` extents per copy, on the devices that take new data. Each copy
+    /// is on a device of its own, as far as there are enough devices with room.
     ///
     /// # Errors
-    /// No space, if the copies would lie on fewer devices than `placement` requires.
+    /// No space, if the copies would be on fewer devices than `placement` requires.
     fn log_and_spare(
         &self,
         next: &Superblock,
@@ -227,8 +231,8 @@ impl Change<'_> {
     }
 }
 
-/// Allocates extents on a device for a copy of a log. The extents are not in `busy`, and are added to `busy`. The
-/// result is `None` if the device has too few free extents.
+/// Allocates extents on a device for a copy of a log. The call takes extents that are not in `busy`, and adds them to
+/// `busy`. The result is `None` if the device has too few free extents.
 fn places_on(
     device: &dyn Device,
     number: u16,

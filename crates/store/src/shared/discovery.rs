@@ -1,4 +1,4 @@
-//! Discovery finds the devices of a store by their superblocks, and chooses the superblock that counts.
+//! Discovery finds the devices of a store by their superblocks, and chooses the newest valid superblock.
 
 use std::{cell::RefCell, collections::BTreeMap};
 
@@ -6,22 +6,22 @@ use super::*;
 use crate::log::is_used;
 use crate::space::scratch::{announces_a_store, identity};
 
-/// `Opener` opens a device that the superblock names. Its arguments are the entry, all entries, and a test that accepts
-/// the right device.
+/// `Opener` opens a device that a superblock describes. Its arguments are the entry of the device, the entries of all
+/// devices, and a function that returns true for the right device.
 pub(crate) type Opener = Box<
     dyn Fn(&DeviceEntry, &[DeviceEntry], &dyn Fn(&dyn Device) -> bool) -> Option<Arc<dyn Device>>
         + Send
         + Sync,
 >;
 
-/// Finds the devices by the numbers in their superblocks, and the devices that these superblocks name. The result is
-/// `None` if there is no store: it was never created, or its creation was not finished (see [`read_superblock`]).
-/// `home` is the folder of the registry.
+/// Numbers the given devices by their superblocks, and finds the other devices that these superblocks describe. The
+/// result is `None` if there is no store: the store was never created, or its creation was not finished (see
+/// [`read_superblock`]). `home` is the folder of the registry.
 pub(super) fn gather(home: &Path, devices: &[Arc<dyn Device>], opener: &Opener) -> Result<Option<Devices>> {
     let mut known = Devices::new();
     let (mut store, mut failed, mut twice, mut uuids) = (None, None, None, BTreeMap::new());
     for device in devices {
-        // A drive that fails counts as missing, as long as others are present.
+        // A drive that fails counts as missing, as long as other drives are present.
         let found = read_superblock(device.as_ref()).unwrap_or_else(|error| {
             failed = Some(error);
             None
@@ -59,12 +59,14 @@ pub(super) fn gather(home: &Path, devices: &[Arc<dyn Device>], opener: &Opener) 
     if let Some(error) = twice {
         return Err(error);
     }
-    // A device that is not blank had the second superblock, which is lost.
+    // A device with data of a store must have had the second superblock. The store therefore exists, even if this
+    // superblock is lost.
     let is_blank = |device: &Arc<dyn Device>| check_is_blank(device.as_ref()).is_ok();
     if superblock.sequence > 1 || !known.values().all(is_blank) {
         return Ok(Some(known));
     }
-    // The first superblock was written, and no present device has the second. If all devices are present, none has it.
+    // At this point, the present devices have only the first superblock of a store. If all devices are present, no
+    // device has the second superblock, so the creation of the store was not finished.
     match superblock.devices.iter().find(|entry| !known.contains_key(&entry.number)) {
         Some(missing) if devices.len() < superblock.devices.len() => {
             Err(Error::NoDevice { number: missing.number })
@@ -73,7 +75,7 @@ pub(super) fn gather(home: &Path, devices: &[Arc<dyn Device>], opener: &Opener) 
     }
 }
 
-/// Checks that there was no store whose superblocks are all lost, before a store is created.
+/// Checks, before a store is created, that the folders contain no store whose superblocks are all lost.
 fn check_is_new(home: &Path, devices: &[Arc<dyn Device>]) -> Result<()> {
     devices.iter().try_for_each(|device| check_is_blank(device.as_ref()))?;
     if announces_a_store(home) {
@@ -82,8 +84,8 @@ fn check_is_new(home: &Path, devices: &[Arc<dyn Device>]) -> Result<()> {
     Ok(())
 }
 
-/// Checks a device without a superblock, or with the very first one, for data of a store. Only the data that an
-/// unfinished creation leaves is allowed.
+/// Checks that a device without a superblock, or with only the first superblock of a store, contains no data of a
+/// store. Only the data that an unfinished creation leaves is allowed.
 pub(crate) fn check_is_blank(device: &dyn Device) -> Result<()> {
     let lost = |trace: &str| Err(lost_superblock(path_of(device), trace));
     if let Some(folder) = device.folder() {
@@ -105,7 +107,7 @@ fn lost_superblock(path: PathBuf, trace: &str) -> Error {
     Error::LostSuperblock { path, found: format!("there is none, although {trace}") }
 }
 
-/// Checks that a folder is not a copy of a device whose original is at its recorded folder.
+/// Checks that a folder is not a copy of a device whose original is still in its recorded folder.
 fn check_is_no_copy(device: &Arc<dyn Device>, superblock: &Superblock) -> Result<()> {
     let found = read_superblock(device.as_ref()).ok().flatten();
     let (Some(folder), Some((number, own))) = (device.folder(), found) else { return Ok(()) };
@@ -115,7 +117,7 @@ fn check_is_no_copy(device: &Arc<dyn Device>, superblock: &Superblock) -> Result
     if identity(path).is_none_or(|recorded| Some(recorded) == identity(folder)) {
         return Ok(());
     }
-    // A folder there that cannot be read is not the device.
+    // If the recorded folder cannot be read as a device, it is not the original.
     let there =
         crate::Directory::open(path, None).ok().and_then(|there| read_superblock(&there).ok().flatten());
     match there {
@@ -131,15 +133,15 @@ pub(super) fn folders(devices: &Devices) -> Vec<PathBuf> {
     devices.values().filter_map(|device| device.folder()).map(Path::to_path_buf).collect()
 }
 
-/// Writes the folders of the devices into the superblock. A moved device begins a branch, which distinguishes the moved
-/// device from a copy that stayed.
+/// Records the current folders of the devices in the superblock. If a device was moved, a branch is begun. The branch
+/// distinguishes the moved device from a copy of the device in the old folder.
 pub(super) fn note_places(superblock: &mut Superblock, devices: &Devices) {
     let mut is_moved = false;
     for entry in &mut superblock.devices {
         let place = devices.get(&entry.number).and_then(|device| device.folder());
         if let Some(place) = place
             && *place != *entry.path
-            // Another name of the same folder is not a move.
+            // If both paths lead to the same folder, the device was not moved.
             && identity(&entry.path) != identity(place)
         {
             (entry.path, is_moved) = (place.to_path_buf(), true);
@@ -150,17 +152,17 @@ pub(super) fn note_places(superblock: &mut Superblock, devices: &Devices) {
     }
 }
 
-/// `NewestSuperblock` is the superblock that counts among those of all devices.
+/// `NewestSuperblock` is the newest superblock of all devices.
 pub(super) struct NewestSuperblock {
     pub superblock: Superblock,
-    /// True if some devices have an older superblock, or are no longer at their recorded folders.
+    /// True if some devices have an older superblock, or are not in their recorded folders.
     pub is_stale: bool,
-    /// The folders of devices that have no intact superblock now, as far as the search found them.
+    /// The folders without an intact superblock in which a device of the store should be.
     pub unreadable: Vec<PathBuf>,
 }
 
-/// Chooses the superblock that counts, and drops devices that no longer belong to the store or whose superblock cannot
-/// be read.
+/// Chooses the newest superblock. Removes devices from `devices` that no longer belong to the store, or whose
+/// superblock cannot be read.
 fn newest_of(devices: &mut Devices) -> Result<Option<NewestSuperblock>> {
     let mut found: BTreeMap<u16, Superblock> = BTreeMap::new();
     let mut failed = BTreeMap::new();
@@ -198,7 +200,8 @@ fn newest_of(devices: &mut Devices) -> Result<Option<NewestSuperblock>> {
         devices.contains_key(number) && (own.sequence, &own.branches) != (newest.sequence, &newest.branches)
     };
     let is_stale = placed != *newest || found.iter().any(is_old);
-    // The sequence is the highest of all, so that the next superblock is the newest in both slots of all devices.
+    // The sequence number is set to the highest number on any device. The next superblock then has a higher number than
+    // both slots of all devices.
     let sequence = found.values().map(|own| own.sequence).max().unwrap_or(newest.sequence);
     let superblock = Superblock { sequence, ..newest.clone() };
     Ok(Some(NewestSuperblock { superblock, is_stale, unreadable: Vec::new() }))
@@ -224,8 +227,8 @@ fn diverged(devices: &Devices, found: &BTreeMap<u16, Superblock>, [one, other]: 
     Error::Diverged { one: side(one, other), other: side(other, one) }
 }
 
-/// Finds the newest superblock of all devices, and opens the devices that it names. The result is `None` if there is no
-/// superblock.
+/// Finds the newest superblock of all devices, and opens the other devices that this superblock describes. The result
+/// is `None` if there is no superblock.
 ///
 /// # Errors
 /// [`Error::Diverged`]; I/O and damage if no superblock can be read.
@@ -248,7 +251,7 @@ pub(super) fn newest(devices: &mut Devices, opener: &Opener) -> Result<Option<Ne
                     false
                 }
             };
-            // A missing device is an error only for a caller that needs it.
+            // A missing device is no error at this point, since many operations do not need it.
             if let Some(device) = opener(entry, entries, &is_it) {
                 devices.insert(entry.number, device);
                 is_new = true;

@@ -1,23 +1,25 @@
-//! Membership changes the devices of a store: devices are added, rejoin, and are removed.
+//! This module changes the set of devices of a store: it adds devices, takes diverged devices back, and removes
+//! devices.
 
 use super::{discovery::note_places, *};
 use crate::{log::erase_superblock, random::random_uuid};
 
 impl Shared {
-    /// Adds a device under the next free number. If an earlier attempt to add the device was interrupted, it keeps its
-    /// number.
+    /// Adds a device with the next free number. If an earlier attempt to add the device was interrupted, the device
+    /// keeps its number.
     pub fn add_device(&self, device: Arc<dyn Device>, limit_bytes: Option<u64>) -> Result<u16> {
         let mut change = self.change()?;
         let mut next = change.log.superblock.clone();
         let path = path_of(device.as_ref());
         let bad = |what: String| Err(Error::BadDevice { path: path.clone(), what });
-        // An earlier attempt to add the device failed before it had a superblock, or its superblock is lost.
+        // `missing` is the number of a missing device that is recorded with this folder. Either an earlier attempt to
+        // add this device failed before the device got a superblock, or its superblock is lost.
         let is_missing =
             |entry: &&DeviceEntry| entry.path == path && !change.devices.contains_key(&entry.number);
         let missing = next.devices.iter().find(is_missing).map(|entry| entry.number);
         let found = match read_superblock(device.as_ref()) {
             Ok(None) if missing.is_none() => check_is_blank(device.as_ref()).map(|()| None),
-            // A device of this store that lost its superblock gets a new one.
+            // A device of this store whose superblock is lost gets a new superblock.
             Err(Error::LostSuperblock { .. }) if missing.is_some() => Ok(None),
             found => found,
         };
@@ -25,8 +27,8 @@ impl Shared {
             Ok(Some((number, other))) if other.store == next.store => {
                 let entry = next.devices.iter().find(|entry| entry.number == number);
                 match entry.filter(|entry| Some(entry.uuid) == other.uuid_of(number)) {
-                    // The attempt to add the device failed after the store recorded it, or its removal was not
-                    // finished.
+                    // An earlier attempt to add the device failed after the store had recorded the device, or the
+                    // removal of the device was not finished.
                     Some(entry) if entry.is_leaving => Some(number),
                     Some(_) => return bad(format!("it is device {number} of this store already")),
                     None => {
@@ -62,32 +64,33 @@ impl Shared {
             return bad("the store has had as many devices as it can have".to_string());
         };
         if known.is_none() {
-            // The device counts as leaving until it has a superblock and the others know it: see `drop_unfinished`.
+            // The device is marked as leaving until all devices, including the new device, have a superblock with its
+            // entry: see `drop_unfinished`.
             let (uuid, path) = (random_uuid(), path.clone());
             next.devices.push(DeviceEntry { number, uuid, path, limit_bytes, is_leaving: true });
         }
         next.branch(&change.devices);
         change.devices.insert(number, device);
         note_places(&mut next, &change.devices);
-        // The first write makes the device known. Two more writes put the device, which is no longer leaving, into both
-        // slots of every superblock.
+        // The first write records the new device as leaving. Two more writes record in both slots of every superblock
+        // that the device is no longer leaving.
         for is_leaving in [true, false, false] {
             let entries = next.devices.iter_mut().filter(|entry| entry.number == number);
             entries.for_each(|entry| entry.is_leaving &= is_leaving);
             change.write_superblock(&mut next)?;
         }
         self.registry.meet_on(folders(&change.devices));
-        // From here on the device belongs to the store, with its own superblock, and may hold the log.
+        // The device now belongs to the store and has a superblock, so copies of the log can be placed on it.
         let change = change.commit_superblock(next).change();
         let superblock = change.log.superblock.clone();
-        // A known device may have lost its copy of the log.
+        // A device that belonged to the store before may have lost its copy of the log.
         let urgency = if known.is_some() { Urgency::Needed } else { Urgency::BetterPlace };
         change.commit_new_log(superblock, urgency)?;
         Ok(number)
     }
 
-    /// Takes a diverged device back. Commits that only this device has are given up. Extents that such commits
-    /// overwrote are damaged now, and are reported and repaired like other damage.
+    /// Takes a diverged device back into the store. Commits that only this device has are lost. These commits may have
+    /// overwritten extents of the store. Such extents are reported and repaired like other damaged extents.
     pub fn rejoin(&self, device: Arc<dyn Device>) -> Result<u16> {
         self.registry
             .meet_on(folders(&self.devices()).into_iter().chain(device.folder().map(Path::to_path_buf)));
@@ -108,20 +111,21 @@ impl Shared {
         Ok(number)
     }
 
-    /// Marks a device as leaving, or removes this mark.
+    /// Sets or clears the mark that a device is leaving (is being removed and gets no new data).
     pub fn set_leaving(&self, number: u16, is_leaving: bool) -> Result<()> {
         let change = self.change()?;
         let mut next = change.log.superblock.clone();
         let entry = next.devices.iter_mut().find(|entry| entry.number == number);
         entry.ok_or(Error::NoDevice { number })?.is_leaving = is_leaving;
-        // A new log is begun, so that no part of the log stays on the device.
+        // A new log is begun, so that no extent of the log stays on the device.
         change.commit_new_log(next, Urgency::Needed)
     }
 
-    /// Removes a device that holds no data any more. `Some` names the process or dataset that still needs the device.
+    /// Removes a device that contains no data any more. If a process or dataset still needs the device, the device is
+    /// not removed, and the result describes this process or dataset.
     ///
     /// # Errors
-    /// I/O; [`Error::BadDevice`] if the device was removed but files stay in its folder.
+    /// I/O; [`Error::BadDevice`] if the device was removed but some files could not be deleted from its folder.
     pub fn forget_device(&self, number: u16, own: &Scratch) -> Result<Option<String>> {
         self.free_dead()?;
         let mut change = self.change()?;
@@ -144,7 +148,7 @@ impl Shared {
         let gone = change.devices.remove(&number);
         next.branch(&change.devices);
         note_places(&mut next, &change.devices);
-        // The superblock is written twice, so that no slot of any superblock names the device.
+        // The superblock is written twice, so that no slot of any device still has an entry for the removed device.
         for _ in 0..2 {
             change.write_superblock(&mut next)?;
         }
@@ -156,7 +160,8 @@ impl Shared {
         if let Some(folder) = folder.filter(|_| is_home) {
             crate::device::profile::forget(folder);
         }
-        // The folder is removed under the lock: a process that waits for the lock finds that the folder is gone.
+        // The scratch folder is removed while the lock is held. A process that waits for the lock then notices that the
+        // folder was removed.
         let removed = folder.map_or(Ok(()), |folder| self.registry.remove(folder));
         change.commit_superblock(next);
         erased.and(removed).map(|()| None).map_err(|error| {

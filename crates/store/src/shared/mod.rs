@@ -1,8 +1,11 @@
-//! `Shared` is an open store: its devices, its log as far as it was read, and the locks under which both change.
+//! `Shared` is an open store: its devices, its log up to the last record that was read, and the locks that protect
+//! both.
 //!
-//! A `State` is read under its lock as `LockedState`, and a `Change` writes superblocks and log and becomes the next state.
+//! A `LockedState` gives access to the `State` while the locks are held. A `Change` writes superblocks and the log, and
+//! its result becomes the next state.
 //!
-//! The locks are taken in this order: the turn to commit, the state's mutex, the registry's lock on disk, the readers' mutex.
+//! The locks are taken in this order: the mutex `turn` of the commit queue, the mutex of the state, the lock of the
+//! registry (a file lock), the mutex of the readers.
 
 mod change;
 mod commit;
@@ -47,7 +50,7 @@ pub(crate) struct Shared {
     queue: Queue,
 }
 
-/// `NewStore` holds the options for the creation of a store.
+/// `NewStore` contains the options for the creation of a store.
 pub(crate) struct NewStore {
     /// The largest number of bytes that the store may take on each device.
     pub limit_bytes: Option<u64>,
@@ -57,13 +60,14 @@ pub(crate) struct NewStore {
 struct State {
     log: Log,
     catalog: Arc<Catalog>,
-    /// True if a change failed after its first write: the devices must be read, and nothing may be appended to the log.
+    /// True if a change failed after its first write. The state must then be read from the devices again, and nothing
+    /// may be appended to the log.
     doubtful: bool,
-    /// True if a present device has an old superblock: it was missing during a commit, or a crash interrupted the
-    /// commit.
+    /// True if a present device has an old superblock or was moved. A superblock is old if the device was missing
+    /// during a commit, or if a crash interrupted the commit.
     is_stale: bool,
-    /// The last commit whose freed extents this process has discarded. The number is 0 at first: the process that freed
-    /// the extents may have died, or ended while another process read them.
+    /// The number of the last commit whose freed extents this process has discarded. The number is 0 at first, since
+    /// the process that freed extents may have ended before it could discard them.
     discarded: u64,
 }
 
@@ -74,7 +78,7 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Shared {
-    /// Opens the store on `devices`. If none of them has a superblock, the store is created with the options `make`.
+    /// Opens the store on `devices`. If no device has a superblock, the store is created with the options `make`.
     /// `home` is the folder of the registry.
     pub fn open(
         home: &Path,
@@ -92,7 +96,7 @@ impl Shared {
             (None, None) => return Err(Error::NoStore { path: home.to_path_buf() }),
             (None, Some(NewStore { limit_bytes })) => {
                 let _guard = registry.lock()?;
-                // Another process may have been faster.
+                // Another process may have created the store in the meantime.
                 match gather(home, &devices, &opener)? {
                     Some(found) => found,
                     None => crate::log::init(&devices, limit_bytes)?.0,
@@ -101,7 +105,7 @@ impl Shared {
         };
         registry.meet_on(folders(&known));
         let guard = registry.share()?;
-        // Another process may have begun a new log since.
+        // Another process may have begun a new log in the meantime.
         let newest =
             newest(&mut known, &opener)?.ok_or_else(|| Error::NotAStore { path: home.to_path_buf() })?;
         let is_stale = newest.is_stale;
@@ -143,7 +147,8 @@ impl Shared {
         self.state.lock().expect("no panic under this lock")
     }
 
-    /// Waits for the registry's lock. If a folder is gone, it may belong to a device that was removed from the store.
+    /// Waits for the exclusive lock of the registry. If a folder was moved or removed, its device may have been removed
+    /// from the store. The call then reads the current devices and tries again.
     fn lock(&self, state: &mut State) -> Result<Guard<'_>> {
         for _ in 0..3 {
             match self.registry.lock() {
@@ -157,25 +162,27 @@ impl Shared {
         self.registry.lock()
     }
 
-    /// Takes both locks for a change.
+    /// Takes the mutex of the state and the exclusive lock of the registry.
     fn locked(&self) -> Result<LockedState<'_>> {
         let mut state = self.state();
         let lock = self.lock(&mut state)?;
         Ok(LockedState { shared: self, lock, state })
     }
 
-    /// Begins a change of the state after the last commit of any process.
+    /// Begins a change. The state is first updated to the last commit of any process.
     fn change(&self) -> Result<Change<'_>> {
         let mut locked = self.locked()?;
         locked.refresh()?;
         if locked.is_settled() {
-            // A new log drops extents that were discarded, and keeps those that cannot be discarded now.
+            // Freed extents are discarded before the change, since a new log omits the extents that were discarded. An
+            // error is ignored: extents that cannot be discarded stay recorded as freed.
             let _ = locked.discard_freed();
         }
         Ok(locked.change())
     }
 
-    /// Reads the state after the last commit of any process. The locks in the result keep the state current.
+    /// Reads the state after the last commit of any process. No other process can change the store as long as the
+    /// caller keeps the result, which contains the locks.
     fn current(&self) -> Result<LockedState<'_>> {
         let state = self.state();
         let mut locked = LockedState { shared: self, lock: self.registry.share()?, state };
@@ -183,7 +190,7 @@ impl Shared {
         Ok(locked)
     }
 
-    /// Makes superblocks and log durable as they were read.
+    /// Makes the superblocks and the log durable, with the content that was read.
     fn sync_log(&self, state: &State) -> Result<()> {
         for (number, device) in self.devices() {
             let log = state.log.superblock.log.iter().flatten().filter(|place| place.device == number);
@@ -197,7 +204,7 @@ impl Shared {
     fn read_what_is_new(&self, state: &mut State) -> Result<()> {
         let mut devices = self.devices();
         let known = devices.len();
-        // A device that was missing may be back.
+        // A device that was missing may be present again.
         let newest = newest(&mut devices, &self.opener)?;
         let newest = newest.ok_or_else(|| Error::NotAStore { path: self.home.clone() })?;
         state.is_stale = newest.is_stale;
@@ -229,13 +236,13 @@ impl Shared {
         Ok((current.log.superblock.clone(), current.catalog.clone()))
     }
 
-    /// Lists the owners that are at work: jobs and readers.
+    /// Lists the running jobs and readers of all processes.
     pub fn owners(&self) -> Result<Vec<Owner>> {
         self.registry.share()?.owners()
     }
 
-    /// Records that an owner keeps its work under `name`. If another living owner does so already, its process is
-    /// returned instead.
+    /// Records that the job with this scratch folder stores resumable work under `name`. If another running job uses
+    /// this name, nothing is recorded, and the result is the id of its process.
     pub fn claim(&self, scratch: &Scratch, name: &str) -> Result<Option<u32>> {
         let locked = self.locked()?;
         let mut owners = locked.lock.owners()?.into_iter();

@@ -1,10 +1,10 @@
-//! A pin keeps a commit readable while later commits free its extents.
+//! A pin keeps the extents of a commit readable after later commits have freed them.
 
 use std::collections::BTreeMap;
 
 use super::*;
 
-/// `Readers` counts the readers of each commit in this process.
+/// `Readers` counts the pins of each commit in this process.
 #[derive(Debug, Default)]
 pub(super) struct Readers {
     scratch: Option<Scratch>,
@@ -19,13 +19,15 @@ pub(crate) struct Pin {
 }
 
 impl Shared {
-    /// Reads the catalog after the last commit of any process, and keeps it readable until the pin is dropped.
+    /// Reads the catalog after the last commit of any process. The datasets of this catalog stay readable until the pin
+    /// is dropped.
     pub fn pinned_catalog(self: &Arc<Self>) -> Result<(Arc<Catalog>, Arc<Pin>)> {
         let mut state = self.state();
         let (lock, can_pin) = match self.lock(&mut state) {
-            // Nothing can be removed from a store that is mounted read-only.
+            // A store on a read-only file system needs no pin, since nothing can be removed from it.
             Err(Error::Io { source, .. }) if is_read_only(&source) => (self.registry.share()?, false),
-            // A drive was moved away. The others can still be read, and no process removes data from them meanwhile.
+            // A drive was moved or unmounted. The other drives can still be read, since no process can remove data
+            // while it cannot lock all drives.
             Err(Error::BadDevice { .. }) => (self.registry.share()?, true),
             lock => (lock?, true),
         };
@@ -35,8 +37,8 @@ impl Shared {
         let mut readers = self.readers.lock().expect("no panic under this lock");
         if can_pin && readers.scratch.is_none() {
             readers.scratch = match locked.lock.join("reader-") {
-                // On a full drive the store is read without a pin: extents that are overwritten meanwhile fail their
-                // checks.
+                // If the drive is full, no pin can be written, and the store is read without a pin. A read of an extent
+                // that was overwritten in the meantime fails with a checksum error.
                 Err(error) if is_full(&error) => None,
                 joined => Some(joined?),
             };
@@ -46,7 +48,7 @@ impl Shared {
         *readers.commits.entry(commit).or_default() += 1;
         let pin = Pin { shared: self.clone(), commit };
         let written = readers.write();
-        // Dropping the pin takes this lock.
+        // The lock is released first, since the pin takes it when it is dropped after an error.
         drop(readers);
         written?;
         Ok((locked.catalog.clone(), Arc::new(pin)))
@@ -72,7 +74,7 @@ impl Drop for Pin {
         if readers.commits.is_empty() {
             readers.scratch = None;
         } else {
-            // A pin that stays keeps space busy until this process ends, and does no other harm.
+            // If the update fails, the old pin stays, and some space is not freed until this process ends.
             let _ = readers.write();
         }
     }

@@ -1,12 +1,12 @@
-//! Repair finishes interrupted changes, begins fresh logs, and lists the damage of superblocks and log.
+//! This module finishes interrupted changes, renews the log, and lists the damage of superblocks and the log.
 
 use super::*;
 use crate::log::{Placement, superblock_slots};
 
 impl Shared {
-    /// Finishes a commit whose process died before the commit reached all copies of the log and all superblocks. An
-    /// unfinished commit is not damage, since it was not acknowledged. The same holds for a device that was not added
-    /// completely, and for a new log that was about to lie on this device.
+    /// Finishes a commit whose process died before the commit had reached all copies of the log and all superblocks. An
+    /// unfinished commit is not damage, since it was not acknowledged. The call also finishes the interrupted addition
+    /// of a device, and places the log on more devices if this is necessary.
     pub fn finish_commit(&self) -> Result<()> {
         let urgency = {
             let current = self.current()?;
@@ -14,7 +14,8 @@ impl Shared {
             let is_whole = !current.log.is_uneven() && !current.is_stale;
             let mut next = superblock.clone();
             current.drop_unfinished(&devices, &current.catalog, &mut next)?;
-            // A device that was about to be added has one superblock of two.
+            // If the addition of a device was interrupted, the device is leaving and one of its two superblock slots is
+            // missing.
             let is_half_added = |entry: &DeviceEntry| {
                 let device = devices.get(&entry.number).filter(|_| entry.is_leaving);
                 device.is_some_and(|device| superblock_slots(device.as_ref()).iter().any(Option::is_none))
@@ -33,14 +34,14 @@ impl Shared {
         self.renew_log(urgency)
     }
 
-    /// Begins a new log, so that both its copies and the superblocks are fresh.
+    /// Begins a new log. This writes all copies of the log and all superblocks again.
     pub fn renew_log(&self, urgency: Urgency) -> Result<()> {
         let change = self.change()?;
         let superblock = change.log.superblock.clone();
         change.commit_new_log(superblock, urgency)
     }
 
-    /// Lists the damage of superblocks and log of a store that can be read.
+    /// Lists the damage of the superblocks and the log of a store that can still be read.
     pub fn check_log(&self) -> Result<Vec<String>> {
         let current = self.current()?;
         let (superblock, devices) = (&current.log.superblock, self.devices());
@@ -58,8 +59,8 @@ impl Shared {
 }
 
 impl LockedState<'_> {
-    /// Drops devices from a superblock if their addition or removal was interrupted. These devices are leaving, hold no
-    /// data, and are missing.
+    /// Removes devices from a superblock if their addition or removal was interrupted. These are the devices that are
+    /// leaving and missing, and contain no extents in use.
     pub fn drop_unfinished(&self, devices: &Devices, catalog: &Catalog, next: &mut Superblock) -> Result<()> {
         let is_gone = |entry: &DeviceEntry| entry.is_leaving && !devices.contains_key(&entry.number);
         if next.devices.iter().any(is_gone) {
@@ -78,7 +79,7 @@ mod tests {
     use super::*;
     use crate::{Budget, Fault, Faulty, Memory, Store, log::Log};
 
-    /// A kill in the midst of a commit leaves no damage.
+    /// If a process is killed during a commit, `verify` finishes the commit and reports no damage.
     #[test]
     fn verify_finishes_an_interrupted_commit() {
         let home = tempfile::tempdir().unwrap();
@@ -100,7 +101,7 @@ mod tests {
             let count = store.list().unwrap().len();
             let findings = store.verify(&job_of(&store), &[], false).unwrap();
             assert_eq!(findings.damage, []);
-            // All copies have the commit now.
+            // After the verification, all copies of the log contain the commit.
             let superblock = open().0.snapshot().unwrap().0;
             for copy in &superblock.log {
                 let superblock = Superblock { log: vec![copy.clone()], ..superblock.clone() };

@@ -1,36 +1,38 @@
-//! Space is given to jobs in extents, and discarded on the devices when no dataset, job or reader needs it.
+//! This module allocates extents to jobs. It discards extents on the devices after no dataset, job or reader needs
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::{PAGE_BYTES, log::io_error};
 
-/// If a file system has less free space than this, extents are allocated on it as soon as a job takes them. A job can
-/// then write to all extents that it has. Only the call that takes extents can report a full file system.
+/// If a file system has less free space than this number of bytes, extents are allocated on it when a job takes them.
+/// Later writes to these extents then cannot fail for lack of space.
 const NEAR_FULL_BYTES: u64 = 8 << 30;
 
-/// `LeaseLimits` limit the extents that a job may take.
+/// `LeaseLimits` restrict which extents a job may take.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LeaseLimits {
     /// Extents that the job must not take.
     pub closed: Vec<Run>,
-    /// True if the job may take the reserve, which is held back for operations that make room.
+    /// True if the job may also take the last extents of a device, which are reserved for operations that free space.
     pub with_reserve: bool,
 }
 
 impl Shared {
-    /// Returns the extents that are in use, as runs.
+    /// Returns all extents that are in use, as runs.
     pub fn busy_extents(&self) -> Result<Vec<Run>> {
         let mut locked = self.locked()?;
         locked.refresh()?;
         locked.busy(&locked.log.superblock, &locked.catalog)
     }
 
-    /// Discards all unused space, including the headers of segments without data. The cost is a system call for each
-    /// segment, and for each gap in a segment.
+    /// Discards all unused space, including the headers of segments without data. The call makes one system call per
+    /// segment, and one per gap in a segment.
     ///
     /// # Errors
-    /// I/O, after all other space was discarded. Nothing is discarded if the last commit may not be durable.
+    /// I/O. After an error, the other unused space was still discarded. If the last commit may not be durable, nothing
+    /// is discarded.
     pub fn discard_unused(&self) -> Result<()> {
         self.finish_commit()?;
         let mut locked = self.locked()?;
@@ -48,7 +50,8 @@ impl Shared {
         let mut all = Vec::new();
         for (number, device) in self.devices() {
             for segment in 0..device.extents().div_ceil(SEGMENT_EXTENTS) {
-                // The headers stay if any are used, and so does the superblock.
+                // The headers of a segment stay if the segment contains used extents. The headers of segment 0 and the
+                // superblock always stay.
                 let kept = match segment {
                     0 => SUPERBLOCK_EXTENT + 1,
                     _ => u32::from(used.contains(&(number, segment))),
@@ -63,8 +66,8 @@ impl Shared {
         self.discard(&Run::without(&all, &busy))
     }
 
-    /// Returns the devices that take new data, with their capacity in extents, which determines their share of the
-    /// data.
+    /// Returns the devices that take new data, with their capacities in extents. The share of data that a device gets
+    /// is proportional to its capacity.
     pub fn open_devices(&self) -> Vec<(u16, u32)> {
         let state = self.state();
         let devices = self.devices.read().expect("no panic under this lock");
@@ -77,7 +80,7 @@ impl Shared {
         folders(&self.devices.read().expect("no panic under this lock"))
     }
 
-    /// Returns the number of devices that are missing.
+    /// Returns the number of missing devices.
     pub fn missing_devices(&self) -> usize {
         let state = self.state();
         let devices = self.devices.read().expect("no panic under this lock");
@@ -85,7 +88,7 @@ impl Shared {
         entries.filter(|entry| !devices.contains_key(&entry.number)).count()
     }
 
-    /// Returns the fraction of each device that datasets take.
+    /// Returns for each device the fraction of its capacity that datasets take.
     pub fn filled(&self) -> BTreeMap<u16, f64> {
         let state = self.state();
         let devices = self.devices.read().expect("no panic under this lock");
@@ -98,7 +101,7 @@ impl Shared {
     }
 
     /// Takes up to `wanted` adjacent extents of a device, and records them in `scratch`. The result is `None` if the
-    /// device is full except for the reserve.
+    /// device has no free extents except the reserved ones.
     pub fn take_extents(
         &self,
         scratch: &Scratch,
@@ -110,11 +113,11 @@ impl Shared {
         locked.lock.join_also(scratch)?;
         locked.catch_up()?;
         let mut busy = locked.busy(&locked.log.superblock, &locked.catalog)?;
-        // The device may have been removed from the store meanwhile.
+        // The device may have been removed from the store in the meantime.
         let Ok(device) = self.device(number) else { return Ok(None) };
         let extents = device.extents();
         let reserve = if terms.with_reserve { 0 } else { reserve(extents) };
-        // An extent that a job committed is in its lease and in a dataset.
+        // An extent that a running job committed is in the lease of the job and in a dataset, and must be counted once.
         let on_it = Run::merged(&busy).into_iter().filter(|run| run.start.device == number);
         let taken: u64 = on_it.map(|run| run.count as u64).sum();
         let not_for_data = extents.div_ceil(SEGMENT_EXTENTS) as u64 + 1;
@@ -140,12 +143,12 @@ impl Shared {
         Ok(Some(run))
     }
 
-    /// Makes a folder for a new job; on a read-only file system the job has none. The space of dead jobs is freed, and
-    /// so is the space of datasets that were removed while they were read, or by a process that died before it
-    /// discarded the space.
+    /// Creates the scratch folder of a new job. On a read-only or full file system, the job has no folder. The call
+    /// first frees the space of dead jobs. It also frees the space of removed datasets that no process could free at
+    /// their removal, since a reader still used them or the process died.
     pub fn join(&self) -> Result<Scratch> {
         let mut locked = match self.locked() {
-            // The store can still be read, and the first write fails with this error.
+            // The job can still read the store. Its first write fails with this error.
             Err(Error::Io { source, .. }) if is_read_only(&source) => {
                 return Ok(self.registry.without_folder(""));
             }
@@ -158,17 +161,18 @@ impl Shared {
         }
     }
 
-    /// Frees the extents of dead jobs, without waiting for the start of the next job.
+    /// Frees the extents of dead jobs. Otherwise the next job frees them at its start.
     pub fn free_dead(&self) -> Result<()> {
         self.locked()?.free_dead()
     }
 
-    /// Discards the extents that a job had taken and no dataset took over.
+    /// Discards the extents that a job had taken, except those that belong to datasets.
     pub fn end_lease(&self, taken: &[Run]) {
         if taken.is_empty() {
             return;
         }
-        // Extents that cannot be discarded now are still free once the job's folder is gone.
+        // An error is ignored. Extents that cannot be discarded are also free after the scratch folder of the job was
+        // removed.
         if let Ok(mut locked) = self.locked()
             && locked.refresh().is_ok()
             && let Ok(kept) = locked.kept()
@@ -177,7 +181,7 @@ impl Shared {
         }
     }
 
-    /// Discards as much of `runs` as possible, and returns the first error.
+    /// Discards all of `runs` that can be discarded, and returns the first error.
     fn discard(&self, runs: &[Run]) -> Result<()> {
         let mut done = Ok(());
         for run in runs {
@@ -191,7 +195,7 @@ impl Shared {
 }
 
 impl LockedState<'_> {
-    /// Lists all extents that must not be taken.
+    /// Lists all extents that are in use or may still be read, and must not be taken.
     pub fn busy(&self, superblock: &Superblock, catalog: &Catalog) -> Result<Vec<Run>> {
         let mut busy = catalog.taken(self.lock.pinned(catalog.commit)?);
         busy.extend(self.lock.leases()?);
@@ -199,14 +203,14 @@ impl LockedState<'_> {
         Ok(busy)
     }
 
-    /// Frees the extents of dead jobs, discards the extents that commits freed, and removes the jobs' folders.
+    /// Frees the extents of dead jobs, discards the extents that commits freed, and removes the folders of dead jobs.
     pub fn free_dead(&mut self) -> Result<()> {
         let dead = self.lock.dead()?;
         self.catch_up()?;
         if !dead.lease.is_empty() {
             let mut busy = self.kept()?;
             busy.extend(&dead.leases_of_living);
-            // A failed discard only wastes space: the extents are still free.
+            // A failed discard only wastes space of the file system. The extents are still free.
             let _ = self.shared.discard(&Run::without(&dead.lease, &busy));
         }
         if self.is_settled() {
@@ -215,8 +219,8 @@ impl LockedState<'_> {
         dead.remove()
     }
 
-    /// Lists the extents of datasets, log and spare, and the freed extents that may still be read. If the last commit
-    /// may not be durable, all freed extents are listed.
+    /// Lists the extents of datasets, of the log and of the spare log, and the freed extents that may still be read. If
+    /// the last commit may not be durable, the list contains all freed extents.
     fn kept(&self) -> Result<Vec<Run>> {
         let pinned = if self.is_settled() { self.lock.pinned(self.catalog.commit)? } else { 0 };
         let mut kept = self.catalog.taken(pinned);
@@ -227,15 +231,15 @@ impl LockedState<'_> {
     /// Discards the space of freed extents that no process reads any more. The last commit must be known to be durable.
     ///
     /// # Errors
-    /// I/O, if the pins of readers cannot be read: then nothing is discarded.
+    /// I/O, if the pins of readers cannot be read. Nothing is then discarded.
     pub fn discard_freed(&mut self) -> Result<()> {
         let (commit, freed) = (self.catalog.commit, &self.catalog.freed);
         if freed.iter().all(|(commit, _)| *commit <= self.discarded) {
             self.state.discarded = commit;
             return Ok(());
         }
-        // Another process may have done this. A higher number than the last commit comes from a diverged drive and is
-        // ignored.
+        // Another process may have discarded these extents and announced this. An announced number that is higher than
+        // the last commit comes from a diverged drive and is ignored.
         let announced = Some(self.shared.registry.discarded()).filter(|&announced| announced <= commit);
         let discarded = self.discarded.max(announced.unwrap_or(0));
         let pinned = self.lock.pinned(commit)?;
@@ -243,8 +247,8 @@ impl LockedState<'_> {
         let freed: Vec<Run> = freed.map(|(_, run)| *run).collect();
         if !freed.is_empty() {
             let busy = self.busy(&self.log.superblock, &self.catalog)?;
-            // A failed discard only wastes space: the rest is taken again later, or discarded by the next process or by
-            // compaction.
+            // A failed discard only wastes space of the file system. Jobs can take the extents again, and the next
+            // process or a compaction discards them.
             if self.shared.discard(&Run::without(&Run::merged(&freed), &busy)).is_ok() {
                 self.shared.registry.announce_discarded(pinned);
             }
@@ -254,13 +258,13 @@ impl LockedState<'_> {
     }
 }
 
-/// Returns the number of extents of a device that are held back, so that a full store can still delete, move data and
-/// begin a new log.
+/// Returns the number of reserved extents of a device. A full store needs these extents to delete datasets, to move
+/// data and to begin a new log.
 pub(crate) fn reserve(extents: u32) -> u64 {
     (extents as u64 / 64).clamp(4, 64)
 }
 
-/// Returns the first extents of a device that are not in `busy`: up to `wanted`, all in one segment.
+/// Returns the first adjacent extents of a device that are not in `busy`: at most `wanted` extents, all in one segment.
 pub(super) fn first_gap(busy: &[Run], device: u16, extents: u32, wanted: u32) -> Option<Run> {
     let mut busy: Vec<(u32, u32)> = busy
         .iter()
@@ -271,7 +275,8 @@ pub(super) fn first_gap(busy: &[Run], device: u16, extents: u32, wanted: u32) ->
     let mut next = 0;
     for (start, end) in busy.into_iter().chain([(extents, extents)]) {
         while next < start.min(extents) {
-            // The first extent of a segment holds headers, and the second of the first segment the superblock.
+            // The first extent of each segment contains headers. The second extent of the first segment contains the
+            // superblock.
             if next % SEGMENT_EXTENTS == 0 || next == SUPERBLOCK_EXTENT {
                 next += 1;
                 continue;
@@ -285,10 +290,11 @@ pub(super) fn first_gap(busy: &[Run], device: u16, extents: u32, wanted: u32) ->
     None
 }
 
-/// The length of an extent's header.
+/// The length of an extent's header in bytes.
 pub(crate) const HEADER_BYTES: usize = PAGE_BYTES;
 
-/// Returns the place of an extent's header: an offset in the first extent of its segment.
+/// Returns the address of an extent's header: the number of the first extent of the segment, and the offset in this
+/// extent.
 pub(crate) fn header_of(extent: u32) -> (u32, usize) {
     (extent / SEGMENT_EXTENTS * SEGMENT_EXTENTS, (extent % SEGMENT_EXTENTS) as usize * HEADER_BYTES)
 }
@@ -300,8 +306,8 @@ mod tests {
     use super::*;
     use crate::{Budget, Fault, Faulty, Memory, Store};
 
-    /// A process that has read the log before must not take the extents of a commit that is on flash but was not
-    /// announced.
+    /// A commit may be on flash without being announced. A process that read the log before this commit must not take
+    /// the extents of the commit.
     #[test]
     fn extents_of_a_durable_commit_without_announcement_are_not_taken() {
         let home = tempfile::tempdir().unwrap();
@@ -318,7 +324,8 @@ mod tests {
         let mut builder = first.create_dataset(&job, "first", "test").unwrap();
         let mut late = second.create_dataset(&other, "late", "test").unwrap();
         write(&mut builder, 1);
-        // The record is whole in the first copy of the log. Then everything ends, including the lease.
+        // The first copy of the log contains the complete record, and the write of the second copy fails. Then the job
+        // and its store end, including the lease of the job.
         device.set(&[Fault::FailWrite(1)]);
         assert!(builder.commit(&[]).is_err());
         device.set(&[Fault::FailFromRead(0)]);

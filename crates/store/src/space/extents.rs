@@ -1,5 +1,5 @@
-//! The extents of a file are taken one after the other as the file grows. They return to the job unless a dataset takes
-//! them over.
+//! The extents of a file are allocated one after the other as the file grows. If no dataset becomes their owner, they
+//! return to the lease of the job.
 
 use std::{
     ops::Range,
@@ -8,8 +8,8 @@ use std::{
 
 use crate::{EXTENT_BYTES, ExtentAddress, Redundancy, Result, space::lease::Lease};
 
-/// `Extents` is the extents of a file in order, from number `first` on. On drop they return to the job's lease, unless
-/// a dataset took them over.
+/// `Extents` contains the addresses of a file's extents in order, beginning with extent number `first`. When the object
+/// is dropped, the extents return to the job's lease, unless a dataset has become their owner.
 #[derive(Debug)]
 pub(crate) struct Extents {
     redundancy: Redundancy,
@@ -20,20 +20,21 @@ pub(crate) struct Extents {
 
 #[derive(Debug, Default)]
 struct ExtentPlaces {
-    /// The copies of the first extent, then the copies of the second, and so on.
+    /// The addresses of the copies of the first extent, then of the copies of the second extent, and so on.
     data: Vec<ExtentAddress>,
-    /// The parity of the first group, then the parity of the second, and so on.
+    /// The addresses of the parity of the first group, then of the parity of the second group, and so on.
     parity: Vec<ExtentAddress>,
 }
 
 impl Extents {
-    /// Creates the extents of a file, of which none is taken yet.
+    /// Creates the object for a file. No extent is taken from the lease yet.
     pub fn of_lease(lease: &Arc<Lease>, redundancy: Redundancy, first: u64) -> Arc<Extents> {
         let lease = Mutex::new(Some(lease.clone()));
         Arc::new(Extents { redundancy, first, places: Mutex::default(), lease })
     }
 
-    /// Returns the places of the copies of extent `index`, after taking all extents up to that one.
+    /// Returns the addresses of the copies of extent `index`. The call first takes all missing extents up to this one
+    /// from the lease.
     pub fn take(&self, index: u64) -> Result<Vec<ExtentAddress>> {
         let (copies, group) = (self.redundancy.copies(), self.redundancy.group() as usize);
         let index = (index - self.first) as usize;
@@ -47,7 +48,7 @@ impl Extents {
         Ok(places.data[index * copies..(index + 1) * copies].to_vec())
     }
 
-    /// Takes extents for the parity of the group that ends with the last extent that was taken.
+    /// Takes extents for the parity of the group to which the last taken extent belongs.
     pub fn take_parity(&self) -> Result<Vec<ExtentAddress>> {
         let group = self.redundancy.group() as usize;
         let mut places = self.places.lock().expect("no panic under this lock");
@@ -68,13 +69,13 @@ impl Extents {
         lease.as_ref().expect("a file that grows has a lease").take(&avoid)
     }
 
-    /// Returns the places of all extents that were taken.
+    /// Returns the addresses of all extents that were taken.
     pub fn places(&self) -> Vec<ExtentAddress> {
         let places = self.places.lock().expect("no panic under this lock");
         places.data.iter().chain(&places.parity).copied().collect()
     }
 
-    /// Leaves the extents to a dataset.
+    /// Makes a dataset the owner of the extents, so that they do not return to the lease.
     pub fn keep(&self) {
         *self.lease.lock().expect("no panic under this lock") = None;
     }
@@ -89,8 +90,8 @@ impl Drop for Extents {
     }
 }
 
-/// Splits the range `bytes` of a file at the boundaries of extents. Each piece has the number of its extent, the offset
-/// in that extent, and its range in a buffer that holds `bytes`.
+/// Splits the byte range `bytes` of a file at the boundaries of extents. For each piece, the iterator returns the
+/// number of its extent, the offset in that extent, and its range in a buffer with the bytes of `bytes`.
 pub(crate) fn pieces(bytes: Range<u64>) -> impl Iterator<Item = (u64, usize, Range<usize>)> {
     let mut next = bytes.start;
     std::iter::from_fn(move || {

@@ -1,8 +1,9 @@
-//! A lease is the extents that a job has taken, for its scratch and for the datasets that it writes.
+//! A lease contains the extents that a job has taken for its scratch files and for the datasets that it writes.
 //!
-//! Taking extents needs the store's lock, so extents are taken in runs that grow from 2 to 64; [`Lease::take`] then
-//! needs only memory. Extents go to devices in proportion to their capacity. The job reuses the extents that its
-//! scratch files return. All extents that are in no dataset are free again when the job ends, even if it is killed.
+//! To take extents from the store, a job needs the lock of the store. A lease therefore takes runs of adjacent extents,
+//! whose length grows from 2 to 64. Most calls of [`Lease::take`] then need no lock of the store. Extents are spread
+//! over the devices in proportion to their capacities. The job reuses the extents that its scratch files return. When
+//! the job ends or is killed, all its extents that belong to no dataset are free again.
 
 use std::{
     collections::BTreeMap,
@@ -16,31 +17,31 @@ use crate::{
     space::scratch::Scratch,
 };
 
-/// The longest run that is taken at once: 128 MiB.
+/// The largest number of extents that are taken from the store at once, which is 128 MiB.
 const RUN_EXTENTS_MAX: u32 = 64;
 
-/// `Lease` holds the extents of a job.
+/// `Lease` manages the extents of a job.
 #[derive(Debug)]
 pub(crate) struct Lease {
     shared: Arc<Shared>,
     scratch: Arc<Scratch>,
     pools: Mutex<BTreeMap<u16, Pool>>,
     terms: Mutex<LeaseLimits>,
-    /// The used fraction of each device when the first extent was taken.
+    /// The used fraction of each device at the time when the job took its first extent.
     filled: OnceLock<BTreeMap<u16, f64>>,
 }
 
-/// `Pool` holds the extents of one device.
+/// `Pool` contains the extents of a lease on one device.
 #[derive(Debug, Default)]
 struct Pool {
     free: Vec<u32>,
-    /// The number of extents in use.
+    /// The number of extents that files of the job use.
     used: u64,
-    /// The length of the last run that was taken.
+    /// The number of extents in the run that was taken last.
     last_run: u32,
-    /// All runs that were taken.
+    /// All runs that were taken from the store.
     taken: Vec<Run>,
-    /// True if the device had no free extent at the last attempt.
+    /// True if the device had no free extent when the lease last tried to take a run.
     full: bool,
 }
 
@@ -49,17 +50,17 @@ impl Lease {
         Lease { shared, scratch, pools: Mutex::default(), terms: Mutex::default(), filled: OnceLock::new() }
     }
 
-    /// Sets the terms for taking further extents.
+    /// Sets the limits for taking further extents.
     pub fn set_terms(&self, terms: LeaseLimits) {
         *self.terms.lock().expect("no panic under this lock") = terms;
     }
 
     /// Takes an extent on the device with the smallest share of this job's extents, relative to its capacity. Devices
-    /// in `avoid` are excluded. Among equal devices the emptiest is chosen, so that many small datasets are also spread
-    /// over the devices.
+    /// in `avoid` are excluded. If several devices have the same share, the emptiest of them is chosen, so that many
+    /// small datasets are also spread over the devices.
     ///
     /// # Errors
-    /// [`crate::Error::NoSpace`] if all these devices are full.
+    /// [`crate::Error::NoSpace`] if all devices that are not excluded are full.
     pub fn take(&self, avoid: &[u16]) -> Result<ExtentAddress> {
         let mut pools = self.pools.lock().expect("no panic under this lock");
         let devices = self.shared.open_devices();
@@ -87,7 +88,8 @@ impl Lease {
                     Some(run) => {
                         pool.last_run = run.count;
                         pool.taken.push(run);
-                        // The last one in the list is used first, so extents are used in ascending order.
+                        // The last extent in the list is used first. The list is in descending order, so extents are
+                        // used in ascending order.
                         pool.free.extend((run.start.extent..run.start.extent + run.count).rev());
                     }
                     None => {
@@ -101,7 +103,7 @@ impl Lease {
         }
     }
 
-    /// Returns an extent to the lease once its content is no longer needed.
+    /// Returns an extent to the lease after its content is no longer needed.
     pub fn release(&self, place: ExtentAddress) {
         let mut pools = self.pools.lock().expect("no panic under this lock");
         let pool = pools.get_mut(&place.device).expect("was taken here");
@@ -112,7 +114,7 @@ impl Lease {
 }
 
 impl Lease {
-    /// Returns the number of extents in use.
+    /// Returns the number of extents that files of the job use.
     pub fn in_use(&self) -> u64 {
         self.pools.lock().expect("no panic under this lock").values().map(|pool| pool.used).sum()
     }

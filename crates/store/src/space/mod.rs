@@ -1,4 +1,4 @@
-//! Space is free and taken extents: jobs take, hand over, move and free them, and usage reports show them.
+//! This module manages the space of the devices: jobs take, move and free extents, and usage reports count them.
 
 pub(crate) mod extents;
 pub(crate) mod lease;

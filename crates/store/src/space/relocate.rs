@@ -1,9 +1,9 @@
-//! Relocation moves extents: out of segments that are nearly empty, off a device that is removed, onto a new device.
+//! Relocation moves extents: out of segments that are nearly empty, from a device that is removed, or to a new device.
 //!
-//! The choice of extents comes first, from the catalog alone and without I/O; one mover then serves all three cases. It
-//! works in batches: each batch is copied, made durable, and put into the record of its dataset by one commit, like
-//! every other change. Readers therefore continue with the old extents, a crash loses nothing, and at most one batch
-//! takes space twice.
+//! The first step chooses the extents to move from the catalog, without I/O on data. The second step is the same for
+//! all three cases. It moves extents in batches: each batch is copied and made durable, and one commit then updates the
+//! record of its dataset. Readers continue with the old extents, and a crash loses no data. At any time, at most one
+//! batch takes space twice.
 
 use std::{
     cell::RefCell,
@@ -25,33 +25,34 @@ use crate::{
     space::{extents::Extents, lease::Lease},
 };
 
-/// The number of extents that are moved before the record of their dataset is changed.
+/// The largest number of extents that are moved before one commit changes the record of their dataset.
 const BATCH: usize = 64;
-/// The same number for files with a separate list of references. Each change writes the whole list again, so the batch
-/// is larger.
+/// The largest batch, in extents, for files with a separate list of references. Each change writes the complete list
+/// again, so the batch is larger.
 const BATCH_LISTED: usize = 1024;
-/// The number of references that are read at once.
+/// The largest number of references to extents that one call reads.
 const REFERENCES: u64 = 4096;
-/// The largest used fraction of a segment that is emptied: a fuller segment costs more for less free space.
+/// The largest used fraction of a segment that compaction empties. To empty a fuller segment, more data is moved and
+/// less space is gained.
 const SPARSE: f64 = 0.75;
 /// The interval at which a removal checks whether readers still use the device.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// `RelocationReport` counts the work of a relocation.
+/// `RelocationReport` counts the moved extents of a relocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RelocationReport {
-    /// The number of extents of 2 MiB.
+    /// The number of moved extents of 2 MiB.
     pub extents: u64,
 }
 
-/// `Choice` selects the extents that move, and the extents that they must not move to.
+/// `Choice` contains the extents that are moved, and the extents to which they must not be moved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Choice {
-    /// Extents that move.
+    /// The extents that are moved.
     unwanted: Vec<Run>,
-    /// Extents that must not be taken.
+    /// The extents that the moved data must not take.
     closed: Vec<Run>,
-    /// True if an extent stays where it is, without an error, when there is no other space for it.
+    /// True if an extent for which there is no other space is not moved, without an error.
     is_optional: bool,
 }
 
@@ -70,15 +71,16 @@ fn contains(runs: &[Run], place: ExtentAddress) -> bool {
 
 fn segment_run(device: u16, segment: u32, extents: u32) -> Run {
     let start = segment * SEGMENT_EXTENTS;
-    // If the device has become smaller, nothing of the segment may be left.
+    // If the device has become smaller, the segment may be completely beyond its end.
     Run {
         start: ExtentAddress { device, extent: start },
         count: SEGMENT_EXTENTS.min(extents.saturating_sub(start)),
     }
 }
 
-/// Chooses the segments of a device to empty: the emptiest first, as long as the others have room. `fixed` are extents
-/// that cannot be moved (superblock, log, leases of living jobs), `movable` the extents of datasets.
+/// Chooses the segments of a device that compaction empties: the emptiest first, as long as other segments have room.
+/// `movable` contains the extents of datasets. `fixed` contains the extents that cannot be moved (superblock, log,
+/// leases of running jobs).
 fn choose_segments(device: u16, extents: u32, movable: &[Run], fixed: &[Run]) -> Choice {
     let count = |runs: &[Run]| {
         let mut counts: BTreeMap<u32, u32> = BTreeMap::new();
@@ -88,7 +90,8 @@ fn choose_segments(device: u16, extents: u32, movable: &[Run], fixed: &[Run]) ->
         counts
     };
     let (live, stays) = (count(movable), count(fixed));
-    // The first extent of a segment holds headers, and the second of the first segment the superblock.
+    // The first extent of each segment contains headers. The second extent of the first segment contains the
+    // superblock.
     let room_of = |segment: u32| {
         let there = SEGMENT_EXTENTS.min(extents.saturating_sub(segment * SEGMENT_EXTENTS));
         there.saturating_sub(1 + u32::from(segment == 0))
@@ -103,12 +106,13 @@ fn choose_segments(device: u16, extents: u32, movable: &[Run], fixed: &[Run]) ->
         .filter(|(segment, _)| **segment > 0 && !stays.contains_key(segment))
         .map(|(&segment, &live)| (live, segment))
         .collect();
-    // Among equal costs the last segment of the device comes first.
+    // Among segments with the same number of extents, the last segment of the device comes first.
     candidates.sort_unstable_by_key(|&(live, segment)| (live, std::cmp::Reverse(segment)));
     let mut choice = Choice::default();
     for (live, segment) in candidates {
         let own_room = room_of(segment).saturating_sub(live) as u64;
-        // The extents of segments that were chosen earlier may need the gaps of this segment.
+        // If this segment is chosen, its extents need room in other segments. Its free extents are also no longer room
+        // for the extents of segments that were chosen before.
         let Some(left) = room.checked_sub(own_room + live as u64) else { break };
         if live as f64 > SPARSE * room_of(segment) as f64 {
             break;
@@ -118,7 +122,7 @@ fn choose_segments(device: u16, extents: u32, movable: &[Run], fixed: &[Run]) ->
     }
     choice.is_optional = true;
     choice.closed = choice.unwanted.clone();
-    // Unused segments are closed too, since a move there would only move the hole.
+    // Unused segments are also closed to moved extents. Otherwise a move would only empty one segment and fill another.
     let first_unused = used.last().map_or(1, |last| last + 1);
     for segment in 0..first_unused {
         if !used.contains(&segment) {
@@ -157,15 +161,15 @@ fn choose_balance(devices: &[(u16, u32)], movable: &[Run]) -> Choice {
 }
 
 impl Store {
-    /// Empties sparse segments by moving their extents into gaps of others, and returns the space of empty segments to
-    /// the file system. With `balance`, data is also moved between devices until all are filled to the same fraction
-    /// (after a device was added).
+    /// Empties sparse segments by moving their extents into gaps of other segments, and frees the space of empty
+    /// segments on the file system. With `balance`, the call first moves data between devices until all devices are
+    /// filled to the same fraction. This is useful after a device was added.
     ///
-    /// The cost is one read and one write of the moved data, and one buffer of 2 MiB.
+    /// The call reads and writes the moved data once, and needs one buffer of 2 MiB.
     ///
     /// # Errors
-    /// [`Error::NoSpace`]; damage in an extent that must be moved and cannot be restored; [`Error::Cancelled`], and
-    /// extents that were moved until then stay moved.
+    /// [`Error::NoSpace`]; damage in an extent that must be moved and cannot be restored; [`Error::Stopped`] if the job
+    /// was cancelled. Extents that were moved before the error stay moved.
     pub fn compact(&self, job: &Job, balance: bool) -> Result<RelocationReport> {
         let left = || "extents that were moved stay moved, and no data is lost".to_string();
         self.compact_all(job, balance).map_err(|error| error.leaves(left))
@@ -192,23 +196,25 @@ impl Store {
         Ok(moved)
     }
 
-    /// Adds a device and returns its number. New data goes to it too, in proportion to its capacity. Existing data
-    /// stays in place ([`Store::compact`] with `balance` moves it).
+    /// Adds a device and returns its number. The device gets a share of new data in proportion to its capacity.
+    /// Existing data is not moved ([`Store::compact`] with `balance` moves it).
     ///
-    /// After a failure or a kill, the store has the device or not, and the same call continues.
+    /// After an error or a kill, the store has the device or does not have it. In both cases, another call finishes the
+    /// addition.
     ///
     /// # Errors
     /// [`Error::BadDevice`], [`Error::Io`].
     pub fn add_device(&self, device: Arc<dyn Device>, limit_bytes: Option<u64>) -> Result<u16> {
         if let Some(folder) = device.folder() {
             crate::store::check_lies_apart(folder, &[])?;
-            // The sync comes before the store knows the device, which also protects a later opener.
+            // The names of the folder are synced before the store records the device. Every process that finds the
+            // device in the superblock can then rely on its folder.
             sync_names(folder).map_err(|error| Error::io("sync the folder of", folder, error))?;
         }
         self.0.add_device(device, limit_bytes)
     }
 
-    /// Adds a folder as a device. The folder is created if necessary, and must be empty except for files of an earlier
+    /// Adds a folder as a device. The folder is created if necessary. It must be empty, except for files of an earlier
     /// call that failed.
     ///
     /// # Errors
@@ -230,13 +236,14 @@ impl Store {
         self.add_device(Arc::new(device), limit_bytes)
     }
 
-    /// Removes a device: moves all data from it to the others, waits until it has no readers, and takes it out of the
-    /// store. A missing device is removed too, if redundancy restores its data. After an interruption, no new data goes
-    /// to the device, and the same call continues. `waiting` is called with the reader for which the call waits.
+    /// Removes a device: moves all its data to other devices, waits until no process uses the device, and removes the
+    /// device from the store. A missing device can also be removed, if redundancy restores its data. After an
+    /// interruption, the device gets no new data, and another call continues the removal. While the call waits, it
+    /// calls `waiting` with a description of the process or dataset that still needs the device.
     ///
     /// # Errors
-    /// [`Error::BadDevice`] if too few devices would be left, or if the device was removed but files stay in its
-    /// folder; [`Error::NoSpace`]; damage; [`Error::Cancelled`].
+    /// [`Error::BadDevice`] if too few devices would be left, or if the device was removed but some files could not be
+    /// deleted from its folder; [`Error::NoSpace`]; damage; [`Error::Stopped`] if the job was cancelled.
     pub fn remove_device(
         &self,
         job: &Job,
@@ -310,7 +317,7 @@ impl Store {
         }
     }
 
-    /// Cancels the removal of a device.
+    /// Cancels the removal of a device, so that the device gets new data again.
     ///
     /// # Errors
     /// [`Error::NoDevice`], [`Error::Io`].
@@ -318,12 +325,13 @@ impl Store {
         self.0.set_leaving(number, false)
     }
 
-    /// Moves the chosen extents, dataset by dataset.
+    /// Moves the chosen extents, dataset by dataset, and returns their number.
     fn move_away(&self, job: &Job, choice: &Choice) -> Result<u64> {
         if choice.unwanted.is_empty() {
             return Ok(0);
         }
-        // The lease is separate from the job's own, whose extents may lie where nothing may go.
+        // The move has a lease of its own. Extents in the job's lease may be at addresses that are closed to moved
+        // data.
         let lease = Arc::new(Lease::new(job.shared().clone(), job.scratch().clone()));
         lease.set_terms(LeaseLimits { closed: choice.closed.clone(), with_reserve: true });
         let catalog = self.0.catalog()?;
@@ -359,11 +367,13 @@ struct Mover<'a> {
     job: &'a Job,
     lease: &'a Arc<Lease>,
     choice: &'a Choice,
-    /// The file and position of each extent that stays because there is no other space for it.
+    /// The number of the file and the position of each extent that is not moved, because there is no other space for
+    /// it.
     stays: RefCell<HashSet<(usize, u64)>>,
 }
 
-/// `ReservedExtents` holds extents that were taken for a batch. On drop they are returned, unless a dataset took them over.
+/// `ReservedExtents` contains the extents that were taken for a batch. When the object is dropped, extents that no
+/// dataset owns return to the lease.
 struct ReservedExtents<'a> {
     lease: &'a Lease,
     places: Vec<ExtentAddress>,
@@ -386,14 +396,14 @@ impl Mover<'_> {
             match self.move_batch(&dataset) {
                 Ok(0) => return Ok(moved),
                 Ok(count) => moved += count,
-                // Another job appended to the dataset, or replaced it.
+                // Another job changed the dataset, so the batch is repeated with the new record.
                 Err(Error::Changed { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// Moves up to a batch of extents of one file, and returns their number.
+    /// Moves one batch of extents of one file, and returns the number of moved extents.
     fn move_batch(&self, dataset: &Dataset) -> Result<u64> {
         for number in 0..dataset.files.len() {
             let file = &dataset.files[number];
@@ -413,7 +423,7 @@ impl Mover<'_> {
         Ok(0)
     }
 
-    /// Returns the first positions of a file whose extents were chosen to move.
+    /// Returns the first `at_most` positions of a file whose extents were chosen and can be moved.
     fn unwanted(&self, number: usize, file: &crate::CheckedFile, at_most: usize) -> Result<Vec<u64>> {
         let stays = self.stays.borrow();
         let (mut found, mut position) = (Vec::new(), 0);
@@ -506,7 +516,8 @@ mod tests {
 
     #[test]
     fn the_emptiest_segments_are_chosen_while_the_others_have_room() {
-        // Segment 0: log and 50 extents; 1: full; 2: 10 extents; 3: 100 extents; 4: empty; 5: 30 extents.
+        // Segment 0 contains the log and 50 extents of data. Segment 1 is full, segment 2 has 10 extents of data,
+        // segment 3 has 100, segment 4 is empty, and segment 5 has 30.
         let fixed = runs(0, 2..6);
         let movable: Vec<u32> =
             (6..56).chain(129..256).chain(257..267).chain(385..485).chain(641..671).collect();
@@ -519,7 +530,7 @@ mod tests {
 
     #[test]
     fn extents_beyond_the_end_of_a_device_are_chosen_without_harm() {
-        // The file system was larger when extent 500 was taken.
+        // Extent 500 is beyond the end of the device, as if the file system had been larger before.
         let choice = choose_segments(0, 300, &runs(0, [5, 500]), &runs(0, [2, 3]));
         assert!(choice.unwanted.iter().all(|run| run.start.extent >= 300 || run.count > 0));
         assert!(choose_segments(0, 0, &runs(0, [5]), &[]).closed.iter().all(|run| run.count == 0));

@@ -1,33 +1,35 @@
-//! Scratch folders register the jobs and readers at work on a store: the extents that they took, and the commits that
-//! they still read.
+//! Scratch folders register the running jobs and readers of a store: the extents that they have taken, and the commits
+//! that they still read. A job or reader is called an owner.
 //!
 //! ```text
-//!   DEVICE/scratch/lock              held for moments: by a process that commits, takes extents, comes or goes. Its content:
-//!                                    the last record of the log (24 bytes: its generation and number, and the sequence
-//!                                    of the superblock), or zeros while it changes; the commit up to which the space of
-//!                                    freed extents was discarded (8 bytes); the folders of the devices of the store
-//!                                    (each with a zero byte at its end)
-//!   DEVICE/scratch/PID-RANDOM/       one for each job
-//!   DEVICE/scratch/reader-PID-RANDOM/  one for each process that has datasets open
-//!   DEVICE/scratch/PID-RANDOM/lock   held by its owner as long as it lives
-//!   DEVICE/scratch/PID-RANDOM/lease  extents that the owner took (10 bytes each: device, first extent, count)
-//!   DEVICE/scratch/PID-RANDOM/pin    the oldest commit that the owner reads (8 bytes); absent: none
-//!   DEVICE/scratch/PID-RANDOM/keeps  the name of the work that the owner keeps; absent: nothing
+//!   DEVICE/scratch/lock              the lock of the store: a process holds it while it commits, takes extents, or
+//!                                    creates or removes an owner. Content of the file: the last record of the log
+//!                                    (24 bytes: its generation and number, and the sequence of the superblock), or
+//!                                    zeros while the log changes; the commit up to which freed extents were discarded
+//!                                    (8 bytes); the folders of the devices of the store (each with a zero byte at its
+//!                                    end)
+//!   DEVICE/scratch/PID-RANDOM/       the folder of a job
+//!   DEVICE/scratch/reader-PID-RANDOM/  the folder of a reader (a process that has datasets open)
+//!   DEVICE/scratch/PID-RANDOM/lock   a lock that the owner holds as long as it runs
+//!   DEVICE/scratch/PID-RANDOM/lease  the extents that the owner has taken (10 bytes each: device, first extent, count)
+//!   DEVICE/scratch/PID-RANDOM/pin    the oldest commit that the owner reads (8 bytes); absent if it reads none
+//!   DEVICE/scratch/PID-RANDOM/keeps  the name of the owner's resumable work; absent if it has none
 //! ```
 //!
-//! The folder of every device has the same content, and a process that changes something holds the locks of all devices
-//! that it sees. Two processes with a common device therefore always use a common lock, even if other devices were
-//! moved or unmounted. If only the folder of the first device had a lock, a process that starts while that device is
-//! missing would not notice the others. If a folder is no longer at its path, a change fails, and a read ignores the
-//! folder.
+//! The scratch folder of every device has the same content. A process that changes the store holds the locks of all
+//! devices that it sees. Two processes that see a common device therefore always use a common lock, even if other
+//! devices were moved or unmounted. With a lock on the first device only, a process that starts while that device is
+//! missing would not notice other processes. If a folder is no longer at its path, a change fails, and a read ignores
+//! the folder.
 //!
-//! The record that a lock announces was durable before. A log that ends before that record is damaged, whatever else
-//! exists. A folder with a non-empty lock belonged to a device of a store, even if its superblock is lost; the lock
-//! then names the folders of the other devices.
+//! A lock file announces only durable records. If the log ends before the announced record, the log is damaged. A
+//! folder with a lock file that is not empty belonged to a device of a store, even if its superblock is lost. The lock
+//! file then contains the folders of the other devices.
 //!
-//! A lock (`flock`) ends with the process that holds it, even on a kill. A folder whose lock can be taken therefore
-//! belongs to a dead owner, and the next job removes it at its start; folders of the living are not touched. After a
-//! power loss all owners are dead, so nothing here is ever synced.
+//! The operating system releases a lock (`flock`) when the process that holds it ends or is killed. If the lock of an
+//! owner's folder can be taken, the owner is therefore dead, and the next job removes the folder at its start. Folders
+//! of running owners are not changed. After a power loss all owners are dead, so files in scratch folders are never
+//! synced.
 
 mod lock;
 mod owners;
@@ -58,26 +60,26 @@ use crate::{
     random::random_u64,
 };
 
-/// `Registry` is the set of scratch folders of a store.
+/// `Registry` manages the scratch folders of a store.
 #[derive(Debug)]
 pub(crate) struct Registry {
-    /// The scratch folder of the device that was named first; jobs keep plain files there.
+    /// The scratch folder of the first device, in which jobs store plain files.
     home: PathBuf,
-    /// The scratch folders in the order in which all processes lock them.
+    /// The scratch folders of the devices, in the order in which all processes lock them.
     roots: RwLock<Vec<Root>>,
 }
 
-/// `Root` is the scratch folder of a device.
+/// `Root` describes the scratch folder of a device.
 #[derive(Clone, Debug)]
 struct Root {
-    /// The identity of the device's folder when it was found: the numbers of the file system and of the inode.
+    /// The identity of the device's folder when it was opened: the numbers of its file system and of its inode.
     identity: (u64, u64),
     folder: PathBuf,
     path: PathBuf,
 }
 
-/// `Guard` is the lock of a store. A process that writes the log or takes extents holds it exclusively; readers of the
-/// log may share it.
+/// `Guard` represents the held lock of a store. A process that writes the log or takes extents holds the lock
+/// exclusively. Readers of the log may share the lock.
 #[derive(Debug)]
 pub(crate) struct Guard<'a> {
     registry: &'a Registry,
@@ -85,8 +87,8 @@ pub(crate) struct Guard<'a> {
     _locks: Vec<File>,
 }
 
-/// Returns the identity of a folder or file: the numbers of its file system and inode; `None` if the path does not
-/// exist.
+/// Returns the identity of a folder or file: the numbers of its file system and of its inode. The result is `None` if
+/// the path does not exist.
 pub(crate) fn identity(path: &Path) -> Option<(u64, u64)> {
     fs::metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
@@ -101,7 +103,7 @@ impl Root {
                 return Err(Error::BadDevice { path: self.folder.clone(), what });
             }
             let lock = match open_lock(&path) {
-                // The device was taken out of the store.
+                // The scratch folder does not exist, since the device was removed from the store.
                 Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => return Ok(None),
                 lock => lock?,
             };
@@ -110,7 +112,7 @@ impl Root {
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(error) => return Err(Error::io("lock", path, error.into())),
             }
-            // During the wait, the folder may have been removed or moved.
+            // While this process waited for the lock, the folder may have been removed or moved.
             let held = lock.metadata().map_err(|error| Error::io("lock", &path, error))?;
             if identity(&path) == Some((held.dev(), held.ino())) {
                 return Ok(Some(lock));
@@ -132,8 +134,8 @@ impl Registry {
         Ok(Registry { home: path, roots: RwLock::new(vec![root]) })
     }
 
-    /// Sets the folders of the store in addition to its home. A folder in which no scratch folder can be made is not
-    /// used to coordinate processes.
+    /// Sets the device folders in which processes coordinate, in addition to the home of the store. If no scratch
+    /// folder can be created in a device folder, processes do not coordinate there.
     pub fn meet_on(&self, folders: impl IntoIterator<Item = PathBuf>) {
         let folders: Vec<PathBuf> = folders.into_iter().collect();
         let mut roots = self.roots.write().expect("no panic under this lock");
@@ -141,7 +143,7 @@ impl Registry {
         for folder in folders {
             let Some(identity) = identity(&folder) else { continue };
             let path = folder.join("scratch");
-            // A device that was taken out of the store has no segment any more, and must stay empty.
+            // A device that was removed from the store has no segment files, and its folder must stay empty.
             if folder.join("segment-00000000").exists() {
                 let _ = fs::create_dir_all(&path);
             }
@@ -152,10 +154,10 @@ impl Registry {
         roots.sort_unstable_by_key(|root| root.identity);
     }
 
-    /// Takes a folder out of the store, so that processes no longer coordinate there.
+    /// Removes the scratch folder of a removed device, so that processes no longer coordinate in it.
     ///
     /// # Errors
-    /// I/O, if files stay in the scratch folder.
+    /// I/O, if files in the scratch folder cannot be removed.
     pub fn remove(&self, folder: &Path) -> Result<()> {
         let mut roots = self.roots.write().expect("no panic under this lock");
         roots.retain(|root| root.folder != folder);
@@ -166,57 +168,59 @@ impl Registry {
         }
     }
 
-    /// Waits for the exclusive lock.
+    /// Waits for the exclusive lock of the store.
     ///
     /// # Errors
-    /// I/O; [`Error::BadDevice`] if a folder is no longer at its place.
+    /// I/O; [`Error::BadDevice`] if a folder of a device was moved or unmounted.
     pub fn lock(&self) -> Result<Guard<'_>> {
         self.lock_as(FlockOperation::LockExclusive)
     }
 
-    /// Waits for the shared lock. On a file system that is mounted read-only no lock is needed.
+    /// Waits for the shared lock of the store. On a file system that is mounted read-only, no lock is needed.
     pub fn share(&self) -> Result<Guard<'_>> {
         self.lock_as(FlockOperation::LockShared)
     }
 
-    /// Creates an owner without a folder, for a process that can only read, until [`Guard::join_also`] makes one.
+    /// Creates an owner without a folder, for a process that can only read. [`Guard::join_also`] can create its folders
+    /// later.
     pub fn without_folder(&self, prefix: &str) -> Scratch {
         let name = format!("{prefix}{}-{:016x}", std::process::id(), random_u64());
         Scratch { home: self.home.join(&name), name, members: Mutex::default() }
     }
 
-    /// Returns the last record of the log that a process announced since the machine was started; `None` if it is
-    /// unknown. The caller holds the lock.
+    /// Returns the last record of the log that a process announced. The result is `None` if the last record is unknown.
+    /// The caller holds the lock.
     pub fn last_record(&self) -> Option<LastRecord> {
         let content = self.announcements();
         let first = (*content.first()?)?;
-        // A device that was missing has an older announcement, or none.
+        // The announcements differ if a device was missing when the last record was announced.
         content.iter().all(|other| *other == Some(first)).then_some(first)
     }
 
-    /// Returns true if a device has an announcement of this record.
+    /// Returns true if the lock file of at least one device announces this record.
     pub fn has_announced(&self, record: LastRecord) -> bool {
         self.announcements().contains(&Some(record))
     }
 
-    /// Returns the latest record that was announced in the home of the store or in `folders`. That record was durable.
+    /// Returns the latest record that is announced in the home of the store or in `folders`. An announced record is
+    /// durable.
     pub fn latest_record(&self, folders: impl IntoIterator<Item = PathBuf>) -> Option<LastRecord> {
         let locks = folders.into_iter().map(|folder| lock_of(&folder)).chain([self.home.join("lock")]);
         locks.filter_map(|lock| LockContent::read(&lock).ok()??.last).max()
     }
 
-    /// Returns the announcement on each device. A folder without a lock has no entry, since processes cannot coordinate
-    /// there. The entry is `None` for a lock that cannot be read, since that lock may hold a later record than the
-    /// others.
+    /// Returns the record that the lock file of each device announces. A folder without a lock file has no entry, since
+    /// processes cannot coordinate in it. If a lock file cannot be read, its entry is `None`, since it may announce a
+    /// later record than the others.
     fn announcements(&self) -> Vec<Option<LastRecord>> {
         let roots = self.roots.read().expect("no panic under this lock");
         let content = roots.iter().filter_map(|root| LockContent::read(&root.path.join("lock")).transpose());
         content.map(|content| content.ok()?.last).collect()
     }
 
-    /// Announces the last record of the log and the folders of the devices. If this fails, other processes have no
-    /// announcement and read the log themselves. The caller holds the lock, exclusive or shared: under a shared lock no
-    /// process appends, and all announce the same.
+    /// Announces the last record of the log and the folders of the devices to other processes. If this fails, other
+    /// processes read the log themselves. The caller holds the lock. A shared lock is sufficient, since no process
+    /// appends under it, and all processes announce the same record.
     pub fn announce_last_record(&self, last: LastRecord) {
         let roots = self.roots.read().expect("no panic under this lock");
         let folders: Vec<PathBuf> = roots.iter().map(|root| root.folder.clone()).collect();
@@ -231,16 +235,16 @@ impl Registry {
         }
     }
 
-    /// Returns the last commit up to which the space of freed extents was announced as discarded; 0 if it is unknown.
-    /// The caller holds the lock.
+    /// Returns the number of the last commit up to which a process announced freed extents as discarded; 0 if it is
+    /// unknown. The caller holds the lock.
     pub fn discarded(&self) -> u64 {
         let roots = self.roots.read().expect("no panic under this lock");
         let content = roots.iter().map(|root| LockContent::read_or_nothing(&root.path.join("lock")));
         content.map(|content| content.discarded).min().unwrap_or(0)
     }
 
-    /// Announces the commit up to which the space of freed extents was discarded. Other processes discard it again if
-    /// the announcement fails. The caller holds the exclusive lock.
+    /// Announces the commit up to which freed extents were discarded. If the announcement fails, other processes
+    /// discard these extents again. The caller holds the exclusive lock.
     pub fn announce_discarded(&self, commit: u64) {
         for root in self.roots.read().expect("no panic under this lock").iter() {
             let path = root.path.join("lock");
@@ -249,10 +253,10 @@ impl Registry {
         }
     }
 
-    /// Clears the announced record. The caller holds the lock and is about to change the log.
+    /// Clears the announced record before the log is changed. The caller holds the lock.
     ///
     /// # Errors
-    /// I/O. The caller must then change nothing.
+    /// I/O. After an error, the caller must not change the log.
     pub fn clear_last_record(&self) -> Result<()> {
         for root in self.roots.read().expect("no panic under this lock").iter() {
             LockContent::clear_last(&root.path.join("lock"))?;
@@ -261,7 +265,7 @@ impl Registry {
     }
 
     /// Locks all devices. A drive that fails, is full or cannot be written is skipped as long as other drives can be
-    /// locked, since all processes coordinate on these.
+    /// locked, since all processes also lock the other drives.
     fn lock_as(&self, operation: FlockOperation) -> Result<Guard<'_>> {
         let only_reads = operation == FlockOperation::LockShared;
         let all = self.roots.read().expect("no panic under this lock").clone();
@@ -277,7 +281,8 @@ impl Registry {
                     read_only.push(root.path)
                 }
                 Err(error @ Error::BadDevice { .. }) if !only_reads => return Err(error),
-                // A read-only file system is the most useful error, since the store can still be read.
+                // If several drives fail, the error of a read-only file system is returned, since the caller can then
+                // still read the store.
                 Err(error) if failed.as_ref().is_some_and(is_read_only_error) => drop(error),
                 Err(error) => failed = Some(error),
             }
@@ -292,7 +297,7 @@ impl Registry {
     }
 }
 
-/// Returns true if the error is a full file system.
+/// Returns true if the error means that a file system is full.
 pub(crate) fn is_full(error: &Error) -> bool {
     matches!(error, Error::Io { source, .. } if source.kind() == ErrorKind::StorageFull)
 }
@@ -301,14 +306,14 @@ fn is_read_only_error(error: &Error) -> bool {
     matches!(error, Error::Io { source, .. } if is_read_only(source))
 }
 
-/// Returns true if the error means that this process cannot write: a file system that is mounted read-only, or a folder
-/// of another user.
+/// Returns true if the error means that this process cannot write, since the file system is mounted read-only or the
+/// folder belongs to another user.
 pub(crate) fn is_read_only(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied)
 }
 
 impl Guard<'_> {
-    /// Lists all living owners.
+    /// Lists all running owners (jobs and readers).
     pub fn owners(&self) -> Result<Vec<Owner>> {
         let mut owners = Vec::new();
         for (name, folders) in self.folders()? {
@@ -329,7 +334,7 @@ impl Guard<'_> {
         Ok(owners)
     }
 
-    /// Finds the extents that dead owners left.
+    /// Finds the folders and the extents of dead owners, whose processes have ended without removing them.
     pub fn dead(&self) -> Result<DeadOwners> {
         let mut dead = DeadOwners::default();
         for folders in self.folders()?.into_values() {
@@ -344,7 +349,7 @@ impl Guard<'_> {
         Ok(dead)
     }
 
-    /// Makes folders for a new owner, whose name begins with `prefix`.
+    /// Creates the folders of a new owner, whose name begins with `prefix`.
     pub fn join(&self, prefix: &str) -> Result<Scratch> {
         let mut scratch = self.registry.without_folder(prefix);
         self.join_also(&scratch)?;
@@ -355,11 +360,11 @@ impl Guard<'_> {
         Ok(scratch)
     }
 
-    /// Makes the missing folders of an owner, such as those on devices that were added later. A drive that is full,
-    /// fails, or is being removed is left out as long as there are others.
+    /// Creates the missing folders of an owner, for example on devices that were added later. A drive that is full,
+    /// fails or is being removed is skipped as long as the owner has a folder on another drive.
     ///
     /// # Errors
-    /// I/O, if the owner has no folder at all.
+    /// I/O, if the owner has no folder on any drive.
     pub fn join_also(&self, scratch: &Scratch) -> Result<()> {
         let mut members = scratch.members.lock().expect("no panic under this lock");
         let mut failed = None;
@@ -382,7 +387,7 @@ impl Guard<'_> {
         }
     }
 
-    /// Returns the extents that all owners have taken.
+    /// Returns the extents that owners have taken, including dead owners.
     pub fn leases(&self) -> Result<Vec<Run>> {
         let mut leases = Vec::new();
         for folders in self.folders()?.into_values() {
@@ -391,13 +396,13 @@ impl Guard<'_> {
         Ok(leases)
     }
 
-    /// Returns the oldest commit that is being read. If no commit before `commit`, the last one, is being read, the
-    /// result is `commit`.
+    /// Returns the oldest commit that a running owner reads. `commit` is the last commit, which is the result if no
+    /// earlier commit is being read.
     pub fn pinned(&self, commit: u64) -> Result<u64> {
         Ok(self.oldest_pin()?.map_or(commit, |oldest| oldest.min(commit)))
     }
 
-    /// Returns the oldest pinned commit.
+    /// Returns the oldest commit that a running owner has pinned.
     fn oldest_pin(&self) -> Result<Option<u64>> {
         let mut oldest: Option<u64> = None;
         for folders in self.folders()?.into_values() {
@@ -410,20 +415,20 @@ impl Guard<'_> {
         Ok(oldest)
     }
 
-    /// Returns the folders of each owner, by the owner's name.
+    /// Returns the folders of each owner on all devices, by the name of the owner.
     fn folders(&self) -> Result<BTreeMap<String, Vec<PathBuf>>> {
         let mut folders: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
         for root in &self.roots {
             let list = |error| Error::io("list", root, error);
             let entries = match fs::read_dir(root) {
-                // The device was taken out of the store meanwhile.
+                // The device was removed from the store in the meantime.
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 entries => entries.map_err(list)?,
             };
             for entry in entries {
                 let entry = entry.map_err(list)?;
                 let kind = match entry.file_type() {
-                    // An owner that ends removes its folder without the lock.
+                    // An owner removes its folder at its end, without the lock of the store.
                     Err(error) if error.kind() == ErrorKind::NotFound => continue,
                     kind => kind.map_err(|error| Error::io("inspect", entry.path(), error))?,
                 };

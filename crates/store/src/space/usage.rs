@@ -1,5 +1,5 @@
-//! The usage of a store is the data on its devices and the jobs at work, as `store df`, `store jobs` and `store locate`
-//! show them.
+//! This module reports the usage of a store for the commands `store df`, `store jobs` and `store locate`: the data on
+//! its devices, the running jobs, and the folders of the devices.
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +12,7 @@ use crate::{
     DeviceEntry, EXTENT_BYTES, Owner, Result, SEGMENT_EXTENTS, Store, log::catalog::Run, shared::reserve,
 };
 
-/// `DeviceUsage` is the use of one device, in bytes.
+/// `DeviceUsage` describes how the space of one device is used.
 #[derive(Clone, Debug, Serialize)]
 pub struct DeviceUsage {
     /// The number of the device in the store.
@@ -20,38 +20,39 @@ pub struct DeviceUsage {
     /// The folder of the device.
     #[serde(serialize_with = "as_text")]
     pub path: PathBuf,
-    /// The state: "ok", "leaving" (about to be removed) or "missing".
+    /// The state of the device: "ok", "leaving" (being removed) or "missing".
     pub state: &'static str,
-    /// All extents of the device, up to its limit.
+    /// The number of bytes of all extents of the device, up to its size limit.
     pub capacity_bytes: u64,
-    /// Extents of datasets.
+    /// The number of bytes in extents of datasets.
     pub dataset_bytes: u64,
-    /// Extents that datasets no longer need but readers may still have open.
+    /// The number of bytes in extents that no dataset needs any more, but that readers may still read.
     pub freed_bytes: u64,
-    /// Extents that living jobs took.
+    /// The number of bytes in extents that running jobs have taken.
     pub job_bytes: u64,
-    /// Log, superblocks and headers.
+    /// The number of bytes for the log, the superblock and headers.
     pub metadata_bytes: u64,
-    /// The space for new data, as far as the file system has room.
+    /// The number of bytes for new data. This space is limited by the size limit of the device and by the free space of
+    /// the file system.
     pub free_bytes: u64,
 }
 
-/// `JobUsage` describes a job or a reader at work.
+/// `JobUsage` describes a running job or reader.
 #[derive(Clone, Debug, Serialize)]
 pub struct JobUsage {
     /// The id of the process.
     pub process: u32,
-    /// "job", or "reader" for a process that has datasets open.
+    /// The role of the process: "job", or "reader" if the process only has datasets open.
     pub role: &'static str,
-    /// Bytes of the extents that it took.
+    /// The number of bytes in the extents that the job has taken.
     pub bytes: u64,
-    /// Seconds since its start.
+    /// The number of seconds since the job or reader started.
     pub seconds: f64,
-    /// True if it reads a state of the store before the last commit.
+    /// True if the job or reader reads a state of the store that is older than the last commit.
     pub reads_old_state: bool,
 }
 
-/// Serializes a path as text; invalid UTF-8 is replaced, as in the display.
+/// Serializes a path as text. Invalid UTF-8 is replaced, as when the path is displayed.
 fn as_text<S: serde::Serializer>(path: &Path, serializer: S) -> std::result::Result<S::Ok, S::Error> {
     serializer.collect_str(&path.display())
 }
@@ -61,7 +62,7 @@ fn bytes(runs: impl Iterator<Item = Run>) -> u64 {
 }
 
 impl Store {
-    /// Returns the use of each device, by number.
+    /// Returns the usage of each device, sorted by device number.
     ///
     /// # Errors
     /// [`crate::Error::Io`], [`crate::Error::BadFormat`].
@@ -79,7 +80,7 @@ impl Store {
             let log = superblock.places().filter(|place| place.device == entry.number).count() as u64;
             let (datasets, freed): (Vec<Run>, Vec<Run>) =
                 (datasets.filter(on_it).collect(), freed.filter(on_it).collect());
-            // Extents that a job wrote and committed belong to the dataset.
+            // Extents that a running job has committed are counted for the dataset and not for the job.
             let leases: Vec<Run> = Run::without(&leases.filter(on_it).collect::<Vec<_>>(), &datasets);
             let capacity_bytes = extents as u64 * EXTENT_BYTES as u64;
             // Each segment up to the last extent in use has one extent of headers.
@@ -111,7 +112,7 @@ impl Store {
         Ok(usage.collect())
     }
 
-    /// Lists the jobs and readers at work on the store, on this machine.
+    /// Lists the running jobs and readers of the store on this machine.
     ///
     /// # Errors
     /// [`crate::Error::Io`].
@@ -130,14 +131,14 @@ impl Store {
         Ok(self.0.owners()?.into_iter().map(job).collect())
     }
 
-    /// Returns the current folder of a device, or the recorded one.
+    /// Returns the current folder of a device, or its recorded folder if the device is missing.
     fn place_of(&self, entry: &DeviceEntry) -> PathBuf {
         let device = self.0.device(entry.number).ok();
         let folder = device.as_ref().and_then(|device| device.folder());
         folder.map_or_else(|| entry.path.clone(), Path::to_path_buf)
     }
 
-    /// Returns the folders of the devices by their numbers.
+    /// Returns the folders of the devices by device number.
     ///
     /// # Errors
     /// [`crate::Error::Io`], [`crate::Error::BadFormat`].

@@ -1,4 +1,5 @@
-//! The headers of extents hold the checksums of blocks; an open file caches the headers that were read.
+//! The header of an extent contains the checksums of the extent's blocks. An open file caches the headers that were
+//! read.
 
 use std::{
     ops::Range,
@@ -17,19 +18,20 @@ use crate::{
     shared::{HEADER_BYTES, header_of},
 };
 
-/// The number of headers that an open file of a dataset caches without [`CheckedFile::remember_headers`]. A header has
-/// at most 2 KiB of checksums, and 0.5 KiB with blocks of 16 KiB.
+/// The number of headers that an open file of a dataset caches without a call of [`CheckedFile::remember_headers`]. The
+/// checksums of a header take at most 2 KiB, or 0.5 KiB if blocks have 16 KiB.
 pub(super) const CACHED_HEADERS: usize = 64;
-/// The bytes of a cached header in addition to its checksums.
+/// The memory of a cached header in bytes, without its checksums.
 pub(super) const CACHED_HEADER_BYTES: usize = 96;
-/// The number of headers that are read at once while extents are read in order. The headers are adjacent on the device.
-/// A small read waits as long as the large reads before it, so one read for each header made scans slower by a third.
+/// The number of headers that one request reads while extents are read in order. The headers are adjacent on the
+/// device. Separate reads of the headers would make scans slower by a third, since a small read waits for the large
+/// reads before it.
 const HEADERS_AHEAD: u64 = 32;
-/// The number of headers that are read at once while extents are read at random. Reading them takes as long as reading
-/// one header.
+/// The number of headers that one request reads while extents are read at random. Such a request takes as long as a
+/// request for one header.
 const HEADERS_AROUND: u64 = 4;
 
-/// `DatasetMap` holds the addresses of the extents of a dataset's file, and the checksums of their content.
+/// `DatasetMap` finds the addresses of the extents of a dataset's file, and the checksums of their blocks.
 #[derive(Debug)]
 pub(super) struct DatasetMap {
     pub(super) refs: Refs,
@@ -41,13 +43,14 @@ pub(super) struct DatasetMap {
 /// The number of an extent, the address of its first copy, and the checksums of its blocks.
 type CachedHeader = (u64, ExtentAddress, Arc<[u32]>);
 
-/// `Headers` caches headers that were read. Extent e is in slot e modulo the number of slots, if it is cached.
+/// `Headers` caches headers that were read. If the header of extent e is cached, its slot is e modulo the number of
+/// slots.
 #[derive(Debug)]
 pub(super) struct Headers {
     pub(super) slots: Vec<Option<CachedHeader>>,
-    /// The numbers of the extents of the last batch that was read.
+    /// The numbers of the extents whose headers the last request read.
     last: Range<u64>,
-    /// The reservation for the memory of slots beyond [`CACHED_HEADERS`].
+    /// The reservation for the memory of the slots, if there are more than [`CACHED_HEADERS`].
     pub(super) _reservation: Option<Reservation>,
 }
 
@@ -68,8 +71,8 @@ impl Headers {
         self.slots[slot] = Some((extent, place, sums));
     }
 
-    /// Returns the number of headers to read for `extent`, which is not cached. The number is large if the extent
-    /// follows the last batch.
+    /// Returns the number of headers to read at once, beginning with the header of `extent`. The number is large if the
+    /// extent follows the extents of the last request.
     fn batch(&mut self, extent: u64) -> u64 {
         let follows = (self.last.start..=self.last.end + HEADERS_AROUND).contains(&extent);
         let count = if follows { HEADERS_AHEAD } else { HEADERS_AROUND };
@@ -81,7 +84,7 @@ impl Headers {
 #[derive(Debug)]
 pub(super) enum Refs {
     Here(Vec<ExtentRef>),
-    /// The references are in a separate file.
+    /// The references are in a separate file (a list of extents).
     Listed(CheckedFile),
 }
 
@@ -119,8 +122,8 @@ impl DatasetMap {
         self.make_header(job, file, extent)?.ok_or_else(|| found.expect("at least one copy"))
     }
 
-    /// Computes a lost header of an extent from the bytes of the extent, and writes the header. The bytes may be
-    /// restored from the extent's parity group or copies. The result is `None` if the bytes are lost.
+    /// Computes the lost header of an extent from the bytes of the extent, and writes the header. If the bytes are
+    /// damaged, they are restored from parity or from a copy. The result is `None` if the bytes cannot be restored.
     fn make_header(
         &self,
         job: &Job,
@@ -144,7 +147,7 @@ impl DatasetMap {
         Ok(Some((place, sums)))
     }
 
-    /// Reads the checksums of `extent`. The same request also reads the headers that lie close behind, as far as they
+    /// Reads the checksums of `extent`. The same request also reads the headers shortly after it on the device that
     /// belong to the next `count` extents of the file. If a file is spread over several drives, adjacent headers do not
     /// belong to adjacent extents of the file.
     fn read_headers(

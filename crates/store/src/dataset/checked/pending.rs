@@ -1,4 +1,4 @@
-//! A pending read waits for the devices, and checks and repairs the blocks.
+//! A pending read waits for the devices, verifies the checksums of the blocks, and repairs damaged blocks.
 
 use std::{ops::Range, path::PathBuf};
 
@@ -7,7 +7,7 @@ use inshore_runtime::Pending;
 use super::CheckedFile;
 use crate::{Buffer, EXTENT_BYTES, Error, Job, Result, space::extents::pieces};
 
-/// Compares each block of `bytes` with its checksum.
+/// Compares the checksum of each block of `bytes` with the expected checksum.
 pub(super) fn check(
     name: &str,
     offset: u64,
@@ -25,11 +25,11 @@ pub(super) fn check(
     Ok(())
 }
 
-/// The origin of the bytes of a read.
+/// `Source` is the source of the bytes of a read: a device or memory.
 #[derive(Debug)]
 pub(super) enum Source {
     Device(Pending),
-    /// The bytes were in memory. They are already copied and checked.
+    /// The file is in memory. The bytes are already copied, and their checksums were verified earlier.
     Held(Buffer),
 }
 
@@ -45,8 +45,8 @@ pub struct PendingRead {
 }
 
 impl PendingRead {
-    /// Waits until one of several reads is done, and returns its index. Random reads do not always end in the order of
-    /// their submission.
+    /// Waits until one of several reads has ended, and returns the index of this read. Random reads may end in any
+    /// order.
     ///
     /// # Panics
     /// Panics if `reads` is empty.
@@ -60,8 +60,9 @@ impl PendingRead {
         })
     }
 
-    /// Waits for the read, checks the bytes, and returns the buffer with the range of the requested bytes in it. If the
-    /// dataset has redundancy, damaged or unreadable bytes are restored from it, and the first copy is repaired.
+    /// Waits for the read and verifies the checksums. Returns the buffer, and the range of the requested bytes in the
+    /// buffer. If the dataset has redundancy, damaged or unreadable bytes are restored, and the damaged extent is
+    /// repaired on the device.
     ///
     /// # Errors
     /// [`Error::Io`] and [`Error::Damaged`].
@@ -91,7 +92,7 @@ impl PendingRead {
             let (expected, rest) = sums.split_at(range.len().div_ceil(block));
             sums = rest;
             let at = extent * EXTENT_BYTES as u64 + offset as u64;
-            // After a failed read the buffer may hold anything, even valid bytes of an older read.
+            // After a failed read, the buffer may contain any bytes, even valid bytes of an older read.
             if let Err(found) = check(name, at, &buffer[range.clone()], block, expected) {
                 file.repair(&self.job, (extent, offset), &mut buffer, range, expected, found)?;
             }

@@ -22,7 +22,7 @@ fn read(job: &Job, file: &CheckedFile, range: Range<u64>) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Makes a store on a device that can fail, with a dataset `data` of one file `bytes`.
+/// Creates a store on a device that can fail, with a dataset `data` that consists of one file `bytes`.
 fn with_dataset(bytes: &[u8]) -> (tempfile::TempDir, Faulty, Store, Job) {
     let folder = tempfile::tempdir().unwrap();
     let device = Faulty::new(Arc::new(Memory::new(512)), &[]);
@@ -154,7 +154,7 @@ fn every_faulty_read_and_write_is_an_error_and_never_wrong_bytes() {
             _ => "damaged at offset",
         };
         assert!(error.contains(told), "{fault:?}: {error}");
-        // A read-ahead that was in flight has ended.
+        // A read-ahead that was in flight has ended, so its memory is free.
         assert_eq!(job.budget().reserved_bytes(), 0, "{fault:?}");
     }
 }

@@ -1,8 +1,8 @@
-//! Latencies are counted in buckets of rising width.
+//! This histogram counts latencies in buckets whose width grows with the latency.
 
 use std::time::Duration;
 
-/// The number of latency buckets: eight for each power of two of nanoseconds.
+/// The number of latency buckets. Each power of two of nanoseconds has eight buckets.
 const BUCKETS: usize = 64 * 8;
 
 pub(super) struct Latencies {
@@ -23,7 +23,7 @@ fn bucket_of(nanoseconds: u64) -> usize {
     (power as usize) * 8 + ((value >> (power - 3)) & 7) as usize
 }
 
-/// Returns the first value beyond a bucket.
+/// Returns the upper end of a bucket in nanoseconds.
 fn end_of(bucket: usize) -> f64 {
     (9 + bucket % 8) as f64 * ((bucket / 8) as f64 - 3.0).exp2()
 }
@@ -39,7 +39,7 @@ impl Latencies {
         self.sum.as_secs_f64() * 1e6 / self.count.max(1) as f64
     }
 
-    /// Returns a percentile, at most one eighth too high.
+    /// Returns a percentile in microseconds. The result is too high by at most one eighth.
     pub(super) fn percentile_us(&self, percent: f64) -> f64 {
         let wanted = (self.count as f64 * percent / 100.0).ceil() as u64;
         let mut seen = 0;

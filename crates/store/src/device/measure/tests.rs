@@ -39,7 +39,7 @@ fn every_point_of_the_grid_is_measured_and_all_resources_are_returned() {
             assert!(point.latency_us_mean > 0.0 && point.latency_us_p99 > 0.0, "{point:?}");
         }
     }
-    // The profile can be stored.
+    // The profile survives its encoding as JSON.
     let path = std::path::Path::new("d");
     let profile = crate::DriveProfile::new(vec![profile]);
     assert_eq!(crate::DriveProfile::from_json(&profile.to_json(), path).unwrap(), profile);
@@ -90,7 +90,7 @@ fn a_throttled_drive_measures_near_its_limit() {
 fn a_cancelled_measurement_stops_and_returns_its_resources() {
     let limits = Limits { latency: Duration::from_millis(5), ..Limits::default() };
     let (_folder, store) = store_on(vec![Arc::new(Throttled::new(Arc::new(Memory::new(256)), limits))]);
-    // One measurement stops while the working set is written, the other one later.
+    // The first measurement is cancelled while the working set is written, the second later.
     for milliseconds in [1, 300] {
         let job = store.job(Budget::new(64 << 20, 2), Cancel::default()).unwrap();
         let cancel = job.cancel().clone();
@@ -108,7 +108,7 @@ fn a_cancelled_measurement_stops_and_returns_its_resources() {
 
 #[test]
 fn a_failing_drive_is_reported_by_name_and_all_resources_are_returned() {
-    // 8 MiB are written in 8 requests; the other requests belong to samples.
+    // The 8 MiB of the working set are written in 8 requests. The other requests belong to samples.
     for fault in [
         Fault::FailWrite(0),
         Fault::FailWrite(5),
@@ -172,7 +172,7 @@ fn sequential_requests_wrap_around_and_random_ones_reach_every_block() {
         (0..count).map(|_| area.next_block(pattern, block)).collect()
     };
     assert_eq!(blocks(AccessPattern::SequentialRead, 2 << 20, 5), [0, 1, 2, 3, 0]);
-    // The sequence continues after the 2 MiB of the last request.
+    // The sequential reads continue after the 2 MiB of the last request.
     assert_eq!(blocks(AccessPattern::SequentialRead, 1 << 20, 3), [2, 3, 4]);
     assert_eq!(blocks(AccessPattern::SequentialWrite, 4 << 10, 2), [0, 1]);
     assert_eq!(blocks(AccessPattern::SequentialWrite, 2 << 20, 2), [1, 2]);

@@ -1,4 +1,4 @@
-//! An owner is a job or a reader; its folders hold the extents that it took and the commit that it reads.
+//! An owner is a job or a reader. Its folders record the extents that it has taken and the oldest commit that it reads.
 
 use std::{
     fs::{self, File},
@@ -17,38 +17,38 @@ use crate::{
 
 const RUN_BYTES: usize = 10;
 
-/// `Owner` is a job or a reader at work on a store.
+/// `Owner` describes a running job or reader of a store.
 #[derive(Clone, Debug)]
 pub struct Owner {
-    /// The folder of the owner.
+    /// A folder of the owner.
     pub path: PathBuf,
-    /// The id of the process.
+    /// The id of the owner's process.
     pub process: u32,
-    /// True if the owner has datasets open, false if it is a job.
+    /// True if the owner is a reader (a process that has datasets open), false if it is a job.
     pub is_reader: bool,
-    /// The extents that the owner took.
+    /// The extents that the owner has taken.
     pub lease: Vec<Run>,
-    /// The oldest commit that the owner reads.
+    /// The oldest commit that the owner reads, if it reads any.
     pub pin: Option<u64>,
-    /// The time at which the owner came.
+    /// The time at which the owner started.
     pub since: Option<std::time::SystemTime>,
-    /// The name of the work that the owner keeps ([`crate::Keep`]).
+    /// The name of the resumable work ([`crate::Keep`]) whose finished pieces this owner stores, if any.
     pub keeps: Option<String>,
 }
 
-/// `DeadOwners` holds the extents that dead owners left.
+/// `DeadOwners` contains the folders and the extents of dead owners.
 #[derive(Debug, Default)]
 pub(crate) struct DeadOwners {
     /// The extents that dead owners had taken.
     pub lease: Vec<Run>,
-    /// The extents that living owners have taken.
+    /// The extents that running owners have taken.
     pub leases_of_living: Vec<Run>,
     pub(super) folders: Vec<PathBuf>,
 }
 
 impl DeadOwners {
-    /// Removes the folders of dead owners. The caller has freed their extents before; if it dies in between, the next
-    /// process does the same.
+    /// Removes the folders of dead owners. The caller has freed their extents before. If the caller dies before the
+    /// folders are removed, the next process repeats both steps.
     pub fn remove(self) -> Result<()> {
         for path in self.folders {
             match fs::remove_dir_all(&path) {
@@ -61,7 +61,7 @@ impl DeadOwners {
     }
 }
 
-/// Makes a folder of an owner with the same content as `known`, and takes the lock of the folder.
+/// Creates a folder of an owner with the same content as its folder `known`, and takes the lock of the new folder.
 pub(super) fn new_member(path: &Path, known: Option<&Path>) -> Result<File> {
     fs::create_dir(path).map_err(|error| Error::io("create folder", path, error))?;
     let lock = open_lock(&path.join("lock"))?;
@@ -76,22 +76,22 @@ pub(super) fn new_member(path: &Path, known: Option<&Path>) -> Result<File> {
     Ok(lock)
 }
 
-/// `Scratch` is the set of folders of one owner, which are removed on drop.
+/// `Scratch` manages the folders of one owner. The folders are removed when it is dropped.
 #[derive(Debug)]
 pub struct Scratch {
     pub(super) name: String,
     pub(super) home: PathBuf,
-    /// The folders with their locks.
+    /// The folders of the owner, each with its held lock.
     pub(super) members: Mutex<Vec<(PathBuf, File)>>,
 }
 
 impl Scratch {
-    /// Returns the folder for plain files.
+    /// Returns the folder in which the owner can store plain files.
     pub fn path(&self) -> &Path {
         &self.home
     }
 
-    /// Records that these extents are taken. The caller holds the store's lock.
+    /// Records that the owner has taken these extents. The caller holds the lock of the store.
     pub(crate) fn add_lease(&self, run: Run) -> Result<()> {
         let mut bytes = Vec::with_capacity(RUN_BYTES);
         bytes.extend(run.start.device.to_le_bytes());
@@ -100,10 +100,11 @@ impl Scratch {
         self.in_each("lease", |path| File::options().append(true).create(true).open(path)?.write_all(&bytes))
     }
 
-    /// Records the oldest commit that is being read; `None` if there is none.
+    /// Records the oldest commit that the owner reads; `None` if it reads no commit.
     pub(crate) fn pin(&self, commit: Option<u64>) -> Result<()> {
         self.in_each("pin", |path| match commit {
-            // The pin is overwritten in place and in one call: a reader sees the old commit or the new one.
+            // The pin is overwritten in place by one system call, so that other processes read the old commit or the
+            // new commit.
             Some(commit) => {
                 let file = File::options().write(true).create(true).truncate(false).open(path);
                 file.and_then(|mut file| file.write_all(&commit.to_le_bytes()))
@@ -112,13 +113,13 @@ impl Scratch {
         })
     }
 
-    /// Records the name of kept work. The caller holds the store's lock.
+    /// Records the name of the owner's resumable work. The caller holds the lock of the store.
     pub(crate) fn keep(&self, name: &str) -> Result<()> {
         self.in_each("keeps", |path| fs::write(path, name))
     }
 
-    /// Changes a file in each folder. A folder on a drive that is full, fails or is gone is ignored as long as there
-    /// are others.
+    /// Changes a file in each folder of the owner. A folder on a drive that is full, fails or is missing is ignored as
+    /// long as the change succeeds in another folder.
     fn in_each(&self, name: &str, act: impl Fn(&Path) -> std::io::Result<()>) -> Result<()> {
         let members = self.members.lock().expect("no panic under this lock");
         let (mut done, mut failed) = (false, None);
@@ -136,14 +137,14 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         for (folder, _) in self.members.get_mut().expect("no panic under this lock") {
-            // The next job removes a folder that cannot be removed now.
+            // If a folder cannot be removed, the next job removes it.
             let _ = fs::remove_dir_all(folder);
         }
     }
 }
 
-/// Reads the extents that an owner has taken. A folder may miss some of them if its drive was missing or full, or if
-/// the owner is about to write there; the result is therefore the union over all folders.
+/// Reads the extents that an owner has taken. Some extents may not be recorded in a folder, since its drive was missing
+/// or full, or since the owner has not written to it yet. The result is therefore the union over all folders.
 pub(super) fn read_lease(folders: &[PathBuf]) -> Result<Vec<Run>> {
     let mut runs = Vec::new();
     for folder in folders {
@@ -154,13 +155,13 @@ pub(super) fn read_lease(folders: &[PathBuf]) -> Result<Vec<Run>> {
             Run { start: ExtentAddress { device, extent }, count: bytes.u32().expect("10 bytes") }
         }));
     }
-    // Nothing here is ever synced, so a lease may be zeros after a power loss. Places that cannot hold data are
-    // ignored.
+    // Files in scratch folders are never synced, so a lease file may contain zeros after a power loss. Extents that
+    // cannot contain data are ignored.
     runs.retain(|run| run.is_for_data());
     Ok(Run::merged(&runs))
 }
 
-/// Reads the name of the work that an owner keeps.
+/// Reads the name of the owner's resumable work, if it has any.
 pub(super) fn kept_name(folders: &[PathBuf]) -> Result<Option<String>> {
     for folder in folders {
         if let Some(bytes) = read_if_there(&folder.join("keeps"))? {
@@ -170,12 +171,12 @@ pub(super) fn kept_name(folders: &[PathBuf]) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// Reads the oldest commit that an owner pins.
+/// Reads the oldest commit that an owner has pinned.
 pub(super) fn oldest_pin(folders: &[PathBuf]) -> Result<Option<u64>> {
     let mut oldest: Option<u64> = None;
     for folder in folders {
         if let Some(bytes) = read_if_there(&folder.join("pin"))? {
-            // A pin that is being written pins everything.
+            // If the pin is incomplete, since the owner is writing it, all commits count as pinned.
             let pin = Cursor(&bytes).u64().unwrap_or(0);
             oldest = Some(oldest.map_or(pin, |oldest| oldest.min(pin)));
         }
@@ -183,8 +184,8 @@ pub(super) fn oldest_pin(folders: &[PathBuf]) -> Result<Option<u64>> {
     Ok(oldest)
 }
 
-/// Returns true if no lock of the owner's folders is held. A folder without a lock belongs to an owner that died
-/// between two system calls, since the caller holds the lock of the store.
+/// Returns true if no lock of the owner's folders is held. A folder without a lock file also counts as dead: the caller
+/// holds the lock of the store, so the owner cannot be creating the folder at this moment.
 pub(super) fn is_dead(folders: &[PathBuf]) -> Result<bool> {
     for folder in folders {
         match File::options().write(true).open(folder.join("lock")) {

@@ -42,7 +42,7 @@ fn a_removed_or_full_device_is_left_out() {
     let run = Run { start: ExtentAddress { device: 1, extent: 2 }, count: 3 };
     let early = guard.join("").unwrap();
     assert_eq!(early.members.lock().unwrap().len(), 2);
-    // Another process that held the lock before took the device out.
+    // Another process removes the device from the store.
     fs::remove_dir_all(other.path().join("scratch")).unwrap();
     let late = guard.join("").unwrap();
     assert_eq!(late.members.lock().unwrap().len(), 1);
@@ -64,7 +64,7 @@ fn unreadable_state_of_an_owner_is_an_error() {
     let home = tempfile::tempdir().unwrap();
     let registry = Registry::open(home.path()).unwrap();
     let living = registry.lock().unwrap().join("").unwrap();
-    // A folder in the place of a file makes every read fail.
+    // A folder with the name of the file makes every read of the file fail.
     for name in ["lease", "pin", "keeps"] {
         let path = living.path().join(name);
         fs::create_dir(&path).unwrap();
@@ -120,7 +120,7 @@ fn folders_in_a_lock_survive_encoding_and_older_locks_are_read() {
         let list: Vec<u8> = folders[..count].iter().flat_map(|folder| [*folder, &[0]].concat()).collect();
         let folders: Vec<_> =
             folders[..count].iter().map(|folder| PathBuf::from(OsStr::from_bytes(folder))).collect();
-        // The last number has the byte of a `/` where a list of folders would begin.
+        // In the last two numbers, the first byte is a `/`, with which a list of folders would begin.
         for discarded in [0, 7, 0x2f, 0x2f2f_002f_002f] {
             let content = LockContent { last, discarded, folders: folders.clone() };
             let bytes = content.encode();
@@ -163,7 +163,7 @@ fn a_lease_is_the_union_over_the_folders_of_its_owner() {
     let owner = guard.join("").unwrap();
     let run = |extent| Run { start: ExtentAddress { device: 0, extent }, count: 2 };
     owner.add_lease(run(5)).unwrap();
-    // Each of the drives is full once.
+    // Writes to each of the two drives fail once, as if the drive were full.
     let folders: Vec<PathBuf> = owner.members.lock().unwrap().iter().map(|(path, _)| path.clone()).collect();
     for (folder, missed) in folders.iter().zip([9, 20]) {
         let (lease, aside) = (folder.join("lease"), folder.join("aside"));
@@ -182,8 +182,8 @@ fn corrupt_leases_and_pins_are_ignored() {
     let registry = Registry::open(home.path()).unwrap();
     let living = registry.lock().unwrap().join("").unwrap();
     let mut lease = vec![0; 10];
-    // The entries are the headers of the first segment and the superblock; an end that overflows; a valid run; a
-    // torn one.
+    // The entries are: a run that includes the headers of the first segment and the superblock, a run whose end
+    // overflows, a valid run, and an incomplete run.
     lease.extend([0, 0, 0, 0, 0, 0, 9, 0, 0, 0]);
     lease.extend([0, 0, 255, 255, 255, 255, 255, 255, 255, 255]);
     lease.extend([1, 0, 2, 0, 0, 0, 3, 0, 0, 0]);
@@ -193,7 +193,7 @@ fn corrupt_leases_and_pins_are_ignored() {
     assert_eq!(guard.leases().unwrap(), [Run { start: ExtentAddress { device: 1, extent: 2 }, count: 3 }]);
     fs::write(living.path().join("pin"), [255; 8]).unwrap();
     assert_eq!(guard.pinned(7).unwrap(), 7);
-    // A pin that is being written pins everything.
+    // An incomplete pin counts as a pin of all commits.
     fs::write(living.path().join("pin"), [255; 3]).unwrap();
     assert_eq!(guard.pinned(7).unwrap(), 0);
 }
