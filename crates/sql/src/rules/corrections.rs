@@ -9,14 +9,17 @@
 //!   EXCEPT ALL, INTERSECT ALL                copies of a row are not counted                refused
 //!   (x IN (SELECT ...)) IS NULL,             a null in the rows is ignored, except in       x = ANY (SELECT ...)
 //!     NOT IN under OR                        WHERE directly, or under AND and OR
-//!   x > ANY (SELECT x FROM t)                both x denote the subquery's column            the subquery's x is renamed
-//!   ORDER BY date_trunc(zoned time)          assumed to be sorted as its argument is        no known order (scalar_functions.rs)
+//!   x > ANY (SELECT x FROM t)                both x denote the subquery's column            rename the subquery's x
+//!   ORDER BY date_trunc(zoned time)          assumed to be sorted as its argument is        no known order
 //!   FROM t                                   the result has no columns                      SELECT * FROM t
-//!   SELECT a, a                              the query fails                                SELECT a, a AS a_1 (column_names.rs)
-//!   price = 432863.16                        compares 15 digits after the decimal point     exact comparison (literals.rs)
-//!   9223372036854775807 + 1                  the sum wraps around                           the query fails (overflow.rs)
-//!   NULLIF(1, 2.5)                           the result is a floating-point number          the type of 1 (nullif.rs)
+//!   SELECT a, a                              the query fails                                SELECT a, a AS a_1
+//!   price = 432863.16                        compares 15 digits after the decimal point     exact comparison
+//!   9223372036854775807 + 1                  the sum wraps around                           the query fails
+//!   NULLIF(1, 2.5)                           the result is a floating-point number          the type of 1
 //! ```
+//!
+//! Other modules implement some of these corrections: `scalar_functions.rs` (date_trunc), `column_names.rs` (repeated
+//! columns), `literals.rs` (decimal literals), `overflow.rs` (sums) and `nullif.rs`.
 
 use std::{ops::ControlFlow, sync::Arc};
 
