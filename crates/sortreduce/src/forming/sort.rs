@@ -203,7 +203,7 @@ pub(crate) fn key_at<O: Operation>(min: WordOf<O>, place: usize) -> O::Key {
     O::Key::from_word(min + (place as u64).into())
 }
 
-/// Returns the number of records in the largest slab whose sorter takes at most `bytes` bytes (at least 1 record).
+/// Returns the number of records (at least 1) in a slab whose sorter takes at most `bytes` bytes.
 pub(crate) fn slab_records_in<K, V>(bytes: usize) -> usize {
     let each = 5 * record_bytes::<K, V>() + 4 * size_of::<V>() + 17;
     let mut records = (bytes / each).max(1);
