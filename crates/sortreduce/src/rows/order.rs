@@ -200,7 +200,8 @@ impl<S: RowShape> Order<'_, '_, S> {
         let len = |word: u64| self.rows.key(self.number(word)).len().min(depth + 1);
         let first = len(group[0]);
         if group.iter().all(|&word| len(word) == first) {
-            // If no key is longer or shorter than the others, the row numbers are already in ascending order.
+            // If all keys have more than `depth` bytes, or all have the same length, the row numbers are already in
+            // ascending order.
             return (first > depth).then_some(0..group.len());
         }
         let descending = self.rows.descending;

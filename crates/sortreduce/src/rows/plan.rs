@@ -81,7 +81,7 @@ fn arenas(threads: usize) -> usize {
 }
 
 /// The division of the memory, which is the same for all row shapes. A sixteenth is for checksums of runs. The rest
-/// is divided into one equal share per arena. A share is for the arena with its words, and for write buffers.
+/// is divided into one equal share per arena. A share is for the arena with its words, and for two write buffers.
 #[derive(Clone, Copy, Debug)]
 struct MemoryShares {
     /// The bytes of memory for the checksums of all runs.
