@@ -48,9 +48,9 @@
 //!
 //! ```text
 //!   dense       push -> bins of key ranges -> array in memory + presence bitmap -> scan
-//!   partition   push -> bins of key ranges (-> flash) -> the same for one bin after the other
+//!   partition   push -> bins of key ranges (-> flash) -> table in memory for one bin after the other -> scan
 //!   merge       push -> buckets of a chunk -> sort, reduce (-> run on flash -> merge passes) -> merge
-//!   hash-first  push -> table in the cache -> what leaves it goes on as for merge
+//!   hash-first  push -> hash table in the cache -> records that leave the table: as for merge
 //! ```
 //!
 //! A [`Choice`] estimates the seconds of each strategy that the key range and the memory allow, and selects the
@@ -82,7 +82,7 @@
 //! | | (u32, u64), 2^25 keys, even | the same, skewed | (u64, u64), 64-bit keys | (u64, ()), 64-bit keys |
 //! |---|---|---|---|---|
 //! | dense push | 29 | 24 | | |
-//! | dense scan, a record handed out | 2 | 5 | | |
+//! | dense scan, per returned record | 2 | 5 | | |
 //! | forming runs, 128 MiB | 25 | 23 | 31 | 23 |
 //! | merging under 50 runs | 10 | 9 | 16 | 10 |
 //! | merging 200 runs | 22 | | 29 | 19 |

@@ -1,9 +1,9 @@
 //! Divides a result into parts. A part is a range of keys that one thread can stream, and the ranges ascend.
 //!
 //! ```text
-//!   runs     0 [ block | block | block | block ]       the first key of each block is in memory, so a range of keys
-//!            1 [ block | block ]                       is a range of blocks in each run, and the cut is found by
-//!   parts       ── part 0 ──┼── part 1 ──              halving on keys until the blocks below it are half of all
+//!   runs     0 [ block | block | block | block ]       The first key of each block is in memory, so a range of keys
+//!            1 [ block | block ]                       is a range of blocks in each run. A split key is found by
+//!   parts       ── part 0 ──┼── part 1 ──              bisection, here until half of all blocks are below it.
 //! ```
 //!
 //! A part only describes its input until its first block is requested. A finished result can therefore still be

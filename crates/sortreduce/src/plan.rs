@@ -88,7 +88,7 @@ impl MergePlan {
     /// blocks of runs has an eighth of the total memory.
     ///
     /// # Errors
-    /// [`Error::BudgetTooSmall`].
+    /// Returns [`Error::BudgetTooSmall`] if the memory does not suffice.
     pub fn new<K: Key, V: Value>(config: &Config) -> Result<MergePlan> {
         let memory_bytes = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX / 2);
         let record = record_bytes::<K, V>();

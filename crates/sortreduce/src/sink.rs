@@ -123,7 +123,7 @@ impl<O: Operation> Sink<O> {
     /// Returns `false` if all records of the unit are in saved runs, so that the caller need not push them.
     ///
     /// # Errors
-    /// Errors of [`Sink::push`].
+    /// Returns errors of [`Sink::push`].
     pub fn begin_unit(&mut self, unit: u64) -> Result<bool> {
         self.flush()?;
         let (records, is_whole) = self.shared.covered(unit);
@@ -153,7 +153,7 @@ impl<O: Operation> Sink<O> {
     /// Pushes one value for many keys, such as a vertex's message to all its neighbours.
     ///
     /// # Errors
-    /// Errors of [`Sink::push`].
+    /// Returns errors of [`Sink::push`].
     #[inline]
     pub fn push_all(&mut self, keys: &[O::Key], value: O::Value) -> Result<()> {
         if keys.len() >= SCATTERED_KEYS {
@@ -183,7 +183,7 @@ impl<O: Operation> Sink<O> {
     /// the given index.
     ///
     /// # Errors
-    /// Errors of [`Sink::push`].
+    /// Returns errors of [`Sink::push`].
     #[inline(never)]
     pub fn push_many(&mut self, keys: &[O::Key], value_at: impl Fn(usize) -> O::Value) -> Result<()> {
         self.flush()?;
@@ -217,7 +217,7 @@ impl<O: Operation> Sink<O> {
     /// in parallel.
     ///
     /// # Errors
-    /// Errors of [`Sink::push`].
+    /// Returns errors of [`Sink::push`].
     pub fn finish(mut self) -> Result<()> {
         self.flush()?;
         let Sink { shared, front, mut target, .. } = self;

@@ -54,10 +54,10 @@ impl<O: Operation> Sorted<O> {
     /// the complete result.
     ///
     /// # Errors
-    /// None so far.
+    /// This function never returns an error.
     ///
     /// # Panics
-    /// If a block was already returned.
+    /// The function panics if a block was already returned.
     ///
     /// ```
     /// # use inshore_sortreduce::{Config, Operation, SortReduce};
@@ -107,10 +107,10 @@ impl<O: Operation> Sorted<O> {
     /// may be read at the same time.
     ///
     /// # Errors
-    /// None so far.
+    /// This function never returns an error.
     ///
     /// # Panics
-    /// If a block was already returned.
+    /// The function panics if a block was already returned.
     pub fn split_in_turns(self, parts: usize, readers: usize) -> Result<(Vec<Sorted<O>>, usize)> {
         let readers = self.part().readers(readers.max(1));
         let parts = parts.min(self.part().parts_max()).max(1);
@@ -121,7 +121,7 @@ impl<O: Operation> Sorted<O> {
     /// result.
     ///
     /// # Panics
-    /// If a block was already returned.
+    /// The function panics if a block was already returned.
     pub fn reading_bytes(&self) -> u64 {
         self.part().reading_bytes() as u64
     }
@@ -149,7 +149,7 @@ impl<O: Operation> Sorted<O> {
     /// Returns the next block, which has between one and some ten thousand records. Returns `None` at the end.
     ///
     /// # Errors
-    /// [`inshore_store::Error::Io`], [`inshore_store::Error::Damaged`], [`inshore_store::Error::Cancelled`].
+    /// Returns [`inshore_store::Error::Io`], [`inshore_store::Error::Damaged`] or [`inshore_store::Error::Cancelled`].
     pub fn next_block(&mut self) -> Result<Option<Block<'_, O::Key, O::Value>>> {
         self.job.check_cancelled()?;
         if matches!(self.state, ReadState::Waiting(_)) {

@@ -47,7 +47,7 @@ impl<O: Operation> SortReduce<O> {
     /// sinks one after the other.
     ///
     /// # Errors
-    /// [`inshore_store::Error::OverBudget`] if the job's budget has no memory for the sink.
+    /// Returns [`inshore_store::Error::OverBudget`] if the job's budget has too little memory for the sink.
     ///
     /// # Panics
     /// The function panics if more sinks exist at the same time than were configured.
@@ -60,7 +60,7 @@ impl<O: Operation> SortReduce<O> {
     /// result is read, as one stream or in parts ([`Sorted::split`]).
     ///
     /// # Errors
-    /// Errors of writing and reading runs; [`inshore_store::Error::Cancelled`].
+    /// Returns errors of writing and reading runs, or [`inshore_store::Error::Cancelled`].
     ///
     /// # Panics
     /// The function panics if a sink was not finished, since the records of that sink would be missing.

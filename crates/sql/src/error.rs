@@ -5,7 +5,7 @@ use datafusion::{common::SchemaError, error::DataFusionError, sql::sqlparser::pa
 /// The result of a query.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Errors of queries.
+/// An error of a query.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -202,7 +202,7 @@ impl<K: Key, V: Value> Chunk<K, V> {
     /// Sorts all records and combines equal keys. After the call, no block is open.
     ///
     /// # Errors
-    /// [`inshore_store::Error::Cancelled`].
+    /// Returns [`inshore_store::Error::Cancelled`] if the job was cancelled.
     pub fn sort<O>(&mut self, sorter: &mut Sorter<O>, job: &Job) -> Result<()>
     where
         O: Operation<Key = K, Value = V>,

@@ -99,7 +99,7 @@ impl<O: Operation> Formation<O> {
     /// Adds records to the chunk. Sorts a full chunk, and writes a run if the sort frees too few blocks.
     ///
     /// # Errors
-    /// Errors of writing a run; [`inshore_store::Error::Cancelled`].
+    /// Returns errors of writing a run, or [`inshore_store::Error::Cancelled`].
     #[inline]
     pub fn push(&mut self, keys: &[O::Key], value_at: impl Fn(usize) -> O::Value) -> Result<()> {
         let mut done = 0;
@@ -161,7 +161,7 @@ impl<O: Operation> Formation<O> {
     /// Sorts the records in the chunk, and combines equal keys.
     ///
     /// # Errors
-    /// [`inshore_store::Error::Cancelled`].
+    /// Returns [`inshore_store::Error::Cancelled`] if the job was cancelled.
     pub fn sort(&mut self) -> Result<()> {
         if self.state == ChunkState::Filling {
             self.chunk.sort(&mut self.sorter, &self.job)?;
@@ -216,7 +216,7 @@ impl<O: Operation> Formation<O> {
     /// not yet taken.
     ///
     /// # Errors
-    /// Errors of writing a run.
+    /// Returns errors of writing a run.
     pub fn finish(mut self) -> Result<FormationResult<O::Key>> {
         if self.state == ChunkState::Sorted {
             self.write_run()?;

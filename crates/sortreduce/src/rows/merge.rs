@@ -81,7 +81,7 @@ impl<S: RowShape, O: RowOperation> SortedRows<S, O> {
     /// ended.
     ///
     /// # Errors
-    /// [`inshore_store::Error::Io`], [`inshore_store::Error::Damaged`], [`inshore_store::Error::Cancelled`].
+    /// Returns [`inshore_store::Error::Io`], [`inshore_store::Error::Damaged`] or [`inshore_store::Error::Cancelled`].
     pub fn fill(&mut self, out: &mut [u8]) -> Result<usize> {
         self.job.check_cancelled()?;
         let mut filled = 0;
@@ -102,7 +102,7 @@ impl<S: RowShape, O: RowOperation> SortedRows<S, O> {
     /// result. A caller must not use both this function and [`SortedRows::fill`].
     ///
     /// # Errors
-    /// The errors are those of [`SortedRows::fill`].
+    /// Returns the errors of [`SortedRows::fill`].
     pub fn append(&mut self, out: &mut Vec<u8>, bytes: usize) -> Result<()> {
         self.job.check_cancelled()?;
         while out.len() < bytes && self.has_row()? {

@@ -10,8 +10,8 @@
 //! - A [`RowSort`] takes the bytes of rows through a [`RowSink`], and returns [`SortedRows`].
 //!
 //! ```text
-//!   RowSink ── arena full ──► worker: find rows, sort words, ──► run on flash ──► tree of losers ──► SortedRows
-//!   (reads the next)                 gather, combine                 (or the arena itself, if all fits)
+//!   RowSink ── arena full ──► worker: find rows, sort words, ──► run on flash ──► loser tree ──► SortedRows
+//!   (fills the next arena)           gather, combine                 (or the arenas, if all rows fit in memory)
 //! ```
 //!
 //! If no rows are combined, the last merge can be split into parts, one for each thread (`parts.rs`).

@@ -1,8 +1,8 @@
 //! Splits a merge into parts, which several threads merge at the same time.
 //!
 //! ```text
-//!   runs   [ ..a | a..m | m.. ]  [ .a | a....m | m... ]  [ ...a | a.m | m. ]
-//!   parts        all up to a          all up to m            the rest            each a merge of its own
+//!   runs   [ ..a | a..m | m.. ]  [ .a | a....m | m... ]  [ ...a | a.m | m. ]     a, m: split keys
+//!   parts    1: keys below a        2: a to below m         3: m and above       each part is a separate merge
 //! ```
 //!
 //! A part consists of the rows between two split keys, from every run. Rows with equal keys are in the same part, in

@@ -140,7 +140,7 @@ impl RowPlan {
     /// Divides the memory.
     ///
     /// # Errors
-    /// [`Error::BudgetTooSmall`].
+    /// Returns [`Error::BudgetTooSmall`] if the memory does not suffice.
     pub fn new<S: RowShape>(config: &RowConfig, shape: &S) -> Result<RowPlan> {
         let threads = config.threads.max(1);
         let memory_bytes = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX / 2);

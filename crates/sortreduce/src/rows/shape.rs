@@ -113,7 +113,7 @@ impl RowShape for FixedRows {
 /// Rows begin with the length of the row and the length of the key. [`frame`] creates such rows.
 ///
 /// ```text
-///   [ row bytes u32 | key bytes u32 | key | rest ]      little endian; row bytes counts all of it
+///   [ row bytes u32 | key bytes u32 | key | rest ]      little endian; "row bytes" includes both lengths
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct FramedRows {

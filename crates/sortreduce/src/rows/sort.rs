@@ -124,7 +124,7 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
     ///
     /// # Errors
     /// Returns [`Error::RowTooLong`] if a row does not fit, the error of a worker, or
-    /// [`inshore_store::Error::Cancelled`].
+    /// Returns [`inshore_store::Error::Cancelled`] if the job was cancelled.
     pub fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
         let passed_over = self.to_pass_over().min(bytes.len() as u64);
         self.filling.bytes += passed_over;
@@ -225,7 +225,7 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
     /// read.
     ///
     /// # Errors
-    /// Errors of writing and reading runs; [`inshore_store::Error::Cancelled`].
+    /// Returns errors of writing and reading runs, or [`inshore_store::Error::Cancelled`].
     pub fn finish(self) -> Result<SortedRows<S, O>> {
         let mut parts = self.finish_in_parts(1)?;
         Ok(parts.pop().expect("one part").rows)
@@ -236,7 +236,7 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
     /// run ([`super::FramedRows`]), or if there is too little memory.
     ///
     /// # Errors
-    /// The errors are those of [`RowSort::finish`].
+    /// Returns the errors of [`RowSort::finish`].
     pub fn finish_in_parts(mut self, parts: usize) -> Result<Vec<SortedPart<S, O>>> {
         let parts = if O::COMBINES { 1 } else { parts.max(1) };
         let cut = self.flush()?;
@@ -455,7 +455,7 @@ impl<S: RowShape, O: RowOperation> RowSink<'_, S, O> {
     /// Takes `bytes`, which may begin and end inside a row.
     ///
     /// # Errors
-    /// The errors are those of [`RowSort::write`].
+    /// Returns the errors of [`RowSort::write`].
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.sort.write(bytes)
     }
@@ -481,7 +481,7 @@ impl<S: RowShape, O: RowOperation> RowSink<'_, S, O> {
     /// returned.
     ///
     /// # Errors
-    /// Errors of [`RowSink::write`].
+    /// Returns errors of [`RowSink::write`].
     pub fn finish(self) -> Result<Vec<u8>> {
         self.sort.flush()
     }

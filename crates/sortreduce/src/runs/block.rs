@@ -1,9 +1,9 @@
 //! Blocks of runs. The records of a block are either plain (not compressed) or packed (compressed).
 //!
 //! ```text
-//!   block    [ records u32 | 1 if packed u32 | 0 u64 | body ]           all of one size
-//!   plain    [ key * n | zeros | value * n | zeros ]    as many as there is room for; values start where n whole keys
-//!                                                       end, rounded up to their alignment
+//!   block    [ records u32 | 1 if packed u32 | 0 u64 | body ]           all blocks of a run have the same size
+//!   plain    [ key * n | zeros | value * n | zeros ]    n is the capacity of a block; values start after n keys,
+//!                                                       at an offset rounded up to their alignment
 //!   packed   [ frame | frame | ... | zeros ]            frames of 256 records, see [`super::pack`]
 //! ```
 //!
@@ -137,7 +137,7 @@ impl<K: Key, V: Value> BlockWriter<K, V> {
     /// Appends records, and passes full blocks to `take`.
     ///
     /// # Errors
-    /// Errors of `take`.
+    /// Returns errors of `take`.
     pub fn append(&mut self, mut keys: &[K], mut values: &[V], take: &mut TakeBlock<'_, K>) -> Result<()> {
         while !keys.is_empty() {
             let taken = if self.plain > 0 && self.keys.is_empty() {
@@ -162,7 +162,7 @@ impl<K: Key, V: Value> BlockWriter<K, V> {
     /// Passes the last block to `take`.
     ///
     /// # Errors
-    /// Errors of `take`.
+    /// Returns errors of `take`.
     pub fn end(&mut self, take: &mut TakeBlock<'_, K>) -> Result<()> {
         self.put_waiting(take)?;
         if self.records > 0 { self.give(take) } else { Ok(()) }
@@ -289,7 +289,7 @@ impl<K: Key, V: Value> BlockReader<K, V> {
     /// Starts to read `block`. All records of the previous block must have been taken or moved to the window.
     ///
     /// # Errors
-    /// [`BadBlock`].
+    /// Returns [`BadBlock`] if the block is malformed.
     pub fn begin(&mut self, block: &[u8]) -> std::result::Result<(), BadBlock> {
         let &[records, is_packed, ..] = typed::<u32>(block, 4) else { unreachable!() };
         let records = records as usize;
@@ -321,7 +321,7 @@ impl<K: Key, V: Value> BlockReader<K, V> {
     /// Refills the window from the block that was passed to [`BlockReader::begin`].
     ///
     /// # Errors
-    /// [`BadBlock`].
+    /// Returns [`BadBlock`] if the block is malformed.
     pub fn fill(&mut self, block: &[u8]) -> std::result::Result<(), BadBlock> {
         let Some(packing) = self.layout.packing.filter(|_| self.left > 0) else { return Ok(()) };
         self.keys.copy_within(self.shown.clone(), 0);

@@ -6,7 +6,7 @@
 //! of a unit from its start up to some number. If the unit is pushed again, these records are skipped.
 //!
 //! ```text
-//!   state   [ format | blocks | records | unit, from, to, whether the unit ends there | unit, ... ]      u64 each
+//!   description   [ format | blocks | records | unit, from, to, 1 if the unit ends there | unit, ... ]      u64 each
 //! ```
 
 use std::collections::BTreeMap;

@@ -160,7 +160,7 @@ impl<O: Operation> Merge<O> {
     /// Returns the next block of records, or `None` at the end.
     ///
     /// # Errors
-    /// [`inshore_store::Error::Io`], [`inshore_store::Error::Damaged`], [`inshore_store::Error::Cancelled`].
+    /// Returns [`inshore_store::Error::Io`], [`inshore_store::Error::Damaged`] or [`inshore_store::Error::Cancelled`].
     pub fn next_block(&mut self) -> Result<Option<Block<'_, O::Key, O::Value>>> {
         self.job.check_cancelled()?;
         if self.sources.len() == 1 {

@@ -1,8 +1,8 @@
 //! Runs on flash, which are sorted sequences of records without equal keys.
 //!
 //! ```text
-//!   run file   [ run 0 | run 1 | ... ]              up to 256 runs of one thread; removed with its last run
-//!   run        [ block | block | ... | block ]      all blocks of one size, see [`block`]
+//!   run file   [ run 0 | run 1 | ... ]              up to 256 runs of one thread; removed after its last run
+//!   run        [ block | block | ... | block ]      all blocks have the same size, see [`block`]
 //! ```
 //!
 //! Numbers are little endian, which is the machine's byte order. A block is also the unit of checksums (see
@@ -240,7 +240,7 @@ impl<K: Key, V: Value> RunWriter<K, V> {
     /// Appends records to the run.
     ///
     /// # Errors
-    /// Errors of [`FileWriter::write`].
+    /// Returns errors of [`FileWriter::write`].
     pub fn append(&mut self, keys: &[K], values: &[V]) -> Result<()> {
         let RunWriter { block, current, bytes, .. } = self;
         let file = current.as_mut().expect("a run was begun");
@@ -266,7 +266,7 @@ impl<K: Key, V: Value> RunWriter<K, V> {
     /// If `state` returns `None`, the run is not saved for a resumed job.
     ///
     /// # Errors
-    /// Errors of [`FileWriter::write`] and [`Keep::commit`].
+    /// Returns errors of [`FileWriter::write`] and [`Keep::commit`].
     pub fn end_kept(&mut self, state: impl FnOnce(u64, u64) -> Option<Vec<u8>>) -> Result<Vec<Run<K>>> {
         self.end_block()?;
         let file = self.current.as_mut().expect("a run was begun");

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   frame    [ first key | least value word, of each | bits, of key and each value word | columns ]    u64, u8 for bits
-//!   column   [ row 0 .. row 63 of lane 0 | ... ]       value i lies in lane i % 4, row i / 4; bits * 4 words, interleaved
-//!              key words: the distance to the key four places before; value words: the distance to the least
+//!   column   [ row 0 .. row 63 of lane 0 | ... ]       value i: lane i % 4, row i / 4; bits * 4 words, interleaved
+//!              key words: difference from the key at index i - 4; value words: difference from the least word
 //! ```
 //!
 //! Four lanes of 64 bits fill one register of AVX2. One row of all lanes is packed or unpacked at a time, with the

@@ -42,7 +42,7 @@ struct Round<'a, O> {
 /// are merged.
 ///
 /// # Errors
-/// Errors of reading and writing runs.
+/// Returns errors of reading and writing runs.
 pub(crate) fn merge_runs<O: Operation>(
     job: &Job,
     name: &'static str,

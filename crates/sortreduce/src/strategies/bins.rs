@@ -89,7 +89,7 @@ impl<O: Operation> BinsPart<O> {
     /// Reserves the memory for one bin's table and starts to read.
     ///
     /// # Errors
-    /// Errors of reading.
+    /// Returns errors of reading.
     pub fn begin(self, job: &Job) -> Result<BinReader<O>> {
         let (plan, what) = (self.plan, "the table of a bin");
         let keys = 1usize << plan.bin_bits;
@@ -148,7 +148,7 @@ impl<O: Operation> BinReader<O> {
     /// Returns the next block of records, or `None` at the end.
     ///
     /// # Errors
-    /// [`inshore_store::Error::Io`], [`inshore_store::Error::Damaged`], [`inshore_store::Error::Cancelled`].
+    /// Returns [`inshore_store::Error::Io`], [`inshore_store::Error::Damaged`] or [`inshore_store::Error::Cancelled`].
     pub fn next_block(&mut self) -> Result<Option<Block<'_, O::Key, O::Value>>> {
         while self.bin < self.part.bins.end {
             let word = match self.word {

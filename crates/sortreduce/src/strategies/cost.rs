@@ -1,10 +1,10 @@
 //! The cost model, which estimates the bytes and the CPU time of each strategy, and chooses a strategy.
 //!
 //! ```text
-//!   records n, distinct keys d        from the configuration, or assumed
-//!   memory, sinks, key range      ─►  the same plans that the strategies use: chunks, bins, fronts
-//!   drive profile                     measured with the store, or assumed
-//!                                 ─►  Estimate of each possible strategy ─► the least seconds
+//!   records n, distinct keys d        from the configuration, or assumed values
+//!   memory, sinks, key range      ─►  the memory plans of the strategies: chunks, bins, fronts
+//!   drive profile                     measured by the store, or assumed values
+//!                                 ─►  Estimate of each possible strategy ─► strategy with the fewest seconds
 //! ```
 //!
 //! The model assumes that all distinct keys are equally frequent. Skewed keys are combined more often, which is an

@@ -119,7 +119,7 @@ impl<K: Key, V: Value> Bins<K, V> {
     /// Writes records to bins, and combines full bins into their shards.
     ///
     /// # Errors
-    /// [`Error::KeyOutOfRange`].
+    /// Returns [`Error::KeyOutOfRange`] if a key is not below the upper bound.
     #[inline]
     pub fn push<O>(&mut self, keys: &[K], value_at: impl Fn(usize) -> V, dense: &Dense<O>) -> Result<()>
     where
@@ -162,7 +162,7 @@ impl<K: Key, V: Value> Bins<K, V> {
     /// Combines all bins into their shards, even if they are not full.
     ///
     /// # Errors
-    /// [`Error::KeyOutOfRange`].
+    /// Returns [`Error::KeyOutOfRange`] if a key is not below the upper bound.
     pub fn finish<O>(mut self, dense: &Dense<O>) -> Result<()>
     where
         O: Operation<Key = K, Value = V>,
@@ -233,7 +233,7 @@ impl<O: Operation> DensePart<O> {
     /// Reserves the memory for the output buffers, and starts a scan.
     ///
     /// # Errors
-    /// [`inshore_store::Error::OverBudget`].
+    /// Returns [`inshore_store::Error::OverBudget`] if the budget has too little free memory.
     pub fn begin(self, budget: &Budget) -> Result<Scan<O>> {
         let what = "the records of a dense scan";
         let records = self.scan_records(1);

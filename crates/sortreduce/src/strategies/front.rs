@@ -1,8 +1,8 @@
 //! The front of the hash-first strategy: a hash table in the cache that combines records before any other step.
 //!
 //! ```text
-//!   key ─► slot of the table ─┬─ the same key: combine            nothing goes on
-//!                             └─ another one: it goes on to the chunk, and the new one takes the slot
+//!   key ─► slot of the table ─┬─ slot is empty or has the same key: store or combine the value there
+//!                             └─ slot has another key: that record moves to the chunk, and the new record to the slot
 //! ```
 //!
 //! Each record takes one probe. The table has no chains and does not grow. A popular key occurs again before it is
@@ -100,7 +100,7 @@ impl<O: Operation> Front<O> {
     /// Combines records in the table. Calls `pass` with the records that leave the table.
     ///
     /// # Errors
-    /// Errors of `pass`.
+    /// Returns errors of `pass`.
     #[inline]
     pub fn push(
         &mut self,
@@ -180,7 +180,7 @@ impl<O: Operation> Front<O> {
     /// Empties the table. Calls `pass` with all its records.
     ///
     /// # Errors
-    /// Errors of `pass`.
+    /// Returns errors of `pass`.
     pub fn empty(&mut self, pass: &mut impl FnMut(&[O::Key], &[O::Value]) -> Result<()>) -> Result<()> {
         for slot in 0..self.keys.len() {
             if self.leaving == LEAVING_RECORDS {

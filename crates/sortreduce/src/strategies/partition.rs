@@ -2,9 +2,9 @@
 //! not fit in memory.
 //!
 //! ```text
-//!   push     key ─► bin = key >> bits ─► [ low bits * n ] [ value * n ]     a block for each bin, in memory
+//!   push     key ─► bin = key >> bits ─► [ low bits * n ] [ value * n ]     a block of n records per bin, in memory
 //!   full     block ─► [ low bits, 2 to 4 bytes each | value * n | zeros ]   appended to the sink's one file
-//!   read     bin by bin: its blocks from flash, then what is left in memory ─► table + presence bitmap ─► scan
+//!   read     bin by bin: its blocks on flash, then its records in memory ─► table + presence bitmap ─► scan
 //! ```
 //!
 //! Each record is written once and read once. Records that are in memory at the end of the input are not written.

@@ -16,7 +16,7 @@
 //! The table shows CPU nanoseconds per word for random words on one busy core of Zen 3 (AVX2). The numbers are
 //! medians of alternating measurements:
 //!
-//! | words | this | vqsort (Highway, 2026-08) | standard library |
+//! | words | this module | vqsort (Highway, 2026-08) | standard library |
 //! |---|---|---|---|
 //! | 8 Ki | 9.7 | 10.9 | 16.1 |
 //! | 64 Ki | 12.7 | 14.7 | 19.4 |

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!              lane 0  1  2  3
-//!     row 0         .  .  .  .     1. every column is sorted by a network over whole rows: no word changes
-//!     row 1         .  .  .  .        its lane
-//!     ...                          2. columns are merged: 1 with 1, 2 with 2, ... (bitonic: only the first
-//!     row 15        .  .  .  .        steps of a merge look across lanes)
-//!                                  3. rows become columns, and the order is that of memory
+//!     row 0         .  .  .  .     1. Each column is sorted by a network over complete rows. No word changes
+//!     row 1         .  .  .  .        its lane.
+//!     ...                          2. Columns are merged: 1 with 1, 2 with 2, ... (bitonic: only the first
+//!     row 15        .  .  .  .        steps of a merge compare words of different lanes).
+//!                                  3. Rows and columns are transposed, so that the order is that of memory.
 //! ```
 //!
 //! Sixteen rows fill 16 registers, and intermediate values are in the first-level cache.

@@ -8,7 +8,7 @@
 //! a record number. The alternative "scatter and insertion" scatters to one bin per word, and then sorts by
 //! insertion.
 //!
-//! | words | scatter and insertion | quicksort | this |
+//! | words | scatter and insertion | quicksort | this module |
 //! |---|---|---|---|
 //! | 1 Ki | 7.0 / 16.4 | 10.2 / 7.6 | 6.5 / 8.5 |
 //! | 8 Ki | 6.1 / 17.9 | 13.3 / 14.4 | 5.2 / 14.7 |

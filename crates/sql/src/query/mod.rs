@@ -146,7 +146,7 @@ impl Query {
     /// and does not restart, if no columns were inferred from the first rows.
     ///
     /// # Errors
-    /// The errors are those of [`Query::start`].
+    /// Returns the errors of [`Query::start`].
     pub fn begin_exactly(&mut self) -> Result<bool> {
         if !self.tables.are_guessed() {
             return Ok(false);
