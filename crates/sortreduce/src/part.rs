@@ -24,7 +24,7 @@ use crate::{
     strategies::dense::{DensePart, Scan},
 };
 
-/// The minimum number of records in a slab for a part in memory.
+/// The minimum number of records in a slab (the records of one sort) for a part in memory.
 const SLAB_RECORDS_MIN: usize = 256;
 /// The minimum ratio of blocks that one part reads to blocks that two parts read, if the caller does not fix the
 /// number of parts.
@@ -126,7 +126,7 @@ pub(crate) struct ChunksPart<O: Operation> {
     operation: O,
     chunks: Vec<Arc<SortedChunk<O::Key, O::Value>>>,
     range: KeyRange<O::Key>,
-    /// The bytes of memory for the slab. They were released by the sorters of the sinks.
+    /// The bytes of memory to sort one slab, which the sorters of the sinks have released.
     sorter_bytes: usize,
     slab_records_max: usize,
 }

@@ -78,7 +78,8 @@ impl<O: Operation> Target<O> {
 }
 
 impl<O: Operation> Target<O> {
-    /// Pushes records to the target. The front, if there is one, first combines some of the records.
+    /// Pushes records to the target. If the strategy is hash-first, the front (a hash table) first combines some of
+    /// the records.
     #[inline(always)]
     fn push_behind(
         &mut self,

@@ -35,7 +35,7 @@ const BEGUN: &str = "a result is cut before its first block is read";
 enum ReadState<O: Operation> {
     Waiting(Part<O>),
     Begun(Records<O>),
-    /// The start of reading failed.
+    /// The read of the first block failed to start.
     Failed,
 }
 

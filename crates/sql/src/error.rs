@@ -25,10 +25,10 @@ pub enum Error {
     /// An operator that cannot spill to flash needs more memory than the budget has.
     #[error("the query needs more memory than it was given: {0} (a larger --memory helps)")]
     Memory(String),
-    /// A node failed after the query had used rows of the node's fragment. The query can be run again.
+    /// A node (a remote machine) failed after the query had used rows from this node. The query can be run again.
     #[error("{0}")]
     Interrupted(String),
-    /// The nodes cannot run their part of the query.
+    /// The nodes (remote machines) cannot run their part of the query.
     #[error("{0}")]
     Nodes(String),
     /// DataFusion failed for a reason that is not in the query.

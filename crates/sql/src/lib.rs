@@ -18,7 +18,7 @@
 //! ```
 //!
 //! Each operator decides at run time whether to use memory or flash, from its input rows and the free memory. Planner
-//! estimates can be wrong by a factor of a thousand. A wrong estimate therefore does not make a query fail.
+//! estimates can be wrong by a factor of a thousand, but a wrong estimate does not make a query fail.
 //!
 //! The whole query runs in the process of the caller. Operators count their memory against the budget. The budget
 //! does not count memory that DataFusion's functions allocate during a call. A cancellation takes effect only after

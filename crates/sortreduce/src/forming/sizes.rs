@@ -56,7 +56,7 @@ impl ChunkSizes {
 }
 
 /// The minimum number of blocks in a chunk. This number suffices for the smallest number of buckets, with two open
-/// blocks for each.
+/// blocks per bucket.
 const SMALLEST_BLOCKS: usize = 8;
 
 /// Returns the number of spare blocks that nested scatters need. Each level of scattering at least halves the key

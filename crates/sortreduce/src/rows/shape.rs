@@ -201,7 +201,7 @@ pub trait RowOperation: Clone + Send + Sync + 'static {
     /// True if the operation combines rows with equal keys; false if it keeps all rows.
     const COMBINES: bool;
 
-    /// Combines the row `next` into the row `first`. Both have the same key, and `first` is earlier in the input.
+    /// Combines the row `next` into the row `first`. The rows have the same key, and `first` is earlier in the input.
     fn combine(&self, first: &mut Vec<u8>, next: &[u8]);
 
     /// Returns whether all calls of the operation have succeeded, for example whether no sum overflowed. After a

@@ -55,8 +55,8 @@ const MERGE_NS: f64 = 16.0;
 const MERGE_BYTE_NS: f64 = 0.25;
 /// The time of the hash-first strategy for a probe of the table, in addition to run formation, for a record of 8
 /// bytes and for each additional byte. With 65,536 keys and records of 8 and 16 bytes, 63 and 47 % of the probes hit.
-/// Hash-first then took 8.6 and 13 ns including records that were not combined in the table. Merge without the table
-/// took 10.3 and 10.8 ns.
+/// In this case, hash-first took 8.6 and 13 ns, including records that were not combined in the table. Merge without
+/// the table took 10.3 and 10.8 ns.
 const FRONT_NS: f64 = 10.0;
 const FRONT_BYTE_NS: f64 = 0.4;
 /// The assumed fraction of records with popular keys. The fraction is used if the distinct keys are too many for the

@@ -123,7 +123,7 @@ impl<O: Operation> Front<O> {
         Ok(())
     }
 
-    /// Adds records to the leaving records without a probe of the table.
+    /// Adds records to the buffer of leaving records, without a probe of the table.
     fn pass_by(&mut self, keys: &[O::Key], value_at: impl Fn(usize) -> O::Value) {
         let range = self.leaving..self.leaving + keys.len();
         self.leaving_keys[range.clone()].copy_from_slice(keys);
@@ -133,8 +133,8 @@ impl<O: Operation> Front<O> {
     }
 
     /// Combines records in the table. Hits are unpredictable, so the code needs no branch on hits if `combine` is
-    /// cheap. The old record of a slot is always written after the leaving records, but is counted only if it leaves
-    /// the table.
+    /// cheap. The old record of a slot is always written to the end of the buffer of leaving records, but is counted
+    /// only if it leaves the table.
     #[inline(always)]
     fn combine(&mut self, keys: &[O::Key], value_at: impl Fn(usize) -> O::Value) {
         let mut hits = 0;

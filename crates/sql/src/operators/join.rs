@@ -85,7 +85,8 @@ impl SortOrders {
 }
 
 impl Join {
-    /// Creates the node that replaces a hash join of DataFusion; `None` if DataFusion's hash join is kept.
+    /// Creates the plan node that replaces a hash join of DataFusion. Returns `None` if DataFusion's hash join is
+    /// kept.
     pub fn of(node: &Arc<dyn ExecutionPlan>, shared: &Shared) -> Result<Option<Join>> {
         let Some(join) = node.downcast_ref::<HashJoinExec>() else { return Ok(None) };
         let partitions = |side: &Arc<dyn ExecutionPlan>| side.properties().partitioning.partition_count();

@@ -37,7 +37,7 @@ pub(crate) struct Order {
 delegate_to_original!(Order, "SortReduceOrder");
 
 impl Order {
-    /// Creates the node that replaces a sort or a merge of sorts. Returns `None` if DataFusion's node is kept.
+    /// Creates the plan node that replaces a sort or a merge of sorts. Returns `None` if DataFusion's node is kept.
     pub fn of(node: &Arc<dyn ExecutionPlan>, shared: &Shared) -> Result<Option<Order>> {
         if let Some(merge) = node.downcast_ref::<SortPreservingMergeExec>() {
             return Order::gathering(merge, shared);

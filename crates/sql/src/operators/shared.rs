@@ -90,7 +90,7 @@ pub(crate) struct Shared {
     pub memory: Arc<Memory>,
     pub spills: Arc<Spills>,
     pub limits: Limits,
-    /// The state of the query's fragments, as long as any fragment runs.
+    /// The state that the query's fragments share, as long as any fragment runs on remote machines.
     pub remote: Arc<OnceLock<Weak<RemoteTables>>>,
     all: Arc<Mutex<Vec<Arc<Counters>>>>,
 }

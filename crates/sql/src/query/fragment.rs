@@ -1,4 +1,4 @@
-//! Runs a fragment of another machine's query on the files of this machine.
+//! Runs a fragment (a part) of another machine's query on the files of this machine.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! The node's part of a remote table scan: finds a fragment in the node's own plan of the query, and inserts a scan
-//! of local files.
+//! The part of a remote table scan that runs on a node (a remote machine). Finds a fragment in the node's own plan of
+//! the client's query, and inserts a scan of local files.
 
 use std::sync::Arc;
 

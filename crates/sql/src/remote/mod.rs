@@ -1,4 +1,4 @@
-//! Remote table scans: fragments of a query run on the nodes that store a table.
+//! Remote table scans: fragments of a query run on the nodes (machines) that store a table.
 //!
 //! ```text
 //!   client: plan ─► fragments (parts of the plan over one table) ─► rows of fragments ─► rest of the plan

@@ -1,4 +1,5 @@
-//! Finds the fragments of a plan, and replaces each fragment by a scan of its remote rows.
+//! Finds the fragments of a plan (the parts that run on remote machines). Replaces each fragment by a scan of its
+//! result rows.
 
 use std::sync::Arc;
 
@@ -43,7 +44,7 @@ fn has_portable_expressions(node: &Arc<dyn ExecutionPlan>) -> Result<bool> {
     Ok(all)
 }
 
-/// Returns whether a node is a round-robin repartitioning.
+/// Returns whether a plan node is a round-robin repartitioning.
 pub(super) fn is_round_robin(node: &Arc<dyn ExecutionPlan>) -> bool {
     let shares = |node: &RepartitionExec| matches!(node.partitioning(), Partitioning::RoundRobinBatch(_));
     node.downcast_ref::<RepartitionExec>().is_some_and(shares)
@@ -63,8 +64,8 @@ fn rows_of(node: &Arc<dyn ExecutionPlan>) -> Result<Option<String>> {
     rows_of(node.children()[0])
 }
 
-/// Returns whether the rows of a node can be sent over the network. Rows with dictionaries cannot be sent, since a
-/// message would depend on the dictionaries of earlier messages.
+/// Returns whether the rows of a plan node can be sent over the network. Rows with dictionaries cannot be sent, since
+/// a message would depend on the dictionaries of earlier messages.
 fn is_sendable(node: &Arc<dyn ExecutionPlan>) -> bool {
     let mut is_whole = |kind: &DataType, _: usize| !matches!(kind, DataType::Dictionary(..));
     node.schema().fields().iter().all(|field| of_every_type(field.data_type(), 0, &mut is_whole))
@@ -113,7 +114,7 @@ pub(super) fn plan_text(plan: &Arc<dyn ExecutionPlan>) -> String {
     displayable(plan.as_ref()).indent(false).to_string()
 }
 
-/// The optimizer rule that replaces each fragment by a scan of its remote rows.
+/// The optimizer rule that replaces each fragment by a scan of the fragment's result rows.
 #[derive(Debug)]
 pub(crate) struct PushDownFragments(pub Arc<RemoteTables>);
 

@@ -1,4 +1,5 @@
-//! The scan of a fragment's rows. The fragment runs on nodes, and a bounded channel returns its batches.
+//! The scan of a fragment's result rows. A fragment is a part of a query that remote machines run. Its batches arrive
+//! through a bounded channel.
 
 use std::{
     fmt::{self, Debug, Formatter},
@@ -31,7 +32,7 @@ use crate::{Error, rules::plan_size::CENTROIDS_MAX};
 /// The interval at which a fragment's thread checks whether its receiver still exists.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A plan node that returns the rows of a fragment.
+/// A plan node that returns the result rows of a fragment, which remote machines run.
 pub(super) struct RemoteScan {
     pub remote: Arc<RemoteTables>,
     pub fragment: Fragment,
@@ -77,7 +78,7 @@ impl ExecutionPlan for RemoteScan {
     }
 
     /// Runs the fragment when its first rows are needed. If a query requested all tables at once, tasks with unread
-    /// rows would occupy all task slots of a node.
+    /// rows would occupy all task slots of a remote machine.
     fn execute(&self, _: usize, _: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let begin = Some((self.remote.clone(), self.fragment.clone(), self.schema.clone()));
         let batches = stream::unfold((begin, None), |(begin, rows)| async move {
@@ -136,7 +137,7 @@ fn check_columns(batch: &RecordBatch, schema: &SchemaRef) -> crate::Result<Recor
         let (expected, found) = (kinds(schema), kinds(&batch.schema()));
         return Err(Error::Internal(format!("a node sent columns {found:?}, expected {expected:?}")));
     }
-    // The state of a percentile contains the capacity of its digest. The node's value is checked, since DataFusion
+    // The state of a percentile contains the capacity of its digest. The received value is checked, since DataFusion
     // would allocate that capacity.
     let digests =
         schema.fields().iter().zip(batch.columns()).filter(|(field, _)| field.name().ends_with("[max_size]"));

@@ -79,7 +79,7 @@ impl TableProvider for RemoteTable {
 #[derive(Debug)]
 pub(super) struct RemoteTableScan {
     pub table: String,
-    /// True if the plan is made on a node, but the table is on the client.
+    /// True if the plan is made on a remote machine, but the table is on the client.
     pub is_clients: bool,
     pub columns: Vec<String>,
     pub schema: SchemaRef,

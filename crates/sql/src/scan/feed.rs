@@ -1,4 +1,5 @@
-//! A source of the files of a fragment, which arrive one after the other while the scan runs.
+//! A source of the files of a fragment (the part of a query that remote machines run). The files arrive one after the
+//! other while the scan runs.
 
 use std::{
     fmt,

@@ -55,7 +55,8 @@ pub(crate) struct Group {
 delegate_to_original!(Group, "SortReduceGroup");
 
 impl Group {
-    /// Creates the node that replaces an aggregate of DataFusion. Returns `None` if DataFusion's aggregate is kept.
+    /// Creates the plan node that replaces an aggregate of DataFusion. Returns `None` if DataFusion's aggregate is
+    /// kept.
     pub fn of(node: &Arc<dyn ExecutionPlan>, shared: &Shared) -> Result<Option<Group>> {
         let Some(aggregate) = node.downcast_ref::<AggregateExec>() else { return Ok(None) };
         let is_limited = aggregate.limit_options().is_some_and(|limit| limit.limit() <= FEW_ROWS);
