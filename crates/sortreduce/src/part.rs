@@ -43,7 +43,8 @@ pub(crate) enum Part<O: Operation> {
 }
 
 impl<O: Operation> Part<O> {
-    /// Returns how many parts (at most `readers`) the memory allows to be read at the same time.
+    /// Returns the number of parts, at most `readers`, for which the memory suffices if they are read at the same
+    /// time.
     pub fn readers(&self, readers: usize) -> usize {
         let fits = |&readers: &usize| match self {
             Part::Dense(dense) => dense.scan_records(readers) > 0,

@@ -59,8 +59,8 @@ pub(crate) fn checked_sum() -> Arc<AggregateUDF> {
     Arc::new(AggregateUDF::from(CheckedSum::default()))
 }
 
-/// Implements methods that call DataFusion's function. An exception is the rewrite of the sum of `x + 1` to the sum
-/// of `x`. It is disabled, since only one of the two sums may overflow.
+/// Implements methods that call DataFusion's function. Only the rewrite of the sum of `x + 1` to the sum of `x` is
+/// disabled, since one of the two sums may overflow when the other does not.
 macro_rules! as_in_the_library {
     () => {
         fn name(&self) -> &str {
