@@ -1,9 +1,9 @@
-//! Prints the throughput of each part of sort-reduce on one core, in millions of records per second:
-//! `cargo run --release -p inshore-sortreduce --example rates [FOLDER [MILLIONS [CASE]]]`.
+//! Prints the throughput of each phase of sort-reduce on one core, in millions of records per second. Usage: `cargo
+//! run --release -p inshore-sortreduce --example rates [FOLDER [MILLIONS [CASE]]]`.
 //!
-//! Runs go to a store in FOLDER (default: the system's temporary folder). Each figure is the best of three. "wall"
-//! figures are by the clock. "cpu" figures are by the process's CPU time with its I/O threads, and are more reliable on
-//! a busy machine. A third argument picks the cases whose name contains it.
+//! Sorted runs are written to a store in FOLDER (default: the system's temporary folder). Each number is the best of
+//! three measurements. "wall" numbers use elapsed time. "cpu" numbers use the CPU time of the process, including I/O
+//! threads, and are more reliable on a busy machine. CASE selects the cases whose name contains it.
 
 use std::{marker::PhantomData, path::Path, time::Instant};
 
@@ -34,7 +34,7 @@ impl Operation for Distinct {
 const MEMORY_BYTES: u64 = 1 << 30;
 const VERTICES: u64 = 1 << 25;
 
-/// Seconds by the clock and by the CPU.
+/// A point in time: the wall clock, and the CPU time of this process.
 #[derive(Clone, Copy)]
 struct Timestamp {
     wall: Instant,
@@ -49,7 +49,8 @@ impl Timestamp {
         Timestamp { wall: Instant::now(), cpu_seconds: ticks as f64 / 100.0 }
     }
 
-    /// Returns millions of `records` per second since `since`, by the clock and by the CPU.
+    /// Returns the throughput of `records` records since `since`, in millions per second of elapsed time and of CPU
+    /// time.
     fn rates(self, since: Timestamp, records: u64) -> [f64; 2] {
         let wall = (self.wall - since.wall).as_secs_f64();
         let cpu = self.cpu_seconds - since.cpu_seconds;
@@ -75,7 +76,7 @@ fn run<O: Operation>(
     let started = Timestamp::now();
     let sort = SortReduce::new(&job, operation.clone(), config)?;
     let mut sink = sort.sink()?;
-    // An application that walks a graph pushes the neighbours of a vertex together, some dozens at a time.
+    // Records are pushed in groups of 100, as a graph algorithm pushes a message to all neighbours of a vertex.
     for part in keys.chunks(100) {
         sink.push_all(part, value)?;
     }
@@ -137,7 +138,8 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Draws an endpoint of a Kronecker edge (a quarter of the bits set) and renumbers the endpoint at random.
+    /// Returns a random endpoint of a Kronecker edge, in which a quarter of the bits are set. The endpoint is then
+    /// mapped to another vertex number by a fixed permutation.
     fn kronecker(&mut self) -> u64 {
         let vertex = self.next() & self.next() & (VERTICES - 1);
         vertex.wrapping_mul(0x9e37_79b1) & (VERTICES - 1)
@@ -190,7 +192,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         let what = format!("merge (u64, ()) 64-bit {memory_mib} MiB");
         report(&folder, &what, &Distinct, &merge(memory_mib, None, None), &wide, ())?;
     }
-    // The chunk size makes 200 runs, and the memory suffices for large read buffers.
+    // With this chunk size there are 200 runs, and the memory suffices for large read buffers.
     let chunk = |bytes: usize| Some(count * bytes / 200);
     report(&folder, "200 runs (u64, u64)", &sum, &merge(512, chunk(16), None), &wide, 1)?;
     report(&folder, "200 runs (u64, ())", &Distinct, &merge(512, chunk(8), None), &wide, ())?;

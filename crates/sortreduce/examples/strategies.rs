@@ -1,17 +1,18 @@
-//! Times each strategy on a grid of keys, records and budgets, forced and chosen, with two threads:
-//! `cargo run --release -p inshore-sortreduce --example strategies [FOLDER [MILLIONS [CASE]]]`.
+//! Measures each forced strategy and the chosen strategy on a grid of key distributions, record types and budgets,
+//! with two threads. Usage: `cargo run --release -p inshore-sortreduce --example strategies [FOLDER [MILLIONS
+//! [CASE]]]`.
 //!
-//! Scratch files go to a store in FOLDER (default: the system's temporary folder). The example pushes MILLIONS million
-//! records (default 32; 4 for a quick look). CASE picks the cases whose name contains it. Keys lie below 100 million;
-//! they are spread evenly, follow Zipf's law, or take only 65,536 values. Records are (u32, u32) and (u64, u64). Each
-//! run is timed from the first push to the last record read, with the result read in two parts. Each figure is the
-//! better of two runs: once by the clock, and once in CPU time, which a busy machine changes less. "!" marks a choice
-//! that is more than 25 % slower than the best strategy.
+//! Scratch files are in a store in FOLDER (default: the system's temporary folder). The example pushes MILLIONS
+//! million records (default 32; 4 for a quick test). CASE selects the cases whose name contains it. Keys are below
+//! 100 million. They are spread evenly, follow Zipf's law, or have only 65,536 values. Records are (u32, u32) and
+//! (u64, u64). A measurement lasts from the first push to the last record read, and the result is read in two parts.
+//! Each number is the better of two measurements. There are numbers for elapsed time and for CPU time, which depends
+//! less on other work of the machine. "!" marks a choice that is more than 25 % slower than the best strategy.
 //!
-//! docs/benchmarks.md ("Does sort-reduce choose the right strategy?") has a run in which every choice is within 25 % of the best.
-//! Known blind spot: the estimates use the number of keys but not how often each key occurs. On a slow drive the
-//! example therefore chose merging for Zipf's law with 16-byte records in 1 GiB, where partitioning writes less than
-//! estimated.
+//! docs/benchmarks.md ("Does sort-reduce choose the right strategy?") has results in which every choice is within 25
+//! % of the best. A known weakness is that the estimates use the number of keys but not how often each key occurs. On
+//! a slow drive, the example therefore chose merge for Zipf's law with 16-byte records in 1 GiB. In that case,
+//! partition writes less than estimated.
 
 use std::{marker::PhantomData, path::Path, time::Instant};
 
@@ -75,17 +76,17 @@ impl Random {
     }
 }
 
-/// Maps numbers below the range one-to-one to numbers that are spread over the range.
+/// Permutes the numbers below [`RANGE`], so that small numbers are spread over the range.
 fn spread(number: u64) -> u64 {
     number * 61_803_399 % RANGE
 }
 
-/// A distribution of keys: maps a random number to a key.
+/// A distribution of keys, as a function that maps a random number to a key.
 type KeyDistribution = fn(u64) -> u64;
 
 const KEYS: [(&str, KeyDistribution); 3] = [
     ("uniform", |random| random % RANGE),
-    // Under Zipf's law of exponent 1 the logarithm of the key is evenly distributed.
+    // With Zipf's law of exponent 1, the logarithm of the key's rank is evenly distributed.
     ("zipf", |random| {
         let part = (random >> 11) as f64 / (1u64 << 53) as f64;
         spread(((RANGE as f64).powf(part) as u64 - 1).min(RANGE - 1))
@@ -93,7 +94,7 @@ const KEYS: [(&str, KeyDistribution); 3] = [
     ("64 K distinct", |random| spread(random % DISTINCT)),
 ];
 
-/// Returns the sum of the values of a part.
+/// Reads a part of the result, and returns the sum of its values.
 fn read<K: Key, V: Summed>(mut part: Sorted<Sum<K, V>>) -> Result<u64> {
     let mut sum = 0;
     while let Some(block) = part.next_block()? {
@@ -102,7 +103,7 @@ fn read<K: Key, V: Summed>(mut part: Sorted<Sum<K, V>>) -> Result<u64> {
     Ok(sum)
 }
 
-/// The costs of one run.
+/// The measured costs of one sort-reduce.
 struct RunCosts {
     seconds: f64,
     cpu_seconds: f64,
@@ -110,7 +111,7 @@ struct RunCosts {
     choice: Choice,
 }
 
-/// CPU time of this process, in seconds.
+/// Returns the CPU time of this process in seconds.
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
@@ -118,7 +119,7 @@ fn cpu_seconds() -> f64 {
     ticks as f64 / 100.0
 }
 
-/// Pushes all keys with two threads and reads the result with two.
+/// Pushes all keys with two threads, and reads the result with two threads.
 fn run<K: Key, V: Summed>(store: &Store, config: &Config, keys: &[K]) -> Result<RunCosts> {
     let job = store.job(Budget::new(config.memory_bytes, THREADS), Cancel::default())?;
     let (started, cpu_started) = (Instant::now(), cpu_seconds());
@@ -145,7 +146,7 @@ fn run<K: Key, V: Summed>(store: &Store, config: &Config, keys: &[K]) -> Result<
     Ok(RunCosts { seconds, cpu_seconds, bytes_written: job.counters().bytes_written(), choice })
 }
 
-/// Runs one cell of the grid: prints a line, and returns whether the choice was good.
+/// Measures one cell of the grid, and prints a line. Returns whether the chosen strategy was fast enough.
 fn cell<K: Key, V: Summed>(
     store: &Store,
     name: &str,

@@ -1,4 +1,4 @@
-//! Typed arrays that are reserved in a budget.
+//! Typed arrays whose memory is reserved in a budget.
 
 use std::{
     marker::PhantomData,
@@ -9,7 +9,8 @@ use inshore_store::{Budget, Buffer, Result};
 pub(crate) use inshore_store::{largest_buffer, taken_bytes};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// A zeroed array of fixed length; the elements may be zero-sized. Pages that were never touched cost no memory.
+/// An array of fixed length that is zeroed at first. The elements may be zero-sized. Memory pages that were never
+/// touched take no physical memory.
 #[derive(Debug)]
 pub(crate) struct Array<T> {
     buffer: Buffer,
@@ -24,12 +25,12 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout> Array<T> {
     }
 }
 
-/// Interprets `bytes` as at least `len` elements, which may be zero-sized, and returns the first `len`.
+/// Interprets the start of `bytes` as `len` elements of type `T`, which may be zero-sized.
 pub(crate) fn typed<T: FromBytes + Immutable + KnownLayout>(bytes: &[u8], len: usize) -> &[T] {
     <[T]>::ref_from_bytes_with_elems(&bytes[..len * size_of::<T>()], len).expect("aligned and long enough")
 }
 
-/// Does what [`typed`] does, for mutable bytes.
+/// Interprets mutable bytes in the same way as [`typed`] does.
 pub(crate) fn typed_mut<T>(bytes: &mut [u8], len: usize) -> &mut [T]
 where
     T: FromBytes + IntoBytes + Immutable + KnownLayout,

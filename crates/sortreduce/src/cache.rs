@@ -3,8 +3,8 @@
 /// The number of bytes in a cache line.
 pub(crate) const LINE_BYTES: usize = 64;
 
-/// Prefetches the cache line in which `place` begins; has no effect on targets for which stable Rust has no prefetch
-/// instruction.
+/// Prefetches the cache line in which `place` begins. The call has no effect on targets for which stable Rust has no
+/// prefetch instruction.
 #[inline(always)]
 pub fn prefetch<T>(place: &T) {
     #[cfg(target_arch = "x86_64")]

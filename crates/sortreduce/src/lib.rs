@@ -1,15 +1,17 @@
 //! Sorts and combines streams of records larger than memory.
 //!
-//! Nouns of the crate:
+//! The main terms are:
 //!
-//! - A record consists of a [`Key`] of 32, 64 or 128 bits and a [`Value`]; an [`Operation`] combines two values of one
-//!   key.
-//! - [`SortReduce`] takes records in any order and returns each key once, in ascending order, with all its values
-//!   combined. Random updates of data larger than memory thus become one sequential pass (thesis of 2018, section 9.3).
-//! - A [`Sink`] is the input of one thread. [`Sorted`] is the result, read block by block.
-//! - The module [`rows`] does the same for byte strings of any length, sorted by the bytes of their keys.
-//! - [`Packing`] stores sorted records in as few bits as they need.
-//! - A run is a sorted, reduced sequence of records in the job's scratch folder, packed if packing saves bytes.
+//! - A record consists of a [`Key`] of 32, 64 or 128 bits and a [`Value`]. An [`Operation`] combines two values of
+//!   one key.
+//! - [`SortReduce`] takes records in any order. It returns each key once, in ascending order, with all values of the
+//!   key combined. Random updates of data larger than memory are thus replaced by one sequential pass (thesis of
+//!   2018, section 9.3).
+//! - A [`Sink`] takes the records of one thread. [`Sorted`] returns the result block by block.
+//! - The module [`rows`] sorts byte strings of any length by the bytes of their keys.
+//! - [`Packing`] compresses sorted records to as few bits as they need.
+//! - A run is a sorted sequence of records without equal keys in the job's scratch folder. A run is packed if packing
+//!   saves bytes.
 //!
 //! ```
 //! use inshore_sortreduce::{Config, Operation, SortReduce};
@@ -46,49 +48,52 @@
 //!
 //! ```text
 //!   dense       push -> bins of key ranges -> array in memory + presence bitmap -> scan
-//!   partition   push -> bins of key ranges (-> flash) -> the same for one bin after the other
+//!   partition   push -> bins of key ranges (-> flash) -> table in memory for one bin after the other -> scan
 //!   merge       push -> buckets of a chunk -> sort, reduce (-> run on flash -> merge passes) -> merge
-//!   hash-first  push -> table in the cache -> what leaves it goes on as for merge
+//!   hash-first  push -> hash table in the cache -> records that leave the table: as for merge
 //! ```
 //!
-//! A [`Choice`] estimates the seconds of each strategy that the key range and the memory allow, from the expected
-//! records and the store's drive profile, and takes the fastest.
+//! A [`Choice`] estimates the seconds of each strategy that the key range and the memory allow, and selects the
+//! fastest. The estimates use the expected number of records and the store's drive profile.
 //!
 //! - Dense writes nothing to flash.
-//! - Partition writes each update to flash once and reads it once.
-//! - Merging reduces at every step: a chunk is written only if sorting and reducing it in place leaves it more than
-//!   half full. A small number of distinct keys therefore never reaches the drive. The fan-in is limited only by read
-//!   buffers of one check block for each run (hundreds of runs, where the paper's hardware had 16), so that usually one
-//!   merge pass suffices.
-//! - Hash-first saves most of the sorting if a few keys occur often, and otherwise switches itself off.
+//! - Partition writes each record to flash once, and reads each record once.
+//! - Merge combines equal keys at every step. A full chunk is sorted and reduced in place, and is written only if it
+//!   is then still more than half full. A small number of distinct keys is therefore never written to the drive. The
+//!   fan-in is limited only by the read buffers, which have one check block for each run. It is hundreds of runs (16
+//!   in the paper's hardware), so that usually one merge pass suffices.
+//! - Hash-first avoids most of the sorting if a few keys occur often. Otherwise it bypasses its table.
 //!
-//! With any strategy [`Sorted::split`] divides the result into parts, one for each thread.
+//! With any strategy, [`Sorted::split`] divides the result into parts, so that each part can be read by its own
+//! thread.
 //!
 //! # Cost
 //!
-//! The following estimate of costs is for n records of b bytes (packed, on the drive), of which d n are left after
-//! reduction in chunks. Dense writes nothing to the drive. Merging writes and reads d n b bytes for each pass, with one
-//! pass for up to `fan_in * chunk` bytes. The CPU time of a record is the sum of one scattered write (2 to 4 ns), one
-//! sort of 64-bit words in slabs that fit in the second-level cache (6 ns), one gather (2 ns), packing and unpacking (6
-//! ns), and some copies (1 ns each). The merge sorts and gathers once more.
+//! The following cost estimate is for n records of b bytes each (packed, on the drive), of which d n records remain
+//! after reduction in chunks. Dense writes nothing to the drive. Merge writes and reads d n b bytes in each pass, and
+//! one pass suffices for up to `fan_in * chunk` bytes. The CPU time per record is the sum of one scattered write (2
+//! to 4 ns), one sort of 64-bit words in slabs that fit in the second-level cache (6 ns), one gather (2 ns), packing
+//! and unpacking (6 ns), and some copies (1 ns each). The merge sorts and gathers each record once more.
 //!
 //! The table shows nanoseconds of CPU time per record, measured with `examples/rates.rs` on one core of Zen 5 class
-//! with 64 million records. The times include I/O threads and page zeroing. The machine was **busy with other work**:
-//! its figures without that work are two to three times lower.
+//! with 64 million records. The times include I/O threads and page zeroing. The machine was **busy with other work**.
+//! Without that work, the times are two to three times lower.
 //!
 //! | | (u32, u64), 2^25 keys, even | the same, skewed | (u64, u64), 64-bit keys | (u64, ()), 64-bit keys |
 //! |---|---|---|---|---|
 //! | dense push | 29 | 24 | | |
-//! | dense scan, a record handed out | 2 | 5 | | |
+//! | dense scan, per returned record | 2 | 5 | | |
 //! | forming runs, 128 MiB | 25 | 23 | 31 | 23 |
 //! | merging under 50 runs | 10 | 9 | 16 | 10 |
 //! | merging 200 runs | 22 | | 29 | 19 |
 //!
-//! The dense figure depends on the memory's speed: one random update of 256 MiB took 14 ns in the same hour.
+//! The time of dense depends on the memory's speed. In the same hour, one random update in an array of 256 MiB took
+//! 14 ns.
 //!
 //! # Same answer
 //!
-//! Keys and integer results do not depend on strategy, memory or threads. See [`Operation`] for floating-point values.
+//! Keys and integer results do not depend on the strategy, the memory or the number of threads. See [`Operation`] for
+//! floating-point values.
 #![warn(missing_docs)]
 
 mod array;

@@ -1,13 +1,13 @@
-//! Divides a result into parts: ascending ranges of keys, each of which one thread can stream.
+//! Divides a result into parts. A part is a range of keys that one thread can stream, and the ranges ascend.
 //!
 //! ```text
-//!   runs     0 [ block | block | block | block ]       the first key of each block is in memory, so a range of keys
-//!            1 [ block | block ]                       is a range of blocks in each run, and the cut is found by
-//!   parts       ── part 0 ──┼── part 1 ──              halving on keys until the blocks below it are half of all
+//!   runs     0 [ block | block | block | block ]       The first key of each block is in memory, so a range of keys
+//!            1 [ block | block ]                       is a range of blocks in each run. A split key is found by
+//!   parts       ── part 0 ──┼── part 1 ──              bisection, here until half of all blocks are below it.
 //! ```
 //!
-//! A part describes its input, and reads nothing until its first block is requested. A finished result can therefore
-//! still be divided, and unread parts take no memory. Parts share their input and divide the memory.
+//! A part only describes its input until its first block is requested. A finished result can therefore still be
+//! divided, and parts take no read buffers before they are read. Parts share their input and divide the memory.
 
 use std::sync::Arc;
 
@@ -24,17 +24,17 @@ use crate::{
     strategies::dense::{DensePart, Scan},
 };
 
-/// The smallest slab, in records, of parts in memory.
+/// The minimum number of records in a slab (the records of one sort) for a part in memory.
 const SLAB_RECORDS_MIN: usize = 256;
-/// The number of blocks that are read once per block that is read twice, if the caller does not fix the number of
-/// parts.
+/// The minimum ratio of blocks that one part reads to blocks that two parts read, if the caller does not fix the
+/// number of parts.
 const WHOLE_PER_CUT: u64 = 8;
 
 fn sorter_of<O: Operation>(slab_records: usize) -> usize {
     sorter_bytes(slab_records, size_of::<O::Key>(), size_of::<O::Value>())
 }
 
-/// The input of a part.
+/// A part of a result, by the kind of its input.
 pub(crate) enum Part<O: Operation> {
     Dense(DensePart<O>),
     Chunks(ChunksPart<O>),
@@ -43,7 +43,8 @@ pub(crate) enum Part<O: Operation> {
 }
 
 impl<O: Operation> Part<O> {
-    /// Returns the number of parts, up to `readers`, that can be read at the same time with the memory.
+    /// Returns the number of parts, at most `readers`, for which the memory suffices if they are read at the same
+    /// time.
     pub fn readers(&self, readers: usize) -> usize {
         let fits = |&readers: &usize| match self {
             Part::Dense(dense) => dense.scan_records(readers) > 0,
@@ -54,7 +55,7 @@ impl<O: Operation> Part<O> {
         (2..=readers).rev().find(fits).unwrap_or(1)
     }
 
-    /// Divides the input into `parts`, of which `readers` are read at the same time and divide the memory.
+    /// Divides the input into `parts` parts. Up to `readers` parts are read at the same time and divide the memory.
     pub fn split(self, parts: usize, readers: usize) -> Vec<Part<O>> {
         match self {
             Part::Dense(dense) => dense.split(parts, readers).into_iter().map(Part::Dense).collect(),
@@ -64,7 +65,7 @@ impl<O: Operation> Part<O> {
         }
     }
 
-    /// Returns the largest number of parts for which only few blocks are read twice.
+    /// Returns the largest number of parts for which only a few blocks are read twice.
     pub fn parts_max(&self) -> usize {
         match self {
             Part::Runs(runs) => runs.parts_max(),
@@ -72,7 +73,7 @@ impl<O: Operation> Part<O> {
         }
     }
 
-    /// Returns an upper bound on the memory that reading takes.
+    /// Returns an upper bound on the bytes of memory that reading takes.
     pub fn reading_bytes(&self) -> usize {
         match self {
             Part::Dense(dense) => dense.reading_bytes(),
@@ -85,7 +86,7 @@ impl<O: Operation> Part<O> {
     /// Reserves the memory for reading and starts to read.
     ///
     /// # Errors
-    /// Errors of reading runs; an error if the budget has too little memory.
+    /// Returns errors of reading runs, or an error if the budget has too little memory.
     pub fn begin(self, job: &Job) -> Result<Records<O>> {
         match self {
             Part::Dense(dense) => dense.begin(job.budget()).map(Records::Dense),
@@ -96,7 +97,7 @@ impl<O: Operation> Part<O> {
     }
 }
 
-/// A stream of records.
+/// A stream of records, by the kind of its input.
 pub(crate) enum Records<O: Operation> {
     Dense(Scan<O>),
     Merge(Box<Merge<O>>),
@@ -121,12 +122,12 @@ impl<O: Operation> Records<O> {
     }
 }
 
-/// Sorted chunks that never left memory.
+/// A part of a result whose sorted chunks are all in memory.
 pub(crate) struct ChunksPart<O: Operation> {
     operation: O,
     chunks: Vec<Arc<SortedChunk<O::Key, O::Value>>>,
     range: KeyRange<O::Key>,
-    /// The bytes of memory for the slab, taken from the sinks' own sorters.
+    /// The bytes of memory to sort one slab, which the sorters of the sinks have released.
     sorter_bytes: usize,
     slab_records_max: usize,
 }
@@ -170,7 +171,7 @@ impl<O: Operation> ChunksPart<O> {
     }
 }
 
-/// Runs on flash.
+/// A part of a result whose runs are on flash.
 pub(crate) struct RunsPart<O: Operation> {
     operation: O,
     plan: MergePlan,
@@ -190,7 +191,8 @@ impl<O: Operation> RunsPart<O> {
         self.plan.merge::<O::Key, O::Value>(self.readers * readers).fan_in >= self.runs.len()
     }
 
-    /// Up to two blocks of each run in a part are also read for neighbouring parts.
+    /// Returns the largest number of parts for which few blocks are read twice. Up to two blocks of each run in a
+    /// part are also read by neighbouring parts.
     fn parts_max(&self) -> usize {
         (self.blocks() / (2 * self.runs.len().max(1) as u64) / WHOLE_PER_CUT).max(1) as usize
     }
@@ -199,7 +201,7 @@ impl<O: Operation> RunsPart<O> {
         self.runs.iter().map(|run| run.blocks_in(&self.range)).sum()
     }
 
-    /// Returns the bytes of one of the two buffers of each run.
+    /// Returns the size in bytes of each of the two read buffers of a run.
     fn unit_bytes(&self, sizes: &MergeSizes) -> usize {
         let runs = self.runs.iter().filter(|run| run.blocks_in(&self.range) > 0).count();
         sizes.unit_bytes(runs.max(1), self.blocks() * self.plan.block_bytes as u64)
@@ -223,7 +225,7 @@ impl<O: Operation> RunsPart<O> {
         ranges.into_iter().map(part).collect()
     }
 
-    /// Starts a merge of all runs in the range.
+    /// Starts a merge of the records in the key range of all runs.
     pub fn begin(self, job: &Job) -> Result<Merge<O>> {
         let sizes = self.plan.merge::<O::Key, O::Value>(self.readers);
         let unit_bytes = self.unit_bytes(&sizes);

@@ -1,4 +1,4 @@
-//! Divides the memory: computes sizes from the configuration alone, without allocating.
+//! Divides the memory. The functions compute sizes only from the configuration, and allocate nothing.
 
 use inshore_store::Error;
 
@@ -14,30 +14,32 @@ use crate::{
 };
 
 const PAGE_BYTES: usize = inshore_store::PAGE_BYTES;
-/// The largest check block of run files. Blocks of this size are large enough that checksums (4 bytes each) are
-/// negligible, and small enough that hundreds of runs can be read at once.
+/// The maximum bytes of a check block (the unit of checksums) in run files. Blocks of this size are large enough that
+/// checksums of 4 bytes are negligible. They are small enough that hundreds of runs can be read at once.
 const BLOCK_BYTES_MAX: usize = 64 << 10;
-/// The largest write request, followed by the largest read request. Larger requests have no effect: in measurements,
-/// 512 KiB and more ran at full speed.
+/// The maximum bytes of a write request, and the maximum bytes of a read request. In measurements, requests of 512
+/// KiB and more ran at full speed, so larger requests would have no effect.
 const WRITE_BYTES_MAX: usize = 1 << 20;
 const READ_BYTES_MAX: usize = 512 << 10;
-/// The largest number of records in a slab of a chunk. Slabs of 8 Ki / 16 Ki / 32 Ki words are sorted in 5.2 / 5.1 /
-/// 6.0 ns per word. Forming runs of (u32, u64) records in 128 MiB takes 31 / 21 / 21 ns per record, since larger slabs
-/// need fewer buckets.
+/// The maximum number of records in a slab (the unit of sorting) of a chunk. Slabs of 8 Ki / 16 Ki / 32 Ki words are
+/// sorted in 5.2 / 5.1 / 6.0 ns per word. With these slabs, the formation of runs of (u32, u64) records in 128 MiB
+/// takes 31 / 21 / 21 ns per record, since larger slabs need fewer buckets.
 const SLAB_RECORDS_MAX: usize = 16 << 10;
-/// The largest number of keys in a slab without values; sorting keys without values takes half the memory. With a
-/// budget of 1 GiB a whole bucket then fits in a slab and needs no second scatter, which saves 3 of 18 ns per key.
+/// The maximum number of keys in a slab if there are no values, since a sort of keys without values takes half the
+/// memory. With a budget of 1 GiB, a whole bucket then fits in a slab. No second scatter is needed, which saves 3 of
+/// 18 ns per key.
 const SLAB_KEYS_MAX: usize = 64 << 10;
-/// The largest number of records in a slab of a merge. Slabs of a merge are larger, since each takes a piece of every
-/// run.
+/// The maximum number of records in a slab of a merge. These slabs are larger, since each contains some records of
+/// every run.
 const MERGE_SLAB_RECORDS_MAX: usize = 32 << 10;
 
-/// Returns a [`Config::memory_bytes`] with which a merging sort-reduce accepts `sink_records` records with different
-/// keys from each of `sinks` sinks. Checksums and first keys of all runs are kept in memory, so that a small budget
-/// limits the number of records.
+/// Returns a [`Config::memory_bytes`] with which the merge strategy accepts `sink_records` records with different
+/// keys from each of `sinks` sinks. A small budget limits the number of records, since checksums and first keys of
+/// all runs are in memory.
 pub fn merge_memory_bytes_for<K: Key, V: Value>(sinks: usize, sink_records: u64) -> u64 {
     let record = record_bytes::<K, V>();
-    // Incompressible keys and values are packed to their own size; an additional eighth is for the headers of packing.
+    // Incompressible keys and values have their original size after packing. An additional eighth is for the headers
+    // of packing.
     let bytes = sink_records
         .saturating_mul(record as u64)
         .saturating_add(sink_records.saturating_mul(record as u64) / 8);
@@ -52,7 +54,7 @@ pub fn merge_memory_bytes_for<K: Key, V: Value>(sinks: usize, sink_records: u64)
     memory_bytes
 }
 
-/// Sizes of all buffers of merging.
+/// The sizes of all buffers of the merge strategy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MergePlan {
     pub memory_bytes: usize,
@@ -62,13 +64,13 @@ pub(crate) struct MergePlan {
     pub write_bytes: usize,
     /// The bytes for the checksums and first keys of the blocks of all runs.
     index_bytes: usize,
-    /// The bytes of runs that one sink may write. The checksums and first keys of a sink's runs take half of the index,
-    /// and those of merged runs take the other half. The index suffices unless incompressible records make packed runs
-    /// several times as large.
+    /// The maximum bytes of runs that one sink may write. Half of the index (`index_bytes`) is for the checksums and
+    /// first keys of the sinks' runs, and the other half is for those of merged runs. The index suffices unless
+    /// incompressible records make packed runs several times as large.
     pub spilled_bytes_max: u64,
 }
 
-/// Sizes of one of several parallel merges.
+/// The buffer sizes of one of several parallel merges.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MergeSizes {
     pub slab_records: usize,
@@ -77,16 +79,16 @@ pub(crate) struct MergeSizes {
     /// The bytes for the read buffers of all runs and for the memory that unpacks their records.
     read_bytes: usize,
     block_bytes: usize,
-    /// The bytes for reading a run, in addition to its two buffers.
+    /// The bytes of memory to read one run, in addition to its two read buffers.
     reader_bytes: usize,
 }
 
 impl MergePlan {
-    /// Divides the memory. Each sink has a share for its chunk, its sorter and two write buffers; the index of the
-    /// blocks of runs has an eighth of the total.
+    /// Divides the memory. Each sink has a share for its chunk, its sorter and two write buffers. The index of the
+    /// blocks of runs has an eighth of the total memory.
     ///
     /// # Errors
-    /// [`Error::BudgetTooSmall`].
+    /// Returns [`Error::BudgetTooSmall`] if the memory does not suffice.
     pub fn new<K: Key, V: Value>(config: &Config) -> Result<MergePlan> {
         let memory_bytes = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX / 2);
         let record = record_bytes::<K, V>();
@@ -133,8 +135,8 @@ impl MergePlan {
         })
     }
 
-    /// Returns the sizes of each of `count` parallel merges, with write buffers: the memory that the index leaves is
-    /// divided among the merges.
+    /// Returns the buffer sizes of each of `count` parallel merges, including write buffers. The merges divide the
+    /// memory that the index does not take.
     pub fn merge<K: Key, V: Value>(&self, count: usize) -> MergeSizes {
         let share = (self.memory_bytes - self.index_bytes) / count;
         let slab_records = slab_records_in::<K, V>(share / 8).min(MERGE_SLAB_RECORDS_MAX);
@@ -145,7 +147,7 @@ impl MergePlan {
         let block_bytes = self.block_bytes;
         let read_bytes = share.saturating_sub(taken);
         let mut sizes = MergeSizes { slab_records, fan_in: 0, read_bytes, block_bytes, reader_bytes };
-        // A run needs two buffers of one block, and room for at least a few records in a slab.
+        // A run needs two buffers of one block each, and space for at least a few of its records in a slab.
         let most = read_bytes / (2 * block_bytes + reader_bytes);
         sizes.fan_in = (sizes.buffer_bytes(most) / (2 * block_bytes)).min(most).min(slab_records / 4);
         sizes
@@ -158,21 +160,22 @@ impl MergePlan {
 }
 
 impl MergeSizes {
-    /// Returns the bytes of one of the two buffers of each of `runs` runs with `bytes` together. A buffer is at most as
-    /// large as requests gain from, and a small part of a run, since memory is zeroed before its first use. The number
-    /// of blocks in a buffer is odd, since buffers at a power-of-two stride would compete for a few lines of the cache.
+    /// Returns the size of each of the two read buffers of a run, if `runs` runs have `bytes` bytes in total. A
+    /// buffer is not larger than the largest useful request. It is also at most a small part of a run, since memory
+    /// is zeroed before its first use. The number of blocks in a buffer is odd, since buffers at a power-of-two
+    /// stride would compete for the same cache lines.
     pub fn unit_bytes(&self, runs: usize, bytes: u64) -> usize {
         let pays = READ_BYTES_MAX.min((bytes / (8 * runs as u64)) as usize);
         let blocks = (self.buffer_bytes(runs) / (2 * runs)).min(pays) / self.block_bytes;
         (blocks.saturating_sub(1) | 1) * self.block_bytes
     }
 
-    /// Returns the memory of readers of `runs` runs with two buffers of `unit_bytes` each.
+    /// Returns the bytes of memory to read `runs` runs, with two buffers of `unit_bytes` for each run.
     pub fn readers_bytes(&self, runs: usize, unit_bytes: usize) -> usize {
         taken_bytes(2 * runs * unit_bytes) + runs * self.reader_bytes
     }
 
-    /// Returns the largest buffer that is divided among `runs` runs.
+    /// Returns the bytes of the largest buffer that fits the memory and can be divided among `runs` runs.
     fn buffer_bytes(&self, runs: usize) -> usize {
         largest_buffer(self.read_bytes.saturating_sub(runs * self.reader_bytes))
     }
@@ -182,22 +185,23 @@ fn slab_records_max<V>() -> usize {
     if size_of::<V>() == 0 { SLAB_KEYS_MAX } else { SLAB_RECORDS_MAX }
 }
 
-/// Returns the bytes of a check block of run files: a 32nd of a sink's share, and at least three records.
+/// Returns the size of a check block of run files: about a 32nd of a sink's share of the memory, and at least three
+/// records.
 fn block_bytes(record_bytes: usize, share: usize, chunk_bytes: Option<usize>) -> usize {
     let small = (share / 32).min(chunk_bytes.unwrap_or(usize::MAX)).max(PAGE_BYTES);
     let rounded = (1 << small.ilog2()).clamp(PAGE_BYTES, BLOCK_BYTES_MAX);
     rounded.max((4 * record_bytes).next_power_of_two())
 }
 
-/// The bytes of values in a shard of the dense array. In measurements, half a megabyte stays in the second-level cache
-/// while a bin is applied.
+/// The bytes of values in a shard of the dense array. In measurements, half a megabyte stayed in the second-level
+/// cache while a bin was applied.
 const SHARD_VALUES_BYTES: usize = 512 << 10;
 const BIN_RECORDS_MIN: usize = 64;
 const BIN_RECORDS_MAX: usize = 8 << 10;
-/// The number of records in a block that a dense scan returns.
+/// The maximum number of records in a block that a dense scan returns.
 const SCAN_RECORDS: usize = 16 << 10;
 
-/// Sizes of all buffers of the dense strategy.
+/// The sizes of all buffers of the dense strategy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DensePlan {
     pub key_range: u64,
@@ -211,12 +215,12 @@ pub(crate) struct DensePlan {
 }
 
 impl DensePlan {
-    /// Computes the sizes for keys and values of these lengths; returns `None` if there is no key range or the array
-    /// does not fit.
+    /// Computes the sizes for keys and values of these lengths. Returns `None` if there is no key range, or if the
+    /// array does not fit in memory.
     pub fn new(config: &Config, key_bytes: usize, value_bytes: usize) -> Option<DensePlan> {
         let key_range = config.key_range?.max(1);
         let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX / 2);
-        // A range whose bitmap alone exceeds the memory is refused, so that no product below can overflow.
+        // If the bitmap alone exceeds the memory, the range is refused, so that no product below can overflow.
         if key_range / 8 > memory as u64 {
             return None;
         }
@@ -232,7 +236,7 @@ impl DensePlan {
             taken_bytes(shards * records * key_bytes) + taken_bytes(shards * records * value_bytes)
         };
         let mut bin_records = BIN_RECORDS_MAX;
-        // A cursor has 32 bits, which limits the records in all bins.
+        // A cursor has 32 bits, which limits the number of records in all bins.
         while bins(bin_records) > left || shards * bin_records > 1 << 31 {
             bin_records /= 2;
             if bin_records < BIN_RECORDS_MIN {
@@ -242,23 +246,24 @@ impl DensePlan {
         Some(DensePlan { bin_records, ..plan })
     }
 
-    /// Returns the bytes of the records that scans return. There is one scan per sink, since the number of reading
-    /// threads is expected to be the number of sinks.
+    /// Returns the bytes of the output buffers of all scans. There is one scan per sink, since the number of reading
+    /// threads is expected to equal the number of sinks.
     pub fn scan_bytes(&self, key_bytes: usize, value_bytes: usize) -> usize {
         self.sinks
             * (taken_bytes(self.scan_records * key_bytes) + taken_bytes(self.scan_records * value_bytes))
     }
 }
 
-/// Returns the number of keys per shard: a power of two whose bitmap consists of complete words.
+/// Returns the number of keys per shard. This is a power of two, and a multiple of 64, so that a bitmap consists of
+/// complete words.
 fn shard_keys(key_range: u64, value_bytes: usize) -> usize {
-    // Without values a shard is only a bitmap.
+    // If values have no bytes, a shard is only a bitmap.
     let by_cache = SHARD_VALUES_BYTES.checked_div(value_bytes).unwrap_or(SHARD_VALUES_BYTES * 8);
     let by_range = key_range.min(1 << 40) as usize;
     (1 << by_cache.max(64).ilog2()).min(by_range.next_power_of_two()).max(64)
 }
 
-/// Returns the bytes of a shard: values and bitmap, rounded up to pages.
+/// Returns the bytes of a shard (values and bitmap), rounded up to pages.
 pub(crate) fn shard_bytes(shard_keys: usize, value_bytes: usize) -> usize {
     (shard_keys * value_bytes + shard_keys / 8).next_multiple_of(PAGE_BYTES)
 }

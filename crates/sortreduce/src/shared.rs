@@ -1,4 +1,5 @@
-//! The state shared by a sort-reduce and its sinks: strategies, idle memory, and the transition from input to result.
+//! The state that a sort-reduce and its sinks share: the strategy, idle memory, and the transition from input to
+//! result.
 
 use std::sync::{
     Arc, Mutex,
@@ -25,14 +26,14 @@ use crate::{
     strategies::partplan::PartitionPlan,
 };
 
-/// State shared by a sort-reduce and its sinks.
+/// The state that a sort-reduce and its sinks share.
 pub(crate) struct SharedState<O: Operation> {
     pub job: Job,
     pub operation: O,
     pub config: Config,
     pub choice: Choice,
     pub sinks_open: AtomicUsize,
-    /// The records of each unit of the input that are in kept runs.
+    /// The number of records of each input unit that are in saved runs.
     covered: UnitCoverage,
     pub records_kept: u64,
     pub method: Method<O>,
@@ -46,11 +47,12 @@ pub(crate) enum Method<O: Operation> {
     },
     Partition {
         plan: PartitionPlan,
-        /// The number of blocks that all sinks wrote.
+        /// The number of blocks that all sinks have written.
         written: Arc<AtomicUsize>,
         idle: Mutex<Vec<Partitioner<O>>>,
     },
-    /// Merging; `slots` is the number of slots in the hash table in front of each sink, if there is one.
+    /// The merge strategy, or hash-first. `slots` is the number of slots in the hash table of each sink with
+    /// hash-first.
     Merge {
         plan: MergePlan,
         slots: Option<usize>,
@@ -58,9 +60,9 @@ pub(crate) enum Method<O: Operation> {
     },
 }
 
-/// Progress of the sinks of a merging sort-reduce.
+/// The progress of run formation with the merge strategy.
 pub(crate) struct FormationProgress<O: Operation> {
-    /// Formations that no sink uses. The chunks of idle formations are sorted.
+    /// The formations that no sink uses. Their chunks are sorted.
     pub idle: Vec<Formation<O>>,
     formed: FormationResult<O::Key>,
 }
@@ -97,7 +99,8 @@ impl<O: Operation> Method<O> {
         Ok(Method::Merge { plan, slots, state })
     }
 
-    /// Opens the runs of an interrupted sort-reduce; returns the number of their records, and their units.
+    /// Opens the saved runs of an interrupted sort-reduce. Returns the number of records pushed into them, and the
+    /// input units that they cover.
     fn find_kept(&mut self, job: &Job, config: &Config) -> Result<(u64, UnitCoverage)> {
         let (Some(keep), Method::Merge { plan, state, .. }) = (&config.keep, self) else {
             return Ok((0, UnitCoverage::default()));
@@ -111,7 +114,8 @@ impl<O: Operation> Method<O> {
         Ok((found.pushed, found.covered))
     }
 
-    /// Plans hash-first: the hash tables in front of the sinks take a part of the memory for merging.
+    /// Plans the hash-first strategy. The hash tables of the sinks take a part of the memory, and the rest is for
+    /// merging.
     fn hash_first(operation: &O, config: &Config) -> Result<Self> {
         let fits = |bytes| front::plan(&Config { memory_bytes: bytes, ..config.clone() }, layout(operation));
         let Some((slots, fronts)) = fits(config.memory_bytes) else {
@@ -126,8 +130,8 @@ impl<O: Operation> Method<O> {
     }
 }
 
-/// Creates the error for a forced strategy that is not possible: there is no range of keys, or the strategy needs more
-/// memory. The error then names the memory that suffices.
+/// Creates the error for a forced strategy that has no key range or too little memory. In the second case, the error
+/// contains a sufficient memory size.
 fn does_not_fit(strategy: Strategy, what: &str, config: &Config, fits: impl Fn(&Config) -> bool) -> Error {
     let Some(key_range) = config.key_range else { return Error::NoKeyRange { name: config.name, strategy } };
     let fits = |&bytes: &u64| fits(&Config { memory_bytes: bytes, ..config.clone() });
@@ -141,7 +145,7 @@ fn does_not_fit(strategy: Strategy, what: &str, config: &Config, fits: impl Fn(&
 }
 
 impl<O: Operation> SharedState<O> {
-    /// Chooses the strategy and opens the runs of an interrupted sort-reduce.
+    /// Chooses the strategy, and opens the saved runs of an interrupted sort-reduce.
     pub fn new(job: &Job, operation: O, config: &Config) -> Result<Self> {
         let profile = job.store().drive_profile();
         let mut choice = Choice::new(config, layout(&operation), profile.as_ref());
@@ -167,7 +171,7 @@ impl<O: Operation> SharedState<O> {
         })
     }
 
-    /// Returns the strategy.
+    /// Returns the strategy that is used.
     pub fn strategy(&self) -> Strategy {
         match self.method {
             Method::Dense { .. } => Strategy::Dense,
@@ -177,7 +181,7 @@ impl<O: Operation> SharedState<O> {
         }
     }
 
-    /// Returns the number of a unit's records in kept runs, and whether these are all records of the unit.
+    /// Returns the number of a unit's records that are in saved runs, and whether these are all records of the unit.
     pub fn covered(&self, unit: u64) -> (u64, bool) {
         (self.covered.records(unit), self.covered.is_whole(unit))
     }
@@ -189,12 +193,12 @@ impl<O: Operation> SharedState<O> {
         }
     }
 
-    /// Counts one more finished sink.
+    /// Records that one more sink has finished.
     pub fn sink_finished(&self) {
         self.sinks_open.fetch_sub(1, Ordering::Release);
     }
 
-    /// Stores a finished sink's bins for the next sink or the end of the input.
+    /// Stores a finished sink's bins, for use by the next sink or at the end of the input.
     pub fn take_partitioner(&self, partitioner: Partitioner<O>) {
         let Method::Partition { idle, .. } = &self.method else {
             unreachable!("a sink with a partitioner belongs to a partitioning sort-reduce")
@@ -202,7 +206,7 @@ impl<O: Operation> SharedState<O> {
         idle.lock().expect("no panic under this lock").push(partitioner);
     }
 
-    /// Stores a finished sink's formation for the next sink or the end of the input.
+    /// Stores a finished sink's formation, for use by the next sink or at the end of the input.
     pub fn take_back(&self, mut formation: Formation<O>) {
         let Method::Merge { state, .. } = &self.method else {
             unreachable!("a sink with a chunk belongs to a merging sort-reduce")
@@ -212,7 +216,7 @@ impl<O: Operation> SharedState<O> {
         state.idle.push(formation);
     }
 
-    /// Ends the input.
+    /// Ends the input and returns the result.
     pub fn finish(self) -> Result<Sorted<O>> {
         let SharedState { job, operation, config, method, .. } = self;
         match method {
@@ -257,7 +261,7 @@ fn finish_bins<O: Operation>(
     Ok(Sorted::new(job, stats, Level::Merge(1), Part::Bins(BinsPart::new(operation, plan, sinks))))
 }
 
-/// Returns a result that merges the sinks' chunks in memory, if no run was written.
+/// Returns a result that merges the sinks' chunks in memory. No run may have been written.
 fn finish_in_memory<O: Operation>(
     job: Job,
     operation: O,
@@ -282,7 +286,7 @@ fn finish_on_flash<O: Operation>(
     mut stats: Stats,
 ) -> Result<Sorted<O>> {
     let mut formed = state.formed;
-    // The sinks' last chunks are written in parallel.
+    // The last chunks of the sinks are written in parallel.
     let last: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> =
             state.idle.into_iter().map(|formation| scope.spawn(|| formation.finish())).collect();

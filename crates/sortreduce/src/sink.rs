@@ -11,25 +11,26 @@ use crate::{
     strategies::partition::Partitioner,
 };
 
-/// The number of records that a sink buffers before it scatters them, so that [`Sink::push`] costs only two stores.
+/// The number of records that a sink buffers before it scatters them. Most calls of [`Sink::push`] therefore take
+/// only two stores.
 const STAGED_RECORDS: usize = 256;
-/// The smallest number of keys that [`Sink::push_all`] scatters directly; fewer keys are buffered.
+/// The minimum number of keys that [`Sink::push_all`] scatters directly. Fewer keys are buffered.
 const SCATTERED_KEYS: usize = 64;
 
-/// Takes the records of one thread.
+/// Takes the records that one thread pushes.
 pub struct Sink<O: Operation> {
     shared: Arc<SharedState<O>>,
-    /// The table that combines records first, with the hash-first strategy.
+    /// The hash table that combines records first, if the strategy is hash-first.
     front: Option<Box<Front<O>>>,
     target: Target<O>,
-    /// The number of records of the current unit that are in kept runs and not yet skipped.
+    /// The number of records of the current unit that are in saved runs and not yet skipped.
     passed_over: u64,
     staged: usize,
     keys: Box<[O::Key; STAGED_RECORDS]>,
     values: Box<[O::Value]>,
 }
 
-/// The destination of the records, by strategy.
+/// The destination of the records, which depends on the strategy.
 enum Target<O: Operation> {
     Dense(Bins<O::Key, O::Value>),
     Merge(Box<Formation<O>>),
@@ -37,7 +38,7 @@ enum Target<O: Operation> {
 }
 
 impl<O: Operation> Target<O> {
-    /// Takes an idle target of the sort-reduce, or creates one.
+    /// Takes over the target of a finished sink, or creates a new target.
     fn new(shared: &SharedState<O>) -> Result<Self> {
         match &shared.method {
             Method::Dense { plan, .. } => Ok(Target::Dense(Bins::new(plan, shared.job.budget())?)),
@@ -77,7 +78,8 @@ impl<O: Operation> Target<O> {
 }
 
 impl<O: Operation> Target<O> {
-    /// Pushes the records to the target, after the front (if there is one) combined some of them.
+    /// Pushes records to the target. If the strategy is hash-first, the front (a hash table) first combines some of
+    /// the records.
     #[inline(always)]
     fn push_behind(
         &mut self,
@@ -94,7 +96,7 @@ impl<O: Operation> Target<O> {
 }
 
 impl<O: Operation> Sink<O> {
-    /// Opens a sink. At most [`crate::Config::sinks`] may exist at the same time.
+    /// Opens a sink. At most [`crate::Config::sinks`] sinks may exist at the same time.
     pub(crate) fn open(shared: Arc<SharedState<O>>) -> Result<Self> {
         let open = shared.sinks_open.fetch_add(1, Ordering::Relaxed);
         assert!(open < shared.config.sinks.max(1), "more than {} sinks", shared.config.sinks);
@@ -117,12 +119,12 @@ impl<O: Operation> Sink<O> {
         })
     }
 
-    /// Starts a unit of the input: all records pushed until the next call belong to the unit. The order of a unit's
-    /// records must be the same at every attempt, and one sink must push all of the unit. Only [`crate::Config::keep`]
-    /// needs units. Returns `false` if all records of the unit are in kept runs and need not be pushed.
+    /// Starts a unit of the input. All records that are pushed until the next call belong to this unit. One sink must
+    /// push the whole unit, in the same order at every attempt. Units are needed only with [`crate::Config::keep`].
+    /// Returns `false` if all records of the unit are in saved runs, so that the caller need not push them.
     ///
     /// # Errors
-    /// Errors of [`Sink::push`].
+    /// Returns errors of [`Sink::push`].
     pub fn begin_unit(&mut self, unit: u64) -> Result<bool> {
         self.flush()?;
         let (records, is_whole) = self.shared.covered(unit);
@@ -136,12 +138,11 @@ impl<O: Operation> Sink<O> {
         Ok(!is_whole)
     }
 
-    /// Takes a record. Usually the record is only buffered; now and then bins are applied or written, or a run is
-    /// written.
+    /// Pushes a record. Most calls only buffer the record. Some calls also apply or write bins, or write a run.
     ///
     /// # Errors
-    /// Errors of writing a run; [`crate::Error::KeyOutOfRange`]; [`inshore_store::Error::Cancelled`]. After an error the sink can
-    /// only be dropped.
+    /// Returns errors of writing a run, [`crate::Error::KeyOutOfRange`] or [`inshore_store::Error::Cancelled`]. After
+    /// an error, the sink can only be dropped.
     #[inline]
     pub fn push(&mut self, key: O::Key, value: O::Value) -> Result<()> {
         self.keys[self.staged] = key;
@@ -150,10 +151,10 @@ impl<O: Operation> Sink<O> {
         if self.staged == STAGED_RECORDS { self.flush() } else { Ok(()) }
     }
 
-    /// Takes one value for many keys, such as a vertex's message to all its neighbours.
+    /// Pushes one value for many keys, such as a vertex's message to all its neighbours.
     ///
     /// # Errors
-    /// Errors of [`Sink::push`].
+    /// Returns errors of [`Sink::push`].
     #[inline]
     pub fn push_all(&mut self, keys: &[O::Key], value: O::Value) -> Result<()> {
         if keys.len() >= SCATTERED_KEYS {
@@ -179,10 +180,11 @@ impl<O: Operation> Sink<O> {
         self.push_to_target(keys, |_| value)
     }
 
-    /// Takes many records, faster than one by one; `value_at` returns the value for the key with a given index.
+    /// Pushes many records, which is faster than one call per record. `value_at` returns the value for the key with
+    /// the given index.
     ///
     /// # Errors
-    /// Errors of [`Sink::push`].
+    /// Returns errors of [`Sink::push`].
     #[inline(never)]
     pub fn push_many(&mut self, keys: &[O::Key], value_at: impl Fn(usize) -> O::Value) -> Result<()> {
         self.flush()?;
@@ -205,17 +207,18 @@ impl<O: Operation> Sink<O> {
         target.push_behind(front, keys, |i| values[i], shared)
     }
 
-    /// Skips those of the next `records` records that are in kept runs, and returns their number.
+    /// Skips those of the next `records` records that are in saved runs, and returns the number of skipped records.
     fn pass_over(&mut self, records: usize) -> usize {
         let passed_over = self.passed_over.min(records as u64);
         self.passed_over -= passed_over;
         passed_over as usize
     }
 
-    /// Ends this thread's input. The records left in memory are sorted here, so that all threads sort in parallel.
+    /// Ends the input of this thread. This call sorts the records that are still in memory, so that all threads sort
+    /// in parallel.
     ///
     /// # Errors
-    /// Errors of [`Sink::push`].
+    /// Returns errors of [`Sink::push`].
     pub fn finish(mut self) -> Result<()> {
         self.flush()?;
         let Sink { shared, front, mut target, .. } = self;

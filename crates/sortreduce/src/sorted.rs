@@ -1,4 +1,4 @@
-//! The result of a sort-reduce, and its counters.
+//! The result stream of a sort-reduce, and its counters.
 
 use inshore_store::Job;
 use serde::Serialize;
@@ -8,10 +8,10 @@ use crate::{
     part::{Part, Records},
 };
 
-/// Streams the result: sorted, unique records, block by block. Dropping the stream removes the runs and releases the
-/// memory.
+/// Streams the result block by block. The records are sorted, and each key occurs once. Dropping the stream removes
+/// the runs and releases the memory.
 ///
-/// No input is read before the first block is requested; until then the result can be split into parts.
+/// No run is read before the first block is requested. Until then, the result can be split into parts.
 pub struct Sorted<O: Operation> {
     job: Job,
     stats: Stats,
@@ -19,15 +19,14 @@ pub struct Sorted<O: Operation> {
     state: ReadState<O>,
 }
 
-/// The level of the job's counters to which the result is added at the end.
+/// The merge level in the job's counters to which the result is added at the end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Level {
     /// The result is added to no level, since no merge was needed.
     None,
-    /// The result is added to level 0, which has an array and no runs; the value is the number of records that entered
-    /// level 0.
+    /// The result is added to level 0, which has an array and no runs. The field is the number of pushed records.
     Pushed(u64),
-    /// The result is added to the counters of merges of this level.
+    /// The result is added to the counters of this merge level.
     Merge(u32),
 }
 
@@ -36,7 +35,7 @@ const BEGUN: &str = "a result is cut before its first block is read";
 enum ReadState<O: Operation> {
     Waiting(Part<O>),
     Begun(Records<O>),
-    /// Starting to read failed.
+    /// The read of the first block failed to start.
     Failed,
 }
 
@@ -45,20 +44,20 @@ impl<O: Operation> Sorted<O> {
         Sorted { job, stats, level, state: ReadState::Waiting(part) }
     }
 
-    /// Splits the result into parts of ascending keys with about equally many records to read, one for each thread. The
-    /// parts in order are the complete stream; a part may be empty. The memory is divided among the parts. The result
-    /// has at most `parts` parts, and fewer if the memory does not suffice for their read buffers. The memory suffices
-    /// for as many parts as there were sinks, unless hundreds of runs remain.
+    /// Splits the result into at most `parts` parts of ascending keys, which threads can read in parallel. Each part
+    /// has about the same number of records to read, but a part may be empty. All parts in order are the complete
+    /// result. The parts divide the memory. The function returns fewer parts if the memory does not suffice for the
+    /// read buffers. The memory suffices for as many parts as there were sinks, unless hundreds of runs remain.
     ///
-    /// Splitting costs some reads of memory. If runs are merged, each part reads at most two blocks of each run in
-    /// addition to its own records. Each part counts its own [`Stats::records_out`]; the other counters are those of
+    /// A split itself reads only memory. If runs are merged, each part reads at most two blocks of each run in
+    /// addition to its own records. Each part counts its own [`Stats::records_out`]. The other counters are those of
     /// the complete result.
     ///
     /// # Errors
-    /// None so far.
+    /// This function never returns an error.
     ///
     /// # Panics
-    /// If a block was already returned.
+    /// The function panics if a block was already returned.
     ///
     /// ```
     /// # use inshore_sortreduce::{Config, Operation, SortReduce};
@@ -102,26 +101,27 @@ impl<O: Operation> Sorted<O> {
         Ok(self.cut(readers, readers))
     }
 
-    /// Splits the result into about `parts` parts, as [`Sorted::split`] does. At most `readers` parts are read at the
-    /// same time and divide the memory. Threads take one part after the other and pass on their records in order. The
-    /// result has fewer parts if more than an eighth of the runs would be read twice. Returns the parts and the allowed
-    /// number of readers.
+    /// Splits the result into at most `parts` parts, as [`Sorted::split`] does, for callers with more parts than
+    /// threads. At most `readers` parts are read at the same time and divide the memory. There are fewer parts if
+    /// more than an eighth of the blocks of runs would be read twice. Returns the parts, and the number of parts that
+    /// may be read at the same time.
     ///
     /// # Errors
-    /// None so far.
+    /// This function never returns an error.
     ///
     /// # Panics
-    /// If a block was already returned.
+    /// The function panics if a block was already returned.
     pub fn split_in_turns(self, parts: usize, readers: usize) -> Result<(Vec<Sorted<O>>, usize)> {
         let readers = self.part().readers(readers.max(1));
         let parts = parts.min(self.part().parts_max()).max(1);
         Ok((self.cut(parts, readers), readers))
     }
 
-    /// Returns an upper bound on the memory that reading takes, in addition to the current memory of the result.
+    /// Returns an upper bound on the bytes of memory that reading takes, in addition to the current memory of the
+    /// result.
     ///
     /// # Panics
-    /// If a block was already returned.
+    /// The function panics if a block was already returned.
     pub fn reading_bytes(&self) -> u64 {
         self.part().reading_bytes() as u64
     }
@@ -146,10 +146,10 @@ impl<O: Operation> Sorted<O> {
         parts.collect()
     }
 
-    /// Returns the next records (one or more, up to some ten thousand), or `None` at the end.
+    /// Returns the next block, which has between one and some ten thousand records. Returns `None` at the end.
     ///
     /// # Errors
-    /// [`inshore_store::Error::Io`], [`inshore_store::Error::Damaged`], [`inshore_store::Error::Cancelled`].
+    /// Returns [`inshore_store::Error::Io`], [`inshore_store::Error::Damaged`] or [`inshore_store::Error::Cancelled`].
     pub fn next_block(&mut self) -> Result<Option<Block<'_, O::Key, O::Value>>> {
         self.job.check_cancelled()?;
         if matches!(self.state, ReadState::Waiting(_)) {
@@ -171,13 +171,13 @@ impl<O: Operation> Sorted<O> {
         Ok(block)
     }
 
-    /// Returns the counters.
+    /// Returns the current counters.
     pub fn stats(&self) -> Stats {
         self.stats
     }
 }
 
-/// Adds the counters of a part to those of the job.
+/// Adds the numbers of input and output records to the job's counters.
 fn count(job: &Job, level: Level, records_in: u64, records_out: u64) {
     match level {
         Level::None => {}
@@ -186,23 +186,24 @@ fn count(job: &Job, level: Level, records_in: u64, records_out: u64) {
     }
 }
 
-/// Counts the work of a sort-reduce.
+/// The counters of a sort-reduce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Stats {
-    /// The strategy of the sort-reduce.
+    /// The strategy that the sort-reduce used.
     pub strategy: Strategy,
-    /// The number of records pushed.
+    /// The number of records that were pushed.
     pub records_in: u64,
-    /// The number of distinct keys returned so far; after the end, the number of all distinct keys.
+    /// The number of distinct keys that were returned. After the end, this is the number of all distinct keys.
     pub records_out: u64,
-    /// The number of runs written during the input; 0 if all records fitted in memory, and with dense or partition.
+    /// The number of runs that were written during the input. The number is 0 if all records fitted in memory, and
+    /// with the dense and partition strategies.
     pub runs: u64,
-    /// The number of runs that can be merged together; 0 with dense or partition.
+    /// The number of runs that can be merged at once. The number is 0 with the dense and partition strategies.
     pub fan_in: usize,
-    /// The largest number of merges that a record goes through, including the last merge, which streams the result. The
-    /// number is 0 without runs, and 1 with bins on flash.
+    /// The largest number of merges that a record goes through, including the last merge, which streams the result.
+    /// The number is 0 if there are no runs, and 1 if bins are on flash.
     pub merge_passes: u32,
-    /// The number of bytes of runs or bins written in all passes.
+    /// The total bytes of runs or bins that were written in all passes.
     pub bytes_spilled: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The interface of a sort-reduce: the caller creates sinks, ends the input, and takes the result.
+//! The interface of a sort-reduce, with which the caller creates sinks, ends the input, and gets the result.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -8,60 +8,62 @@ use crate::{
     Config, Operation, Result, Sink, Sorted, Strategy, shared::SharedState, strategies::cost::Choice,
 };
 
-/// Sorts records by key and combines the values of equal keys, in memory of a given size.
+/// Sorts records by key, and combines the values of equal keys, within a memory budget.
 ///
-/// Each producing thread pushes its records into its own [`Sink`]; [`SortReduce::finish`] returns the records sorted
-/// and unique.
+/// Each thread that produces records pushes them into its own [`Sink`]. [`SortReduce::finish`] returns the records
+/// sorted, with each key once.
 pub struct SortReduce<O: Operation>(Arc<SharedState<O>>);
 
 impl<O: Operation> SortReduce<O> {
-    /// Begins a sort-reduce. The dense array is allocated here but not touched; chunks belong to the sinks.
+    /// Starts a sort-reduce. With the dense strategy, this call allocates the array but does not touch its memory.
+    /// The memory of other strategies is allocated when sinks are created.
     ///
     /// # Errors
-    /// [`inshore_store::Error::BudgetTooSmall`] if `config.memory_bytes` is below [`crate::smallest_memory_bytes`], or
-    /// below what a forced strategy needs; [`inshore_store::Error::OverBudget`] if the job's budget has less memory
-    /// than that; [`crate::Error::NoKeyRange`].
+    /// Returns [`inshore_store::Error::BudgetTooSmall`] if `config.memory_bytes` is below
+    /// [`crate::smallest_memory_bytes`], or too small for a forced strategy. Returns
+    /// [`inshore_store::Error::OverBudget`] if the job's budget has less free memory. Returns
+    /// [`crate::Error::NoKeyRange`] if a forced strategy needs a key range.
     pub fn new(job: &Job, operation: O, config: &Config) -> Result<Self> {
         Ok(SortReduce(Arc::new(SharedState::new(job, operation, config)?)))
     }
 
-    /// Returns the strategy.
+    /// Returns the strategy that is used.
     pub fn strategy(&self) -> Strategy {
         self.0.strategy()
     }
 
-    /// Returns the number of records that an interrupted sort-reduce kept in runs. Kept records are skipped when they
-    /// are pushed again.
+    /// Returns the number of records that an interrupted sort-reduce saved in runs. These records are skipped when
+    /// they are pushed again.
     pub fn records_kept(&self) -> u64 {
         self.0.records_kept
     }
 
-    /// Returns the reason for the strategy: the estimated cost of each strategy.
+    /// Returns the reason for the choice of the strategy: the estimated cost of each strategy.
     pub fn choice(&self) -> &Choice {
         &self.0.choice
     }
 
-    /// Creates a sink for one thread. Any number of sinks may follow each other; at most [`Config::sinks`] may exist at
-    /// the same time.
+    /// Creates a sink for one thread. At most [`Config::sinks`] sinks may exist at the same time, but any number of
+    /// sinks one after the other.
     ///
     /// # Errors
-    /// [`inshore_store::Error::OverBudget`] if the job's budget has no memory for the sink.
+    /// Returns [`inshore_store::Error::OverBudget`] if the job's budget has too little memory for the sink.
     ///
     /// # Panics
-    /// If more sinks exist at the same time than were configured.
+    /// The function panics if more sinks exist at the same time than were configured.
     pub fn sink(&self) -> Result<Sink<O>> {
         Sink::open(self.0.clone())
     }
 
-    /// Ends the input and returns the result. Runs are merged here, with all the memory and as many threads as there
-    /// were sinks, until one merge is left. The last merge runs while the result is read, as one stream or in parts
-    /// ([`Sorted::split`]).
+    /// Ends the input and returns the result. If there are many runs, this call merges runs until one merge remains.
+    /// The merges use all of the memory, and as many threads as [`Config::sinks`]. The last merge runs while the
+    /// result is read, as one stream or in parts ([`Sorted::split`]).
     ///
     /// # Errors
-    /// Errors of writing and reading runs; [`inshore_store::Error::Cancelled`].
+    /// Returns errors of writing and reading runs, or [`inshore_store::Error::Cancelled`].
     ///
     /// # Panics
-    /// If a sink was not finished, since its records would be missing.
+    /// The function panics if a sink was not finished, since the records of that sink would be missing.
     pub fn finish(self) -> Result<Sorted<O>> {
         let open = self.0.sinks_open.load(Ordering::Acquire);
         assert!(open == 0, "{open} sinks were not finished");

@@ -1,13 +1,14 @@
-//! The operator that each thread of this process runs now, for the message of a process that reaches its memory limit.
+//! Tracks which operator each thread of this process runs. A process that reaches its memory limit reports that
+//! operator.
 //!
 //! ```text
 //!   threads   [ FilterExec: k > 5 | - | SortReduceGroup: GROUP BY town ]     one slot for each thread
 //!                ▲ set while a stream of that operator computes rows
 //! ```
 //!
-//! An operator pulls rows from its input on its own thread, so the slot of a thread names the innermost operator. The
-//! cost is about 50 ns for each operator and batch. The nodes of a plan are wrapped after planning, so that no
-//! optimizer rule sees a [`Traced`].
+//! An operator pulls rows from its input on its own thread, so the slot of a thread names the innermost operator.
+//! Tracking takes about 50 ns for each operator and batch. The nodes of a plan are wrapped in [`Traced`] after
+//! planning, so that no optimizer rule sees the wrappers.
 
 use std::{
     cell::RefCell,
@@ -47,10 +48,10 @@ thread_local! {
     static OWN_SLOT: RefCell<Option<Arc<Slot>>> = const { RefCell::new(None) };
 }
 
-/// Returns the name of an operator that runs now: that of the calling thread, or else of any other thread.
+/// Returns the name of the operator that the calling thread runs, or else of an operator that any other thread runs.
 ///
-/// The name is that of EXPLAIN, or "planning". The function never waits: a slot that another thread has locked counts
-/// as empty. If no slot has a name, the result is `None`.
+/// The name is the operator's line in EXPLAIN, or "planning". The function never waits: a slot that another thread
+/// has locked counts as empty. If no slot has a name, the result is `None`.
 pub fn current_operator() -> Option<String> {
     let of = |slot: &Slot| slot.try_lock().ok()?.as_deref().map(str::to_string);
     let mine = OWN_SLOT.try_with(|mine| mine.try_borrow().ok()?.as_deref().and_then(of));
@@ -58,7 +59,7 @@ pub fn current_operator() -> Option<String> {
     mine.ok().flatten().or_else(any)
 }
 
-/// Names the stage of the thread until the guard is dropped.
+/// Puts a name (an operator or "planning") into this thread's slot. Dropping the guard restores the previous name.
 pub(crate) struct StageGuard(Option<Arc<str>>);
 
 impl StageGuard {
@@ -98,7 +99,7 @@ pub(crate) fn traced(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPl
     Ok(wrapped.data)
 }
 
-/// Formats an operator as EXPLAIN shows it, cut off after [`NAME_CHARS`].
+/// Formats an operator as EXPLAIN does, and cuts the text off after [`NAME_CHARS`] characters.
 fn short_name(node: &dyn ExecutionPlan) -> Arc<str> {
     struct Whole<'a>(&'a dyn ExecutionPlan);
     impl Display for Whole<'_> {
@@ -126,7 +127,8 @@ fn short_name(node: &dyn ExecutionPlan) -> Arc<str> {
     short.text.into()
 }
 
-/// An operator whose streams put its name into the thread's slot; all other calls are passed on.
+/// A wrapper around an operator. Its streams put the operator's name into the thread's slot, and all other calls go
+/// to the operator.
 #[derive(Debug)]
 struct Traced {
     node: Arc<dyn ExecutionPlan>,
@@ -205,7 +207,7 @@ impl ExecutionPlan for Traced {
     }
 
     fn repartitioned(&self, _: usize, _: &ConfigOptions) -> Result<Option<Arc<dyn ExecutionPlan>>> {
-        // Planning is finished.
+        // Planning is finished, so the partitions no longer change.
         Ok(None)
     }
 

@@ -1,11 +1,11 @@
-//! Errors of queries, and the conversion to and from errors of DataFusion.
+//! The error type of queries, and its conversion to and from DataFusion's errors.
 
 use datafusion::{common::SchemaError, error::DataFusionError, sql::sqlparser::parser::ParserError};
 
 /// The result of a query.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Errors of queries.
+/// An error of a query.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -15,22 +15,23 @@ pub enum Error {
     /// A file could not be read, or the result could not be written.
     #[error(transparent)]
     Table(inshore_tables::Error),
-    /// The query is not valid SQL, names a table or function that does not exist, or fails on values of the data.
+    /// The query is not valid SQL, refers to a table or function that does not exist, or fails on a value in the
+    /// data.
     #[error("{0}")]
     Query(String),
-    /// The query names a column that its tables do not have.
+    /// The query refers to a column that its tables do not have.
     #[error("{0}")]
     NoColumn(String),
-    /// An operator that cannot continue on flash needs more memory than there is.
+    /// An operator that cannot spill to flash needs more memory than the budget has.
     #[error("the query needs more memory than it was given: {0} (a larger --memory helps)")]
     Memory(String),
-    /// A node was lost after some rows of its fragment were used: the query can be run again.
+    /// A node (a remote machine) failed after the query had used rows from this node. The query can be run again.
     #[error("{0}")]
     Interrupted(String),
-    /// Nodes cannot answer the query.
+    /// The nodes (remote machines) cannot run their part of the query.
     #[error("{0}")]
     Nodes(String),
-    /// DataFusion failed in a way that is not the query's fault.
+    /// DataFusion failed for a reason that is not in the query.
     #[error("the query failed: {0}")]
     Internal(String),
 }
@@ -45,7 +46,7 @@ impl Error {
         }
     }
 
-    /// Returns whether a plan with fewer partitions, each of which has more memory, may succeed.
+    /// Returns whether the query may succeed with a plan of fewer partitions, each of which has more memory.
     pub(crate) fn is_of_memory(&self) -> bool {
         match self {
             Error::Memory(_) => true,
@@ -91,7 +92,7 @@ impl From<inshore_sortreduce::Error> for Error {
     }
 }
 
-/// Errors of this crate travel through DataFusion and come out unchanged.
+/// Wraps an error of this crate for DataFusion. The conversion back returns the same error.
 impl From<Error> for DataFusionError {
     fn from(error: Error) -> Self {
         DataFusionError::External(Box::new(error))
@@ -133,10 +134,10 @@ impl From<DataFusionError> for Error {
     }
 }
 
-/// Returns the column name that appears twice, if that is the error.
+/// Returns the repeated column name if the error reports that two columns have the same name; otherwise `None`.
 fn repeated_name(error: &SchemaError) -> Option<&str> {
     match error {
-        // If the field has no table, a name in the query is ambiguous, and there are not two columns of the same
+        // If the field has no table, the error reports an ambiguous name in the query, not two columns of the same
         // name.
         SchemaError::AmbiguousReference { field } if field.relation.is_some() => Some(&field.name),
         SchemaError::DuplicateQualifiedField { name, .. }
@@ -164,8 +165,7 @@ fn short_message(error: &DataFusionError) -> String {
     wrong_argument(&text).unwrap_or(text)
 }
 
-/// Shortens the message for an argument of a wrong type, in which DataFusion lists every type that the function
-/// accepts.
+/// Shortens DataFusion's message for an argument of a wrong type, which lists every type that the function accepts.
 fn wrong_argument(text: &str) -> Option<String> {
     let (before, tried) = text.split_once(" failed to match any signature")?;
     let function = before.rsplit("Function ").next()?;
@@ -173,7 +173,7 @@ fn wrong_argument(text: &str) -> Option<String> {
     Some(format!("the function {function} does not take {kind}"))
 }
 
-/// Copies an error that several streams share, so that its kind and its text survive.
+/// Copies an error that several streams share. The copy has the same kind and text.
 fn from_shared(error: &DataFusionError) -> Error {
     let DataFusionError::External(source) = error.find_root() else {
         return match error.find_root() {

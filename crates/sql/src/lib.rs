@@ -1,27 +1,31 @@
-//! SQL over files and datasets, which continues with sort-reduce if memory is short.
+//! SQL queries over files and datasets. Operators that run out of memory spill to flash and sort there (sort-reduce).
 //!
-//! DataFusion parses, plans and computes; this crate gives DataFusion tables whose files are read within a budget, a
-//! memory pool that is the job's budget, and operators that spill to flash when memory is used up. The nouns:
+//! DataFusion parses, plans and executes queries. This crate supplies the tables, whose files are read within a
+//! memory budget. The crate also supplies a memory pool over the budget of the job, and operators that spill to
+//! flash. The main types are:
 //!
-//! - [`Tables`]: the meaning of names in a query: files by their paths, and names that were given.
+//! - [`Tables`]: resolves the table names in a query to files, datasets or record batches.
 //! - [`Query`]: a running query; an iterator of record batches.
-//! - [`RemoteExecutor`]: tables on other machines, where [fragments](Fragment) of a query run ([`run_fragment`]).
-//! - [`OperatorStats`]: the counters of an operator: how rows were grouped, sorted or joined, and how much was written to flash.
+//! - [`RemoteExecutor`]: describes tables on other machines, and runs [fragments](Fragment) of a query there. A node
+//!   runs a fragment with [`run_fragment`].
+//! - [`OperatorStats`]: the counters of one operator, such as the number of rows sorted and the bytes written to
+//!   flash.
 //!
 //! ```text
-//!   GROUP BY, DISTINCT   a table in memory; full, its states go to a sort of rows and meet again there   (group)
-//!   ORDER BY             a sort of rows; of numbers that fit 64 bits together, sort-reduce              (order.rs)
-//!   equi-join            a table of one side; where it does not fit, both sides are sorted and merged    (join.rs)
+//!   GROUP BY, DISTINCT   a hash table in memory; if it is full, its states are sorted and merged    (group)
+//!   ORDER BY             a sort of encoded rows, or of integers if rows consist of numbers          (order.rs)
+//!   equi-join            a hash table of one side; if it is full, both sides are sorted and merged  (join.rs)
 //! ```
 //!
-//! An operator decides between memory and flash while it runs, by the input rows and the free memory: an estimate of
-//! the planner may be wrong by a factor of a thousand, and a wrong estimate does not make a query fail.
+//! Each operator decides at run time whether to use memory or flash, from its input rows and the free memory. Planner
+//! estimates can be wrong by a factor of a thousand, but a wrong estimate does not make a query fail.
 //!
-//! The whole query runs in the process of the caller. Operators count their memory against the budget; the memory
-//! that functions of DataFusion take during a call is not counted, and a cancellation is not noticed within a call. A
-//! program that runs queries of others, or needs a hard limit, therefore runs the whole query in a child process with
-//! its own limit, as the command, Python and nodes do (docs/decisions/0031, 0033, 0034).
-//! [`current_operator()`] tells such a process which operator ran when the limit was reached.
+//! The whole query runs in the process of the caller. Operators count their memory against the budget. The budget
+//! does not count memory that DataFusion's functions allocate during a call. A cancellation takes effect only after
+//! the current call. Programs that run untrusted queries or need a hard limit therefore run the whole query in a
+//! child process with a memory limit. The command line, the Python package and the nodes do so (docs/decisions/0031,
+//! 0033, 0034). In such a process, [`current_operator()`] returns the operator that was running when the limit was
+//! reached.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

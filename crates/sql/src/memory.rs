@@ -1,15 +1,15 @@
-//! The memory pool of a query: the job's budget, divided among operators.
+//! The memory pool of a query, which divides the job's budget among operators.
 //!
 //! ```text
-//!   budget  [ in flight | held by DataFusion | parts: one for each operator of ours that started | free ]
-//!                                                                     ▲ at least the floors of operators that have not begun
+//!   budget  [ batches in flight | DataFusion's operators | a part for each begun operator of this crate | free ]
+//!                                                   at least the floors of operators that have not begun  ▲
 //! ```
 //!
-//! An operator of this crate takes a part of the budget when its first rows arrive, and stays within that part. The
-//! part is half of the free memory as long as other operators have not begun, and otherwise seven eighths. For each
-//! operator that has not begun, a floor is held back, which suffices to sort. Operators of DataFusion reserve memory
-//! piece by piece, and a request that would use a floor is refused. Operators that can emit their rows early (partial
-//! aggregates) are refused earlier.
+//! When its first rows arrive, an operator of this crate takes a part of the budget, and stays within that part. The
+//! part is half of the free memory, or seven eighths if no other operator has yet to begin. For each operator that
+//! has not begun, the pool reserves a floor, which is enough memory for a sort. Operators of DataFusion reserve
+//! memory in small steps. The pool refuses a request that would leave less than the floors. Partial aggregates can
+//! emit their rows early, so the pool refuses their requests at a lower limit.
 
 use std::{
     fmt::{self, Display, Formatter},
@@ -39,29 +39,29 @@ pub(crate) struct Memory {
 
 #[derive(Debug)]
 struct PoolState {
-    /// The memory that DataFusion holds.
+    /// The reservation for the memory that DataFusion's operators hold.
     held: Reservation,
-    /// The memory that DataFusion holds beyond the reservation: some of its requests cannot be refused.
+    /// The bytes that DataFusion uses beyond the reservation `held`, since some of its requests cannot be refused.
+    /// The number begins with the bytes set aside for batches in flight.
     owed: u64,
-    /// The sum of the floors of operators that have not begun.
+    /// The sum of the floors of operators that have not begun, in bytes.
     floors: u64,
     /// The number of operators that have not begun.
     waiting: usize,
-    /// True if operators may begin more than once, as those of a recursive query do; their floors then stay held
-    /// back.
+    /// True if operators may run more than once, as in a recursive query. Their floors then stay reserved.
     are_again: bool,
 }
 
-/// Returns the memory that is reserved from the start for batches in flight between operators.
+/// Returns the bytes that are set aside from the start for batches in flight between operators.
 fn in_flight_bytes(budget: &Budget) -> u64 {
     budget.memory_bytes() / 8
 }
 
 impl Memory {
-    /// Divides the free memory of `budget`.
+    /// Creates a pool that divides the free memory of `budget` among operators.
     pub fn new(budget: &Budget) -> inshore_store::Result<Memory> {
         let held = budget.reserve(0, "a query")?;
-        // Half of a group's part is for its sort.
+        // A GROUP BY uses half of its part for a sort, so a floor is twice the minimum memory of a sort.
         let floor_bytes = (budget.memory_bytes() / 32).clamp(2 * smallest_row_memory_bytes(1), 4 << 20);
         let state =
             PoolState { held, owed: in_flight_bytes(budget), floors: 0, waiting: 0, are_again: false };
@@ -73,7 +73,7 @@ impl Memory {
         self.state.lock().expect("no panic under this lock")
     }
 
-    /// Records that an operator will work in `partitions` partitions, each with `sorts` sorts at the same time.
+    /// Reserves a floor for an operator that will run in `partitions` partitions, each with `sorts` concurrent sorts.
     pub fn expect(self: &Arc<Self>, partitions: usize, sorts: usize) -> Arc<Claim> {
         let floor = self.floor_bytes * (partitions * sorts) as u64;
         let mut state = self.state();
@@ -89,17 +89,20 @@ impl Memory {
         self.state().are_again = true;
     }
 
-    /// Returns the memory that is held back: at most half, since not all operators of a large plan run at once.
+    /// Returns the bytes that no operator may take: the floors of operators that have not begun, and `owed`. The
+    /// floors count for at most half of the budget, since not all operators of a large plan run at once.
     fn held_back(&self, state: &PoolState) -> u64 {
         state.floors.min(self.budget.memory_bytes() / 2) + state.owed
     }
 
-    /// Returns whether DataFusion, or an operator that collects one side of a join, may take `bytes` more.
+    /// Returns whether DataFusion may take `bytes` more. The same limit applies to an operator that collects one side
+    /// of a join.
     fn may_hold(&self, state: &PoolState, bytes: u64) -> bool {
         bytes.saturating_add(self.held_back(state)) <= self.budget.free_bytes()
     }
 
-    /// Reserves `bytes` more in `held`, unless the floors of operators that have not begun would be used.
+    /// Adds `bytes` to the reservation `held`, unless less memory than the floors would remain. Returns whether the
+    /// bytes were reserved.
     pub fn hold(&self, held: &mut Reservation, bytes: u64) -> bool {
         let state = self.state();
         self.may_hold(&state, bytes) && held.resize(held.bytes() + bytes).is_ok()
@@ -111,28 +114,29 @@ impl Memory {
     }
 }
 
-/// The memory that one operator of a plan may use.
+/// One operator's right to a part of the budget. The pool reserves the operator's floor until the operator begins.
 #[derive(Debug)]
 pub(crate) struct Claim {
     memory: Arc<Memory>,
     floor: u64,
     partitions: usize,
     taken: Mutex<ClaimState>,
-    /// The floor of the operator is held back.
+    /// True while the pool reserves the floor of the operator.
     is_waiting: AtomicBool,
 }
 
 #[derive(Debug)]
 enum ClaimState {
     Nothing,
-    /// The bytes for each partition, and the reservation for partitions that have not begun.
+    /// The operator has begun. The fields are the bytes per partition, and the reservation for partitions that have
+    /// not begun.
     Share(u64, Reservation),
     /// The operator needs no memory.
     Dropped,
 }
 
 impl Claim {
-    /// Takes a part of the budget for one partition; each partition calls this once.
+    /// Takes a part of the budget for one partition. Each partition calls this function once.
     pub fn take(&self, what: &'static str) -> inshore_store::Result<Budget> {
         let mut taken = self.taken.lock().expect("no panic under this lock");
         let memory = &*self.memory;
@@ -151,7 +155,7 @@ impl Claim {
                 all.resize(all.bytes() - *share)?;
                 Ok(memory.budget.part(*share, 1, what)?)
             }
-            // A partition that runs again gets the floor.
+            // A partition that runs again gets its share of the floor.
             _ => Ok(memory.budget.part(self.floor / self.partitions as u64, 1, what)?),
         }
     }
@@ -165,7 +169,7 @@ impl Claim {
         }
     }
 
-    /// Releases the floor of an operator that has its memory or needs none, unless the operator may begin again.
+    /// Releases the floor of an operator that has taken its memory or needs none, unless the operator may run again.
     fn begin(&self, state: &mut PoolState) {
         if !state.are_again {
             self.end(state);
@@ -219,7 +223,7 @@ impl MemoryPool for Memory {
 
     fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> Result<()> {
         // A batch without columns takes no memory. If its reservation failed, an exchange would write such batches to
-        // files forever.
+        // files in an endless loop.
         if additional == 0 {
             return Ok(());
         }

@@ -1,19 +1,23 @@
-//! Spill files of DataFusion's operators, for batches that do not fit the budget.
+//! Spill files, to which DataFusion's operators write batches that do not fit the budget.
 //!
-//! If an exchange (`RepartitionExec`) gets no memory for an output, it writes a batch to a file and sends a marker in
-//! place of the batch. The reader of the marker waits for the oldest file of its output. In DataFusion 55.2 (its
-//! issue 24883) that wait is a deadlock if two inputs write at the same time. Each input has a file of its own, and
-//! the batch of the marker may lie in the newer file. The reader then waits for the older file, and the writer of the
-//! older file waits until a reader takes a marker. With one thread, or a fast drive, inputs write one after the other
-//! into one file, which hides the fault.
+//! If an exchange (`RepartitionExec`) gets no memory for an output, it writes the batch to a file. The exchange then
+//! sends a marker in place of the batch. The reader of the marker waits for the oldest file of its output. In
+//! DataFusion 55.2 (issue 24883), that wait is a deadlock if two inputs write at the same time:
 //!
-//! With this module, each file has one batch. The file is written and ended within one call that waits for no reader,
-//! so a reader of the oldest file waits for a writer that makes progress: there is no cycle of waits. Many small
-//! files have two consequences:
+//! 1. Each input writes to its own file, and the batch of the marker may be in the newer file.
+//! 2. The reader waits for the older file.
+//! 3. The writer of the older file waits until a reader takes a marker.
 //!
-//! - A file is closed between its writer and its reader, since a slow reader may have thousands of files.
-//! - A failed write leaves a file that never ends, and a reader without an answer. The first failure is therefore
-//!   kept in [`Spills`] as well, and the query calls [`Spills::check`] while it waits.
+//! With one thread or a fast drive, inputs write one after the other into one file, so the deadlock does not occur.
+//!
+//! With this module, each file contains one batch. One call writes and completes the file without a wait for any
+//! reader. A reader of the oldest file therefore waits only for a writer that makes progress, so there is no cycle of
+//! waits. Many small files have two consequences:
+//!
+//! - A file is closed after its write and opened again for its read, since thousands of files may await a slow
+//!   reader.
+//! - After a failed write, the file is never completed, and its reader waits forever. [`Spills`] therefore records
+//!   the first failure, and a waiting query calls [`Spills::check`].
 
 use std::{
     fs::{self, File},
@@ -36,9 +40,9 @@ use inshore_store::Job;
 
 use crate::Error;
 
-/// DataFusion's option `max_spill_file_size_bytes`: with this value a file ends after its first batch.
+/// The value of DataFusion's option `max_spill_file_size_bytes`. With this value, a file ends after its first batch.
 pub(crate) const FILE_BYTES_MAX: usize = 1;
-/// The number of bytes of a file that are read at once.
+/// The number of bytes of a spill file that one read call returns.
 const PIECE_BYTES: usize = 128 << 10;
 
 /// The folder of a query's spill files, and the first write that failed.
@@ -50,7 +54,7 @@ pub(crate) struct Spills {
 }
 
 impl Spills {
-    /// Makes spill files for the scratch folder of a job; the folder is created with the first file.
+    /// Creates a factory of spill files below the scratch folder of a job. The first file creates the folder.
     pub fn of(job: &Job) -> Spills {
         let folder = job.scratch_path(&job.scratch_name("sql"));
         Spills { folder, names: AtomicU64::new(0), failed: Arc::default() }
@@ -79,7 +83,7 @@ impl TempFileFactory for Spills {
     }
 }
 
-/// A spill file, known only by its path, and removed on drop.
+/// A spill file that is closed except during writes and reads. Dropping this value removes the file.
 struct Spilled {
     path: PathBuf,
     failed: Arc<OnceLock<(PathBuf, io::ErrorKind, String)>>,
@@ -87,7 +91,7 @@ struct Spilled {
 
 impl Drop for Spilled {
     fn drop(&mut self) {
-        // A file that cannot be removed is removed with the job's folder.
+        // If the removal fails, the file is removed later, together with the job's folder.
         let _ = fs::remove_file(&self.path);
     }
 }

@@ -22,21 +22,21 @@ use crate::{
     scan::Files,
 };
 
-/// The tables of a query: tables with given names, and paths in quotes.
+/// The tables of a query. A query refers to a table by a name that was added here, or by a path in quotes.
 ///
-/// `store:NAME` is a dataset of the job's store. A path may be a folder (all tables in it, which must have the same columns)
-/// or have `*` in its last part.
+/// The path `store:NAME` is a dataset of the job's store. The path of a folder denotes all tables in the folder,
+/// which must have the same columns. The last component of a path may contain the wildcard `*`.
 #[derive(Clone, Debug, Default)]
 pub struct Tables {
     named: HashMap<String, TableSource>,
     as_text: Vec<String>,
     header: Header,
     elsewhere: Option<Arc<dyn RemoteExecutor>>,
-    /// True if types of CSV and JSON lines are inferred from all rows, false if from the first rows.
+    /// True if types of CSV and JSON Lines files are inferred from all rows; false if from the first rows.
     is_exact: bool,
     /// True if the columns of a table were inferred from its first rows.
     is_guessed: Arc<AtomicBool>,
-    /// True if a table is JSON lines, whose later rows may have members that the inferred columns lack.
+    /// True if a table is in JSON Lines format. Later rows may then have members that the inferred columns lack.
     may_have_more: Arc<AtomicBool>,
 }
 
@@ -53,19 +53,19 @@ impl Tables {
         self
     }
 
-    /// Adds batches in memory as the table `name`. The budget does not count their memory.
+    /// Adds record batches as the table `name`. The budget does not count the memory of the batches.
     pub fn with_batches(mut self, name: &str, schema: SchemaRef, batches: Vec<RecordBatch>) -> Tables {
         self.named.insert(name.to_string(), TableSource::Batches(schema, batches));
         self
     }
 
-    /// Reads these columns of CSV and JSON lines as text, even where all values look like numbers.
+    /// Sets columns of CSV and JSON Lines files that are read as text, even if all their values look like numbers.
     pub fn with_text(mut self, columns: &[String]) -> Tables {
         self.as_text = columns.to_vec();
         self
     }
 
-    /// Says whether the first line of CSV files is a header.
+    /// Sets whether the first line of CSV files is a header.
     pub fn with_header(mut self, header: Header) -> Tables {
         self.header = header;
         self
@@ -81,12 +81,12 @@ impl Tables {
         self.are_guessed() && self.may_have_more.load(Ordering::Relaxed)
     }
 
-    /// Makes later look-ups read all rows of CSV and JSON lines to find their columns.
+    /// Makes later look-ups infer columns from all rows of CSV and JSON Lines files.
     pub(crate) fn look_at_all_rows(&mut self) {
         self.is_exact = true;
     }
 
-    /// Adds tables on other machines; each name is looked up there before it is looked up on this machine.
+    /// Adds tables on other machines. Each name is looked up on those machines first, and then on this machine.
     pub fn with_elsewhere(mut self, elsewhere: Arc<dyn RemoteExecutor>) -> Tables {
         self.elsewhere = Some(elsewhere);
         self
@@ -97,10 +97,10 @@ impl Tables {
         self.elsewhere.as_ref()
     }
 
-    /// Adds every table of a folder, named by the file without its ending.
+    /// Adds every table of a folder. Each table is named after its file, up to the first dot.
     ///
     /// # Errors
-    /// [`Error::Query`] is returned where the folder cannot be read, or two files have one name.
+    /// Returns [`Error::Query`] if the folder cannot be read, or if two files result in the same table name.
     pub fn with_folder(mut self, folder: &Path) -> Result<Tables> {
         for path in tables_in(folder)? {
             let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -120,8 +120,8 @@ impl Tables {
         self.named.contains_key(name)
     }
 
-    /// Finds the table that a query calls `name`. If nodes plan the query too, the table's columns and row
-    /// count are also returned.
+    /// Finds the table that a query calls `name`. If nodes plan the query too, the function also returns the table's
+    /// columns and row count.
     pub(crate) fn find(
         &self,
         job: &Job,
@@ -140,7 +140,7 @@ impl Tables {
                 asking.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             });
             if let Some(known) = described? {
-                // A fragment sends the name of its table to the nodes.
+                // The table has the query's name for it, since a fragment sends that name to the nodes.
                 let table = RemoteTable::new(name, known.clone(), planning.partitions);
                 return Ok((Arc::new(table), Some(known)));
             }
@@ -152,7 +152,7 @@ impl Tables {
         Ok((self.find_here(job, name, is_whole)?.0, None))
     }
 
-    /// Finds a table on this machine, and its row count if the files record one.
+    /// Finds a table on this machine. Also returns the table's row count if the files record it.
     fn find_here(
         &self,
         job: &Job,
@@ -200,7 +200,7 @@ impl Tables {
     }
 }
 
-/// Returns the files that a path denotes, or those of a dataset.
+/// Returns the files that a path denotes, or the files of the dataset if the path begins with `store:`.
 fn inputs(job: &Job, path: &Path) -> Result<Vec<Input>> {
     if let Some(dataset) = path.to_str().and_then(|path| path.strip_prefix("store:")) {
         return Ok(Input::stored(job, dataset)?);
@@ -208,7 +208,7 @@ fn inputs(job: &Job, path: &Path) -> Result<Vec<Input>> {
     Ok(expanded(path)?.into_iter().map(|path| Input::new(path).stopped_by(job.cancel())).collect())
 }
 
-/// Returns the files that a path denotes: one file, those of a folder, or those that match a `*`.
+/// Returns the files that a path denotes: one file, all tables of a folder, or all files that match a wildcard.
 fn expanded(path: &Path) -> Result<Vec<PathBuf>> {
     let last = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     if last.contains('*') && !path.exists() {
@@ -241,7 +241,7 @@ fn listed(folder: &Path) -> Result<Vec<PathBuf>> {
     entries.map(|entry| entry.map(|entry| entry.path()).map_err(fail)).collect()
 }
 
-/// Lists the files of a folder that can be tables, by name.
+/// Lists the files of a folder that can be tables, sorted by name.
 fn tables_in(folder: &Path) -> Result<Vec<PathBuf>> {
     const TABLES: [&str; 7] = ["parquet", "csv", "tsv", "jsonl", "ndjson", "json", "arrow"];
     let is_table = |path: &PathBuf| {

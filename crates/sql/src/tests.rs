@@ -1,5 +1,5 @@
-//! Compares queries with DataFusion alone, which keeps everything in memory. Each query runs in
-//! memory, with tables of a few bytes, and with runs of a few rows.
+//! Compares the results of queries with DataFusion's own results in unlimited memory. Each query runs in memory, with
+//! hash tables limited to a few bytes, and with sorted runs of a few rows.
 
 use std::{
     collections::VecDeque,
@@ -53,7 +53,7 @@ fn job_within(memory_bytes: u64, threads: usize) -> (tempfile::TempDir, Job) {
     (folder, job)
 }
 
-/// Formats rows as text with rounded numbers, since floating-point sums depend on the order of their terms.
+/// Formats rows as text. Numbers are rounded, since floating-point sums depend on the order of their terms.
 fn lines(batches: &[RecordBatch]) -> Vec<String> {
     let options = FormatOptions::new().with_null("null");
     let mut lines = Vec::new();
@@ -76,7 +76,7 @@ fn lines(batches: &[RecordBatch]) -> Vec<String> {
 
 type Table = (&'static str, Vec<RecordBatch>);
 
-/// Returns the answer of DataFusion with unlimited memory.
+/// Returns DataFusion's result of a query, with unlimited memory.
 fn expected(text: &str, tables: &[Table]) -> Result<Vec<String>, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
@@ -125,13 +125,13 @@ fn found_within(
 const SMALL: Limits = Limits { table_bytes: Some(1), arena_bytes: None };
 const RUNS: Limits = Limits { table_bytes: Some(1), arena_bytes: Some(64 << 10) };
 
-/// Returns whether ORDER BY stands outside of all parentheses.
+/// Returns whether the query has an ORDER BY outside of all parentheses.
 fn is_ordered(text: &str) -> bool {
     let depth = |before: &str| before.matches('(').count() - before.matches(')').count();
     text.match_indices("ORDER BY").any(|(place, _)| depth(&text[..place]) == 0)
 }
 
-/// Compares a query's answer with the library's, sorted where the query has no total order.
+/// Compares a query's result with DataFusion's result. If the query has no ORDER BY, both results are sorted first.
 fn check(text: &str, tables: &[Table]) {
     let mut expected = expected(text, tables).unwrap();
     let is_ordered = is_ordered(text);
@@ -159,7 +159,8 @@ fn check(text: &str, tables: &[Table]) {
     }
 }
 
-/// Makes two tables with nulls, equal keys, texts that are prefixes of each other, and numbers on both sides of zero.
+/// Creates two tables with nulls, equal keys, texts that are prefixes of each other, and negative and positive
+/// numbers.
 fn tables(rows: &[(Option<i64>, u8, i32)], others: &[(Option<i64>, u8)]) -> Vec<Table> {
     let text = |&number: &u8| {
         (number % 11 != 0).then(|| "ab".repeat(number as usize % 5) + &(number % 7).to_string())
@@ -339,7 +340,7 @@ fn a_sum_that_overflows_is_an_error() {
     assert_eq!(lines, ["36893488147419103228"]);
 }
 
-/// DataFusion's answers depend on the order of rows, or are wrong.
+/// DataFusion's own results depend on the order of rows, or are wrong.
 #[test]
 fn min_and_max_of_fractions_do_not_depend_on_the_order_of_rows() {
     let (nan, infinite) = (f64::NAN, f64::INFINITY);
@@ -359,7 +360,7 @@ fn min_and_max_of_fractions_do_not_depend_on_the_order_of_rows() {
     }
 }
 
-/// The statistics of a file of numbers show that each row fits 64 bits.
+/// The statistics of the file show that each row of numbers fits 64 bits.
 #[test]
 fn rows_of_numbers_are_sorted_as_numbers() {
     let folder = tempfile::tempdir().unwrap();
@@ -423,7 +424,7 @@ fn write_parquet(path: &std::path::Path, batch: &RecordBatch) {
     writer.finish().unwrap();
 }
 
-/// Statistics of files give many bounds, and the query computes values beyond some of them.
+/// The statistics of the file contain many bounds. The queries compute values beyond some of these bounds.
 #[test]
 fn statistics_of_files_choose_the_sort_and_never_change_an_answer() {
     let folder = tempfile::tempdir().unwrap();
@@ -436,7 +437,7 @@ fn statistics_of_files_choose_the_sort_and_never_change_an_answer() {
         ("s", Arc::new(StringArray::from_iter_values((0..rows).map(|row| row.to_string())))),
         ("v", Arc::new((0..rows).map(|row| (row % 7 > 0).then_some(row)).collect::<Int64Array>())),
         ("m", decimals(&mut (0..rows).map(|row| (row % 5 > 0).then_some(i128::from(row) - 300)))),
-        // Sums of this column need more than 64 bits.
+        // Sums of column w need more than 64 bits.
         ("w", decimals(&mut (0..rows).map(|row| Some(i128::from(row) << 44)))),
     ];
     let batch = RecordBatch::try_from_iter(columns).unwrap();
@@ -470,13 +471,13 @@ fn statistics_of_files_choose_the_sort_and_never_change_an_answer() {
             found.sort();
             assert!(found == expected, "{text} with {threads} threads and {limits:?}");
             if limits.table_bytes.is_some() {
-                // Sums of w need more than 64 bits, and computed values may.
+                // Sums of column w need more than 64 bits, and computed values may need more.
                 let way = if text.contains("sum(w)") || text.contains("m * 2") {
                     "sort-reduce"
                 } else {
                     "sort-reduce of numbers"
                 };
-                // The planner may know that there are no rows.
+                // There is no operator if the planner knows that the result is empty.
                 if let Some(ran) = query.report().operators.first() {
                     assert_eq!(ran.ways, [way], "{text}");
                 }
@@ -508,7 +509,8 @@ fn statements_other_than_queries_are_refused() {
     assert!(error.contains("FROM") || error.contains("WHERE"), "{error}");
 }
 
-/// Makes a query with forty WITH clauses, each of which applies `step` to the previous one; the last is called z.
+/// Creates a query with forty WITH clauses. Each clause applies `step` to the previous clause, and the last clause is
+/// named z.
 fn chain(first: &str, step: &str) -> String {
     chain_of(40, first, step)
 }
@@ -519,7 +521,7 @@ fn chain_of(links: usize, first: &str, step: &str) -> String {
     format!("WITH x0 AS ({first}){}, z AS (SELECT * FROM x{})", each.collect::<String>(), links - 1)
 }
 
-/// Returns the message of a query that is refused, quickly and in any memory.
+/// Returns the error message of a refused query. The refusal must be quick, with little and with much memory.
 fn refused(text: &str, tables: &[Table]) -> String {
     let mut said = String::new();
     for memory_bytes in [smallest_memory_bytes(), 64 << 20] {
@@ -532,10 +534,11 @@ fn refused(text: &str, tables: &[Table]) -> String {
     said
 }
 
-/// A refusal takes a second or two, and longer on a busy machine; an accepted query of this kind takes hours.
+/// The time limit for a refusal. A refusal takes one or two seconds, or longer on a busy machine. A query of this
+/// kind would take hours if it were accepted.
 const SOON: Duration = Duration::from_secs(900);
 
-/// These texts are small and their plans are large.
+/// These query texts are short, but their plans are large.
 #[test]
 fn queries_that_would_take_long_to_plan_are_refused() {
     let tables = tables(&some_rows(50), &[]);
@@ -591,7 +594,7 @@ fn queries_that_would_take_long_to_plan_are_refused() {
     }
 }
 
-/// Large queries below the limits of planning are answered.
+/// Large queries that stay below the limits of planning return their results.
 #[test]
 fn queries_that_take_a_while_to_plan_are_answered() {
     let tables = tables(&some_rows(50), &[]);
@@ -689,7 +692,7 @@ fn columns_of_functions_have_the_names_of_datafusion() {
     assert_eq!(found, expected);
 }
 
-/// DataFusion takes a negative length for an unsigned number, and reserves that much memory.
+/// DataFusion interprets a negative length as an unsigned number, and reserves that many bytes.
 #[test]
 fn padding_to_a_negative_length_gives_an_empty_text() {
     let tables = tables(&some_rows(50), &[]);
@@ -698,7 +701,8 @@ fn padding_to_a_negative_length_gives_an_empty_text() {
     assert_eq!(found(text, &tables, 2, Limits::default()).unwrap().0, expected);
 }
 
-/// The test fails if DataFusion drops a function name, since the correction of that name would have no effect.
+/// The test fails if DataFusion removes a function name, since the correction for that name would then have no
+/// effect.
 #[test]
 fn corrected_functions_exist_in_datafusion() {
     let state = SessionContext::new().state();
@@ -734,7 +738,7 @@ fn doubling_withs_are_refused_at_once_and_many_unions_are_not() {
     assert_eq!(found(&text, &tables, 2, Limits::default()).unwrap().0, [(50 << 6).to_string()]);
 }
 
-/// Conditions are pushed below the expressions that they name, and grow by them.
+/// A filter that is pushed below an expression contains a copy of the expression, so the filter grows.
 #[test]
 fn expressions_that_double_while_planning_are_refused() {
     let tables = tables(&some_rows(50), &[]);
@@ -794,17 +798,18 @@ fn a_digest_of_percentiles_has_a_largest_capacity() {
     );
 }
 
-/// Tables of files on simulated machines, which run one after the other.
+/// A [`RemoteExecutor`] for tests. It simulates machines with files, and runs a fragment on one machine after the
+/// other.
 #[derive(Debug)]
 struct Pretended {
-    /// The files of each machine, for each table.
+    /// The files of each simulated machine, for each table.
     tables: Vec<(&'static str, Vec<Vec<Input>>)>,
-    /// The number of fragments whose answer ends half way.
+    /// The number of fragments that will be interrupted after some of their rows.
     losses: AtomicUsize,
     fragments: AtomicUsize,
-    /// The bytes read by machines that hold only the needed ranges.
+    /// The bytes of the needed ranges, summed over the machines that have only these ranges.
     needed_bytes: Arc<AtomicUsize>,
-    /// A change of the rows in transit.
+    /// A function that changes the rows between machine and client.
     changed: Option<Change>,
 }
 
@@ -834,14 +839,14 @@ impl RemoteExecutor for Pretended {
 
     fn run(&self, _: &Job, fragment: Fragment) -> crate::Result<Box<dyn FragmentRows>> {
         self.fragments.fetch_add(1, Ordering::Relaxed);
-        // The fragment is sent as JSON.
+        // The fragment is converted to JSON and back, as for a transfer to a node.
         let text = serde_json::to_string(&fragment).unwrap();
         let fragment: Fragment = serde_json::from_str(&text).unwrap();
         let mut batches = Vec::new();
         for (number, inputs) in self.machines(fragment.path()).unwrap().iter().enumerate() {
             let (_folder, job) = job(1 + number % 3);
             let (tell, told) = mpsc::channel();
-            // Every other machine holds only the needed bytes.
+            // Machines with odd numbers have only the needed bytes of their files.
             let feed =
                 if number % 2 == 0 { feed(inputs) } else { needed_of(inputs, told, &self.needed_bytes) };
             let needed = move |needed| drop(tell.send(needed));
@@ -866,7 +871,7 @@ fn feed(inputs: &[Input]) -> Feed {
     Feed::new(inputs.into_iter().map(Ok), None)
 }
 
-/// Makes inputs that have only the footer and the needed ranges of Parquet files.
+/// Creates a feed of inputs that contain only the footer and the needed ranges of Parquet files.
 fn needed_of(inputs: &[Input], told: mpsc::Receiver<FragmentScan>, all: &Arc<AtomicUsize>) -> Feed {
     let (inputs, all, mut needed) = (inputs.to_vec(), all.clone(), None);
     let inputs = inputs.into_iter().map(move |input| {
@@ -904,7 +909,7 @@ impl FragmentRows for PretendedRows {
     }
 }
 
-/// Writes rows as files of this number of machines; a machine may have no file.
+/// Writes the rows of `batch` to files, and divides the files among `machines` machines. A machine may have no file.
 fn spread(folder: &Path, name: &str, batch: &RecordBatch, machines: usize, ending: &str) -> Vec<Vec<Input>> {
     let budget = Budget::new(64 << 20, 1);
     let each = batch.num_rows().div_ceil(2 * machines).max(1);
@@ -1011,7 +1016,7 @@ fn a_fragment_needs_its_columns_and_row_groups_alone() {
     ];
     let batch = RecordBatch::try_from_iter(columns).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    // Four files are in the order of k, of which the second machine has the second and the last.
+    // The four files are in ascending order of k. The second machine has the second and the last file.
     let machines = spread(folder.path(), "t", &batch, 2, "parquet");
     let size = std::fs::metadata(machines[1][0].path().unwrap()).unwrap().len() as usize;
     let pretended = Arc::new(Pretended {
@@ -1064,7 +1069,7 @@ fn a_fragment_of_another_plan_is_refused() {
     assert!(refused(fragment("COPY t TO '/tmp/x'", "", 0)).contains("only queries"));
     assert!(refused(fragment("nonsense", "", 0)).contains("Expected"));
     assert!(refused(fragment("SELECT * FROM '/etc/passwd'", "", 0)).contains("not found"));
-    // A plan that would never end is refused before the plans are compared.
+    // A plan that would take forever to optimize is refused before the plans are compared.
     let begun = Instant::now();
     let doubling = chain("SELECT amount FROM t", "SELECT * FROM before UNION ALL SELECT * FROM before");
     assert!(
@@ -1076,7 +1081,7 @@ fn a_fragment_of_another_plan_is_refused() {
     assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
 }
 
-/// DataFusion does not check all states of aggregates that a node sends.
+/// DataFusion does not check all aggregate states that a node sends.
 #[test]
 fn an_invalid_partial_aggregate_of_a_node_fails_the_query_alone() {
     /// Replaces the columns of a batch whose names end with `ending`.
@@ -1154,14 +1159,15 @@ fn every_nan_is_one_value_and_zero_has_no_sign() {
             assert_eq!(lines, expected, "{text} with {threads} threads and {limits:?}");
         }
     }
-    // A value outside of groups and joins keeps its bits.
+    // A value outside of groups and joins is returned unchanged.
     let (lines, _) =
         found("SELECT v FROM t WHERE k = 1 ORDER BY v, 1 / v LIMIT 2", &tables, 1, Limits::default())
             .unwrap();
     assert_eq!(lines, ["-0.000", "0.000"]);
 }
 
-/// The values are in memory, and in files whose statistics have a zero of either sign and no NaN.
+/// The queries read the values from memory and from files. The statistics of the files contain 0.0 and -0.0, but no
+/// NaN.
 #[test]
 fn comparisons_take_every_nan_for_one_value_and_zero_without_its_sign() {
     let nan = f64::NAN;
@@ -1237,7 +1243,7 @@ fn comparisons_take_every_nan_for_one_value_and_zero_without_its_sign() {
         );
         assert_eq!(in_files(text), [expected.to_string()], "{text}, in files");
     }
-    // The statistics still rule out row groups.
+    // Scans still skip row groups by their statistics.
     let (_store, job) = job(1);
     let files = || Tables::default().with_files("t", &paths);
     for (condition, pruned) in [("v < -0.5", "v@0 < -0.5"), ("v IN (-7.0, -0.0)", "v@0 IN (SET) ([-7, 0])")] {
@@ -1261,7 +1267,7 @@ fn a_sum_of_decimals_beyond_38_digits_is_an_error_in_sql() {
         "SELECT sum(v) FROM t GROUP BY k",
         "SELECT sum(DISTINCT v) FROM t",
         "SELECT sum(DISTINCT v) FROM t GROUP BY k",
-        // DataFusion does not turn these into groups.
+        // DataFusion does not rewrite these queries to groups.
         "SELECT s FROM (SELECT sum(DISTINCT v) AS s, array_agg(k) AS l FROM t) WHERE cardinality(l) > 0",
         "SELECT s FROM (SELECT sum(DISTINCT v) AS s, array_agg(k) AS l FROM t GROUP BY k) WHERE cardinality(l) > 0",
         "SELECT DISTINCT sum(v) OVER () FROM t",
@@ -1308,7 +1314,7 @@ fn a_sum_of_decimals_beyond_38_digits_is_an_error_in_sql() {
     );
 }
 
-/// The results are compared with those of whole numbers.
+/// The results are compared with results that the test computes with integers.
 #[test]
 fn sums_and_means_of_different_decimals_are_exact() {
     let values: Vec<(i64, i128)> = (0..3_000i64)
@@ -1325,7 +1331,7 @@ fn sums_and_means_of_different_decimals_are_exact() {
         different.sort_unstable();
         different.dedup();
         let (sum, count) = (different.iter().sum::<i128>(), different.len() as i128);
-        // The result type of a mean has four more digits; further digits are truncated.
+        // The type of a mean has four more decimal places, and further digits are truncated.
         let (whole, rest) = (sum / count, sum % count * 10_000 / count);
         let mean = whole * 10_000 + rest;
         let text = |number: i128, scale: u32| {
@@ -1369,7 +1375,7 @@ fn sums_and_means_of_different_decimals_are_exact() {
         ),
     ] {
         for (threads, limits) in [(1, Limits::default()), (2, Limits::default()), (2, SMALL), (1, RUNS)] {
-            // Lists of a group are rows of more than 16 KiB.
+            // The list of a group is a row of more than 16 KiB, which is too long for a sort with this limit.
             if text.contains("array_agg") && limits.arena_bytes.is_some() {
                 continue;
             }
@@ -1489,7 +1495,7 @@ fn a_whole_number_that_does_not_fit_is_an_error() {
     }
 }
 
-/// Returns the answer of a query about files of a folder.
+/// Returns the result of a query on files of a folder.
 fn asked(folder: &Path, text: &str) -> Result<Vec<String>, Error> {
     let (_store, job) = job(2);
     let text = text.replace("FOLDER", folder.to_str().unwrap());
@@ -1514,7 +1520,7 @@ fn a_query_is_begun_again_where_later_rows_contradict_what_the_first_ones_sugges
     assert_eq!(ask(counts).unwrap(), ["3.500 1", "7.000 1000"]);
     assert_eq!(ask("SELECT max(a) FROM 'FOLDER/late.csv'").unwrap(), ["18446744073709551615"]);
     assert_eq!(ask("SELECT max(b) FROM 'FOLDER/late.csv'").unwrap(), ["x"]);
-    // If rows were returned already, the query cannot restart by itself.
+    // After rows were returned, the query cannot restart by itself.
     let error = ask("SELECT a FROM 'FOLDER/late.csv'").unwrap_err().to_string();
     assert!(error.contains("late.csv:30002") && error.contains("--text a"), "{error}");
     std::fs::write(path.join("x1.csv"), "a,b\n1,2\n").unwrap();
@@ -1554,7 +1560,7 @@ fn a_late_member_fails_no_query_that_does_not_name_it() {
     let ask = |text: &str| asked(folder.path(), text).unwrap();
     assert_eq!(ask("SELECT count(*) FROM 'FOLDER/late.jsonl'"), ["1001"]);
     assert_eq!(ask("SELECT c FROM 'FOLDER/late.jsonl'").len(), 1001);
-    // A wildcard gives all columns.
+    // A wildcard returns all columns.
     assert_eq!(ask("SELECT * FROM 'FOLDER/late.jsonl'")[1000], "7 rare");
 }
 
@@ -1584,7 +1590,7 @@ fn a_late_member_is_found_wherever_a_query_names_it() {
     ] {
         assert_eq!(asked(folder.path(), text).unwrap(), expected, "{text}");
     }
-    // A name that is in no row stays an error, and CSV names its columns in the first line.
+    // A name that occurs in no row is an error. The names in CSV files are known from the first line.
     for table in ["late.jsonl", "t.csv"] {
         let error =
             asked(folder.path(), &format!("SELECT c FROM 'FOLDER/{table}' ORDER BY nothing")).unwrap_err();
@@ -1607,7 +1613,7 @@ fn requests_to_report_a_bug_are_cut_off_messages() {
     }
 }
 
-/// DataFusion 55.2 answers each of these wrongly.
+/// DataFusion 55.2 alone returns a wrong result for each of these queries.
 #[test]
 fn wrong_answers_of_datafusion_are_corrected() {
     let tables = tables(&some_rows(3), &[]);
@@ -1683,7 +1689,7 @@ fn wrong_answers_that_cannot_be_corrected_are_refused() {
     }
 }
 
-/// Clocks in Goose Bay were set back by an hour at one minute past midnight.
+/// In the time zone of Goose Bay, clocks were set back by an hour at 00:01, so truncated times are not in order.
 #[test]
 fn truncated_times_with_a_zone_are_sorted() {
     let times: Vec<String> = (0..40).map(|step| format!("({}::bigint)", 562_125_660 + step * 300)).collect();
@@ -1722,15 +1728,15 @@ fn distinct_values_of_several_columns_are_counted_in_any_memory() {
     ] {
         check(text, &tables);
     }
-    // In each column, 600,000 distinct values need more than the whole memory.
+    // The 600,000 distinct values of each column need more than the whole memory.
     let text = "SELECT count(DISTINCT value), count(DISTINCT value || 'x'), count(*) FROM generate_series(1, 600000)";
     let (lines, ran) = found_within(smallest_memory_bytes(), text, &[], 2, Limits::default()).unwrap();
     assert_eq!(lines, ["600000 600000 600000"]);
     assert!(ran.iter().any(|ran| ran.runs > 0), "{ran:?}");
 }
 
-/// Runs queries with threads that wait for each other and write to flash. INSHORE_SPILLING sets the number of queries
-/// of each kind.
+/// Runs queries whose threads wait for each other and write to flash. The variable INSHORE_SPILLING sets the number
+/// of repetitions of each query.
 #[test]
 fn queries_that_spill_end() {
     let rounds: usize = std::env::var("INSHORE_SPILLING").map_or(2, |rounds| rounds.parse().unwrap());
@@ -1776,11 +1782,11 @@ fn queries_that_spill_end() {
     }
 }
 
-/// The answer does not depend on which thread is first.
+/// The results do not depend on the order in which threads run.
 #[test]
 fn few_rows_and_wide_rows_are_answered_in_the_least_memory_with_many_threads() {
     let tables = tables(&some_rows(3), &[(Some(1), 3), (Some(2), 5), (None, 7)]);
-    // Each column of a batch is as large as a function may make it in 24 MiB.
+    // Each column of a batch has the maximum size that a function may create within 24 MiB of memory.
     let column = |name: &str| format!("repeat(CAST(value AS VARCHAR), 50) AS {name}");
     let columns = ["a", "b", "c", "d"].map(column).join(", ");
     let wide = format!(

@@ -1,4 +1,4 @@
-//! A chunk: the memory in which one thread forms runs.
+//! A chunk is the memory in which one thread forms runs.
 //!
 //! ```text
 //!   keys    [ block 0 | block 1 | block 2 | ... ]     a block is 4 to 512 records
@@ -9,16 +9,17 @@
 //!   free: 5, 6, 8, ...
 //! ```
 //!
-//! A pushed record goes directly to the open block of its bucket. The first pass of a radix sort therefore costs
-//! neither a separate pass nor a second copy of the chunk. When the blocks are used up, the chunk is sorted in place,
-//! bucket by bucket: the chunk copies a bucket to the [`Sorter`] (which frees the bucket's blocks), sorts and reduces
-//! the records, and writes them back to fewer blocks. A bucket larger than a slab is first scattered over smaller
-//! buckets through the free blocks, so the memory of the chunk suffices to sort any distribution of keys. If sorting
-//! made the chunk half empty, pushing continues; otherwise the owner writes the chunk as a run. A small number of
-//! distinct keys thus never leaves memory.
+//! A pushed record is written directly to the open block of its bucket. The scatter of a radix sort therefore needs
+//! neither a separate pass nor a second copy of the chunk. When no block is free, the chunk is sorted in place, one
+//! bucket at a time. A bucket's records are copied to the [`Sorter`], which frees the bucket's blocks. The sorter
+//! sorts the records and combines equal keys, and the result is written back to fewer blocks. A bucket with more
+//! records than a slab (the sorter's capacity) is first scattered over smaller buckets in the free blocks. The memory
+//! of the chunk therefore suffices to sort any distribution of keys. If at least half of the blocks are free after
+//! the sort, pushing continues. Otherwise the owner writes the chunk as a run. A small number of distinct keys is
+//! thus never written to flash.
 //!
-//! The obvious alternative, two arrays with a radix pass between them, halves the chunk. With a chunk of half the size
-//! there would be twice as many runs, and fewer equal keys would be combined before they are written.
+//! The usual alternative is a radix pass from one array to a second array, but then a chunk has only half of the
+//! memory. There would be twice as many runs, and fewer equal keys would be combined before they are written.
 
 use inshore_store::{Budget, Job, Reservation, Result};
 
@@ -32,7 +33,7 @@ use crate::{
 };
 
 const NONE: u32 = u32::MAX;
-/// A list of blocks.
+/// A linked list of blocks.
 #[derive(Clone, Copy, Debug)]
 struct BlockList {
     head: u32,
@@ -42,14 +43,14 @@ struct BlockList {
 
 const EMPTY: BlockList = BlockList { head: NONE, last: NONE, records: 0 };
 
-/// The records of one key range: full blocks, and an open block at the bucket's cursor.
+/// The records of one key range, in closed blocks and one open block. The bucket's cursor points into the open block.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     closed: BlockList,
     open: u32,
 }
 
-/// Blocks of records in buckets.
+/// A chunk of memory, whose blocks contain the records of buckets.
 #[derive(Debug)]
 pub(crate) struct Chunk<K: Key, V> {
     keys: Array<K>,
@@ -61,7 +62,7 @@ pub(crate) struct Chunk<K: Key, V> {
     map: BucketMap<K::Word>,
     buckets: Vec<Bucket>,
     cursors: Vec<u32>,
-    /// The records of a block while they move to another bucket.
+    /// A buffer for the records of a block while they are scattered to other buckets.
     moving: (Vec<K>, Vec<V>),
     _extra: Reservation,
 }
@@ -77,7 +78,8 @@ impl<K: Key, V: Value> Chunk<K, V> {
             sizes,
             next: vec![NONE; sizes.blocks],
             fill: vec![0; sizes.blocks],
-            // Blocks are taken from the end, in ascending order, so that few records touch few pages.
+            // Blocks are taken from the end of this list, in ascending order, so that few records touch few memory
+            // pages.
             free: (0..sizes.blocks as u32).rev().collect(),
             map,
             buckets: Vec::new(),
@@ -89,7 +91,7 @@ impl<K: Key, V: Value> Chunk<K, V> {
         Ok(chunk)
     }
 
-    /// Removes all records and starts again with other buckets.
+    /// Removes all records, and replaces the buckets by those of `map`.
     pub fn clear(&mut self, map: BucketMap<K::Word>) {
         for bucket in std::mem::take(&mut self.buckets) {
             self.release(bucket.closed);
@@ -107,12 +109,12 @@ impl<K: Key, V: Value> Chunk<K, V> {
         self.map
     }
 
-    /// Returns the number of buckets as a power of two.
+    /// Returns the base-2 logarithm of the number of buckets.
     pub fn bucket_bits(&self) -> u32 {
         self.sizes.bucket_bits
     }
 
-    /// Gives each bucket an open block, as [`Chunk::push`] needs it after [`Chunk::sort`].
+    /// Opens a block for each bucket without one. After [`Chunk::sort`], this call must precede [`Chunk::push`].
     pub fn open(&mut self) {
         for bucket in 0..self.buckets.len() {
             if self.buckets[bucket].open == NONE {
@@ -123,8 +125,8 @@ impl<K: Key, V: Value> Chunk<K, V> {
         }
     }
 
-    /// Takes records until the chunk is full. Returns the number taken, and whether the chunk is full. A full chunk
-    /// must be sorted before the next push, even if all records were taken.
+    /// Adds records until the chunk is full. Returns the number of added records, and whether the chunk is full. A
+    /// full chunk must be sorted before the next push, even if all records were added.
     #[inline]
     pub fn push(&mut self, keys: &[K], value_at: impl Fn(usize) -> V) -> (usize, bool) {
         let map = self.map;
@@ -156,7 +158,7 @@ impl<K: Key, V: Value> Chunk<K, V> {
         cursor == self.start(open) + self.sizes.block_records as u32
     }
 
-    /// Closes a bucket's full block and opens another, if a free block exists outside the reserve.
+    /// Closes a bucket's full block. Opens another block and returns true if more blocks are free than the reserve.
     fn open_next(&mut self, bucket: usize) -> bool {
         self.close(bucket);
         if self.free.len() <= self.sizes.reserve_blocks {
@@ -172,7 +174,7 @@ impl<K: Key, V: Value> Chunk<K, V> {
         self.cursors[bucket] = self.start(block);
     }
 
-    /// Adds a bucket's open block to the bucket's full blocks; an empty open block is freed.
+    /// Adds a bucket's open block to its closed blocks, or frees the block if it is empty.
     fn close(&mut self, number: usize) {
         let block = std::mem::replace(&mut self.buckets[number].open, NONE);
         if block == NONE {
@@ -197,10 +199,10 @@ impl<K: Key, V: Value> Chunk<K, V> {
         (&self.keys[range.clone()], &self.values[range])
     }
 
-    /// Sorts and reduces all records. After the call no block is open.
+    /// Sorts all records and combines equal keys. After the call, no block is open.
     ///
     /// # Errors
-    /// [`inshore_store::Error::Cancelled`].
+    /// Returns [`inshore_store::Error::Cancelled`] if the job was cancelled.
     pub fn sort<O>(&mut self, sorter: &mut Sorter<O>, job: &Job) -> Result<()>
     where
         O: Operation<Key = K, Value = V>,
@@ -245,7 +247,7 @@ impl<K: Key, V: Value> Chunk<K, V> {
         Ok(sorted)
     }
 
-    /// Copies a chain's records out and frees its blocks.
+    /// Copies the records of a list of blocks to `keys` and `values`, and frees the blocks.
     fn gather(&mut self, chain: BlockList, (keys, values): (&mut [K], &mut [V])) -> usize {
         let mut count = 0;
         let mut block = chain.head;
@@ -293,7 +295,7 @@ impl<K: Key, V: Value> Chunk<K, V> {
         }
     }
 
-    /// Adds sorted records to a chain in which all blocks except the last are full.
+    /// Appends sorted records to a list in which all blocks except the last are full.
     fn append(&mut self, chain: &mut BlockList, (keys, values): (&[K], &[V])) {
         let mut done = 0;
         while done < keys.len() {
@@ -314,8 +316,9 @@ impl<K: Key, V: Value> Chunk<K, V> {
         }
     }
 
-    /// Scatters a chain that is larger than a slab over chains of smaller ranges, in ascending order. The free blocks
-    /// suffice, since scattering frees a block before it takes another, except for one open block in each new chain.
+    /// Scatters a list of blocks with more records than a slab to lists of smaller key ranges, in ascending order.
+    /// The free blocks suffice, since a block is freed before another is taken, except for one open block in each new
+    /// list.
     fn scatter_chain(
         &mut self,
         chain: BlockList,
@@ -346,7 +349,7 @@ impl<K: Key, V: Value> Chunk<K, V> {
         outer.buckets.into_iter().map(|bucket| bucket.closed).collect()
     }
 
-    /// Scatters the records of one block over the buckets and frees it.
+    /// Scatters the records of one block to the buckets, and frees the block.
     fn move_block(&mut self, block: u32) {
         let (mut keys, mut values) = std::mem::take(&mut self.moving);
         let (from_keys, from_values) = self.block(block);
@@ -361,12 +364,12 @@ impl<K: Key, V: Value> Chunk<K, V> {
         self.moving = (keys, values);
     }
 
-    /// Tells whether enough blocks are free to continue pushing without writing a run.
+    /// Returns whether so many blocks are free that records can be pushed before a run is written.
     pub fn is_roomy(&self) -> bool {
         self.free.len() >= self.sizes.blocks / 2
     }
 
-    /// Counts records in full and sorted blocks: all records after [`Chunk::sort`].
+    /// Returns the number of records in closed blocks. After [`Chunk::sort`], these are all records.
     pub fn sorted_records(&self) -> u64 {
         self.buckets.iter().map(|bucket| bucket.closed.records as u64).sum()
     }
@@ -380,20 +383,21 @@ impl<K: Key, V: Value> Chunk<K, V> {
         })
     }
 
-    /// Returns the numbers of the blocks of a sorted chunk in order, for [`Chunk::numbered_block`].
+    /// Returns the block numbers of a sorted chunk in key order, for [`Chunk::numbered_block`].
     pub fn sorted_block_numbers(&self) -> Vec<u32> {
         let heads = self.buckets.iter().map(|bucket| bucket.closed.head).filter(|&head| head != NONE);
         let next = |&block: &u32| Some(self.next[block as usize]).filter(|&next| next != NONE);
         heads.flat_map(|head| std::iter::successors(Some(head), next)).collect()
     }
 
-    /// Returns one block.
+    /// Returns the keys and values of a block.
     pub fn numbered_block(&self, block: u32) -> (&[K], &[V]) {
         self.block(block)
     }
 }
 
-/// The target buckets while a chain is scattered; the chunk's own buckets are set aside until then.
+/// The target buckets of a scatter. While records are scattered, these buckets and the chunk's own buckets are
+/// swapped.
 struct ScatterTargets<W> {
     map: BucketMap<W>,
     buckets: Vec<Bucket>,
@@ -408,7 +412,7 @@ impl<W> ScatterTargets<W> {
     }
 }
 
-/// Appends block `block`, which has `fill` records, to a chain.
+/// Appends the block `block`, which has `fill` records, to a list.
 fn link(chain: &mut BlockList, block: u32, fill: u32, next: &mut [u32]) {
     next[block as usize] = NONE;
     if chain.last == NONE {
@@ -444,7 +448,7 @@ mod tests {
         sizes
     }
 
-    /// Fills a chunk with keys, sorts it, and compares the result with the naive model.
+    /// Fills a chunk with keys, sorts the chunk, and compares the result with a `BTreeMap`.
     fn check(name: &str, mut key: impl FnMut(u64) -> u64) {
         let folder = tempfile::tempdir().unwrap();
         let job = Store::open(folder.path()).unwrap();
@@ -471,7 +475,7 @@ mod tests {
         assert_eq!(chunk.sorted_records(), expected.len() as u64, "{name}");
         let records = chunk.sorted_blocks().flat_map(|(keys, values)| keys.iter().zip(values));
         assert!(records.eq(&expected), "{name}");
-        // The chunk also has all its memory again.
+        // After `clear`, all blocks are free except one open block per bucket.
         chunk.clear(map);
         assert_eq!(chunk.free.len() + map.buckets(), sizes.blocks, "{name}");
     }
@@ -485,7 +489,7 @@ mod tests {
         check("equal", |_| u64::MAX);
         check("two", |n| if n % 2 == 0 { 0 } else { u64::MAX });
         check("one bucket", |n| (1 << 40) + mix(n) % (1 << 38));
-        // Every level of scattering leaves almost all records in one bucket.
+        // At every level of scattering, almost all records remain in one bucket.
         check("outliers", |n| if n < 64 { 1 << n } else { mix(n) % 5_000 });
         check("nested", |n| mix(n) >> (n % 64));
         check("clusters", |n| (1u64 << (n % 64)).wrapping_add(mix(n) % 3_000));

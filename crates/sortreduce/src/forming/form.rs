@@ -1,4 +1,4 @@
-//! Forms runs: the part of merging that belongs to one pushing thread.
+//! Forms runs from the records that one thread pushes. This is the first phase of the merge strategy.
 
 use inshore_store::{Job, Keep};
 
@@ -14,11 +14,11 @@ use crate::{
     runs::{Run, RunWriter},
 };
 
-/// The number of keys in the sample from which the distribution is estimated if no range is known.
+/// The number of keys in the sample from which the key distribution is estimated if no key range is configured.
 const SAMPLE_KEYS: usize = 256;
 
-/// A chunk, its sorter, and the file of its runs. A formation outlives the sink that uses it, so that successive sinks
-/// can share one formation.
+/// The state of run formation: a chunk, its sorter, and the writer of its runs. A formation outlives the sink that
+/// uses it, so that successive sinks can share one formation.
 pub(crate) struct Formation<O: Operation> {
     job: Job,
     name: &'static str,
@@ -28,23 +28,23 @@ pub(crate) struct Formation<O: Operation> {
     sorter: Sorter<O>,
     writer: RunWriter<O::Key, O::Value>,
     state: ChunkState,
-    /// Tells whether the buckets suit the distribution of the keys pushed so far.
+    /// True if the buckets suit the distribution of the pushed keys.
     map_suits: bool,
-    /// The units of the input whose records are in the chunk, if runs are kept.
+    /// The units of the input whose records are in the chunk, if runs are saved for a resumed sort-reduce.
     units: Option<Units>,
-    /// The results since results were last taken.
+    /// The results that were not yet taken.
     pub done: FormationResult<O::Key>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChunkState {
-    /// Nothing was pushed since the chunk was created or written, so its buckets may change.
+    /// The chunk has no records, so its buckets may change.
     Empty,
     Filling,
     Sorted,
 }
 
-/// Results of forming runs.
+/// The results of run formation.
 #[derive(Debug)]
 pub(crate) struct FormationResult<K> {
     pub records_pushed: u64,
@@ -96,10 +96,10 @@ impl<O: Operation> Formation<O> {
         })
     }
 
-    /// Takes records; sorts a full chunk, and writes a run if sorting frees too little space.
+    /// Adds records to the chunk. Sorts a full chunk, and writes a run if the sort frees too few blocks.
     ///
     /// # Errors
-    /// Errors of writing a run; [`inshore_store::Error::Cancelled`].
+    /// Returns errors of writing a run, or [`inshore_store::Error::Cancelled`].
     #[inline]
     pub fn push(&mut self, keys: &[O::Key], value_at: impl Fn(usize) -> O::Value) -> Result<()> {
         let mut done = 0;
@@ -143,24 +143,25 @@ impl<O: Operation> Formation<O> {
         self.write_run()
     }
 
-    /// Starts a unit: records pushed after this call belong to `unit`, numbered from `from` on.
+    /// Starts a unit. The records that are pushed after this call belong to `unit`, and their numbers in the unit
+    /// start at `from`.
     pub fn begin_unit(&mut self, unit: u64, from: u64) {
         if let Some(units) = &mut self.units {
             units.begin(unit, from);
         }
     }
 
-    /// Ends the current unit: the unit has no more records.
+    /// Ends the current unit, which has no more records.
     pub fn end_unit(&mut self) {
         if let Some(units) = &mut self.units {
             units.end();
         }
     }
 
-    /// Sorts and reduces the records in the chunk.
+    /// Sorts the records in the chunk, and combines equal keys.
     ///
     /// # Errors
-    /// [`inshore_store::Error::Cancelled`].
+    /// Returns [`inshore_store::Error::Cancelled`] if the job was cancelled.
     pub fn sort(&mut self) -> Result<()> {
         if self.state == ChunkState::Filling {
             self.chunk.sort(&mut self.sorter, &self.job)?;
@@ -199,22 +200,23 @@ impl<O: Operation> Formation<O> {
         Ok(())
     }
 
-    /// Creates the error for too many runs: checksums and first keys of all blocks stay in memory, which limits the
-    /// number of blocks.
+    /// Creates the error for too many runs. The number of blocks is limited, since checksums and first keys of all
+    /// blocks are in memory.
     fn too_many_runs(&self) -> Error {
         let (spilled, memory) = (self.writer.bytes, self.plan.memory_bytes as u64);
         Error::TooManyRuns { name: self.name, spilled, memory, enough: None }
     }
 
-    /// Counts the records of a sorted chunk that never left memory.
+    /// Returns the number of records in a sorted chunk, if no run was written.
     pub fn records_in_chunk(&self) -> u64 {
         self.chunk.sorted_records()
     }
 
-    /// Writes the rest of the sorted chunk and returns the runs that the caller has not taken; releases the memory.
+    /// Writes the records of a sorted chunk as the last run, and releases the memory. Returns the results that were
+    /// not yet taken.
     ///
     /// # Errors
-    /// Errors of writing a run.
+    /// Returns errors of writing a run.
     pub fn finish(mut self) -> Result<FormationResult<O::Key>> {
         if self.state == ChunkState::Sorted {
             self.write_run()?;
@@ -223,12 +225,12 @@ impl<O: Operation> Formation<O> {
         Ok(self.done)
     }
 
-    /// Returns the sorted chunk, if all records are in memory.
+    /// Returns the sorted chunk. All records must be in memory.
     pub fn into_chunk(self) -> Chunk<O::Key, O::Value> {
         self.chunk
     }
 
-    /// Chooses buckets by a sample of the first keys. A bad guess costs only speed.
+    /// Chooses buckets from a sample of the first keys. A bad choice only makes the sort slower.
     fn sampled_map(&self, keys: &[O::Key]) -> BucketMap<WordOf<O>> {
         let mut sample: Vec<_> = keys.iter().take(SAMPLE_KEYS).map(|key| key.to_word()).collect();
         sample.sort_unstable();
@@ -236,7 +238,8 @@ impl<O: Operation> Formation<O> {
         self.spread(sample[eighth], sample[sample.len() - 1 - eighth], 2)
     }
 
-    /// Chooses buckets by the keys in the sorted chunk, ignoring the first and the last 64th of the blocks.
+    /// Chooses buckets from the keys in the sorted chunk. The first and the last 64th of the blocks are ignored as
+    /// outliers.
     fn learned_map(&self) -> BucketMap<WordOf<O>> {
         let blocks = self.chunk.sorted_block_numbers();
         let first_key = |number: usize| self.chunk.numbered_block(blocks[number]).0[0].to_word();
@@ -244,8 +247,8 @@ impl<O: Operation> Formation<O> {
         self.spread(first_key(outer), first_key(blocks.len() - 1 - outer), 4)
     }
 
-    /// Returns buckets for keys that mostly lie in `low..=high`, with a margin of the range divided by `2^margin_bits`
-    /// on both sides.
+    /// Returns buckets for keys that are mostly in `low..=high`. Both ends are extended by the width of this range
+    /// divided by `2^margin_bits`.
     fn spread(&self, low: WordOf<O>, high: WordOf<O>, margin_bits: u32) -> BucketMap<WordOf<O>> {
         let margin = (high - low) >> margin_bits;
         let high = high.saturating_add(margin).min(key_max::<O::Key>());

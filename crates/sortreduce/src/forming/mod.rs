@@ -1,4 +1,5 @@
-//! Forms runs in memory: records are scattered over buckets of a chunk, and each bucket is sorted and reduced.
+//! Forms runs in memory. Records are scattered to the buckets of a chunk. Each bucket is then sorted, and equal keys
+//! are combined.
 
 pub(crate) mod chunk;
 pub(crate) mod form;

@@ -1,13 +1,13 @@
-//! Sorts and reduces a slab: as many records as fit the second-level cache.
+//! Sorts the records of a slab and combines equal keys. A slab has as many records as fit in the second-level cache.
 //!
-//! All higher levels (chunks, merges) cut their work into slabs. A slab is sorted in one of three ways:
+//! Chunks and merges divide their records into slabs. A slab is sorted in one of three ways:
 //!
-//! - **accumulate**: if the slab's keys span a small range, each value is combined into a table that is indexed by key.
-//!   A bitmap marks the keys that occurred. Accumulating needs no sorting and takes about 2 ns per record.
-//! - **keys alone**: if values have no bytes, the keys are sorted as they are, since 64-bit keys are words already.
-//! - **packed**: the difference of the key from the smallest key and the record's number go into one 64-bit word. The
-//!   words are sorted, and the records are gathered and combined in that order. Keys that need too many bits lose their
-//!   lowest bits, and records with equal remaining bits are sorted again by the whole key.
+//! - **accumulate**: if the slab's keys span a small range, each value is combined into a table that is indexed by
+//!   key. A bitmap marks the keys that occurred. This way needs no sort and takes about 2 ns per record.
+//! - **keys alone**: if values have no bytes, only the keys are sorted. 64-bit keys are words and need no conversion.
+//! - **packed**: a 64-bit word contains the difference of the key from the smallest key, and the record's number. The
+//!   words are sorted, and the records are gathered and combined in that order. If keys need too many bits, their
+//!   lowest bits are omitted from the words. Records whose remaining bits are equal are then sorted by the whole key.
 //!
 //! [`crate::words`] sorts the words.
 
@@ -23,14 +23,14 @@ use crate::{
     words::{self, Instructions, ranges, sort_spread, unique},
 };
 
-/// The number of keys in a table for each record of a slab. Reading the table's bitmap costs about as much for 64 keys
-/// as one record.
+/// The maximum number of table keys per record of a slab. The scan of the table's bitmap takes about as much time for
+/// 64 keys as for one record.
 const TABLE_KEYS_PER_RECORD: u64 = 16;
 
-/// The word type of an operation's keys.
+/// The word type (`u64` or `u128`) of an operation's keys.
 pub(crate) type WordOf<O> = <<O as Operation>::Key as Key>::Word;
 
-/// The memory for slabs of one thread.
+/// Sorts the slabs of one thread, and has the memory for one slab.
 pub(crate) struct Sorter<O: Operation> {
     operation: O,
     keys: Array<O::Key>,
@@ -44,23 +44,23 @@ pub(crate) struct Sorter<O: Operation> {
     out_values: Array<O::Value>,
 }
 
-/// Returns the number of keys in the table of a sorter for slabs of `slab_records`.
+/// Returns the number of keys in the table of a sorter for slabs of `slab_records` records.
 fn table_keys(slab_records: usize) -> usize {
     (4 * slab_records).next_multiple_of(64)
 }
 
-/// Returns the number of words for keys that a sorter for slabs of `slab_records` holds: 0 if the keys are words and
-/// have no values.
+/// Returns the number of words that a sorter for slabs of `slab_records` records needs for keys. The number is 0 if
+/// keys are words and have no values.
 fn words_of(slab_records: usize, key_bytes: usize, value_bytes: usize) -> usize {
     if are_words(key_bytes) && value_bytes == 0 { 0 } else { slab_records }
 }
 
-/// Tells whether keys of this many bytes are words without conversion.
+/// Returns whether keys of `key_bytes` bytes are words without a conversion.
 fn are_words(key_bytes: usize) -> bool {
     key_bytes == size_of::<u64>()
 }
 
-/// Returns the largest number of bytes that a [`Sorter`] for slabs of `slab_records` takes from the budget.
+/// Returns the maximum bytes that a [`Sorter`] for slabs of `slab_records` records reserves in the budget.
 pub(crate) fn sorter_bytes(slab_records: usize, key_bytes: usize, value_bytes: usize) -> usize {
     use crate::array::taken_bytes;
     let table = table_keys(slab_records);
@@ -79,7 +79,7 @@ impl<O: Operation> Sorter<O> {
         &self.operation
     }
 
-    /// Creates a sorter for slabs of `slab_records` (1 or more).
+    /// Creates a sorter for slabs of `slab_records` records (1 or more).
     pub fn new(operation: O, slab_records: usize, budget: &Budget) -> Result<Self> {
         let what = "the memory that records are sorted in";
         let table = table_keys(slab_records);
@@ -103,12 +103,12 @@ impl<O: Operation> Sorter<O> {
         self.keys.len()
     }
 
-    /// Returns the buffers into which the caller writes a slab's records before [`Sorter::sort_reduce`].
+    /// Returns the input buffers, into which the caller writes a slab's records before [`Sorter::sort_reduce`].
     pub fn inputs(&mut self) -> (&mut [O::Key], &mut [O::Value]) {
         (&mut self.keys, &mut self.values)
     }
 
-    /// Returns the first `count` inputs.
+    /// Returns the first `count` records of the input buffers.
     pub fn first_inputs(&self, count: usize) -> (&[O::Key], &[O::Value]) {
         (&self.keys[..count], &self.values[..count])
     }
@@ -118,7 +118,8 @@ impl<O: Operation> Sorter<O> {
         (&self.out_keys[..count], &self.out_values[..count])
     }
 
-    /// Sorts and reduces the first `count` inputs and returns the number of outputs.
+    /// Sorts the first `count` records of the input buffers, and combines equal keys. Returns the number of output
+    /// records.
     pub fn sort_reduce(&mut self, count: usize) -> usize {
         if count == 0 {
             return 0;
@@ -139,19 +140,19 @@ impl<O: Operation> Sorter<O> {
         }
     }
 
-    /// Tells whether [`Sorter::accumulate`] can take the keys `min..=max`.
+    /// Returns whether the table of [`Sorter::accumulate`] is large enough for the keys from `min` to `max`.
     pub fn has_table_for(&self, min: WordOf<O>, max: WordOf<O>) -> bool {
         max - min < (self.table.len() as u64).into()
     }
 
-    /// Combines records with keys not below `min` into the table.
+    /// Combines records into the table, which begins with the key `min`. No key may be below `min`.
     pub fn accumulate(&mut self, min: WordOf<O>, keys: &[O::Key], values: &[O::Value]) {
         let operation = &self.operation;
         let combine = |place, a, b| operation.combine_at(key_at::<O>(min, place), a, b);
         accumulate(min, keys, values, &mut self.table, &mut self.present, combine);
     }
 
-    /// Moves the accumulated records to the outputs, returns their number and empties the table.
+    /// Moves the accumulated records from the table to the output buffers, and returns their number.
     pub fn take_table(&mut self, min: WordOf<O>, max: WordOf<O>) -> usize {
         let words = (max - min).low() as usize / 64 + 1;
         let present = &mut self.present[..words];
@@ -196,13 +197,13 @@ impl<O: Operation> Sorter<O> {
     }
 }
 
-/// Returns the key at index `place` of a table that begins with `min`.
+/// Returns the key at index `place` of a table that begins with the key `min`.
 #[inline(always)]
 pub(crate) fn key_at<O: Operation>(min: WordOf<O>, place: usize) -> O::Key {
     O::Key::from_word(min + (place as u64).into())
 }
 
-/// Returns the number of records in a slab whose sorter takes at most `bytes`.
+/// Returns the number of records (at least 1) in a slab whose sorter takes at most `bytes` bytes.
 pub(crate) fn slab_records_in<K, V>(bytes: usize) -> usize {
     let each = 5 * record_bytes::<K, V>() + 4 * size_of::<V>() + 17;
     let mut records = (bytes / each).max(1);
@@ -212,7 +213,7 @@ pub(crate) fn slab_records_in<K, V>(bytes: usize) -> usize {
     records
 }
 
-/// Returns the smallest and the largest key; there must be at least one key.
+/// Returns the smallest and the largest key. There must be at least one key.
 pub(crate) fn min_max<K: Key>(keys: &[K]) -> (K::Word, K::Word) {
     if are_words(size_of::<K>()) {
         let (min, max) = words::min_max(typed(keys.as_bytes(), keys.len()));
@@ -233,7 +234,7 @@ fn sort_groups<K: Key>(words: &mut [u64], index_bits: u32, keys: &[K]) {
     }
 }
 
-/// Writes each distinct word once, as a key, and returns their number.
+/// Writes each distinct word once, converted to a key. Returns the number of keys.
 fn gather_keys<K: Key>(min: K::Word, sorted: &[u64], out: &mut [K]) -> usize {
     let mut last = 0;
     let mut current = sorted[0];
@@ -246,9 +247,9 @@ fn gather_keys<K: Key>(min: K::Word, sorted: &[u64], out: &mut [K]) -> usize {
     last + 1
 }
 
-/// Gathers records in the order of the packed words and combines equal keys; returns the number of outputs. If
-/// `combine` is cheap, the compiler needs no branch on equality, which would be unpredictable. (Always combining and
-/// then choosing would be wrong: the sum of two different keys' values may overflow.)
+/// Gathers records in the order of the packed words, and combines equal keys. Returns the number of output records.
+/// If `combine` is cheap, the compiler can avoid an unpredictable branch on equality. The code must not combine
+/// values of different keys, since their sum may overflow.
 fn gather<K: Key, V: Value>(
     sorted: &[u64],
     mask: u64,
@@ -282,7 +283,7 @@ mod tests {
     #[derive(Clone)]
     struct First;
 
-    /// An operation that is not commutative, so that the result shows the order in which values are combined.
+    /// This operation is not commutative, so that the result shows the order in which values are combined.
     impl Operation for First {
         type Key = u64;
         type Value = u64;
@@ -331,8 +332,8 @@ mod tests {
     fn keys_whose_packed_bits_are_equal_are_sorted_by_the_rest() {
         let budget = Budget::new(1 << 20, 1);
         let mut sorter = Sorter::new(First, 300, &budget).unwrap();
-        // The range needs 64 bits, so a word does not have room for the nine low bits of the key and a record number
-        // below 300.
+        // The difference of keys needs 64 bits. A record number below 300 needs nine bits, so the nine low bits of
+        // the key do not fit in the word.
         let low = (0..148).map(|i| (i * 37) % 300);
         let high = low.clone().map(|key| u64::MAX - key);
         let equal = [5, u64::MAX - 5, 5, u64::MAX - 5];
@@ -344,7 +345,7 @@ mod tests {
         let budget = Budget::new(1 << 20, 1);
         let mut sorter = Sorter::new(Widest, 300, &budget).unwrap();
         for spread in 0..128 {
-            // Keys with equal packed bits differ in the lowest bits.
+            // Keys whose packed bits are equal differ in their lowest bits.
             let key = |i: u128| (i * 91 % 150) << spread ^ (i * 37 % 300);
             let (keys, _) = sorter.inputs();
             (0..300).for_each(|i| keys[i] = key(i as u128));

@@ -1,8 +1,8 @@
-//! Ranges of keys, and the division of a result into ranges of about equal work.
+//! Ranges of keys, and the division of a result into key ranges with about equally many records.
 
 use crate::{Key, keys::word::Word};
 
-/// The keys that are at least `from` and less than `below`; `None` means no bound.
+/// The keys that are at least `from` and less than `below`. `None` means no bound.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeyRange<K> {
     pub from: Option<K>,
@@ -13,8 +13,8 @@ impl<K: Key> KeyRange<K> {
     /// The range that contains every key.
     pub const ALL: KeyRange<K> = KeyRange { from: None, below: None };
 
-    /// Returns the blocks that may hold keys of the range, given `count` sorted blocks whose first keys `first_key`
-    /// returns.
+    /// Returns the indices of the blocks that may contain keys of the range. There are `count` sorted blocks, and
+    /// `first_key` returns the first key of a block.
     pub fn blocks(&self, count: usize, first_key: impl Fn(usize) -> K) -> std::ops::Range<usize> {
         let start = self.from.map_or(0, |from| partition_point(count, |block| first_key(block) <= from));
         let start = start.saturating_sub(1);
@@ -22,12 +22,12 @@ impl<K: Key> KeyRange<K> {
         start..end.max(start)
     }
 
-    /// Counts the keys below the range; `keys` must be sorted.
+    /// Returns the number of keys below the range. `keys` must be sorted.
     pub fn skipped(&self, keys: &[K]) -> usize {
         self.from.map_or(0, |from| keys.partition_point(|&key| key < from))
     }
 
-    /// Counts the keys that do not lie above the range; `keys` must be sorted.
+    /// Returns the number of keys below the range's upper bound. `keys` must be sorted.
     pub fn kept(&self, keys: &[K]) -> usize {
         match (self.below, keys.last()) {
             (Some(below), Some(&last)) if last >= below => keys.partition_point(|&key| key < below),
@@ -35,8 +35,9 @@ impl<K: Key> KeyRange<K> {
         }
     }
 
-    /// Splits the range into `parts` ranges with about equal amounts; `below(key)` returns the amount below a key. The
-    /// bisection works on numeric values of keys and needs no memory. If there are few keys, some ranges are empty.
+    /// Splits the range into `parts` ranges with about equally many records. `below(key)` returns a measure of the
+    /// records below a key, such as their number. The split keys are found by bisection of numeric key values, which
+    /// needs no memory. If there are few keys, some ranges are empty.
     pub fn split(&self, parts: usize, below: impl Fn(K) -> u64) -> Vec<KeyRange<K>> {
         let lowest = self.from.map_or(K::Word::from(0), K::to_word);
         let highest = self.below.map_or(K::from_word(K::Word::MAX), |below| below).to_word();
@@ -61,7 +62,7 @@ impl<K: Key> KeyRange<K> {
     }
 }
 
-/// Returns the first of `count` numbers for which `is_before` does not hold.
+/// Returns the first number below `count` for which `is_before` is false, or `count` if there is none.
 pub(crate) fn partition_point(count: usize, is_before: impl Fn(usize) -> bool) -> usize {
     let (mut low, mut high) = (0, count);
     while low < high {
@@ -91,10 +92,10 @@ mod tests {
                 let end = range.kept(keys);
                 let len = end - place;
                 assert!(len.abs_diff(keys.len() / parts) <= 2, "{len} of {} in {parts} parts", keys.len());
-                // The blocks of the range (three keys in each) contain all its keys.
+                // The blocks of the range, with three keys each, contain all keys of the range.
                 let blocks = range.blocks(keys.len().div_ceil(3), |block| keys[block * 3]);
                 assert!(len == 0 || (blocks.start * 3 <= place && end <= blocks.end * 3));
-                // Splitting the range again loses no key.
+                // A second split of the range loses no key.
                 let again = range.split(2, below);
                 assert_eq!(again[1].kept(keys), end);
                 assert!((place..=end).contains(&again[0].kept(keys)));

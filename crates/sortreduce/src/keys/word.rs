@@ -1,12 +1,12 @@
-//! Defines words, the differences of keys; a word is as wide as the key needs.
+//! The types of words. A word is an unsigned integer that can represent the difference of two keys.
 
 use std::{
     fmt::Debug,
     ops::{Add, Shr, Sub},
 };
 
-/// An unsigned number that holds every difference of two keys: `u128` for keys of 128 bits, `u64` for narrower keys.
-/// Narrow keys therefore pay nothing for the support of wide keys.
+/// An unsigned integer that can represent every difference of two keys: `u128` for keys of 128 bits, and `u64` for
+/// narrower keys. The support of wide keys therefore does not make narrow keys slower.
 pub trait Word:
     Copy
     + Ord
@@ -25,7 +25,7 @@ pub trait Word:
     const MAX: Self;
     /// Returns the lowest 64 bits.
     fn low(self) -> u64;
-    /// Folds all bits to 64 bits; equal numbers have equal results.
+    /// Folds the word to 64 bits. Equal words have equal results.
     fn fold(self) -> u64;
     /// Returns the number of significant bits.
     fn bits(self) -> u32;

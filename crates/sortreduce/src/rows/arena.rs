@@ -1,4 +1,5 @@
-//! An arena: the memory into which the input's rows are read, and where they are sorted without being moved.
+//! An arena is the memory into which input rows are read. Rows are sorted in the arena, but their bytes are not
+//! moved.
 
 use inshore_store::{Budget, Buffer, FileWriter};
 
@@ -13,12 +14,12 @@ use crate::{
     cache::{LINE_BYTES, prefetch_place},
 };
 
-/// Properties of a run.
+/// The properties of a run of rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RunFacts {
     pub rows: u64,
     pub row_bytes_max: usize,
-    /// The length of the common prefix of all keys of the run, at most [`RunFacts::FIRST_KEY_BYTES`].
+    /// The length in bytes of the common prefix of all keys of the run, at most [`RunFacts::FIRST_KEY_BYTES`].
     pub common: usize,
     pub first_key: Vec<u8>,
     /// The number of merges that the rows went through.
@@ -26,29 +27,29 @@ pub(crate) struct RunFacts {
 }
 
 impl RunFacts {
-    /// The number of bytes of a run's first key that are stored.
+    /// The maximum number of bytes of the first key that are stored.
     pub const FIRST_KEY_BYTES: usize = 64;
 }
 
-/// The bytes of complete rows, and the memory to sort them.
+/// The bytes of rows, and the memory to sort these rows.
 pub(crate) struct Arena {
     pub bytes: Buffer,
-    /// The number of bytes of rows.
+    /// The number of bytes in the arena that are filled with rows.
     pub filled: usize,
     words: Array<u64>,
     starts: Array<u32>,
 }
 
-/// A sorted part of an arena's rows.
+/// A range of an arena's rows that was sorted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ArenaPart {
     pub rows: usize,
-    /// The end of the part's rows in the arena, where the next part starts.
+    /// The byte offset in the arena at which the part ends and the next part starts.
     pub end: usize,
     pub row_bytes_max: usize,
 }
 
-/// The distance of the prefetch: the number of rows between the current row and the row that is prefetched.
+/// The prefetch distance: the number of rows between the current row and the row that is prefetched.
 const AHEAD: usize = 12;
 
 impl Arena {
@@ -62,7 +63,7 @@ impl Arena {
         })
     }
 
-    /// Sorts the rows from byte `start` on, at most as many as the arena has words.
+    /// Sorts the rows from byte `start` on, up to the number of words in the arena.
     pub fn sort<S: RowShape>(&mut self, shape: &S, descending: bool, start: usize) -> ArenaPart {
         let part = self.find_rows(shape, start);
         let rows = RowsInMemory {
@@ -102,12 +103,12 @@ impl Arena {
         if let Some(&number) = self.words.get(place) {
             let start = self.starts[number as usize] as usize;
             prefetch_place(&self.bytes, start);
-            // A row rarely starts at the start of a cache line, so a row of up to two lines extends into the next line.
+            // A row rarely begins at the start of a cache line, so even a short row often extends into the next line.
             prefetch_place(&self.bytes, start + LINE_BYTES);
         }
     }
 
-    /// Writes the sorted rows of a part, and combines equal keys.
+    /// Writes the sorted rows of a part. Rows with equal keys are combined.
     pub fn write<S: RowShape, O: RowOperation>(
         &self,
         part: ArenaPart,

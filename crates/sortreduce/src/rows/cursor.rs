@@ -1,4 +1,4 @@
-//! Cursors over the sorted rows of a run on flash, or of an arena.
+//! Cursors over sorted rows of a run on flash, or of an arena in memory.
 
 use std::{ops::Range, sync::Arc};
 
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::Result;
 
-/// A sorted sequence of rows on flash.
+/// A run: a sorted sequence of rows on flash.
 #[derive(Clone, Debug)]
 pub(crate) struct RowRun {
     pub file: CheckedFile,
@@ -18,18 +18,18 @@ pub(crate) struct RowRun {
 }
 
 impl RowRun {
-    /// Returns the range of all bytes.
+    /// Returns the byte range of the whole run.
     pub fn bytes(&self) -> Range<u64> {
         0..self.file.len()
     }
 
-    /// Returns the number of check blocks.
+    /// Returns the number of check blocks (units of checksums) in the run.
     pub fn blocks(&self) -> u64 {
         self.file.len().div_ceil(self.file.block_bytes() as u64)
     }
 }
 
-/// A source of sorted rows.
+/// A cursor over the sorted rows of a run or an arena.
 pub(crate) enum Cursor<S> {
     RowRun(RowRunCursor<S>),
     Arena(ArenaCursor),
@@ -45,7 +45,7 @@ impl<S: RowShape> Cursor<S> {
         }
     }
 
-    /// Moves to the next row; returns `false` at the end.
+    /// Moves to the next row. Returns `false` at the end.
     #[inline]
     pub fn advance(&mut self) -> Result<bool> {
         match self {
@@ -59,34 +59,37 @@ impl<S: RowShape> Cursor<S> {
     }
 }
 
-/// Rows of an arena that never left memory.
+/// A cursor over the rows of an arena in memory.
 pub(crate) struct ArenaCursor {
     arena: Arc<Arena>,
-    /// The index after the last row.
+    /// The end index of the rows in the arena's sorted order.
     rows: usize,
     place: usize,
 }
 
 impl ArenaCursor {
-    /// Creates a cursor over the rows at the indexes `places` of the sorted order; the range must not be empty.
+    /// Creates a cursor over the rows with the indices `places` in the arena's sorted order. The range must not be
+    /// empty.
     pub fn new(arena: Arc<Arena>, places: Range<usize>) -> Self {
         ArenaCursor { arena, rows: places.end, place: places.start }
     }
 }
 
-/// Reads the rows of a run.
+/// A cursor that reads the rows of a run.
 pub(crate) struct RowRunCursor<S> {
     shape: S,
     reader: FileReader,
-    /// The start of the row in the reader's current piece, or the end of the row there if the row is in `carry`.
+    /// The offset of the row in the reader's current buffer. If the row is in `carry`, this is the offset at which
+    /// the row ends.
     position: usize,
     row_len: usize,
-    /// A copy of a row that lies across two pieces; otherwise empty.
+    /// A copy of the row if it crosses the end of a buffer; otherwise empty.
     carry: Vec<u8>,
 }
 
 impl<S: RowShape> RowRunCursor<S> {
-    /// Creates a cursor at the first row of a byte range of a run; the range consists of one or more complete rows.
+    /// Creates a cursor at the first row of a byte range of a run. The range must consist of one or more complete
+    /// rows.
     pub fn new(
         job: &Job,
         run: &RowRun,
@@ -125,7 +128,7 @@ impl<S: RowShape> RowRunCursor<S> {
         }
     }
 
-    /// Reads the next piece, since the row does not end in the current piece.
+    /// Reads the next buffer, since the row does not end in the current buffer.
     #[cold]
     fn next_piece(&mut self) -> Result<bool> {
         loop {

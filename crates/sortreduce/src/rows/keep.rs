@@ -1,8 +1,8 @@
-//! Runs of rows that remain after an interrupted sort.
+//! Saves runs of rows, from which an interrupted sort resumes.
 //!
-//! A kept run records which bytes of the input its rows were. The runs whose spans are contiguous from the start of the
-//! input need not be sorted again. If several threads write runs, an interruption may lose an earlier run and not a
-//! later one; the runs after the lost run are discarded.
+//! A saved run records its span: the byte range of the input from which its rows came. If spans are contiguous from
+//! the start of the input, their rows need not be sorted again. Since several threads write runs, an interruption may
+//! lose an earlier run but not a later one. The runs after a lost run are discarded.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -14,22 +14,22 @@ use crate::{
     runs::keep::{decode, encode},
 };
 
-/// A range of bytes of the input.
+/// A byte range of the input.
 pub(crate) type Span = Range<u64>;
 
-/// Runs of an interrupted sort.
+/// The runs from which an interrupted sort resumes.
 #[derive(Default)]
 pub(crate) struct ResumedRowRuns {
-    /// The runs, each with the start of its span in the input, in ascending order.
+    /// The runs in ascending order, each with the start of its span in the input.
     pub runs: Vec<(u64, RowRun)>,
-    /// The number of input bytes in the runs.
+    /// The number of input bytes whose rows are in the runs.
     pub bytes: u64,
-    /// The number of input rows in the runs.
+    /// The number of input rows that are in the runs.
     pub rows_in: u64,
 }
 
-/// Encodes a run's description: its span of the input, and `rows_in`, the number of rows before equal keys were
-/// combined.
+/// Encodes a run's description: its properties, its span of the input, and `rows_in`. The last is the number of rows
+/// before equal keys were combined.
 pub(crate) fn state(facts: &RunFacts, span: Span, rows_in: u64) -> Vec<u8> {
     let RunFacts { rows, row_bytes_max, common, ref first_key, level } = *facts;
     let words = [span.start, span.end, rows_in, rows, row_bytes_max as u64, common as u64, level as u64];
@@ -44,7 +44,7 @@ fn parse(state: &[u8]) -> Option<(RunFacts, Span, u64)> {
     is_sound.then_some((RunFacts { rows, row_bytes_max, common, first_key, level }, start..end, rows_in))
 }
 
-/// Opens the runs that are contiguous from the start of the input, and discards all others.
+/// Opens the runs whose spans are contiguous from the start of the input, and discards all other runs.
 pub(crate) fn find(keep: &Keep, plan: &RowPlan) -> Result<ResumedRowRuns> {
     let mut by_start: BTreeMap<u64, (ResumablePiece, RowRun, Span, u64)> = BTreeMap::new();
     let mut useless = Vec::new();

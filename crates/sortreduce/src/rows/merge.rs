@@ -1,7 +1,8 @@
 //! Merges sorted rows with a loser tree.
 //!
-//! Each leaf keeps eight bytes of its row's key, taken after the common prefix of all keys, so that most comparisons
-//! need not read the rows. Equal keys are ordered by the number of their leaf, which is the order of the input.
+//! Each leaf stores eight bytes of its row's key, from the end of the common prefix of all keys. Most comparisons
+//! therefore need not read the rows. Rows with equal keys are ordered by the number of their leaf, which is the order
+//! of the input.
 
 use inshore_store::Job;
 use serde::Serialize;
@@ -13,50 +14,51 @@ use super::{
 };
 use crate::Result;
 
-/// Counts the work of a sort of rows.
+/// The counters of a sort of rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RowStats {
     /// The number of rows in the input.
     pub rows_in: u64,
-    /// The number of rows returned so far.
+    /// The number of rows that were returned.
     pub rows_out: u64,
     /// The number of bytes in the input.
     pub bytes_in: u64,
-    /// The number of input rows that were in runs of an interrupted sort.
+    /// The number of input rows that an interrupted sort had saved in runs.
     pub rows_kept: u64,
-    /// The number of runs written during the input; 0 if all rows fitted in memory.
+    /// The number of runs that were written during the input. The number is 0 if all rows fitted in memory.
     pub runs: u64,
-    /// The number of bytes of runs written in all passes.
+    /// The total bytes of runs that were written in all passes.
     pub bytes_spilled: u64,
     /// The number of runs that can be merged at once.
     pub fan_in: usize,
-    /// The largest number of merges that a row goes through, including the last merge; 0 without runs.
+    /// The largest number of merges that a row goes through, including the last merge. The number is 0 if there are
+    /// no runs.
     pub merge_passes: u32,
 }
 
-/// Streams the result: rows in order. Dropping the stream removes the runs and releases the memory.
+/// Streams the sorted rows. Dropping the stream removes the runs and releases the memory.
 pub struct SortedRows<S: RowShape, O: RowOperation> {
     tree: Tree<S>,
     job: Job,
     shape: S,
     operation: O,
     stats: RowStats,
-    /// The merge level in the job's counters, and the number of rows that enter this level; `None` if no runs are
+    /// The merge level in the job's counters, and the number of rows that enter this level. `None` if no runs are
     /// merged.
     level: Option<(u32, u64)>,
-    /// The current output row, if rows are combined.
+    /// The current output row, if the operation combines rows.
     current: Vec<u8>,
     has_current: bool,
-    /// The number of bytes of the row that were already returned.
+    /// The number of bytes of the current row that were already returned.
     given: usize,
     ended: bool,
 }
 
-/// Streams a part of the result: see [`super::RowSort::finish_in_parts`].
+/// A part of the result; see [`super::RowSort::finish_in_parts`].
 pub struct SortedPart<S: RowShape, O: RowOperation> {
-    /// The number of bytes of the result before the part.
+    /// The number of result bytes before this part.
     pub start: u64,
-    /// The rows of the part.
+    /// The stream of the part's rows.
     pub rows: SortedRows<S, O>,
 }
 
@@ -74,11 +76,12 @@ impl<S: RowShape, O: RowOperation> SortedRows<S, O> {
         SortedRows { tree, job, shape, operation, stats, level, current, has_current, given, ended }
     }
 
-    /// Fills `out` with the bytes of the next rows. The last row may be incomplete; the next call continues there. If
-    /// fewer bytes are returned than `out` has, the result has ended.
+    /// Fills `out` with the bytes of the next rows, and returns the number of bytes. The last row may be incomplete,
+    /// and the next call continues with its rest. If the number is smaller than the length of `out`, the result has
+    /// ended.
     ///
     /// # Errors
-    /// [`inshore_store::Error::Io`], [`inshore_store::Error::Damaged`], [`inshore_store::Error::Cancelled`].
+    /// Returns [`inshore_store::Error::Io`], [`inshore_store::Error::Damaged`] or [`inshore_store::Error::Cancelled`].
     pub fn fill(&mut self, out: &mut [u8]) -> Result<usize> {
         self.job.check_cancelled()?;
         let mut filled = 0;
@@ -95,11 +98,11 @@ impl<S: RowShape, O: RowOperation> SortedRows<S, O> {
         Ok(filled)
     }
 
-    /// Appends complete rows to `out` until it has at least `bytes` bytes; appends nothing at the end. A caller must
-    /// not use both this function and [`SortedRows::fill`].
+    /// Appends complete rows to `out` until `out` has at least `bytes` bytes. Appends nothing at the end of the
+    /// result. A caller must not use both this function and [`SortedRows::fill`].
     ///
     /// # Errors
-    /// The errors are those of [`SortedRows::fill`].
+    /// Returns the errors of [`SortedRows::fill`].
     pub fn append(&mut self, out: &mut Vec<u8>, bytes: usize) -> Result<()> {
         self.job.check_cancelled()?;
         while out.len() < bytes && self.has_row()? {
@@ -109,7 +112,7 @@ impl<S: RowShape, O: RowOperation> SortedRows<S, O> {
         Ok(())
     }
 
-    /// Returns the counters, which include the number of rows returned so far.
+    /// Returns the current counters.
     pub fn stats(&self) -> RowStats {
         self.stats
     }
@@ -146,7 +149,7 @@ impl<S: RowShape, O: RowOperation> SortedRows<S, O> {
         }
     }
 
-    /// Takes the next row, and combines all following rows with the same key into this row.
+    /// Takes the next row, and combines all following rows with the same key into it.
     fn combine(&mut self) -> Result<()> {
         if self.tree.is_empty() {
             return Ok(());
@@ -168,17 +171,17 @@ pub(crate) struct Tree<S> {
     shape: S,
     descending: bool,
     cursors: Vec<Cursor<S>>,
-    /// The eight bytes of each leaf's key; the largest word if the leaf has ended.
+    /// Eight bytes of each leaf's key, or the largest word if the leaf has no more rows.
     words: Vec<u64>,
     ended: Vec<bool>,
-    /// The length of the common prefix of all keys.
+    /// The length in bytes of the common prefix of all keys.
     common: usize,
-    /// The number of the winning leaf, followed by the number of the losing leaf at each inner node.
+    /// The number of the winning leaf (at index 0), followed by the number of the losing leaf at each inner node.
     losers: Vec<u32>,
     left: usize,
 }
 
-/// Returns the length of the common prefix of all keys of all runs.
+/// Returns the length in bytes of the common prefix of all keys in all runs.
 pub(crate) fn common_of_runs(runs: &[RowRun]) -> usize {
     let Some(first) = runs.first() else { return 0 };
     let common =
@@ -187,7 +190,7 @@ pub(crate) fn common_of_runs(runs: &[RowRun]) -> usize {
 }
 
 impl<S: RowShape> Tree<S> {
-    /// Creates a tree over cursors, in the order of the input; each cursor must be at a row.
+    /// Creates a tree over cursors, which must be in the order of the input. Each cursor must have a current row.
     pub fn new(cursors: Vec<Cursor<S>>, shape: S, descending: bool, common: usize) -> Self {
         let count = cursors.len();
         let mut tree = Tree {
@@ -203,7 +206,7 @@ impl<S: RowShape> Tree<S> {
         for leaf in 0..count {
             tree.load(leaf);
         }
-        // Each leaf climbs until it finds an empty node.
+        // Each leaf moves up, and swaps with losers that come first, until it reaches an empty node.
         for leaf in 0..count {
             let (mut climber, mut node) = (leaf as u32, (leaf + count) / 2);
             while node > 0 && tree.losers[node] != u32::MAX {
@@ -222,7 +225,7 @@ impl<S: RowShape> Tree<S> {
         self.left == 0
     }
 
-    /// Returns the first of all remaining rows; there must be one.
+    /// Returns the first of all remaining rows. There must be at least one row.
     #[inline]
     pub fn row(&self) -> &[u8] {
         self.cursors[self.losers[0] as usize].row()
@@ -235,7 +238,7 @@ impl<S: RowShape> Tree<S> {
         self.words[leaf] = if self.descending { !word } else { word };
     }
 
-    /// Moves past the first row to the next one.
+    /// Moves to the next row in sorted order.
     #[inline]
     pub fn advance(&mut self) -> Result<()> {
         let leaf = self.losers[0] as usize;

@@ -1,18 +1,19 @@
-//! Orders rows in memory by sorting words of 64 bits.
+//! Orders rows in memory by a sort of 64-bit words.
 //!
 //! ```text
 //!   word    [ some bytes of the key, big endian | number of the row ]
 //! ```
 //!
-//! If row numbers have at most 24 bits, a word has room for five bytes of the key. Rows that are equal in the bytes
-//! compared so far form a group, whose words get the next five bytes, and so on. The sort is therefore a radix sort
-//! from the most significant digit, five bytes at a time. A group of few rows is sorted by comparison. All steps run in
-//! place on the words. Row numbers ascend in the order of the input, so rows with equal keys keep that order.
+//! If row numbers have at most 24 bits, a word has space for five bytes of the key. Rows whose compared bytes are
+//! equal form a group. The words of a group are filled with the next five bytes of the keys and sorted again. The
+//! sort is therefore a radix sort from the most significant digit, with digits of five bytes. A group of few rows is
+//! sorted by comparison. All steps run in place on the words. Row numbers ascend in the order of the input, so rows
+//! with equal keys keep that order.
 
 use super::shape::RowShape;
 use crate::words;
 
-/// Groups of up to this number of rows are sorted by comparing rows.
+/// The maximum number of rows in a group that is sorted by comparison of rows.
 const GROUP_ROWS_SMALL: usize = 12;
 
 /// Rows in memory: their bytes, the start of each row, and the end of the last row.
@@ -20,7 +21,7 @@ pub(crate) struct RowsInMemory<'a, S> {
     pub shape: &'a S,
     pub bytes: &'a [u8],
     pub starts: &'a [u32],
-    /// Tells whether the greatest key comes first.
+    /// True if the sort is descending, so that the greatest key comes first.
     pub descending: bool,
 }
 
@@ -39,7 +40,7 @@ impl<'a, S: RowShape> RowsInMemory<'a, S> {
         self.shape.key(self.row(number))
     }
 
-    /// Prefetches a row's first bytes.
+    /// Prefetches the first cache line of a row.
     #[inline]
     pub fn prefetch(&self, number: usize) {
         crate::prefetch(&self.bytes[self.starts[number] as usize]);
@@ -50,7 +51,7 @@ impl<'a, S: RowShape> RowsInMemory<'a, S> {
     }
 }
 
-/// Returns eight bytes of a key from `depth` on as a number; missing bytes are zeros.
+/// Returns the eight bytes of a key from index `depth` on as a big-endian number. Missing bytes count as zeros.
 #[inline(always)]
 pub(crate) fn word_at(key: &[u8], depth: usize) -> u64 {
     match key.get(depth..) {
@@ -64,7 +65,7 @@ pub(crate) fn word_at(key: &[u8], depth: usize) -> u64 {
     }
 }
 
-/// Returns the length of the common prefix of two keys.
+/// Returns the length in bytes of the common prefix of two keys.
 pub(crate) fn common_len(a: &[u8], b: &[u8]) -> usize {
     let most = a.len().min(b.len());
     let mut len = 0;
@@ -78,7 +79,7 @@ pub(crate) fn common_len(a: &[u8], b: &[u8]) -> usize {
     len + a[len..most].iter().zip(&b[len..most]).take_while(|(a, b)| a == b).count()
 }
 
-/// Writes the numbers of the rows into `words` in the order of their keys.
+/// Writes the row numbers to `words` in the order of the rows' keys.
 pub(crate) fn sort_rows<S: RowShape>(rows: &RowsInMemory<'_, S>, words: &mut [u64]) {
     let count = rows.len();
     assert_eq!(words.len(), count);
@@ -92,7 +93,7 @@ pub(crate) fn sort_rows<S: RowShape>(rows: &RowsInMemory<'_, S>, words: &mut [u6
             break;
         }
         let key = rows.key(number);
-        // In most cases a row either shares all of the previous common prefix or none of it.
+        // In most cases, a key has either all of the previous common prefix or none of it.
         if key.len() < common || key[..common] != first[..common] {
             common = common_len(key, &first[..common]);
         }
@@ -121,7 +122,7 @@ struct Order<'a, 'b, S> {
     key_bytes: usize,
 }
 
-/// Rows whose keys have equal first `depth` bytes.
+/// A range of rows whose keys are equal in their first `depth` bytes.
 struct Group {
     start: usize,
     end: usize,
@@ -143,7 +144,7 @@ impl<S: RowShape> Order<'_, '_, S> {
             }
             let next_depth = depth + self.key_bytes;
             if self.load(group, depth) {
-                // If all rows of the group are equal so far, sorting continues after their common bytes.
+                // If all loaded bytes of the group are equal, the sort continues after these bytes.
                 if let Some(rest) = self.set_ended_apart(group, next_depth) {
                     left.push(Group { start: start + rest.start, end: start + rest.end, depth: next_depth });
                 }
@@ -154,7 +155,7 @@ impl<S: RowShape> Order<'_, '_, S> {
         }
     }
 
-    /// Loads the key bytes at `depth` into the words; returns whether all rows have the same bytes there.
+    /// Loads the key bytes from index `depth` on into the words. Returns whether these bytes are equal in all rows.
     fn load(&self, group: &mut [u64], depth: usize) -> bool {
         const AHEAD: usize = 12;
         let flip = if self.rows.descending { u64::MAX } else { 0 };
@@ -165,7 +166,7 @@ impl<S: RowShape> Order<'_, '_, S> {
             }
             let number = self.number(group[place]);
             let key = (word_at(self.rows.key(number), depth) ^ flip) >> self.index_bits;
-            // The word holds complete bytes of the key.
+            // Bits of an incomplete key byte are removed, so that the word contains only complete bytes.
             let key = key >> (u64::BITS - self.index_bits - 8 * self.key_bytes as u32);
             all &= key;
             any |= key;
@@ -174,7 +175,8 @@ impl<S: RowShape> Order<'_, '_, S> {
         all == any
     }
 
-    /// Finds the groups of rows with equal keys up to `depth` in a sorted range, and pushes them onto `left`.
+    /// Finds the groups of rows whose first `depth` key bytes are equal in a sorted range. Pushes these groups onto
+    /// `left`.
     fn push_groups(&self, words: &mut [u64], start: usize, depth: usize, left: &mut Vec<Group>) {
         let mut first = 0;
         while first < words.len() {
@@ -191,14 +193,15 @@ impl<S: RowShape> Order<'_, '_, S> {
         }
     }
 
-    /// Separates the rows whose keys end before `depth`, sorted by length, from the others. The rows that end move to
-    /// the front, or to the back in a descending sort. All rows of the group must be equal up to `depth`, with missing
-    /// bytes taken as zeros. Returns the range of the other rows.
+    /// Separates the rows whose keys have at most `depth` bytes from the rows with longer keys. The short keys are
+    /// sorted by length and move to the front, or to the back in a descending sort. The first `depth` key bytes of
+    /// all rows must be equal, where missing bytes count as zeros. Returns the range of the rows with longer keys.
     fn set_ended_apart(&self, group: &mut [u64], depth: usize) -> Option<std::ops::Range<usize>> {
         let len = |word: u64| self.rows.key(self.number(word)).len().min(depth + 1);
         let first = len(group[0]);
         if group.iter().all(|&word| len(word) == first) {
-            // All rows have the same length, and their numbers are already in ascending order.
+            // If all keys have more than `depth` bytes, or all have the same length, the row numbers are already in
+            // ascending order.
             return (first > depth).then_some(0..group.len());
         }
         let descending = self.rows.descending;
@@ -215,7 +218,8 @@ impl<S: RowShape> Order<'_, '_, S> {
         }
     }
 
-    /// Sorts a small group by insertion, comparing the bytes from `depth` on; keeps the order of equal rows.
+    /// Sorts a small group by insertion. The key bytes from index `depth` on are compared. Equal rows keep their
+    /// order.
     fn sort_small(&self, group: &mut [u64], depth: usize) {
         let key = |word: u64| {
             let key = self.rows.key(self.number(word));

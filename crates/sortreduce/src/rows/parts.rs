@@ -1,19 +1,21 @@
-//! Splits a merge into parts that several threads merge at the same time.
+//! Splits a merge into parts, which several threads merge at the same time.
 //!
 //! ```text
-//!   runs   [ ..a | a..m | m.. ]  [ .a | a....m | m... ]  [ ...a | a.m | m. ]
-//!   parts        all up to a          all up to m            the rest            each a merge of its own
+//!   runs   [ ..a | a..m | m.. ]  [ .a | a....m | m... ]  [ ...a | a.m | m. ]     a, m: split keys
+//!   parts    1: keys below a        2: a to below m         3: m and above       each part is a separate merge
 //! ```
 //!
-//! A part has the rows between two keys, of every run. Rows with equal keys stay together and in order. No row is added
-//! or lost, so the start of a part in the result is the sum of the bytes before it in all runs. The split keys are
-//! taken from a few sampled rows of each run. A bisection over the blocks of each run finds the offset of each split
-//! key. No index is stored, so runs of an interrupted sort are split like others.
+//! A part consists of the rows between two split keys, from every run. Rows with equal keys are in the same part, in
+//! their order. No row is added or lost. The start of a part in the result is therefore the sum of the bytes before
+//! the split key in all runs. The split keys are the keys of a few sampled rows of each run. A bisection over the
+//! blocks of each run finds the offset of each split key. No index is needed, so runs of an interrupted sort can be
+//! split in the same way.
 //!
-//! The obvious alternative, blocks of a result that any thread merges in turn, reads a piece of every run for each
-//! block. With little memory the pieces of runs would be smaller than a drive reads efficiently.
+//! The alternative is to divide the result into many blocks, and to let threads merge one block after the other. Each
+//! block would then need a read from every run. With little memory, these reads would be smaller than a drive reads
+//! efficiently.
 //!
-//! Finding a split key in a run costs about `log2(blocks)` times two reads of a block; for 90 runs of 56 MiB, splitting
+//! The search for a split key in a run takes about `2 * log2(blocks)` block reads. For 90 runs of 56 MiB, the split
 //! takes 0.1 to 0.2 s.
 
 use std::{cmp::Ordering, ops::Range, sync::Arc};
@@ -27,10 +29,10 @@ use super::{
 };
 use crate::Result;
 
-/// The number of rows sampled from a run or an arena as candidates for split keys.
+/// The number of rows that are sampled from a run or an arena as candidates for split keys.
 const SAMPLES: u64 = 7;
 
-/// Compares keys in the order of the sort.
+/// The sort order of keys.
 #[derive(Clone)]
 pub(super) struct KeyOrder<S> {
     pub shape: S,
@@ -46,8 +48,8 @@ impl<S: RowShape> KeyOrder<S> {
         self.compare(self.shape.key(row), key).is_lt()
     }
 
-    /// Returns the keys that split the samples into `parts` about equal parts. Each sample has a key and the number of
-    /// bytes that the sample represents.
+    /// Returns the keys that split the samples into `parts` parts of about equal bytes. Each sample consists of a key
+    /// and the number of bytes that the sample represents.
     fn cuts(&self, mut sampled: Vec<(Vec<u8>, u64)>, parts: usize) -> Vec<Vec<u8>> {
         sampled.sort_by(|(a, _), (b, _)| self.compare(a, b));
         let all: u64 = sampled.iter().map(|(_, bytes)| bytes).sum();
@@ -62,15 +64,15 @@ impl<S: RowShape> KeyOrder<S> {
     }
 }
 
-/// Returns the ranges between consecutive cuts.
+/// Returns the ranges between consecutive cuts, from `start` to `end`.
 fn ranges<T: Copy>(start: T, cuts: Vec<T>, end: T) -> Vec<Range<T>> {
     let starts = std::iter::once(start).chain(cuts.iter().copied());
     let ends = cuts.iter().copied().chain([end]);
     starts.zip(ends).map(|(start, end)| start..end).collect()
 }
 
-/// Splits runs into at most `parts` parts and returns, for each run, the byte range of each part. The result is one
-/// part if the start of a row cannot be found in the middle of a run.
+/// Splits runs into at most `parts` parts. Returns, for each run, the byte range of each part. There is only one part
+/// if the start of a row cannot be found in the middle of a run.
 pub(super) fn cut_runs<S: RowShape>(
     job: &Job,
     runs: &[RowRun],
@@ -83,8 +85,8 @@ pub(super) fn cut_runs<S: RowShape>(
         let mut probe = Probe::new(job, run, order)?;
         let blocks = probe.run.blocks();
         for sample in 1..=SAMPLES {
-            // The first block is never a sample: its start is always the start of a row, so a shape that cannot find
-            // rows elsewhere would yield a sample. A run without samples is not split.
+            // The first block is never sampled. Its start is always the start of a row, so a shape that cannot find
+            // rows elsewhere would return a sample. If there are no samples, runs are not split.
             let block = (blocks * sample / (SAMPLES + 1)).max(1);
             if let Some((_, key)) = probe.first_row_from(block)? {
                 sampled.push((key, run.file.len() / SAMPLES));
@@ -100,8 +102,8 @@ pub(super) fn cut_runs<S: RowShape>(
     probes.into_iter().map(cut).collect()
 }
 
-/// Splits sorted arenas into at most `parts` parts and returns, for each arena, the indexes in its sorted order that
-/// belong to each part, and the bytes of their rows.
+/// Splits sorted arenas into at most `parts` parts. Returns, for each arena, the index range of each part in the
+/// arena's sorted order, and the bytes of the part's rows.
 pub(super) fn cut_arenas<S: RowShape>(
     arenas: &[(Arc<Arena>, ArenaPart)],
     order: &KeyOrder<S>,
@@ -126,7 +128,7 @@ pub(super) fn cut_arenas<S: RowShape>(
     arenas.iter().map(cut).collect()
 }
 
-/// Returns the first index in an arena's sorted order whose row is not before `key`.
+/// Returns the index of the first row in an arena's sorted order that is not before `key`.
 fn first_not_before<S: RowShape>(arena: &Arena, rows: usize, order: &KeyOrder<S>, key: &[u8]) -> usize {
     let (mut low, mut high) = (0, rows);
     while low < high {
@@ -140,12 +142,12 @@ fn first_not_before<S: RowShape>(arena: &Arena, rows: usize, order: &KeyOrder<S>
     low
 }
 
-/// Reads rows in the middle of a run.
+/// Reads single rows in the middle of a run.
 struct Probe<'a, S> {
     job: &'a Job,
     run: &'a RowRun,
     order: &'a KeyOrder<S>,
-    /// The buffer for a block; `None` during a read.
+    /// The buffer for a block. `None` during a read.
     block: Option<Buffer>,
 }
 
@@ -155,7 +157,7 @@ impl<'a, S: RowShape> Probe<'a, S> {
         Ok(Probe { job, run, order, block: Some(block) })
     }
 
-    /// Returns the start and the key of the first row that begins in block `number` or later.
+    /// Returns the offset and the key of the first row that begins in block `number` or later.
     fn first_row_from(&mut self, number: u64) -> Result<Option<(u64, Vec<u8>)>> {
         let Some(start) = self.start_from(number)? else { return Ok(None) };
         let row = self.cursor(start)?;
@@ -191,7 +193,7 @@ impl<'a, S: RowShape> Probe<'a, S> {
         )
     }
 
-    /// Returns the start of the first row that is not before `key`, or the run's end if there is none.
+    /// Returns the offset of the first row that is not before `key`, or the run's end if there is no such row.
     fn first_not_before(&mut self, key: &[u8]) -> Result<u64> {
         // The bisection finds the last block whose first row is before the key.
         let (mut low, mut high) = (0, self.run.blocks());

@@ -1,29 +1,31 @@
-//! Divides the memory among arenas during the input, and among the readers of runs during a merge.
+//! Divides the memory: among arenas during the input, and among the readers of runs during a merge.
 
 use inshore_store::{Error, Keep, PAGE_BYTES};
 
 use super::shape::RowShape;
 use crate::{Result, array::taken_bytes};
 
-/// Sets the resources of a sort of rows.
+/// The configuration of a sort of rows.
 #[derive(Clone, Debug)]
 pub struct RowConfig {
-    /// The bytes of the job's budget for all phases. With more memory there are fewer and longer runs.
+    /// The bytes of the job's budget for all phases. More memory results in fewer and longer runs.
     pub memory_bytes: u64,
     /// The number of threads that sort (1 or more).
     pub threads: usize,
-    /// Tells whether the greatest key comes first; equal keys keep the order of the input in both directions.
+    /// True if the greatest key comes first. Rows with equal keys keep the order of the input in both cases.
     pub descending: bool,
-    /// Forces the bytes of rows in an arena, so that tests write runs; `None` takes as much as the memory allows.
+    /// Forces the bytes of rows in an arena. Tests set a small size so that runs are written. `None` uses as much
+    /// memory as possible.
     pub arena_bytes: Option<usize>,
-    /// Keeps runs so that an interrupted sort can resume, and resumes with runs that were kept ([`super::RowSort::bytes_kept`]).
+    /// Saves runs so that an interrupted sort can resume, and resumes from saved runs
+    /// ([`super::RowSort::bytes_kept`]).
     pub keep: Option<Keep>,
-    /// The name in scratch files and errors; it must be a valid part of a file name.
+    /// The name of this sort in scratch files and errors. The name must be valid within a file name.
     pub name: &'static str,
 }
 
 impl Default for RowConfig {
-    /// Returns settings for 256 MiB, two threads and ascending order.
+    /// Returns a configuration for 256 MiB, two threads and ascending order.
     fn default() -> Self {
         RowConfig {
             memory_bytes: 256 << 20,
@@ -41,10 +43,10 @@ pub fn smallest_row_memory_bytes(threads: usize) -> u64 {
     (arenas(threads.max(1)) * ARENA_BYTES_MIN) as u64
 }
 
-/// Returns the smallest [`RowConfig::memory_bytes`] with which this number of threads sorts `input_bytes` bytes of
-/// rows, as long as all arenas stay in use. Checksums of all runs are kept in memory, so that a small budget limits the
-/// input to about 250 times the budget or more. A sort with more input continues with one arena less, whose memory is
-/// then used for checksums. A sort with one arena less is limited to some thousand times the budget.
+/// Returns about the smallest [`RowConfig::memory_bytes`] with which this number of threads sorts `input_bytes` bytes
+/// of rows and all arenas stay in use. Checksums of all runs are in memory, so the input is limited to about 250
+/// times the budget or more. With more input, the sort uses the memory of one arena for checksums and continues with
+/// the other arenas. The limit is then some thousand times the budget.
 pub fn smallest_row_memory_bytes_for(threads: usize, input_bytes: u64) -> u64 {
     let mut memory_bytes = smallest_row_memory_bytes(threads);
     while MemoryShares::new(memory_bytes as usize, threads).run_bytes_max() < input_bytes {
@@ -54,39 +56,40 @@ pub fn smallest_row_memory_bytes_for(threads: usize, input_bytes: u64) -> u64 {
 }
 
 const ARENA_BYTES_MIN: usize = 384 << 10;
-/// The largest bytes of an arena. Larger arenas have no effect: 64 MB per thread cost about as much as 160 MB.
+/// The maximum bytes of an arena. In measurements, arenas of 64 MB per thread took about the same time as arenas of
+/// 160 MB.
 const ARENA_BYTES_MAX: usize = 256 << 20;
-/// The bytes of a row's word and of its start offset.
+/// The bytes of a row's sort word and of its start offset.
 const INDEX_BYTES: usize = 12;
-/// The largest read or write request. Larger requests have no effect.
+/// The maximum bytes of a read or write request. Larger requests are not faster.
 const IO_BYTES_MAX: usize = 1 << 20;
-/// The largest check block of runs. The first runs have small blocks, so that many runs can be merged together. Later
-/// runs have blocks of this size, once half of the memory for checksums is used.
+/// The maximum bytes of a check block (the unit of checksums) in runs. The first runs have smaller blocks, so that
+/// many runs can be merged at once. Blocks have this size after half of the memory for checksums is used.
 const BLOCK_BYTES_MAX: usize = 64 << 10;
 /// The bytes of a block's checksum.
 const SUM_BYTES: usize = 4;
-/// The bytes of memory for each block of the runs of the input: its checksum, and half of another checksum for merged
-/// runs, since a merged run exists together with the runs that it replaces.
+/// The bytes of memory for each block of the runs that are written during the input: its checksum, and half a
+/// checksum for merged runs. A merged run exists together with the runs that it replaces.
 const INDEX_BYTES_A_BLOCK: u64 = SUM_BYTES as u64 * 3 / 2;
-/// The smallest read request that a drive serves well. With several parallel merges and smaller requests, the requests
-/// would cost more time than a second thread saves.
+/// The minimum bytes of a read request that a drive handles efficiently. With smaller requests, parallel merges would
+/// lose more time than a second thread saves.
 const READ_BYTES_GOOD: usize = 128 << 10;
 
-/// Returns the number of arenas: one is filled, one is waiting, and each thread sorts one.
+/// Returns the number of arenas. One arena is filled, one arena waits for a thread, and each thread sorts one arena.
 fn arenas(threads: usize) -> usize {
     threads + 2
 }
 
-/// The division of memory, for any row shape. A sixteenth is for checksums of runs. The rest is divided into equal
-/// shares, each for an arena with its words and, for each thread, two write buffers.
+/// The division of the memory, which is the same for all row shapes. A sixteenth is for checksums of runs. The rest
+/// is divided into one equal share per arena. A share is for the arena with its words, and for two write buffers.
 #[derive(Clone, Copy, Debug)]
 struct MemoryShares {
-    /// The bytes for the checksums of all runs.
+    /// The bytes of memory for the checksums of all runs.
     sums_bytes: usize,
     /// The bytes of a check block in the first runs.
     block_bytes: usize,
     write_bytes: usize,
-    /// The bytes of an arena with its words.
+    /// The bytes of memory for an arena with its words.
     arena_taken_bytes: usize,
 }
 
@@ -101,14 +104,15 @@ impl MemoryShares {
         MemoryShares { sums_bytes, block_bytes, write_bytes, arena_taken_bytes }
     }
 
-    /// Returns the largest number of check blocks in the runs that are written during the input. The other half of the
-    /// memory for checksums is for merged runs, which exist together with their inputs.
+    /// Returns the maximum number of check blocks in the runs that are written during the input. These runs use half
+    /// of the memory for checksums. The other half is for merged runs, which exist together with their inputs.
     fn blocks_max(&self) -> u64 {
         (self.sums_bytes / SUM_BYTES / 2) as u64
     }
 
-    /// Returns the bytes of runs for which the memory suffices in the worst case: the last block of each run has only
-    /// one row, and rows of eight bytes leave the smallest share of an arena to rows.
+    /// Returns the bytes of runs for which the memory for checksums suffices in the worst case. In this case, the
+    /// last block of each run has only one row. Rows have eight bytes, so that the smallest part of an arena is
+    /// available for rows.
     fn run_bytes_max(&self) -> u64 {
         let arena_bytes = (self.arena_taken_bytes.min(ARENA_BYTES_MAX) * 8 / (8 + INDEX_BYTES)) as u64;
         let bytes = u128::from(self.blocks_max() / 2) * (self.block_bytes + BLOCK_BYTES_MAX) as u128;
@@ -117,7 +121,7 @@ impl MemoryShares {
     }
 }
 
-/// Sizes of all buffers.
+/// The sizes of all buffers of a sort of rows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RowPlan {
     pub memory_bytes: usize,
@@ -125,10 +129,10 @@ pub(crate) struct RowPlan {
     pub arenas: usize,
     /// The bytes of rows in an arena.
     pub arena_bytes: usize,
-    /// The number of rows that are sorted at once.
+    /// The maximum number of rows that one sort of an arena orders.
     pub rows_max: usize,
     pub write_bytes: usize,
-    /// The bytes of the longest row that fits.
+    /// The length in bytes of the longest row that fits.
     pub row_bytes_max: usize,
 }
 
@@ -136,7 +140,7 @@ impl RowPlan {
     /// Divides the memory.
     ///
     /// # Errors
-    /// [`Error::BudgetTooSmall`].
+    /// Returns [`Error::BudgetTooSmall`] if the memory does not suffice.
     pub fn new<S: RowShape>(config: &RowConfig, shape: &S) -> Result<RowPlan> {
         let threads = config.threads.max(1);
         let memory_bytes = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX / 2);
@@ -160,20 +164,20 @@ impl RowPlan {
             row_bytes_max: (arena_bytes / 4).min(memory_bytes / 16),
         };
         let mut plan = of(arena_bytes / PAGE_BYTES * PAGE_BYTES);
-        // Buffers are rounded up to pages, and large buffers to huge pages.
+        // The loop is needed since buffers are rounded up to pages, and large buffers to huge pages.
         while plan.arena_taken_bytes() > all {
             plan = of((plan.arena_bytes - plan.arena_bytes / 64 - 1) / PAGE_BYTES * PAGE_BYTES);
         }
         Ok(plan)
     }
 
-    /// Returns the bytes of one arena.
+    /// Returns the bytes of memory of one arena with its words.
     pub fn arena_taken_bytes(&self) -> usize {
         taken_bytes(self.arena_bytes) + taken_bytes(self.rows_max * 8) + taken_bytes((self.rows_max + 1) * 4)
     }
 
-    /// Returns the memory of the read buffers in a merge that writes one run: all memory except the checksums of
-    /// `blocks` check blocks, two write buffers, and a reserve of up to 2 MiB.
+    /// Returns the bytes of all read buffers in a merge that writes one run. This is the memory without the checksums
+    /// of `blocks` check blocks, two write buffers, and a reserve of up to 2 MiB.
     fn read_bytes(&self, blocks: u64) -> usize {
         let sums_bytes = self.shares.sums_bytes.max((blocks * INDEX_BYTES_A_BLOCK) as usize);
         self.memory_bytes
@@ -182,41 +186,41 @@ impl RowPlan {
             - (2 << 20).min(self.memory_bytes / 4)
     }
 
-    /// Returns the largest number of check blocks of the runs that are written during the input, as long as all arenas are
-    /// in use.
+    /// Returns how many checksummed blocks the runs of the input may have in total before an arena's memory is given
+    /// to checksums.
     pub fn blocks_max(&self) -> u64 {
         self.shares.blocks_max()
     }
 
-    /// Returns the largest number of check blocks after the memory of one arena was given to checksums. One arena is
-    /// then filled while the others are sorted.
+    /// Returns the maximum number of check blocks after an arena's memory is given to checksums.
     pub fn blocks_max_with_fewer_arenas(&self) -> u64 {
         (self.shares.sums_bytes + self.arena_taken_bytes()) as u64 / INDEX_BYTES_A_BLOCK
     }
 
-    /// Returns the size of check blocks in the next run, when the runs so far have `blocks` check blocks.
+    /// Returns the size in bytes of check blocks in the next run, if the existing runs have `blocks` check blocks.
     pub fn run_block_bytes(&self, blocks: u64) -> usize {
         if blocks < self.blocks_max() / 2 { self.shares.block_bytes } else { BLOCK_BYTES_MAX }
     }
 
-    /// Tells whether a run with check blocks of `block_bytes` can be merged.
+    /// Returns whether a run with check blocks of `block_bytes` bytes can be merged.
     pub fn can_read(&self, block_bytes: usize) -> bool {
         block_bytes <= BLOCK_BYTES_MAX
     }
 
-    /// Returns the number of runs that can be merged at once, with check blocks of up to `block_bytes` and a longest
-    /// row of `row_bytes`. A run takes two buffers of one block each, and a copy of a row that lies across both.
+    /// Returns the number of runs that can be merged at once. The runs have `blocks` check blocks of up to
+    /// `block_bytes` bytes, and rows of up to `row_bytes` bytes. A run takes two buffers of one block each, and a
+    /// copy of a row that crosses the end of a buffer.
     pub fn fan_in(&self, blocks: u64, block_bytes: usize, row_bytes: usize) -> usize {
         (self.read_bytes(blocks) / (2 * block_bytes + row_bytes)).max(2)
     }
 
-    /// Returns the number of runs that could be merged together with read buffers of a size that a drive reads
+    /// Returns the number of runs that can be merged at once if read buffers have a size that a drive reads
     /// efficiently.
     pub fn fan_in_large(&self, blocks: u64, row_bytes: usize) -> usize {
         self.read_bytes(blocks) / (2 * READ_BYTES_GOOD + row_bytes)
     }
 
-    /// Returns the size and number of the buffers of each of `runs` runs.
+    /// Returns the size in bytes and the number of read buffers per run, if `runs` runs are merged.
     pub fn read_buffers(
         &self,
         blocks: u64,

@@ -1,33 +1,35 @@
-//! Defines rows: their ends, their keys, and the operation on equal keys.
+//! Row shapes, which define the ends and keys of rows, and operations on rows with equal keys.
 
 use memchr::{memchr, memrchr};
 
-/// Finds rows and keys in bytes.
+/// A format of rows: finds rows and their keys in bytes.
 pub trait RowShape: Clone + Send + Sync + 'static {
-    /// Returns the length of the row that begins with `bytes`, including its line end or header; `None` if the row does
-    /// not end within `bytes`.
+    /// Returns the length of the row at the start of `bytes`, including its line end or header. Returns `None` if the
+    /// row does not end within `bytes`.
     fn row_len(&self, bytes: &[u8]) -> Option<usize>;
 
     /// Returns the length of the longest prefix of `bytes` that consists of complete rows.
     fn whole_rows_len(&self, bytes: &[u8]) -> usize;
 
-    /// Returns the number of bytes at the start of `more` that complete the row which begins with `start`; `start`
-    /// alone does not contain the row's end. Returns `None` if the row does not end in `more` either.
+    /// Returns how many bytes of `more` complete the row that begins with `start`. `start` is shorter than the row.
+    /// Returns `None` if the row does not end within `more`.
     fn missing_len(&self, start: &[u8], more: &[u8]) -> Option<usize>;
 
-    /// Returns the key of a complete row. Keys are compared as unsigned bytes; a key sorts before longer keys that
-    /// begin with it.
+    /// Returns the key of a complete row. Keys are compared as unsigned bytes. A key comes before longer keys of
+    /// which it is a prefix.
     fn key<'a>(&self, row: &'a [u8]) -> &'a [u8];
 
-    /// Returns the offset in `bytes` of the first row whose start can be recognized, or `None`. `bytes` are the bytes
-    /// of a sequence of rows from `offset` on; `offset` is not 0.
+    /// Returns the offset in `bytes` of the first row whose start can be recognized, or `None`. `bytes` is a section
+    /// of a sequence of rows, which begins at byte `offset` of the sequence. `offset` is not 0.
     fn row_start(&self, offset: u64, bytes: &[u8]) -> Option<usize>;
 
-    /// Returns the bytes of a row, which are used to divide memory; an estimate if rows differ in length.
+    /// Returns the length of a row in bytes, or an estimate if rows differ in length. The length is used to divide
+    /// the memory.
     fn row_bytes_hint(&self) -> usize;
 }
 
-/// Splits text into lines with their line ends; the whole line is the key. The last line must have its end too.
+/// Rows are lines of text with their line ends. The key is the line without its end. The last line must also have a
+/// line end.
 #[derive(Clone, Copy, Debug)]
 pub struct Lines;
 
@@ -45,7 +47,7 @@ impl RowShape for Lines {
         self.row_len(more)
     }
 
-    /// A row starts after a line end. The first byte may belong to the previous line, so its row is not recognized.
+    /// `bytes` may begin within a line, so only rows after the first line end are recognized.
     fn row_start(&self, _: u64, bytes: &[u8]) -> Option<usize> {
         self.row_len(bytes).filter(|&start| start < bytes.len())
     }
@@ -60,7 +62,7 @@ impl RowShape for Lines {
     }
 }
 
-/// Splits bytes into records of a fixed length, sorted by some of their bytes.
+/// Rows are records of a fixed length. The key is a fixed byte range of the record.
 #[derive(Clone, Copy, Debug)]
 pub struct FixedRows {
     row_bytes: usize,
@@ -72,7 +74,7 @@ impl FixedRows {
     /// Creates a shape for records of `row_bytes` bytes that are sorted by the bytes in the range `key`.
     ///
     /// # Panics
-    /// If the key is not inside the record, or the record has no bytes.
+    /// The function panics if the key is not inside the record, or if the record has no bytes.
     pub fn new(row_bytes: usize, key: std::ops::Range<usize>) -> FixedRows {
         assert!(row_bytes > 0 && key.start <= key.end && key.end <= row_bytes, "key {key:?} of {row_bytes}");
         FixedRows { row_bytes, key_start: key.start, key_end: key.end }
@@ -108,15 +110,14 @@ impl RowShape for FixedRows {
     }
 }
 
-/// Splits bytes into rows that begin with the length of the row and the length of the key; [`frame`] makes rows of this
-/// form.
+/// Rows begin with the length of the row and the length of the key. [`frame`] creates such rows.
 ///
 /// ```text
-///   [ row bytes u32 | key bytes u32 | key | rest ]      little endian; row bytes counts all of it
+///   [ row bytes u32 | key bytes u32 | key | rest ]      little endian; "row bytes" includes both lengths
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct FramedRows {
-    /// The approximate length of a row.
+    /// The approximate length of a row in bytes.
     pub row_bytes_hint: usize,
 }
 
@@ -126,7 +127,7 @@ pub(crate) const FRAME_BYTES: usize = 8;
 /// Appends a framed row to `out`.
 ///
 /// # Panics
-/// If the row would have 4 GiB or more.
+/// The function panics if the row would have 4 GiB or more.
 pub fn frame(key: &[u8], rest: &[u8], out: &mut Vec<u8>) {
     let len = u32::try_from(FRAME_BYTES + key.len() + rest.len()).expect("a row below 4 GiB");
     out.extend_from_slice(&len.to_le_bytes());
@@ -136,13 +137,13 @@ pub fn frame(key: &[u8], rest: &[u8], out: &mut Vec<u8>) {
 }
 
 impl FramedRows {
-    /// Returns the bytes after the key.
+    /// Returns the bytes of a row after the key.
     #[inline]
     pub fn rest<'a>(&self, row: &'a [u8]) -> &'a [u8] {
         &row[FRAME_BYTES + number(&row[4..])..]
     }
 
-    /// Returns the bytes after the key for modification.
+    /// Returns the bytes of a row after the key as a mutable slice.
     pub fn rest_mut<'a>(&self, row: &'a mut [u8]) -> &'a mut [u8] {
         let start = FRAME_BYTES + number(&row[4..]);
         &mut row[start..]
@@ -179,7 +180,7 @@ impl RowShape for FramedRows {
         Some(number(&len) - start.len()).filter(|&len| len <= more.len())
     }
 
-    /// Any bytes can be a length, so the start of a row cannot be recognized.
+    /// Returns `None`, since any bytes may be a length, so that the start of a row cannot be recognized.
     fn row_start(&self, _: u64, _: &[u8]) -> Option<usize> {
         None
     }
@@ -194,22 +195,23 @@ impl RowShape for FramedRows {
     }
 }
 
-/// Handles rows with equal keys. The operation must be associative; rows are combined in the order of the input.
+/// An operation on rows with equal keys. The operation must be associative. Rows are combined in the order of the
+/// input.
 pub trait RowOperation: Clone + Send + Sync + 'static {
-    /// Tells whether the operation combines rows at all.
+    /// True if the operation combines rows with equal keys; false if it keeps all rows.
     const COMBINES: bool;
 
-    /// Combines the row `next` into the row `first`, which has the same key and comes earlier in the input.
+    /// Combines the row `next` into the row `first`. The rows have the same key, and `first` is earlier in the input.
     fn combine(&self, first: &mut Vec<u8>, next: &[u8]);
 
-    /// Tells whether the operation has succeeded so far, for example whether no sum overflowed. After a failure, no
-    /// more runs are kept for a resumed sort.
+    /// Returns whether all calls of the operation have succeeded, for example whether no sum overflowed. After a
+    /// failure, no more runs are saved for a resumed sort.
     fn is_sound(&self) -> bool {
         true
     }
 }
 
-/// Keeps every row: a sort that combines nothing.
+/// Keeps all rows, without combining any.
 #[derive(Clone, Copy, Debug)]
 pub struct KeepAll;
 
@@ -218,7 +220,7 @@ impl RowOperation for KeepAll {
     fn combine(&self, _: &mut Vec<u8>, _: &[u8]) {}
 }
 
-/// Keeps the first row of each key.
+/// Keeps only the first input row of each key.
 #[derive(Clone, Copy, Debug)]
 pub struct KeepFirst;
 

@@ -1,4 +1,4 @@
-//! The sort of rows: sinks fill arenas, workers sort the arenas, and runs are merged.
+//! The sort of rows. A sink fills arenas, workers sort the arenas and write runs, and runs are merged.
 
 use std::{
     ops::Range,
@@ -25,8 +25,8 @@ use super::{
 };
 use crate::{Error, Result};
 
-/// Sorts rows in memory of a given size. The input is passed to [`RowSort::write`] or to one [`RowSink`].
-/// [`RowSort::finish`] returns the rows in order; rows with equal keys keep the order of the input.
+/// Sorts rows within a memory budget. The caller passes the input to [`RowSort::write`] or to one [`RowSink`].
+/// [`RowSort::finish`] returns the rows in order. Rows with equal keys keep the order of the input.
 pub struct RowSort<S: RowShape, O: RowOperation> {
     shared: Arc<RowShared<S, O>>,
     free: Receiver<Arena>,
@@ -35,23 +35,24 @@ pub struct RowSort<S: RowShape, O: RowOperation> {
     filling: PendingInput,
 }
 
-/// The input that was not yet passed to the workers.
+/// The part of the input that was not yet passed to the workers.
 #[derive(Default)]
 struct PendingInput {
-    /// The offset in the input where the next arena starts.
+    /// The byte offset in the input at which the next arena starts.
     place: u64,
     arena: Option<Arena>,
-    /// The beginning of an incomplete row, which will be copied into the next arena.
+    /// The beginning of an incomplete row, which is copied to the start of the next arena.
     carry: Vec<u8>,
     bytes: u64,
 }
 
 impl<S: RowShape, O: RowOperation> RowSort<S, O> {
-    /// Begins a sort: reserves the memory of the arenas and starts the workers.
+    /// Starts a sort: reserves the memory of the arenas, and starts the workers.
     ///
     /// # Errors
-    /// [`inshore_store::Error::BudgetTooSmall`] if `config.memory_bytes` is below [`super::smallest_row_memory_bytes`];
-    /// [`inshore_store::Error::OverBudget`] if the job's budget has less memory than that.
+    /// Returns [`inshore_store::Error::BudgetTooSmall`] if `config.memory_bytes` is below
+    /// [`super::smallest_row_memory_bytes`]. Returns [`inshore_store::Error::OverBudget`] if the job's budget has
+    /// less free memory than configured.
     pub fn new(job: &Job, shape: S, operation: O, config: &RowConfig) -> Result<Self> {
         let plan = RowPlan::new(config, &shape)?;
         let (recycle, free) = unbounded();
@@ -84,19 +85,19 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
         Ok(RowSort { shared, free, tasks: Some(tasks), workers, filling })
     }
 
-    /// Returns the number of bytes from the start of the input that an interrupted sort kept in runs. The sink skips
-    /// the bytes that were kept.
+    /// Returns the number of bytes from the start of the input whose rows an interrupted sort saved in runs. The sink
+    /// skips these bytes.
     pub fn bytes_kept(&self) -> u64 {
         self.shared.bytes_kept
     }
 
-    /// Opens the sink for all of the input from the start. Only one sink may be open, since the order of its bytes is
-    /// the order of the rows.
+    /// Opens the sink, which takes the whole input from its start. Only one sink may be open, since the order of its
+    /// bytes is the input order of the rows.
     pub fn sink(&mut self) -> RowSink<'_, S, O> {
         RowSink { sort: self }
     }
 
-    /// Returns the buffer for the next bytes of the input; the buffer is never empty.
+    /// Returns the buffer for the next bytes of the input. The buffer has at least one byte.
     fn space(&mut self) -> Result<&mut [u8]> {
         if self.filling.arena.is_none() {
             let mut arena = self.arena()?;
@@ -110,7 +111,7 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
         Ok(&mut arena.bytes[arena.filled..])
     }
 
-    /// Takes the first `len` bytes that the caller wrote to [`RowSort::space`].
+    /// Accepts `len` bytes that the caller wrote to the start of [`RowSort::space`].
     fn advance(&mut self, len: usize) -> Result<()> {
         self.filling.bytes += len as u64;
         let arena = self.filling.arena.as_mut().expect("filled by the caller");
@@ -118,11 +119,12 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
         if arena.filled == arena.bytes.len() { self.send_arena() } else { Ok(()) }
     }
 
-    /// Takes the next bytes of the input, which may begin and end inside a row. Bytes that an interrupted sort kept in
-    /// runs are skipped.
+    /// Takes the next bytes of the input, which may begin and end inside a row. Bytes whose rows an interrupted sort
+    /// saved in runs are skipped.
     ///
     /// # Errors
-    /// [`Error::RowTooLong`] for a row that does not fit; the error of a worker; [`inshore_store::Error::Cancelled`].
+    /// Returns [`Error::RowTooLong`] if a row does not fit, the error of a worker, or
+    /// Returns [`inshore_store::Error::Cancelled`] if the job was cancelled.
     pub fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
         let passed_over = self.to_pass_over().min(bytes.len() as u64);
         self.filling.bytes += passed_over;
@@ -172,7 +174,8 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
         Ok(std::mem::take(&mut self.filling.carry))
     }
 
-    /// Returns an arena to be filled. If all arenas are in use, the sorted arenas held in memory are written as runs.
+    /// Returns an empty arena. If no arena is free, the sorted arenas in memory are written as runs, and the function
+    /// waits for a free arena.
     fn arena(&self) -> Result<Arena> {
         self.check()?;
         if let Ok(arena) = self.free.try_recv() {
@@ -193,7 +196,8 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
         }
     }
 
-    /// From this call on, arenas may be written as runs.
+    /// Writes the sorted arenas in memory as runs. From this call on, arenas are written as runs after they are
+    /// sorted.
     fn spill(&self) {
         let held = {
             let mut state = self.shared.state();
@@ -217,22 +221,22 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
         }
     }
 
-    /// Ends the input and returns the result. Runs are merged until one merge is left, which runs while the result is
+    /// Ends the input and returns the result. Runs are merged until one merge remains, which runs while the result is
     /// read.
     ///
     /// # Errors
-    /// Errors of writing and reading runs; [`inshore_store::Error::Cancelled`].
+    /// Returns errors of writing and reading runs, or [`inshore_store::Error::Cancelled`].
     pub fn finish(self) -> Result<SortedRows<S, O>> {
         let mut parts = self.finish_in_parts(1)?;
         Ok(parts.pop().expect("one part").rows)
     }
 
-    /// Ends the input and returns the result in up to `parts` parts, which are in order and may be read at the same
-    /// time. There is only one part if rows are combined, if rows cannot be found in the middle of a run
-    /// ([`super::FramedRows`]), or if there is too little memory.
+    /// Ends the input and returns the result in up to `parts` parts. The parts are in order and may be read at the
+    /// same time. There is only one part if the operation combines rows, if rows cannot be found in the middle of a
+    /// run ([`super::FramedRows`]), or if there is too little memory.
     ///
     /// # Errors
-    /// The errors are those of [`RowSort::finish`].
+    /// Returns the errors of [`RowSort::finish`].
     pub fn finish_in_parts(mut self, parts: usize) -> Result<Vec<SortedPart<S, O>>> {
         let parts = if O::COMBINES { 1 } else { parts.max(1) };
         let cut = self.flush()?;
@@ -335,8 +339,8 @@ impl<S: RowShape, O: RowOperation> RowShared<S, O> {
         KeyOrder { shape: self.shape.clone(), descending: self.config.descending }
     }
 
-    /// Makes parts of the result from merges and the bytes of each merge. The first part reports the counters of the
-    /// input.
+    /// Creates the parts of the result from merges and the result bytes of each merge. The first part has the
+    /// counters of the input.
     fn in_order(
         &self,
         merges: impl Iterator<Item = (Tree<S>, u64)>,
@@ -357,8 +361,8 @@ impl<S: RowShape, O: RowOperation> RowShared<S, O> {
         merges.enumerate().map(part).collect()
     }
 
-    /// Merges adjacent runs into longer runs, as few as needed to leave one merge. `limits` are the number of check
-    /// blocks in all runs and the bytes of the longest row.
+    /// Merges adjacent runs into longer runs. As few runs as possible are merged, so that one more merge suffices if
+    /// possible. `limits` are the number of check blocks in all runs, and the bytes of the longest row.
     fn merge_pass(
         &self,
         runs: Vec<RowRun>,
@@ -387,8 +391,8 @@ impl<S: RowShape, O: RowOperation> RowShared<S, O> {
         let first = runs.iter().map(first_key);
         let first_key = if self.config.descending { first.max() } else { first.min() };
         let whole: Vec<_> = runs.iter().map(RowRun::bytes).collect();
-        // The blocks of the merged run are as large as the largest of the inputs. With smaller blocks the merged run
-        // would have more checksums than all inputs together.
+        // The blocks of the merged run have the size of the largest blocks of its inputs. With smaller blocks, the
+        // merged run could have more checksums than all inputs together.
         let block = block_bytes_max(&runs);
         let tree = self.tree(&runs, &whole, self.plan.read_buffers(blocks, runs.len(), block, row_bytes))?;
         drop(runs);
@@ -410,7 +414,7 @@ impl<S: RowShape, O: RowOperation> RowShared<S, O> {
         Ok(RowRun { file: writer.finish()?, facts })
     }
 
-    /// Opens a merge of one range of each run.
+    /// Opens a merge of one byte range of each run.
     fn tree(&self, runs: &[RowRun], ranges: &[Range<u64>], buffers: (usize, usize)) -> Result<Tree<S>> {
         let some = runs.iter().zip(ranges).filter(|(_, range)| !range.is_empty());
         let cursor = |(run, range): (&RowRun, &Range<u64>)| {
@@ -421,13 +425,13 @@ impl<S: RowShape, O: RowOperation> RowShared<S, O> {
     }
 }
 
-/// Transposes the parts of each source (run or arena) into the sources of each part.
+/// Transposes a list of parts for each source (run or arena) to a list of sources for each part.
 fn by_part<T: Clone>(cut: &[Vec<T>]) -> Vec<Vec<T>> {
     let parts = cut.first().map_or(1, Vec::len);
     (0..parts).map(|part| cut.iter().map(|of_source| of_source[part].clone()).collect()).collect()
 }
 
-/// Returns the largest check block of `runs`; read buffers are a multiple of this size.
+/// Returns the size of the largest check block of `runs`. Read buffers are a multiple of this size.
 fn block_bytes_max(runs: &[RowRun]) -> usize {
     runs.iter().map(|run| run.file.block_bytes()).max().unwrap_or(PAGE_BYTES)
 }
@@ -442,7 +446,7 @@ impl<S: RowShape, O: RowOperation> Drop for RowSort<S, O> {
     }
 }
 
-/// Takes the bytes of rows in the order of the input.
+/// The input of a sort of rows, which takes the bytes of rows in order.
 pub struct RowSink<'a, S: RowShape, O: RowOperation> {
     sort: &'a mut RowSort<S, O>,
 }
@@ -451,32 +455,33 @@ impl<S: RowShape, O: RowOperation> RowSink<'_, S, O> {
     /// Takes `bytes`, which may begin and end inside a row.
     ///
     /// # Errors
-    /// The errors are those of [`RowSort::write`].
+    /// Returns the errors of [`RowSort::write`].
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.sort.write(bytes)
     }
 
-    /// Returns the number of next bytes of the input that an interrupted sort already kept in runs; the caller may skip
-    /// them.
+    /// Returns how many of the next input bytes the caller may skip, since an interrupted sort saved their rows in
+    /// runs.
     pub fn to_pass_over(&self) -> u64 {
         self.sort.to_pass_over()
     }
 
-    /// Skips bytes of the input, at most [`RowSink::to_pass_over`]; the caller need not read the skipped bytes.
+    /// Skips input bytes, at most [`RowSink::to_pass_over`]. The caller need not read the skipped bytes.
     pub fn pass_over(&mut self, bytes: u64) {
         assert!(bytes <= self.to_pass_over());
         self.sort.filling.bytes += bytes;
     }
 
-    /// Returns the bytes taken or skipped so far.
+    /// Returns the number of input bytes that were taken or skipped.
     pub fn bytes(&self) -> u64 {
         self.sort.filling.bytes
     }
 
-    /// Ends the input and returns the bytes of an incomplete last row; the result is empty if all rows are complete.
+    /// Ends the input, and returns the bytes of an incomplete last row. If all rows are complete, no bytes are
+    /// returned.
     ///
     /// # Errors
-    /// Errors of [`RowSink::write`].
+    /// Returns errors of [`RowSink::write`].
     pub fn finish(self) -> Result<Vec<u8>> {
         self.sort.flush()
     }

@@ -1,4 +1,4 @@
-//! Compares sorts of rows with the standard library's sort, with plenty of memory and with very little.
+//! Compares sorts of rows with the standard library's sort, both with much memory and with the minimum memory.
 
 use inshore_store::{Budget, Cancel, Job, Store};
 use proptest::prelude::*;
@@ -19,7 +19,7 @@ fn job(memory_bytes: u64) -> TestJob {
     TestJob { job: store.job(Budget::new(memory_bytes, 2), Cancel::default()).unwrap(), _folder: folder }
 }
 
-/// Sorts `input` passed in pieces of `piece_bytes`.
+/// Sorts `input`, which is passed to the sort in pieces of `piece_bytes` bytes.
 fn sorted<S: RowShape, O: RowOperation>(
     input: &[u8],
     piece_bytes: usize,
@@ -31,8 +31,8 @@ fn sorted<S: RowShape, O: RowOperation>(
     Ok((out, stats))
 }
 
-/// Sorts, and reads the result in up to `parts_max` parts, the last one first. Returns the result and the number of
-/// parts.
+/// Sorts `input`, and reads the result in up to `parts_max` parts, from the last to the first. Returns the result,
+/// the counters and the number of parts.
 fn sorted_in_parts<S: RowShape, O: RowOperation>(
     input: &[u8],
     piece_bytes: usize,
@@ -160,7 +160,7 @@ fn records_are_sorted_by_some_of_their_bytes_and_keep_their_order_otherwise() {
     }
 }
 
-/// Checks that any number of parts give the same bytes, from memory and from runs.
+/// Checks that the result has the same bytes with different numbers of parts, from memory and from runs.
 fn check_parts<S: RowShape>(input: &[u8], shape: &S, parts_min: usize) {
     for (arena_bytes, descending) in [(None, false), (Some(512 << 10), false), (Some(512 << 10), true)] {
         let config =
@@ -227,7 +227,7 @@ fn lines_of_many_lengths_with_common_beginnings_are_sorted() {
         input.push(b'\n');
     }
     check(&input, &Lines, 1 << 20);
-    // The inputs are only empty lines, and one line many times.
+    // One input has only empty lines, and another repeats one line.
     check(&b"\n".repeat(100_000), &Lines, 999);
     check(&b"the same line\n".repeat(20_000), &Lines, 999);
     check(b"", &Lines, 1);
@@ -245,7 +245,7 @@ fn framed_rows_are_sorted_by_their_keys_alone() {
     check(&input, &FramedRows { row_bytes_hint: 24 }, 4097);
 }
 
-/// Adds up the numbers after the keys.
+/// A row operation that adds the numbers after the keys.
 #[derive(Clone)]
 struct Add;
 
@@ -338,7 +338,7 @@ fn a_sort_whose_checksums_outgrow_their_share_goes_on_with_an_arena_less() {
     let mut sort = RowSort::new(&test.job, shape, KeepAll, &config).unwrap();
     let mut random = Random(12);
     let (mut row, mut rows, mut sum, mut blocks) = (vec![7; ROW_BYTES], 0u64, 0u64, 0u64);
-    // The loop adds the blocks of full arenas; each arena is a run.
+    // The loop counts the blocks of the runs, since each full arena is written as a run.
     while blocks <= plan.blocks_max() + 100 {
         for _ in 0..plan.arena_bytes / ROW_BYTES {
             let key = random.next();

@@ -1,4 +1,4 @@
-//! The workers of a sort of rows: they sort arenas, and write them as runs when memory is short.
+//! The workers of a sort of rows, which sort arenas, and write them as runs if memory is exhausted.
 
 use std::sync::{
     Mutex, MutexGuard,
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{Error, Result};
 
-/// State shared by a sort of rows and its workers.
+/// The state that a sort of rows shares with its workers.
 pub(super) struct RowShared<S, O> {
     pub job: Job,
     pub shape: S,
@@ -27,27 +27,28 @@ pub(super) struct RowShared<S, O> {
     pub recycle: Sender<Arena>,
     pub state: Mutex<RowState>,
     pub rows_in: AtomicU64,
-    /// The number of input bytes in runs of an interrupted sort, and the number of rows in these runs.
+    /// The number of input bytes whose rows an interrupted sort saved in runs, and the number of these rows.
     pub bytes_kept: u64,
     pub rows_kept: u64,
 }
 
 #[derive(Default)]
 pub(super) struct RowState {
-    /// Sorted arenas that stay in memory until their memory is needed, each with its start in the input.
+    /// The sorted arenas that stay in memory until their memory is needed. Each arena has its start offset in the
+    /// input.
     pub held: Vec<(u64, Arena, ArenaPart)>,
-    /// Tells whether arenas are written as runs.
+    /// True if sorted arenas are written as runs.
     pub is_spilling: bool,
-    /// The runs, each with the start of its rows in the input.
+    /// The runs, each with the start offset of its rows in the input.
     pub runs: Vec<(u64, RowRun)>,
     /// The number of check blocks in all runs.
     pub blocks: u64,
-    /// Tells whether the memory of one arena was given to checksums.
+    /// True if the memory of one arena was given to checksums.
     pub is_arena_given_up: bool,
     pub error: Option<Error>,
 }
 
-/// A task for a worker thread, with the start of the arena in the input.
+/// A task for a worker thread. The first field is the start offset of the arena in the input.
 pub(super) enum RowTask {
     Sort(u64, Arena),
     Write(u64, Arena, ArenaPart),
@@ -62,7 +63,7 @@ impl<S: RowShape, O: RowOperation> RowShared<S, O> {
         for task in tasks {
             if let Err(error) = self.serve(task) {
                 self.state().error.get_or_insert(error);
-                // The error is seen by a waiting thread, which any arena wakes and which checks for errors first.
+                // A thread that waits for an arena is woken by the next free arena, and then finds the error.
             }
         }
     }
@@ -87,7 +88,7 @@ impl<S: RowShape, O: RowOperation> RowShared<S, O> {
         }
     }
 
-    /// Records an error, and returns the arena so that a waiting thread wakes.
+    /// Records an error, and releases the arena, which wakes a thread that waits for one.
     fn fail(&self, error: Error, arena: Arena) {
         self.state().error.get_or_insert(error);
         self.give_back(arena);
@@ -98,17 +99,17 @@ impl<S: RowShape, O: RowOperation> RowShared<S, O> {
             let mut state = self.state();
             if !state.is_arena_given_up && state.blocks > self.plan.blocks_max() && state.error.is_none() {
                 state.is_arena_given_up = true;
-                // The memory of the arena is given to checksums; a waiting thread gets another arena.
+                // This arena is dropped, and its memory is given to checksums. A waiting thread gets another arena.
                 return;
             }
         }
         arena.filled = 0;
-        // After the end of the sort no thread receives the arena.
+        // After the end of the sort, no thread receives the arena, so a failed send is ignored.
         let _ = self.recycle.send(arena);
     }
 
-    /// Sorts an arena. If its rows are too short to be sorted at once, the arena is written in several parts; otherwise
-    /// the only part is returned.
+    /// Sorts an arena. If rows are short, the arena may have more rows than words. It is then sorted and written in
+    /// several parts. Otherwise the only part is returned.
     fn sort(&self, place: u64, arena: &mut Arena) -> Result<Option<ArenaPart>> {
         let mut start = 0;
         loop {
@@ -157,7 +158,7 @@ impl<S: RowShape, O: RowOperation> RowShared<S, O> {
         Ok(())
     }
 
-    /// Writes the rows in `span` of the input as a run.
+    /// Writes the sorted rows of `part` as a run. `span` is the byte range of the rows in the input.
     pub fn write(&self, span: Span, arena: &Arena, part: ArenaPart) -> Result<()> {
         let _span = tracing::debug_span!("run", rows = part.rows).entered();
         let (start, write) = (span.start, self.plan.write_bytes);

@@ -1,15 +1,15 @@
-//! Blocks of runs, which hold records unpacked (plain) or packed.
+//! Blocks of runs. The records of a block are either plain (not compressed) or packed (compressed).
 //!
 //! ```text
-//!   block    [ records u32 | 1 if packed u32 | 0 u64 | body ]           all of one size
-//!   plain    [ key * n | zeros | value * n | zeros ]    as many as there is room for; values start where n whole keys
-//!                                                       end, rounded up to their alignment
+//!   block    [ records u32 | 1 if packed u32 | 0 u64 | body ]           all blocks of a run have the same size
+//!   plain    [ key * n | zeros | value * n | zeros ]    n is the capacity of a block; values start after n keys,
+//!                                                       at an offset rounded up to their alignment
 //!   packed   [ frame | frame | ... | zeros ]            frames of 256 records, see [`super::pack`]
 //! ```
 //!
-//! Packing and unpacking a record of three words takes about 6 nanoseconds, as long as a drive of 1 GB/s needs to write
-//! and read three bytes. Packing must therefore make a block hold many more records than a plain block. If packing does
-//! not, the next blocks are plain, and packing is tried again after [`PLAIN_BLOCKS`] blocks.
+//! To pack and unpack a record of three words takes about 6 nanoseconds. In this time, a drive of 1 GB/s writes and
+//! reads three bytes. Packing therefore pays only if a packed block has many more records than a plain block.
+//! Otherwise the next blocks are plain, and packing is tried again after [`PLAIN_BLOCKS`] blocks.
 
 use std::{marker::PhantomData, ops::Range};
 
@@ -23,7 +23,7 @@ use crate::{
 };
 
 const HEADER_BYTES: usize = 16;
-/// The number of plain blocks after a block that packing did not shrink.
+/// The number of plain blocks that follow a block in which packing saved too little.
 const PLAIN_BLOCKS: u32 = 32;
 
 /// The layout of a block.
@@ -55,7 +55,8 @@ impl<K: Key, V: Value> BlockLayout<K, V> {
         }
     }
 
-    /// Returns the largest number of records in a packed block, whose frames then have no columns.
+    /// Returns the maximum number of records in a packed block. With this number, the block's frames consist only of
+    /// headers.
     fn packed_records_max(&self) -> usize {
         (self.block_bytes - HEADER_BYTES) / Packing::<K, V>::HEADER_BYTES * FRAME_RECORDS
     }
@@ -69,22 +70,23 @@ impl<K: Key, V: Value> BlockLayout<K, V> {
     }
 }
 
-/// Returns the packing for blocks of this size, if a block has room for any frame.
+/// Returns the packing for blocks of this size, or `None` if records cannot be packed, or if a block is too small for
+/// the largest frame.
 fn packing<K: Key, V: Value>(block_bytes: usize) -> Option<Packing<K, V>> {
     Packing::new().filter(|_| HEADER_BYTES + Packing::<K, V>::FRAME_BYTES_MAX <= block_bytes)
 }
 
-/// Returns the bytes of `records` unpacked records; 0 if blocks are never packed.
+/// Returns the bytes of `records` unpacked records, or 0 if blocks of this size are never packed.
 fn unpacked_bytes<K: Key, V: Value>(block_bytes: usize, records: usize) -> usize {
     packing::<K, V>(block_bytes).map_or(0, |_| records * record_bytes::<K, V>())
 }
 
-/// Returns the bytes of memory of a [`BlockWriter`].
+/// Returns the bytes of memory that a [`BlockWriter`] takes.
 pub(crate) fn writer_bytes<K: Key, V: Value>(block_bytes: usize) -> usize {
     taken_bytes(block_bytes) + unpacked_bytes::<K, V>(block_bytes, FRAME_RECORDS)
 }
 
-/// Returns the bytes of memory of a [`BlockReader`] without its blocks.
+/// Returns the bytes of memory that a [`BlockReader`] takes, without the blocks that it reads.
 pub(crate) fn reader_bytes<K: Key, V: Value>(block_bytes: usize) -> usize {
     unpacked_bytes::<K, V>(block_bytes, WINDOW_RECORDS)
 }
@@ -94,19 +96,20 @@ pub(crate) fn reader_bytes<K: Key, V: Value>(block_bytes: usize) -> usize {
 pub(crate) struct BlockWriter<K, V> {
     layout: BlockLayout<K, V>,
     block: Buffer,
-    /// The number of records in the block, and the end of its frames.
+    /// The number of records in the block, and the byte offset at which its frames end.
     records: usize,
     end: usize,
     first_key: K,
-    /// The number of blocks, including the current block, that will be plain.
+    /// The number of next blocks, including the current block, that will be plain.
     plain: u32,
-    /// The records of an incomplete frame.
+    /// The keys and values of an incomplete frame.
     keys: Vec<K>,
     values: Vec<V>,
     _memory: Reservation,
 }
 
-/// A function that takes a finished block: its first key, its bytes, and its number of records.
+/// A function that takes a finished block. Its arguments are the block's first key, the bytes, and the number of
+/// records.
 type TakeBlock<'a, K> = dyn FnMut(K, &[u8], usize) -> Result<()> + 'a;
 
 impl<K: Key, V: Value> BlockWriter<K, V> {
@@ -134,7 +137,7 @@ impl<K: Key, V: Value> BlockWriter<K, V> {
     /// Appends records, and passes full blocks to `take`.
     ///
     /// # Errors
-    /// Errors of `take`.
+    /// Returns errors of `take`.
     pub fn append(&mut self, mut keys: &[K], mut values: &[V], take: &mut TakeBlock<'_, K>) -> Result<()> {
         while !keys.is_empty() {
             let taken = if self.plain > 0 && self.keys.is_empty() {
@@ -159,7 +162,7 @@ impl<K: Key, V: Value> BlockWriter<K, V> {
     /// Passes the last block to `take`.
     ///
     /// # Errors
-    /// Errors of `take`.
+    /// Returns errors of `take`.
     pub fn end(&mut self, take: &mut TakeBlock<'_, K>) -> Result<()> {
         self.put_waiting(take)?;
         if self.records > 0 { self.give(take) } else { Ok(()) }
@@ -174,7 +177,7 @@ impl<K: Key, V: Value> BlockWriter<K, V> {
         put
     }
 
-    /// Writes at most one frame of records; the frame is packed if the block is packed.
+    /// Writes at most one frame of records, in packed or plain form as the block requires.
     fn put_frame(&mut self, keys: &[K], values: &[V], take: &mut TakeBlock<'_, K>) -> Result<()> {
         if let Some(packing) = self.layout.packing.filter(|_| self.plain == 0) {
             if self.pack(packing, keys, values) {
@@ -207,7 +210,7 @@ impl<K: Key, V: Value> BlockWriter<K, V> {
         true
     }
 
-    /// Writes as many records as fit into a plain block, and returns their number.
+    /// Writes as many records as fit in the plain block, and returns the number of written records.
     fn append_plain(&mut self, keys: &[K], values: &[V], take: &mut TakeBlock<'_, K>) -> Result<usize> {
         let part = keys.len().min(self.layout.block_records - self.records);
         let range = self.records..self.records + part;
@@ -239,31 +242,31 @@ impl<K: Key, V: Value> BlockWriter<K, V> {
     }
 }
 
-/// The error for a block that [`BlockWriter`] never makes.
+/// The error for a block that no [`BlockWriter`] can have written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BadBlock;
 
-/// Returns the records of one block after another.
+/// Reads the records of one block after the other.
 ///
-/// If blocks are never packed, all records of a block are returned in place at once. If blocks may be packed, records
-/// are unpacked into a window. The window is refilled before it is empty, also from the next block, so that a merge
-/// never gets just the last few records of a frame.
+/// If blocks are never packed, all records of a block are returned without a copy. If blocks may be packed, records
+/// are unpacked into a buffer of [`WINDOW_RECORDS`] records, the window. The window is refilled before it is empty,
+/// also from the next block. A merge therefore never gets only the last few records of a frame.
 #[derive(Debug)]
 pub(crate) struct BlockReader<K, V> {
     layout: BlockLayout<K, V>,
     keys: Box<[K]>,
     values: Box<[V]>,
-    /// The range of records, in the window or in the block, that the caller gets next.
+    /// The current records, as a range in the window, or in the block if blocks are never packed.
     shown: Range<usize>,
     is_packed: bool,
-    /// The number of records in the block that are not yet in the window, and where the first of them starts (in bytes
-    /// if the block is packed).
+    /// The number of the block's records that are not yet in the window, and the position of the first of them: a
+    /// byte offset if the block is packed, and otherwise a record index.
     left: usize,
     next: usize,
     _memory: Reservation,
 }
 
-/// The number of records in a window.
+/// The maximum number of records in the window of a [`BlockReader`].
 const WINDOW_RECORDS: usize = 3 * FRAME_RECORDS;
 
 impl<K: Key, V: Value> BlockReader<K, V> {
@@ -283,10 +286,10 @@ impl<K: Key, V: Value> BlockReader<K, V> {
         })
     }
 
-    /// Moves to the start of `block`; the caller must have taken all records of the previous block.
+    /// Starts to read `block`. All records of the previous block must have been taken or moved to the window.
     ///
     /// # Errors
-    /// [`BadBlock`].
+    /// Returns [`BadBlock`] if the block is malformed.
     pub fn begin(&mut self, block: &[u8]) -> std::result::Result<(), BadBlock> {
         let &[records, is_packed, ..] = typed::<u32>(block, 4) else { unreachable!() };
         let records = records as usize;
@@ -303,21 +306,22 @@ impl<K: Key, V: Value> BlockReader<K, V> {
         Ok(())
     }
 
-    /// Tells whether so few records are left that the window should be refilled, or the next block begun.
+    /// Returns whether few current records are left, so that the caller should refill the window or begin the next
+    /// block.
     #[inline]
     pub fn is_low(&self) -> bool {
         self.shown.len() < if self.layout.packing.is_some() { FRAME_RECORDS } else { 1 }
     }
 
-    /// Tells whether the block has records that are not yet in the window.
+    /// Returns whether the block has records that are not yet in the window.
     pub fn has_more(&self) -> bool {
         self.left > 0
     }
 
-    /// Refills the window from the block given to [`BlockReader::begin`].
+    /// Refills the window from the block that was passed to [`BlockReader::begin`].
     ///
     /// # Errors
-    /// [`BadBlock`].
+    /// Returns [`BadBlock`] if the block is malformed.
     pub fn fill(&mut self, block: &[u8]) -> std::result::Result<(), BadBlock> {
         let Some(packing) = self.layout.packing.filter(|_| self.left > 0) else { return Ok(()) };
         self.keys.copy_within(self.shown.clone(), 0);
@@ -342,7 +346,7 @@ impl<K: Key, V: Value> BlockReader<K, V> {
         Ok(())
     }
 
-    /// Drops all but the first `count` of the current records.
+    /// Drops all current records after the first `count` records.
     pub fn cut(&mut self, count: usize) {
         self.shown.end = self.shown.start + count;
     }
@@ -364,7 +368,7 @@ impl<K: Key, V: Value> BlockReader<K, V> {
         &values[self.shown.clone()]
     }
 
-    /// Takes the first `count` of the current records.
+    /// Removes the first `count` of the current records.
     #[inline]
     pub fn take(&mut self, count: usize) {
         self.shown.start += count;
@@ -379,7 +383,7 @@ mod tests {
 
     type DecodedBlock<K> = Vec<(K, Vec<u8>, usize)>;
 
-    /// Writes records in pieces of `step` records; returns the blocks.
+    /// Writes records, `piece` records per call, and returns the blocks.
     fn write<K: Key, V: Value>(
         block_bytes: usize,
         keys: &[K],
@@ -401,14 +405,14 @@ mod tests {
         taken
     }
 
-    /// Reads all records, up to `step` at a time.
+    /// Reads all records of the blocks, and takes up to `step` records at a time.
     fn read<K: Key, V: Value>(block_bytes: usize, blocks: &DecodedBlock<K>, step: usize) -> (Vec<K>, Vec<V>) {
         let budget = Budget::new(4 << 20, 1);
         let mut reader = BlockReader::<K, V>::new(block_bytes, &budget).unwrap();
         assert_eq!(budget.reserved_bytes(), reader_bytes::<K, V>(block_bytes) as u64);
         let (mut keys, mut values) = (Vec::new(), Vec::new());
         let mut rest = blocks.iter();
-        // The block must be aligned as buffers are.
+        // A block must have the alignment of a buffer.
         let mut block = Buffer::zeroed(&budget, block_bytes, "a block").unwrap();
         loop {
             while reader.is_low() {
@@ -459,8 +463,8 @@ mod tests {
         let large: Vec<u64> = (0..50_000).map(mix).collect();
         let plain = 50_000usize.div_ceil((8192 - HEADER_BYTES) / 12);
         assert!(check(8192, &keys, &small).len() * 5 < plain);
-        // Records of twelve bytes become nine bytes. Random values cannot be compressed, and trying costs no more than
-        // a block now and then.
+        // Records of twelve bytes are packed to nine bytes. Random values cannot be compressed, and the attempts add
+        // only a few blocks.
         assert!(check(65536, &keys, &large).len() < 50_000usize.div_ceil((65536 - HEADER_BYTES) / 12) - 1);
         let wide: Vec<[u64; 4]> = (0..50_000).map(|i| [mix(i), mix(!i), mix(i ^ 99), mix(i ^ 999)]).collect();
         let plain = 50_000usize.div_ceil((16384 - HEADER_BYTES) / 36);
@@ -483,7 +487,7 @@ mod tests {
         assert!(blocks.iter().any(|(first, block, _)| first / 30_000 == 2 && block[4] == 1));
     }
 
-    /// Values whose alignment does not match the block's header.
+    /// A value type whose alignment does not match the length of the block's header.
     #[derive(
         Clone,
         Copy,
@@ -535,7 +539,8 @@ mod tests {
             &|block: &mut [u8]| block[4] = 2,
             &|block: &mut [u8]| block[..4].fill(0),
             &|block: &mut [u8]| block[..4].fill(0xff),
-            // The first change makes a frame of 65 bits; the second makes a plain block with more records than fit.
+            // The first change creates a frame with 65 bits per key. The second change creates a plain block with
+            // more records than fit.
             &|block: &mut [u8]| block[HEADER_BYTES + 16] = 65,
             &|block: &mut [u8]| block[4] = 0,
         ] as [&dyn Fn(&mut [u8]); 5]

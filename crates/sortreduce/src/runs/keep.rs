@@ -1,12 +1,12 @@
-//! Runs of records that remain after an interrupted sort-reduce.
+//! Saves runs of records, from which an interrupted sort-reduce resumes.
 //!
-//! The input is divided into units, each pushed by one sink; a unit is, for example, a share of a file or a block of
-//! sequences. A run holds the records that its sink pushed since its previous run, and lists them by unit. A sink ends
-//! its runs one after the other, so the runs hold the records of each unit up to some number. When a unit is pushed
-//! again, its records in runs are skipped.
+//! The input is divided into units, and each unit is pushed by one sink. A unit is, for example, a range of a file or
+//! a block of sequences. A run contains the records that its sink pushed since the sink's previous run. The run's
+//! description lists these records by unit. A sink writes its runs one after the other, so runs contain the records
+//! of a unit from its start up to some number. If the unit is pushed again, these records are skipped.
 //!
 //! ```text
-//!   state   [ format | blocks | records | unit, from, to, whether the unit ends there | unit, ... ]      u64 each
+//!   description   [ format | blocks | records | unit, from, to, 1 if the unit ends there | unit, ... ]      u64 each
 //! ```
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use inshore_store::{Job, Keep, ResumablePiece};
 
 use crate::{Key, Result, runs::Run};
 
-/// The records `from..to` of a unit, and whether the unit ends with them.
+/// The records `from..to` of a unit. `is_end` is true if the unit has no more records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UnitSpan {
     pub unit: u64,
@@ -24,7 +24,7 @@ pub(crate) struct UnitSpan {
     pub is_end: bool,
 }
 
-/// The records that one sink pushed since its last run.
+/// Tracks the units of the records that one sink pushed since its last run.
 #[derive(Debug, Default)]
 pub(crate) struct Units {
     done: Vec<UnitSpan>,
@@ -46,7 +46,7 @@ impl Units {
         self.current.as_mut().expect("with Config::keep, Sink::begin_unit comes first").to += records;
     }
 
-    /// Returns all spans since the last call.
+    /// Returns the spans of all records that were pushed since the last call.
     pub fn take(&mut self) -> Vec<UnitSpan> {
         let mut spans = std::mem::take(&mut self.done);
         if let Some(span) = &mut self.current {
@@ -57,10 +57,10 @@ impl Units {
     }
 }
 
-/// The format of the blocks of runs. Runs of another format are discarded.
+/// The format version of blocks. Runs with another format are discarded.
 const FORMAT: u64 = u64::from_le_bytes(*b"blocks 2");
 
-/// Encodes a run's description.
+/// Encodes a run's description: the format, the numbers of blocks and records, and the spans of units.
 pub(crate) fn state(blocks: u64, records: u64, spans: &[UnitSpan]) -> Vec<u8> {
     let words = |span: &UnitSpan| [span.unit, span.from, span.to, span.is_end.into()];
     let words: Vec<u64> = [FORMAT, blocks, records].into_iter().chain(spans.iter().flat_map(words)).collect();
@@ -81,7 +81,7 @@ fn parse(state: &[u8]) -> Option<(u64, u64, Vec<UnitSpan>)> {
     Some((blocks, records, spans))
 }
 
-/// Runs of an interrupted sort-reduce.
+/// The runs from which an interrupted sort-reduce resumes.
 #[derive(Debug)]
 pub(crate) struct ResumedRuns<K> {
     pub runs: Vec<Run<K>>,
@@ -96,7 +96,7 @@ impl<K> Default for ResumedRuns<K> {
     }
 }
 
-/// For each unit, the number of records from its start that are in runs, and whether these are all records of the unit.
+/// For each unit, how many records from its start are in runs, and whether these are all records of the unit.
 #[derive(Debug, Default)]
 pub(crate) struct UnitCoverage(BTreeMap<u64, (u64, bool)>);
 
@@ -109,7 +109,7 @@ impl UnitCoverage {
         self.0.get(&unit).is_some_and(|&(_, is_whole)| is_whole)
     }
 
-    /// Joins spans that are contiguous from the start of each unit; returns `None` if a span is missing.
+    /// Combines spans, which must be contiguous from the start of each unit. Returns `None` if a span is missing.
     fn of(mut spans: Vec<UnitSpan>) -> Option<UnitCoverage> {
         let mut covered: BTreeMap<u64, (u64, bool)> = BTreeMap::new();
         spans.sort_unstable_by_key(|span| (span.unit, span.from, span.to));
@@ -124,10 +124,11 @@ impl UnitCoverage {
     }
 }
 
-/// Opens all kept runs. If a run between others is missing (because it was removed), all runs are discarded.
+/// Opens all saved runs. If a run between others is missing because it was removed, all runs are discarded.
 ///
 /// # Errors
-/// Errors of I/O and damaged runs; an error if the budget has too little memory for the first keys of the blocks.
+/// Returns errors of I/O and damaged runs, or an error if the budget has too little memory for the first keys of the
+/// blocks.
 pub(crate) fn find<K: Key>(job: &Job, keep: &Keep, block_bytes: usize) -> Result<ResumedRuns<K>> {
     let pieces = keep.pieces()?;
     match open::<K>(job, &pieces, block_bytes)? {
@@ -158,12 +159,12 @@ fn open<K: Key>(job: &Job, pieces: &[ResumablePiece], block_bytes: usize) -> Res
     Ok(Some(found))
 }
 
-/// Encodes a run's description: words of 64 bits, and the bytes after them.
+/// Encodes a run's description, which consists of 64-bit words and further bytes.
 pub(crate) fn encode(words: &[u64], rest: &[u8]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).chain(rest.iter().copied()).collect()
 }
 
-/// Returns the first `N` words and the bytes after them; `None` if there are fewer words.
+/// Returns the first `N` words and the bytes after them. Returns `None` if there are fewer words.
 pub(crate) fn decode<const N: usize>(state: &[u8]) -> Option<([u64; N], &[u8])> {
     let (words, rest) = state.split_at_checked(N * 8)?;
     let (words, _) = words.as_chunks::<8>();
@@ -186,7 +187,7 @@ mod tests {
         assert_eq!(first, [span(7, 0, 5, true), span(9, 3, 5, false)]);
         let said = state(4, 100, &first);
         assert_eq!(parse(&said), Some((4, 100, first)));
-        // The state of another version has another format of blocks.
+        // A description with another format version is not accepted.
         assert_eq!(parse(&said[8..]), None);
         units.add(1);
         units.end();
@@ -202,7 +203,7 @@ mod tests {
         assert!(UnitCoverage::of(vec![span(0, 5, false), span(6, 9, true)]).is_none());
         assert!(UnitCoverage::of(vec![span(0, 5, true), span(5, 9, true)]).is_none());
         assert!(UnitCoverage::of(vec![span(5, 9, true)]).is_none());
-        // An empty unit counts as complete once it has ended.
+        // An empty unit counts as complete after it has ended.
         assert!(UnitCoverage::of(vec![span(0, 0, true)]).unwrap().is_whole(3));
     }
 }

@@ -1,13 +1,14 @@
-//! Merges sorted sources and combines equal keys, a slab at a time.
+//! Merges sorted sources and combines equal keys, one slab (the records of one sort) at a time.
 //!
-//! A round looks at the next records of every source, up to the source's window (a number of records). The smallest of
-//! the last keys of all windows is the round's limit. The round copies all records up to the limit from all sources to
-//! the slab. Rounds repeat until the slab is full; then the slab is sorted and reduced like any other (see
-//! [`crate::forming::sort`]). The cost per record hardly grows with the number of sources, so hundreds of runs are
-//! merged in one pass. The cost of a loser tree, in contrast, grows with the logarithm of the number of sources and
-//! with the tree's cache misses. Dense keys are accumulated without sorting.
+//! The window of a source is the maximum number of records that one round takes from the source. A round determines
+//! its limit, which is the smallest of the last keys of all windows. The round then copies all records with keys up
+//! to the limit to the slab. Rounds repeat until the slab is full. The slab is then sorted, and equal keys are
+//! combined, as for any slab (see [`crate::forming::sort`]). The time per record hardly grows with the number of
+//! sources, so hundreds of runs are merged in one pass. In contrast, the time of a loser tree grows with the
+//! logarithm of the number of sources, and with the tree's cache misses. Dense keys are combined in a table without a
+//! sort.
 //!
-//! A window doubles if its last key was the limit, and shrinks if few of its records are taken. Runs of disjoint or
+//! A window doubles if its last key was the limit, and shrinks if few of its records are taken. Runs with disjoint or
 //! very different keys therefore also need few rounds.
 
 use std::{ops::Range, sync::Arc};
@@ -22,16 +23,16 @@ use crate::{
     runs::RunReader,
 };
 
-/// A sorted source of records without equal keys.
+/// A sorted source of records, in which each key occurs once.
 #[allow(clippy::large_enum_variant, reason = "hundreds of them at most, and looked at in every round")]
 pub(crate) enum Source<K: Key, V> {
     /// A run on flash.
     Run(RunReader<K, V>),
-    /// A sorted chunk that never left memory.
+    /// A sorted chunk in memory.
     Chunk(ChunkReader<K, V>),
 }
 
-/// A sorted chunk that several readers share, with its blocks in order.
+/// A sorted chunk that several readers share, and the order of its blocks.
 pub(crate) struct SortedChunk<K: Key, V> {
     chunk: Chunk<K, V>,
     order: Vec<u32>,
@@ -46,14 +47,15 @@ impl<K: Key, V: Value> SortedChunk<K, V> {
         self.chunk.numbered_block(self.order[number])
     }
 
-    /// Estimates the number of half blocks below a key: the last block that begins below the key counts as one half.
+    /// Estimates the number of records below a key, in half blocks. The last block that begins below the key counts
+    /// as one half block.
     pub fn halves_below(&self, key: K) -> u64 {
         let blocks = partition_point(self.order.len(), |number| self.block(number).0[0] < key) as u64;
         (2 * blocks).saturating_sub(1)
     }
 }
 
-/// Streams the records of a sorted chunk in a range of keys.
+/// Streams the records of a sorted chunk whose keys are in a range.
 pub(crate) struct ChunkReader<K: Key, V> {
     chunk: Arc<SortedChunk<K, V>>,
     range: KeyRange<K>,
@@ -88,7 +90,7 @@ impl<K: Key, V: Value> ChunkReader<K, V> {
 }
 
 impl<K: Key, V: Value> Source<K, V> {
-    /// Moves as many records as fit, and returns their number.
+    /// Moves as many records as fit to `keys` and `values`, and returns their number.
     fn take(&mut self, (keys, values): (&mut [K], &mut [V])) -> Result<usize> {
         let mut taken = 0;
         loop {
@@ -104,7 +106,7 @@ impl<K: Key, V: Value> Source<K, V> {
         }
     }
 
-    /// Returns the next contiguous records; they are empty only at the end.
+    /// Returns the next contiguous records. The slices are empty only at the end.
     #[inline]
     fn records(&self) -> (&[K], &[V]) {
         match self {
@@ -136,7 +138,7 @@ impl<K: Key, V: Value> Source<K, V> {
 pub(crate) struct Merge<O: Operation> {
     job: Job,
     sources: Vec<Source<O::Key, O::Value>>,
-    /// The number of records in each source's window.
+    /// The window of each source, in records.
     windows: Vec<usize>,
     windows_sum: usize,
     window_min: usize,
@@ -145,7 +147,7 @@ pub(crate) struct Merge<O: Operation> {
 }
 
 impl<O: Operation> Merge<O> {
-    /// Merges `sources`, of which there are at most as many as a slab of `sorter` has records.
+    /// Creates a merge of `sources`. There may be at most as many sources as a slab of `sorter` has records.
     pub fn new(job: &Job, mut sources: Vec<Source<O::Key, O::Value>>, sorter: Sorter<O>) -> Self {
         sources.retain(|source| !source.keys().is_empty());
         let window_min = (sorter.slab_records() / (4 * sources.len().max(1))).max(1);
@@ -155,10 +157,10 @@ impl<O: Operation> Merge<O> {
         Merge { job: job.clone(), sources, windows, windows_sum, window_min, sorter, records_in: 0 }
     }
 
-    /// Returns the next records, or `None` at the end.
+    /// Returns the next block of records, or `None` at the end.
     ///
     /// # Errors
-    /// [`inshore_store::Error::Io`], [`inshore_store::Error::Damaged`], [`inshore_store::Error::Cancelled`].
+    /// Returns [`inshore_store::Error::Io`], [`inshore_store::Error::Damaged`] or [`inshore_store::Error::Cancelled`].
     pub fn next_block(&mut self) -> Result<Option<Block<'_, O::Key, O::Value>>> {
         self.job.check_cancelled()?;
         if self.sources.len() == 1 {
@@ -171,8 +173,8 @@ impl<O: Operation> Merge<O> {
         Ok((count > 0).then_some(Block { keys, values }))
     }
 
-    /// Returns records of a single source, which are sorted and reduced already. The source may return few contiguous
-    /// records at a time, so they are copied into a larger block.
+    /// Returns records of the only remaining source, which need no sort. The source may return only few contiguous
+    /// records at a time, so they are copied to a larger block.
     fn next_of_one(&mut self) -> Result<Option<Block<'_, O::Key, O::Value>>> {
         let count = self.sources[0].take(self.sorter.inputs())?;
         let (keys, values) = self.sorter.first_inputs(count);
@@ -191,7 +193,7 @@ impl<O: Operation> Merge<O> {
         Ok(filled)
     }
 
-    /// Copies all records up to the round's limit to the slab, after the `filled` records that the slab already has.
+    /// Copies all records with keys up to the round's limit to the slab, which already has `filled` records.
     fn round(&mut self, mut filled: usize) -> Result<usize> {
         let (limiting, limit) = limit(&self.sources, &self.windows);
         let (slab_keys, slab_values) = self.sorter.inputs();
@@ -235,7 +237,7 @@ impl<O: Operation> Merge<O> {
     }
 }
 
-/// Returns the smallest of the last keys of all windows, and the number of its source.
+/// Returns the smallest of the last keys of all windows, and the index of its source.
 fn limit<K: Key, V: Value>(sources: &[Source<K, V>], windows: &[usize]) -> (usize, K) {
     let ends = sources.iter().zip(windows).enumerate().map(|(number, (source, &window))| {
         let keys = source.keys();
@@ -245,7 +247,7 @@ fn limit<K: Key, V: Value>(sources: &[Source<K, V>], windows: &[usize]) -> (usiz
     (number, key)
 }
 
-/// Counts the keys that are not above `limit`; `keys` must be sorted.
+/// Returns the number of keys up to `limit`. `keys` must be sorted.
 fn count_up_to<K: Key>(keys: &[K], limit: K) -> usize {
     match keys.last() {
         Some(&last) if last <= limit => keys.len(),
@@ -253,8 +255,8 @@ fn count_up_to<K: Key>(keys: &[K], limit: K) -> usize {
     }
 }
 
-/// Allocates two equal buffers for each of `count` readers. All buffers are parts of one region, so that they lie on
-/// huge pages.
+/// Allocates two buffers of `unit_bytes` bytes for each of `count` readers. All buffers are parts of one memory
+/// region, so that huge pages are used.
 pub(crate) fn read_buffers(job: &Job, count: usize, unit_bytes: usize) -> Result<Vec<[Buffer; 2]>> {
     let all = Buffer::zeroed(job.budget(), 2 * count * unit_bytes, "the read buffers of a merge")?;
     let mut parts = all.split(unit_bytes).into_iter();

@@ -1,16 +1,16 @@
-//! Runs on flash: sorted, reduced sequences of records.
+//! Runs on flash, which are sorted sequences of records without equal keys.
 //!
 //! ```text
-//!   run file   [ run 0 | run 1 | ... ]              up to 256 runs of one thread; removed with its last run
-//!   run        [ block | block | ... | block ]      all blocks of one size, see [`block`]
+//!   run file   [ run 0 | run 1 | ... ]              up to 256 runs of one thread; removed after its last run
+//!   run        [ block | block | ... | block ]      all blocks have the same size, see [`block`]
 //! ```
 //!
-//! Numbers have the machine's byte order, little endian, since no other machine reads scratch files. A block is also
-//! the unit of checksums (see `CheckedFile` of the store), so that no record straddles two checksums. The start of each
-//! run and its number of records are kept in memory. Several runs share a file, because a file takes complete extents
-//! of 2 MiB and two write buffers, and a budget of 64 MiB turns a terabyte into thousands of runs. The first key and
-//! the checksum of each block are also kept in memory, so that a run can be read from any key on. A run that is kept
-//! for a resumed job has its own file, with its first keys after the blocks.
+//! Numbers are little endian, which is the machine's byte order. A block is also the unit of checksums (see
+//! `CheckedFile` of the store), so that no record has two checksums. Several runs share a file, since each file takes
+//! complete extents of 2 MiB and two write buffers. With a budget of 64 MiB, a terabyte of input has thousands of
+//! runs. The start and the number of records of each run are in memory. The first key and the checksum of each block
+//! are also in memory, so that a run can be read from any key on. A run that is saved for a resumed job has its own
+//! file. In such a file, the first keys follow the blocks.
 
 pub(crate) mod block;
 pub(crate) mod keep;
@@ -32,14 +32,14 @@ use crate::{
     runs::block::{BadBlock, BlockReader, BlockWriter},
 };
 
-/// The number of runs per file. With more runs, a file would occupy scratch space for longer while its runs are merged
-/// in several passes.
+/// The maximum number of runs per file. With more runs, a file would occupy scratch space for longer while its runs
+/// are merged in several passes.
 const RUNS_PER_FILE: usize = 256;
 
-/// The bytes of memory for first keys that are reserved at once.
+/// The bytes by which the reservation for first keys grows.
 const KEYS_STEP_BYTES: usize = 4096;
 
-/// Returns the bytes of memory for each block of a run on flash: a checksum and the block's first key.
+/// Returns the bytes of memory per block of a run on flash. They are for the block's checksum and first key.
 pub(crate) const fn block_index_bytes<K>() -> usize {
     4 + size_of::<K>()
 }
@@ -49,14 +49,14 @@ pub(crate) const fn block_index_bytes<K>() -> usize {
 pub(crate) struct Run<K> {
     file: CheckedFile,
     first_keys: Arc<FirstKeys<K>>,
-    /// The blocks of the run in the file.
+    /// The range of the run's blocks in the file.
     blocks: Range<u64>,
     pub records: u64,
     /// The number of merges that the run went through.
     pub level: u32,
 }
 
-/// The first key of each block of a file of runs.
+/// The first key of each block in a file of runs.
 #[derive(Debug)]
 struct FirstKeys<K> {
     keys: Vec<K>,
@@ -72,7 +72,7 @@ impl<K: Key> FirstKeys<K> {
         Ok(())
     }
 
-    /// Releases the unused memory, since no key will be added.
+    /// Releases the unused memory. No key may be added after this call.
     fn end(&mut self) -> Result<()> {
         self.keys.shrink_to_fit();
         Ok(self.reservation.resize((self.keys.len() * size_of::<K>()) as u64)?)
@@ -80,11 +80,12 @@ impl<K: Key> FirstKeys<K> {
 }
 
 impl<K: Key> Run<K> {
-    /// Opens a kept run with these numbers of blocks and records in `file`; returns `None` if the length or the block
-    /// size of the file does not match.
+    /// Opens a saved run in `file`, which has `blocks` blocks and `records` records. Returns `None` if the length or
+    /// the block size of the file does not match.
     ///
     /// # Errors
-    /// Errors of I/O and damaged data; an error if the budget has too little memory for the first keys of the blocks.
+    /// Returns errors of I/O and damaged data, or an error if the budget has too little memory for the first keys of
+    /// the blocks.
     pub fn open_kept(
         job: &Job,
         file: CheckedFile,
@@ -115,38 +116,39 @@ impl<K: Key> Run<K> {
         Ok(Some(Run { file, first_keys, blocks: 0..blocks, records, level: 0 }))
     }
 
-    /// Returns the bytes of the run on flash.
+    /// Returns the size of the run on flash, in bytes.
     pub fn bytes(&self) -> u64 {
         (self.blocks.end - self.blocks.start) * self.file.block_bytes() as u64
     }
 
-    /// Returns the first keys of the blocks.
+    /// Returns the first keys of the run's blocks.
     fn first_keys(&self) -> &[K] {
         &self.first_keys.keys[self.blocks.start as usize..self.blocks.end as usize]
     }
 
-    /// Estimates the amount below a key, in 256ths of blocks. The keys of a block are assumed to be spread evenly up to
-    /// the next block's first key. Of the last block, half of the keys are assumed to lie below the key.
+    /// Estimates how much of the run is below a key, in 256ths of a block. The keys of a block are assumed to be
+    /// spread evenly up to the next block's first key. If the key is in the last block, half of that block is assumed
+    /// to be below the key.
     pub fn below(&self, key: K) -> u64 {
         let firsts = self.first_keys();
         let begun = firsts.partition_point(|&first| first < key);
         let Some(&first) = begun.checked_sub(1).map(|last| &firsts[last]) else { return 0 };
         let part = firsts.get(begun).map_or(128, |next| {
             let (from, to) = (first.to_word(), next.to_word());
-            // Dropping low bits keeps the product from overflowing.
+            // Low bits are dropped so that the product cannot overflow.
             let lost = (to - from).bits().saturating_sub(48);
             256 * ((key.to_word() - from) >> lost).low() / ((to - from) >> lost).low().max(1)
         });
         256 * (begun as u64 - 1) + part
     }
 
-    /// Returns the number of blocks that may hold keys of a range.
+    /// Returns the number of blocks that may contain keys of a range.
     pub fn blocks_in(&self, range: &KeyRange<K>) -> u64 {
         let blocks = self.part(range);
         (blocks.end - blocks.start) as u64
     }
 
-    /// Returns the blocks that may hold keys of a range, numbered from the run's first block.
+    /// Returns the indices of the blocks that may contain keys of a range, counted from the run's first block.
     fn part(&self, range: &KeyRange<K>) -> Range<usize> {
         let keys = self.first_keys();
         range.blocks(keys.len(), |block| keys[block])
@@ -162,14 +164,14 @@ pub(crate) struct RunWriter<K, V> {
     write_bytes: usize,
     block: BlockWriter<K, V>,
     current: Option<OpenFile<K>>,
-    /// The bytes of all runs written so far.
+    /// The total bytes of all runs that were written.
     pub bytes: u64,
 }
 
 #[derive(Debug)]
 struct OpenFile<K> {
     writer: FileWriter,
-    /// The dataset that the current run becomes if it is kept.
+    /// The dataset as which the current run is saved, if runs are saved.
     piece: Option<DatasetBuilder>,
     first_keys: FirstKeys<K>,
     /// The first block, the number of blocks, the number of records and the level of each run in the file.
@@ -189,7 +191,7 @@ impl<K: Key> OpenFile<K> {
 }
 
 impl<K: Key, V: Value> RunWriter<K, V> {
-    /// Creates a writer; its file is created at the first run. With `keep`, each run is ended by
+    /// Creates a writer. The first run creates the file. With `keep`, the caller must end each run with
     /// [`RunWriter::end_kept`].
     pub fn new(
         job: &Job,
@@ -212,8 +214,8 @@ impl<K: Key, V: Value> RunWriter<K, V> {
     /// Begins a run.
     ///
     /// # Errors
-    /// [`inshore_store::Error::Io`] if the file cannot be created; an error if the budget has too little memory for its
-    /// buffers.
+    /// Returns [`inshore_store::Error::Io`] if the file cannot be created, or an error if the budget has too little
+    /// memory for the file's buffers.
     pub fn begin(&mut self, level: u32) -> Result<()> {
         let file = match &mut self.current {
             Some(file) => file,
@@ -238,7 +240,7 @@ impl<K: Key, V: Value> RunWriter<K, V> {
     /// Appends records to the run.
     ///
     /// # Errors
-    /// Errors of [`FileWriter::write`].
+    /// Returns errors of [`FileWriter::write`].
     pub fn append(&mut self, keys: &[K], values: &[V]) -> Result<()> {
         let RunWriter { block, current, bytes, .. } = self;
         let file = current.as_mut().expect("a run was begun");
@@ -251,7 +253,7 @@ impl<K: Key, V: Value> RunWriter<K, V> {
         block.end(&mut |key, block: &[u8], records| file.take(key, block, records, bytes))
     }
 
-    /// Ends the run; if the file is full, ends the file and returns its runs.
+    /// Ends the run. If the file then has the maximum number of runs, ends the file and returns its runs.
     pub fn end(&mut self) -> Result<Vec<Run<K>>> {
         self.end_block()?;
         match &self.current {
@@ -260,11 +262,11 @@ impl<K: Key, V: Value> RunWriter<K, V> {
         }
     }
 
-    /// Ends the run, and keeps it with the description that `state` computes from its numbers of blocks and records. If
-    /// `state` returns `None`, the run is not kept.
+    /// Ends the run, and saves it with the description that `state` computes from its numbers of blocks and records.
+    /// If `state` returns `None`, the run is not saved for a resumed job.
     ///
     /// # Errors
-    /// Errors of [`FileWriter::write`] and [`Keep::commit`].
+    /// Returns errors of [`FileWriter::write`] and [`Keep::commit`].
     pub fn end_kept(&mut self, state: impl FnOnce(u64, u64) -> Option<Vec<u8>>) -> Result<Vec<Run<K>>> {
         self.end_block()?;
         let file = self.current.as_mut().expect("a run was begun");
@@ -283,7 +285,7 @@ impl<K: Key, V: Value> RunWriter<K, V> {
     /// Ends the file and returns its runs.
     ///
     /// # Errors
-    /// [`inshore_store::Error::Io`] if a write that was still in flight failed.
+    /// Returns [`inshore_store::Error::Io`] if a write that was still in flight failed.
     pub fn finish(&mut self) -> Result<Vec<Run<K>>> {
         match self.current.take() {
             Some(OpenFile { writer, first_keys, runs, .. }) => {
@@ -311,18 +313,19 @@ impl<K: Key, V: Value> RunWriter<K, V> {
     }
 }
 
-/// Streams the records of a run in a range of keys.
+/// Streams the records of a run whose keys are in a range.
 #[derive(Debug)]
 pub(crate) struct RunReader<K, V> {
     blocks: RunBlocks<K>,
     range: KeyRange<K>,
     records: BlockReader<K, V>,
-    /// Tells whether no records follow the current ones.
+    /// True if no more records follow the current records.
     is_last: bool,
 }
 
 impl<K: Key, V: Value> RunReader<K, V> {
-    /// Starts to read. Both buffers have the same size, a multiple of the run's block size.
+    /// Creates a reader, and starts to read. Both buffers must have the same size, a multiple of the run's block
+    /// size.
     pub fn new(job: &Job, run: Run<K>, range: KeyRange<K>, buffers: [Buffer; 2]) -> Result<Self> {
         let records = BlockReader::new(run.file.block_bytes(), job.budget())?;
         let blocks = RunBlocks::new(job, run, &range, buffers)?;
@@ -338,7 +341,7 @@ impl<K: Key, V: Value> RunReader<K, V> {
         }
     }
 
-    /// Makes more records available, from the current block or the next ones, until there are enough.
+    /// Adds records from the current block and the next blocks, until there are enough current records.
     fn fill(&mut self) -> Result<()> {
         while self.records.is_low() && !self.is_last {
             let filled = if self.records.has_more() {
@@ -359,22 +362,23 @@ impl<K: Key, V: Value> RunReader<K, V> {
         Ok(())
     }
 
-    /// Returns the keys of contiguous records that were not taken yet; they are empty only at the end of the run.
+    /// Returns the keys of the current records. The slice is empty only at the end of the run.
     #[inline]
     pub fn keys(&self) -> &[K] {
         self.records.keys(self.blocks.current())
     }
 
-    /// Returns the values of the records of [`RunReader::keys`].
+    /// Returns the values that belong to [`RunReader::keys`].
     #[inline]
     pub fn values(&self) -> &[V] {
         self.records.values(self.blocks.current())
     }
 
-    /// Takes `count` of the records that [`RunReader::keys`] returns.
+    /// Removes the first `count` current records, and reads more records if few are left.
     ///
     /// # Errors
-    /// [`inshore_store::Error::Io`] and [`inshore_store::Error::Damaged`] of the next block; [`Error::DamagedRun`].
+    /// Returns [`inshore_store::Error::Io`], [`inshore_store::Error::Damaged`] or [`Error::DamagedRun`] if the next
+    /// block cannot be read.
     #[inline]
     pub fn advance(&mut self, count: usize) -> Result<()> {
         self.records.take(count);
@@ -382,21 +386,22 @@ impl<K: Key, V: Value> RunReader<K, V> {
     }
 }
 
-/// Reads the blocks of a run that may hold keys of a range, with two buffers: one is used while the other is filled.
+/// Reads the blocks of a run that may contain keys of a range. There are two buffers, one of which is used while the
+/// other is filled.
 #[derive(Debug)]
 struct RunBlocks<K> {
     job: Job,
     run: Run<K>,
-    /// The bytes of the file that were not requested yet.
+    /// The byte range of the file that is not yet requested.
     unread: Range<u64>,
     ahead: Option<PendingRead>,
     buffer: Buffer,
-    /// The current block and all later blocks, as a range in `buffer`.
+    /// The byte range in `buffer` of the current block and all later blocks.
     left: Range<usize>,
 }
 
 impl<K: Key> RunBlocks<K> {
-    /// Starts to read; [`RunBlocks::advance`] moves to the first block.
+    /// Starts to read. The first call of [`RunBlocks::advance`] moves to the first block.
     fn new(job: &Job, run: Run<K>, range: &KeyRange<K>, [buffer, spare]: [Buffer; 2]) -> Result<Self> {
         let block_bytes = run.file.block_bytes();
         assert!(buffer.len() >= block_bytes, "a buffer smaller than a block");
@@ -419,7 +424,7 @@ impl<K: Key> RunBlocks<K> {
         Ok(())
     }
 
-    /// Moves to the next block; returns `false` if there is none.
+    /// Moves to the next block. Returns `false` if there is no next block.
     fn advance(&mut self) -> Result<bool> {
         self.left.start += self.run.file.block_bytes();
         if self.left.start >= self.left.end {

@@ -1,18 +1,18 @@
-//! Frames: up to 256 sorted records in as few bits as they need.
+//! Compresses up to 256 sorted records to a frame, which has as few bits per key and value word as possible.
 //!
 //! ```text
 //!   frame    [ first key | least value word, of each | bits, of key and each value word | columns ]    u64, u8 for bits
-//!   column   [ row 0 .. row 63 of lane 0 | ... ]       value i lies in lane i % 4, row i / 4; bits * 4 words, interleaved
-//!              key words: the distance to the key four places before; value words: the distance to the least
+//!   column   [ row 0 .. row 63 of lane 0 | ... ]       value i: lane i % 4, row i / 4; bits * 4 words, interleaved
+//!              key words: difference from the key at index i - 4; value words: difference from the least word
 //! ```
 //!
-//! Four lanes are one register of AVX2. A row of all lanes is packed and unpacked at once, with the same shift, and
-//! summing differences takes one addition per row. The layout is that of Lemire and Boytsov, "Decoding billions of
-//! integers per second through vectorization" (2015), with words of 64 bits. A frame with fewer records is filled with
-//! copies of the last record.
+//! Four lanes of 64 bits fill one register of AVX2. One row of all lanes is packed or unpacked at a time, with the
+//! same shift. The sum of differences takes one addition per row. The layout is from Lemire and Boytsov, "Decoding
+//! billions of integers per second through vectorization" (2015), with words of 64 bits. A frame of fewer than 256
+//! records is filled up with copies of the last record.
 //!
-//! A column has 64 rows with about 8 instructions each. Packing or unpacking therefore takes about half a nanosecond
-//! per word, and splitting values into words or joining them takes as long.
+//! A column has 64 rows, which take about 8 instructions each. Packing or unpacking therefore takes about half a
+//! nanosecond per word. The conversion between values and words takes about the same time.
 
 use std::marker::PhantomData;
 
@@ -27,7 +27,7 @@ use crate::{
 /// The number of records in a frame.
 pub const FRAME_RECORDS: usize = 256;
 const LANES: usize = 4;
-/// The largest number of words in a value that is packed; packing larger values does not pay.
+/// The maximum number of words in a packed value. For larger values, packing takes more time than it saves.
 const VALUE_WORDS_MAX: usize = 8;
 
 type Words = [u64; FRAME_RECORDS];
@@ -39,12 +39,12 @@ pub struct Packing<K, V> {
     of: PhantomData<(K, V)>,
 }
 
-/// The error for a frame that [`Packing::pack`] never makes.
+/// The error for a frame that [`Packing::pack`] cannot have created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadFrame;
 
 impl<K: Key, V: Value> Packing<K, V> {
-    /// The bytes of each word of a value; 0 if values do not consist of words.
+    /// The bytes per word of a value (4 or 8), or 0 if values do not consist of words.
     const WORD_BYTES: usize = match size_of::<V>() {
         bytes if bytes.is_multiple_of(8) && align_of::<V>().is_multiple_of(8) => 8,
         0 => 8,
@@ -55,23 +55,23 @@ impl<K: Key, V: Value> Packing<K, V> {
         0 => 0,
         bytes => size_of::<V>() / bytes,
     };
-    /// The number of bytes before the columns.
+    /// The bytes of a frame's header, which precedes the columns.
     pub const HEADER_BYTES: usize = 8 + 8 * Self::VALUE_WORDS + (1 + Self::VALUE_WORDS).next_multiple_of(8);
-    /// The number of bytes in the largest frame.
+    /// The maximum bytes of a frame.
     pub const FRAME_BYTES_MAX: usize = Self::HEADER_BYTES + FRAME_RECORDS * (size_of::<K>() + size_of::<V>());
 
-    /// Creates the packing. Returns `None` if records cannot be packed: keys are wider than 64 bits, or values do not
-    /// consist of words.
+    /// Creates the packing. Returns `None` if records cannot be packed, since keys are wider than 64 bits, values
+    /// have too many words, or values do not consist of words.
     pub fn new() -> Option<Self> {
         let can = size_of::<K>() <= 8 && Self::WORD_BYTES > 0 && Self::VALUE_WORDS <= VALUE_WORDS_MAX;
         can.then(|| Packing { instructions: Instructions::best(), of: PhantomData })
     }
 
-    /// Packs 1 to 256 records, whose keys ascend, into the start of `out`, and returns the bytes of the frame. If the
-    /// frame does not fit, returns `None` and leaves undefined contents in `out`.
+    /// Packs 1 to 256 records with ascending keys to the start of `out`. Returns the length of the frame in bytes. If
+    /// the frame does not fit, the function returns `None`, and the contents of `out` are undefined.
     ///
     /// # Panics
-    /// If `out` is not aligned to words.
+    /// The function panics if `out` is not aligned to words.
     pub fn pack(&self, keys: &[K], values: &[V], out: &mut [u8]) -> Option<usize> {
         match self.instructions {
             // SAFETY: a processor with either of these instruction sets has AVX2.
@@ -138,11 +138,11 @@ impl<K: Key, V: Value> Packing<K, V> {
         }
     }
 
-    /// Unpacks the frame at the start of `bytes` into the first elements of `keys` and `values`, which have 256
-    /// elements each. Returns the bytes of the frame.
+    /// Unpacks the frame at the start of `bytes` to `keys` and `values`, which must have 256 elements each. Returns
+    /// the length of the frame in bytes.
     ///
     /// # Errors
-    /// [`BadFrame`] if the frame does not fit `bytes`.
+    /// Returns [`BadFrame`] if the frame is malformed or longer than `bytes`.
     pub fn unpack(&self, bytes: &[u8], keys: &mut [K], values: &mut [V]) -> Result<usize, BadFrame> {
         match self.instructions {
             // SAFETY: a processor with either of these instruction sets has AVX2.
@@ -212,8 +212,8 @@ fn repeat_last(words: &mut Words, count: usize) {
     words[count..].fill(last);
 }
 
-/// Replaces each word by its difference from the word four places before; the first four words by their differences
-/// from `base`.
+/// Replaces each word by its difference from the word at the index that is four lower. The first four words are
+/// replaced by their differences from `base`.
 #[inline(always)]
 fn differences(words: &mut Words, base: u64) {
     for at in (LANES..FRAME_RECORDS).rev() {
@@ -222,8 +222,8 @@ fn differences(words: &mut Words, base: u64) {
     words[..LANES].iter_mut().for_each(|word| *word = word.wrapping_sub(base));
 }
 
-/// Replaces each word by its difference from the least word. Words are compared as signed numbers; for unsigned words
-/// below 2^63 the result is the same.
+/// Replaces each word by its difference from the least word, which is returned. Words are compared as signed numbers.
+/// For unsigned words below 2^63, the result is the same.
 #[inline(always)]
 fn subtract_least(words: &mut Words) -> u64 {
     let least = words.iter().fold(i64::MAX, |least, &word| least.min(word as i64)) as u64;
@@ -231,7 +231,7 @@ fn subtract_least(words: &mut Words) -> u64 {
     least
 }
 
-/// Packs the `bits` low bits of each word; the other bits are 0.
+/// Packs the lowest `bits` bits of each word. The other bits of each word must be 0.
 #[inline(always)]
 fn pack_rows(words: &Words, bits: u32, out: &mut [[u64; LANES]]) {
     out.fill([0; LANES]);
@@ -241,21 +241,21 @@ fn pack_rows(words: &Words, bits: u32, out: &mut [[u64; LANES]]) {
         for (out, word) in out[place].iter_mut().zip(row) {
             *out |= word << shift;
         }
-        // The high bits that did not fit go to the next row of words; all bits of the last row fit.
+        // The high bits that do not fit are written to the next row of words. All bits of the last row fit.
         for (out, word) in out[(place + 1).min(last)].iter_mut().zip(row) {
             *out |= (word >> 1) >> (u64::BITS - 1 - shift);
         }
     }
 }
 
-/// Returns the word of a lane in which a row begins, and the bit within that word.
+/// Returns the index of the packed word in which a row's bits begin, and the bit offset within this word.
 #[inline(always)]
 fn place_of(row: usize, bits: u32) -> (usize, u32) {
     let start = row as u32 * bits;
     ((start / u64::BITS) as usize, start % u64::BITS)
 }
 
-/// Undoes [`pack_rows`], and calls `each` with every row.
+/// Reverses [`pack_rows`], and calls `each` with every row.
 #[inline(always)]
 fn unpack_rows(
     packed: &[[u64; LANES]],
@@ -344,8 +344,8 @@ pub(crate) mod tests {
 
     #[test]
     fn evenly_spaced_records_take_few_bits() {
-        // The keys are 26 apart on average; the values are a count of one and sums below a thousand. 20 bytes become
-        // less than 3.
+        // Keys differ by 26 on average. Each value consists of the count 1 and a sum below 1000. Records of 20 bytes
+        // are packed to less than 3 bytes.
         let keys: Vec<u32> = (0..256).map(|i| 1_000_000 + i * 26 + (mix(i.into()) % 26) as u32).collect();
         let values: Vec<[u64; 2]> = (0..256).map(|i| [1, mix(i) % 1000]).collect();
         assert!(there_and_back(&keys, &values) < 256 * 3);

@@ -1,4 +1,4 @@
-//! Merges runs that are too many for one merge: groups of runs are merged in parallel, with one thread for each group.
+//! Merges runs if there are too many for one merge. Groups of runs are merged in parallel, with one thread per group.
 
 use std::{
     collections::VecDeque,
@@ -14,20 +14,19 @@ use crate::{
     runs::{Run, RunWriter},
 };
 
-/// The smallest fan-in of groups that are merged in parallel. With a smaller fan-in the runs would go through too many
-/// merges.
+/// The minimum fan-in of parallel merges. With a smaller fan-in, records would go through too many merges.
 const FAN_IN_MIN: usize = 16;
 
-/// Runs that are few enough for one merge.
+/// The result of all merge passes: runs that are few enough for one merge.
 pub(crate) struct MergeableRuns<K> {
     pub runs: Vec<Run<K>>,
     /// The largest number of merges that a record went through.
     pub level: u32,
-    /// The bytes of runs that were written.
+    /// The bytes of runs that the merge passes wrote.
     pub bytes_written: u64,
 }
 
-/// The inputs of all merges of a round.
+/// The state that all merges of a round share. A round merges several groups of runs at the same time.
 struct Round<'a, O> {
     job: &'a Job,
     name: &'static str,
@@ -35,14 +34,15 @@ struct Round<'a, O> {
     plan: &'a MergePlan,
     /// The number of parallel merges.
     threads: usize,
-    /// Tells whether a merge failed, so that the others stop.
+    /// True if a merge has failed, so that the other merges stop.
     has_failed: AtomicBool,
 }
 
-/// Merges groups of runs until one merge remains. A group's runs are removed as soon as they are merged.
+/// Merges groups of runs until one merge suffices for the remaining runs. A group's runs are removed as soon as they
+/// are merged.
 ///
 /// # Errors
-/// Errors of reading and writing runs.
+/// Returns errors of reading and writing runs.
 pub(crate) fn merge_runs<O: Operation>(
     job: &Job,
     name: &'static str,
@@ -70,14 +70,14 @@ pub(crate) fn merge_runs<O: Operation>(
     Ok(MergeableRuns { runs: runs.into(), level, bytes_written })
 }
 
-/// Returns the largest number of parallel merges with which each merge has a sufficient fan-in.
+/// Returns the largest number of parallel merges with which each merge has the minimum fan-in.
 fn threads_for<O: Operation>(plan: &MergePlan, most: usize) -> usize {
     let is_wide = |&threads: &usize| plan.merge::<O::Key, O::Value>(threads).fan_in >= FAN_IN_MIN;
     (2..=most).rev().find(is_wide).unwrap_or(1)
 }
 
-/// Returns the number of runs per group: as few as needed, so that the last merge is as wide as possible and the fewest
-/// records are written again.
+/// Returns the number of runs per group. The number is as small as possible, so that the last merge has as many runs
+/// as possible and few records are written again.
 fn group_len<O: Operation>(plan: &MergePlan, threads: usize, excess: usize) -> usize {
     let fan_in = plan.merge::<O::Key, O::Value>(threads).fan_in.max(2);
     fan_in.min(excess.div_ceil(threads) + 1)
@@ -88,7 +88,7 @@ fn level_of<K>(runs: &[Run<K>]) -> u32 {
 }
 
 impl<O: Operation> Round<'_, O> {
-    /// Merges each group into a run.
+    /// Merges each group to one run.
     fn merge(&self, groups: Vec<Vec<Run<O::Key>>>) -> Result<Vec<Run<O::Key>>> {
         std::thread::scope(|scope| {
             let groups = groups.into_iter().filter(|group| !group.is_empty());
@@ -102,7 +102,7 @@ impl<O: Operation> Round<'_, O> {
         })
     }
 
-    /// Merges runs into one; returns `None` if another group failed.
+    /// Merges the runs of a group to one run. Returns `None` if another group failed.
     fn merge_group(&self, runs: Vec<Run<O::Key>>) -> Result<Option<Run<O::Key>>> {
         let result = self.try_merge_group(runs);
         if result.is_err() {

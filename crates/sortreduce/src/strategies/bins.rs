@@ -12,7 +12,7 @@ use crate::{
     strategies::table::{accumulate_places, accumulate_words, scan},
 };
 
-/// Bins to be streamed in ascending order of keys.
+/// A part of a result: a range of bins, which are streamed in ascending order of keys.
 pub(crate) struct BinsPart<O: Operation> {
     operation: O,
     plan: PartitionPlan,
@@ -32,14 +32,14 @@ impl<O: Operation> BinsPart<O> {
         self.sinks.iter().map(|sink| sink.records(bin)).sum()
     }
 
-    /// Splits the bins into parts with about equally many records.
+    /// Splits the range of bins into parts with about equally many records.
     pub fn split(self, parts: usize, readers: usize) -> Vec<BinsPart<O>> {
         let all: u64 = self.bins.clone().map(|bin| self.records(bin)).sum();
         let (mut start, mut done) = (self.bins.start, 0);
         let part = |number: usize| {
             let wanted = all * (number as u64 + 1) / parts as u64;
             let mut end = start;
-            // A bin belongs to the part in which its middle lies.
+            // A bin belongs to the part that contains the bin's middle record.
             while end < self.bins.end && (number + 1 == parts || done + self.records(end) / 2 < wanted) {
                 done += self.records(end);
                 end += 1;
@@ -56,8 +56,8 @@ impl<O: Operation> BinsPart<O> {
         (0..parts).map(part).collect()
     }
 
-    /// Combines records of a bin into its table. The records are given either as the keys' low bits and the values, or
-    /// as words of both and no values.
+    /// Combines records of a bin into the bin's table. If values are short, `lows` contains words of low key bits and
+    /// value, and `values` is empty. Otherwise `lows` contains only the low bits of the keys.
     #[inline]
     fn accumulate(
         &self,
@@ -81,7 +81,7 @@ impl<O: Operation> BinsPart<O> {
         }
     }
 
-    /// Returns the memory that reading takes.
+    /// Returns the bytes of memory that reading takes.
     pub fn reading_bytes(&self) -> usize {
         self.plan.reader_bytes
     }
@@ -89,7 +89,7 @@ impl<O: Operation> BinsPart<O> {
     /// Reserves the memory for one bin's table and starts to read.
     ///
     /// # Errors
-    /// Errors of reading.
+    /// Returns errors of reading.
     pub fn begin(self, job: &Job) -> Result<BinReader<O>> {
         let (plan, what) = (self.plan, "the table of a bin");
         let keys = 1usize << plan.bin_bits;
@@ -130,25 +130,25 @@ pub(crate) struct BinReader<O: Operation> {
     part: BinsPart<O>,
     table: Array<O::Value>,
     present: Array<u64>,
-    /// The neutral value, which fills the table's unused slots; `None` if the operation has no neutral value.
+    /// The neutral value, which fills the empty slots of the table. `None` if the operation has no neutral value.
     neutral: Option<O::Value>,
     lows: Array<u32>,
     keys: Array<O::Key>,
     values: Array<O::Value>,
-    /// The blocks in flight, in the order in which they are used.
+    /// The pending block reads, in the order in which the blocks are used.
     ahead: VecDeque<PendingRead>,
     wanted: NextBlock,
     bin: usize,
-    /// The index of the bitmap's next word to be scanned; `None` if the bin is not accumulated yet.
+    /// The index of the next bitmap word to scan. `None` if the bin's records are not yet in the table.
     word: Option<usize>,
     pub records_in: u64,
 }
 
 impl<O: Operation> BinReader<O> {
-    /// Returns the next records, or `None` at the end.
+    /// Returns the next block of records, or `None` at the end.
     ///
     /// # Errors
-    /// [`inshore_store::Error::Io`], [`inshore_store::Error::Damaged`], [`inshore_store::Error::Cancelled`].
+    /// Returns [`inshore_store::Error::Io`], [`inshore_store::Error::Damaged`] or [`inshore_store::Error::Cancelled`].
     pub fn next_block(&mut self) -> Result<Option<Block<'_, O::Key, O::Value>>> {
         while self.bin < self.part.bins.end {
             let word = match self.word {
@@ -208,7 +208,7 @@ impl<O: Operation> BinReader<O> {
         Ok(())
     }
 
-    /// Waits for the oldest requested block and accumulates its records.
+    /// Waits for the block that was requested first, and combines its records into the table.
     fn accumulate_block(&mut self) -> Result<()> {
         let (buffer, wanted) = self.ahead.pop_front().expect("asked for in the order of use").wait()?;
         let plan = self.part.plan;

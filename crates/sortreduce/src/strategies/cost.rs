@@ -1,16 +1,16 @@
-//! The cost model: estimates the bytes and the work of each strategy, and chooses one.
+//! The cost model, which estimates the bytes and the CPU time of each strategy, and chooses a strategy.
 //!
 //! ```text
-//!   records n, distinct keys d        from the configuration, or assumed
-//!   memory, sinks, key range      ─►  the same plans that the strategies use: chunks, bins, fronts
-//!   drive profile                     measured with the store, or assumed
-//!                                 ─►  Estimate of each possible strategy ─► the least seconds
+//!   records n, distinct keys d        from the configuration, or assumed values
+//!   memory, sinks, key range      ─►  the memory plans of the strategies: chunks, bins, fronts
+//!   drive profile                     measured by the store, or assumed values
+//!                                 ─►  Estimate of each possible strategy ─► strategy with the fewest seconds
 //! ```
 //!
-//! Keys are assumed to be spread evenly over the distinct keys. Skewed keys are combined more often, which helps the
-//! strategies that combine before they write. A strategy has two phases, pushing and reading. In each phase drive and
-//! cores work at the same time, so the phase takes the time of the slower. Costs of the cores are constants, each with
-//! its measurement.
+//! The model assumes that all distinct keys are equally frequent. Skewed keys are combined more often, which is an
+//! advantage for the strategies that combine before they write. A strategy has two phases, pushing and reading. Drive
+//! and cores work at the same time, so a phase takes the larger of the two times. CPU times are constants, which are
+//! listed with their measurements.
 
 use std::fmt;
 
@@ -22,98 +22,102 @@ use crate::{
     strategies::partplan::PartitionPlan,
 };
 
-// The following constants are nanoseconds of one core per record: the CPU time of `examples/strategies.rs` with 64
-// million records and two threads (see its table), including the zeroing of memory and I/O threads. The ratios of the
-// constants matter more than their absolute values.
-/// The time of dense for bins, shards, and the scan of the result, for a value of 4 bytes and for each additional byte.
-/// Dense took 17 and 19 ns with 65,536 keys over an array of 400 and 800 MB, without first touches of memory.
+// Unless stated otherwise, the following constants are CPU nanoseconds per record. They were measured with
+// `examples/strategies.rs`, 64 million records and two threads. The times include I/O threads and the zeroing of
+// memory. The ratios of the constants matter more than their absolute values.
+/// The time of the dense strategy for a value of 4 bytes, and for each additional byte. This time covers bins, shards
+/// and the scan of the result. With 65,536 keys over arrays of 400 and 800 MB, dense took 17 and 19 ns, without first
+/// touches of memory.
 const DENSE_NS: f64 = 12.0;
 const DENSE_BYTE_NS: f64 = 0.6;
-/// The additional time of dense for an array larger than the last-level cache, close to the 14 ns of one random update
-/// in 256 MiB. Dense took 32 and 38 ns in total with keys all over arrays of 400 and 800 MB.
+/// The additional time of the dense strategy if the array is larger than the last-level cache. One random update in
+/// 256 MiB takes 14 ns. With keys all over arrays of 400 and 800 MB, dense took 32 and 38 ns in total.
 const DENSE_FAR_NS: f64 = 20.0;
 const DENSE_FAR_BYTES: f64 = (32 << 20) as f64;
 const LINE_BYTES: f64 = 64.0;
-/// The time of the first touch of a byte of memory.
+/// The nanoseconds per byte for the first touch of memory.
 const TOUCH_NS: f64 = 0.35;
-/// The times of partition for pushing (filling bins and packing blocks) and for reading (unpacking blocks and filling
-/// tables). Including `PARTITION_KEY_NS`, pushing and reading together take 21 ns if all records stay in memory.
+/// The times of the partition strategy for pushing (filling bins and packing blocks) and for reading (unpacking
+/// blocks and filling tables). Including `PARTITION_KEY_NS`, both together take 21 ns if all records stay in memory.
 const PARTITION_PUSH_NS: f64 = 12.0;
 const PARTITION_READ_NS: f64 = 8.0;
-/// The time of partition for each key of the range, for bitmap and table.
+/// The nanoseconds of the partition strategy for each key of the range, for bitmap and table.
 const PARTITION_KEY_NS: f64 = 0.5;
-/// The time of merge for scattering to buckets and one sort of a chunk, for a record of 8 bytes and for each additional
-/// byte. With 65,536 keys, where no runs are merged, merge took 21 and 24 ns for records of 8 and 16 bytes.
+/// The time of the merge strategy to scatter a record to a bucket and sort the chunk once, for a record of 8 bytes
+/// and for each additional byte. With 65,536 keys, where no runs are merged, merge took 21 and 24 ns for records of 8
+/// and 16 bytes.
 const FORM_NS: f64 = 21.0;
 const FORM_BYTE_NS: f64 = 0.4;
-/// The time of merge for packing, unpacking and merging a record of a run. With evenly spread keys, merge took 36 and
-/// 42 ns including the forming of runs.
+/// The time of the merge strategy to pack, unpack and merge a record of a run, for a record of 8 bytes and for each
+/// additional byte. With evenly spread keys, merge took 36 and 42 ns for records of 8 and 16 bytes, including run
+/// formation.
 const MERGE_NS: f64 = 16.0;
 const MERGE_BYTE_NS: f64 = 0.25;
-/// The time of hash-first for a probe of the table, in addition to forming runs, for a record of 8 bytes and for each
-/// additional byte. With 65,536 keys, where 63 and 47 % of the probes hit, hash-first took 8.6 and 13 ns including the
-/// records passed on; merge without the table took 10.3 and 10.8 ns.
+/// The time of the hash-first strategy for a probe of the table, in addition to run formation, for a record of 8
+/// bytes and for each additional byte. With 65,536 keys and records of 8 and 16 bytes, 63 and 47 % of the probes hit.
+/// In this case, hash-first took 8.6 and 13 ns, including records that were not combined in the table. Merge without
+/// the table took 10.3 and 10.8 ns.
 const FRONT_NS: f64 = 10.0;
 const FRONT_BYTE_NS: f64 = 0.4;
-/// The assumed share of records with popular keys. The share is used if there are far fewer distinct keys than evenly
-/// spread keys would give, and too many for the table. (By Zipf's law over 100 million keys, 60 % of the records have
-/// one of the first 65,000 keys.)
+/// The assumed fraction of records with popular keys. The fraction is used if the distinct keys are too many for the
+/// table, but far fewer than with evenly spread keys. By Zipf's law over 100 million keys, 60 % of the records have
+/// one of the first 65,000 keys.
 const POPULAR_SHARE: f64 = 0.6;
 
-/// The rates of a drive without a profile: bytes per second while the cores work (measured on a virtual drive that
-/// wrote and read bins of 599 MB in 2.0 s), and random block reads per second.
+/// The assumed rates of a drive that was not measured: bytes per second while the cores work, and random block reads
+/// per second. A virtual drive wrote and read bins of 599 MB in 2.0 s.
 const DRIVE_BYTES_PER_SECOND: f64 = 0.6e9;
 const DRIVE_READS_PER_SECOND: f64 = 40e3;
-/// The approximate size of a read in a merge.
+/// The approximate bytes of a read request in a merge.
 const MERGE_READ_BYTES: u64 = 256 << 10;
 const WRITE_BYTES: u64 = 1 << 20;
-/// The assumed bytes of records without a hint, as a multiple of the memory.
+/// The assumed bytes of all records, as a multiple of the memory, if the configuration has no expected number.
 const MEMORY_TIMES: u64 = 8;
 
-/// The share of a value's bits that a packed run keeps. The share is a guess: counts and sums are small, but hashes and
-/// floating-point values are not.
+/// The assumed fraction of a value's bits that remain in a packed run. Counts and sums are small numbers, but hashes
+/// and floating-point values are not.
 const VALUE_KEPT: f64 = 0.5;
-/// The factor by which partition's estimate is raised. Real keys are less even than the estimates assume, and all other
-/// strategies gain from uneven keys, since they combine before they write.
+/// The factor by which the estimate of the partition strategy is increased. Real keys are less even than the model
+/// assumes. All other strategies gain from uneven keys, since they combine before they write.
 const PARTITION_HANDICAP: f64 = 1.1;
 
-/// Estimates the cost of one strategy.
+/// The estimated cost of one strategy.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Estimate {
     /// The strategy that is estimated.
     pub strategy: Strategy,
-    /// Bytes of runs or bins written to the drive.
+    /// The bytes of runs or bins that are written to the drive.
     pub bytes_written: u64,
-    /// Bytes of runs or bins read back.
+    /// The bytes of runs or bins that are read from the drive.
     pub bytes_read: u64,
-    /// The seconds that the drive needs for writing and reading runs or bins.
+    /// The seconds that the drive needs to write and read runs or bins.
     pub drive_seconds: f64,
     /// The CPU seconds of all cores together.
     pub cpu_seconds: f64,
-    /// The estimated seconds: in each phase the larger of the drive's time and the cores' time. The estimate of
-    /// partition is a tenth higher, since partition gains nothing from uneven keys.
+    /// The estimated seconds in total. Each phase takes the larger of the drive's time and the cores' time. The
+    /// estimate of partition is increased by a tenth, since partition gains nothing from uneven keys.
     pub seconds: f64,
 }
 
-/// The chosen strategy and the reasons for it, which `--explain` prints.
+/// The chosen strategy, and the estimates that led to the choice. The option `--explain` prints both.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Choice {
     /// The strategy that was chosen.
     pub strategy: Strategy,
-    /// Tells whether the strategy was forced; otherwise it has the lowest estimate.
+    /// True if the strategy was forced; false if it has the lowest estimate.
     pub is_forced: bool,
-    /// The expected number of records: [`Config::expected_records`], or a guess.
+    /// The expected number of records: [`Config::expected_records`], or an assumption.
     pub records: u64,
-    /// The expected number of distinct keys: [`Config::expected_keys`], or a guess.
+    /// The expected number of distinct keys: [`Config::expected_keys`], or an assumption.
     pub keys: u64,
-    /// Tells whether the drive's rates were measured; otherwise the rates are guesses.
+    /// True if the drive's rates were measured; false if they are assumptions.
     pub is_drive_measured: bool,
     /// The estimates of the strategies that the key range and the memory allow, in ascending order of seconds.
     pub estimates: Vec<Estimate>,
 }
 
 impl Choice {
-    /// Estimates all strategies, and chooses the forced strategy or otherwise the fastest.
+    /// Estimates all strategies. Chooses the forced strategy if there is one, and otherwise the fastest.
     pub(crate) fn new(config: &Config, layout: RecordLayout, profile: Option<&DriveProfile>) -> Choice {
         let model = Model::new(config, layout, profile);
         let mut estimates: Vec<Estimate> =
@@ -131,10 +135,10 @@ impl Choice {
     }
 }
 
-/// Returns the strategy for values of `value_bytes` bytes on a drive that was not measured: the forced strategy, or the
-/// one that [`Choice`] estimates as the fastest.
+/// Returns the strategy for values of `value_bytes` bytes on a drive that was not measured. This is the forced
+/// strategy if there is one, and otherwise the fastest by [`Choice`].
 pub fn choose(config: &Config, value_bytes: usize) -> Strategy {
-    // Keys have 4 or 8 bytes in most cases; this code assumes the larger.
+    // Most keys have 4 or 8 bytes. The larger size is assumed.
     let layout = RecordLayout {
         key_bytes: 8,
         value_bytes,
@@ -172,7 +176,7 @@ impl fmt::Display for Choice {
     }
 }
 
-/// The inputs of the estimates.
+/// The inputs from which the cost of each strategy is estimated.
 struct Model<'a> {
     config: &'a Config,
     layout: RecordLayout,
@@ -180,11 +184,11 @@ struct Model<'a> {
     threads: f64,
     records: f64,
     keys: f64,
-    /// The expected number of distinct keys if keys were spread evenly over the range.
+    /// The number of distinct keys that is expected if keys are spread evenly over the range.
     even_keys: f64,
 }
 
-/// A phase: the bytes written and read, and the nanoseconds of one core.
+/// The cost of a phase: the bytes written and read, the bytes of one read request, and the CPU nanoseconds.
 #[derive(Clone, Copy, Default)]
 struct Phase {
     written: f64,
@@ -258,8 +262,8 @@ impl<'a> Model<'a> {
         (self.layout.key_bytes + self.layout.value_bytes) as f64
     }
 
-    /// Returns the bytes of a record in a packed run of `records` records: the difference from the previous key, and a
-    /// part of the value.
+    /// Estimates the bytes of a record in a packed run of `records` records. A packed record consists of the
+    /// difference from the previous key, and a part of the value's bits.
     fn packed_bytes(&self, records: f64) -> f64 {
         let RecordLayout { key_bytes, value_bytes, .. } = self.layout;
         if key_bytes > 8 || value_bytes % 4 != 0 {
@@ -273,10 +277,10 @@ impl<'a> Model<'a> {
 
     fn dense(&self) -> Option<[Phase; 2]> {
         let RecordLayout { key_bytes, value_bytes, .. } = self.layout;
-        // Keys of fewer than 8 bytes are treated as keys of 8 bytes, since `choose` assumes 8 bytes and must agree.
+        // Keys of fewer than 8 bytes count as 8 bytes, since `choose` assumes 8 bytes and must make the same choice.
         DensePlan::new(self.config, key_bytes.max(8), value_bytes)?;
-        // The system provides memory in large pages, so a few keys over a wide range touch as many pages as there are
-        // keys.
+        // The operating system provides memory in large pages. Few keys over a wide range therefore touch almost one
+        // page per key.
         let pages = self.config.key_range? as f64 * value_bytes as f64 / (2 << 20) as f64;
         let touched = distinct(self.keys, pages.max(1.0)) * (2 << 20) as f64;
         let cached = self.keys * LINE_BYTES.max(value_bytes as f64);
@@ -289,7 +293,7 @@ impl<'a> Model<'a> {
     fn partition(&self) -> Option<[Phase; 2]> {
         let plan = PartitionPlan::new(self.config, self.layout)?;
         let in_memory = plan.bins as f64 * plan.block_records as f64 * self.threads;
-        // At the end, half a block of each bin is in memory on average.
+        // On average, half a block of each bin is in memory at the end.
         let spilled =
             if self.records <= in_memory / 2.0 { 0.0 } else { (self.records - in_memory / 2.0).max(0.0) };
         let blocks = spilled / plan.block_records as f64;
@@ -302,7 +306,7 @@ impl<'a> Model<'a> {
         Some([push, Phase { read: bytes, read_bytes: plan.block_bytes as u64, cpu_ns, ..Phase::default() }])
     }
 
-    /// Estimates merging of `records` records with `memory_bytes` of memory.
+    /// Estimates the merge strategy for `records` records with `memory_bytes` bytes of memory.
     fn merge(&self, records: f64, memory_bytes: u64) -> Option<[Phase; 2]> {
         let smallest = smallest_memory_bytes(self.config.sinks, self.record_bytes() as usize);
         if memory_bytes < smallest {
@@ -311,7 +315,8 @@ impl<'a> Model<'a> {
         let share = memory_bytes as f64 * 0.8 / self.threads;
         let chunk = share.min(self.config.chunk_bytes.map_or(f64::INFINITY, |bytes| bytes as f64));
         let chunk = (chunk / self.record_bytes()).max(1.0);
-        // A chunk is filled again and again, until sorting leaves it more than half full.
+        // A chunk is filled repeatedly, until it is more than half full after a sort. `fills` is the expected number
+        // of records pushed until then.
         let fills = if self.keys <= chunk / 2.0 {
             f64::INFINITY
         } else {
@@ -329,7 +334,7 @@ impl<'a> Model<'a> {
         let push = Phase { written: bytes, cpu_ns, ..Phase::default() };
         let read =
             Phase { read: bytes, read_bytes: MERGE_READ_BYTES, cpu_ns: left * merge_ns, ..Phase::default() };
-        // If there are more runs than the fan-in, some are written and read again.
+        // If there are more runs than the fan-in, some runs are merged, written and read again.
         let runs = each / pushed * self.threads;
         let fan_in = (memory_bytes as f64 * 0.7 / (2.0 * 64.0 * 1024.0)).max(16.0);
         let again = if runs > fan_in { ((runs - fan_in) / runs).min(1.0) } else { 0.0 };
@@ -344,13 +349,13 @@ impl<'a> Model<'a> {
 
     fn hash_first(&self) -> Option<[Phase; 2]> {
         let (slots, fronts) = front::plan(self.config, self.layout)?;
-        // If the key range has at most as many keys as the table has slots, an array of all keys also fits in the
-        // cache, and needs no hashing.
+        // If the key range has at most as many keys as the table has slots, the array of the dense strategy also fits
+        // in the cache. Hash-first then has no advantage.
         if self.config.key_range.is_some_and(|range| range <= slots as u64) && self.dense().is_some() {
             return None;
         }
         let slots = slots as f64;
-        // A record finds its key in its slot unless another key has taken the slot in the meantime.
+        // A probe is a hit unless another key has replaced the record's key in its slot.
         let hits = (slots / self.keys * -(-self.keys / slots).exp_m1()).min(1.0);
         let is_uneven = self.keys < self.even_keys / 2.0;
         let hits = if is_uneven && hits < front::HITS_MIN { POPULAR_SHARE } else { hits };

@@ -1,4 +1,4 @@
-//! The dense strategy: an array in memory has an element for every possible key.
+//! The dense strategy, in which an array in memory has an element for every possible key.
 //!
 //! ```text
 //!   array    [ shard 0 | shard 1 | ... ]            each under its own lock
@@ -6,10 +6,11 @@
 //!   sink     bins: [ shard 0's updates | shard 1's updates | ... ]
 //! ```
 //!
-//! A sink puts each update into the bin of the key's shard. A full bin is applied under the shard's lock, so that all
-//! its updates go to the same half megabyte. Applying each update immediately would miss the cache. With several sinks
-//! an immediate update would also need an atomic operation, which structs and floating-point values do not have. Memory
-//! of the array and bins is not touched before it is used, so a few updates over a wide range touch few pages.
+//! A sink writes each record to the bin of the key's shard. A full bin is combined into its shard under the shard's
+//! lock, so that all its updates are in the same half megabyte. An immediate update for each record would miss the
+//! cache. With several sinks, an immediate update would also need an atomic operation, which structs and
+//! floating-point values do not have. The memory of array and bins is not touched before its first use, so few
+//! records over a wide range touch few pages.
 
 use std::{
     marker::PhantomData,
@@ -45,7 +46,7 @@ struct Shard {
     used: bool,
 }
 
-/// Splits a shard's memory into its values and bitmap.
+/// Splits a shard's memory into values and bitmap.
 fn parts<V: Value>(memory: &[u8], keys: usize) -> (&[V], &[u64]) {
     let (values, bitmap) = memory.split_at(keys * size_of::<V>());
     (typed(values, keys), typed(bitmap, keys / 64))
@@ -64,7 +65,7 @@ impl<O: Operation> Dense<O> {
         Ok(Dense { name, operation, plan, shards: shards.collect(), pushed: AtomicU64::new(0) })
     }
 
-    /// Combines updates of one shard into the array.
+    /// Combines the records of a bin into their shard.
     fn apply(&self, shard: usize, keys: &[O::Key], values: &[O::Value]) -> Result<()> {
         let Some(_) = keys.first() else { return Ok(()) };
         let (_, max) = min_max(keys);
@@ -82,13 +83,13 @@ impl<O: Operation> Dense<O> {
         Ok(())
     }
 
-    /// Returns the number of updates applied so far.
+    /// Returns the number of records that were combined into the array.
     pub fn pushed(&self) -> u64 {
         self.pushed.load(Ordering::Relaxed)
     }
 }
 
-/// The bins of one sink.
+/// The bins of one sink, one for each shard.
 pub(crate) struct Bins<K: Key, V> {
     keys: Array<K>,
     values: Array<V>,
@@ -102,7 +103,7 @@ impl<K: Key, V: Value> Bins<K, V> {
         let records = plan.shards * plan.bin_records;
         let what = "the bins of the dense strategy";
         // Each shard has exactly one bucket, since the number of keys in a shard is a power of two. Keys out of range
-        // go to the last bucket.
+        // map to the last bucket.
         let max = ((plan.shards * plan.shard_keys) as u64 - 1).into();
         let map = ShiftMap::new(plan.shard_keys.ilog2(), max);
         debug_assert_eq!(map.buckets(), plan.shards);
@@ -115,10 +116,10 @@ impl<K: Key, V: Value> Bins<K, V> {
         })
     }
 
-    /// Puts records into bins and applies the bins that become full.
+    /// Writes records to bins, and combines full bins into their shards.
     ///
     /// # Errors
-    /// [`Error::KeyOutOfRange`].
+    /// Returns [`Error::KeyOutOfRange`] if a key is not below the upper bound.
     #[inline]
     pub fn push<O>(&mut self, keys: &[K], value_at: impl Fn(usize) -> V, dense: &Dense<O>) -> Result<()>
     where
@@ -158,10 +159,10 @@ impl<K: Key, V: Value> Bins<K, V> {
         dense.apply(bin, &self.keys[range.clone()], &self.values[range])
     }
 
-    /// Applies all bins, full or not.
+    /// Combines all bins into their shards, even if they are not full.
     ///
     /// # Errors
-    /// [`Error::KeyOutOfRange`].
+    /// Returns [`Error::KeyOutOfRange`] if a key is not below the upper bound.
     pub fn finish<O>(mut self, dense: &Dense<O>) -> Result<()>
     where
         O: Operation<Key = K, Value = V>,
@@ -170,13 +171,13 @@ impl<K: Key, V: Value> Bins<K, V> {
     }
 }
 
-/// A range of shards of the array to be streamed in order.
+/// A part of a result: a range of shards, which are streamed in order.
 pub(crate) struct DensePart<O: Operation> {
     shards: Vec<Shard>,
-    /// The number of the first shard.
+    /// The number of the part's first shard in the array.
     first: usize,
     plan: DensePlan,
-    /// The bytes of memory for the records that are returned.
+    /// The bytes of memory for the output buffers of the scan.
     scan_bytes: usize,
     of: PhantomData<O>,
 }
@@ -189,8 +190,8 @@ impl<O: Operation> DensePart<O> {
         DensePart { shards: shards.collect(), first: 0, plan: dense.plan, scan_bytes, of: PhantomData }
     }
 
-    /// Returns the number of records in each block that one of `readers` readers returns, or 0 if the memory does not
-    /// suffice for this number of readers.
+    /// Returns the maximum number of records per returned block if there are `readers` readers. Returns 0 if the
+    /// memory does not suffice for this number of readers.
     pub fn scan_records(&self, readers: usize) -> usize {
         let (key_bytes, value_bytes) = (size_of::<O::Key>(), size_of::<O::Value>());
         let fits = |&records: &usize| {
@@ -200,7 +201,7 @@ impl<O: Operation> DensePart<O> {
         halved.take_while(|&records| records >= 64).find(fits).unwrap_or(0)
     }
 
-    /// Splits the shards into parts with about equally many records.
+    /// Splits the range of shards into parts with about equally many records.
     pub fn split(self, parts: usize, readers: usize) -> Vec<DensePart<O>> {
         let (plan, scan_bytes) = (self.plan, self.scan_bytes / readers);
         let counts: Vec<u64> = self.shards.iter().map(|shard| shard.records::<O::Value>(&plan)).collect();
@@ -211,7 +212,7 @@ impl<O: Operation> DensePart<O> {
             let end = all * (number as u64 + 1) / parts as u64;
             let first = self.first + shards.peek().map_or(0, |(number, _)| *number);
             let mut taken = Vec::new();
-            // A shard belongs to the part in which its middle lies.
+            // A shard belongs to the part that contains the shard's middle record.
             while let Some((_, (shard, count))) =
                 shards.next_if(|(_, (_, count))| number + 1 == parts || done + count / 2 < end)
             {
@@ -229,10 +230,10 @@ impl<O: Operation> DensePart<O> {
         taken_bytes(records * size_of::<O::Key>()) + taken_bytes(records * size_of::<O::Value>())
     }
 
-    /// Reserves memory for the records that are returned.
+    /// Reserves the memory for the output buffers, and starts a scan.
     ///
     /// # Errors
-    /// [`inshore_store::Error::OverBudget`].
+    /// Returns [`inshore_store::Error::OverBudget`] if the budget has too little free memory.
     pub fn begin(self, budget: &Budget) -> Result<Scan<O>> {
         let what = "the records of a dense scan";
         let records = self.scan_records(1);
@@ -247,7 +248,7 @@ impl<O: Operation> DensePart<O> {
 }
 
 impl Shard {
-    /// Counts the keys in the part's shards.
+    /// Returns the number of keys that have a value in the shard.
     fn records<V: Value>(&self, plan: &DensePlan) -> u64 {
         if !self.used {
             return 0;
@@ -267,7 +268,7 @@ pub(crate) struct Scan<O: Operation> {
 }
 
 impl<O: Operation> Scan<O> {
-    /// Returns the next records, or `None` at the end.
+    /// Returns the next block of records, or `None` at the end.
     pub fn next_block(&mut self) -> Option<Block<'_, O::Key, O::Value>> {
         let shard_keys = self.part.plan.shard_keys;
         let mut count = 0;

@@ -1,15 +1,15 @@
-//! The front of the hash-first strategy: a table in the cache that combines records before any other step.
+//! The front of the hash-first strategy: a hash table in the cache that combines records before any other step.
 //!
 //! ```text
-//!   key ─► slot of the table ─┬─ the same key: combine            nothing goes on
-//!                             └─ another one: it goes on to the chunk, and the new one takes the slot
+//!   key ─► slot of the table ─┬─ slot is empty or has the same key: store or combine the value there
+//!                             └─ slot has another key: that record moves to the chunk, and the new record to the slot
 //! ```
 //!
-//! A record costs one probe; there are no chains, and the table does not grow. A popular key occurs again before it is
-//! evicted and so stays in the table, and any other key costs one store. Tables of this kind in other systems handle
-//! 180 to 560 M records per second and core. The table of this module was measured at 16 ns per probe on a busy
-//! machine, about half the cost of forming runs. The front therefore counts hits, and is bypassed for a while if hits
-//! are few.
+//! Each record takes one probe. The table has no chains and does not grow. A popular key occurs again before it is
+//! evicted, so that its values are combined in the table. Any other key is evicted at the cost of one store. Tables
+//! of this kind in other systems process 180 to 560 million records per second and core. On a busy machine, this
+//! table took 16 ns per probe, about half the time of run formation. The front therefore counts hits. If hits are
+//! few, records bypass the front for a while.
 
 use inshore_store::{Budget, Result as StoreResult};
 
@@ -21,25 +21,25 @@ use crate::{
     smallest_memory_bytes,
 };
 
-/// The bytes of the table, which stays in the second-level cache.
+/// The maximum bytes of the table, which must fit in the second-level cache.
 const TABLE_BYTES: usize = 1 << 20;
-/// The number of records between two checks of the share of hits.
+/// The number of records between two checks of the hit ratio.
 const SAMPLE_RECORDS: u64 = 128 << 10;
-/// The number of records that bypass the front before it is tried again.
+/// The number of records that bypass the front before the front is used again.
 const ASIDE_RECORDS: u64 = 32 << 20;
-/// The smallest share of hits with which the front saves time.
+/// The minimum hit ratio with which the front saves time.
 pub(crate) const HITS_MIN: f64 = 0.25;
-/// The number of records that are taken at once, which is also the largest number that leave at once.
+/// The number of records that are probed as a group. At most this number of records leave the table with a group.
 const GROUP_RECORDS: usize = 256;
 const LEAVING_RECORDS: usize = 4 * GROUP_RECORDS;
 
-/// Returns the number of slots of a front if a sink has `share_bytes`: a power of two.
+/// Returns the number of slots of a front, a power of two, if a sink has `share_bytes` bytes of memory.
 fn slots(record_bytes: usize, share_bytes: u64) -> usize {
     let bytes = TABLE_BYTES.min(share_bytes as usize / 8);
     1 << (bytes / (record_bytes + 1)).max(64).ilog2()
 }
 
-/// Returns the bytes of the budget that a front takes.
+/// Returns the bytes that a front reserves in the budget.
 pub(crate) fn front_bytes(slots: usize, layout: RecordLayout) -> usize {
     taken_bytes(slots * layout.key_bytes)
         + taken_bytes(slots * layout.value_bytes)
@@ -48,8 +48,8 @@ pub(crate) fn front_bytes(slots: usize, layout: RecordLayout) -> usize {
         + taken_bytes(LEAVING_RECORDS * layout.value_bytes)
 }
 
-/// Returns the number of slots in each sink's front and the bytes of all fronts, or `None` if too little memory would
-/// be left for merging.
+/// Returns the number of slots in each sink's front, and the bytes of all fronts. Returns `None` if too little memory
+/// would remain for merging.
 pub(crate) fn plan(config: &Config, layout: RecordLayout) -> Option<(usize, u64)> {
     let sinks = config.sinks.max(1);
     let record_bytes = layout.key_bytes + layout.value_bytes;
@@ -59,7 +59,7 @@ pub(crate) fn plan(config: &Config, layout: RecordLayout) -> Option<(usize, u64)
     (bytes <= spare).then_some((slots, bytes))
 }
 
-/// The table of one sink.
+/// The hash table of one sink.
 pub(crate) struct Front<O: Operation> {
     operation: O,
     keys: Array<O::Key>,
@@ -69,12 +69,12 @@ pub(crate) struct Front<O: Operation> {
     leaving_keys: Array<O::Key>,
     leaving_values: Array<O::Value>,
     leaving: usize,
-    /// The number of records since the last check, and the number of hits among them.
+    /// The number of records that were probed since the last check, and the number of hits among them.
     seen: u64,
     hits: u64,
-    /// The number of next records that still bypass the front.
+    /// The number of further records that will bypass the front.
     aside: u64,
-    /// The number of records that were combined in the table and therefore not passed on.
+    /// The number of records that were combined in the table.
     pub combined: u64,
 }
 
@@ -97,10 +97,10 @@ impl<O: Operation> Front<O> {
         })
     }
 
-    /// Takes records, and passes those that leave the table to `pass`.
+    /// Combines records in the table. Calls `pass` with the records that leave the table.
     ///
     /// # Errors
-    /// Errors of `pass`.
+    /// Returns errors of `pass`.
     #[inline]
     pub fn push(
         &mut self,
@@ -123,7 +123,7 @@ impl<O: Operation> Front<O> {
         Ok(())
     }
 
-    /// Passes records on without looking them up in the table.
+    /// Adds records to the buffer of leaving records, without a probe of the table.
     fn pass_by(&mut self, keys: &[O::Key], value_at: impl Fn(usize) -> O::Value) {
         let range = self.leaving..self.leaving + keys.len();
         self.leaving_keys[range.clone()].copy_from_slice(keys);
@@ -132,8 +132,9 @@ impl<O: Operation> Front<O> {
         self.aside = self.aside.saturating_sub(keys.len() as u64);
     }
 
-    /// Combines records. A hit is unpredictable, so there is no branch on it if `combine` is cheap. The old content of
-    /// a slot is always written to the end of the leaving records, and counted only if it leaves.
+    /// Combines records in the table. Hits are unpredictable, so the code needs no branch on hits if `combine` is
+    /// cheap. The old record of a slot is always written to the end of the buffer of leaving records, but is counted
+    /// only if it leaves the table.
     #[inline(always)]
     fn combine(&mut self, keys: &[O::Key], value_at: impl Fn(usize) -> O::Value) {
         let mut hits = 0;
@@ -176,10 +177,10 @@ impl<O: Operation> Front<O> {
         if count > 0 { pass(&self.leaving_keys[..count], &self.leaving_values[..count]) } else { Ok(()) }
     }
 
-    /// Passes on all records of the table.
+    /// Empties the table. Calls `pass` with all its records.
     ///
     /// # Errors
-    /// Errors of `pass`.
+    /// Returns errors of `pass`.
     pub fn empty(&mut self, pass: &mut impl FnMut(&[O::Key], &[O::Value]) -> Result<()>) -> Result<()> {
         for slot in 0..self.keys.len() {
             if self.leaving == LEAVING_RECORDS {
@@ -209,7 +210,8 @@ mod tests {
         }
     }
 
-    /// Pushes keys in groups of all sizes. Returns how many records were passed on, and whether the front was bypassed.
+    /// Pushes keys in groups of various sizes. Returns how many records left the table, and whether the front was
+    /// bypassed.
     fn check(keys: &[u64]) -> (usize, bool) {
         let budget = Budget::new(4 << 20, 1);
         let slots = slots(16, 1 << 20);

@@ -1,4 +1,4 @@
-//! The four strategies of a sort-reduce.
+//! The four strategies of a sort-reduce, and the cost model that chooses among them.
 
 pub(crate) mod bins;
 pub(crate) mod cost;
@@ -10,17 +10,17 @@ pub(crate) mod table;
 
 use serde::{Deserialize, Serialize};
 
-/// The ways in which a sort-reduce brings equal keys together.
+/// The strategies by which a sort-reduce finds and combines equal keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Strategy {
-    /// An array in memory, with an element for every possible key.
+    /// An array in memory has an element for every possible key.
     Dense,
-    /// Bins of key ranges on flash, each of which is accumulated in memory.
+    /// Records are written to bins of key ranges on flash, and each bin is then combined in memory.
     Partition,
-    /// Sorted runs on flash, which are merged.
+    /// Sorted runs are written to flash and merged.
     Merge,
-    /// Merging, after a table in the cache has combined popular keys.
+    /// A hash table in the cache combines popular keys, and the remaining records are merged as with `Merge`.
     #[serde(rename = "hash-first")]
     HashFirst,
 }

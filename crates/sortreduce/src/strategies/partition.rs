@@ -1,27 +1,27 @@
-//! The partition strategy: if keys are dense but their array does not fit in the memory, keys are combined range by
-//! range.
+//! The partition strategy, which combines keys one key range after the other. It suits dense keys whose array does
+//! not fit in memory.
 //!
 //! ```text
-//!   push     key ─► bin = key >> bits ─► [ low bits * n ] [ value * n ]     a block for each bin, in memory
+//!   push     key ─► bin = key >> bits ─► [ low bits * n ] [ value * n ]     a block of n records per bin, in memory
 //!   full     block ─► [ low bits, 2 to 4 bytes each | value * n | zeros ]   appended to the sink's one file
-//!   read     bin by bin: its blocks from flash, then what is left in memory ─► table + presence bitmap ─► scan
+//!   read     bin by bin: its blocks on flash, then its records in memory ─► table + presence bitmap ─► scan
 //! ```
 //!
-//! Each update is written once and read once, and updates that are in memory at the end are not written at all. Writes
-//! are sequential, since the blocks of all bins go to one file. Reads are random, in full blocks, with many in flight
-//! at once. A bin's table stays in the second-level cache, so that its updates do not wait for memory. Bins have
-//! ascending key ranges, so the result streams in order and is split between bins.
+//! Each record is written once and read once. Records that are in memory at the end of the input are not written.
+//! Writes are sequential, since the blocks of all bins are appended to one file. Reads are random, in complete
+//! blocks, with many requests in flight. A bin's table fits in the second-level cache, so that updates do not wait
+//! for memory. Bins have ascending key ranges, so the result is streamed in order and can be split between bins.
 //!
-//! If a value needs few bits, these bits are stored above the key's low bits in the same word of 32 bits, and there are
-//! no separate values ([`Operation::short_bits`]).
+//! If a value needs few bits ([`Operation::short_bits`]), they are stored above the key's low bits in the same 32-bit
+//! word. There are then no separate values.
 //!
-//! Compared with merging, partitioning needs no sort, takes one pass, and writes fewer bytes of each key. Partitioning
-//! loses if many updates share few keys: sorting a chunk combines updates before they are written, whereas partitioning
-//! writes each update.
+//! Compared with merging, partitioning needs no sort, takes one pass, and writes fewer bytes per key. Partitioning is
+//! slower if many records have the same keys. A merge combines records in a chunk before they are written, whereas
+//! partitioning writes each record.
 //!
-//! A record costs one scattered write (2 to 4 ns) and one copy into the packed block (1 ns) on input, and an unpacking
-//! (1 ns) and an access to the table (2 to 4 ns) on output. In addition each key of the range costs a 64th of a bitmap
-//! word.
+//! On input, a record takes one scattered write (2 to 4 ns) and one copy into the packed block (1 ns). On output, a
+//! record takes one unpacking (1 ns) and one access to the table (2 to 4 ns). In addition, the scan reads one bitmap
+//! word for each 64 keys of the range.
 
 use std::{
     ops::Range,
@@ -41,27 +41,27 @@ use crate::{
     strategies::partplan::{BLOCK_NUMBER_BYTES, PartitionPlan},
 };
 
-/// The number of blocks for which memory for block numbers is reserved at once.
+/// The number of blocks for which one reservation provides memory for block numbers.
 const STEP_BLOCKS: usize = 512;
 
-/// The bins of one sink. A partitioner outlives the sink that uses it, so that successive sinks can share one
-/// partitioner.
+/// The bins of one sink, and the file of its full blocks. A partitioner outlives the sink that uses it, so that
+/// successive sinks can share one partitioner.
 pub(crate) struct Partitioner<O: Operation> {
     job: Job,
     operation: O,
     name: &'static str,
     plan: PartitionPlan,
-    /// The number of blocks that all sinks wrote.
+    /// The number of blocks that all sinks have written.
     written: Arc<AtomicUsize>,
-    /// The low bits of keys; if values are short, each word also holds the value above these bits.
+    /// The low bits of keys. If values are short, each word also contains the value above these bits.
     lows: Array<u32>,
-    /// The values of the records; empty if values are short.
+    /// The values of the records. The array is empty if values are short.
     values: Array<O::Value>,
-    /// For each bin, the index of its next record and the end of its block.
+    /// For each bin, the index of its next record, and the end index of its block.
     cursors: Vec<[u32; 2]>,
     packed: Buffer,
     file: Option<FileWriter>,
-    /// The bin of each block of the file.
+    /// The bin number of each block in the file.
     bins: Vec<u16>,
     reservation: Reservation,
     pub records: u64,
@@ -95,10 +95,10 @@ impl<O: Operation> Partitioner<O> {
         })
     }
 
-    /// Puts records into bins, and writes the blocks that become full.
+    /// Adds records to bins, and writes the blocks that become full.
     ///
     /// # Errors
-    /// [`Error::KeyOutOfRange`]; errors of writing.
+    /// Returns [`Error::KeyOutOfRange`], or errors of writing.
     #[inline]
     pub fn push(&mut self, keys: &[O::Key], value_at: impl Fn(usize) -> O::Value) -> Result<()> {
         if keys.is_empty() {
@@ -164,7 +164,8 @@ impl<O: Operation> Partitioner<O> {
         Ok(())
     }
 
-    /// Counts a block against the limit on the number of blocks; the limit exists because block numbers stay in memory.
+    /// Counts a block against the limit on the number of blocks. The number is limited because block numbers are in
+    /// memory.
     fn take_of_allowance(&mut self) -> Result<()> {
         let of_all = self.written.fetch_add(1, Ordering::Relaxed) + 1;
         if of_all > self.plan.blocks_max {
@@ -183,10 +184,10 @@ impl<O: Operation> Partitioner<O> {
         Ok(())
     }
 
-    /// Ends the input.
+    /// Ends the input, and returns the records for reading.
     ///
     /// # Errors
-    /// Errors of writes that were still in flight.
+    /// Returns errors of writes that were still in flight.
     pub fn finish(mut self) -> Result<BinnedRecords<O::Value>> {
         let file = self.file.take().map(FileWriter::finish).transpose()?;
         let (starts, order) = order_by_bin(self.plan.bins, &self.bins);
@@ -203,23 +204,23 @@ impl<O: Operation> Partitioner<O> {
     }
 }
 
-/// The records of one sink in bins, to be read.
+/// The records of one sink, ordered by bin, for reading.
 pub(crate) struct BinnedRecords<V> {
     plan: PartitionPlan,
     lows: Array<u32>,
     values: Array<V>,
     cursors: Vec<[u32; 2]>,
     file: Option<CheckedFile>,
-    /// The start of each bin's blocks in `order`; the last element is the end of the last bin.
+    /// The index in `order` at which each bin's blocks start. The last element is the end of the last bin.
     starts: Vec<u32>,
-    /// The numbers of the blocks in the file, ordered by bin.
+    /// The block numbers in the file, ordered by bin.
     order: Vec<u32>,
     _reservation: Reservation,
 }
 
 impl<V: Value> BinnedRecords<V> {
-    /// Returns the records of a bin in memory: either the keys' low bits and the values, or words of both and no
-    /// values.
+    /// Returns the records of a bin that are in memory: the low bits of keys, and the values. If values are short,
+    /// the first slice contains words of key bits and value, and the second slice is empty.
     pub fn in_memory(&self, bin: usize) -> (&[u32], &[V]) {
         let range = bin * self.plan.block_records..self.cursors[bin][0] as usize;
         let values = if self.plan.is_short { &[] } else { &self.values[range.clone()] };
@@ -231,13 +232,13 @@ impl<V: Value> BinnedRecords<V> {
         &self.order[self.starts[bin] as usize..self.starts[bin + 1] as usize]
     }
 
-    /// Counts the records of a bin.
+    /// Returns the number of records of a bin.
     pub fn records(&self, bin: usize) -> u64 {
         let on_flash = self.blocks(bin).len() * self.plan.block_records;
         (on_flash + self.in_memory(bin).0.len()) as u64
     }
 
-    /// Counts the blocks on flash.
+    /// Returns the number of blocks on flash.
     pub fn blocks_len(&self) -> usize {
         self.order.len()
     }
@@ -250,12 +251,12 @@ impl<V: Value> BinnedRecords<V> {
     }
 }
 
-/// Returns the values of a block in the layout that blocks have on flash.
+/// Returns the values in a block that has the layout of blocks on flash.
 pub(crate) fn block_values<'a, V: Value>(plan: &PartitionPlan, block: &'a [u8]) -> &'a [V] {
     typed(&block[plan.values_offset..], plan.block_records)
 }
 
-/// Sorts the numbers of blocks by bin. Returns the start of each bin in the sorted numbers, and the sorted numbers.
+/// Sorts block numbers by bin. Returns the start of each bin in the sorted numbers, and the sorted numbers.
 fn order_by_bin(bins: usize, bin_of: &[u16]) -> (Vec<u32>, Vec<u32>) {
     let mut starts = vec![0u32; bins + 1];
     bin_of.iter().for_each(|&bin| starts[bin as usize + 1] += 1);
@@ -269,8 +270,8 @@ fn order_by_bin(bins: usize, bin_of: &[u16]) -> (Vec<u32>, Vec<u32>) {
     (starts, order)
 }
 
-/// Puts records into the blocks of their bins until a block is full. For each record, `put` gets an index, the low bits
-/// of the key and the record's number. Returns the number of records that were put.
+/// Adds records to the blocks of their bins until a block is full. `put` writes a record. Its arguments are the
+/// destination index, the low bits of the key, and the record's index in `keys`. Returns the number of added records.
 #[inline(always)]
 fn scatter<K: Key>(
     bits: u32,
@@ -291,7 +292,7 @@ fn scatter<K: Key>(
     keys.len()
 }
 
-/// Writes the lowest `bytes` bytes (2, 3 or 4) of each number.
+/// Writes the lowest `bytes` bytes (2, 3 or 4) of each number to `out`.
 fn pack(lows: &[u32], bytes: usize, out: &mut [u8]) {
     match bytes {
         2 => pack_in::<2>(lows, out),
@@ -307,7 +308,7 @@ fn pack_in<const BYTES: usize>(lows: &[u32], out: &mut [u8]) {
     }
 }
 
-/// Reads the output of [`pack`].
+/// Reverses [`pack`].
 pub(crate) fn unpack(packed: &[u8], bytes: usize, out: &mut [u32]) {
     match bytes {
         2 => unpack_in::<2>(packed, out),

@@ -1,55 +1,57 @@
-//! Divides the memory of the partition strategy, without allocating.
+//! Computes how the partition strategy divides its memory. This module allocates nothing.
 
 use crate::{Config, array::taken_bytes, keys::record::RecordLayout};
 
-/// The bytes of values in a bin's table. The table stays in the second-level cache, as a shard of the dense strategy
-/// does.
+/// The maximum bytes of values in a bin's table. The table must fit in the second-level cache, as a shard of the
+/// dense strategy does.
 const TABLE_VALUES_BYTES: usize = 512 << 10;
-/// The largest number of bins. With more bins, the cache lines that are being written would not fit in the cache.
+/// The maximum number of bins. With more bins, the cache lines to which records are scattered would not fit in the
+/// cache.
 const BINS_MAX: u64 = 2048;
-/// The preferred size of blocks, which are read at random. In measurements, random reads of 64 KiB reached a third of
-/// the full rate, and reads of 16 KiB a tenth.
+/// The preferred minimum size of blocks, which are read in random order. In measurements, random reads of 64 KiB
+/// reached a third of the full rate, and random reads of 16 KiB reached a tenth.
 const BLOCK_BYTES_WISHED: usize = 32 << 10;
-/// The sizes of a block that are tried. The unit of checksums is the largest power of two that divides the size.
+/// The block sizes that are tried, in KiB. The unit of checksums is the largest power of two that divides the size.
 const BLOCK_KIB: [usize; 17] = [1024, 768, 512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4];
 const CHECK_BYTES_MAX: usize = 64 << 10;
 const WRITE_BYTES_MAX: usize = 1 << 20;
-/// The number of bytes that one reader has in flight.
+/// The bytes of read requests that one reader has in flight.
 const READ_AHEAD_BYTES: usize = 2 << 20;
-/// The number of records in a block that is returned.
+/// The maximum number of records in a block that a reader returns.
 const SCAN_RECORDS: usize = 16 << 10;
-/// The number of records per unpacking step.
+/// The number of records that one unpacking step processes.
 pub(crate) const UNPACKED_RECORDS: usize = 4 << 10;
 
-/// The bytes of memory for each block of a bin, in addition to its checksums: the number of its bin, and the block's
-/// own number in the order of bins.
+/// The bytes of memory per block, in addition to its checksums. They are for the number of the block's bin, and for
+/// the block number in the order of bins.
 pub(crate) const BLOCK_NUMBER_BYTES: usize = 8;
 
-/// Sizes of all buffers of partitioning.
+/// The sizes of all buffers of the partition strategy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PartitionPlan {
     pub memory_bytes: u64,
     pub key_range: u64,
-    /// The number of low bits of a key: a bin has `2^bin_bits` keys.
+    /// The number of low bits of a key that are stored in a bin. A bin covers `2^bin_bits` keys.
     pub bin_bits: u32,
     pub bins: usize,
-    /// The bytes of a key on flash, including the short value if there is one.
+    /// The bytes of a key on flash, including the value if values are short.
     pub low_bytes: usize,
-    /// Tells whether one word holds both the low bits and a short value, so that there are no separate values.
+    /// True if one word contains both the low bits and a short value, so that there are no separate values.
     pub is_short: bool,
     pub block_bytes: usize,
     pub block_records: usize,
-    /// The offset of the values in a block.
+    /// The byte offset of the values in a block.
     pub values_offset: usize,
-    /// The unit of checksums.
+    /// The bytes that one checksum covers.
     pub check_bytes: usize,
     pub write_bytes: usize,
-    /// The number of blocks that all sinks together may write, limited because block numbers stay in memory.
+    /// The maximum number of blocks that all sinks together may write. The number is limited because block numbers
+    /// are in memory.
     pub blocks_max: usize,
     /// The number of block reads that one reader has in flight.
     pub reads_ahead: usize,
     pub scan_records: usize,
-    /// The bytes of memory of a reader.
+    /// The bytes of memory that one reader takes.
     pub reader_bytes: usize,
     /// The largest number of parallel readers.
     pub readers_max: usize,
@@ -62,14 +64,14 @@ impl PartitionPlan {
         (bin as u64) << self.bin_bits
     }
 
-    /// Computes the sizes. Returns `None` without a range of keys, or if the range is too wide for the memory.
+    /// Computes the sizes. Returns `None` if there is no key range, or if the range is too wide for the memory.
     pub fn new(config: &Config, layout: RecordLayout) -> Option<PartitionPlan> {
         let value_bytes = layout.value_bytes;
         let range = config.key_range?.max(1);
         let bits_of_range = u64::BITS - (range - 1).leading_zeros();
         let by_cache =
             TABLE_VALUES_BYTES.checked_div(value_bytes).unwrap_or(TABLE_VALUES_BYTES * 8).max(64).ilog2();
-        // Tests that force small chunks also need several bins.
+        // Tests force small chunks, and then also need several bins.
         let first = if config.chunk_bytes.is_some() {
             by_cache.min(bits_of_range.saturating_sub(4))
         } else {
@@ -88,7 +90,7 @@ impl PartitionPlan {
     }
 }
 
-/// The inputs of a plan.
+/// The inputs from which a plan is computed.
 #[derive(Clone, Copy)]
 struct PlanInputs<'a> {
     config: &'a Config,
@@ -98,7 +100,7 @@ struct PlanInputs<'a> {
 }
 
 impl PlanInputs<'_> {
-    /// Returns the plan with blocks of `block_bytes`, if the memory suffices.
+    /// Returns the plan with blocks of `block_bytes` bytes, or `None` if the memory does not suffice.
     fn plan(self, block_bytes: usize) -> Option<PartitionPlan> {
         let PlanInputs {
             config,
@@ -138,7 +140,7 @@ impl PlanInputs<'_> {
             return None;
         }
         let block_index_bytes = 4 * block_bytes / check_bytes + BLOCK_NUMBER_BYTES;
-        // Memory for both kinds of numbers is reserved in steps of a page.
+        // Memory for checksums and for block numbers is reserved in steps of a page.
         let blocks_max = (index_bytes / sinks).saturating_sub(2 << 12) / block_index_bytes * sinks;
         if config.records_max.is_some_and(|records| records / block_records as u64 > blocks_max as u64) {
             return None;

@@ -1,22 +1,22 @@
-//! Tables: a slot for every key of a range, and a bitmap of the slots that hold a value.
+//! Tables, which have a slot for every key of a range, and a bitmap of the slots that contain a value.
 //!
-//! Thanks to the bitmap an operation needs no neutral element, and no value is reserved for empty slots. Tables serve
-//! slabs of few distinct keys and the shards of the dense strategy.
+//! With the bitmap, an operation needs no neutral value, and no value is reserved for empty slots. Tables are used
+//! for slabs with few distinct keys, shards of the dense strategy, and bins of the partition strategy.
 
 use std::hint::select_unpredictable;
 
 use crate::{Key, Value, keys::word::Word};
 
-/// The number of records that are accumulated together.
+/// The number of records that are combined as a group.
 const GROUP_RECORDS: usize = 256;
 
-/// Combines each value into `table[key - min]`; `present` has a bit for each slot that holds a value. `combine` also
-/// gets the slot's index.
+/// Combines each value into `table[key - min]`. `present` has a bit for each slot, which is 1 if the slot contains a
+/// value. The first argument of `combine` is the slot's index.
 ///
-/// If keys are spread, the branch on an occupied slot is unpredictable, and a misprediction costs more than all other
-/// work. A group of records therefore goes through two loops without that branch: the first loop fills empty slots and
-/// lists the records whose slots are occupied (with many cache misses in flight). The second loop combines the listed
-/// records.
+/// If keys are spread, a branch on an occupied slot is unpredictable, and a misprediction takes more time than all
+/// other steps. A group of records is therefore processed by two loops without that branch. The first loop fills
+/// empty slots and lists the records whose slots are occupied, with many cache misses in flight. The second loop
+/// combines the listed records.
 pub(crate) fn accumulate<K: Key, V: Value>(
     min: K::Word,
     keys: &[K],
@@ -32,7 +32,7 @@ pub(crate) fn accumulate<K: Key, V: Value>(
     }
 }
 
-/// Combines values into a table whose empty slots hold a neutral value, in one loop without tests.
+/// Combines values into a table whose empty slots contain the neutral value. The loop needs no tests.
 #[inline(always)]
 fn accumulate_onto<V: Value>(
     records: impl Iterator<Item = (usize, V)>,
@@ -46,7 +46,8 @@ fn accumulate_onto<V: Value>(
     }
 }
 
-/// Combines as [`accumulate`] does, or directly if empty slots hold the neutral value.
+/// Combines values into slots with the indices `places`. If `onto_neutral` is true, empty slots contain the neutral
+/// value. Otherwise this function works as [`accumulate`] does.
 pub(crate) fn accumulate_places<V: Value>(
     places: &[u32],
     values: &[V],
@@ -63,7 +64,8 @@ pub(crate) fn accumulate_places<V: Value>(
     }
 }
 
-/// Combines words whose `bits` lowest bits are a slot's index, and whose other bits encode a value.
+/// Combines records in the form of words. The `bits` lowest bits of a word are a slot's index, and the other bits are
+/// a short value.
 pub(crate) fn accumulate_words<V: Value>(
     bits: u32,
     words: &[u32],
@@ -76,7 +78,7 @@ pub(crate) fn accumulate_words<V: Value>(
     let mask = ((1u64 << bits) - 1) as u32;
     let value = |word: u32| lengthen((u64::from(word) >> bits) as u32);
     if onto_neutral {
-        // The table is long enough for every index below `2^bits`, so that no bounds are checked.
+        // The slices are long enough for every index below `2^bits`, so that the loop needs no bounds checks.
         let (table, present) = (&mut table[..=mask as usize], &mut present[..=mask as usize / 64]);
         let records = words.iter().map(|&word| ((word & mask) as usize, value(word)));
         return accumulate_onto(records, table, present, &combine);
@@ -87,7 +89,7 @@ pub(crate) fn accumulate_words<V: Value>(
     }
 }
 
-/// Combines a group of records, given as indexes of slots and values.
+/// Combines a group of records, which are pairs of a slot index and a value.
 #[inline(always)]
 fn accumulate_group<V: Value>(
     records: impl Iterator<Item = (usize, V)>,
@@ -104,7 +106,8 @@ fn accumulate_group<V: Value>(
     }
 }
 
-/// Writes values into empty slots. Lists the slot and the number of each other record, and returns how many there are.
+/// Writes values to empty slots. Lists the slot and the number of each record whose slot is occupied, and returns the
+/// number of these records.
 #[inline(always)]
 fn fill_empty<V: Value>(
     records: impl Iterator<Item = (usize, V)>,
@@ -118,7 +121,8 @@ fn fill_empty<V: Value>(
         let word = &mut present[place / 64];
         let taken = *word >> (place % 64) & 1;
         *word |= 1 << (place % 64);
-        // Choosing where to store compiles to no branch; choosing the stored value does.
+        // A choice of the destination compiles to no branch, whereas a choice of the stored value compiles to a
+        // branch.
         *select_unpredictable(taken == 0, &mut table[place], &mut nowhere) = value;
         left[count % GROUP_RECORDS] = (place as u32, number as u32);
         count += taken as usize;
@@ -126,8 +130,8 @@ fn fill_empty<V: Value>(
     count
 }
 
-/// Writes the records of a table in order, until `keys` has no room for the keys of a bitmap word. Returns how many
-/// words of the bitmap were scanned and how many records were written.
+/// Writes the records of a table in order, until `keys` has no space for the 64 keys of a bitmap word. Returns the
+/// number of scanned bitmap words, and the number of written records.
 pub(crate) fn scan<K: Key, V: Value>(
     min: K::Word,
     present: &[u64],

@@ -1,4 +1,4 @@
-//! Registers of 256 bits on x86-64.
+//! Vectors in registers of 256 bits on x86-64 (AVX2).
 
 use std::arch::x86_64::*;
 
@@ -8,8 +8,8 @@ use super::vector::Vector;
 #[derive(Clone, Copy)]
 pub(super) struct Avx2U64(__m256i);
 
-/// For each set of four bits, the indexes of the 32-bit halves that move the lanes with a clear bit to the front,
-/// followed by those with a set bit.
+/// Permutations of 32-bit halves, one for each mask of four bits. The permutation moves the lanes whose mask bit is 0
+/// to the front, and the lanes whose bit is 1 to the back.
 static SPLIT_U64: [[u32; 8]; 16] = {
     let mut table = [[0; 8]; 16];
     let mut bits = 0;

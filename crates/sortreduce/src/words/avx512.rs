@@ -1,4 +1,4 @@
-//! Registers of 512 bits on x86-64.
+//! Vectors in registers of 512 bits on x86-64 (AVX-512).
 
 use std::arch::x86_64::*;
 
@@ -53,9 +53,10 @@ impl Vector for Avx512U64 {
         unsafe { _mm512_cmpgt_epu64_mask(self.0, limit.0).into() }
     }
 
-    // Splitting does not use `vpcompressq`: two would be needed, one for each end, and the instruction is slow with
-    // memory operands on Zen 4. The number of a lane is shifted to the lowest bits of its lane, since the permutation
-    // reads only three bits. Intel's processors would widen bytes on the one port that also permutes.
+    // The split does not use the instruction `vpcompressq`. It would be needed twice, once for each end, and is slow
+    // with memory operands on Zen 4. Lane numbers are loaded as bytes of one word, which each lane shifts so that its
+    // number is in the lowest bits. The permutation reads only three bits of each lane. On Intel's processors, an
+    // instruction that widens bytes would use the same port as the permutation.
     #[inline(always)]
     fn split(self, bits: usize) -> Self {
         Avx512U64(unsafe {

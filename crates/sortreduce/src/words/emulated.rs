@@ -1,8 +1,8 @@
-//! Vectors without special instructions: the scalar twin of all other vectors, for tests.
+//! Vectors without special instructions. Tests compare all other vectors with this scalar implementation.
 
 use super::vector::{Vector, Word};
 
-/// A vector of `LANES` words.
+/// A vector of `LANES` words in an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Emulated<W, const LANES: usize>(pub [W; LANES]);
 

@@ -1,33 +1,34 @@
-//! Sorts words in place, which takes most of the time of run formation and merging.
+//! Sorts words in place. Run formation and merging spend most of their time in this sort.
 //!
-//! - A word is a `u64`, such as a packed key and record number.
-//! - A vector is a register of words, see [`vector::Vector`]. Each instruction set has a vector type; the best of the
-//!   processor is selected at run time.
+//! - A word is a `u64`, for example a packed key and record number.
+//! - A vector is a register of words, see [`vector::Vector`]. Each instruction set has a vector type. The best
+//!   instruction set of the processor is selected at run time.
 //!
-//! [`quick`] splits words at pivots, one vector at a time, until 64 (AVX2) or 128 (AVX-512) words are left, and
-//! [`network`] sorts the remaining words in registers. After bad pivots the standard library's sort takes over, which
-//! bounds the time to O(n log n). Words that occur often are removed in one step, so that few distinct words are sorted
-//! in few steps. The methods are those of Bramas, "A Novel Hybrid Quicksort Algorithm Vectorized using AVX-512" (2017),
-//! and of Blacher et al., "Vectorized and performance-portable Quicksort" (2022).
+//! [`quick`] is a quicksort that splits words at pivots, one vector at a time. It stops at parts of 64 (AVX2) or 128
+//! (AVX-512) words, which [`network`] sorts in registers. After too many bad pivots, the standard library's sort is
+//! used, which bounds the time to O(n log n). Words that are equal to a frequent pivot are excluded in one step, so
+//! that few distinct words are sorted in few steps. The methods are from Bramas, "A Novel Hybrid Quicksort Algorithm
+//! Vectorized using AVX-512" (2017), and from Blacher et al., "Vectorized and performance-portable Quicksort" (2022).
 //!
-//! Sorting n words costs log2(n / 40) steps of 1 cycle per word, and a network of 3 to 5 cycles per word.
+//! A sort of n words takes log2(n / 40) partition steps of 1 cycle per word each, and a network of 3 to 5 cycles per
+//! word.
 //!
-//! The table shows nanoseconds of CPU time per word for random words on one busy core of Zen 3 (AVX2), as medians of
-//! alternating runs:
+//! The table shows CPU nanoseconds per word for random words on one busy core of Zen 3 (AVX2). The numbers are
+//! medians of alternating measurements:
 //!
-//! | words | this | vqsort (Highway, 2026-08) | standard library |
+//! | words | this module | vqsort (Highway, 2026-08) | standard library |
 //! |---|---|---|---|
 //! | 8 Ki | 9.7 | 10.9 | 16.1 |
 //! | 64 Ki | 12.7 | 14.7 | 19.4 |
 //! | 1 Mi | 12.5 | 13.4 | 17.7 |
 //! | 16 Mi | 18.5 | 18.4 | 25.6 |
 //!
-//! On another machine AVX-512 takes 9.0 ns at 64 Ki, where AVX2 takes 16.5 and vqsort (with AVX-512) 7.9. At 16 Mi the
-//! times are 18.0, 27.6 and 14.4 ns. All tests check NEON under QEMU; NEON was not timed, for lack of a machine with
-//! NEON.
+//! On another machine, the sort of 64 Ki words takes 9.0 ns per word with AVX-512, and 16.5 ns with AVX2; vqsort
+//! (with AVX-512) takes 7.9 ns. For 16 Mi words, the times are 18.0, 27.6 and 14.4 ns. NEON passes all tests under
+//! QEMU, but was not timed, since no machine with NEON was available.
 //!
-//! Unlike radix sort, quicksort needs no second array and does not depend on the distribution of keys. For slabs of
-//! evenly spread keys a scatter precedes the sort: see [`spread`].
+//! Unlike radix sort, quicksort needs no second array and does not depend on the distribution of keys. If keys are
+//! spread evenly, a scatter precedes the sort; see [`spread`].
 
 mod network;
 mod quick;
@@ -49,10 +50,10 @@ mod tests;
 pub(crate) use spread::{ranges, sort_spread};
 pub(crate) use unique::unique;
 
-/// An instruction set for sorting.
+/// An instruction set for which this module has a sort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Instructions {
-    /// The instructions that every processor has: the standard library's sort.
+    /// No special instructions: the standard library's sort is used.
     Portable,
     #[cfg(target_arch = "x86_64")]
     Avx2,
@@ -63,7 +64,7 @@ pub(crate) enum Instructions {
 }
 
 impl Instructions {
-    /// All instruction sets for this architecture, the best one last.
+    /// All instruction sets for this architecture, from the slowest to the fastest.
     const ALL: &[Instructions] = &[
         Instructions::Portable,
         #[cfg(target_arch = "x86_64")]
@@ -74,7 +75,7 @@ impl Instructions {
         Instructions::Neon,
     ];
 
-    /// Tells whether this processor has the instruction set. After the first call the function takes only a few loads.
+    /// Returns whether this processor has the instruction set. After the first call, a call takes only a few loads.
     #[inline]
     fn are_here(self) -> bool {
         match self {
@@ -101,7 +102,7 @@ impl Instructions {
     }
 }
 
-/// Returns the smallest and the largest word; there must be at least one word.
+/// Returns the smallest and the largest word. There must be at least one word.
 pub(crate) fn min_max(words: &[u64]) -> (u64, u64) {
     match Instructions::best() {
         // SAFETY: this processor has AVX-512.
@@ -131,16 +132,16 @@ fn min_max_avx512(words: &[u64]) -> (u64, u64) {
     min_max_with(words)
 }
 
-/// Sorts in ascending order, in O(n log n) time.
+/// Sorts words in ascending order, in O(n log n) time.
 pub(crate) fn sort(words: &mut [u64]) {
     let end = u32::try_from(words.len()).expect("slabs have far fewer words");
     sort_parts(Instructions::best(), words, &[end]);
 }
 
-/// Sorts each part of `words`; `ends` are the ends of the parts, in ascending order.
+/// Sorts each part of `words`. `ends` contains the end indices of the parts, in ascending order.
 ///
 /// # Panics
-/// If the processor does not have the instruction set.
+/// The function panics if the processor does not have the instruction set.
 pub(crate) fn sort_parts(instructions: Instructions, words: &mut [u64], ends: &[u32]) {
     assert!(instructions.are_here(), "this processor has no {instructions:?}");
     match instructions {
@@ -157,7 +158,7 @@ pub(crate) fn sort_parts(instructions: Instructions, words: &mut [u64], ends: &[
     }
 }
 
-/// Iterates over the parts of `words`, which end at `ends`.
+/// Iterates over the parts of `words`, which end at the indices `ends`.
 #[inline(always)]
 fn parts<'a>(mut words: &'a mut [u64], ends: &'a [u32]) -> impl Iterator<Item = &'a mut [u64]> {
     let mut start = 0;

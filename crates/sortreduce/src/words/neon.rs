@@ -1,4 +1,4 @@
-//! Registers of 128 bits on aarch64.
+//! Vectors in registers of 128 bits on aarch64 (NEON).
 
 use std::arch::aarch64::*;
 
@@ -8,8 +8,8 @@ use super::vector::Vector;
 #[derive(Clone, Copy)]
 pub(super) struct NeonU64(uint64x2_t);
 
-/// For each set of two bits, the indexes of the bytes that move the lanes with a clear bit to the front, followed by
-/// those with a set bit.
+/// Permutations of bytes, one for each mask of two bits. The permutation moves the lanes whose mask bit is 0 to the
+/// front, and the lanes whose bit is 1 to the back.
 static SPLIT_2: [[u8; 16]; 4] = {
     let same = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
     let swapped = [8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7];

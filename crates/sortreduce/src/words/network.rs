@@ -1,30 +1,31 @@
-//! Sorting networks for few words, in registers.
+//! Sorting networks, which sort few words in registers.
 //!
 //! ```text
 //!              lane 0  1  2  3
-//!     row 0         .  .  .  .     1. every column is sorted by a network over whole rows: no word changes
-//!     row 1         .  .  .  .        its lane
-//!     ...                          2. columns are merged: 1 with 1, 2 with 2, ... (bitonic: only the first
-//!     row 15        .  .  .  .        steps of a merge look across lanes)
-//!                                  3. rows become columns, and the order is that of memory
+//!     row 0         .  .  .  .     1. Each column is sorted by a network over complete rows. No word changes
+//!     row 1         .  .  .  .        its lane.
+//!     ...                          2. Columns are merged: 1 with 1, 2 with 2, ... (bitonic: only the first
+//!     row 15        .  .  .  .        steps of a merge compare words of different lanes).
+//!                                  3. Rows and columns are transposed, so that the order is that of memory.
 //! ```
 //!
-//! Sixteen rows fill 16 registers; intermediate values are kept in the first-level cache.
+//! Sixteen rows fill 16 registers, and intermediate values are in the first-level cache.
 
 use super::vector::{LANES_MAX, Vector, Word};
 
 /// The number of rows in the largest network.
 pub(super) const ROWS: usize = 16;
 
-/// Compares rows `$a` and `$b` of each pair, and swaps their words where needed.
+/// Sorts the words of each pair of rows `$a` and `$b`, lane by lane.
 macro_rules! network {
     ($rows:ident, $(($a:literal, $b:literal))*) => {{
         $(sort_rows($rows, $a, $b);)*
     }};
 }
 
-/// Sorts columns with the fewest comparisons known for 4, 8 and 16 rows (Knuth, The Art of Computer Programming 3,
-/// 5.3.4). The network for 16 rows is Green's, in the order of Dobbelaere's list, which is ten steps deep.
+/// Sorts each column. The networks for 4, 8 and 16 rows have the fewest comparisons that are known (Knuth, The Art of
+/// Computer Programming, volume 3, section 5.3.4). The network for 16 rows is by Green. Its comparisons are in the
+/// order of Dobbelaere's list, with ten parallel steps.
 #[inline(always)]
 pub(super) fn sort_columns<V: Vector, const ROWS: usize>(rows: &mut [V; ROWS]) {
     match ROWS {
@@ -58,11 +59,12 @@ fn sort_rows<V: Vector, const ROWS: usize>(rows: &mut [V; ROWS], a: usize, b: us
     (rows[a], rows[b]) = rows[a].min_max(rows[b]);
 }
 
-/// Merges sorted sequences of `GROUP / 2` columns into sorted sequences of `GROUP` columns. Each sequence is read
+/// Merges sorted sequences of `GROUP / 2` columns to sorted sequences of `GROUP` columns. The order of a sequence is
 /// column by column.
 #[inline(always)]
 fn merge_columns<V: Vector, const ROWS: usize, const GROUP: usize, const HALF: usize>(rows: &mut [V; ROWS]) {
-    // Comparing the first half of each sequence with the reversed second half leaves two bitonic sequences.
+    // The first half of each sequence is compared with the reversed second half. The results are two bitonic
+    // sequences.
     for row in 0..ROWS / 2 {
         let last = ROWS - 1 - row;
         let (low, high) = rows[row].min_max(rows[last].reverse::<GROUP>());
@@ -90,7 +92,8 @@ fn merge_columns<V: Vector, const ROWS: usize, const GROUP: usize, const HALF: u
     clean_rows::<V, ROWS, 1>(rows);
 }
 
-/// Does a step of a bitonic merge between lanes. Two rows are handled at a time, so that no half of a register is idle.
+/// Executes one step of a bitonic merge between lanes. Two rows are processed at a time, so that all lanes of a
+/// register are used.
 #[inline(always)]
 fn clean_lanes<V: Vector, const ROWS: usize, const DISTANCE: usize>(rows: &mut [V; ROWS]) {
     for row in 0..ROWS / 2 {
@@ -100,7 +103,7 @@ fn clean_lanes<V: Vector, const ROWS: usize, const DISTANCE: usize>(rows: &mut [
     }
 }
 
-/// Does a step of a bitonic merge within columns.
+/// Executes one step of a bitonic merge within columns.
 #[inline(always)]
 fn clean_rows<V: Vector, const ROWS: usize, const DISTANCE: usize>(rows: &mut [V; ROWS]) {
     for pair in 0..ROWS / 2 {
@@ -109,8 +112,8 @@ fn clean_rows<V: Vector, const ROWS: usize, const DISTANCE: usize>(rows: &mut [V
     }
 }
 
-/// Transposes each square of `LANES` rows: afterwards row `s * LANES + l` has the words that were in lane `l` of the
-/// rows of square `s`.
+/// Transposes each square of `LANES` rows. After the call, row `s * LANES + l` contains the words from lane `l` of
+/// the rows of square `s`.
 #[inline(always)]
 fn transpose<V: Vector, const ROWS: usize>(rows: &mut [V; ROWS]) {
     if V::LANES >= 16 {
@@ -133,7 +136,7 @@ fn exchange_rows<V: Vector, const ROWS: usize, const DISTANCE: usize>(rows: &mut
     }
 }
 
-/// Sorts all words of the rows; the order is column by column.
+/// Sorts all words of the rows. The order of the result is column by column.
 #[inline(always)]
 fn sort_all<V: Vector, const ROWS: usize>(rows: &mut [V; ROWS]) {
     sort_columns(rows);
@@ -149,10 +152,12 @@ fn sort_all<V: Vector, const ROWS: usize>(rows: &mut [V; ROWS]) {
     }
 }
 
-/// Sorts `count` words, at least `LANES` and at most `ROWS * LANES`; `ROWS` must be at least `LANES`.
+/// Sorts `count` words. `count` must be at least `LANES` and at most `ROWS * LANES`, and `ROWS` must be at least
+/// `LANES`.
 ///
 /// # Safety
-/// The processor has the instructions of `V`; `words` points to `count` words with no other reference to them.
+/// The processor must have the instructions of `V`. `words` must point to `count` words to which no other reference
+/// exists.
 #[inline(always)]
 pub(super) unsafe fn sort_words<V: Vector, const ROWS: usize>(words: *mut V::Word, count: usize) {
     debug_assert!((V::LANES..=ROWS * V::LANES).contains(&count));
@@ -163,7 +168,7 @@ pub(super) unsafe fn sort_words<V: Vector, const ROWS: usize>(words: *mut V::Wor
         for (number, row) in rows.iter_mut().enumerate() {
             let wanted = number * V::LANES;
             let start = wanted.min(count - V::LANES);
-            // Lanes that overlap with another row are filled with the largest word.
+            // Lanes whose words are also in another row are filled with the largest word.
             let filled = (wanted - start).min(V::LANES);
             let fill = V::load(V::Word::EDGE.as_ptr().add(LANES_MAX - filled));
             *row = V::load(words.add(start)).or(fill).flip();
@@ -186,7 +191,7 @@ pub(super) unsafe fn sort_words<V: Vector, const ROWS: usize>(words: *mut V::Wor
     }
 }
 
-/// Sorts `ROWS * LANES` words of a sample.
+/// Sorts the `ROWS * LANES` words of `rows` into `sample`.
 ///
 /// # Safety
 /// The processor has the instructions of `V`.

@@ -1,9 +1,9 @@
-//! Quicksort over vectors, in place.
+//! An in-place quicksort that processes vectors of words.
 //!
-//! A partition step reads groups of vectors from the end of the words that has less free space. The step splits each
-//! vector into the words up to the pivot and the words above it, and writes the complete vector to both ends. The words
-//! that belong to the other end overwrite only words that were already read. No branch depends on a comparison, and all
-//! writes are complete vectors.
+//! A partition step reads the next group of vectors from the end of the unread words at which less space for writes
+//! is left. The step moves the words up to the pivot to the front of a vector, and the words above the pivot to its
+//! back. The complete vector is then written at both ends. The words that belong to the other end overwrite only
+//! words that were already read. No branch depends on a comparison, and all writes are complete vectors.
 
 use std::{hint::select_unpredictable, mem::MaybeUninit};
 
@@ -12,12 +12,12 @@ use super::{
     vector::{LANES_MAX, Vector, Word},
 };
 
-/// The largest number of vectors in a group.
+/// The maximum number of vectors in a group.
 const GROUP_MAX: usize = 8;
-/// The number of rows in a sample.
+/// The number of vectors in the sample from which a pivot is chosen.
 const SAMPLE_ROWS: usize = 8;
 
-/// Sorts in place, in O(n log n) for any input.
+/// Sorts words in place, in O(n log n) time for any input.
 ///
 /// # Safety
 /// The processor has the instructions of `V`.
@@ -28,8 +28,8 @@ pub(super) unsafe fn sort<V: Vector>(words: &mut [V::Word]) {
         return unsafe { sort_small::<V>(words.as_mut_ptr(), words.len()) };
     }
     let mut random = 0x9e37_79b9_7f4a_7c15 ^ words.len() as u64;
-    // Pending parts. The smaller side is sorted first, so each step at least halves the length, and the array has room
-    // for all pending parts.
+    // The stack of pending parts: the start, the length and the remaining depth. The smaller side is sorted first, so
+    // each step at least halves the length. The stack therefore has space for all pending parts.
     let mut left = [(std::ptr::null_mut(), 0, 0); usize::BITS as usize];
     let mut lefts = 0;
     let (mut start, mut count) = (words.as_mut_ptr(), words.len());
@@ -49,7 +49,8 @@ pub(super) unsafe fn sort<V: Vector>(words: &mut [V::Word]) {
                 let high = (start.add(low), count - low);
                 count = low;
                 if is_frequent || high.1 == 0 {
-                    // The words equal to the pivot are already in their final position.
+                    // The words that are equal to the pivot are already in their final position, so they are
+                    // excluded.
                     count = pivot.below().map_or(0, |below| partition::<V>(start, low, below));
                 }
                 left[lefts] = (high.0, high.1, depth);
@@ -102,7 +103,8 @@ fn sort_few<W: Word>(words: &mut [W]) {
     }
 }
 
-/// Returns the median of a sample, and whether this word makes up a large part of the sample.
+/// Returns the median of a sample as pivot. Also returns whether the median makes up at least about a quarter of the
+/// sample.
 ///
 /// # Safety
 /// The processor has the instructions of `V`; there are at least `LANES` words.
@@ -121,7 +123,7 @@ unsafe fn pivot<V: Vector>(start: *const V::Word, count: usize, random: &mut u64
     let mut sample = [V::Word::default(); SAMPLE_ROWS * LANES_MAX];
     // SAFETY: the caller meets the function's safety conditions.
     unsafe { sort_rows_into(rows, &mut sample) };
-    // The sample is sorted column by column.
+    // The order of the sorted sample is column by column.
     let quarter = |number: usize| {
         let at = number * SAMPLE_ROWS * V::LANES / 4;
         sample[at % SAMPLE_ROWS * V::LANES + at / SAMPLE_ROWS]
@@ -129,14 +131,14 @@ unsafe fn pivot<V: Vector>(start: *const V::Word, count: usize, random: &mut u64
     (quarter(2), quarter(1) == quarter(2) || quarter(2) == quarter(3))
 }
 
-/// Moves the words that are not above `pivot` to the front, and returns their number.
+/// Moves the words that are at most `pivot` to the front, and returns their number.
 ///
 /// # Safety
 /// The processor has the instructions of `V`; the caller has exclusive access to the words.
 #[inline(always)]
 unsafe fn partition<V: Vector>(start: *mut V::Word, count: usize, pivot: V::Word) -> usize {
-    // Two groups are loaded at a time, which take half of the registers.
-    // SAFETY: the caller meets the function's safety conditions.
+    // Two groups are in registers at a time, which take half of the registers. SAFETY: the caller meets the
+    // function's safety conditions.
     unsafe {
         if V::LANES >= 8 {
             partition_groups::<V, 8>(start, count, pivot)
@@ -149,7 +151,7 @@ unsafe fn partition<V: Vector>(start: *mut V::Word, count: usize, pivot: V::Word
 /// Partitions as [`partition`] does, in groups of `GROUP` vectors.
 ///
 /// # Safety
-/// The caller must ensure the same as for [`partition`].
+/// The conditions of [`partition`] must be met.
 #[inline(always)]
 unsafe fn partition_groups<V: Vector, const GROUP: usize>(
     start: *mut V::Word,
@@ -203,7 +205,7 @@ unsafe fn partition_groups<V: Vector, const GROUP: usize>(
     }
 }
 
-/// The destination of a partition: the `between` words from `low` on are free.
+/// The destination of a partition step. The `between` words from `low` on can be overwritten.
 struct PartitionTarget<W> {
     low: *mut W,
     between: usize,

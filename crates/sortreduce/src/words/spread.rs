@@ -1,13 +1,14 @@
 //! Sorts words that are spread about evenly over their range.
 //!
-//! One scatter over ranges takes two passes, and replaces seven steps of quicksort over a slab. After the scatter a
-//! network sorts each range.
+//! The words are scattered to ranges in two passes, which replace seven partition steps of quicksort over a slab.
+//! After the scatter, a network sorts each range.
 //!
-//! The table shows nanoseconds of CPU time per word on one busy core of Zen 3 (AVX2), as medians of seven runs. The
-//! first figure is for words of 30 random bits and a record number, the second for Zipf keys and a record number. The
-//! alternative "scatter and insertion" scatters to one bin for each word and then sorts by insertion.
+//! The table shows CPU nanoseconds per word on one busy core of Zen 3 (AVX2), as medians of seven measurements. The
+//! first number is for words of 30 random bits and a record number. The second number is for words of a Zipf key and
+//! a record number. The alternative "scatter and insertion" scatters to one bin per word, and then sorts by
+//! insertion.
 //!
-//! | words | scatter and insertion | quicksort | this |
+//! | words | scatter and insertion | quicksort | this module |
 //! |---|---|---|---|
 //! | 1 Ki | 7.0 / 16.4 | 10.2 / 7.6 | 6.5 / 8.5 |
 //! | 8 Ki | 6.1 / 17.9 | 13.3 / 14.4 | 5.2 / 14.7 |
@@ -16,20 +17,20 @@
 
 use super::{Instructions, sort_parts};
 
-/// The average number of words per range, chosen so that few ranges need the next larger network. (Averages of 16, 32
-/// and 64 were slower in a version that divided ranges at the highest bits only.)
+/// The average number of words per range, with which few ranges need the next larger network. Averages of 16, 32 and
+/// 64 were slower in a version that divided ranges only at the highest bits.
 const RANGE_WORDS: usize = 24;
-/// If one range has more than one in this number of words, the words are not spread evenly, and a scatter would be
+/// If one range has more than 1/`CROWDED_PART` of all words, the words are not spread evenly, and a scatter would be
 /// slower than quicksort.
 const CROWDED_PART: usize = 8;
 
-/// Returns the number of ranges, each with a counter, that [`sort_spread`] uses for this number of words.
+/// Returns the number of ranges that [`sort_spread`] uses for `words` words. Each range has a counter.
 pub(crate) const fn ranges(words: usize) -> usize {
     words.div_ceil(RANGE_WORDS)
 }
 
-/// Sorts `words` into `sorted`, a slice of the same length; all words must lie between `min` and `max`. `ends` has one
-/// counter for each of the [`ranges`].
+/// Sorts `words` into `sorted`, a slice of the same length. No word may be below `min` or above `max`. `ends` must
+/// have a counter for each of the [`ranges`].
 pub(crate) fn sort_spread(words: &[u64], sorted: &mut [u64], ends: &mut [u32], min: u64, max: u64) {
     let ends = &mut ends[..ranges(words.len())];
     let map = WordRanges::over(min, max, ends.len());
@@ -48,12 +49,12 @@ pub(crate) fn sort_spread(words: &[u64], sorted: &mut [u64], ends: &mut [u32], m
     sort_parts(Instructions::best(), sorted, ends);
 }
 
-/// Ranges of equal width, in ascending order, to which words are scattered.
+/// Maps words to ranges of equal width, in ascending order.
 #[derive(Clone, Copy)]
 struct WordRanges {
     min: u64,
     shift: u32,
-    /// The number of ranges per step of `1 << shift`, as a fixed-point number with 32 binary places.
+    /// The number of ranges per step of `1 << shift`, as a fixed-point number with 32 fractional bits.
     scale: u64,
 }
 
@@ -77,7 +78,7 @@ fn count(words: &[u64], map: WordRanges, counts: &mut [u32]) {
     }
 }
 
-/// Turns counts into the starts of ranges.
+/// Replaces the word counts of ranges by the start indices of the ranges.
 fn start(counts: &mut [u32]) {
     let mut start = 0;
     for count in counts {

@@ -1,5 +1,5 @@
-//! Runs one table of inputs with every instruction set and with the scalar twins. The standard library's sort gives the
-//! expected result.
+//! Runs a table of inputs with every instruction set and with emulated vectors. The expected results are those of the
+//! standard library's sort.
 
 use proptest::prelude::*;
 
@@ -11,10 +11,10 @@ use super::{
     vector::Vector,
 };
 
-/// A way to sort.
+/// A sort function with its name.
 type Sort = (String, Box<dyn Fn(&mut [u64])>);
 
-/// Lists every instruction set that this processor has.
+/// Iterates over all instruction sets that this processor has.
 fn here() -> impl Iterator<Item = Instructions> {
     Instructions::ALL.iter().copied().filter(|instructions| instructions.are_here())
 }
@@ -46,7 +46,7 @@ fn check(words: &[u64], what: &str) {
     let mut expected = words.to_vec();
     expected.sort_unstable();
     for (name, sort) in sorts() {
-        // The words before and after the sorted ones must not change.
+        // The words before and after the sorted words must not change.
         let mut got = [&[3][..], words, &[2, 1]].concat();
         let end = 1 + words.len();
         sort(&mut got[1..end]);
@@ -79,7 +79,8 @@ fn mix(number: u64) -> u64 {
     (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb) ^ mixed >> 31
 }
 
-/// A distribution: its name, and a function that returns word `i` of `count`.
+/// A distribution of words: its name, and a function of the index `i` and the number `count` of words, which returns
+/// the word at index `i`.
 type Distribution = (&'static str, fn(u64, u64) -> u64);
 
 const DISTRIBUTIONS: &[Distribution] = &[
@@ -119,9 +120,9 @@ fn large_sizes_are_sorted() {
     }
 }
 
-/// A network that sorts all sequences of zeros and ones sorts everything (Knuth 5.3.4, theorem Z). Columns are tested
-/// with all sequences of zeros and ones. Complete sets of rows have too many sequences, so they are tested with every
-/// number of ones at random positions.
+/// A network that sorts all sequences of zeros and ones sorts all sequences (Knuth, volume 3, section 5.3.4, theorem
+/// Z). The networks of columns are tested with all sequences of zeros and ones. Complete networks have too many such
+/// sequences, so they are tested with every number of ones at random positions.
 #[test]
 fn networks_sort_zeros_and_ones() {
     fn check_rows<const LANES: usize, const ROWS: usize>() {
@@ -161,7 +162,7 @@ fn columns_of_all_zeros_and_ones_are_sorted() {
     check_columns::<16>();
 }
 
-/// Compares every operation of `V` with its scalar twin.
+/// Compares every operation of `V` with the same operation of an emulated vector.
 ///
 /// # Safety
 /// The processor has the instructions of `V`.
@@ -242,7 +243,7 @@ proptest! {
         bits in 0u32..64,
         base in any::<u64>(),
     ) {
-        // The inputs range from all words equal to all words different.
+        // Depending on `bits`, the words are all equal, all different, or partly equal.
         check(&seeds.iter().map(|seed| (seed >> bits).wrapping_add(base)).collect::<Vec<_>>(), "any");
     }
 }

@@ -1,8 +1,8 @@
-//! A register of words, with the operations that sorting needs.
+//! Vectors (registers of words), with the operations that a sort needs.
 
 use std::ops::BitOr;
 
-/// The largest number of lanes of any [`Vector`].
+/// The maximum number of lanes of a [`Vector`].
 pub(super) const LANES_MAX: usize = 16;
 
 macro_rules! edge {
@@ -17,9 +17,9 @@ macro_rules! edge {
     }};
 }
 
-/// For each set of eight bits, a permutation of the lanes: the numbers of the lanes with a clear bit in ascending
-/// order, followed by those with a set bit. Each number is a byte, the first in the lowest byte. A cache holds the 2
-/// KiB of this table, but would not hold a table of complete vectors.
+/// Permutations of eight lanes, one for each mask of eight bits. A permutation lists the numbers of the lanes whose
+/// mask bit is 0, and then those of the lanes whose bit is 1. Each lane number is a byte, and the first number is in
+/// the lowest byte. The table has 2 KiB and stays in the cache, whereas a table of complete vectors would not.
 pub(super) static SPLIT_8: [u64; 256] = {
     let mut table = [0; 256];
     let mut bits = 0;
@@ -41,12 +41,12 @@ pub(super) static SPLIT_8: [u64; 256] = {
     table
 };
 
-/// A number that can be sorted: `u32` or `u64`.
+/// An integer type that can be sorted: `u32` or `u64`.
 pub(crate) trait Word: Copy + Ord + Default + BitOr<Output = Self> + 'static {
-    /// Words of all ones (the largest word), followed by words of zeros. A load that starts `n` words before the first
-    /// zero has `n` lanes of all ones.
+    /// `LANES_MAX` times the largest word, followed by zeros. A vector that is loaded from `n` words before the first
+    /// zero has the largest word in its first `n` lanes.
     const EDGE: [Self; 2 * LANES_MAX];
-    /// Returns the next smaller number, or `None` for zero.
+    /// Returns the number that is smaller by one, or `None` for zero.
     fn below(self) -> Option<Self>;
 }
 
@@ -64,16 +64,16 @@ impl Word for u64 {
     }
 }
 
-/// A register that holds [`Vector::LANES`] words.
+/// A register of [`Vector::LANES`] words.
 ///
-/// A value proves that the processor has the instructions of its type. The caller of [`Vector::load`] or
-/// [`Vector::splat`] guarantees this, so all operations on values are safe.
+/// A value of this type exists only if the processor has the instructions of the type. The callers of
+/// [`Vector::load`] and [`Vector::splat`] guarantee this condition, so all operations on values are safe.
 ///
-/// If the processor only compares signed numbers, words are converted before they are compared: [`Vector::flip`]
-/// converts them and converts them back.
+/// If the processor only compares signed numbers, words must be converted before a comparison. [`Vector::flip`]
+/// converts words to this form and back.
 pub(crate) trait Vector: Copy {
     type Word: Word;
-    /// The number of words in a register: a power of two, at least 2.
+    /// The number of words in a register. The number is a power of two, and at least 2.
     const LANES: usize;
 
     /// Loads the `LANES` words that start at `from`.
@@ -88,13 +88,13 @@ pub(crate) trait Vector: Copy {
     /// The processor has the instructions of `Self`.
     unsafe fn splat(word: Self::Word) -> Self;
 
-    /// Writes all words.
+    /// Writes all words to memory from `to` on.
     ///
     /// # Safety
     /// `LANES` words can be written to `to`, which is aligned for words.
     unsafe fn store(self, to: *mut Self::Word);
 
-    /// Writes the first `count` words.
+    /// Writes the first `count` words to memory from `to` on.
     ///
     /// # Safety
     /// `count` is at most `LANES`, and `count` words can be written to `to`, which is aligned for words.
@@ -108,30 +108,31 @@ pub(crate) trait Vector: Copy {
         }
     }
 
-    /// Returns the bitwise or of both vectors.
+    /// Returns the bitwise OR of both vectors.
     fn or(self, other: Self) -> Self;
 
-    /// Converts words to the form in which they are compared, or back.
+    /// Converts words to the form that comparisons require, or back.
     fn flip(self) -> Self;
 
-    /// Returns the smaller and the larger word of each lane; all words are in the form for comparing.
+    /// Returns the smaller word of each lane, and the larger word of each lane. All words must be in the form that
+    /// comparisons require.
     fn min_max(self, other: Self) -> (Self, Self);
 
-    /// Returns a mask with a bit for each lane whose word is greater than the word of `limit` there; both vectors are
-    /// in the form for comparing.
+    /// Returns a mask with a bit for each lane. The bit is 1 if the lane's word is greater than the same lane's word
+    /// in `limit`. Both vectors must be in the form that comparisons require.
     fn above(self, limit: Self) -> usize;
 
-    /// Returns the lanes whose bit in `bits` is clear, followed by the lanes whose bit is set; both groups keep their
-    /// order.
+    /// Moves the lanes whose bit in `bits` is 0 to the front, and the lanes whose bit is 1 to the back. Each group of
+    /// lanes keeps its order.
     fn split(self, bits: usize) -> Self;
 
-    /// Swaps each lane of `self` whose number has the bit `DISTANCE` with the lane of `other` whose number is lower by
-    /// `DISTANCE`. A second call undoes the first.
+    /// Swaps each lane of `self` whose number has the bit `DISTANCE` with the lane of `other` whose number is lower
+    /// by `DISTANCE`. A second call reverses the first call.
     fn exchange<const DISTANCE: usize>(self, other: Self) -> (Self, Self);
 
     /// Reverses the lanes in each group of `GROUP` lanes.
     fn reverse<const GROUP: usize>(self) -> Self;
 
-    /// Returns the lane of `other` where the lane's number has the bit `DISTANCE`, and the lane of `self` elsewhere.
+    /// Returns the lanes of `other` whose number has the bit `DISTANCE`, and the other lanes of `self`.
     fn choose<const DISTANCE: usize>(self, other: Self) -> Self;
 }

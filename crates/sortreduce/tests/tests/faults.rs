@@ -1,5 +1,5 @@
-//! Drives fail, fill up or return wrong data, and jobs are stopped, in every phase. The result must be an error, never
-//! a wrong answer.
+//! Tests in which drives fail, fill up or return wrong data, or jobs are cancelled, in every phase. A sort-reduce
+//! must return an error, and never a wrong result.
 
 use crate::common::{Random, TestJob, assert_same, by, job, model, push_all};
 use inshore_sortreduce::{
@@ -10,7 +10,7 @@ use inshore_store::Fault;
 
 const MEMORY_BYTES: u64 = 1 << 20;
 
-/// The strategies that write to the drive.
+/// All strategies that write to the drive.
 const STRATEGIES: [Strategy; 3] = [Strategy::Merge, Strategy::Partition, Strategy::HashFirst];
 
 fn config(sinks: usize, strategy: Strategy) -> Config {
@@ -30,19 +30,19 @@ fn records(count: u64) -> Vec<(u64, u64)> {
     (0..count).map(|n| (random.below(count * 4), n)).collect()
 }
 
-/// Sorts as `common::sort_reduce` does, without its checks that no scratch file is left.
+/// Sorts as `common::sort_reduce` does, but does not check that no scratch file is left.
 fn sort(job: &TestJob, strategy: Strategy, records: &[(u64, u64)]) -> Result<Vec<(u64, u64)>> {
     let sort = SortReduce::new(&job.job, by(|a: u64, b| a + b), &config(1, strategy))?;
     push_all(&sort, 1, records)?;
     let mut out = Vec::new();
-    // The parts are read one after the other, so that a numbered fault always hits the same request.
+    // The parts are read one after the other, so that the fault with a given number always affects the same request.
     for part in sort.finish()?.split(2)? {
         out.extend(crate::common::read(part)?.0);
     }
     Ok(out)
 }
 
-/// Ends the job, so that its last reads and writes have ended, and checks that no scratch file is left.
+/// Checks that no scratch file and no memory is left after the end of the job.
 fn check_nothing_left(job: TestJob, what: &str) {
     check_left(job, MEMORY_BYTES, what);
 }
@@ -72,7 +72,8 @@ fn every_fault_is_an_error(strategy: Strategy) {
     println!("{reads} reads, {writes} writes");
     assert!(reads > 100 && writes > 20, "{reads} reads, {writes} writes");
 
-    // The numbers of the faults are the first, the last and some in between; a prime step reaches every phase.
+    // Faults affect the first, the last and some other requests. The step is a prime number, so that every phase is
+    // affected.
     let step = if strategy == Strategy::Merge { 7 } else { 29 };
     let numbers = |count: u64| (0..count).step_by(step).chain([count - 1]);
     let read_faults = numbers(reads).flat_map(|n| [Fault::FailRead(n), Fault::FlipRead(n)]);
@@ -86,8 +87,8 @@ fn every_fault_is_an_error(strategy: Strategy) {
         match sort(&job, strategy, &records) {
             Err(Error::Store(error)) => println!("{what}: {error}"),
             Err(error) => panic!("{what}: {error}"),
-            // A torn write is harmless if its second half is padding. The superblock and the log are also safe, since
-            // each has two copies.
+            // A torn write is harmless if its second half is padding. Faults in the superblock and the log are also
+            // harmless, since each has two copies.
             Ok(out) => {
                 assert_same(&out, &expected, &what);
                 harmless += 1;
@@ -118,7 +119,7 @@ fn one_failing_sink_fails_the_whole(strategy: Strategy) {
     let config = Config { memory_bytes, ..config(2, strategy) };
     let sort = SortReduce::new(&job.job, by(|a: u64, b| a + b), &config).unwrap();
     let failed = push_all(&sort, 2, &records(100_000)).err();
-    // The failed write may have been the last of its sink, so that only the end of the sink reports the failure.
+    // If the failed write is the last write of a sink, only the end of the input reports the failure.
     let failed = match failed {
         Some(error) => {
             drop(sort);
@@ -186,7 +187,7 @@ fn a_dense_sort_reduce_does_no_io() {
     assert_eq!(job.device.counts(), (0, 0, 0));
 }
 
-/// Sorts lines in so little memory that runs are merged in several passes.
+/// Sorts lines. The tests use so little memory that runs are merged in several passes.
 fn sort_lines(job: &TestJob, config: &RowConfig, input: &[u8]) -> Result<Vec<u8>> {
     let mut sort = RowSort::new(&job.job, Lines, KeepAll, config)?;
     let mut sink = sort.sink();

@@ -1,5 +1,5 @@
-//! Compares sort-reduce with simple code in memory. All tests are one program, since each program would compile the
-//! same loops again.
+//! Compares sort-reduce with simple code that works in memory. All tests are in one program, since each further
+//! program would compile the same generic code again.
 
 mod common;
 mod faults;

@@ -1,4 +1,4 @@
-//! Compares sort-reduce with a `BTreeMap`: every strategy, budget and key type must give the same answer.
+//! Compares sort-reduce with a `BTreeMap`. Every strategy, budget and key type must have the same result.
 
 use crate::common::{Random, TestJob, assert_same, by, job, model, sort_reduce, sort_reduce_in};
 use inshore_sortreduce::{
@@ -13,7 +13,8 @@ fn config(memory_bytes: u64, sinks: usize) -> Config {
     Config { memory_bytes, sinks, name: "test", ..Config::default() }
 }
 
-/// Lists every configuration for sorting `records`, whose keys are below `range` if a range is given.
+/// Returns all tested configurations for records of `record_bytes` bytes, whose keys are below `range` if there is a
+/// range.
 fn configs(range: Option<u64>, record_bytes: usize) -> Vec<Config> {
     let mut all = Vec::new();
     for sinks in [1, 3] {
@@ -76,7 +77,7 @@ fn join(a: Extent, b: Extent) -> Extent {
     Extent { low: a.low.min(b.low), high: a.high.max(b.high), count: a.count + b.count }
 }
 
-/// Distributions of keys, as functions of the record's position and a random number.
+/// A distribution of keys, as a function of the record's index, the number of records and a random number.
 type Shape = fn(u64, u64, u64) -> u64;
 
 const SHAPES: [(&str, Shape); 8] = [
@@ -128,8 +129,8 @@ fn large_inputs_of_all_shapes_agree_with_the_model() {
     }
 }
 
-/// Functions from a number to a key of 128 bits. The keys differ in their highest bits, in their lowest, in both, or in
-/// the middle.
+/// Functions that map a number to a key of 128 bits. The keys differ in their highest bits, in their lowest bits, in
+/// both, or in the middle.
 const WIDENINGS: [fn(u64) -> u128; 4] = [
     |key| u128::from(key) << 64,
     u128::from,
@@ -204,7 +205,7 @@ fn many_records_at_once_are_the_same_as_one_after_the_other() {
             let keys: Vec<u32> = (0..degree).map(|_| random.below(50_000) as u32).collect();
             sink.push_all(&keys, vertex).unwrap();
             records.extend(keys.iter().map(|&key| (key, vertex)));
-            // Pushes many records at once, between records that are buffered one by one.
+            // This call pushes many records at once, between records that are buffered one by one.
             sink.push_many(&keys, |at| at as u64).unwrap();
             records.extend(keys.into_iter().zip(0..));
             sink.push(7, 1).unwrap();
@@ -220,7 +221,7 @@ fn many_records_at_once_are_the_same_as_one_after_the_other() {
     }
 }
 
-/// Creates many runs under a small budget: the main use of sort-reduce.
+/// Creates a job, a configuration and records for which the merge strategy writes many runs under a small budget.
 fn spill(count: u64, sinks: usize) -> (TestJob, Config, Vec<(u64, u64)>) {
     let config = Config {
         strategy: Some(Strategy::Merge),
@@ -254,7 +255,7 @@ fn more_runs_than_the_fan_in_are_merged_in_several_passes() {
 #[test]
 fn the_parts_of_a_result_hold_about_equally_many_records() {
     let operation = by(|a: u64, b| a + b);
-    // Two thirds of the keys are in the lowest fifth of the range.
+    // Two thirds of the keys are in the lowest fifth of the key range.
     let key = |n: u64| if n < 800_000 { n } else { 800_000 + (n - 800_000) * 8 };
     let records: Vec<(u64, u64)> = (0..1_200_000).map(|n| (key(n * 7919 % 1_200_000), n)).collect();
     let expected = model(&operation, &records);
@@ -287,8 +288,8 @@ fn the_parts_of_a_result_hold_about_equally_many_records() {
     }
 }
 
-/// Parts that are read one after the other give the same stream within the reported memory, and few bytes are read
-/// twice.
+/// Parts that are read one after the other have the same records as the whole result. They take at most the reported
+/// memory, and few bytes are read twice.
 #[test]
 fn parts_in_turns_are_the_whole_within_the_reported_memory() {
     let operation = by(|a: u64, b| a + b);
@@ -311,7 +312,7 @@ fn parts_in_turns_are_the_whole_within_the_reported_memory() {
             for (mut part, told) in sorted.into_iter().zip(told) {
                 let held = job.job.budget().reserved_bytes();
                 while let Some(block) = part.next_block().unwrap() {
-                    // Parts that were read to their end may already have released memory.
+                    // Parts that were read to their end may have released memory.
                     let read = job.job.budget().reserved_bytes().saturating_sub(held);
                     assert!(read <= told, "{read} bytes where {told} were told, {config:?}");
                     got.extend(block.keys.iter().copied().zip(block.values.iter().copied()));
@@ -384,8 +385,8 @@ fn partitioning_writes_and_reads_each_update_once() {
     let job = job(config.memory_bytes, &[]);
     let (got, stats) = sort_reduce_in(2, &job, &operation, &config, &records).unwrap();
     assert_same(&got, &model(&operation, &records), "partition");
-    // Keys have 20 bits; without the bits of the bin they take 2 bytes. Records that are in memory at the end are not
-    // written.
+    // Keys have 20 bits, and take 2 bytes without the bits of the bin number. Records that are in memory at the end
+    // are not written.
     let counters = job.job.counters();
     assert_eq!(counters.bytes_read(), stats.bytes_spilled);
     assert!((2_400_000..3_700_000).contains(&stats.bytes_spilled), "{stats:?}");
@@ -395,7 +396,7 @@ fn partitioning_writes_and_reads_each_update_once() {
     assert_eq!((levels[1].records_in, levels[1].records_out), (600_000, got.len() as u64));
 }
 
-/// An operation that sums numbers which are below `2^bits` when they are pushed.
+/// An operation that adds numbers. Pushed numbers are below `2^bits`.
 #[derive(Clone)]
 struct ShortSums {
     bits: u32,
@@ -446,7 +447,7 @@ fn values_of_few_bits_agree_with_the_model_and_take_the_room_of_few() {
             };
             let job = job(config.memory_bytes, &[]);
             let (_, stats) = sort_reduce(&job, &operation, &config, &records).unwrap();
-            // In this test a bin has at most 2^16 keys.
+            // In this test, a bin covers at most 2^16 keys.
             let most = if bits <= 16 { 4 } else { 20 } * count;
             assert!(stats.bytes_spilled <= most, "{bits} {range} {stats:?}");
         }
@@ -456,7 +457,7 @@ fn values_of_few_bits_agree_with_the_model_and_take_the_room_of_few() {
 #[test]
 fn the_answer_does_not_depend_on_strategy_budget_threads_or_parts() {
     let mut random = Random(8);
-    // Some keys occur often.
+    // Some keys occur more often than others.
     let records: Vec<(u32, u64)> = (0..250_000u64)
         .map(|n| (random.below(400_000) as u32 >> (random.below(4) * 5), n.wrapping_mul(n) << 20))
         .collect();
@@ -509,15 +510,15 @@ fn the_choice_follows_the_expected_records() {
         ..config(64 * MIB, 2)
     };
     let range = Some(100_000_000);
-    // In the first case bins stay in memory. In the second case bins do not stay in memory, and take more bytes of the
-    // drive than packed runs.
+    // With 1 GiB of memory, bins stay in memory. In the case with 1,000,000,000 records, bins are written and take
+    // more bytes of the drive than packed runs.
     let large = Config { memory_bytes: 1 << 30, ..with(range, 64_000_000, 48_000_000) };
     assert_eq!(choose(&large, 4), Strategy::Partition);
-    // The number of records could fill more blocks than bins can index.
+    // The maximum number of records could fill more blocks than the partition strategy can index.
     let endless = Config { records_max: Some(1 << 50), ..large };
     assert_ne!(choose(&endless, 4), Strategy::Partition);
     assert_eq!(choose(&with(range, 1_000_000_000, 100_000_000), 4), Strategy::Merge);
-    // With few keys, half of the updates are combined in the cache, and the rest in a chunk.
+    // With few keys, about half of the records are combined in the hash table, and the rest in a chunk.
     assert_eq!(choose(&with(None, 1_000_000_000, 1 << 14), 8), Strategy::HashFirst);
     assert_eq!(choose(&with(None, 1_000_000_000, 500_000_000), 8), Strategy::Merge);
     let forced = Config { strategy: Some(Strategy::Merge), ..with(range, 1_000_000_000, 100_000_000) };
@@ -533,7 +534,7 @@ fn a_choice_lists_its_estimates() {
     let choice = sort.choice();
     assert_eq!((choice.strategy, sort.strategy()), (Strategy::Merge, Strategy::Merge));
     assert_eq!((choice.is_forced, choice.is_drive_measured, choice.records), (false, false, 200_000_000));
-    // Dense has no estimate, since its array needs 400 MB.
+    // The dense strategy has no estimate, since its array would need 400 MB.
     assert_eq!(choice.estimates.len(), 3);
     assert!(choice.estimates.windows(2).all(|pair| pair[0].seconds <= pair[1].seconds));
     for estimate in &choice.estimates {
@@ -567,7 +568,7 @@ fn a_key_outside_the_range_of_a_dense_array_is_an_error() {
         let error = sort_reduce(&job(16 * MIB, &[]), &by(|a: u64, b| a + b), &config, &records).unwrap_err();
         assert!(error.to_string().contains(&format!("key {key} is outside")), "{error}");
     }
-    // Merging accepts a key out of range.
+    // The merge strategy accepts a key that is out of range.
     let strategy = Some(Strategy::Merge);
     let config = Config { key_range: Some(1000), strategy, ..config(16 * MIB, 1) };
     let records = [(u32::MAX, 1u64), (5, 1), (1000, 1)];

@@ -1,4 +1,4 @@
-//! Interrupted sorts resume with the runs that they kept, and give the answer of an uninterrupted sort.
+//! Tests that interrupted sorts resume from their saved runs, and have the same result as an uninterrupted sort.
 
 use crate::common::{Random, Records, assert_same, by, model, read};
 use inshore_sortreduce::{
@@ -28,7 +28,7 @@ impl TestStore {
         TestStore { device, folder }
     }
 
-    /// Opens the store as another process would find it.
+    /// Opens the store again, as another process would do.
     fn store(&self) -> Store {
         Store::open_on(self.folder.path(), vec![Arc::new(self.device.clone())]).unwrap()
     }
@@ -37,8 +37,8 @@ impl TestStore {
         self.store().job(Budget::new(MEMORY_BYTES, 2), Cancel::default()).unwrap()
     }
 
-    /// Calls `attempt` repeatedly, each time with a different fault, until it succeeds; returns its result and the
-    /// number of attempts.
+    /// Calls `attempt` with a different fault each time, until a call succeeds. Returns the result and the number of
+    /// calls.
     fn until_it_succeeds<T>(
         &self,
         mut fault: impl FnMut(usize) -> Option<Fault>,
@@ -90,7 +90,8 @@ fn sort<S: RowShape, O: RowOperation>(
     let mut sort = RowSort::new(job, shape, operation, &config)?;
     let kept = sort.bytes_kept();
     let mut sink = sort.sink();
-    // Some of the kept bytes are skipped without being read. The rest is passed to the sink, which skips it.
+    // The test skips half of the saved bytes itself. The other bytes are passed to the sink, which skips the rest of
+    // the saved bytes.
     let unread = sink.to_pass_over() / 2;
     sink.pass_over(unread);
     input[unread as usize..].chunks(5000).try_for_each(|piece| sink.write(piece))?;
@@ -129,7 +130,7 @@ fn a_sort_of_rows_resumes_after_any_failed_write_or_read() {
     }
     assert!(most > 3 && most < 200, "each attempt goes on where the one before ended: {most}");
     assert!(furthest > input.len() as u64 / 2, "{furthest}");
-    // The failing read happens in the merge, when all runs exist already.
+    // The read that fails is in the merge, after all runs were written.
     let ((found, kept), attempts) = place.until_it_succeeds(
         |number| (number < 3).then_some(Fault::FailRead(10 + 70 * number as u64)),
         |job, keep| sort(job, keep, (Lines, KeepAll), &input),
@@ -139,7 +140,7 @@ fn a_sort_of_rows_resumes_after_any_failed_write_or_read() {
 
 #[test]
 fn equal_rows_keep_their_order_over_an_interruption() {
-    // The key is the first half of a framed row; of rows with equal keys, the first is kept.
+    // The key is the first half of a framed row's contents. The sort keeps only the first row of each key.
     let mut random = Random(3);
     let mut input = Vec::new();
     for n in 0..150_000u32 {
@@ -156,7 +157,7 @@ fn equal_rows_keep_their_order_over_an_interruption() {
     assert!(kept > 0, "{kept} bytes kept over {attempts} attempts");
 }
 
-/// A sum that fails on request.
+/// An operation that adds values, and reports a failure if the flag is set.
 #[derive(Clone)]
 struct FallibleSum(Arc<AtomicBool>);
 
@@ -173,8 +174,8 @@ impl Operation for FallibleSum {
 
 const UNIT_RECORDS: usize = 700;
 
-/// Two threads share the units of the input. Some units are pushed one record at a time, and some in groups of one
-/// value.
+/// Sorts records with two threads, which share the units of the input. Some units are pushed one record at a time. In
+/// others, more than 64 successive records with the same value are pushed together.
 fn sort_reduce<O: Operation>(
     job: &Job,
     keep: &Keep,
@@ -184,7 +185,8 @@ fn sort_reduce<O: Operation>(
     let config = Config {
         memory_bytes: 2 << 20,
         sinks: 2,
-        // Hash-first cannot list the records of a run, so the sort-reduce merges without the table.
+        // With hash-first, the records of a run are not known by unit, so the sort-reduce uses the merge strategy
+        // instead.
         strategy: Some(Strategy::HashFirst),
         chunk_bytes: Some(32 << 10),
         keep: Some(keep.clone()),
@@ -229,7 +231,7 @@ fn sort_reduce<O: Operation>(
     Ok((read(sorted)?.0, skipped.into_inner()))
 }
 
-/// Returns the bytes of a value, so that values can be compared.
+/// Access to the bytes of a value, so that values can be compared.
 trait AsBytes {
     fn as_bytes_of(&self) -> Vec<u8>;
 }
@@ -301,6 +303,6 @@ fn a_run_that_somebody_removed_costs_all_of_them_and_not_the_answer() {
         assert_same(&found, &expected, &format!("{removed} was removed"));
         gaps += usize::from(skipped == 0);
     }
-    // If a run that begins and ends with complete units is missing, there is no gap, and its units are pushed again.
+    // If a missing run contains only complete units, there is no gap, and its units are pushed again.
     assert!(gaps > 0, "no run that was removed left a gap");
 }

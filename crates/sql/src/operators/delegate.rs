@@ -1,6 +1,8 @@
-//! The part of an [`ExecutionPlan`](datafusion::physical_plan::ExecutionPlan) that our operators have in common.
+//! A macro for the methods of [`ExecutionPlan`](datafusion::physical_plan::ExecutionPlan) that all operators of this
+//! crate implement in the same way.
 
-/// Implements a plan node that replaces a node of DataFusion: every method except `execute` is passed on to that node.
+/// Implements [`ExecutionPlan`](datafusion::physical_plan::ExecutionPlan) for a node that replaces a node of
+/// DataFusion. Most methods call the same method of the replaced node; `execute` does not.
 macro_rules! delegate_to_original {
     ($node:ident, $name:literal) => {
         impl datafusion::physical_plan::DisplayAs for $node {
@@ -63,8 +65,8 @@ macro_rules! delegate_to_original {
                     children,
                 )?;
                 let Some(mut ours) = $node::of(&original, &self.shared)? else { return Ok(original) };
-                // The new node is the same operator for another run, as in a recursive query, so its counters are
-                // kept.
+                // The new node is the same operator for another run, as in a recursive query, so it uses the existing
+                // counters.
                 self.shared.remove_counters(&ours.counters);
                 (ours.claim, ours.counters) = (self.claim.clone(), self.counters.clone());
                 Ok(std::sync::Arc::new(ours))

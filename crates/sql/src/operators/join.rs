@@ -1,14 +1,14 @@
-//! Equi-joins that work in any amount of memory.
+//! Equi-joins that run in any amount of memory.
 //!
 //! ```text
-//!   left ──► gathered ──(it ends, and fits)──► hash join with right, as the library does it
-//!               │ full
+//!   left ──► collected in memory ──(all rows fit)──► DataFusion's hash join with right
+//!               │ memory is full
 //!               ▼
 //!            sorted ──┐
 //!   right ─► sorted ──┴──► merged
 //! ```
 //!
-//! For NOT IN, the sort of the right side also records whether a key is null, before the first row is merged.
+//! For NOT IN, the sort of the right side also records whether a key is null. The merge begins after that.
 
 use std::sync::{
     Arc,
@@ -52,10 +52,10 @@ use super::{
 };
 use crate::{Error, memory::Claim};
 
-/// The memory that DataFusion's hash table takes for each row of the left side, beyond the rows.
+/// The memory that DataFusion's hash table takes per row of the left side, in addition to the row itself.
 const TABLE_BYTES_A_ROW: u64 = 40;
 
-/// The plan node that joins; see the module.
+/// The plan node of an equi-join; see the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Join {
     original: Arc<dyn ExecutionPlan>,
@@ -78,18 +78,20 @@ struct SortOrders {
 }
 
 impl SortOrders {
-    /// Returns the number of sorts of one partition.
+    /// Returns the number of concurrent sorts in one partition.
     fn sorts(&self) -> usize {
         if self.result.is_some() { 3 } else { 2 }
     }
 }
 
 impl Join {
-    /// Creates the node that replaces a hash join of DataFusion; `None` if DataFusion's hash join is kept.
+    /// Creates the plan node that replaces a hash join of DataFusion. Returns `None` if DataFusion's hash join is
+    /// kept.
     pub fn of(node: &Arc<dyn ExecutionPlan>, shared: &Shared) -> Result<Option<Join>> {
         let Some(join) = node.downcast_ref::<HashJoinExec>() else { return Ok(None) };
         let partitions = |side: &Arc<dyn ExecutionPlan>| side.properties().partitioning.partition_count();
-        // NOT IN needs the nulls of the whole right side.
+        // NOT IN depends on whether any partition of the right side has a null key, so the right side becomes one
+        // partition.
         let gathered = match join.null_aware && partitions(join.left()) == 1 && partitions(join.right()) > 1 {
             true => Some(gather_right(join)?),
             false => None,
@@ -97,7 +99,8 @@ impl Join {
         let node = gathered.as_ref().unwrap_or(node);
         let join = node.downcast_ref::<HashJoinExec>().expect("the same node, or one with another child");
         let (left, right) = (partitions(join.left()), partitions(join.right()));
-        // A left side that is shared by all partitions of the right side is small.
+        // DataFusion's node is kept if all partitions of the right side share one left side, since that side is
+        // small.
         if left != right || (*join.partition_mode() != PartitionMode::Partitioned && left != 1) {
             return Ok(None);
         }
@@ -188,7 +191,7 @@ impl LeftSide {
                 continue;
             }
             rows += batch.num_rows() as u64;
-            // The hash join first copies all batches into one, so both copies are in memory.
+            // The hash join first copies all batches into one batch, so the rows are in memory twice.
             let bytes = 2 * get_record_batch_memory_size(&batch) as u64;
             let bytes = bytes + TABLE_BYTES_A_ROW * batch.num_rows() as u64;
             gathered.push(batch);
@@ -201,7 +204,7 @@ impl LeftSide {
         self.hash(gathered, held)
     }
 
-    /// Runs DataFusion's hash join with the collected rows as the left side.
+    /// Runs DataFusion's hash join, with the collected rows as its left side.
     fn hash(self, gathered: Vec<RecordBatch>, held: Reservation) -> Result<SendableRecordBatchStream> {
         let left_schema = self.left.schema();
         drop(self.left);
@@ -214,7 +217,7 @@ impl LeftSide {
             .reset_state()
             .recompute_properties()
             .build()?;
-        // The memory of the hash join is reserved already.
+        // The memory of the hash join is already reserved, so its memory pool has no limit.
         let runtime = RuntimeEnvBuilder::from_runtime_env(&self.context.runtime_env())
             .with_memory_pool(Arc::new(UnboundedMemoryPool::default()))
             .build_arc()?;
@@ -246,8 +249,8 @@ impl LeftSide {
             false => self.right,
         };
         let right = sort(right_side, &self.orders.right);
-        // A sort returns its first batch when it has read all rows. The left side is sorted first, since its
-        // collected rows take memory.
+        // A sort returns its first batch after it has read all its input rows. The left side is sorted first, since
+        // its collected rows take memory.
         let (left, right) = match join.null_aware {
             true => (with_first_batch(left).await?, with_first_batch(right).await?),
             false => (left, right),
@@ -290,15 +293,15 @@ impl LeftSide {
     }
 }
 
-/// Merges all partitions of the right side into one, for a join with NOT IN's treatment of nulls.
+/// Combines all partitions of the right side into one, for a join that treats nulls as NOT IN does.
 fn gather_right(join: &HashJoinExec) -> Result<Arc<dyn ExecutionPlan>> {
     let right = Arc::new(CoalescePartitionsExec::new(join.right().clone()));
     let join = HashJoinExecBuilder::from(join).with_new_children(vec![join.left().clone(), right])?;
     Ok(Arc::new(join.recompute_properties().build()?))
 }
 
-/// The facts about the right side that NOT IN needs. If the right side has a null, the result is empty. If it has no
-/// rows, the result has all rows of the left side, including those with a null.
+/// Records for NOT IN whether the right side has rows, and whether a key is null. If a key is null, the result is
+/// empty. If the right side has no rows, the result has all rows of the left side, including rows with a null key.
 #[derive(Default)]
 struct NullCheck {
     has_null: AtomicBool,
@@ -306,7 +309,7 @@ struct NullCheck {
 }
 
 impl NullCheck {
-    /// Passes on the rows of the right side, and records whether there are any, and whether a key is null.
+    /// Returns the rows of the right side unchanged. Records whether the side has rows, and whether a key is null.
     fn watch(
         self: &Arc<Self>,
         rows: SendableRecordBatchStream,
@@ -326,7 +329,7 @@ impl NullCheck {
     }
 }
 
-/// Waits for the first batch, and returns all rows.
+/// Waits for the first batch, and returns a stream of all rows including that batch.
 async fn with_first_batch(mut rows: SendableRecordBatchStream) -> Result<SendableRecordBatchStream> {
     let schema = rows.schema();
     let first = rows.next().await.transpose()?;
@@ -334,7 +337,7 @@ async fn with_first_batch(mut rows: SendableRecordBatchStream) -> Result<Sendabl
     Ok(Box::pin(RecordBatchStreamAdapter::new(schema, all)))
 }
 
-/// Passes on only the rows whose key is not null.
+/// Returns only the rows whose key is not null.
 fn without_null_keys(
     rows: SendableRecordBatchStream,
     key: Arc<dyn PhysicalExpr>,
@@ -348,8 +351,9 @@ fn without_null_keys(
     Box::pin(RecordBatchStreamAdapter::new(schema, rows))
 }
 
-/// Puts the columns of the left side before those of the right side in a filter. DataFusion's merge join assumes that
-/// order (`get_filter_columns` in DataFusion 55.2), but the planner changes the order when it swaps the sides.
+/// Reorders the columns of a join filter: first the columns of the left side, then those of the right side.
+/// DataFusion's merge join assumes this order (`get_filter_columns` in DataFusion 55.2). The planner violates the
+/// order if it swaps the sides.
 fn left_first(filter: &JoinFilter) -> Result<JoinFilter> {
     let indices = filter.column_indices();
     let mut order: Vec<usize> = (0..indices.len()).collect();
@@ -379,7 +383,7 @@ fn with_runtime(context: &TaskContext, runtime: Arc<RuntimeEnv>) -> TaskContext 
     )
 }
 
-/// Passes rows on, and releases `held` after the last row.
+/// Returns the rows unchanged, and releases the reservation `held` after the last row.
 fn keeping(
     schema: SchemaRef,
     rows: SendableRecordBatchStream,
@@ -391,7 +395,7 @@ fn keeping(
     Box::pin(RecordBatchStreamAdapter::new(schema, rows))
 }
 
-/// Passes the first `fetch` rows on.
+/// Returns the first `fetch` rows, or all rows if `fetch` is `None`.
 fn limited(
     schema: SchemaRef,
     rows: SendableRecordBatchStream,

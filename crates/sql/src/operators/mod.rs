@@ -1,8 +1,9 @@
-//! Operators that spill to sort-reduce when memory is exhausted, and the optimizer rule that puts them into a plan.
+//! Operators that spill to flash when memory is exhausted, and the optimizer rule that puts these operators into a
+//! plan.
 //!
-//! - [`ReplaceOperators`]: the optimizer rule that replaces operators of DataFusion by those of this crate.
-//! - [`Group`], [`Order`], [`Join`]: GROUP BY, ORDER BY and equi-joins in any amount of memory. Each replaces an
-//!   operator of DataFusion, and keeps that operator as `original`.
+//! - [`ReplaceOperators`]: the optimizer rule that replaces operators of DataFusion by operators of this crate.
+//! - [`Group`], [`Order`], [`Join`]: the operators for GROUP BY, ORDER BY and equi-joins in any amount of memory.
+//!   Each of these operators replaces an operator of DataFusion, and has it as its field `original`.
 //! - [`Shared`]: the job, the memory and the limits that all operators of a query share.
 //! - [`OperatorStats`]: the counters of one operator.
 
@@ -37,7 +38,7 @@ use self::{group::Group, join::Join, order::Order};
 pub use shared::OperatorStats;
 pub(crate) use shared::{Limits, Shared};
 
-/// The optimizer rule that replaces operators of DataFusion which would fail when memory is exhausted.
+/// The optimizer rule that replaces DataFusion's operators that would fail when memory is exhausted.
 #[derive(Debug)]
 pub(crate) struct ReplaceOperators(pub Shared);
 
@@ -72,8 +73,9 @@ impl PhysicalOptimizerRule for ReplaceOperators {
     }
 }
 
-/// Adds a pause after each batch of a cross or nested-loop join. One input batch can produce any number of output
-/// batches. Only in a pause can the runtime stop a task, and advance the timer of the deadline.
+/// Makes a cross or nested-loop join yield to the runtime between output batches. One input batch can produce any
+/// number of output batches. The runtime can stop a task, or advance the timer of the deadline, only when the task
+/// yields.
 fn yielding(node: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn ExecutionPlan>> {
     let multiplies = node.is::<CrossJoinExec>() || node.is::<NestedLoopJoinExec>();
     multiplies.then(|| Arc::new(CooperativeExec::new(node.clone())) as _)

@@ -1,4 +1,4 @@
-//! ORDER BY for rows of numbers: each row becomes one number, and all partitions push into one sort-reduce.
+//! ORDER BY for rows that consist of numbers. Each row is encoded as one integer, and all partitions share one sort.
 
 use std::sync::{Arc, Mutex};
 
@@ -19,10 +19,10 @@ use super::{
 };
 use crate::{BATCH_ROWS, Error, memory::Claim};
 
-/// The minimum number of rows for this sort; fewer rows are sorted as rows.
+/// The minimum number of input rows for a sort of integers. Fewer rows are sorted as encoded rows.
 const MANY_ROWS: u64 = 1 << 20;
 
-/// A sort of the rows of all inputs.
+/// Sorts the rows of all inputs as integers.
 pub(crate) struct NumberOrdering {
     pub inputs: Vec<SendableRecordBatchStream>,
     pub schema: SchemaRef,
@@ -32,14 +32,14 @@ pub(crate) struct NumberOrdering {
     pub numbers: Arc<NumberRows>,
     /// The operator's name in errors.
     pub name: String,
-    /// The number of rows still to be returned.
+    /// The number of rows that are still to be returned.
     pub left: usize,
 }
 
-/// The sorted rows and their part of the budget; `None` without rows.
+/// The sorted rows and their part of the budget; `None` if there are no rows.
 type SortedPart = Option<(SortedNumbers, Budget)>;
 
-/// The sort into which all readers push; it is begun with the first row.
+/// The sort that all input readers share. The first reader with rows creates the sort.
 struct SharedSort {
     shared: Shared,
     claim: Arc<Claim>,
@@ -55,13 +55,14 @@ struct BegunSort {
     part: Budget,
 }
 
-/// Returns whether a sort of numbers is faster than a sort of rows.
+/// Returns whether there are enough rows that a sort of integers is faster than a sort of encoded rows. Tests that
+/// limit memory always use integers.
 pub(crate) fn are_many(numbers: &NumberRows, shared: &Shared) -> bool {
     shared.limits.table_bytes.is_some() || numbers.rows.is_some_and(|rows| rows >= MANY_ROWS)
 }
 
 impl NumberOrdering {
-    /// Returns the rows of all inputs, in order.
+    /// Returns the rows of all inputs, sorted.
     pub fn run(self) -> SendableRecordBatchStream {
         let schema = self.schema.clone();
         let state = (self, None::<SortedPart>);
@@ -76,7 +77,7 @@ impl NumberOrdering {
         Box::pin(RecordBatchStreamAdapter::new(schema, batches))
     }
 
-    /// Reads all inputs concurrently.
+    /// Reads all inputs concurrently, and sorts their rows.
     async fn sort(&mut self) -> Result<SortedPart> {
         let shared_sort = Arc::new(SharedSort {
             shared: self.shared.clone(),
@@ -128,7 +129,7 @@ impl NumberOrdering {
 }
 
 impl SharedSort {
-    /// Returns the sink of a reader. The first reader with rows takes the memory.
+    /// Returns the sink into which a reader pushes its rows. The first reader with rows also reserves the memory.
     fn sink(&self, reader: usize) -> inshore_tables::Result<Arc<Mutex<NumberSink>>> {
         let mut begun = self.begun.lock().expect("no panic under this lock");
         if begun.is_none() {
@@ -155,7 +156,7 @@ impl SharedSort {
         Ok(BegunSort { sort, sinks, part })
     }
 
-    /// Pushes the rows of one input, and returns their number.
+    /// Pushes the rows of one input into the sort, and returns the number of rows.
     async fn push_all(&self, mut input: SendableRecordBatchStream, reader: usize) -> Result<u64> {
         let mut sink = None;
         let mut rows = 0;

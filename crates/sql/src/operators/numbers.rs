@@ -1,4 +1,5 @@
-//! Finds groups and rows that consist of numbers alone, which are sorted as records of a few words.
+//! Recognizes groups and rows that consist only of numbers. Such groups and rows are sorted as records of a few
+//! machine words.
 
 use std::sync::Arc;
 
@@ -26,26 +27,26 @@ use inshore_tables::{Fold, NumberColumn, NumberGroups, NumberSort, NumberState};
 
 use crate::{rules::floats::normal_column, scan::Scan};
 
-/// The key and the states of groups of numbers, with the known bounds of their table.
+/// The key and the aggregate states of groups that consist of numbers, with known bounds of their values.
 #[derive(Debug)]
 pub(crate) struct Numbers {
     pub key: DataType,
-    /// The smallest and the largest possible key.
+    /// The smallest and the largest possible key, if known.
     pub range: Option<(i128, i128)>,
     pub states: Vec<NumberState>,
-    /// An estimate of the number of input rows, of all partitions together.
+    /// An estimate of the number of input rows in all partitions together.
     pub rows: Option<u64>,
 }
 
 impl Numbers {
-    /// Describes an aggregate by its key type and the types of all functions' states, in order. `None` means that a
+    /// Describes an aggregate by its key type and the state types of all its functions, in order. Returns `None` if a
     /// key or a state is not a number.
     pub fn of(aggregate: &AggregateExec, key: &[DataType], states: &[DataType]) -> Result<Option<Numbers>> {
         let [key] = key else { return Ok(None) };
         let Some(folds) = aggregate.aggr_expr().iter().map(folds).collect::<Option<Vec<_>>>() else {
             return Ok(None);
         };
-        // Bounds are known only with the first stage.
+        // Bounds of values are known only if the first aggregation stage, which reads the input rows, is found.
         let first = first_stage(aggregate);
         let mut described = Vec::new();
         let mut kinds = states.iter();
@@ -70,21 +71,22 @@ impl Numbers {
     }
 }
 
-/// Rows that consist of numbers alone, and their order.
+/// Describes rows that consist only of numbers, and their sort order.
 #[derive(Debug)]
 pub(crate) struct NumberRows {
-    /// The sort columns in their order, then the others.
+    /// The sort columns in sort order, then the other columns.
     pub columns: Vec<NumberColumn>,
-    /// The position of each of `columns` in a row.
+    /// The index in the row of each column in `columns`.
     pub places: Vec<usize>,
     /// An estimate of the number of input rows.
     pub rows: Option<u64>,
-    /// True if all NaNs are one value, the greatest; false if NaNs are ordered by their bits.
+    /// True if all NaNs count as one value, which is the greatest; false if NaNs are ordered by their bits.
     pub has_one_nan: bool,
 }
 
 impl NumberRows {
-    /// Describes rows with these sort keys; `None` if a column is not a number, or the columns together are too wide.
+    /// Describes rows with these sort keys. Returns `None` if a column is not a number, or if the columns together
+    /// have too many bits.
     pub fn of(input: &Arc<dyn ExecutionPlan>, keys: &[(usize, SortOptions)]) -> Result<Option<NumberRows>> {
         let schema = input.schema();
         let others = (0..schema.fields().len()).filter(|place| keys.iter().all(|(key, _)| key != place));
@@ -110,8 +112,9 @@ impl NumberRows {
 }
 
 impl NumberRows {
-    /// Describes rows of one floating-point number each, sorted by its normal form. Since no second key follows, the
-    /// order of zeros of different signs does not matter, so the column itself is sorted.
+    /// Describes rows that consist of one floating-point number and are sorted by the number's normal form. No second
+    /// key follows, so the relative order of 0.0 and -0.0 does not matter. The column itself is therefore the sort
+    /// key.
     pub fn of_fractions(input: &Arc<dyn ExecutionPlan>, order: &LexOrdering) -> Result<Option<NumberRows>> {
         let [PhysicalSortExpr { expr, options }] = &order[..] else { return Ok(None) };
         if input.schema().fields().len() != 1 || normal_column(&**expr).is_none() {
@@ -128,7 +131,8 @@ fn rows_of(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<u64>> {
     Ok(statistics.num_rows.get_value().map(|&rows| rows as u64))
 }
 
-/// Returns how each column of a function's state is combined, and whether the column is a count, which is never null.
+/// Returns, for each state column of a function, how values are combined, and whether the column is a count. A count
+/// is never null.
 fn folds(function: &Arc<AggregateFunctionExpr>) -> Option<&'static [(Fold, bool)]> {
     let name = function.fun().name();
     match name {
@@ -137,14 +141,14 @@ fn folds(function: &Arc<AggregateFunctionExpr>) -> Option<&'static [(Fold, bool)
         "sum" => Some(&[(Fold::Sum, false)]),
         "min" => Some(&[(Fold::Min, false)]),
         "max" => Some(&[(Fold::Max, false)]),
-        // The count is null where the sum is.
+        // The count of an average is null if the sum is null, so it is not marked as a count.
         "avg" => Some(&[(Fold::Sum, false), (Fold::Sum, false)]),
         _ => None,
     }
 }
 
-/// Returns the stage that reads the input rows. If there are two stages, the second stage reads states through an
-/// exchange.
+/// Returns the aggregation stage that reads the input rows. If there are two stages, the second stage reads states
+/// through an exchange.
 fn first_stage(aggregate: &AggregateExec) -> Option<&AggregateExec> {
     if aggregate.mode().input_mode() == AggregateInputMode::Raw {
         return Some(aggregate);
@@ -156,8 +160,8 @@ fn first_stage(aggregate: &AggregateExec) -> Option<&AggregateExec> {
     below.downcast_ref().filter(|first: &&AggregateExec| first.mode().input_mode() == AggregateInputMode::Raw)
 }
 
-/// Returns a column's statistics from the files, if every row of the plan is a row of the files. The filters of the
-/// plan only remove rows, so the bounds hold. DataFusion's own statistics of a plan are only estimates.
+/// Returns a column's statistics from the files, if every row of the plan is a row of the files. Filters in the plan
+/// only remove rows, so the bounds remain valid. DataFusion's own statistics of a plan are only estimates.
 fn of_file<'a>(
     column: &Column,
     mut plan: &'a Arc<dyn ExecutionPlan>,
@@ -181,7 +185,7 @@ fn of_file<'a>(
     }
 }
 
-/// Returns whether a function of the first stage may meet nulls.
+/// Returns whether an argument of a function in the first stage may be null.
 fn may_be_null(first: &AggregateExec, number: usize) -> bool {
     let (input, function) = (first.input(), &first.aggr_expr()[number]);
     let schema = input.schema();
@@ -194,7 +198,8 @@ fn may_be_null(first: &AggregateExec, number: usize) -> bool {
     first.filter_expr()[number].is_some() || !function.expressions().iter().all(meets_none)
 }
 
-/// Returns whether the decimals of a function of the first stage, and every sum of some of them, fit 64 bits.
+/// Returns whether the decimal arguments of a function in the first stage fit 64 bits. For a sum, the sum of any
+/// subset of them must fit too.
 fn is_narrow(first: &AggregateExec, number: usize, fold: Fold) -> bool {
     let arguments = first.aggr_expr()[number].expressions();
     let known = || {
@@ -210,7 +215,7 @@ fn range(column: &ColumnStatistics) -> Option<(i128, i128)> {
     Some((whole(column.min_value.get_value()?)?, whole(column.max_value.get_value()?)?))
 }
 
-/// Returns a whole number, or the digits of a decimal.
+/// Returns the value of an integer, or the unscaled integer of a decimal.
 fn whole(value: &ScalarValue) -> Option<i128> {
     match value {
         ScalarValue::Int8(value) => value.map(i128::from),

@@ -1,4 +1,4 @@
-//! ORDER BY in any amount of memory, by a sort of rows or of numbers.
+//! ORDER BY in any amount of memory. Rows are sorted in encoded form, or as integers if they consist of numbers.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use super::{
 };
 use crate::memory::Claim;
 
-/// The plan node that sorts rows; see the module.
+/// The plan node of ORDER BY; see the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Order {
     original: Arc<dyn ExecutionPlan>,
@@ -29,7 +29,7 @@ pub(crate) struct Order {
     claim: Arc<Claim>,
     counters: Arc<Counters>,
     keys: Arc<SortKeys>,
-    /// The description of the rows, if they consist of numbers and are many.
+    /// The description of the rows, if there are many of them and they consist of numbers.
     numbers: Option<Arc<NumberRows>>,
     fetch: Option<usize>,
 }
@@ -37,13 +37,13 @@ pub(crate) struct Order {
 delegate_to_original!(Order, "SortReduceOrder");
 
 impl Order {
-    /// Creates the node that replaces a sort or a merge of sorts; `None` if DataFusion's node is kept.
+    /// Creates the plan node that replaces a sort or a merge of sorts. Returns `None` if DataFusion's node is kept.
     pub fn of(node: &Arc<dyn ExecutionPlan>, shared: &Shared) -> Result<Option<Order>> {
         if let Some(merge) = node.downcast_ref::<SortPreservingMergeExec>() {
             return Order::gathering(merge, shared);
         }
         let Some(sort) = node.downcast_ref::<SortExec>() else { return Ok(None) };
-        // A heap keeps the first few rows.
+        // For a small limit, DataFusion's sort needs only a heap of that many rows.
         if sort.fetch().is_some_and(|rows| rows <= FEW_ROWS) || !is_sortable(&sort.schema()) {
             return Ok(None);
         }
@@ -68,8 +68,8 @@ impl Order {
         }))
     }
 
-    /// Creates one sort over the rows of all partitions. It replaces one sort of numbers for each partition and a
-    /// merge.
+    /// Creates one sort of integers over the rows of all partitions. This sort replaces the sorts of the partitions
+    /// and their merge.
     fn gathering(merge: &SortPreservingMergeExec, shared: &Shared) -> Result<Option<Order>> {
         let order = merge.input().downcast_ref::<Order>().filter(|order| order.numbers.is_some());
         let Some((order, sort)) =
@@ -79,7 +79,8 @@ impl Order {
         };
         let all = Arc::new(CoalescePartitionsExec::new(sort.input().clone()));
         let fetch = merge.fetch().into_iter().chain(sort.fetch()).min();
-        // Only the merge sorts by expressions that are constant in each partition.
+        // The sort uses the keys of the merge, since a partition's sort omits expressions that are constant in the
+        // partition.
         let sort: Arc<dyn ExecutionPlan> =
             Arc::new(SortExec::new(merge.expr().clone(), all).with_fetch(fetch));
         let ours = Order::of(&sort, shared)?;
@@ -90,7 +91,8 @@ impl Order {
         Ok(ours)
     }
 
-    /// Sorts numbers of all partitions, which an exchange would otherwise combine.
+    /// Sorts rows as integers. If the input is an exchange that combines partitions, the sort reads those partitions
+    /// directly.
     fn run_numbers(
         &self,
         numbers: &Arc<NumberRows>,
@@ -99,7 +101,7 @@ impl Order {
     ) -> Result<SendableRecordBatchStream> {
         let below = self.original.children()[0];
         let inputs = match below.downcast_ref::<CoalescePartitionsExec>() {
-            // An exchange with a limit passes on only some of the rows.
+            // An exchange with a limit is not skipped, since it returns only some of the rows.
             Some(all) if all.fetch().is_none() => {
                 let count = all.input().properties().partitioning.partition_count();
                 (0..count).map(|part| all.input().execute(part, context.clone())).collect::<Result<_>>()?

@@ -1,4 +1,4 @@
-//! A sort of the rows of one partition by sort-reduce; group, order and join use this sort.
+//! A sort of the rows of one partition. GROUP BY, ORDER BY and joins use this sort.
 
 use std::sync::Arc;
 
@@ -23,15 +23,16 @@ use inshore_tables::RowCodec;
 use super::shared::{Limits, Shared};
 use crate::{BATCH_ROWS, Error};
 
-/// With a limit up to this number of rows or groups, DataFusion's operator is kept.
+/// If a query's limit is at most this number of rows or groups, DataFusion's operator is kept.
 pub(crate) const FEW_ROWS: usize = 20_000;
-/// The number of bytes of sorted rows that are decoded into columns at once.
+/// The bytes of sorted rows that one call decodes into columns.
 pub(crate) const BLOCK_BYTES: usize = 512 << 10;
 
-/// The number of bytes of rows that are encoded at once; the encoder has three copies of them.
+/// The bytes of rows that one call encodes. The encoder needs three times this memory.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Cuts a batch into pieces that are encoded at once. Pieces of long rows have fewer rows.
+/// Cuts a batch into slices of about [`PIECE_BYTES`], which are encoded one at a time. If rows are long, a slice has
+/// fewer rows.
 pub(crate) fn pieces(batch: &RecordBatch) -> impl Iterator<Item = RecordBatch> {
     let bytes: usize = batch.columns().iter().map(bytes_of).sum();
     let rows = PIECE_BYTES / (bytes / batch.num_rows().max(1)).max(1);
@@ -41,7 +42,7 @@ pub(crate) fn pieces(batch: &RecordBatch) -> impl Iterator<Item = RecordBatch> {
         .map(move |start| batch.slice(start, rows.min(batch.num_rows() - start)))
 }
 
-/// Returns the bytes of the values of a column.
+/// Returns the total bytes of a column's values.
 fn bytes_of(column: &ArrayRef) -> usize {
     let lengths = |views: &[u128]| views.iter().map(|&view| 16 + view as u32 as usize).sum();
     match column.data_type() {
@@ -51,7 +52,7 @@ fn bytes_of(column: &ArrayRef) -> usize {
     }
 }
 
-/// Returns whether rows of this schema can be encoded as bytes and back.
+/// Returns whether rows of this schema can be encoded as bytes and decoded again without a change of types.
 pub(crate) fn is_sortable(schema: &Schema) -> bool {
     schema.fields().iter().all(|field| {
         let kind = field.data_type();
@@ -60,12 +61,12 @@ pub(crate) fn is_sortable(schema: &Schema) -> bool {
     })
 }
 
-/// The sort keys of rows.
+/// The sort keys of rows: columns of the rows, and expressions that are computed from them.
 #[derive(Debug)]
 pub(crate) struct SortKeys {
-    /// The columns of the rows, then the columns that are computed only for the order.
+    /// The columns of the rows, then the columns that are computed only as sort keys.
     schema: SchemaRef,
-    /// The number of columns of the rows.
+    /// The number of columns of the rows, without computed columns.
     columns: usize,
     pub computed: Vec<Arc<dyn PhysicalExpr>>,
     pub keys: Vec<(usize, SortOptions)>,
@@ -96,7 +97,7 @@ impl SortKeys {
         Ok(SortKeys { schema: Arc::new(Schema::new(fields)), columns, computed, keys })
     }
 
-    /// Returns whether rows and keys can be encoded as bytes and back.
+    /// Returns whether rows and keys can be encoded as bytes and decoded again.
     pub fn is_sortable(&self) -> bool {
         is_sortable(&self.schema)
     }
@@ -110,8 +111,9 @@ impl SortKeys {
     }
 }
 
-/// Sorts the rows of `input` and returns the first `fetch` rows. `take_memory` is called when the first rows arrive,
-/// and returns a part of the budget. `on_sorted` gets the sorted rows and the number of input rows.
+/// Sorts the rows of `input`, and returns the first `fetch` rows. When the first rows arrive, `take_memory` is
+/// called, and returns a part of the budget. After the last row, `on_sorted` is called with the sorted rows and the
+/// number of input rows.
 pub(crate) fn sorted(
     shared: &Shared,
     input: SendableRecordBatchStream,
@@ -144,20 +146,20 @@ pub(crate) fn sorted(
 
 type OnSorted = dyn FnOnce(&SortedRows<FramedRows, KeepAll>, u64) + Send;
 
-/// A partition that sorts its rows.
+/// The state of the sort of one partition.
 struct PartitionSort {
     input: Option<SendableRecordBatchStream>,
     schema: SchemaRef,
     job: Job,
     limits: Limits,
     keys: Arc<SortKeys>,
-    /// The number of rows still to be returned.
+    /// The number of rows that are still to be returned.
     left: usize,
     take_memory: Option<Box<dyn FnOnce() -> inshore_store::Result<Budget> + Send>>,
     on_sorted: Option<Box<OnSorted>>,
     sort: Option<(RowCodec, RowSort<FramedRows, KeepAll>)>,
     sorted: Option<(RowCodec, SortedRows<FramedRows, KeepAll>)>,
-    /// A batch, and the number of its rows that were returned.
+    /// A batch of sorted rows, and the number of its rows that were already returned.
     batch_left: Option<(RecordBatch, usize)>,
     rows_in: u64,
     block: Vec<u8>,

@@ -14,18 +14,18 @@ use crate::{memory::Memory, remote::RemoteTables, spills::Spills};
 /// The counters of one operator of a query, summed over all partitions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct OperatorStats {
-    /// The operator: "GROUP BY town", "ORDER BY town", "JOIN a = b".
+    /// The operator's name, such as "GROUP BY town" or "ORDER BY town".
     pub operator: String,
-    /// The methods that partitions used, each listed once: "in memory", "sort-reduce", "sort-reduce of numbers",
-    /// "hash join", "sort-merge join".
+    /// The distinct algorithms that the partitions used, such as "in memory", "sort-reduce", "sort-reduce of
+    /// numbers", "hash join" and "sort-merge join".
     pub ways: Vec<&'static str>,
-    /// The number of input rows; for a join, the rows read from both sides.
+    /// The number of input rows. A join counts the rows that it read from both sides.
     pub rows_in: u64,
     /// The number of rows that were sorted.
     pub rows_sorted: u64,
-    /// The number of runs that were written to flash.
+    /// The number of sorted runs that were written to flash.
     pub runs: u64,
-    /// The bytes of the runs that were written to flash.
+    /// The total bytes of the sorted runs that were written to flash.
     pub bytes_spilled: u64,
 }
 
@@ -40,7 +40,7 @@ impl Display for OperatorStats {
     }
 }
 
-/// Counters of an operator, which its partitions add to.
+/// The counters of an operator. All partitions of the operator update them.
 #[derive(Debug)]
 pub(crate) struct Counters(Mutex<OperatorStats>);
 
@@ -73,13 +73,13 @@ impl Counters {
     }
 }
 
-/// Limits on the memory of operators in addition to the budget: tests set them so that a few rows suffice to write
-/// runs.
+/// Limits on the memory of operators, in addition to the budget. Tests set low limits, so that a few rows are enough
+/// to write sorted runs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Limits {
-    /// The maximum bytes of a table of groups, or of a side of a join.
+    /// The maximum bytes of a hash table of groups, or of a collected join side.
     pub table_bytes: Option<u64>,
-    /// The maximum bytes of rows that are sorted at once.
+    /// The maximum bytes of rows that one in-memory sort sorts.
     pub arena_bytes: Option<usize>,
 }
 
@@ -90,7 +90,7 @@ pub(crate) struct Shared {
     pub memory: Arc<Memory>,
     pub spills: Arc<Spills>,
     pub limits: Limits,
-    /// The state of the query's fragments, as long as any fragment runs.
+    /// The state that the query's fragments share, as long as any fragment runs on remote machines.
     pub remote: Arc<OnceLock<Weak<RemoteTables>>>,
     all: Arc<Mutex<Vec<Arc<Counters>>>>,
 }
@@ -107,7 +107,7 @@ impl Shared {
         counters
     }
 
-    /// Removes the counters of an operator that was planned and will not run.
+    /// Removes the counters of an operator that was planned but will not run.
     pub fn remove_counters(&self, counters: &Arc<Counters>) {
         self.all.lock().expect("no panic under this lock").retain(|other| !Arc::ptr_eq(other, counters));
     }

@@ -1,4 +1,4 @@
-//! A plan node over an existing stream of rows.
+//! A plan node that returns the rows of an existing stream.
 
 use std::{
     fmt::{self, Debug, Formatter},
@@ -14,7 +14,7 @@ use datafusion::{
 
 use crate::scan::properties;
 
-/// A plan node with one partition, which can run once.
+/// A plan node over one stream. The node has one partition and can run once.
 pub(crate) struct StreamExec {
     stream: Mutex<Option<SendableRecordBatchStream>>,
     properties: Arc<PlanProperties>,

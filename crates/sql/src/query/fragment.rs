@@ -1,4 +1,4 @@
-//! Runs a fragment of another machine's query over files of this machine.
+//! Runs a fragment (a part) of another machine's query on the files of this machine.
 
 use std::sync::Arc;
 
@@ -22,15 +22,14 @@ use crate::{
     scan::{FragmentScan, Scan},
 };
 
-/// Runs a [`Fragment`] of a client's query over files of this machine.
+/// Runs a [`Fragment`] of a client's query on files of this machine.
 ///
-/// The files have the columns of the fragment's table. `needed` is called with the byte ranges that will be read,
-/// before the first file is requested. `each` is called with every batch of rows.
+/// The files must have the columns of the fragment's table. Before the first file is requested, `needed` is called
+/// with a description of the byte ranges to read. `each` is called with each batch of result rows.
 ///
 /// # Errors
-/// The errors are those of [`Query::start`](crate::Query::start) and [`Query::next_batch`](crate::Query::next_batch),
-/// [`Error::Query`](crate::Error::Query) if the plan of this machine differs from the client's plan, and the errors
-/// of `each`.
+/// Returns the errors of [`Query::start`](crate::Query::start), [`Query::next_batch`](crate::Query::next_batch) and
+/// `each`. Returns [`Error::Query`](crate::Error::Query) if the plan of this machine differs from the client's plan.
 pub fn run_fragment(
     job: &Job,
     fragment: &Fragment,
@@ -81,12 +80,13 @@ fn run_fragment_here(
         }
         Ok(())
     };
-    // On drop, the runtime of `running` waits for all its threads, and one of these threads may wait for a file.
+    // When `running` is dropped, its runtime waits for its threads, and a thread may wait for a file. `leave` ends
+    // that wait.
     run().inspect_err(|_| leave())?;
     Ok(Report { rows, operators: running.shared.ran() })
 }
 
-/// Finds the scan of a fragment's table.
+/// Finds the scan node in a fragment's plan.
 fn scan_of(plan: &Arc<dyn ExecutionPlan>) -> Option<&Scan> {
     plan.downcast_ref::<Scan>().or_else(|| plan.children().into_iter().find_map(scan_of))
 }

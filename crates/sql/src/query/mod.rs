@@ -1,10 +1,11 @@
-//! A query from its text to its rows.
+//! Plans and runs a query, from its text to its result rows.
 //!
-//! - [`Query`] runs a query, and restarts if a plan ran out of memory, guessed types were wrong, or a node was lost.
+//! - [`Query`] runs a query. The query restarts if a plan ran out of memory, inferred types were wrong, or a node was
+//!   lost.
 //! - [`planning`] parses the text, corrects the plan and lets DataFusion optimize it.
-//! - [`running`] executes the plan on threads of its own, and ends a plan that makes no progress.
-//! - [`run_fragment`] runs the part of another machine's query on a node.
-//! - [`table_names`] finds the names of tables in a text.
+//! - [`running`] executes the plan on its own threads, and stops a plan that makes no progress.
+//! - [`run_fragment`] runs a fragment (a part of another machine's query) on a node.
+//! - [`table_names`] finds the names of the tables that a query reads.
 
 mod fragment;
 mod names;
@@ -36,12 +37,12 @@ use crate::{
 pub use fragment::run_fragment;
 pub use names::table_names;
 
-/// Returns the smallest budget of a query, in bytes.
+/// Returns the minimum memory budget of a query, in bytes.
 pub fn smallest_memory_bytes() -> u64 {
     24 << 20
 }
 
-/// Returns the address space of the thread stacks of a query, in bytes; only used pages take memory.
+/// Returns the address space of a query's thread stacks, in bytes. Only the stack pages that are used take memory.
 pub fn stack_bytes(threads: usize) -> u64 {
     (PLANNER_STACK_BYTES + threads * STACK_BYTES) as u64
 }
@@ -51,7 +52,7 @@ pub fn stack_bytes(threads: usize) -> u64 {
 pub struct Report {
     /// The number of rows that were returned.
     pub rows: u64,
-    /// The counters of each operator of this crate, in plan order from the scans upwards.
+    /// The counters of each operator of this crate in the plan, from the scans to the root.
     pub operators: Vec<OperatorStats>,
 }
 
@@ -61,10 +62,10 @@ pub struct Query {
     text: String,
     tables: Tables,
     limits: Limits,
-    /// The running plan; `None` between two runs, and after a restart that failed.
+    /// The running plan. It is `None` between two runs, and after a failed restart.
     running: Option<Running>,
     schema: SchemaRef,
-    /// The first batch, if it was computed in advance.
+    /// The first batch of the result, if it was computed in advance.
     first: Option<Result<Option<RecordBatch>>>,
     rows: u64,
     ended: bool,
@@ -80,18 +81,18 @@ const RESTARTS_MAX: usize = 3;
 const REMOTE_END_WAIT: Duration = Duration::from_secs(10);
 
 impl Query {
-    /// Parses and plans `text` and begins to run the query, with the memory and threads of the job's budget. Until
-    /// the first batch is requested, only footers and the first rows of CSV and JSON lines are read.
+    /// Parses and plans `text`, and starts the query with the memory and threads of the job's budget. Until the first
+    /// batch is requested, the query reads only file footers, and the first rows of CSV and JSON Lines files.
     ///
-    /// Types of CSV and JSON lines are inferred from the first rows. For such tables the first batch is computed at
-    /// once: if a row contradicts the inferred types, the query restarts with types that fit all rows, which may
-    /// change the columns of the result. A query also restarts if it names a column that is missing in the first rows
-    /// of JSON lines: all rows are then read to find the column.
+    /// Column types of CSV and JSON Lines files are inferred from the first rows. For such tables, this function also
+    /// computes the first batch. If a row contradicts the inferred types, the query restarts with types that fit all
+    /// rows. The columns of the result may then change. A query also restarts if it refers to a column that is
+    /// missing in the first rows of a JSON Lines file. The new run reads all rows to find the column.
     ///
     /// # Errors
-    /// [`Error::Query`] for a text that is not one SELECT, EXPLAIN or VALUES, or names something that does not exist;
-    /// [`Error::NoColumn`] for a column that no table has; [`Error::Table`] for files that cannot be read;
-    /// [`Error::Store`] for a budget below [`smallest_memory_bytes`].
+    /// Returns [`Error::Query`] if `text` is not a single SELECT, EXPLAIN or VALUES, or refers to something that does
+    /// not exist. Returns [`Error::NoColumn`] for a column that no table has, and [`Error::Table`] for a file that
+    /// cannot be read. Returns [`Error::Store`] if the budget is below [`smallest_memory_bytes`].
     pub fn start(job: &Job, text: &str, tables: Tables) -> Result<Query> {
         Query::start_within(job, text, tables, Limits::default())
     }
@@ -99,12 +100,12 @@ impl Query {
     pub(crate) fn start_within(job: &Job, text: &str, mut tables: Tables, limits: Limits) -> Result<Query> {
         check_budget(job.budget())?;
         let running = match Running::start(job, text, &tables, limits, PlanMode::BroadcastSmallSides) {
-            // The first rows of two files suggest different types.
+            // The types inferred from the first rows of two files contradict each other.
             Err(Error::Table(error)) if error.is_contradiction() && tables.are_guessed() => {
                 tables.look_at_all_rows();
                 Running::start(job, text, &tables, limits, PlanMode::BroadcastSmallSides)?
             }
-            // The column is a member of later rows only, or does not exist.
+            // The column occurs only in later rows, or does not exist.
             Err(Error::NoColumn(_)) if tables.may_have_more_columns() => {
                 tables.look_at_all_rows();
                 Running::start(job, text, &tables, limits, PlanMode::BroadcastSmallSides)?
@@ -131,21 +132,21 @@ impl Query {
         Ok(query)
     }
 
-    /// Computes the first batch in advance if that may show that inferred columns are wrong.
+    /// If columns were inferred, computes the first batch in advance, which may show that the columns are wrong.
     fn make_first_batch(&mut self) {
         if self.tables.are_guessed() {
             self.first = Some(self.advance());
         }
     }
 
-    /// Restarts after [a contradiction](inshore_tables::Error::is_contradiction), for callers that can discard the
-    /// rows so far.
+    /// Restarts the query after [a contradiction](inshore_tables::Error::is_contradiction). The caller must discard
+    /// the rows that were already returned.
     ///
-    /// The new run has columns that fit all rows, so the columns of the result may change. Returns false if the
-    /// columns were not inferred.
+    /// The new run infers columns from all rows, so the columns of the result may change. The function returns false,
+    /// and does not restart, if no columns were inferred from the first rows.
     ///
     /// # Errors
-    /// The errors are those of [`Query::start`].
+    /// Returns the errors of [`Query::start`].
     pub fn begin_exactly(&mut self) -> Result<bool> {
         if !self.tables.are_guessed() {
             return Ok(false);
@@ -162,11 +163,11 @@ impl Query {
         &self.schema
     }
 
-    /// Returns the next rows, at least one; `None` at the end.
+    /// Returns the next batch, with at least one row. Returns `None` at the end.
     ///
     /// # Errors
-    /// The errors are those of [`Query::start`], and [`Error::Memory`] where an operator that cannot continue on flash
-    /// needs more memory than there is (a cross join, a window over all rows).
+    /// Returns the errors of [`Query::start`]. Returns [`Error::Memory`] if an operator that cannot spill to flash (a
+    /// cross join, a window over all rows) needs more memory than the budget has.
     pub fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
         match self.first.take() {
             Some(first) => first,
@@ -201,7 +202,7 @@ impl Query {
                 self.begin_again()?;
                 continue;
             }
-            // No row was returned yet, so a restart cannot return a row twice.
+            // A restart cannot return a row twice, since no row was returned yet.
             if let Err(Error::Interrupted(why)) = &batch
                 && self.rows == 0
                 && self.restarts < RESTARTS_MAX
@@ -221,7 +222,7 @@ impl Query {
         }
     }
 
-    /// Renames the columns of a batch to the names of the result.
+    /// Renames the columns of a batch to the column names of the result.
     fn named(&self, batch: RecordBatch) -> Result<RecordBatch> {
         let fields = self.schema.fields().iter().zip(batch.schema_ref().fields());
         if fields.into_iter().all(|(wanted, found)| wanted.name() == found.name()) {
@@ -233,10 +234,10 @@ impl Query {
         Ok(named.map_err(DataFusionError::from)?)
     }
 
-    /// Runs the query from the start, once the previous run holds no memory.
+    /// Runs the query again from the start, after the previous run has released its memory.
     fn begin_again(&mut self) -> Result<()> {
         let remote = self.running.take().and_then(|running| running.shared.remote.get().cloned());
-        // Requests to nodes end soon after their receiver was dropped.
+        // Requests to nodes end soon after their receiver is dropped.
         let until = Instant::now() + REMOTE_END_WAIT;
         while remote.as_ref().is_some_and(|remote| remote.strong_count() > 0) && Instant::now() < until {
             self.job.check_cancelled()?;
@@ -248,7 +249,7 @@ impl Query {
         Ok(())
     }
 
-    /// Returns the counters so far.
+    /// Returns the current counters of the query.
     pub fn report(&self) -> Report {
         let operators = self.running.as_ref().map(|running| running.shared.ran()).unwrap_or_default();
         Report { rows: self.rows, operators }

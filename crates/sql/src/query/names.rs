@@ -1,4 +1,4 @@
-//! The names of tables in a query, found without running the query.
+//! Finds the names of the tables in a query, without a run of the query.
 
 use std::{collections::HashSet, ops::ControlFlow};
 
@@ -17,16 +17,17 @@ use datafusion::{
 use super::running::on_large_stack;
 use crate::{Result, rules::plan_size::check_statement};
 
-/// The maximum length of a text that is parsed. The parse tree of a longer text may be so deep that dropping it
-/// overflows the stack, since two bytes suffice for an operator.
+/// The maximum length of a query text that is parsed. The parse tree of a longer text may be so deep that its drop
+/// overflows the stack, since an operator takes only two bytes of text.
 const TEXT_BYTES_MAX: usize = 64 << 10;
 
-/// Returns the names of the tables that a query reads, in alphabetical order. Each name is in the form in which the
-/// table has to be registered: in lower case unless the query quotes the name.
+/// Returns the names of the tables that a query reads, in alphabetical order. Each name has the form under which the
+/// table must be registered: lower case, unless the query quotes the name.
 ///
-/// The names exclude tables of a WITH, table functions such as `generate_series`, and files in single quotes. A text that
-/// is no query, or is longer than 64 KiB, has no names: [`Query::start`](super::Query::start) returns its error. The call
-/// takes the time of parsing, some microseconds for a short text, and reads no file.
+/// The result excludes tables of a WITH, table functions such as `generate_series`, and files in single quotes. The
+/// result is empty for a text that is not a query, or is longer than 64 KiB. For such a text,
+/// [`Query::start`](super::Query::start) returns an error. The function only parses the text, which takes some
+/// microseconds for a short text, and reads no file.
 pub fn table_names(text: &str) -> Vec<String> {
     if text.len() > TEXT_BYTES_MAX {
         return Vec::new();
@@ -59,7 +60,7 @@ fn visit(statement: &Statement, others: &mut Others) {
     }
 }
 
-/// The names in FROM that are no names of tables: functions, and files in single quotes.
+/// Collects the names in FROM that are not table names: table functions, and files in single quotes.
 #[derive(Default)]
 struct Others(HashSet<String>);
 

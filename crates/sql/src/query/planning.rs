@@ -1,4 +1,4 @@
-//! Planning: the text of a query becomes a physical plan, with the rules and operators of this crate.
+//! Translates the text of a query to a physical plan with the rules and operators of this crate.
 
 use std::{
     collections::BTreeMap,
@@ -40,20 +40,21 @@ use crate::{
     spills,
 };
 
-/// How a query is planned. A query that runs out of memory before its first row is planned again in the next mode.
+/// The strategy for planning joins and partitions. A query that runs out of memory before its first row is planned
+/// again in the next mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PlanMode {
-    /// Small sides of joins are broadcast to all threads.
+    /// Small join sides are broadcast to all threads.
     BroadcastSmallSides,
     /// Both sides of every join are partitioned.
     PartitionAll,
-    /// The plan has one partition for any number of threads. Its operators have the memory of all partitions, and
-    /// success does not depend on the order in which threads run.
+    /// The plan has one partition, whatever the number of threads. Each operator then has the memory of all
+    /// partitions. Success does not depend on the order in which threads run.
     OnePartition,
 }
 
 impl PlanMode {
-    /// Returns the next mode, for a query that ran out of memory in this one.
+    /// Returns the mode to try after a query ran out of memory in this mode.
     pub fn more(self) -> Option<PlanMode> {
         match self {
             PlanMode::BroadcastSmallSides => Some(PlanMode::PartitionAll),
@@ -63,10 +64,10 @@ impl PlanMode {
     }
 }
 
-/// The minimum memory of a partition: with less memory, a sort would not get its floor.
+/// The minimum memory of a partition. With less memory, a sort would not get its minimum memory.
 const PART_BYTES_MIN: u64 = 8 << 20;
 
-/// Plans a query and begins to execute it.
+/// Plans a query, and starts its execution.
 pub(super) async fn plan(
     job: &Job,
     text: &str,
@@ -79,7 +80,7 @@ pub(super) async fn plan(
         PlanMode::OnePartition => 1,
         _ => threads.min((memory_bytes / PART_BYTES_MIN) as usize).max(1),
     };
-    // With one partition, DataFusion would make no partial aggregates.
+    // With one partition, DataFusion would make no partial aggregates, which nodes compute.
     let partitions = if tables.elsewhere().is_some() { partitions.max(2) } else { partitions };
     let planning = Planning { partitions, memory_bytes, is_bold: mode == PlanMode::BroadcastSmallSides };
     let remote = tables.elsewhere().map(|elsewhere| {
@@ -101,7 +102,7 @@ pub(super) async fn plan(
     let context = context(job, shared, planning, rules)?;
     let mut all_known = BTreeMap::new();
     let find = |name: &str, is_whole: bool| {
-        // Table functions such as generate_series are called, not looked up.
+        // Table functions such as generate_series are not looked up as tables.
         if !tables.has(name) && context.state().table_functions().contains_key(name) {
             return Ok(None);
         }
@@ -120,19 +121,20 @@ pub(super) async fn plan(
     check_subqueries(&plan)?;
     let plan = state.query_planner().create_physical_plan(&plan, &state).await?;
     job.start_phase("query", "bytes", bytes_read(&plan));
-    // Planning touches most code pages of a large library, and execution only a few, so the pages are released.
+    // Planning touches most code pages of a large library, but execution touches only a few. The pages are therefore
+    // released.
     release_code();
     Ok(execute_stream(traced(plan)?, context)?)
 }
 
-/// Returns the memory for which plans are made: at most that of the job, and at most that of the client, whose plan
-/// has to be the same.
+/// Returns the memory that plans are made for: the smaller of the job's memory and the client's memory. Client and
+/// node must make the same plan.
 pub(super) fn memory_of(job: &Job, planning: &Planning) -> u64 {
     planning.memory_bytes.min(job.budget().memory_bytes())
 }
 
-/// Parses a query, finds its tables, and makes a plan that is not too large for `memory_bytes`. `find` also learns
-/// whether the query has a wildcard, so that all columns may be needed.
+/// Parses a query, finds its tables, and makes a plan that is not too large for `memory_bytes`. The second argument
+/// of `find` is true if the query has a wildcard, so that it may need all columns.
 pub(super) async fn logical_plan(
     context: &SessionContext,
     text: &str,
@@ -181,13 +183,13 @@ fn check_is_query(statement: &Statement) -> Result<()> {
     }
 }
 
-/// Sums the bytes of all files that a plan reads.
+/// Returns the total bytes of all files that a plan reads.
 pub(super) fn bytes_read(plan: &Arc<dyn ExecutionPlan>) -> u64 {
     let below: u64 = plan.children().into_iter().map(bytes_read).sum();
     below + plan.downcast_ref::<Scan>().map_or(0, Scan::bytes)
 }
 
-/// Makes a session with the memory pool, the functions and the rules of a query.
+/// Creates a DataFusion session with the memory pool, the functions and the rules of a query.
 pub(super) fn context(
     job: &Job,
     shared: &Shared,
@@ -204,7 +206,7 @@ pub(super) fn context(
         .with_batch_size(BATCH_ROWS)
         .with_information_schema(true);
     let options = config.options_mut();
-    // A broadcast join side must be small, since it cannot spill to a sort.
+    // A join side that is broadcast must be small, since such a join cannot spill to flash.
     let (bytes, rows) = match planning.is_bold {
         true => ((planning.memory_bytes / 64) as usize, 200_000),
         false => (0, 0),
@@ -215,7 +217,7 @@ pub(super) fn context(
     options.optimizer.enable_join_dynamic_filter_pushdown = false;
     options.optimizer.enable_aggregate_dynamic_filter_pushdown = false;
     options.execution.max_spill_file_size_bytes = ConfigNonZeroUsize::try_new(spills::FILE_BYTES_MAX)?;
-    // Each stream of a merge may take this much memory without a reservation.
+    // Each input stream of a merge may take this much memory without a reservation.
     options.execution.sort_spill_reservation_bytes = (job.budget().memory_bytes() / 64) as usize;
     let mut state =
         SessionStateBuilder::new_with_default_features().with_config(config).with_runtime_env(runtime);

@@ -1,4 +1,4 @@
-//! Runs a plan on its own runtime, while the caller waits for batches and checks for cancellation.
+//! Runs a plan on its own threads, while the caller waits for batches and checks for cancellation.
 
 use std::{
     panic::{self, AssertUnwindSafe},
@@ -28,20 +28,22 @@ use crate::{
 
 /// The interval at which a waiting query checks for cancellation.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// The number of polls, [`POLL_INTERVAL`] apart, after which a query without progress is ended. They take one minute.
+/// The number of polls after which a query without progress is stopped. At [`POLL_INTERVAL`], this number of polls
+/// takes one minute.
 const IDLE_POLLS_MAX: u32 = 600;
-/// The stack of a thread of a query. Plans are deep, and DataFusion walks them recursively; only used pages take
-/// memory.
+/// The stack size of a thread of a query. DataFusion visits plans recursively, and plans can be deep. Only the stack
+/// pages that are used take memory.
 pub(super) const STACK_BYTES: usize = 64 << 20;
-/// The stack of the thread that plans a query.
+/// The stack size of the thread that plans a query.
 pub(super) const PLANNER_STACK_BYTES: usize = 256 << 20;
 
-/// DataFusion's message for a batch whose texts or lists have more bytes or elements than fit 31 bits.
+/// DataFusion's message for a batch in which the bytes of a text column, or the elements of a list column, exceed 31
+/// bits.
 const OVERFLOW: &str = "offset overflow";
 
 /// A plan that runs on its own threads.
 pub(super) struct Running {
-    // The stream is dropped before its runtime, so it stands first. It is `None` after an error.
+    // The stream is the first field, since it must be dropped before its runtime. It is `None` after an error.
     stream: Option<SendableRecordBatchStream>,
     pub shared: Shared,
     runtime: Runtime,
@@ -49,7 +51,7 @@ pub(super) struct Running {
     idle_polls_max: u32,
 }
 
-/// Counters of how often threads of a query became idle and were woken.
+/// Counts how often threads of a query became idle (parked), and how often they were woken.
 #[derive(Default)]
 struct ParkCounts {
     parked: AtomicU64,
@@ -57,8 +59,8 @@ struct ParkCounts {
 }
 
 impl ParkCounts {
-    /// Returns the number of times that threads were parked, if all `threads` are parked; otherwise `None`. While
-    /// that number is constant, no thread has worked.
+    /// Returns the total number of parkings if all `threads` are parked now; otherwise `None`. While that number is
+    /// constant, no thread has run.
     fn all_parked(&self, threads: usize) -> Option<u64> {
         let (woken, parked) = (self.woken.load(Ordering::SeqCst), self.parked.load(Ordering::SeqCst));
         (parked - woken == threads as u64).then_some(parked)
@@ -75,12 +77,12 @@ impl Running {
         })
     }
 
-    /// Returns the columns of the result, before the first row is asked for.
+    /// Returns the columns of the result. The call must precede the first call of [`Self::next`].
     pub fn schema(&self) -> SchemaRef {
         result_schema(&self.stream.as_ref().expect("it was just begun").schema())
     }
 
-    /// Runs the plan that `plan` makes.
+    /// Starts the plan that `plan` creates.
     pub fn of(
         job: &Job,
         limits: Limits,
@@ -109,7 +111,7 @@ impl Running {
         Ok(Running { stream: Some(stream), shared, runtime, parks, idle_polls_max: IDLE_POLLS_MAX })
     }
 
-    /// Returns the next batch, which may have no rows; `None` at the end.
+    /// Returns the next batch, which may have no rows. Returns `None` at the end.
     pub fn next(&mut self, job: &Job) -> Result<Option<RecordBatch>> {
         let Some(mut stream) = self.stream.take() else { return Ok(None) };
         // The task runs on a thread of the runtime, whose stack is large enough for deep expressions.
@@ -117,7 +119,7 @@ impl Running {
             let batch = stream.next().await;
             (stream, batch)
         });
-        // The wait uses the channel's timeout: a timer of the runtime would wake threads that should sleep.
+        // The wait uses the channel's timeout, since a timer of the runtime would wake threads that should sleep.
         let (answer, answered) = mpsc::sync_channel(1);
         self.runtime.spawn(async move { answer.send(asked.await) });
         let mut idle = None;
@@ -140,12 +142,12 @@ impl Running {
         }
     }
 
-    /// Ends a query that makes no progress. `idle` has the result of the last poll: the number of parkings, and the
-    /// number of polls since that number changed.
+    /// Stops a query that makes no progress. `idle` contains the total number of parkings at the last poll, and the
+    /// number of polls for which that total has been constant.
     ///
-    /// A thread that computes, or waits for a drive, is not parked. When all threads are parked, only three events
-    /// could wake one: another task, a read of a spill file, or a node. Nodes have deadlines of their own, and reads
-    /// take less than a minute.
+    /// A thread that computes, or waits for a drive, is not parked. If all threads are parked, only another task, a
+    /// read of a spill file, or a node's answer can wake a thread. Requests to nodes have their own deadlines, and
+    /// reads take less than a minute.
     fn check_progress(&self, idle: &mut Option<(u64, u32)>) -> Result<()> {
         self.shared.spills.check()?;
         let threads = self.shared.job.budget().threads();
@@ -166,11 +168,11 @@ impl Running {
     }
 }
 
-/// Turns a panic into an error. DataFusion asserts some of its inputs, such as the partial aggregates of nodes; a
-/// failed assertion ends the query, and not the process.
+/// Converts a panic to an error. DataFusion asserts properties of some inputs, such as the partial aggregates of
+/// nodes. A failed assertion ends only the query, not the process.
 pub(super) fn catch_panics<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     let text = match panic::catch_unwind(AssertUnwindSafe(work)) {
-        // Another thread panicked.
+        // Another thread panicked, and the panic was already converted to an error.
         Ok(Err(Error::Internal(text))) if text.contains(OVERFLOW) => text,
         Ok(done) => return done,
         Err(panicked) => {
@@ -190,8 +192,8 @@ pub(super) fn catch_panics<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     })
 }
 
-/// Runs a function that walks through plans on a large stack: the plan of a query of many terms is a deep tree, which
-/// is walked and dropped recursively.
+/// Runs a function on a thread with a large stack. The plan of a query with many terms is a deep tree, which is
+/// visited and dropped recursively.
 pub(super) fn on_large_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     thread::scope(|scope| {
         let builder = thread::Builder::new().name("planner".to_string()).stack_size(PLANNER_STACK_BYTES);
@@ -245,7 +247,7 @@ mod tests {
         }
     }
 
-    /// The query waits for a thread that works, however long the work takes.
+    /// A query waits for a thread that computes, however long the computation takes.
     #[test]
     fn a_query_that_computes_for_long_goes_on() {
         let (_folder, job) = job(24 << 20, 2);
@@ -261,8 +263,8 @@ mod tests {
         assert!(running.next(&job).unwrap().is_some());
     }
 
-    /// Each batch goes through a file, since no memory is available. Several inputs write at once, and readers wait
-    /// for them. INSHORE_SPILLING sets the number of rounds.
+    /// Each batch is written to a spill file, since no memory is available. Several inputs write concurrently, and
+    /// readers wait for them. The variable INSHORE_SPILLING sets the number of repetitions.
     #[test]
     fn an_exchange_whose_batches_all_go_to_flash_ends() {
         let rounds: usize = std::env::var("INSHORE_SPILLING").map_or(6, |rounds| rounds.parse().unwrap());

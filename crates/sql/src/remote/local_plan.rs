@@ -1,4 +1,5 @@
-//! The node's half: finds a fragment in the node's own plan of the query, and puts local files into it.
+//! The part of a remote table scan that runs on a node (a remote machine). Finds a fragment in the node's own plan of
+//! the client's query, and inserts a scan of local files.
 
 use std::sync::Arc;
 
@@ -25,11 +26,11 @@ use crate::{
 };
 
 impl Fragment {
-    /// Finds the fragment in this machine's plan of the query, and puts local files into it; see
-    /// [`Files::has_whole_rows`].
+    /// Finds the fragment in this machine's plan of the query, and inserts a scan of local files. For
+    /// `has_whole_rows`, see [`Files::has_whole_rows`].
     ///
     /// # Errors
-    /// [`Error::Query`] is returned where the plan differs from the client's.
+    /// Returns [`Error::Query`] if the plan differs from the client's plan.
     pub(crate) fn of_plan(
         &self,
         job: &Job,

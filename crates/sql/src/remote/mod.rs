@@ -1,21 +1,22 @@
-//! Remote table scans: fragments of a query run on the nodes that hold a table.
+//! Remote table scans: fragments of a query run on the nodes (machines) that store a table.
 //!
 //! ```text
-//!   client: plan ─► fragments: parts of the plan over one table ─► rows of fragments ─► rest of the plan
+//!   client: plan ─► fragments (parts of the plan over one table) ─► rows of fragments ─► rest of the plan
 //!                     │ text of the query, descriptions of tables,      ▲
 //!                     ▼ number of the fragment                          │
 //!   node:   plan ─► the same fragment, over the node's files ───────────┘
 //! ```
 //!
-//! A fragment is a filter, a projection, the partial half of a GROUP BY (states of groups, which the client merges), or
-//! the first rows of an ORDER BY with a LIMIT, directly over one table. Plans are not sent: client and node plan the
-//! same text with the same parameters, and the node compares the text of the fragment before a run. So plans need no
-//! serialized form, and partial states of any aggregate function can be merged.
+//! A fragment is a filter, a projection, a partial aggregate (its states are merged by the client), or an ORDER BY
+//! with a LIMIT, directly over one table. Plans are not sent. Client and node plan the same text with the same
+//! parameters. Before a run, the node compares the text of its fragment with the client's text. Plans therefore need
+//! no serialized form, and partial states of any aggregate function can be merged.
 //!
-//! Expressions whose value differs between machines stay out of fragments: random() and results of subqueries. A node
-//! refuses a query whose plan differs (two versions of the program, now() in a filter).
+//! Fragments exclude expressions whose values differ between machines, such as random() and results of subqueries. A
+//! node refuses a query if its plan differs from the client's plan. The plans differ, for example, between two
+//! versions of the program, or if a filter contains now().
 //!
-//! Paper: in-store processing, 2014 thesis chapter 5; host and drives together, 2019 thesis 4.2.
+//! Papers: in-store processing, 2014 thesis chapter 5; cooperation of host and drives, 2019 thesis section 4.2.
 
 mod local_plan;
 mod pushdown;
@@ -37,18 +38,18 @@ use serde::{Deserialize, Serialize};
 pub(crate) use self::{pushdown::PushDownFragments, table::RemoteTable};
 use crate::Error;
 
-/// The parameters of planning, beside the text and the tables.
+/// The parameters of planning, in addition to the query's text and tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Planning {
-    /// The number of partitions that rows are divided into.
+    /// The number of partitions of the plan.
     pub partitions: usize,
-    /// The memory that the plan is made for.
+    /// The memory for which the plan is made.
     pub memory_bytes: u64,
-    /// Small sides of joins are broadcast to all threads.
+    /// True if small join sides are broadcast to all threads.
     pub is_bold: bool,
 }
 
-/// A part of a query over one table, which nodes run.
+/// A part of a query that reads one table and runs on nodes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Fragment {
     /// The table's name in the query.
@@ -56,66 +57,69 @@ pub struct Fragment {
     sql: String,
     tables: BTreeMap<String, TableMetadata>,
     planning: Planning,
-    /// The index of the fragment among those of the plan, from the root down.
+    /// The index of the fragment among all fragments of the plan, from the root downwards.
     number: usize,
     /// The fragment's plan as text.
     plan: String,
 }
 
-/// Tables on other machines, and a way to run fragments there.
+/// Access to tables on other machines: describes the tables, and runs fragments on those machines.
 pub trait RemoteExecutor: Debug + Send + Sync {
-    /// Describes the table that a query calls `name`, with the columns in `as_text` as text; `None` for a name that is
-    /// no remote table. The calling thread may block.
+    /// Describes the table that a query calls `name`. The columns in `as_text` are read as text. Returns `None` if no
+    /// remote table has this name. The calling thread may block.
     ///
     /// # Errors
-    /// The implementation returns an error for a table that exists and cannot be read.
+    /// Returns an error for a table that exists but cannot be read.
     fn describe(&self, job: &Job, name: &str, as_text: &[String]) -> crate::Result<Option<TableMetadata>>;
 
-    /// Returns the memory for the answers of a fragment in flight, in bytes.
+    /// Returns the memory for received rows of one running fragment, in bytes.
     fn answer_bytes(&self) -> u64;
 
-    /// Returns the memory that the client uses for its own share of a fragment, at most `_may_be_taken`; 0 for none.
+    /// Returns the memory in bytes with which the client runs a share of a fragment itself, at most `_may_be_taken`.
+    /// Returns 0 if the client runs no share.
     fn help_bytes(&self, _may_be_taken: u64) -> u64 {
         0
     }
 
-    /// Begins to run a fragment, in a job with [`Self::answer_bytes`] and the memory of [`Self::help_bytes`]. The
-    /// calling thread may block.
+    /// Starts a fragment. The budget of `job` is the sum of [`Self::answer_bytes`] and the reserved part of
+    /// [`Self::help_bytes`]. The calling thread may block.
     ///
     /// # Errors
-    /// The implementation returns an error where the fragment cannot begin.
+    /// Returns an error if the fragment cannot start.
     fn run(&self, job: &Job, fragment: Fragment) -> crate::Result<Box<dyn FragmentRows>>;
 }
 
-/// The rows of a fragment.
+/// The result rows of a running fragment.
 pub trait FragmentRows: Send {
-    /// Returns the next rows if they come within `wait`: `None` after `wait` without rows, `Some(None)` at the end.
+    /// Returns the next rows if they arrive within `wait`. Returns `None` if no rows arrived, and `Some(None)` at the
+    /// end.
     ///
     /// # Errors
-    /// [`Error::Interrupted`] means that the fragment can be run again from the start.
+    /// Returns [`Error::Interrupted`] if the fragment failed but can run again from the start.
     fn next_within(&mut self, wait: Duration) -> crate::Result<Option<Option<RecordBatch>>>;
 }
 
-/// The state that the fragments of a query share.
+/// The state that all fragments of a query share.
 #[derive(Debug)]
 pub(crate) struct RemoteTables {
     pub job: Job,
     pub elsewhere: Arc<dyn RemoteExecutor>,
     pub sql: String,
     pub planning: Planning,
-    /// All tables of the query, set once they are known.
+    /// All tables of the query. The field is set when planning has found the tables.
     pub tables: OnceLock<BTreeMap<String, TableMetadata>>,
-    /// The memory for the answers of all fragments and the client's own share, and the bytes of each fragment. The
-    /// memory is reserved while planning, since operators take all free memory when they begin.
+    /// The reservation for all fragments, and the bytes of each fragment. The reservation covers received rows and
+    /// the client's share of the fragments. It is made during planning, since operators take all free memory when
+    /// they begin.
     pub answers: OnceLock<(Reservation, u64)>,
 }
 
-/// The limits of a fragment that a node plans: bytes of the query's text, and partitions.
+/// The limits of a fragment that a node accepts: the bytes of the query's text, and the number of partitions.
 const SQL_BYTES_MAX: usize = 256 << 10;
 const PARTITIONS_MAX: usize = 4096;
 
 impl Fragment {
-    /// Refuses fragments beyond the limits of text and partitions.
+    /// Returns an error if the fragment exceeds the limits of text bytes and partitions.
     pub(crate) fn check(&self) -> crate::Result<()> {
         let (bytes, partitions) = (self.sql.len(), self.planning.partitions);
         if bytes > SQL_BYTES_MAX || !(1..=PARTITIONS_MAX).contains(&partitions) {
@@ -134,18 +138,18 @@ impl Fragment {
         self.planning
     }
 
-    /// Returns the table that the query calls `name`, as the fragment describes it.
+    /// Returns the table that the query calls `name`, with the columns that the fragment describes.
     pub(crate) fn table_of(&self, name: &str) -> Option<RemoteTable> {
         let known = self.tables.get(name)?;
         Some(RemoteTable::new(name, known.clone(), self.planning.partitions))
     }
 
-    /// Returns the path that [`RemoteExecutor::describe`] gave the fragment's table.
+    /// Returns the path that [`RemoteExecutor::describe`] returned for the fragment's table.
     pub fn path(&self) -> &str {
         self.tables.get(&self.table).map_or("", |known| &known.path)
     }
 
-    /// Returns the columns of the fragment's table, and its row count if known.
+    /// Returns the metadata of the fragment's table: its columns, and its row count if known.
     pub fn known(&self) -> Option<&TableMetadata> {
         self.tables.get(&self.table)
     }

@@ -1,4 +1,5 @@
-//! Finds the fragments of a plan, and replaces them by scans of their remote rows.
+//! Finds the fragments of a plan (the parts that run on remote machines). Replaces each fragment by a scan of its
+//! result rows.
 
 use std::sync::Arc;
 
@@ -43,17 +44,17 @@ fn has_portable_expressions(node: &Arc<dyn ExecutionPlan>) -> Result<bool> {
     Ok(all)
 }
 
-/// Returns whether a repartitioning is round robin.
+/// Returns whether a plan node is a round-robin repartitioning.
 pub(super) fn is_round_robin(node: &Arc<dyn ExecutionPlan>) -> bool {
     let shares = |node: &RepartitionExec| matches!(node.partitioning(), Partitioning::RoundRobinBatch(_));
     node.downcast_ref::<RepartitionExec>().is_some_and(shares)
 }
 
-/// Returns the table of a plan that only filters and projects the rows of that table.
+/// Returns the table of a plan that only filters and projects the rows of one remote table; otherwise `None`.
 fn rows_of(node: &Arc<dyn ExecutionPlan>) -> Result<Option<String>> {
     if let Some(scan) = node.downcast_ref::<RemoteTableScan>() {
-        // Tables of the client are in no fragment, neither in the client's plan nor in a node's. The filters above a
-        // scan test the rows that the scan returns.
+        // Tables of the client belong to no fragment, in the client's plan and in a node's plan. The predicate of the
+        // scan needs no check, since filters above the scan test the rows again.
         return Ok((!scan.is_clients).then(|| scan.table.clone()));
     }
     let is_simple = node.is::<FilterExec>() || node.is::<ProjectionExec>() || node.is::<CooperativeExec>();
@@ -63,14 +64,14 @@ fn rows_of(node: &Arc<dyn ExecutionPlan>) -> Result<Option<String>> {
     rows_of(node.children()[0])
 }
 
-/// Returns whether rows can be sent. Rows with dictionaries cannot: a message would depend on dictionaries in earlier
-/// ones.
+/// Returns whether the rows of a plan node can be sent over the network. Rows with dictionaries cannot be sent, since
+/// a message would depend on the dictionaries of earlier messages.
 fn is_sendable(node: &Arc<dyn ExecutionPlan>) -> bool {
     let mut is_whole = |kind: &DataType, _: usize| !matches!(kind, DataType::Dictionary(..));
     node.schema().fields().iter().all(|field| of_every_type(field.data_type(), 0, &mut is_whole))
 }
 
-/// Returns the table of a plan that is a fragment.
+/// Returns the table of a plan that can run as a fragment; otherwise `None`.
 fn fragment_of(node: &Arc<dyn ExecutionPlan>) -> Result<Option<String>> {
     if let Some(aggregate) = node.downcast_ref::<AggregateExec>()
         && aggregate.mode().output_mode() == AggregateOutputMode::Partial
@@ -81,14 +82,14 @@ fn fragment_of(node: &Arc<dyn ExecutionPlan>) -> Result<Option<String>> {
     rows_of(node)
 }
 
-/// Finds the fragments of a plan, numbered from the root down, and replaces each by the result of `replace`.
+/// Finds the fragments of a plan, numbers them from the root downwards, and replaces each by the result of `replace`.
 pub(super) fn replace_fragments(
     plan: Arc<dyn ExecutionPlan>,
     mut replace: impl FnMut(usize, &str, &Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>>,
 ) -> Result<Arc<dyn ExecutionPlan>> {
     let mut number = 0;
     let replaced = plan.transform_down(|node| {
-        // Each node sends its first rows, and the client sorts those again.
+        // Each remote machine sends only its first rows, and the client sorts these rows again.
         if let Some(sort) = node.downcast_ref::<SortExec>()
             && sort.fetch().is_some()
             && is_sendable(&node)
@@ -113,7 +114,7 @@ pub(super) fn plan_text(plan: &Arc<dyn ExecutionPlan>) -> String {
     displayable(plan.as_ref()).indent(false).to_string()
 }
 
-/// The optimizer rule that replaces fragments by scans of their remote rows.
+/// The optimizer rule that replaces each fragment by a scan of the fragment's result rows.
 #[derive(Debug)]
 pub(crate) struct PushDownFragments(pub Arc<RemoteTables>);
 
@@ -135,7 +136,7 @@ impl PhysicalOptimizerRule for PushDownFragments {
             let properties = properties(schema.clone(), 1);
             Ok(Arc::new(RemoteScan { remote: remote.clone(), fragment, schema, properties }))
         })?;
-        // A plan that is made twice (EXPLAIN ANALYZE) has the same fragments.
+        // EXPLAIN ANALYZE makes the plan twice. Both plans have the same fragments, so memory is reserved once.
         if remote.answers.get().is_none() {
             let (budget, answer_bytes) = (remote.job.budget(), remote.elsewhere.answer_bytes());
             let may_be_taken = budget.free_bytes().saturating_sub(fragments * answer_bytes) / 4;

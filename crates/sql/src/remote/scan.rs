@@ -1,4 +1,5 @@
-//! The scan of a fragment's rows: the fragment runs on nodes, and batches arrive through a bounded channel.
+//! The scan of a fragment's result rows. A fragment is a part of a query that remote machines run. Its batches arrive
+//! through a bounded channel.
 
 use std::{
     fmt::{self, Debug, Formatter},
@@ -28,10 +29,10 @@ use tokio::sync::mpsc;
 use super::{Fragment, RemoteTables};
 use crate::{Error, rules::plan_size::CENTROIDS_MAX};
 
-/// The interval at which a fragment's thread checks whether its receiver exists.
+/// The interval at which a fragment's thread checks whether its receiver still exists.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A plan node that returns the rows of a fragment.
+/// A plan node that returns the result rows of a fragment, which remote machines run.
 pub(super) struct RemoteScan {
     pub remote: Arc<RemoteTables>,
     pub fragment: Fragment,
@@ -76,8 +77,8 @@ impl ExecutionPlan for RemoteScan {
         Ok(self)
     }
 
-    /// Runs the fragment when its first rows are needed: if a query requested all tables at once, tasks with unread
-    /// rows would occupy all task slots of a node.
+    /// Runs the fragment when its first rows are needed. If a query requested all tables at once, tasks with unread
+    /// rows would occupy all task slots of a remote machine.
     fn execute(&self, _: usize, _: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let begin = Some((self.remote.clone(), self.fragment.clone(), self.schema.clone()));
         let batches = stream::unfold((begin, None), |(begin, rows)| async move {
@@ -97,10 +98,10 @@ impl ExecutionPlan for RemoteScan {
     }
 }
 
-/// A batch of rows, and `None` at the end.
+/// A batch of rows, or `None` at the end.
 type BatchResult = crate::Result<Option<RecordBatch>>;
 
-/// Runs a fragment in its own thread, since requests to nodes block, and threads of the query must not block.
+/// Runs a fragment in its own thread, since requests to nodes block and threads of the query must not block.
 fn start_fragment(
     remote: Arc<RemoteTables>,
     fragment: Fragment,
@@ -115,7 +116,7 @@ fn start_fragment(
                 match rows.next_within(POLL_INTERVAL)? {
                     None => {}
                     Some(None) => break,
-                    // A send that fails is ignored: the loop ends when the receiver is gone.
+                    // A failed send is ignored, since the loop ends when the receiver is dropped.
                     Some(Some(batch)) => drop(out.blocking_send(check_columns(&batch, &schema).map(Some))),
                 }
             }
@@ -136,7 +137,8 @@ fn check_columns(batch: &RecordBatch, schema: &SchemaRef) -> crate::Result<Recor
         let (expected, found) = (kinds(schema), kinds(&batch.schema()));
         return Err(Error::Internal(format!("a node sent columns {found:?}, expected {expected:?}")));
     }
-    // A state of percentiles contains the capacity of its digest.
+    // The state of a percentile contains the capacity of its digest. The received value is checked, since DataFusion
+    // would allocate that capacity.
     let digests =
         schema.fields().iter().zip(batch.columns()).filter(|(field, _)| field.name().ends_with("[max_size]"));
     let sizes = digests.filter_map(|(_, column)| column.as_primitive_opt::<UInt64Type>());

@@ -1,4 +1,4 @@
-//! Tables on other machines, as DataFusion plans them.
+//! DataFusion's table provider and plan node for tables on other machines.
 
 use std::{
     fmt::{self, Formatter},
@@ -23,7 +23,7 @@ use crate::{
     scan::{check_readable, predicate, properties, row_statistics},
 };
 
-/// A table provider for a table on other machines.
+/// The table provider for a table on other machines.
 #[derive(Debug)]
 pub(crate) struct RemoteTable {
     name: String,
@@ -75,11 +75,11 @@ impl TableProvider for RemoteTable {
     }
 }
 
-/// The scan of a remote table: a placeholder in a plan, around which fragments are cut out.
+/// The scan of a remote table during planning. A later rule replaces the fragment that contains this node.
 #[derive(Debug)]
 pub(super) struct RemoteTableScan {
     pub table: String,
-    /// The table is on the client, and the plan is a node's.
+    /// True if the plan is made on a remote machine, but the table is on the client.
     pub is_clients: bool,
     pub columns: Vec<String>,
     pub schema: SchemaRef,

@@ -1,14 +1,14 @@
-//! Aggregate functions that replace those of DataFusion with wrong results.
+//! Replacements for DataFusion's aggregate functions that return wrong results.
 //!
-//! - SUM is an error if the sum does not fit the type: 64 bits for whole numbers, the digits of the type (38 for
-//!   most) for decimals. The check also holds with DISTINCT and in windows. DataFusion's sums wrap around.
-//! - AVG of decimals is refused if their type has so many digits that the sum of 10^9 values may not fit 256 bits;
+//! - SUM fails if the sum does not fit the result type: 64 bits for integers; the precision of the type (usually 38
+//!   digits) for decimals. The check also applies to DISTINCT and window functions. DataFusion's sums wrap around.
+//! - AVG of decimals is refused if the type has so many digits that the sum of 10^9 values may not fit 256 bits.
 //!   DataFusion's sum wraps around.
-//! - MIN and MAX of floating-point numbers by group treat NaN as the greatest value, for any order of rows, and
-//!   infinity as a number. DataFusion's results depend on the order of rows, and are the largest finite number for
+//! - MIN and MAX of floating-point numbers in groups treat NaN as the greatest value, and return infinity correctly.
+//!   DataFusion's results depend on the order of rows. DataFusion also returns the largest finite number instead of
 //!   infinity.
 //!
-//! All other methods are passed on to DataFusion's functions.
+//! All other methods call DataFusion's functions.
 
 use std::{
     collections::HashMap,
@@ -44,7 +44,7 @@ use datafusion::{
 };
 use datafusion_functions_aggregate_common::aggregate::groups_accumulator::prim_op::PrimitiveGroupsAccumulator;
 
-/// Returns all functions of this module, to be registered instead of DataFusion's functions with the same names.
+/// Returns all functions of this module. They are registered in place of DataFusion's functions with the same names.
 pub(crate) fn functions() -> [AggregateUDF; 4] {
     [
         AggregateUDF::from(CheckedAvg::default()),
@@ -54,13 +54,13 @@ pub(crate) fn functions() -> [AggregateUDF; 4] {
     ]
 }
 
-/// Returns the SUM of this module.
+/// Returns this module's SUM function.
 pub(crate) fn checked_sum() -> Arc<AggregateUDF> {
     Arc::new(AggregateUDF::from(CheckedSum::default()))
 }
 
-/// Passes these methods on to DataFusion's function. A sum of `x + 1` is not rewritten to the sum of `x`, since one
-/// of the two sums may overflow when the other does not.
+/// Implements methods that call DataFusion's function. Only the rewrite of the sum of `x + 1` to the sum of `x` is
+/// disabled, since one of the two sums may overflow when the other does not.
 macro_rules! as_in_the_library {
     () => {
         fn name(&self) -> &str {
@@ -117,12 +117,12 @@ macro_rules! as_in_the_library {
     };
 }
 
-/// AVG with a check of its argument's type; see the module.
+/// AVG with a check of its argument's type; see the module's documentation.
 #[derive(Debug, Default, PartialEq, Eq, Hash)]
 struct CheckedAvg(Avg);
 
-/// The maximum digits of decimals for which AVG is computed. Of 76 digits, 9 are for 10^9 values, and 4 for the
-/// additional digits of a mean.
+/// The maximum decimal digits of the argument of AVG. Of the 76 digits of a 256-bit decimal, 9 are for the sum of
+/// 10^9 values, and 4 for the additional digits of a mean.
 const MEAN_DIGITS_MAX: u8 = 63;
 
 impl CheckedAvg {
@@ -158,7 +158,7 @@ impl AggregateUDFImpl for CheckedAvg {
     }
 }
 
-/// SUM with a check for overflow; see the module.
+/// SUM with a check for overflow; see the module's documentation.
 #[derive(Debug, Default, PartialEq, Eq, Hash)]
 struct CheckedSum(Sum);
 
@@ -173,7 +173,7 @@ fn overflow(kind: &DataType) -> DataFusionError {
 }
 
 impl CheckedSum {
-    /// Makes an accumulator of this module, for types whose sums may overflow.
+    /// Creates an accumulator of this module if sums of the type may overflow; otherwise returns `None`.
     fn accumulator_of(args: &AccumulatorArgs<'_>) -> Option<Box<dyn Accumulator>> {
         let kind = args.return_field.data_type();
         Some(match (kind, args.is_distinct) {
@@ -238,7 +238,7 @@ impl AggregateUDFImpl for CheckedSum {
     }
 }
 
-/// Iterates over the whole numbers of a column that are not null.
+/// Iterates over the integers of a column that are not null.
 fn whole(values: &ArrayRef) -> Box<dyn Iterator<Item = i128> + '_> {
     match values.data_type() {
         DataType::UInt64 => Box::new(values.as_primitive::<UInt64Type>().iter().flatten().map(i128::from)),
@@ -246,7 +246,7 @@ fn whole(values: &ArrayRef) -> Box<dyn Iterator<Item = i128> + '_> {
     }
 }
 
-/// Converts a number to a value of a type, or returns an overflow.
+/// Converts a sum to a value of the type `kind`, or returns the error of an overflow.
 fn fitting(sum: i256, kind: &DataType) -> Result<ScalarValue> {
     let narrow = || sum.to_i128();
     let fits = |precision| Decimal256Type::is_valid_decimal_precision(sum, precision);
@@ -270,9 +270,8 @@ fn fitting(sum: i256, kind: &DataType) -> Result<ScalarValue> {
     value.ok_or_else(|| overflow(kind))
 }
 
-/// A sum from which values can be subtracted again. The 128 bits can hold the sum of 2^64 values, so only requested
-/// results have to fit the type.
-/// fit the type.
+/// A sum of integers from which values can be subtracted again. Its 128 bits can represent the sum of 2^64 values.
+/// The check that a sum fits its type is therefore made only when the result is requested.
 #[derive(Debug)]
 struct Total {
     kind: DataType,
@@ -323,7 +322,7 @@ impl Accumulator for Total {
     }
 }
 
-/// A sum of decimals in 256 bits, which can hold the sum of 2^128 values of up to 128 bits.
+/// A sum of decimals in 256 bits, which can represent the sum of 2^128 values of up to 128 bits.
 struct DecimalTotal<T: DecimalType> {
     kind: DataType,
     wide: fn(T::Native) -> i256,
@@ -336,7 +335,7 @@ impl<T: DecimalType> DecimalTotal<T> {
         Box::new(DecimalTotal::<T> { kind: kind.clone(), wide, sum: i256::ZERO, values: 0 })
     }
 
-    /// Adds every value to the sum, or subtracts it.
+    /// Adds all values to the sum or subtracts them, as `change` does.
     fn change(&mut self, values: &ArrayRef, change: fn(i256, i256) -> Option<i256>) -> Result<()> {
         for value in values.as_primitive::<T>().iter().flatten() {
             self.sum = change(self.sum, (self.wide)(value)).ok_or_else(|| overflow(&self.kind))?;
@@ -383,8 +382,8 @@ impl<T: DecimalType> Accumulator for DecimalTotal<T> {
     }
 }
 
-/// The sum of distinct values, with the number of occurrences of each value, so that occurrences can be subtracted
-/// again. Its state is a list of the values, as in DataFusion.
+/// The sum of distinct values. The number of occurrences of each value is stored, so that occurrences can be
+/// subtracted again. The accumulator's state is a list of the values, as in DataFusion.
 struct DistinctTotal<T: ArrowPrimitiveType> {
     kind: DataType,
     wide: fn(T::Native) -> i256,
@@ -448,7 +447,7 @@ impl<T: ArrowPrimitiveType<Native: Eq + Hash>> Accumulator for DistinctTotal<T> 
     }
 }
 
-/// The sums of many groups, and a flag for an overflow of any of them.
+/// The sums of many groups, and a flag that is set if any of these sums overflows.
 struct Totals {
     kind: DataType,
     sums: Box<dyn GroupsAccumulator>,
@@ -517,7 +516,7 @@ impl GroupsAccumulator for Totals {
     }
 }
 
-/// MIN or MAX with one NaN; see the module.
+/// MIN or MAX that treats every NaN as the same value; see the module's documentation.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Extreme<F>(F);
 
@@ -546,8 +545,8 @@ impl<F: AggregateUDFImpl + Debug + Eq + Hash> AggregateUDFImpl for Extreme<F> {
     }
 }
 
-/// Makes an accumulator for the smallest or largest floating-point number of each group; its start value is beyond
-/// all others.
+/// Creates an accumulator for the smallest or largest floating-point number of each group. The initial value compares
+/// after all others for MIN, and before all others for MAX.
 fn extremes<T: ArrowPrimitiveType + Debug + Send>(
     is_max: bool,
     greatest: T::Native,

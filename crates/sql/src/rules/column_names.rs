@@ -1,8 +1,8 @@
-//! Unique names for the columns of a result: the second `a` is `a_1`, as in DuckDB.
+//! Makes the column names of a result unique. A second column `a` is named `a_1`, as in DuckDB.
 //!
-//! DataFusion refuses a SELECT that names a column twice, so [`rename_repeats`] adds aliases for the later columns to
-//! the text. Columns of several tables may have the same name in a plan (`t.id, u.id`, or `*` of a join):
-//! [`result_schema`] renames them when rows are returned.
+//! DataFusion refuses a SELECT that lists the same column twice, so [`rename_repeats`] adds aliases to the later
+//! columns in the parse tree. Columns of several tables may have the same name in a plan (`t.id, u.id`, or `*` of a
+//! join). [`result_schema`] renames these columns when rows are returned.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -15,7 +15,7 @@ use inshore_tables::unique_names;
 
 use super::plan_size::normal_name;
 
-/// Renames columns of a result so that each name is unique.
+/// Renames the columns of a result so that each name is unique.
 pub(crate) fn result_schema(schema: &SchemaRef) -> SchemaRef {
     let names: Vec<String> = schema.fields().iter().map(|field| field.name().clone()).collect();
     let unique = unique_names(names.clone());
@@ -27,13 +27,13 @@ pub(crate) fn result_schema(schema: &SchemaRef) -> SchemaRef {
     Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()))
 }
 
-/// Adds an alias to each item of a SELECT that repeats an earlier name, and to columns that a `*` of the same SELECT
-/// contains.
+/// Adds an alias to each SELECT item that repeats an earlier name, and to each column that a `*` of the same SELECT
+/// also contains.
 pub(crate) fn rename_repeats(items: &mut [SelectItem]) {
     let names: Vec<Option<ColumnName>> = items.iter().map(ColumnName::of).collect();
     let has_all = items.iter().any(|item| matches!(item, SelectItem::Wildcard(options) if is_plain(options)));
     let mut taken: HashSet<String> = names.iter().flatten().map(|name| name.last.clone()).collect();
-    // For each name: its first columns, one for each table, and the last number that was appended.
+    // Maps each name to its first column in each table, and to the last number that was appended to the name.
     let mut seen: HashMap<&str, (Vec<&ColumnName>, usize)> = HashMap::new();
     for (name, item) in names.iter().zip(items) {
         let Some(name) = name else { continue };
@@ -62,7 +62,7 @@ pub(crate) fn rename_repeats(items: &mut [SelectItem]) {
     }
 }
 
-/// Returns whether a `*` stands for all columns under their own names.
+/// Returns whether a `*` selects all columns, and keeps their names.
 fn is_plain(options: &WildcardAdditionalOptions) -> bool {
     let WildcardAdditionalOptions {
         wildcard_token: _,
@@ -81,12 +81,12 @@ fn is_plain(options: &WildcardAdditionalOptions) -> bool {
         && opt_alias.is_none()
 }
 
-/// The name of a column of a result.
+/// The name of a result column.
 struct ColumnName {
-    /// The table in front of the column's name.
+    /// The table name that qualifies the column name, if there is one.
     table: Option<String>,
     last: String,
-    /// The item is a column without an alias.
+    /// True if the SELECT item is a column without an alias.
     is_column: bool,
 }
 
@@ -114,14 +114,14 @@ impl ColumnName {
         }
     }
 
-    /// Returns whether two names collide. Columns of different tables may have one name within a plan.
+    /// Returns whether two column names are the same. In a plan, columns of different tables may have the same name.
     fn is_same(&self, other: &ColumnName) -> bool {
         let are_apart = matches!((&self.table, &other.table), (Some(one), Some(other)) if one != other);
         self.last == other.last && !are_apart
     }
 }
 
-/// Converts SQL to lower case, except for text in quotes.
+/// Converts SQL text to lower case, except for text in quotes.
 fn lower(text: &str) -> String {
     let mut quote = None;
     let letter = |letter: char| {

@@ -1,22 +1,25 @@
-//! Corrections for queries that DataFusion 55.2 answers wrongly: each such query is rewritten or refused.
+//! Corrections for queries for which DataFusion 55.2 returns wrong results. Each such query is rewritten or refused.
 //!
 //! ```text
-//!   query                                    fault                                          correction
-//!   x IN (1, NULL)                           lists are combined as if NULL were a value     (x IN (1)) OR NULL
-//!   EXISTS (SELECT count(*) ...)             depends on the rows, not on the one result     true
-//!   x IN (SELECT count(*) ... WHERE outer)   the same                                       x = (SELECT count(*) ...)
-//!   1 NOT IN (SELECT ...), and correlated    a null among the rows is lost                  refused
-//!   EXCEPT ALL, INTERSECT ALL                all copies of a row go or stay                 refused
-//!   (x IN (SELECT ...)) IS NULL,             a null among the rows is lost, except in       x = ANY (SELECT ...)
-//!     NOT IN under OR                        WHERE alone or under AND and OR
-//!   x > ANY (SELECT x FROM t)                both x are taken for the subquery's            a new name for its column
-//!   ORDER BY date_trunc(zoned time)          taken to be in the order of its argument       no known order (scalar_functions.rs)
-//!   FROM t                                   no columns                                     SELECT * FROM t
-//!   SELECT a, a                              an error                                       SELECT a, a AS a_1 (column_names.rs)
-//!   price = 432863.16                        compared by 15 digits behind the point         exact (literals.rs)
-//!   9223372036854775807 + 1                  wraps around                                   an error (overflow.rs)
-//!   NULLIF(1, 2.5)                           a fraction                                     the type of 1 (nullif.rs)
+//!   query                                    fault in DataFusion                            correction
+//!   x IN (1, NULL)                           NULL is treated as a value if lists combine    (x IN (1)) OR NULL
+//!   EXISTS (SELECT count(*) ...)             false if no rows are counted                   true
+//!   x IN (SELECT count(*) ... WHERE outer)   false if no rows are counted                   x = (SELECT count(*) ...)
+//!   1 NOT IN (SELECT ...), and correlated    a null in the subquery's rows is ignored       refused
+//!   EXCEPT ALL, INTERSECT ALL                copies of a row are not counted                refused
+//!   (x IN (SELECT ...)) IS NULL,             a null in the rows is ignored, except in       x = ANY (SELECT ...)
+//!     NOT IN under OR                        WHERE directly, or under AND and OR
+//!   x > ANY (SELECT x FROM t)                both x denote the subquery's column            rename the subquery's x
+//!   ORDER BY date_trunc(zoned time)          assumed to be sorted as its argument is        no known order
+//!   FROM t                                   the result has no columns                      SELECT * FROM t
+//!   SELECT a, a                              the query fails                                SELECT a, a AS a_1
+//!   price = 432863.16                        compares 15 digits after the decimal point     exact comparison
+//!   9223372036854775807 + 1                  the sum wraps around                           the query fails
+//!   NULLIF(1, 2.5)                           the result is a floating-point number          the type of 1
 //! ```
+//!
+//! Other modules implement some of these corrections: `scalar_functions.rs` (date_trunc), `column_names.rs` (repeated
+//! columns), `literals.rs` (decimal literals), `overflow.rs` (sums) and `nullif.rs`.
 
 use std::{ops::ControlFlow, sync::Arc};
 
@@ -53,10 +56,10 @@ fn refused(what: &str, instead: &str) -> DataFusionError {
     Error::Query(format!("{what} is refused, since DataFusion 55.2 answers it wrongly: {instead}")).into()
 }
 
-/// Rewrites a statement that DataFusion would misunderstand.
+/// Rewrites a statement that DataFusion would interpret incorrectly.
 ///
 /// # Errors
-/// [`Error::Query`] is returned for EXCEPT ALL and INTERSECT ALL.
+/// Returns [`Error::Query`] for EXCEPT ALL and INTERSECT ALL.
 pub(crate) fn correct_statement(statement: &mut Statement) -> Result<()> {
     let asked = match statement {
         Statement::Statement(asked) => asked,
@@ -102,10 +105,10 @@ impl VisitorMut for CorrectionVisitor {
     }
 }
 
-/// Rewrites a plan that DataFusion would answer wrongly, before the plan is optimized.
+/// Rewrites a plan for which DataFusion would return wrong results. The plan must not be optimized yet.
 ///
 /// # Errors
-/// [`Error::Query`] is returned for `NOT IN` of a constant, or over a correlated subquery.
+/// Returns [`Error::Query`] for `NOT IN` of a constant or over a correlated subquery.
 pub(crate) fn correct_plan(plan: LogicalPlan) -> Result<LogicalPlan> {
     let corrected = plan.transform_up_with_subqueries(|node| {
         let names = NamePreserver::new(&node);
@@ -128,11 +131,11 @@ pub(crate) fn correct_plan(plan: LogicalPlan) -> Result<LogicalPlan> {
     Ok(corrected.data)
 }
 
-/// Refuses correlated subqueries that remain after optimization. DataFusion turns other subqueries into joins, and
-/// cannot run these.
+/// Refuses correlated subqueries that remain after optimization. DataFusion cannot run them, and rewrites all others
+/// to joins.
 ///
 /// # Errors
-/// [`Error::Query`] names the subquery's result, and the outer columns.
+/// Returns [`Error::Query`], whose message contains the subquery's result column and the outer columns.
 pub(crate) fn check_subqueries(plan: &LogicalPlan) -> Result<()> {
     plan.apply_with_subqueries(|node| {
         node.apply_expressions(|expr| {
@@ -163,7 +166,7 @@ pub(crate) fn check_subqueries(plan: &LogicalPlan) -> Result<()> {
     Ok(())
 }
 
-/// Formats a column of an outer query.
+/// Formats the name of a column of an outer query.
 fn outer_name(expr: &Expr) -> String {
     match expr {
         Expr::OuterReferenceColumn(_, column) => column.flat_name(),
@@ -201,16 +204,19 @@ fn correct_expr(expr: Expr) -> Result<Transformed<Expr>> {
     }
 }
 
-/// The position of an expression in the condition of a WHERE.
+/// The position of an expression in a WHERE condition.
 #[derive(Clone, Copy)]
 enum ConditionPlace {
-    /// The expression stands alone, or under AND: false and unknown have the same effect, and NOT IN looks at nulls.
+    /// The expression is the whole condition, or is below only ANDs. False and unknown have the same effect.
+    /// DataFusion treats nulls in NOT IN correctly at this position.
     Top,
-    /// The expression stands under AND and OR: false and unknown have the same effect.
+    /// The expression is below at least one OR, and otherwise only below AND and OR. False and unknown have the same
+    /// effect.
     Under,
 }
 
-/// Writes `x = ANY (...)` if DataFusion would treat an unknown `x IN (...)` as false, and the result would differ.
+/// Rewrites `x IN (...)` to `x = ANY (...)` if DataFusion would treat an unknown result as false, and that would
+/// change the result of the query.
 fn correct_condition(expr: Expr, place: ConditionPlace, schema: &DFSchema) -> Result<Expr> {
     let is_in = |expr: &Expr| matches!(expr, Expr::InSubquery(InSubquery { negated: false, .. }));
     match (expr, place) {
@@ -245,7 +251,7 @@ fn correct_condition(expr: Expr, place: ConditionPlace, schema: &DFSchema) -> Re
     }
 }
 
-/// Renames a subquery's column, so that no outer column has the same name.
+/// Renames a subquery's result column, so that no outer column has the same name.
 fn with_own_name(subquery: Subquery) -> Result<Subquery> {
     let column = Column::from(subquery.subquery.schema().qualified_field(0));
     let rows = LogicalPlanBuilder::from(subquery.subquery.as_ref().clone())
@@ -255,7 +261,8 @@ fn with_own_name(subquery: Subquery) -> Result<Subquery> {
     Ok(Subquery { subquery: Arc::new(rows), ..subquery })
 }
 
-/// Removes the nulls from a list. If the list had a null, a value without an equal element gives unknown.
+/// Removes the nulls from the list of an IN. If the list had a null, the result is unknown for a value that equals no
+/// element.
 fn correct_list(mut list: InList) -> Transformed<Expr> {
     let all = list.list.len();
     list.list.retain(|value| !is_null(value));
@@ -283,7 +290,7 @@ fn is_correlated(subquery: &Subquery) -> bool {
     !subquery.outer_ref_columns.is_empty()
 }
 
-/// Returns whether a plan always returns exactly one row: an aggregate without GROUP BY and HAVING.
+/// Returns whether a plan always returns exactly one row, as an aggregate without GROUP BY and HAVING does.
 fn has_one_row(plan: &LogicalPlan) -> bool {
     match plan {
         LogicalPlan::Projection(projection) => has_one_row(&projection.input),

@@ -1,9 +1,10 @@
-//! Rewrites DISTINCT in aggregate functions to groups, which spill to flash if memory is short.
+//! Rewrites DISTINCT in aggregate functions to GROUP BY, which can spill to flash.
 //!
-//! DataFusion keeps the values of `count(DISTINCT a)` in a set within one accumulator, which cannot spill. Its rule
-//! `single_distinct_aggregation_to_group_by` uses groups instead if all functions have the same argument and are
-//! DISTINCT, sums, minima or maxima. This module rewrites the queries with DISTINCT to which that rule does not apply,
-//! so that they take one pass over the rows:
+//! DataFusion stores the values of `count(DISTINCT a)` in a set within one accumulator, which cannot spill.
+//! DataFusion's rule `single_distinct_aggregation_to_group_by` uses groups instead. The rule requires that all
+//! DISTINCT functions have the same argument, and that the other functions are sums, minima or maxima. This module
+//! rewrites queries with several DISTINCT arguments, functions without DISTINCT, or filters, so that they take one
+//! pass over the rows:
 //!
 //! ```text
 //!   SELECT k, count(DISTINCT a), sum(DISTINCT b), count(*) FROM t GROUP BY k
@@ -13,8 +14,8 @@
 //!   GROUP BY k
 //! ```
 //!
-//! Functions without DISTINCT are computed by merging their states of the first set. A plan is therefore left
-//! unchanged if the states of such a function cannot be merged by a function whose result has the same type.
+//! Functions without DISTINCT are computed in the first grouping set, and their partial results are merged. A plan is
+//! therefore not changed if no function can merge the partial results to a result of the same type.
 
 use std::sync::Arc;
 
@@ -32,13 +33,13 @@ use datafusion::{
 
 use super::aggregates::checked_sum;
 
-/// The maximum number of sets of columns: with more sets, the additional rows cost more than the rewrite saves.
+/// The maximum number of grouping sets. With more sets, the additional rows take more time than the rewrite saves.
 const SETS_MAX: usize = 16;
 
-/// Rewrites aggregates that have DISTINCT functions of different arguments, or both DISTINCT functions and others.
+/// Rewrites aggregates that have DISTINCT functions of different arguments, or both DISTINCT and other functions.
 ///
 /// # Errors
-/// Errors of DataFusion's planner are returned.
+/// Returns errors of DataFusion's planner.
 pub(crate) fn distinct_as_groups(plan: LogicalPlan) -> Result<LogicalPlan> {
     let grouped = plan.transform_up_with_subqueries(|node| {
         if let LogicalPlan::Aggregate(aggregate) = &node
@@ -51,15 +52,15 @@ pub(crate) fn distinct_as_groups(plan: LogicalPlan) -> Result<LogicalPlan> {
     Ok(grouped.data)
 }
 
-/// The functions of an aggregate.
+/// The function calls of an aggregate.
 struct AggregateCalls<'a> {
-    /// All arguments with DISTINCT, each once.
+    /// The different arguments of functions with DISTINCT.
     arguments: Vec<Expr>,
     all: Vec<AggregateCall<'a>>,
 }
 
 enum AggregateCall<'a> {
-    /// A function over the distinct values of the argument at this position.
+    /// A function over distinct values, with the index of its argument in `AggregateCalls::arguments`.
     Distinct(&'a AggregateFunction, usize),
     Plain(&'a AggregateFunction),
 }
@@ -88,7 +89,7 @@ impl<'a> AggregateCalls<'a> {
             let ignores_nulls = ["count", "sum", "avg", "min", "max"].contains(&function.func.name());
             let argument = match filter {
                 None => argument.clone(),
-                // A filter becomes a CASE, since these functions ignore nulls.
+                // A filter is rewritten to a CASE without ELSE, since these functions ignore nulls.
                 Some(filter) if ignores_nulls => Expr::Case(Case {
                     expr: None,
                     when_then_expr: vec![(filter.clone(), Box::new(argument.clone()))],
@@ -109,7 +110,7 @@ impl<'a> AggregateCalls<'a> {
         Ok(is_wanted.then_some(calls))
     }
 
-    /// Returns whether DataFusion rewrites these functions to groups.
+    /// Returns whether DataFusion's own rule rewrites these functions to groups.
     fn does_library_rewrite(&self) -> bool {
         let is_its = |call: &AggregateCall<'_>| match call {
             AggregateCall::Distinct(function, _) => function.params.filter.is_none(),
@@ -120,7 +121,7 @@ impl<'a> AggregateCalls<'a> {
 
     fn plan(&self, aggregate: &Aggregate) -> Result<LogicalPlan> {
         let (groups, sets) = (aggregate.group_expr.len(), self.arguments.len());
-        // The columns get new names, since a query may group by a column and also count it.
+        // The columns get new names, since a query may group by a column and also aggregate the column.
         let group = |number: usize| Expr::Column(Column::from_name(format!("__group_{number}")));
         let argument = |number: usize| Expr::Column(Column::from_name(format!("__distinct_{number}")));
         let state = |number: usize| Expr::Column(Column::from_name(format!("__state_{number}")));
@@ -149,8 +150,9 @@ impl<'a> AggregateCalls<'a> {
         });
         let inner = Aggregate::try_new(Arc::new(rows), by, plain.collect())?;
 
-        // The grouping number has a bit for each argument. The arguments are the last columns, and in each set all
-        // arguments except one are null.
+        // The grouping id has a bit for each argument, which is 1 if the argument is null in the grouping set. In
+        // each set, all arguments except one are null. The arguments are the last columns, so they have the lowest
+        // bits.
         let number_of = |set: usize| ((1u64 << sets) - 1) & !(1 << (sets - 1 - set));
         let kind = Aggregate::grouping_id_type(groups + sets, 0);
         let is_set = |set: usize| -> Result<Option<Box<Expr>>> {
@@ -181,7 +183,7 @@ impl<'a> AggregateCalls<'a> {
         let result = |number: usize| {
             let found = Expr::Column(Column::from_name(format!("__result_{number}")));
             match &self.all[number] {
-                // Without rows a count is 0, but the sum of counts is null.
+                // Over no rows, a count is 0 but a sum of counts is null.
                 AggregateCall::Plain(function) if is_count(function) => {
                     datafusion::functions::core::expr_fn::coalesce(vec![found, lit(0i64)])
                 }
@@ -207,13 +209,14 @@ fn is_count(function: &AggregateFunction) -> bool {
     function.func.name() == count_udaf().name()
 }
 
-/// Returns whether partial results of a function can be merged by the function itself, or by a sum for counts, with the
-/// same type.
+/// Returns whether partial results of a function can be merged to a result of the same type. Counts are merged by a
+/// sum, and other functions by themselves.
 fn is_mergeable(function: &AggregateFunction, input: &DFSchema) -> Result<bool> {
     Ok(match (function.func.name(), &function.params.args[..]) {
         ("count" | "min" | "max", [_]) => true,
         ("sum", [argument]) => {
-            // Sums of decimals get more digits with each step.
+            // The type of a sum of decimals has more digits than its argument, so merged sums would have another
+            // type.
             let kind = argument.get_type(input)?;
             kind.is_integer() || matches!(kind, DataType::Float32 | DataType::Float64)
         }

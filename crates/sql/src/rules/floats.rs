@@ -1,17 +1,18 @@
-//! Equality of floating-point numbers: every NaN is one value, the greatest, and -0.0 equals 0.0.
+//! Equality of floating-point numbers. All NaNs are equal to each other and greater than other values, and -0.0
+//! equals 0.0.
 //!
-//! DataFusion 55.2 groups and joins by bits. Its comparisons order NaN by sign, and treat zeros of different signs as
-//! equal in some places and as different in others (lists of many values, CASE). Plans therefore use the [normal
-//! form](normal_floats) of floating-point numbers in groups, DISTINCT, comparisons, orders, join keys and window
-//! partitions. The numbers in results keep their bits.
+//! DataFusion 55.2 groups and joins floating-point numbers by their bits. Its comparisons order NaNs by sign. Most of
+//! its comparisons treat -0.0 and 0.0 as equal, but some do not (lists of many values, CASE). Plans therefore use the
+//! [normal form](normal_floats) of floating-point numbers in groups, DISTINCT, comparisons, sort keys, join keys and
+//! window partitions. Numbers in results are not changed.
 //!
-//! Comparisons in the query get the normal form before DataFusion computes constants and simplifies
-//! ([`AnalyzerRule`]); otherwise `x = 0.0 AND x = -0.0` would become false. Groups, keys of joins, and comparisons
-//! that DataFusion makes of subqueries get the normal form when the plan is finished ([`OptimizerRule`]).
+//! Comparisons in the query are rewritten before DataFusion computes constants and simplifies expressions
+//! ([`AnalyzerRule`]). Otherwise `x = 0.0 AND x = -0.0` would be simplified to false. Groups, join keys, and
+//! comparisons that DataFusion creates from subqueries are rewritten at the end of optimization ([`OptimizerRule`]).
 //!
-//! Statistics of files still rule out row groups: [`of_statistics`] compares columns without the normal form's
-//! function. The lower bound is the smallest value in its normal form. There is no upper bound, since Parquet does
-//! not record whether a NaN occurs.
+//! Scans still skip row groups by their statistics, since [`of_statistics`] removes the function of the normal form
+//! from filters. The lower bound is the normal form of the smallest value. There is no upper bound, since Parquet
+//! does not record whether a NaN occurs.
 
 use std::sync::Arc;
 
@@ -36,7 +37,7 @@ use datafusion::{
 };
 use inshore_tables::normal_floats;
 
-/// The rule that puts the normal form into comparisons, groups, orders and joins; see the module.
+/// The rule that uses the normal form in comparisons, groups, sort keys and joins; see the module's documentation.
 #[derive(Clone, Debug)]
 pub(crate) struct EqualFloats(Arc<ScalarUDF>);
 
@@ -76,9 +77,9 @@ impl AnalyzerRule for EqualFloats {
 }
 
 impl EqualFloats {
-    /// Puts the normal form into the comparisons of a node.
+    /// Rewrites the comparisons of a plan node to compare normal forms.
     fn comparisons(&self, node: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
-        // The filters of a scan only rule out row groups, and are copies of other nodes' filters.
+        // The filters of a scan only skip row groups, and are copies of other nodes' filters.
         if matches!(node, LogicalPlan::TableScan(_)) {
             return Ok(Transformed::no(node));
         }
@@ -91,7 +92,7 @@ impl EqualFloats {
         })
     }
 
-    /// Puts the normal form into one comparison.
+    /// Rewrites one comparison to compare normal forms.
     fn comparison(&self, mut expr: Expr, input: &DFSchema) -> Result<Transformed<Expr>> {
         let mut is_changed = false;
         let mut compare = |value: &mut Expr| -> Result<()> {
@@ -180,7 +181,7 @@ impl EqualFloats {
         Ok(Transformed::new_transformed(LogicalPlan::Sort(sort), is_changed))
     }
 
-    /// Puts the normal form into the keys of an order, and returns whether a key changed.
+    /// Rewrites sort keys to their normal form. Returns whether a key was changed.
     fn order(&self, keys: &mut [SortKey], input: &DFSchema) -> Result<bool> {
         let mut is_changed = false;
         for key in keys {
@@ -191,8 +192,8 @@ impl EqualFloats {
         Ok(is_changed)
     }
 
-    /// Returns the normal form of a floating-point value; `None` for other values, and for values already in normal
-    /// form.
+    /// Returns the normal form of a floating-point expression. Returns `None` for other types, and for expressions
+    /// that are already in normal form.
     fn normal(&self, value: &Expr, input: &DFSchema) -> Result<Option<Expr>> {
         match value {
             Expr::ScalarFunction(call) if call.func == self.0 => return Ok(None),
@@ -201,7 +202,7 @@ impl EqualFloats {
                     return Ok(None);
                 }
                 let normal = ScalarValue::try_from_array(&normal_floats(&constant.to_array()?), 0)?;
-                // Scalars are equal if their bits are.
+                // Scalar values are equal only if their bits are equal.
                 return Ok((normal != *constant).then(|| Expr::Literal(normal, metadata.clone())));
             }
             _ => {}
@@ -209,7 +210,7 @@ impl EqualFloats {
         Ok(value.get_type(input)?.is_floating().then(|| self.0.call(vec![value.clone()])))
     }
 
-    /// Puts the normal form into a key of groups, under the same name.
+    /// Rewrites a grouping key to its normal form, with an alias that keeps its name.
     fn named(&self, key: &Expr, input: &DFSchema, is_changed: &mut bool) -> Result<Expr> {
         let value = if let Expr::Alias(alias) = key { &alias.expr } else { key };
         let Some(normal) = self.normal(value, input)? else { return Ok(key.clone()) };
@@ -218,7 +219,8 @@ impl EqualFloats {
         Ok(normal.alias_qualified(relation, name))
     }
 
-    /// Puts the normal form into the arguments of a function with DISTINCT, and into the keys of its order.
+    /// Rewrites the arguments of an aggregate function with DISTINCT, and the sort keys of any aggregate function, to
+    /// normal form.
     fn function(&self, function: &Expr, input: &DFSchema, is_changed: &mut bool) -> Result<Expr> {
         let called = if let Expr::Alias(alias) = function { &alias.expr } else { function };
         let Expr::AggregateFunction(call) = called else { return Ok(function.clone()) };
@@ -239,7 +241,7 @@ impl EqualFloats {
     }
 }
 
-/// Returns the column whose normal form a physical expression is.
+/// Returns the column if a physical expression is the normal form of a column; otherwise `None`.
 pub(crate) fn normal_column(key: &dyn PhysicalExpr) -> Option<&Column> {
     let call = key.downcast_ref::<ScalarFunctionExpr>()?;
     let [column] = call.args() else { return None };
@@ -251,9 +253,10 @@ fn compares(op: Operator) -> bool {
     matches!(op, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
 }
 
-/// Rewrites a filter for statistics of row groups, whose bounds [`least`] and [`most`] convert.
+/// Rewrites a filter for a test against statistics of row groups. [`least`] and [`most`] convert the bounds in the
+/// statistics.
 ///
-/// Only the normal form of a plain column is removed: the largest value of `-x`, for example, could come from a NaN.
+/// Only the normal form of a plain column is removed. For example, the largest value of `-x` could come from a NaN.
 pub(crate) fn of_statistics(filter: Expr) -> Result<Expr> {
     let plain = filter.transform_up(|part| match part {
         Expr::ScalarFunction(mut call)
@@ -266,13 +269,13 @@ pub(crate) fn of_statistics(filter: Expr) -> Result<Expr> {
     Ok(plain.data)
 }
 
-/// Returns lower bounds for a column in its normal form, from the smallest values of its row groups.
+/// Returns lower bounds for the normal form of a column, from the smallest values of its row groups.
 pub(crate) fn least(smallest: &ArrayRef) -> ArrayRef {
     normal_floats(smallest)
 }
 
-/// Returns upper bounds for a column in its normal form. Floating-point columns have none, since they may contain a
-/// NaN.
+/// Returns upper bounds for the normal form of a column. A floating-point column has no upper bound, since it may
+/// contain a NaN.
 pub(crate) fn most(largest: &ArrayRef) -> ArrayRef {
     match largest.data_type() {
         kind if kind.is_floating() => new_null_array(kind, largest.len()),
@@ -280,7 +283,7 @@ pub(crate) fn most(largest: &ArrayRef) -> ArrayRef {
     }
 }
 
-/// The SQL function that returns the normal form.
+/// The SQL function that returns the normal form of a floating-point number.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct NormalFloat(Signature);
 

@@ -1,9 +1,9 @@
 //! Exact comparison of decimals with literals that have a decimal point or more than 64 bits.
 //!
-//! DataFusion 55.2 reads such literals as doubles, and compares doubles with decimals by 15 digits after the decimal
-//! point: `price = 432863.16` finds no row, and an id of 65 bits finds a wrong one. Therefore a literal in a
-//! comparison keeps its text until types are known. If the literal is compared with a decimal, it becomes an exact
-//! decimal; otherwise it becomes a double.
+//! DataFusion 55.2 parses such literals as doubles. It compares doubles with decimals by 15 digits after the decimal
+//! point. For example, `price = 432863.16` finds no row, and an id of 65 bits finds a wrong row. This module keeps
+//! the text of a literal in a comparison until types are known. A literal that is compared with a decimal then
+//! becomes an exact decimal, and any other literal becomes a double.
 
 use std::sync::{Arc, LazyLock};
 
@@ -27,7 +27,7 @@ use datafusion::{
     },
 };
 
-/// Replaces literals in a comparison of the parse tree by calls that keep the literals' text.
+/// Replaces literals in a comparison of the parse tree by function calls that contain the literals' text.
 pub(crate) fn keep_digits(expr: &mut ast::Expr) {
     use ast::Expr::{Between, BinaryOp, Case, Cast, InList, IsDistinctFrom, IsNotDistinctFrom};
     match expr {
@@ -70,7 +70,7 @@ fn keep_in<'a>(sides: impl IntoIterator<Item = &'a mut ast::Expr>) {
     sides.into_iter().for_each(keep);
 }
 
-/// Replaces literals in an expression, also in sums, differences and products of literals.
+/// Replaces literals in an expression by such calls, also within sums, differences and products.
 fn keep(expr: &mut ast::Expr) {
     match expr {
         ast::Expr::Value(value) => {
@@ -98,12 +98,12 @@ fn keep(expr: &mut ast::Expr) {
     }
 }
 
-/// Returns false for a whole number of 64 bits, and for a literal with an exponent, which denotes a double.
+/// Returns false for an integer that fits 64 bits, and for a literal with an exponent, which denotes a double.
 fn has_digits_to_lose(text: &str) -> bool {
     text.parse::<u64>().is_err() && !text.contains(['e', 'E', '_'])
 }
 
-/// Creates a call of the function that represents a literal.
+/// Creates a call of [`FUNCTION`], which represents a literal in the plan.
 fn call(text: String) -> ast::Expr {
     let text = ast::Expr::Value(Value::SingleQuotedString(text).into());
     ast::Expr::Function(Function {
@@ -137,8 +137,8 @@ fn is_constant(expr: &ast::Expr) -> bool {
     }
 }
 
-/// Replaces the calls by literals. A literal becomes a decimal if it is compared with decimals, whole numbers or
-/// other literals, and a double otherwise.
+/// Replaces the calls of [`FUNCTION`] by literals. A literal becomes a decimal if it is compared with decimals,
+/// integers or other literals, and otherwise a double.
 pub(crate) fn with_numbers(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
     expr.transform_down(|part| match part {
         Expr::BinaryExpr(BinaryExpr { left, op, right }) if compares(op) => {
@@ -176,7 +176,7 @@ pub(crate) fn with_numbers(expr: Expr, schema: &DFSchema) -> Result<Transformed<
             let args = match_types(args, schema)?;
             Ok(Transformed::yes(Expr::ScalarFunction(ScalarFunction { func, args })))
         }
-        // The literal is in no comparison.
+        // This literal is not part of a comparison.
         Expr::ScalarFunction(call) if is_number(&call) => Ok(Transformed::yes(number(&call, false)?)),
         other => Ok(Transformed::no(other)),
     })
@@ -187,7 +187,8 @@ fn compares(op: Operator) -> bool {
     matches!(op, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
 }
 
-/// Converts the literals of a comparison to a type that fits the other sides.
+/// Converts the literals of a comparison to decimals if all other sides are decimals or integers, and otherwise to
+/// doubles.
 fn match_types<Sides: AsMut<[Expr]>>(mut sides: Sides, schema: &DFSchema) -> Result<Sides> {
     let all = sides.as_mut();
     if !all.iter().any(is_of_numbers) {
@@ -203,7 +204,7 @@ fn match_types<Sides: AsMut<[Expr]>>(mut sides: Sides, schema: &DFSchema) -> Res
     Ok(sides)
 }
 
-/// Returns whether an expression consists of kept literals and other constants.
+/// Returns whether an expression consists of calls of [`FUNCTION`] and other constants.
 fn is_of_numbers(expr: &Expr) -> bool {
     match expr {
         Expr::ScalarFunction(call) => is_number(call),
@@ -227,7 +228,8 @@ fn is_number(call: &ScalarFunction) -> bool {
     call.func == *FUNCTION
 }
 
-/// Parses a literal: a decimal if `is_exact` and the number has at most 38 digits, and otherwise a double.
+/// Parses a literal as a decimal if `is_exact` is true and the number has at most 38 digits, and otherwise as a
+/// double.
 fn number(call: &ScalarFunction, is_exact: bool) -> Result<Expr> {
     let [Expr::Literal(ScalarValue::Utf8(Some(text)), _)] = &call.args[..] else {
         return plan_err!("{NUMBER} takes a number in quotes");
@@ -250,10 +252,10 @@ fn decimal(text: &str) -> Option<ScalarValue> {
         .then(|| ScalarValue::Decimal128(Some(value), precision, fraction.len() as i8))
 }
 
-/// The name of the function that represents a literal.
+/// The name of [`FUNCTION`].
 const NUMBER: &str = "__number";
 
-/// The function that represents a literal; a plan that runs contains no call.
+/// The function whose call represents a literal. [`with_numbers`] removes all calls before the plan runs.
 pub(crate) static FUNCTION: LazyLock<Arc<ScalarUDF>> =
     LazyLock::new(|| Arc::new(ScalarUDF::from(KeptLiteral(Signature::any(1, Volatility::Immutable)))));
 
@@ -265,7 +267,7 @@ impl ScalarUDFImpl for KeptLiteral {
         NUMBER
     }
 
-    /// Returns the column name that the literal would have without the call.
+    /// Returns the column name that the literal would have without this function.
     fn schema_name(&self, args: &[Expr]) -> Result<String> {
         match args {
             [Expr::Literal(ScalarValue::Utf8(Some(text)), _)] => match text.parse::<f64>() {

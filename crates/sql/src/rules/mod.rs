@@ -1,9 +1,9 @@
-//! Checks and rewrites of a query, from its text to its logical plan.
+//! Checks and rewrites a query, from its parse tree to its logical plan.
 //!
-//! - Size: [`plan_size`] refuses queries whose plan would be too large to walk through.
-//! - Answers: [`corrections`], [`overflow`], [`floats`], [`literals`], [`nullif`], [`aggregates`] and
-//!   [`scalar_functions`] replace expressions that DataFusion answers wrongly, or refuse them.
-//! - Memory: [`distinct`] turns DISTINCT in aggregate functions into groups.
+//! - Size: [`plan_size`] refuses queries whose plan would take too long to traverse.
+//! - Results: [`corrections`], [`overflow`], [`floats`], [`literals`], [`nullif`], [`aggregates`] and
+//!   [`scalar_functions`] replace or refuse expressions for which DataFusion returns wrong results.
+//! - Memory: [`distinct`] rewrites DISTINCT in aggregate functions to groups, which can spill to flash.
 //! - Names: [`column_names`] makes the column names of a result unique.
 
 pub(crate) mod aggregates;

@@ -1,9 +1,9 @@
-//! A `NULLIF(a, b)` whose result has the type of `a`.
+//! A function `NULLIF(a, b)` whose result has the type of `a`.
 //!
-//! In DataFusion 55.2 the result has the type in which `a` and `b` are compared: `NULLIF(1, 2.5)` is a floating-point
-//! number. This module compares both in that type, floating-point numbers in their [normal form](normal_floats), and
-//! the result has the type of `a`. A `CASE` has the same result, but contains `a` twice, so that the expression would
-//! double with each nested NULLIF.
+//! In DataFusion 55.2, the result has the type in which `a` and `b` are compared. For example, `NULLIF(1, 2.5)` is a
+//! floating-point number. This module compares both arguments in that type, and floating-point numbers in their
+//! [normal form](normal_floats), but returns a result of `a`'s type. A `CASE` would have the same result but contain
+//! `a` twice, so nested calls would double the expression at each level.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use datafusion::{
 };
 use inshore_tables::normal_floats;
 
-/// Creates the function, which wraps DataFusion's NULLIF.
+/// Creates the function as a wrapper of DataFusion's NULLIF.
 pub(crate) fn nullif(original: Arc<ScalarUDF>) -> ScalarUDF {
     ScalarUDF::from(NullIf { original, signature: Signature::any(2, Volatility::Immutable) })
 }
@@ -33,7 +33,7 @@ struct NullIf {
     signature: Signature,
 }
 
-/// Returns the type in which two values are compared.
+/// Returns the type in which values of two types are compared.
 fn common_type(one: &DataType, other: &DataType) -> Result<DataType> {
     match comparison_coercion(one, other) {
         Some(kind) => Ok(kind),
@@ -75,7 +75,7 @@ impl ScalarUDFImpl for NullIf {
             return_field: field,
             config_options: args.config_options.clone(),
         })?;
-        // The comparison returned null for equal values.
+        // DataFusion's function returned null for equal values.
         let is_equal = and(&is_null(&compared.to_array(rows)?)?, &is_not_null(&value)?)?;
         let left = without(&value, &is_equal)?;
         debug_assert_eq!(left.data_type(), &kind);

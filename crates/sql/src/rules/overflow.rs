@@ -1,7 +1,7 @@
-//! Overflow checks for `+`, `-` and `*` of whole numbers and decimals.
+//! Overflow checks for `+`, `-` and `*` of integers and decimals.
 //!
-//! DataFusion 55.2 returns the low bits of whole numbers (`9223372036854775807 + 1` is negative), and decimals of more
-//! digits than their type has, as long as 128 bits hold them.
+//! DataFusion 55.2 does not detect these overflows. Integers wrap around (`9223372036854775807 + 1` is negative).
+//! Decimals may have more digits than their type, as long as they fit 128 bits.
 
 use std::sync::{Arc, LazyLock};
 
@@ -27,8 +27,8 @@ use datafusion::{
 
 use crate::Error;
 
-/// The rule that replaces operators between whole numbers of one type by checked functions, once types are known; see
-/// the module.
+/// The rule that replaces operators on integers of the same type by checked functions, and checks the digits of
+/// decimal results. The rule runs when types are known.
 #[derive(Debug)]
 pub(crate) struct CheckedNumbers;
 
@@ -40,7 +40,7 @@ impl AnalyzerRule for CheckedNumbers {
     fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
         let checked = plan.transform_up_with_subqueries(|node| {
             let mut schema = merge_schema(&node.inputs());
-            // The filters and columns of a scan have no plan below them.
+            // A scan has no input plan, so the columns of its filters come from the table.
             if let LogicalPlan::TableScan(scan) = &node {
                 schema.merge(&DFSchema::try_from_qualified_schema(
                     scan.table_name.clone(),
@@ -71,7 +71,7 @@ fn check(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
             let checked = function.map(|function| function.call(vec![*left.clone(), *right.clone()]));
             Ok(checked.map_or(Transformed::no(expr), Transformed::yes))
         }
-        // Only results of 38 digits are checked: a type with fewer digits was made wide enough for every result.
+        // Only results of 38 digits are checked. The planner makes any smaller type wide enough for every result.
         (first, second) if first.is_decimal() || second.is_decimal() => match expr.get_type(schema)? {
             DataType::Decimal128(DECIMAL128_MAX_PRECISION, _) => {
                 Ok(Transformed::yes(CHECKED_DIGITS.call(vec![expr])))
@@ -107,7 +107,7 @@ impl ScalarUDFImpl for CheckedOperator {
         }
     }
 
-    /// Returns the name of the column as if there were no check.
+    /// Returns the column name that the expression would have without the check.
     fn schema_name(&self, args: &[Expr]) -> Result<String> {
         Ok(format!("{} {} {}", args[0].schema_name(), self.op, args[1].schema_name()))
     }
@@ -153,7 +153,7 @@ impl ScalarUDFImpl for CheckedOperator {
     }
 }
 
-/// The function that returns decimals unchanged, or an error if they have more digits than their type.
+/// The function that returns decimals unchanged, or an error if a decimal has more digits than its type.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct CheckedDigits(Signature);
 
@@ -162,7 +162,7 @@ impl ScalarUDFImpl for CheckedDigits {
         "checked_digits"
     }
 
-    /// Returns the name of the column as if there were no check.
+    /// Returns the column name that the expression would have without the check.
     fn schema_name(&self, args: &[Expr]) -> Result<String> {
         Ok(args[0].schema_name().to_string())
     }

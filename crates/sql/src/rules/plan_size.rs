@@ -1,13 +1,13 @@
-//! Refuses queries whose plan would be too large to walk through.
+//! Refuses queries whose plan would take too long to traverse.
 //!
-//! A short text can describe an enormous plan. Forty WITH clauses, each of which uses the previous one twice, expand
-//! to 2^40 nodes, although DataFusion stores each node once. Every rule of the planner walks through all nodes and
-//! cannot be stopped. The size is therefore checked twice:
+//! A short text can describe an enormous plan. For example, forty WITH clauses that each use the previous clause
+//! twice expand to 2^40 nodes. DataFusion stores each node once, but each planner rule visits all 2^40 nodes and
+//! cannot be interrupted. The size is therefore checked twice:
 //!
-//! - [`check_statement`] counts the nodes of the text before planning, since planning expands subqueries;
-//! - [`check_plan`] counts the nodes of the plan before optimization, and stops counting at the limit. It also looks
-//!   for parts that would grow later: filters, which grow when they are pushed below the expressions that they name;
-//!   nested types; and types whose every value is large.
+//! - [`check_statement`] counts the nodes of the parse tree before planning, since planning expands subqueries.
+//! - [`check_plan`] counts the nodes of the plan before optimization, and stops at the limit. This function also
+//!   finds parts that would grow later. Filters grow when they are pushed below the expressions that they refer to.
+//!   Other such parts are deeply nested types, and types in which each value is large.
 
 use std::{collections::HashMap, ops::ControlFlow, sync::Arc};
 
@@ -30,32 +30,34 @@ use inshore_store::format_bytes;
 
 use crate::{BATCH_ROWS, Error};
 
-/// The maximum number of nodes of a plan. Planning them takes about a second, which nothing can interrupt (6,000
-/// nodes took 0.8 s in a debug build).
+/// The maximum number of nodes of a plan. Planning this many nodes takes about a second and cannot be interrupted
+/// (6,000 nodes took 0.8 s in a debug build).
 pub(crate) const NODES_MAX: usize = 10_000;
-/// The maximum depth of nested expressions in a text: planning time grows with the third power of the depth, and the
-/// stack linearly.
+/// The maximum depth of nested expressions in a query text. Planning time grows with the third power of the depth,
+/// and the stack grows linearly.
 const DEPTH_MAX: usize = 1000;
-/// The maximum number of expressions of a text, after all WITH clauses are expanded.
+/// The maximum number of expressions of a query, after all WITH clauses are expanded.
 const PARTS_MAX: usize = 200_000;
-/// The maximum number of joins of a plan. Planning 128 joins takes some seconds; twice as many joins take eight times
-/// as long.
+/// The maximum number of joins of a plan. Planning 128 joins takes some seconds, and twice as many joins take eight
+/// times as long.
 const JOINS_MAX: usize = 128;
 /// The maximum number of grouping sets of an aggregate.
 const SETS_MAX: usize = 256;
-/// The maximum number of parts of a column, after all expressions below it are expanded. The limit also holds for the
-/// parts that all conditions together gain when they are pushed down.
+/// The maximum number of expressions of a column, if the columns that it is computed from are replaced by their
+/// expressions. The limit also applies to the number of expressions by which all filters together grow when they are
+/// pushed down.
 const MORE_PARTS_MAX: u64 = 100_000;
-/// The limits of a type: the number of types within it, their depth, and the bytes of field names.
+/// The limits of a nested type: the number of types in it, their depth, and the total bytes of field names.
 const TYPES_MAX: usize = 10_000;
 const TYPE_DEPTH_MAX: usize = 64;
 const NAME_BYTES_MAX: usize = 1 << 20;
-/// The maximum number of centroids of a percentile digest; a centroid takes 16 bytes, and the default is 100
-/// centroids.
+/// The maximum number of centroids of a percentile digest. A centroid takes 16 bytes, and a digest has 100 centroids
+/// by default.
 pub(crate) const CENTROIDS_MAX: i64 = 65_536;
-/// The size of a fixed-size value that is allowed under every budget.
+/// The size in bytes of a fixed-size value that is always allowed, even if the budget is small.
 const VALUE_BYTES: u64 = 16 << 10;
-/// The size of a fixed-size list element that is allowed in a requested type, since a row has any number of elements.
+/// The maximum bytes of a fixed-size list element in a type that a query requests. The limit is small, since a row
+/// may have any number of elements.
 const ELEMENT_BYTES: u64 = 1 << 10;
 
 fn too_large(what: String) -> DataFusionError {
@@ -66,10 +68,10 @@ fn too_many_nodes() -> DataFusionError {
     too_large(format!("the query needs a plan of more than {NODES_MAX} nodes, the most that are planned"))
 }
 
-/// Refuses a statement whose plan would be too large with all its WITH expanded.
+/// Refuses a statement whose plan would be too large after all its WITH clauses are expanded.
 ///
 /// # Errors
-/// [`Error::Query`] is returned for more than [`NODES_MAX`] nodes, or too many expressions.
+/// Returns [`Error::Query`] if there are more than [`NODES_MAX`] nodes, or too many expressions.
 pub(crate) fn check_statement(statement: &Statement) -> Result<()> {
     let statement = match statement {
         Statement::Statement(statement) => statement,
@@ -83,7 +85,7 @@ pub(crate) fn check_statement(statement: &Statement) -> Result<()> {
     }
 }
 
-/// Returns whether a query asks for all columns of a table (`*`, or a table without SELECT).
+/// Returns whether a query requests all columns of a table (`*`, or a table without SELECT).
 pub(crate) fn has_wildcard(statement: &Statement) -> bool {
     match statement {
         Statement::Statement(statement) => statement.visit(&mut Wildcard).is_break(),
@@ -115,11 +117,12 @@ impl Visitor for Wildcard {
     }
 }
 
-/// A visitor that counts queries and the tables that they name.
+/// A visitor that counts the expressions of each query, and its plan nodes: queries, and the tables that they refer
+/// to.
 struct SizeCounter {
-    /// The queries that contain the current node, the outermost first.
+    /// The queries that contain the current node, from the outermost to the innermost.
     open: Vec<OpenQuery>,
-    /// The names of queries in a WITH, by address.
+    /// The names of queries in a WITH clause, by the address of the query.
     named: HashMap<*const Query, String>,
     /// The number of expressions that contain the current node.
     depth: usize,
@@ -128,7 +131,7 @@ struct SizeCounter {
 #[derive(Default)]
 struct OpenQuery {
     size: QuerySize,
-    /// The sizes of the queries in this query's WITH, by name.
+    /// The sizes of the queries in this query's WITH clause, by name.
     sizes: HashMap<String, QuerySize>,
 }
 
@@ -157,7 +160,7 @@ impl SizeCounter {
     }
 }
 
-/// Normalizes a name as DataFusion compares it.
+/// Returns the form of a name by which DataFusion compares names: lower case, unless the name is quoted.
 pub(crate) fn normal_name(name: &Ident) -> String {
     if name.quote_style.is_some() { name.value.clone() } else { name.value.to_ascii_lowercase() }
 }
@@ -191,7 +194,7 @@ impl Visitor for SizeCounter {
     fn post_visit_query(&mut self, query: &Query) -> ControlFlow<DataFusionError> {
         let size = self.open.pop().expect("it was opened").size;
         match self.named.remove(&(&raw const *query)) {
-            // A query in a WITH counts where its name is used.
+            // A query in a WITH clause is counted at each use of its name.
             Some(name) => {
                 self.open.last_mut().expect("a WITH is in a query").sizes.insert(name, size);
                 ControlFlow::Continue(())
@@ -211,10 +214,11 @@ impl Visitor for SizeCounter {
     }
 }
 
-/// Refuses a plan that is too large, or would become so.
+/// Refuses a plan that is too large, or that would become too large.
 ///
 /// # Errors
-/// [`Error::Query`] names the number, [`Error::Memory`] the size of a type's values.
+/// Returns [`Error::Query`] if a number exceeds its limit, and [`Error::Memory`] if the values of a type are too
+/// large.
 pub(crate) fn check_plan(plan: &LogicalPlan, memory_bytes: u64) -> Result<()> {
     let (mut nodes, mut joins) = (0, 0);
     plan.apply_with_subqueries(|node| {
@@ -275,10 +279,10 @@ fn sets_of(group: &Expr) -> usize {
     }
 }
 
-/// Refuses a digest of percentiles with capacity for too many centroids.
+/// Refuses a percentile digest with a capacity of too many centroids.
 ///
 /// # Errors
-/// [`Error::Query`] names the limit.
+/// Returns [`Error::Query`], whose message contains the limit.
 fn check_digest(function: &str, args: &[Expr]) -> Result<()> {
     let centroids = match function {
         "approx_percentile_cont" => args.get(2),
@@ -300,10 +304,10 @@ fn check_digest(function: &str, args: &[Expr]) -> Result<()> {
     }
 }
 
-/// Refuses a type that is nested too far, or whose every value is too large.
+/// Refuses a type that is nested too deeply, or in which each value is too large.
 ///
 /// # Errors
-/// [`Error::Query`] is returned for the nesting, [`Error::Memory`] for the size.
+/// Returns [`Error::Query`] for the nesting, and [`Error::Memory`] for the size.
 pub(crate) fn check_type(kind: &DataType, memory_bytes: u64) -> Result<()> {
     let (mut types, mut name_bytes) = (0, 0);
     let mut is_one_more = |kind: &DataType, depth: usize| {
@@ -329,7 +333,7 @@ pub(crate) fn check_type(kind: &DataType, memory_bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Returns the bytes that every value of a type takes, including null.
+/// Returns the bytes that each value of a type takes, even if the value is null.
 fn fixed_bytes(kind: &DataType) -> u64 {
     match kind {
         DataType::FixedSizeBinary(size) => u64::try_from(*size).unwrap_or(0),
@@ -343,10 +347,10 @@ fn fixed_bytes(kind: &DataType) -> u64 {
     }
 }
 
-/// Refuses a requested type with list elements that are all too large.
+/// Refuses a requested type in which each list element is too large.
 ///
 /// # Errors
-/// [`Error::Memory`] names the size of an element and the limit.
+/// Returns [`Error::Memory`], whose message contains the size of an element and the limit.
 pub(crate) fn check_elements(kind: &DataType) -> Result<()> {
     let mut largest = 0;
     of_every_type(kind, 0, &mut |list, _| {
@@ -369,8 +373,8 @@ pub(crate) fn check_elements(kind: &DataType) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether `holds` is true for a type at its depth and for all types within it; stops at the first false
-/// result.
+/// Returns whether `holds` is true for a type and for all types nested in it. The second argument of `holds` is the
+/// depth. The traversal stops at the first false result.
 pub(crate) fn of_every_type(
     kind: &DataType,
     depth: usize,
@@ -401,12 +405,13 @@ pub(crate) fn of_every_type(
         }
 }
 
-/// A visitor that counts the parts of each column with all expressions below it expanded.
+/// A visitor that counts the expressions of each column, if the columns that it is computed from are replaced by
+/// their expressions.
 #[derive(Default)]
 struct ExpandedSizes {
-    /// The counts of visited inputs whose parent was not visited yet.
+    /// The counts for the columns of visited nodes whose parent is not yet visited.
     inputs: Vec<Vec<u64>>,
-    /// The number of parts that all conditions so far would gain.
+    /// The number of expressions by which the visited filters would grow.
     more: u64,
 }
 
@@ -453,7 +458,8 @@ impl<'n> TreeNodeVisitor<'n> for ExpandedSizes {
                  {MORE_PARTS_MAX} are planned"
             )));
         }
-        // Results of aggregates and windows are computed first, and nothing is pushed below them.
+        // Other columns, such as results of aggregates and windows, count as one expression, since filters are not
+        // pushed below them.
         parts.resize(columns, 1);
         self.inputs.push(parts);
         Ok(TreeNodeRecursion::Continue)
@@ -468,7 +474,7 @@ fn join_columns(join: &Join, inputs: &[Vec<u64>]) -> Vec<u64> {
     }
 }
 
-/// An input: its columns, and the number of parts of each.
+/// A join input: its columns, and the number of expressions of each column.
 type JoinSide<'a> = (&'a Arc<DFSchema>, &'a Vec<u64>);
 
 fn parts_of(expression: &Expr, sides: &[JoinSide<'_>]) -> Result<u64> {

@@ -1,14 +1,15 @@
-//! Scalar functions of DataFusion that are corrected, or whose type is checked during planning.
+//! Wraps scalar functions of DataFusion that need a correction, or whose result type must be checked during planning.
 //!
 //! ```text
-//!   lpad, rpad        for a column with a negative length 2^64 bytes are reserved: the length becomes 0
-//!   date_trunc        with a time zone the result is not in the order of its argument where clocks are set back: no known order
-//!   struct, map, ...  nested types, which double with each WITH: refused if they are too large
-//!   arrow_cast, ...   a type whose every value may have gigabytes: refused
+//!   lpad, rpad        a negative length in a column would reserve about 2^64 bytes: it is replaced by 0
+//!   date_trunc        with a time zone, results are not sorted as arguments when clocks are set back: no known order
+//!   struct, map, ...  nested types can double in size with each WITH clause: large types are refused
+//!   arrow_cast, ...   each value of a requested type may take gigabytes: such types are refused
 //! ```
 //!
-//! All other methods, and the names, are DataFusion's, since nodes compare plans by their text. Memory is not estimated
-//! by function: the process that runs the query has a limit (docs/decisions/0033).
+//! All other methods call DataFusion's functions. The names are also unchanged, since nodes compare plans by their
+//! text. The memory of functions is not estimated, since the process that runs the query has a memory limit
+//! (docs/decisions/0033).
 
 use std::{
     hash::{Hash, Hasher},
@@ -41,21 +42,21 @@ use datafusion::{
 
 use super::plan_size::{check_elements, check_type};
 
-/// The correction of a function.
+/// The kind of correction that a function needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Correction {
-    /// Lengths below 0 become 0.
+    /// Negative lengths are replaced by 0.
     Lengths,
-    /// If the argument has a time zone, the result has no known order.
+    /// If the argument has a time zone, the planner must not assume that the result is sorted as the argument is.
     Order,
-    /// The result type contains the types of all arguments, and is checked.
+    /// The result type is checked, since it contains the types of all arguments.
     TypesOfTypes,
-    /// An argument names the result type, which is checked.
+    /// The result type is checked, since an argument of the query names it.
     TypeAskedFor,
 }
 
 impl Correction {
-    /// Returns the correction for the function of this name.
+    /// Returns the correction for the function `name`, or `None` if the function needs no correction.
     pub fn of(name: &str) -> Option<Correction> {
         Some(match name {
             "lpad" | "rpad" => Correction::Lengths,
@@ -67,14 +68,14 @@ impl Correction {
     }
 }
 
-/// Corrects the functions of a query; `memory_bytes` limits the size of types.
+/// Wraps the functions of a query. `memory_bytes` limits the size of types.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Corrections {
     pub memory_bytes: u64,
 }
 
 impl Corrections {
-    /// Wraps a function of DataFusion; `None` if the function needs no correction.
+    /// Wraps a function of DataFusion. Returns `None` if the function needs no correction.
     pub fn corrected(self, library: &Arc<ScalarUDF>) -> Option<ScalarUDF> {
         let correction = Correction::of(library.name())?;
         if library.inner().is::<CorrectedFunction>() {
@@ -88,10 +89,11 @@ impl Corrections {
     }
 }
 
-/// Restores DataFusion's functions after types were checked: its rules recognize functions by their Rust type.
+/// Replaces the wrappers that check types by DataFusion's functions, after the checks. DataFusion's rules recognize a
+/// function by its Rust type.
 ///
 /// # Errors
-/// Errors of DataFusion's rewriting are returned.
+/// Returns errors of DataFusion's tree rewriting.
 pub(crate) fn restore_library_functions(plan: LogicalPlan) -> Result<LogicalPlan> {
     let own = |part: Expr| {
         Ok(match part {
@@ -109,8 +111,8 @@ pub(crate) fn restore_library_functions(plan: LogicalPlan) -> Result<LogicalPlan
     Ok(plan.transform_up_with_subqueries(of_node)?.data)
 }
 
-/// Plans the literals `{'a': 1}`, `(1, 2)` and `MAP {1: 2}` as checked functions. Types double with each level, so they
-/// are checked while the text is still planned.
+/// Plans the literals `{'a': 1}`, `(1, 2)` and `MAP {1: 2}` as calls of checked functions. Types are checked during
+/// planning, since they may double in size with each nesting level.
 #[derive(Debug)]
 pub(crate) struct CheckedLiterals(pub Corrections);
 
@@ -142,7 +144,7 @@ impl ExprPlanner for CheckedLiterals {
     }
 }
 
-/// A function of DataFusion with its correction; see the module.
+/// A wrapper of a DataFusion function with its correction; see the module's documentation.
 #[derive(Debug)]
 struct CorrectedFunction {
     library: Arc<ScalarUDF>,
@@ -150,7 +152,7 @@ struct CorrectedFunction {
     corrections: Corrections,
 }
 
-// All functions of a query have the same memory.
+// The comparison ignores the memory limit, which is the same for all functions of a query.
 impl PartialEq for CorrectedFunction {
     fn eq(&self, other: &CorrectedFunction) -> bool {
         self.library == other.library
@@ -171,12 +173,12 @@ impl CorrectedFunction {
     }
 }
 
-// The wrapper passes on every method of the trait, so each new method has to be added here.
+// The wrapper implements every method of the trait. The lint reports a method that a new version of DataFusion adds.
 #[warn(clippy::missing_trait_methods)]
 impl ScalarUDFImpl for CorrectedFunction {
     fn invoke_with_args(&self, mut args: ScalarFunctionArgs) -> Result<ColumnarValue> {
         if self.correction == Correction::Lengths {
-            // DataFusion pads all rows where constants need one row.
+            // If all arguments are constants, one row is enough, but DataFusion would pad every row.
             if args.args.iter().all(|value| matches!(value, ColumnarValue::Scalar(_))) {
                 args.number_rows = args.number_rows.min(1);
             }

@@ -1,4 +1,5 @@
-//! The files of a fragment, which arrive one after the other while the scan runs.
+//! A source of the files of a fragment (the part of a query that remote machines run). The files arrive one after the
+//! other while the scan runs.
 
 use std::{
     fmt,
@@ -7,7 +8,8 @@ use std::{
 
 use inshore_tables::{Input, Result};
 
-/// The files of a fragment, in no order. A scan asks for the next file when a thread has nothing else to read.
+/// A source of the files of a fragment, in any order. A scan requests the next file when a thread has nothing left to
+/// read.
 pub struct Feed {
     next: Mutex<Box<dyn Iterator<Item = Result<Input>> + Send>>,
     bytes: Option<u64>,
@@ -15,13 +17,14 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Creates a feed of the files that `next` returns, with `bytes` bytes in total if known. The files have the
-    /// columns of the fragment's table; CSV and JSON lines are told [their columns](Input::with_columns).
+    /// Creates a feed of the files that `next` returns. `bytes` is the total bytes of the files, if known. The files
+    /// must have the columns of the fragment's table. For CSV and JSON Lines files, the caller sets the columns with
+    /// [`Input::with_columns`].
     pub fn new(next: impl Iterator<Item = Result<Input>> + Send + 'static, bytes: Option<u64>) -> Feed {
         Feed { next: Mutex::new(Box::new(next)), bytes, leave: Arc::new(|| {}) }
     }
 
-    /// Creates a feed in which `leave` ends the wait for the next file, after a failure.
+    /// Sets the function that is called after a failure. `leave` must end the wait for the next file.
     #[must_use]
     pub fn left_by(mut self, leave: impl Fn() + Send + Sync + 'static) -> Feed {
         self.leave = Arc::new(leave);

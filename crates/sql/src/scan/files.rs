@@ -1,4 +1,4 @@
-//! The files of a table, and their description before they are read.
+//! The files of a table, and the description of their columns and statistics for the planner.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -13,24 +13,23 @@ use super::{
 };
 use crate::{BATCH_ROWS, Error};
 
-/// Files with the same columns.
+/// The files of one table. All files have the same columns.
 #[derive(Debug)]
 pub(crate) struct Files {
     pub job: Job,
     pub inputs: Vec<Input>,
-    /// The source of the files of a fragment, instead of `inputs`.
+    /// The source of files if the scan belongs to a fragment. `inputs` is then empty.
     pub feed: Option<Arc<Feed>>,
     pub schema: SchemaRef,
     pub as_text: Vec<String>,
-    /// The row count of all files, if each file states its own.
+    /// The total row count, if each file records its own row count.
     rows: Option<u64>,
-    /// The files have row groups, so that many threads can read one file.
+    /// True if the files have row groups, so that many threads can read one file.
     pub has_groups: bool,
-    /// A query that reads all columns needs all members of JSON lines, including members that are missing in the
-    /// first rows.
+    /// True if the query needs all columns of JSON Lines files, including members that are missing in the first rows.
     pub has_whole_rows: bool,
-    /// The planner gets only row counts. Remote tables have no other statistics, and client and node must make the
-    /// same plan.
+    /// True if the planner gets only row counts as statistics. Remote tables have no other statistics, and client and
+    /// node must make the same plan.
     pub has_only_row_counts: bool,
 }
 
@@ -78,7 +77,7 @@ impl Files {
         Ok(files)
     }
 
-    /// Describes the files of `feed`, with these columns.
+    /// Describes the files of `feed`, which have the columns of `schema`.
     pub fn fed(job: &Job, schema: &SchemaRef, feed: Feed) -> Files {
         Files {
             job: job.clone(),
@@ -93,13 +92,13 @@ impl Files {
         }
     }
 
-    /// Returns the bytes of all files with a known size.
+    /// Returns the total bytes of all files whose size is known.
     pub fn bytes(&self) -> u64 {
         let known = self.inputs.iter().filter_map(|input| input.compressed_bytes()).sum();
         self.feed.as_ref().map_or(known, |feed| feed.bytes().unwrap_or(0))
     }
 
-    /// Returns the file with this number, or the next file of the feed.
+    /// Returns the file at index `number`, or the next file of the feed if there is a feed.
     pub fn file(&self, number: usize) -> crate::Result<Option<Input>> {
         match &self.feed {
             Some(feed) => Ok(feed.next().transpose()?),
@@ -107,7 +106,7 @@ impl Files {
         }
     }
 
-    /// Opens a file to read the chosen columns.
+    /// Opens a file to read the columns in `columns`.
     pub fn reader(&self, input: &Input, columns: &[String]) -> crate::Result<TableReader> {
         let budget = self.job.budget();
         let input = input.clone().with_whole_rows(self.has_whole_rows);
@@ -134,12 +133,12 @@ impl Files {
         Ok(statistics)
     }
 
-    /// Returns the row count of all files, if each file states its own.
+    /// Returns the total row count, if each file records its own row count.
     pub fn rows(&self) -> Option<u64> {
         self.rows
     }
 
-    /// Returns a copy of the description for another scan.
+    /// Returns a copy of this description for another scan.
     pub fn again(&self) -> Files {
         Files {
             inputs: self.inputs.clone(),
@@ -156,7 +155,7 @@ impl Files {
     }
 }
 
-/// Refuses a file that has two columns of one name, since no query could name the second.
+/// Refuses a file that has two columns of the same name, since no query could refer to the second column.
 fn check_names(input: &Input, schema: &Schema) -> crate::Result<()> {
     let columns: Vec<String> = schema.fields().iter().map(|field| field.name().clone()).collect();
     let mut seen = HashSet::new();
@@ -166,13 +165,13 @@ fn check_names(input: &Input, schema: &Schema) -> crate::Result<()> {
     Err(inshore_tables::Error::NoColumn { file, column, found, columns }.into())
 }
 
-/// Lists columns with their types, for messages.
+/// Lists columns with their types for error messages.
 fn list(schema: &Schema) -> String {
     let fields = schema.fields().iter().map(|field| format!("{} {}", field.name(), field.data_type()));
     fields.collect::<Vec<_>>().join(", ")
 }
 
-/// Returns whether two files of text differ only in guessed types.
+/// Returns whether a text file has the same column names as the first file, so that only inferred types differ.
 fn is_guess(input: &Input, first: &Schema, found: &Schema) -> bool {
     let names =
         |schema: &Schema| schema.fields().iter().map(|field| field.name().clone()).collect::<Vec<_>>();

@@ -1,8 +1,9 @@
-//! Scans the files of a table: [`Files`] describes them to the planner, [`Scan`] reads them in a plan.
+//! Scans the files of a table. [`Files`] describes the files to the planner, and [`Scan`] is the plan node that reads
+//! them.
 //!
-//! A table is a list of files with the same columns. For a fragment, a [`Feed`] returns the files one after the
-//! other. Partitions of a scan take row groups (Parquet) or whole files from a shared list, and skip row groups whose
-//! statistics show that no row passes the filter.
+//! A table is a list of files with the same columns. For a fragment (the part of a query that nodes run), a [`Feed`]
+//! returns the files one after the other. Partitions of a scan claim row groups (Parquet) or whole files from a
+//! shared list. They skip row groups whose statistics show that no row passes the filter.
 
 mod feed;
 mod files;
@@ -28,7 +29,7 @@ pub(crate) use node::Scan;
 pub(crate) use provider::{check_readable, predicate};
 pub(crate) use statistics::row_statistics;
 
-/// Returns the properties of a plan node whose rows are in no order.
+/// Returns the properties of a plan node whose rows have no known order.
 pub(crate) fn properties(schema: SchemaRef, partitions: usize) -> Arc<PlanProperties> {
     Arc::new(PlanProperties::new(
         EquivalenceProperties::new(schema),

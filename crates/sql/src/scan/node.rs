@@ -1,4 +1,4 @@
-//! The plan node that reads files: partitions claim row groups, or whole files, one after the other.
+//! The plan node that reads files. Its partitions claim row groups or whole files one after the other.
 
 use std::{
     fmt::{self, Formatter},
@@ -28,7 +28,7 @@ use inshore_tables::{GroupValues, Input, TableReader};
 use super::{files::Files, properties};
 use crate::{Error, rules::floats};
 
-/// The plan node that reads a table.
+/// The plan node that reads the files of a table.
 #[derive(Debug)]
 pub(crate) struct Scan {
     files: Arc<Files>,
@@ -40,7 +40,7 @@ pub(crate) struct Scan {
     unclaimed: Arc<Mutex<UnclaimedUnits>>,
 }
 
-/// The part of a table that is read: some columns, of the row groups in which the predicate may be true.
+/// The part of a table that is read: the needed columns of those row groups in which the predicate may be true.
 #[derive(Debug)]
 struct Selection {
     columns: Vec<String>,
@@ -48,13 +48,13 @@ struct Selection {
 }
 
 impl Selection {
-    /// Opens a file. A scan that needs only the number of rows reads the first column.
+    /// Opens a file to read the needed columns. A scan that needs only the number of rows reads the first column.
     fn reader(&self, files: &Files, input: &Input) -> crate::Result<TableReader> {
         let any = [files.schema.field(0).name().clone()];
         files.reader(input, if self.columns.is_empty() { &any } else { &self.columns })
     }
 
-    /// Returns the row groups of a Parquet file that are read.
+    /// Returns the indices of the row groups of a Parquet file that are read.
     fn groups(&self, files: &Files, reader: &TableReader) -> Result<Vec<usize>> {
         let groups = reader.row_groups().unwrap_or(0);
         let all = || (0..groups).collect();
@@ -70,7 +70,7 @@ impl Selection {
     }
 }
 
-/// The part of a table's files that a fragment reads.
+/// Describes which part of a table's files a fragment reads.
 #[derive(Clone, Debug)]
 pub struct FragmentScan {
     files: Arc<Files>,
@@ -78,11 +78,12 @@ pub struct FragmentScan {
 }
 
 impl FragmentScan {
-    /// Returns the byte ranges within `part` that will be read, in order: columns and row groups of Parquet, all bytes
-    /// of other files. `input` needs at least the footer of the file.
+    /// Returns the byte ranges within `part` that will be read, in order. For Parquet, these are the needed columns
+    /// of the needed row groups; for other formats, all bytes. `input` must contain at least the footer of a Parquet
+    /// file.
     ///
     /// # Errors
-    /// An error is returned for a damaged footer.
+    /// Returns an error if the footer is damaged.
     pub fn ranges(&self, input: &Input, part: &Range<u64>) -> crate::Result<Vec<Range<u64>>> {
         if input.extension() != "parquet" {
             return Ok(vec![part.clone()]);
@@ -99,17 +100,17 @@ impl FragmentScan {
     }
 }
 
-/// The files and row groups that no partition has claimed yet.
+/// The files and row groups that no partition has yet claimed.
 #[derive(Debug, Default)]
 struct UnclaimedUnits {
-    /// The number of the next file.
+    /// The index of the next file.
     file: usize,
     /// The unclaimed row groups of the current file, in reverse order.
     groups: Vec<ScanUnit>,
 }
 
 impl UnclaimedUnits {
-    /// Returns the row group of a file that is claimed next.
+    /// Returns the index of the row group that will be claimed next, if it belongs to this file.
     fn next_group(&self, file: usize) -> Option<usize> {
         let unit = self.groups.last().filter(|unit| unit.file == file)?;
         Some(unit.groups.as_ref()?.start)
@@ -121,9 +122,9 @@ impl UnclaimedUnits {
 struct ScanUnit {
     file: usize,
     input: Input,
-    /// A range of row groups; `None` means the whole file.
+    /// A range of row group indices. `None` means the whole file.
     groups: Option<Range<usize>>,
-    /// The bytes of the file that the progress counts after this unit.
+    /// The bytes that are added to the progress counter after this unit is read.
     bytes: u64,
 }
 
@@ -155,15 +156,15 @@ impl Scan {
         &self.statistics
     }
 
-    /// Returns the bytes of the files.
+    /// Returns the total bytes of the files.
     pub fn bytes(&self) -> u64 {
         self.files.bytes()
     }
 
     /// Describes the byte ranges that the scan will read.
     pub fn needed(&self) -> FragmentScan {
-        // The copy has no feed: the source of the files may hold the copy, and would otherwise not notice the end of
-        // the scan.
+        // The copy has no feed. The source of the files may keep the copy, and a feed in the copy would hide the end
+        // of the scan from the source.
         let mut files = self.files.again();
         files.feed = None;
         FragmentScan { files: Arc::new(files), selection: self.selection.clone() }
@@ -206,7 +207,7 @@ impl ExecutionPlan for Scan {
         self.selection.predicate.as_ref().map_or(Ok(TreeNodeRecursion::Continue), visit)
     }
 
-    /// Makes a scan that reads from the start, for a plan that runs again.
+    /// Creates a scan that reads from the start, for a plan that runs again.
     fn with_new_children(self: Arc<Self>, _: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
         Ok(Arc::new(Scan {
             files: self.files.clone(),
@@ -242,13 +243,13 @@ impl ExecutionPlan for Scan {
     }
 }
 
-/// A partition that reads.
+/// The state of one partition that reads files.
 struct PartitionReader {
     files: Arc<Files>,
     selection: Arc<Selection>,
     schema: SchemaRef,
     unclaimed: Arc<Mutex<UnclaimedUnits>>,
-    /// The file that was opened last.
+    /// The index and the reader of the file that was opened last.
     open: Option<(usize, TableReader)>,
     unit: Option<ScanUnit>,
 }
@@ -278,7 +279,7 @@ impl PartitionReader {
         }
     }
 
-    /// Selects the chosen columns; a batch without columns keeps its number of rows.
+    /// Returns only the columns of the plan. A batch without columns keeps its number of rows.
     fn select_columns(&self, batch: &RecordBatch) -> Result<RecordBatch> {
         let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
         let columns = batch.columns()[..self.schema.fields().len()].to_vec();
@@ -304,7 +305,7 @@ impl PartitionReader {
         Ok(())
     }
 
-    /// Claims the next unclaimed part of a file.
+    /// Claims the next row group or file that no partition has claimed.
     fn claim(&mut self) -> Result<Option<ScanUnit>> {
         let unclaimed = self.unclaimed.clone();
         let mut unclaimed = unclaimed.lock().expect("no panic under this lock");
@@ -323,10 +324,11 @@ impl PartitionReader {
         }
     }
 
-    /// Splits a file into parts that may have matching rows, in reverse order.
+    /// Splits a file into units that may have matching rows, in reverse order.
     fn units(&mut self, file: usize, input: Input) -> Result<Vec<ScanUnit>> {
         let bytes = input.compressed_bytes().unwrap_or(0);
-        // The columns of CSV are found by reading: the file is opened once, by the partition that reads its rows.
+        // Only Parquet files have row groups. A file of another format is opened once, by the partition that reads
+        // its rows.
         if input.extension() != "parquet" {
             return Ok(vec![ScanUnit { file, input, groups: None, bytes }]);
         }
@@ -335,7 +337,7 @@ impl PartitionReader {
         let share = bytes / reader.row_groups().unwrap_or(0).max(1) as u64;
         let mut units = Vec::new();
         for group in groups.into_iter().rev() {
-            // Other nodes read the row groups that are not on this machine.
+            // Row groups that are not on this machine are skipped, since other nodes read them.
             let chunks = reader.row_group_chunks(group).map_err(Error::from)?;
             if chunks.iter().all(|chunk| input.holds(chunk)) {
                 units.push(ScanUnit {
@@ -351,7 +353,7 @@ impl PartitionReader {
     }
 }
 
-/// The statistics of a file's row groups, as DataFusion's pruning asks for them.
+/// The statistics of a file's row groups, in the form that DataFusion's pruning requires.
 struct RowGroupBounds {
     names: Vec<String>,
     values: Vec<Option<GroupValues>>,

@@ -1,4 +1,4 @@
-//! DataFusion's table provider over [`Files`]: the planner asks it for a [`Scan`].
+//! The table provider over [`Files`], from which DataFusion's planner gets a [`Scan`].
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ impl TableProvider for Files {
     }
 
     fn supports_filters_pushdown(&self, filters: &[&Expr]) -> Result<Vec<TableProviderFilterPushDown>> {
-        // Filters only skip row groups; the plan applies the filters again to the remaining rows.
+        // A scan uses filters only to skip row groups. The plan applies the filters again to the rows.
         Ok(vec![TableProviderFilterPushDown::Inexact; filters.len()])
     }
 
@@ -59,14 +59,14 @@ impl TableProvider for Files {
     }
 }
 
-/// Refuses columns of types that no reader supports.
+/// Returns an error if a chosen column has a type that no reader supports.
 pub(crate) fn check_readable(schema: &Schema, chosen: &[usize], file: &str) -> crate::Result<()> {
     let mut chosen = chosen.iter().map(|&index| schema.field(index));
     let unread = chosen.find(|field| !is_readable(field.data_type()));
     unread.map_or(Ok(()), |field| Err(inshore_tables::Error::unread_type(file, field).into()))
 }
 
-/// Combines all filters of a scan into one expression for the test against statistics of row groups.
+/// Combines all filters of a scan into one expression, which is tested against the statistics of row groups.
 pub(crate) fn predicate(
     state: &dyn Session,
     schema: &Schema,

@@ -1,4 +1,4 @@
-//! Row counts, value ranges and null counts of a table's columns, for the planner.
+//! Row counts, value ranges and null counts of a table's columns, which the planner uses for estimates.
 
 use arrow::{
     array::Array,
@@ -7,7 +7,7 @@ use arrow::{
 use datafusion::common::{ColumnStatistics, ScalarValue, Statistics, stats::Precision};
 use inshore_tables::GroupValues;
 
-/// Estimates a table's size from its number of rows alone.
+/// Estimates a table's size only from its schema and number of rows.
 pub(crate) fn row_statistics(schema: &Schema, rows: Option<u64>) -> Statistics {
     let mut statistics = Statistics::new_unknown(schema);
     if let Some(rows) = rows {
@@ -18,7 +18,7 @@ pub(crate) fn row_statistics(schema: &Schema, rows: Option<u64>) -> Statistics {
     statistics
 }
 
-/// Estimates the bytes of a value in memory.
+/// Estimates the bytes that one value takes in memory.
 fn width(field: &Field) -> usize {
     match field.data_type() {
         DataType::Utf8 | DataType::Binary => 24,
@@ -44,8 +44,8 @@ impl ColumnFacts {
         ColumnFacts { range, nulls: self.nulls.zip(other.nulls).map(|(all, one)| all + one) }
     }
 
-    /// Converts to inexact statistics, since the writer of a file may be wrong: statistics are used for estimates,
-    /// and for bounds that are checked again.
+    /// Converts to inexact statistics, since the writer of a file may be wrong. The statistics are used only for
+    /// estimates, and for bounds that are checked again.
     pub fn estimates(self) -> ColumnStatistics {
         let mut column = ColumnStatistics::new_unknown();
         if let Some((least, most)) = self.range {
@@ -58,7 +58,7 @@ impl ColumnFacts {
     }
 }
 
-/// Returns the smallest and largest value of all row groups, if each row group has both.
+/// Returns the smallest and the largest value of all row groups, if each row group records both.
 fn range(values: &GroupValues) -> Option<(ScalarValue, ScalarValue)> {
     let mut all: Option<(ScalarValue, ScalarValue)> = None;
     for group in 0..values.rows.len() {

@@ -1,4 +1,4 @@
-//! Tests of columns with the same name, in answers and in files.
+//! Tests of columns with the same name, in results and in files.
 
 use arrow::{
     array::{ArrayRef, Int64Array},
@@ -7,7 +7,7 @@ use arrow::{
 
 use super::*;
 
-/// Returns the names of the columns of an answer, and its rows.
+/// Returns the column names and the rows of a query's result.
 fn answer(text: &str) -> Result<(Vec<String>, Vec<String>), Error> {
     let numbers = |values: [i64; 2]| Arc::new(Int64Array::from(values.to_vec())) as ArrayRef;
     let t = RecordBatch::try_from_iter([("a", numbers([3, 1])), ("b", numbers([2, 5]))]).unwrap();

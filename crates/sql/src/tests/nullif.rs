@@ -1,4 +1,4 @@
-//! Tests of NULLIF.
+//! Tests of the result type of NULLIF.
 
 use super::*;
 

@@ -1,8 +1,8 @@
-//! Tests of the order of floating-point numbers.
+//! Tests of ORDER BY on floating-point numbers.
 
 use super::*;
 
-/// Makes a table of zeros and NaNs of both signs, with an unordered second key.
+/// Creates a table of zeros and NaNs of both signs, with a second key in no order.
 fn fractions() -> Vec<Table> {
     let values = [0.0, -0.0, 0.0, -f64::NAN, 1.0, f64::NAN, -1.0, -f64::NAN];
     let batch = RecordBatch::try_from_iter([
@@ -41,7 +41,7 @@ fn orders_take_zeros_of_both_signs_for_one_value_and_every_nan_for_the_greatest(
             assert_eq!(found, rows, "{text}");
         }
     }
-    // Many rows of one floating-point column are sorted as numbers.
+    // Many rows of one floating-point column are sorted as integers.
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.parquet");
     let values =
@@ -60,7 +60,7 @@ fn orders_take_zeros_of_both_signs_for_one_value_and_every_nan_for_the_greatest(
             "{order}"
         );
     }
-    // The result has the bits of the input.
+    // The values in the result have the same bits as in the input.
     let (found, _) =
         found("SELECT 1 / x FROM t WHERE x = 0 ORDER BY x, k", &tables, 1, Limits::default()).unwrap();
     assert_eq!(found, ["inf", "-inf", "inf"]);

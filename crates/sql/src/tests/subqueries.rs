@@ -1,4 +1,4 @@
-//! Tests of subqueries that DataFusion cannot run.
+//! Tests of the errors for subqueries that DataFusion cannot run.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Tests of columns whose types are not read.
+//! Tests of columns with types that no reader supports.
 
 use arrow::{
     array::{ArrayRef, Decimal32Array, Int32Array, IntervalDayTimeArray, ListViewArray, UnionArray},

@@ -1,11 +1,11 @@
-//! Helpers shared by the tests: operations, a job on a temporary store, and the naive model.
+//! Helpers for the tests: operations, a job on a temporary store, and a model that computes expected results.
 
 use std::{collections::BTreeMap, fmt::Debug, marker::PhantomData, sync::Arc};
 
 use inshore_sortreduce::{Config, Key, Operation, Result, SortReduce, Sorted, Stats, Value};
 use inshore_store::{Budget, Cancel, Directory, Fault, Faulty, Job, Store};
 
-/// An operation that calls a function.
+/// An operation that calls a given function.
 #[derive(Clone)]
 pub struct FnOperation<K, V>(pub fn(V, V) -> V, pub PhantomData<K>);
 
@@ -24,7 +24,7 @@ pub fn by<K: Key, V: Value>(combine: fn(V, V) -> V) -> FnOperation<K, V> {
 pub struct TestJob {
     pub job: Job,
     pub device: Faulty,
-    // The store's folder, removed on drop.
+    // The store's folder, which is removed when this value is dropped.
     pub _folder: tempfile::TempDir,
 }
 
@@ -46,7 +46,7 @@ impl TestJob {
     }
 }
 
-/// Pushes `records` from `config.sinks` threads, alternately one by one and in groups of records with the same value.
+/// Pushes `records` one by one with `sinks` threads, each of which has its own sink.
 pub fn push_all<O: Operation>(
     sort: &SortReduce<O>,
     sinks: usize,
@@ -70,10 +70,10 @@ pub fn push_all<O: Operation>(
     })
 }
 
-/// The keys and values of an operation.
+/// The keys and values of records for an operation.
 pub type Records<O> = Vec<(<O as Operation>::Key, <O as Operation>::Value)>;
 
-/// Reads a complete result.
+/// Reads all records of a result.
 pub fn read<O: Operation>(mut sorted: Sorted<O>) -> Result<(Records<O>, Stats)> {
     let mut out: Vec<(O::Key, O::Value)> = Vec::new();
     while let Some(block) = sorted.next_block()? {
@@ -85,7 +85,7 @@ pub fn read<O: Operation>(mut sorted: Sorted<O>) -> Result<(Records<O>, Stats)> 
     Ok((out, sorted.stats()))
 }
 
-/// Reads a result in parts, with one thread for each part, and concatenates the parts.
+/// Reads a result in parts, with one thread per part, and concatenates the parts.
 pub fn read_in_parts<O: Operation>(sorted: Sorted<O>, parts: usize) -> Result<(Records<O>, Stats)> {
     let (sorted, mut stats) = (sorted.split(parts)?, None::<Stats>);
     assert!((1..=parts).contains(&sorted.len()), "{} parts", sorted.len());
@@ -103,7 +103,7 @@ pub fn read_in_parts<O: Operation>(sorted: Sorted<O>, parts: usize) -> Result<(R
     Ok((out, stats.expect("at least one part")))
 }
 
-/// Sorts and reduces the records. Checks the order of keys, their uniqueness, and that no scratch file is left.
+/// Runs a sort-reduce over the records. Checks that keys ascend strictly, and that no scratch file is left.
 pub fn sort_reduce<O: Operation>(
     job: &TestJob,
     operation: &O,
@@ -113,7 +113,7 @@ pub fn sort_reduce<O: Operation>(
     sort_reduce_in(1, job, operation, config, records)
 }
 
-/// Sorts and reduces the records, and reads the result in parts.
+/// Runs a sort-reduce over the records, and reads the result in parts.
 pub fn sort_reduce_in<O: Operation>(
     parts: usize,
     job: &TestJob,
@@ -133,7 +133,7 @@ pub fn sort_reduce_in<O: Operation>(
     Ok((out, stats))
 }
 
-/// Computes the expected result with a `BTreeMap`.
+/// Computes the expected result of a sort-reduce with a `BTreeMap`.
 pub fn model<O: Operation>(operation: &O, records: &[(O::Key, O::Value)]) -> Vec<(O::Key, O::Value)> {
     let mut map = BTreeMap::<O::Key, O::Value>::new();
     for &(key, value) in records {
@@ -142,7 +142,7 @@ pub fn model<O: Operation>(operation: &O, records: &[(O::Key, O::Value)]) -> Vec
     map.into_iter().collect()
 }
 
-/// Compares two results; a failure does not print megabytes.
+/// Asserts that two results are equal. The message of a failure contains only the first difference.
 pub fn assert_same<K: Key + Debug, V: Value + PartialEq + Debug>(
     got: &[(K, V)],
     expected: &[(K, V)],
@@ -154,7 +154,7 @@ pub fn assert_same<K: Key + Debug, V: Value + PartialEq + Debug>(
     assert_eq!(got.len(), expected.len(), "{what}: number of records");
 }
 
-/// A generator of random numbers (SplitMix64), whose seed is printed.
+/// A generator of random numbers (SplitMix64).
 pub struct Random(pub u64);
 
 impl Random {

@@ -1,4 +1,4 @@
-//! The hash table of groups in memory.
+//! The in-memory hash table of groups.
 
 use arrow::record_batch::RecordBatch;
 use datafusion::{
@@ -12,12 +12,13 @@ use datafusion::{
 
 use super::plan::{EvaluatedRows, GroupPlan};
 
-/// The share of distinct keys among the rows of a full table above which later rows go to the sort directly.
+/// The ratio of groups to rows above which a full table has combined too few rows. Later rows then go directly to the
+/// sort.
 const HARDLY_SHORTER: f64 = 0.7;
-/// The same share for records of numbers, which sort-reduce combines faster than a hash table.
+/// The same ratio if groups are records of numbers, which sort-reduce combines faster than a hash table does.
 const HARDLY_SHORTER_NUMBERS: f64 = 0.05;
 
-/// A table of groups in memory.
+/// A hash table of groups, with the aggregate states of each group.
 pub(super) struct GroupTable {
     keys: Box<dyn GroupValues>,
     functions: Vec<Box<dyn GroupsAccumulator>>,
@@ -58,7 +59,7 @@ impl GroupTable {
         self.keys.len() as f64 > hardly * self.rows as f64
     }
 
-    /// Takes all groups with their states out of the table.
+    /// Removes all groups from the table, and returns their keys and states.
     pub fn take_states(&mut self, plan: &GroupPlan) -> Result<RecordBatch> {
         let mut columns = self.keys.emit(EmitTo::All)?;
         for function in &mut self.functions {

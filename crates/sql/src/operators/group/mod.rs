@@ -1,18 +1,19 @@
-//! GROUP BY and DISTINCT in any memory.
+//! GROUP BY and DISTINCT in any amount of memory.
 //!
 //! ```text
-//!   rows ──► table of groups ──(no more rows)──────────────────────────────► results
-//!                │ full
+//!   rows ──► hash table of groups ──(end of the input)─────────────────────────► results
+//!                │ table is full
 //!                ▼
-//!            states of groups ──► sort of rows by key ──► equal keys meet ──► results
-//!                │ one key of whole numbers, states that are numbers
+//!            states of groups ──► sort by key ──► merge of states with equal keys ──► results
+//!                │ instead, if the key is one integer column and the states are numbers
 //!                ▼
-//!            sort-reduce of records ──────────────────────────────────────────► results
+//!            sort-reduce of records ───────────────────────────────────────────► results
 //! ```
 //!
-//! DataFusion keeps groups and their states in memory (any aggregate function works). When a table is full, its
-//! states go to the sort as rows, and states with equal keys are merged in sorted order. If a full table has combined
-//! few rows, another table would not help, and later rows go to the sort directly.
+//! DataFusion's accumulators store the groups and their aggregate states in a hash table, so all aggregate functions
+//! are supported. When the table is full, its states are pushed into the sort as rows. States with equal keys are
+//! adjacent in sorted order and are merged. If a full table has combined few rows, another table would not help.
+//! Later rows then go directly to the sort.
 
 mod hash_table;
 mod partition;
@@ -41,7 +42,7 @@ use super::{
 };
 use crate::memory::Claim;
 
-/// The plan node that groups rows; see the module.
+/// The plan node of GROUP BY; see the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Group {
     original: Arc<dyn ExecutionPlan>,
@@ -54,7 +55,8 @@ pub(crate) struct Group {
 delegate_to_original!(Group, "SortReduceGroup");
 
 impl Group {
-    /// Creates the node that replaces an aggregate of DataFusion; `None` if DataFusion's aggregate is kept.
+    /// Creates the plan node that replaces an aggregate of DataFusion. Returns `None` if DataFusion's aggregate is
+    /// kept.
     pub fn of(node: &Arc<dyn ExecutionPlan>, shared: &Shared) -> Result<Option<Group>> {
         let Some(aggregate) = node.downcast_ref::<AggregateExec>() else { return Ok(None) };
         let is_limited = aggregate.limit_options().is_some_and(|limit| limit.limit() <= FEW_ROWS);

@@ -1,4 +1,4 @@
-//! Groups the rows of one partition: first in a table, and in a sort once the table is full.
+//! Groups the rows of one partition: first in a hash table, and after the table is full by a sort.
 
 use std::sync::Arc;
 
@@ -21,10 +21,10 @@ use super::{
 };
 use crate::{BATCH_ROWS, Error, memory::Claim};
 
-/// A table of this many bytes fits a processor cache.
+/// The maximum bytes of a hash table that fits a processor cache.
 const CACHED_BYTES: u64 = 8 << 20;
 
-/// A partition that groups its rows.
+/// The state of the grouping of one partition.
 pub(super) struct PartitionGrouping {
     input: Option<SendableRecordBatchStream>,
     plan: Arc<GroupPlan>,
@@ -35,7 +35,7 @@ pub(super) struct PartitionGrouping {
     part: Option<Budget>,
     table: Option<GroupTable>,
     sort: Option<StateSort>,
-    /// Rows skip the table.
+    /// True if rows go directly to the sort, without the hash table.
     is_direct: bool,
     rows_in: u64,
     results_left: Option<GroupResults>,
@@ -66,7 +66,7 @@ impl PartitionGrouping {
         }
     }
 
-    /// Returns the next batch of results, once all rows of the input were added.
+    /// Returns the next batch of results. The first call reads the whole input.
     pub async fn next(&mut self) -> Result<Option<RecordBatch>> {
         while let Some(input) = &mut self.input {
             match input.next().await.transpose()? {
@@ -126,7 +126,7 @@ impl PartitionGrouping {
         self.sort_table()
     }
 
-    /// Moves the table into the sort.
+    /// Moves the states of the hash table into the sort.
     fn sort_table(&mut self) -> Result<()> {
         let Some(mut table) = self.table.take() else { return Ok(()) };
         let states = table.take_states(&self.plan)?;
@@ -134,7 +134,7 @@ impl PartitionGrouping {
         self.sort_states(&states)
     }
 
-    /// Sorts rows directly, as states of one row each.
+    /// Converts each row to a state of its own, and adds the states to the sort.
     fn sort_rows(&mut self, rows: &EvaluatedRows) -> Result<()> {
         for keys in &rows.keys {
             let mut columns = keys.clone();

@@ -1,4 +1,4 @@
-//! The plan of a GROUP BY: keys, functions and the columns of their states.
+//! The plan of a GROUP BY: its keys, its aggregate functions and the columns of their states.
 
 use std::sync::Arc;
 
@@ -22,16 +22,16 @@ use datafusion::{
 
 use super::super::{numbers::Numbers, row_sort::is_sortable};
 
-/// The parts of an aggregate that are the same for all partitions.
+/// The properties of an aggregate that all partitions share.
 #[derive(Debug)]
 pub(super) struct GroupPlan {
     pub aggregate: AggregateExec,
     arguments: Vec<Vec<Arc<dyn PhysicalExpr>>>,
     pub is_raw: bool,
     pub group_schema: SchemaRef,
-    /// Keys, then the states of all functions.
+    /// The columns of the keys, then the state columns of all functions.
     pub state_schema: SchemaRef,
-    /// The number of columns of each function's state.
+    /// The number of state columns of each function.
     state_columns: Vec<usize>,
     pub numbers: Option<Numbers>,
     pub schema: SchemaRef,
@@ -95,7 +95,7 @@ impl GroupPlan {
         self.functions().iter().map(make).collect()
     }
 
-    /// Names the operator for reports.
+    /// Returns the operator's name for reports.
     pub fn name(&self) -> String {
         let names = self.group_schema.fields().iter().map(|field| field.name().as_str());
         format!("GROUP BY {}", names.collect::<Vec<_>>().join(", "))
@@ -105,7 +105,7 @@ impl GroupPlan {
         self.group_schema.fields().len()
     }
 
-    /// Evaluates the functions for groups whose states were added, and appends the results to the key columns.
+    /// Evaluates the functions for groups whose states were added. Appends the results to the key columns.
     pub fn results(
         &self,
         mut columns: Vec<ArrayRef>,
@@ -118,7 +118,7 @@ impl GroupPlan {
         Ok(RecordBatch::try_new(self.schema.clone(), columns)?)
     }
 
-    /// Adds states to the functions; `places` has the group of each state.
+    /// Adds states to the functions. `places` contains the group index of each state.
     pub fn merge(
         &self,
         functions: &mut [Box<dyn GroupsAccumulator>],
@@ -134,7 +134,7 @@ impl GroupPlan {
         Ok(())
     }
 
-    /// Evaluates the keys of all rows for each grouping set, the arguments of all functions, and their filters.
+    /// Evaluates the keys of all rows for each grouping set, and the arguments and filters of all functions.
     pub fn evaluate(&self, batch: &RecordBatch) -> Result<EvaluatedRows> {
         let keys = evaluate_group_by(self.aggregate.group_expr(), batch)?;
         let arguments = evaluate_many(&self.arguments, batch)?;

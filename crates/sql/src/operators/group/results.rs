@@ -1,4 +1,5 @@
-//! The results of groups: of a table in memory, of sorted states, or of combined records.
+//! Computes the results of groups from a hash table, from sorted states, or from records that sort-reduce has
+//! combined.
 
 use std::sync::Arc;
 
@@ -18,19 +19,19 @@ use super::{super::row_sort::BLOCK_BYTES, plan::GroupPlan, state_sort::NullGroup
 use crate::{BATCH_ROWS, Error};
 
 pub(super) enum GroupResults {
-    /// Results in memory, and the number of rows that were returned.
+    /// All results in memory, and the number of rows that were already returned.
     Memory(RecordBatch, usize),
     Sorted(Box<MergedStates>),
     Numbers(Box<CombinedGroups>),
 }
 
-/// Groups whose states sort-reduce has combined already.
+/// Groups whose states were already combined by sort-reduce.
 pub(super) struct CombinedGroups {
     pub plan: Arc<GroupPlan>,
     pub sorted: SortedGroups,
     pub functions: Vec<Box<dyn GroupsAccumulator>>,
     pub null_group: NullGroup,
-    /// A batch, and the number of its rows that were returned.
+    /// A batch of results, and the number of its rows that were already returned.
     pub results_left: Option<(RecordBatch, usize)>,
 }
 
@@ -57,14 +58,15 @@ impl CombinedGroups {
     }
 }
 
-/// Sorted states; states with equal keys are merged.
+/// Reads sorted states, and merges states with equal keys.
 pub(super) struct MergedStates {
     plan: Arc<GroupPlan>,
     codec: RowCodec,
     sorted: SortedRows<FramedRows, KeepAll>,
     functions: Vec<Box<dyn GroupsAccumulator>>,
     block: Vec<u8>,
-    /// The key of the last row, as bytes and as columns of one row. The next block may have more states of the key.
+    /// The key of the last row, as bytes and as columns of one row. The next block may have more states with this
+    /// key.
     open: Option<(Vec<u8>, Vec<ArrayRef>)>,
     ended: bool,
 }
@@ -91,18 +93,18 @@ impl MergedStates {
         Ok(None)
     }
 
-    /// Returns the last group.
+    /// Returns the result of the last group.
     fn close(&mut self) -> Result<Option<RecordBatch>> {
         self.ended = true;
         let Some((_, keys)) = self.open.take() else { return Ok(None) };
         self.plan.results(keys, &mut self.functions, EmitTo::All).map(Some)
     }
 
-    /// Adds a block, and returns the groups that end in it.
+    /// Adds the states of a block, and returns the results of the groups that end in the block.
     fn merge(&mut self) -> Result<Option<RecordBatch>> {
         let rows = self.codec.decode(&self.block).map_err(Error::from)?;
         let mut places = Vec::with_capacity(rows.num_rows());
-        // The first row of each group that begins in this block.
+        // The index of the first row of each group that begins in this block.
         let mut firsts: Vec<u32> = Vec::new();
         let was_open = self.open.is_some();
         let mut last: Option<&[u8]> = self.open.as_ref().map(|(key, _)| &key[..]);
@@ -133,7 +135,7 @@ impl MergedStates {
             }
         };
         let ended = groups - 1;
-        // The row is copied: a slice would keep the block's columns.
+        // The row is copied, since a slice would keep all columns of the block in memory.
         let last_row = UInt32Array::from(vec![ended as u32]);
         let open =
             keys.iter().map(|keys| Ok(take(keys, &last_row, None)?)).collect::<Result<Vec<ArrayRef>>>()?;

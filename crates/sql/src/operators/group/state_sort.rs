@@ -1,4 +1,4 @@
-//! The sort that takes the states of groups when the table is full.
+//! The sort of group states that begins when the hash table is full.
 
 use arrow::{
     array::{Array, new_null_array},
@@ -15,7 +15,7 @@ use inshore_tables::{NumberGroups, RowCodec};
 use super::plan::GroupPlan;
 use crate::Error;
 
-/// The sort that states of groups go to.
+/// A sort of group states, as encoded rows or as records of numbers.
 pub(super) enum StateSort {
     Rows(Box<StatesAsRows>),
     Numbers(Box<StatesAsNumbers>),
@@ -33,7 +33,7 @@ pub(super) struct StatesAsNumbers {
 }
 
 impl StateSort {
-    /// Adds some states.
+    /// Adds a batch of group states.
     pub fn add(&mut self, plan: &GroupPlan, states: &RecordBatch) -> Result<()> {
         match self {
             StateSort::Rows(sort) => {
@@ -50,7 +50,7 @@ impl StateSort {
     }
 }
 
-/// The group whose key is null, which a record cannot express.
+/// The group whose key is null. Records of numbers cannot represent a null key.
 #[derive(Default)]
 pub(super) struct NullGroup(Option<Vec<Box<dyn GroupsAccumulator>>>);
 
@@ -70,7 +70,7 @@ impl NullGroup {
         Ok(filter_record_batch(states, &is_not_null(key)?)?)
     }
 
-    /// Returns the group's result, once.
+    /// Returns the result of the null group the first time; `None` later, or if there is no such group.
     pub fn result(&mut self, plan: &GroupPlan) -> Result<Option<RecordBatch>> {
         let Some(mut functions) = self.0.take() else { return Ok(None) };
         let key = new_null_array(plan.group_schema.field(0).data_type(), 1);
