@@ -1,4 +1,5 @@
-//! Sources of records: a path, standard input, a dataset, parts of a file, or a stream; compressed or not.
+//! An input is a source of records: a path, standard input, a dataset, parts of a file, or a stream. Its bytes may be
+//! compressed.
 //!
 //! Compression is detected from the bytes themselves, never from the name: a download that was renamed, or that a
 //! browser decompressed, can still be read. The name determines the format of the decompressed bytes.
@@ -84,7 +85,7 @@ enum InputLocation {
     Stream(SharedStream),
 }
 
-/// A stream, until one clone of the input takes it.
+/// A stream that all clones of an input share. The first clone that is opened takes the stream.
 #[derive(Clone)]
 struct SharedStream(Arc<Mutex<Option<Box<dyn Read + Send>>>>);
 

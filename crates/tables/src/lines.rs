@@ -1,4 +1,4 @@
-//! Blocks of whole lines, for parallel parsing.
+//! Cuts bytes into blocks of whole lines, for parallel parsing.
 //!
 //! One thread cuts the input into blocks and many threads parse them. Cutting searches for a line end only at the end
 //! of a block, and counts the line ends in the block (memchr, above 10 GB/s), so parsing remains the bottleneck. A
@@ -18,7 +18,7 @@ pub struct LineBlocks {
     carry: Vec<u8>,
     next_line: u64,
     ended: bool,
-    /// Nothing was read yet.
+    /// True until the first bytes are read.
     is_new: bool,
 }
 
@@ -88,7 +88,7 @@ impl LineBlocks {
         self.input.name()
     }
 
-    /// Carries the first bytes of the input into the first block, unless they are a byte order mark.
+    /// Puts the first bytes of the input at the beginning of the first block, unless these bytes are a byte order mark.
     fn pass_over_mark(&mut self) -> Result<()> {
         let mut head = [0; BYTE_ORDER_MARK.len()];
         let filled = self.input.fill(&mut head[..BYTE_ORDER_MARK.len().min(self.block_bytes)])?;

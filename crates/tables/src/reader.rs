@@ -63,7 +63,7 @@ pub struct TableReader {
     first_row: u64,
     next_row: u64,
     failed: bool,
-    /// There are no rows to read, since another part has them all.
+    /// True if there are no rows to read, since another part has all rows.
     ended: bool,
 }
 

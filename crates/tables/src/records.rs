@@ -1,4 +1,4 @@
-//! Sort-reduce of records of a few words, behind a trait that hides the width of key and value.
+//! Sorts and combines records of a few 64-bit words, behind traits that hide the widths of key and value.
 
 use std::sync::{
     Arc,
@@ -13,7 +13,7 @@ use crate::{
     words::{Combine, Words},
 };
 
-/// A sort-reduce of keys of up to 64 bits with up to [`crate::words::WORDS_MAX`] words.
+/// A sort-reduce of records with a key of up to 64 bits and up to [`crate::words::WORDS_MAX`] words of 64 bits.
 pub(crate) trait Records: Send + Sync {
     /// Makes a sink for records. The number of sinks at the same time is that of the configuration.
     fn sink(&self) -> Result<Box<dyn RecordSink>>;
@@ -21,17 +21,17 @@ pub(crate) trait Records: Send + Sync {
     fn finish(self: Box<Self>) -> Result<Box<dyn SortedRecords>>;
 }
 
-/// Takes records.
+/// Takes the records that one thread pushes.
 pub(crate) trait RecordSink: Send {
     /// Pushes records: each of `words` is a column as long as `keys`.
     fn push(&mut self, keys: &[u64], words: &[Vec<u64>]) -> Result<()>;
     fn finish(self: Box<Self>) -> Result<()>;
 }
 
-/// Records in order, each key once.
+/// The records in ascending order of their keys; each key occurs once.
 pub(crate) trait SortedRecords: Send {
     fn next_block(&mut self) -> Result<Option<RecordBlock>>;
-    /// Returns whether a sum exceeded its word, so that the results are invalid.
+    /// Returns whether a sum exceeded 64 bits, so that the results are invalid.
     fn is_overflown(&self) -> bool;
     fn stats(&self) -> Stats;
 }

@@ -1,4 +1,4 @@
-//! Jobs that continue where an interrupted one ended.
+//! Lets a job continue where an interrupted job ended.
 
 use std::{
     fmt::Debug,
@@ -51,7 +51,7 @@ pub(crate) fn finish(keep: Option<Keep>) -> Result<()> {
     keep.map_or(Ok(()), |keep| Ok(keep.finish()?))
 }
 
-/// Returns the bytes of scratch of the kept runs.
+/// Returns the bytes of scratch space that the kept runs take.
 pub(crate) fn bytes_kept(keep: Option<&Keep>) -> Result<u64> {
     let Some(keep) = keep else { return Ok(0) };
     Ok(keep.pieces()?.iter().map(|piece| piece.dataset.bytes()).sum())

@@ -1,4 +1,4 @@
-//! FASTA and FASTQ as streams of bases.
+//! Reads FASTA and FASTQ as streams of bases.
 //!
 //! ```text
 //!   FASTA   >name ...            FASTQ   @name ...
@@ -45,7 +45,7 @@ pub struct PieceEnds {
     pub head: String,
     /// The letters after the last header of the piece: at most as many as the overlap of blocks.
     pub tail: String,
-    /// The piece has a header.
+    /// True if the piece has a header.
     pub has_header: bool,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct SequenceReader<F> {
     /// The overlap: the number of letters that a block repeats from the previous block.
     overlap: usize,
     state: State,
-    /// The last byte so far was a carriage return: a line feed that follows belongs to the same line end.
+    /// True if the last byte was a carriage return. A line feed that follows belongs to the same line end.
     has_return: bool,
     /// The number of bytes of a byte order mark that were found at the beginning of the file.
     mark: usize,
@@ -303,7 +303,7 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> SequenceReader<F> {
 mod tests {
     use super::*;
 
-    /// Joins the sequences of all blocks.
+    /// Reads a text in pieces, and joins the sequences of all blocks.
     fn read(text: &[u8], piece: usize, block: usize, overlap: usize) -> Result<Vec<String>> {
         let mut all: Vec<u8> = Vec::new();
         let mut first = true;

@@ -1,4 +1,4 @@
-//! Files of datasets, as a stream or with random access, and files of which this machine has only parts.
+//! Reads files of datasets, as a stream or with random access, and files of which this machine has only parts.
 
 use std::{
     io::{self, Read},
@@ -225,7 +225,7 @@ impl Read for StoredStream {
     }
 }
 
-/// A file with random access through a few read buffers, since the pages of a column are consecutive.
+/// A file with random access through read buffers. A few buffers suffice, since the pages of a column are consecutive.
 pub(crate) struct StoredPieces {
     stored: StoredFile,
     windows: Mutex<Vec<StoredWindow>>,

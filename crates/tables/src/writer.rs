@@ -33,9 +33,9 @@ use crate::{Error, Result};
 
 const WRITABLE: &str = ".parquet, .arrow or .csv, or - for CSV on standard output";
 
-/// The number of rows that a format gets at once, and of a Parquet page. Under a budget of 8 MiB, a Parquet writer of
-/// three 8-byte columns holds 1.5 MiB, of which 0.5 MiB are reserved, and zstd holds about 1 MiB more. With 16 Ki
-/// rows the writer took 0.8 MiB more, and the file was 0.3 % smaller.
+/// The number of rows that a format's encoder gets at once, and the number of rows of a Parquet page. Under a budget of
+/// 8 MiB, a Parquet writer of three 8-byte columns holds 1.5 MiB, of which 0.5 MiB are reserved, and zstd holds about 1
+/// MiB more. With 16 Ki rows the writer took 0.8 MiB more, and the file was 0.3 % smaller.
 const BATCH_ROWS: usize = 8 << 10;
 /// The bytes of texts after which a batch ends even if it has fewer rows. A page of Parquet exceeds these bytes by at
 /// most 1 MiB, so that readers with little memory can read the page.
@@ -80,8 +80,8 @@ impl TableWriter {
     /// or pipe whose name has no known ending (`/dev/null`) gets CSV too.
     ///
     /// The file has no name before [`TableWriter::finish`]; until then an existing file stays as it is. The writer
-    /// takes a sixteenth of `budget` if that is free (for Parquet). Beyond it, the writer takes about 2 MiB for three
-    /// numeric columns, or 3 MiB with several threads, which Parquet uses from a budget of 32 MiB on. Parquet also
+    /// takes a sixteenth of `budget` if that is free (for Parquet). In addition, the writer takes about 2 MiB for three
+    /// numeric columns. From a budget of 32 MiB on, Parquet uses several threads and takes about 3 MiB. Parquet also
     /// needs scratch space in the folder for one row group.
     ///
     /// # Errors

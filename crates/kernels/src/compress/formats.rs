@@ -1,4 +1,4 @@
-//! This module compresses a block into a piece of each format, and decompresses it.
+//! This module compresses a block of input into a piece in one of the formats, and decompresses pieces.
 
 use std::{hash::Hasher, io::Write};
 
@@ -22,13 +22,13 @@ const GZIP_TAIL_BYTES: usize = 8;
 pub(super) const SKIPPABLE_MAGIC: u32 = 0x184d_2a50;
 /// The frame descriptor: version 1, independent blocks of up to 4 MiB, and a checksum of the content.
 const LZ4_DESCRIPTOR: [u8; 2] = [0b0110_0100, 0x70];
-/// The largest window and piece that are written for zstd, as a power of two.
+/// The base-2 logarithm of the largest window and of the largest piece that are written for zstd.
 pub(super) const LARGEST_ZSTD_WINDOW: u32 = 25;
 /// The bit in the length of a block that says that the block is stored uncompressed.
 pub(super) const LZ4_PLAIN: u32 = 1 << 31;
 
-/// Returns the window of zstd as a power of two, for levels whose window is set to the size of a piece. The window is
-/// 16 MiB from the level on at which zstd's own window is 4 MiB, and 32 MiB from the level on at which zstd's own
+/// Returns the base-2 logarithm of the zstd window, for levels whose window is set to the size of a piece. The window
+/// is 16 MiB from the level on at which zstd's own window is 4 MiB, and 32 MiB from the level on at which zstd's own
 /// window is 8 MiB.
 fn zstd_window(level: u32) -> Option<u32> {
     match level {

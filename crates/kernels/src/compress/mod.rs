@@ -72,9 +72,9 @@ fn threads(budget: &Budget, each: u64) -> usize {
 
 /// Compresses all of `input` into `output`; `name` names the input in errors.
 ///
-/// The memory is two blocks and the state of the compressor for each piece in flight; one more piece than there are
-/// threads is in flight. A block has 1 MiB for gzip, 900 kB for bzip2, 4 MiB for zstd and lz4, and 16 MiB for zstd from
-/// level 9 on. With less than [`smallest_pack_memory_bytes`] for all threads, fewer threads work.
+/// The memory for each piece in flight is two blocks and the state of a compressor. The number of pieces in flight is
+/// one more than the number of threads. A block has 1 MiB for gzip, 900 kB for bzip2, 4 MiB for zstd and lz4, and 16
+/// MiB for zstd from level 9 on. With less than [`smallest_pack_memory_bytes`] for all threads, fewer threads work.
 ///
 /// # Errors
 /// [`Error::BadLevel`]; [`Error::Table`] and [`Error::Write`] for reading and writing; [`Error::Store`] if the job
@@ -149,7 +149,8 @@ pub fn decompress(
     if format == Format::Bzip2 {
         return streams::decompress(job, name, units, &mut out);
     }
-    // For each thread and one more, a piece and its decompressed bytes are in memory.
+    // Each piece in memory has a buffer for its decompressed bytes. The number of pieces is one more than the number of
+    // threads.
     let quarter = budget.free_bytes() / 4;
     let threads = (quarter / units.piece_bytes()? as u64).saturating_sub(1) as usize;
     let threads = threads.clamp(1, budget.threads());
@@ -200,7 +201,7 @@ fn buffers(budget: &Budget, threads: usize, bytes: usize) -> Result<Mutex<Vec<Bu
 
 const BUFFERS_SUFFICE: &str = "a buffer for each piece in flight";
 
-/// Copies all bytes of `input`, block by block.
+/// Copies all bytes of `input` to `out`, block by block.
 fn copy(
     job: &Context,
     name: &str,

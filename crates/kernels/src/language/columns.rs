@@ -74,7 +74,7 @@ pub fn identify_column(
     let _memory = budget.reserve(pieces * piece_bytes, "rows of text")?;
     let mut table = TableReader::open(input, &[(column, DataType::Utf8)], BATCH_ROWS, budget)?;
     let (mut reader, mut position, mut row) = (Reader::default(), 0, 0);
-    // The batch that is being divided into pieces, and its first row that is not yet in a piece.
+    // `batch` is the batch that is being divided into pieces, with its first row that is not yet in a piece.
     let mut batch = None;
     let next = || {
         job.check_cancelled()?;

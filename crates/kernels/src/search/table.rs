@@ -203,7 +203,7 @@ pub struct SearchRows<'a, E> {
     offsets: Vec<u64>,
     texts: StringBuilder,
     raw: BinaryBuilder,
-    /// The end of each row's spans, after a leading 0.
+    /// The end of each row's spans within `spans`, after a leading 0.
     span_ends: Vec<i32>,
     spans: (Vec<u32>, Vec<u32>),
 }
@@ -213,7 +213,7 @@ pub struct SearchRows<'a, E> {
 struct SourceCounts {
     lines: u64,
     matches: u64,
-    /// Tells whether the search of the source ended early, so that the count is not known.
+    /// Tells whether the search of the source ended early, so that its counts are not complete.
     is_left: bool,
 }
 

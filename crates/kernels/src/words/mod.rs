@@ -203,7 +203,7 @@ struct Words {
     sort: Mutex<Spill>,
 }
 
-/// The sort; until it is needed, only the memory reserved for it.
+/// The sort that counts are spilled into. Until the first spill, only the memory of the sort is reserved.
 struct Spill {
     job: Job,
     memory: Option<Reservation>,

@@ -10,7 +10,7 @@ use inshore_store::Context;
 use super::{KmerCode, KmerOptions, KmerSummary};
 use crate::{Result, writer::BackgroundWriter};
 
-/// The length of the histogram.
+/// The largest number of counts in the histogram.
 const HISTOGRAM: usize = 256;
 /// The maximum number of k-mers that are converted to rows at once.
 const BATCH_ROWS: usize = 8 << 10;
@@ -108,7 +108,7 @@ impl RowBuilder {
     }
 }
 
-/// The letters of the four bases in each byte of a code.
+/// The letters of the four bases that each value of a byte of a code stands for.
 const SPELLED: [[u8; 4]; 256] = {
     let mut all = [[0; 4]; 256];
     let mut code = 0;
@@ -123,7 +123,7 @@ const SPELLED: [[u8; 4]; 256] = {
     all
 };
 
-/// Writes the bases of a code.
+/// Writes the bases of a code as letters to `text`.
 fn spell(code: u128, text: &mut [u8]) {
     let mut rest = code;
     for letters in text.rchunks_mut(4) {

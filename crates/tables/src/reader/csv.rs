@@ -1,7 +1,7 @@
-//! A CSV file as a source of batches. Values are parsed straight into columns of the wanted types.
+//! Reads a CSV file as a source of record batches. Values are parsed directly into columns of the wanted types.
 //!
 //! The first record has the names of columns, unless [`Header`] says otherwise. Column types can be inferred from the
-//! first rows ([`super::value_classes`]), which are kept and returned first.
+//! first rows ([`super::value_classes`]), which are kept and returned before all later rows.
 
 use arrow_array::{Array, RecordBatch, StringArray, builder::StringBuilder};
 use arrow_schema::{Field, SchemaRef};

@@ -171,7 +171,7 @@ impl Records {
                 true => self.quoted_field(at, &mut feeds)?,
                 false => self.plain_field(at),
             };
-            // The position after the separator or line end, or the end of the file for the last field.
+            // The position after the field is that of the separator or line end, or the end of the file.
             let Some(behind) = behind else { return Ok(ParsedRecord::Open) };
             match self.buffer[..end].get(behind) {
                 Some(&byte) if byte == self.separator => at = behind + 1,

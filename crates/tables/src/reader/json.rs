@@ -1,4 +1,4 @@
-//! A file of JSON lines as a source of batches: each line is one object, whose members are the columns.
+//! Reads a file of JSON lines as a source of record batches: each line is one object, whose members are the columns.
 //!
 //! The columns are the members of the first lines. A member that a line does not have is null. If a later line has
 //! another member, the member is skipped if the caller named the columns, and is an error if all columns are read. If
@@ -38,7 +38,7 @@ const MARK: &[u8] = "\u{feff}".as_bytes();
 pub(super) struct JsonSource {
     blocks: LineBlocks,
     block: LineBlock,
-    /// The numbers of bytes and lines of the current block that were read.
+    /// The number of bytes and the number of lines of the current block that were read.
     read: (usize, u64),
     schema: Schema,
     /// The number of each column, by its name.

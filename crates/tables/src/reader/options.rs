@@ -47,7 +47,8 @@ pub fn exact_columns(job: &Context, inputs: &[Input], as_text: &[String]) -> Res
         return Ok(None);
     }
     let check_cancelled = || -> Result<()> { Ok(job.check_cancelled()?) };
-    // The columns of each text file, and the types that fit all files with the same columns.
+    // `names` has the columns of each text file. `all` has each column of all text files once, with the classes of its
+    // values in all rows.
     let mut names: Vec<Vec<String>> = Vec::new();
     let mut all: Vec<(String, ValueClasses)> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();

@@ -72,7 +72,7 @@ struct ReaderMemory {
 struct ColumnMemory {
     dictionary_bytes: u64,
     page_bytes: u64,
-    /// The column has strings. They are views into pages, so the pages live as long as the batch.
+    /// True if the column has strings. Strings are views into pages, so these pages live as long as the batch.
     is_text: bool,
 }
 
@@ -90,7 +90,8 @@ impl ParquetFile {
         }
     }
 
-    /// Returns the end of the last read. It shows the progress through the file, since row groups are read in order.
+    /// Returns the end of the last read. This offset shows the progress through the file, since row groups are read in
+    /// order.
     pub fn position(&self) -> u64 {
         self.position.load(Ordering::Relaxed)
     }
@@ -229,7 +230,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The file as the library reads its footer.
+/// The view of a file through which the library reads the footer.
 pub(super) struct Footer<'a>(pub &'a ParquetFile);
 
 impl Length for Footer<'_> {
@@ -264,13 +265,13 @@ impl ChunkReader for Footer<'_> {
     }
 }
 
-/// One column of one row group, as the library reads its pages.
+/// A column chunk (one column of one row group), through which the library reads pages.
 pub(super) struct ColumnChunk {
     file: Arc<ParquetFile>,
     /// The leaf column, counted over the whole file.
     column: usize,
     column_name: String,
-    /// The codec of pages that this crate decompresses; the library is told that the chunk is uncompressed.
+    /// The codec of pages that this crate decompresses; for the library, the chunk is uncompressed.
     codec: Option<Codec>,
     /// The header that was read last; the library asks for a page's body right after its header.
     header: Mutex<PageHeader>,

@@ -53,7 +53,7 @@ pub(super) struct Windows {
     reader: Option<JoinHandle<()>>,
 }
 
-/// A part of a file in memory.
+/// A window and its bytes, which are a part of the file in memory.
 #[derive(Default)]
 pub(super) struct Window {
     start: u64,

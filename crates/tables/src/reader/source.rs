@@ -26,7 +26,7 @@ pub(super) struct ReadOptions {
     pub(super) batch_rows: usize,
     /// The number of leading columns that are read as text from CSV or JSON lines, although another type was guessed.
     pub(super) carried: usize,
-    /// A member of JSON lines that is not a column is an error.
+    /// True if a member of JSON lines that is not a column is an error.
     pub(super) is_strict: bool,
 }
 

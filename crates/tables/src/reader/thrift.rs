@@ -191,7 +191,7 @@ impl Compact<'_> {
         if kind != STRUCT {
             return None;
         }
-        // The number of children that are still to come, for each level above the current element.
+        // For each level above the current element, `open` has the number of children that are still to come.
         let mut open: Vec<u64> = Vec::new();
         let mut deepest = 0;
         for _ in 0..length {

@@ -6,11 +6,13 @@
 //!   anything else                             ─► rows:     RowSort of (encoded keys, states)
 //! ```
 //!
-//! The results are equal, and the first way is an order of magnitude faster. If the first way finds a null, the job
-//! restarts with the second way (input that can be read only once uses the second way from the start). If all inputs
-//! are Parquet with statistics, the range of keys and values is known: records are narrower, a small range is an
-//! array in memory, and a larger range goes to bins, with key and value of a row in one word of 32 bits if they fit
-//! (`CompactWords`). If a key or a value is outside of that range, the first way restarts without the range.
+//! Both ways give equal results, and the first way is an order of magnitude faster. If the first way finds a null, the
+//! job restarts with the second way. Input that can be read only once uses the second way from the start.
+//!
+//! If all inputs are Parquet with statistics, the ranges of keys and values are known, and records are narrower. Groups
+//! in a small range of keys are combined in an array in memory. A larger range is partitioned into bins. In a bin, key
+//! and values of a row take one word of 32 bits if they fit (`CompactWords`). If a key or a value is outside of the
+//! known range, the first way restarts without the range.
 
 mod aggregate;
 mod groups;
@@ -55,20 +57,20 @@ pub struct ReduceOptions {
     pub resume: bool,
 }
 
-/// The counters of a reduce.
+/// The counters that a reduce returns.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReduceSummary {
-    /// Rows read.
+    /// The number of rows read.
     pub rows_in: u64,
-    /// Groups written.
+    /// The number of groups written.
     pub groups: u64,
-    /// "numbers" or "rows".
+    /// The way of grouping: "numbers" or "rows".
     pub way: &'static str,
     /// The method that combines groups: a strategy of sort-reduce, or "rows".
     pub strategy: String,
-    /// Runs written.
+    /// The number of runs written.
     pub runs: u64,
-    /// Bytes of runs written.
+    /// The number of bytes of runs written.
     pub bytes_spilled: u64,
     /// The number of rows that the runs of an earlier, interrupted reduce already contained.
     pub rows_kept: u64,
@@ -145,7 +147,7 @@ impl ReduceRequest<'_> {
         let mut columns = self.columns();
         let (text, budget) = (&self.options.as_text, self.job.budget());
         if columns.is_empty() {
-            // For counting rows alone, any column will do.
+            // If rows are only counted, any column can be read.
             let all = TableReader::open_stored(&input, None, text, BATCH_ROWS, budget, part)?;
             if input.is_stdin() {
                 return Ok(all);

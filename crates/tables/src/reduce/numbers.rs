@@ -34,15 +34,15 @@ pub(super) enum Outcome {
     OutOfRange,
 }
 
-/// The source of a word's values.
+/// The origin of the values of one word of a record.
 #[derive(Clone, Copy, Debug)]
 struct WordSource {
     combine: Combine,
     /// The column of the input; `None` for the number of rows.
     column: Option<usize>,
-    /// The smallest word, and the difference of the largest word from it, by the statistics of the files.
+    /// The smallest word, and the difference of the largest word from it, according to the statistics of the files.
     range: Option<(u64, u64)>,
-    /// The sum of all these words fits 64 bits.
+    /// True if the sum of all these words fits 64 bits.
     is_bounded: bool,
 }
 
@@ -52,7 +52,8 @@ impl WordSource {
         WordSource { combine, column, range: is_count.then_some((1, 0)), is_bounded: is_count }
     }
 
-    /// Adds the range of a column of whole numbers, by the statistics of the files.
+    /// Sets the range of the words from the range of a column of whole numbers, which the statistics of the files
+    /// state.
     fn between(self, kind: &DataType, (min, max): (i128, i128), rows: u64) -> WordSource {
         let is_ordered = matches!(self.combine, Combine::Min | Combine::Max);
         let flip = if is_ordered && !kind.is_unsigned_integer() { SIGN } else { 0 };
@@ -77,7 +78,7 @@ pub(super) struct RecordPlan {
     words: Vec<WordSource>,
     /// The number of rows of all inputs, if each file states its number of rows.
     rows: Option<u64>,
-    /// The number of row groups of the input with the fewest.
+    /// The number of row groups of the input that has the fewest row groups.
     row_groups: usize,
     keys: Keys,
 }
@@ -244,8 +245,8 @@ where
         ..Config::default()
     };
     job.start_phase("grouping", "bytes", asked.compressed_bytes());
-    // Bins of wide records take up to twice as long as runs, since one thread, which reads the result, does most of
-    // the work. The key range is therefore used only for the array in memory, and for bins of short records.
+    // Bins of wide records take up to twice as long as sorted runs, since one thread, which reads the result, does most
+    // of the work. The key range is therefore used only for the array in memory, and for bins of short records.
     let is_short = operation.short_bits().is_some();
     let key_range = config.key_range.filter(|_| is_short || choose(&config, 8 * N) == Strategy::Dense);
     let reduce = SortReduce::new(job, operation, &Config { key_range, ..config })?;

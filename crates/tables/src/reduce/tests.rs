@@ -1,4 +1,4 @@
-//! Compares both ways of grouping with a map, in much and in little memory.
+//! Compares both ways of grouping with a `BTreeMap`, in much and in little memory.
 
 use std::{collections::BTreeMap, fs, path::PathBuf, sync::Arc};
 
@@ -113,7 +113,7 @@ fn keyed(place: &TestFolder, keys: ArrayRef) -> Input {
     Input::new(path)
 }
 
-/// Groups keyed tables both ways.
+/// Groups keyed tables in both ways, and checks that the results are equal.
 fn check_both_ways(place: &TestFolder, input: Input) {
     let run = |general| {
         let options = options(&["key"], vec![Aggregate::sum("v"), Aggregate::count()], general);

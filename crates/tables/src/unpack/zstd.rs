@@ -21,7 +21,7 @@ use crate::{
 };
 
 const MAGIC: u32 = 0xfd2f_b528;
-/// The longest frame header.
+/// The length of the longest frame header.
 const HEADER_BYTES_MAX: usize = 18;
 const BUFFER_BYTES: usize = 128 << 10;
 

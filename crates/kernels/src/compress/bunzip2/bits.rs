@@ -5,7 +5,7 @@ use super::{BlockError, Result};
 /// Reads bits, the highest of each byte first.
 pub struct Bits<'a> {
     bytes: &'a [u8],
-    /// Holds the next bits, at the top; the lowest are zero.
+    /// Holds the next bits of the input in its highest bits; its other bits are zero.
     pub(super) word: u64,
     /// Counts the valid bits of `word`.
     pub(super) held: u32,
@@ -24,7 +24,7 @@ impl<'a> Bits<'a> {
         bits
     }
 
-    /// Returns the place of the next bit.
+    /// Returns the offset of the next bit in the input, in bits.
     #[inline]
     pub fn at(&self) -> usize {
         8 * self.next - self.held as usize
@@ -39,7 +39,7 @@ impl<'a> Bits<'a> {
             let taken = (63 - self.held) / 8;
             self.next += taken as usize;
             self.held += 8 * taken;
-            // Lower bits are read again.
+            // Bits below the last whole byte that was taken are cleared, since the next call reads them again.
             self.word &= !(u64::MAX >> 1 >> (self.held - 1));
         } else {
             while self.held <= 56 {
