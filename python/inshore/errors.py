@@ -1,4 +1,4 @@
-"""Exceptions. A message names the operation, the place, the found and the expected value.
+"""The exceptions. A message names the operation, the position, the value found and the value expected.
 
 ::
 

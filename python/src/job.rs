@@ -1,4 +1,4 @@
-//! Jobs, and the wait for a job in Python.
+//! Starts jobs, and waits for jobs in Python.
 
 use std::{
     num::NonZero,
@@ -19,7 +19,7 @@ use crate::error::{bad_option, to_python, whole};
 /// The interval at which signals are checked.
 pub(crate) const TICK: Duration = Duration::from_millis(50);
 
-/// One run of one command, with its budget and scratch folder; `with` ends it.
+/// A job of one command, with its budget and scratch folder. The end of Python's `with` block ends the job.
 #[pyclass(frozen, module = "inshore._native")]
 pub(crate) struct Job(Mutex<Option<Execution>>);
 

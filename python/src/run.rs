@@ -1,4 +1,4 @@
-//! Runs: a working thread whose rows Python takes one batch after the other.
+//! A run is a job on a separate thread, from which Python takes rows one batch after the other.
 //!
 //! ```text
 //!   work ─► RowQueue ── bounded queue ──► Run::next ──► Python        a queue that is full stops the work
@@ -67,7 +67,7 @@ struct RunEnd {
     written: Vec<PathBuf>,
 }
 
-/// The answer of a run.
+/// The summary and the counters of a run.
 pub(crate) struct RunFacts {
     pub summary: Value,
     /// The counters, if they differ from those of the local job.
@@ -87,7 +87,7 @@ enum Message {
     End(Result<(RunFacts, u64, Vec<PathBuf>), PendingException>),
 }
 
-/// One thing that Python gets from a run.
+/// An item that Python receives from a run.
 #[derive(IntoPyObject)]
 pub(crate) enum Piece {
     Columns(Columns),

@@ -171,7 +171,7 @@ class TableVerbs(Target):
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> Result:
-        """Group rows and compute aggregates of each group (GROUP BY), also beyond the memory.
+        """Group rows and compute aggregates of each group (GROUP BY). Tables may be larger than memory.
 
         Parameters
         ----------
@@ -217,7 +217,7 @@ class TableVerbs(Target):
             "header": header,
             "resume": resume,
         }
-        # Without any column, the rows could not be counted.
+        # If no column is needed, all are written (`None`), since rows without columns could not be counted.
         inputs = Inputs(source, columns=needed or None)
         return self._result("reduce", fields, inputs, (memory, threads), counted="groups")
 
