@@ -54,7 +54,7 @@ const VERSION: u32 = 1;
 /// The memory for a counted n-gram in a hash map, including room for growth of the map.
 pub const COUNTED_GRAM_BYTES: u64 = 48;
 
-/// The most frequent n-grams of each of some languages.
+/// Language profiles: the most frequent n-grams of each language in a set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profiles {
     languages: Vec<(String, Vec<u32>)>,

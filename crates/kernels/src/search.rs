@@ -113,8 +113,8 @@ struct Arguments {
 }
 
 impl Arguments {
-    /// Returns a literal that every selected line contains. Only searches that look for NUL bytes need the literal:
-    /// without NUL bytes, the engine looks at each byte once anyway.
+    /// Returns a literal that every selected line contains. Only searches that look for NUL bytes need the literal. In
+    /// all other searches, the engine scans each byte only once anyway.
     fn needle(&self) -> Option<Needle> {
         let [pattern] = &self.patterns[..] else { return None };
         let PatternOptions { fixed, ignore_case, smart_case, invert, .. } = self.options;

@@ -19,7 +19,7 @@ pub struct TextOptions {
     /// compression formats are errors.
     pub unpack: bool,
     /// Reads archives (zip, 7z, rar) as plain bytes, even if other formats are decompressed or refused. A walk through
-    /// folders finds many archives that the user does not mean.
+    /// folders finds many archives that the user does not want to read.
     pub keep_archives: bool,
     /// Reads files as UTF-8 even if a byte order mark indicates UTF-16.
     pub keep_encoding: bool,

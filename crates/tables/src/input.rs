@@ -148,14 +148,14 @@ impl Input {
         Input::at(InputLocation::Stream(stream), name.to_string(), Some(ending.to_string()))
     }
 
-    /// Sets a number of the input, 0 by default. If sorted rows are merged with others, each row carries this number:
-    /// see [`sorted_records`](crate::sorted_records).
+    /// Sets the number of the input, which is 0 by default. If sorted rows are merged with rows of other inputs, each
+    /// row has this number: see [`sorted_records`](crate::sorted_records).
     pub fn numbered(mut self, number: u32) -> Input {
         self.number = number;
         self
     }
 
-    /// Returns the number that each row of this input carries.
+    /// Returns the number of this input, which each of its rows has.
     #[cfg(feature = "records")]
     pub(crate) fn number(&self) -> u32 {
         self.number

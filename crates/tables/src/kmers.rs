@@ -60,7 +60,7 @@ pub struct KmerOptions {
     pub min_count: u32,
     /// Writes codes instead of text (k up to 32).
     pub codes: bool,
-    /// Keeps finished runs if the count is interrupted, and resumes an interrupted count with the same options.
+    /// Keeps finished sorted runs if the count is interrupted, and resumes an interrupted count with the same options.
     pub resume: bool,
 }
 
@@ -80,7 +80,7 @@ pub struct KmerSummary {
     pub bases: u64,
     /// The number of stretches of k bases.
     pub kmers: u64,
-    /// The number of stretches in `kmers` that the runs of an earlier, interrupted count already contained.
+    /// The number of stretches in `kmers` that the sorted runs of an earlier, interrupted count already contained.
     pub kmers_kept: u64,
     /// The number of distinct k-mers.
     pub distinct: u64,
@@ -88,7 +88,7 @@ pub struct KmerSummary {
     pub written: u64,
     /// The number of distinct k-mers that occur once, twice, ...; the last element counts all that occur more often.
     pub histogram: Vec<u64>,
-    /// The number of runs written to the store's scratch space.
+    /// The number of sorted runs written to the store's scratch space.
     pub runs: u64,
     /// The number of bytes of those runs.
     pub bytes_spilled: u64,
@@ -167,7 +167,7 @@ impl<'a> KmerPieces<'a> {
 /// A part of the answer about pieces.
 #[derive(Debug)]
 pub enum KmerAnswer<'a> {
-    /// The first and last k - 1 letters of each piece, in order. This part of the answer is the first, once counting
+    /// The first and last k - 1 letters of each piece, in order. This part of the answer is passed first, once counting
     /// is complete.
     Ends(Vec<PieceEnds>),
     /// K-mers up to k = 32, at most [`KMER_BLOCK_ROWS`], in the order of their codes, with their counts.

@@ -96,9 +96,10 @@ impl TableReader {
     ///
     /// Types may be `UInt64`, `Int64`, `UInt32`, `Int32`, `Float64`, `Float32` and `Utf8`. Batches come without nulls:
     /// a null is an error (see [`TableReader::open_with`] for columns that may have some). Batches have fewer rows
-    /// where strings are long (a quarter of the budget bounds a batch's strings). Memory beyond the batches: for
-    /// Parquet a page and a dictionary of each column, for Arrow one record batch, for CSV twice a record, for JSON two
-    /// blocks of lines of at most 1 MiB. Pages and record batches beyond 8 MiB are reserved in `budget`.
+    /// where strings are long (a quarter of the budget bounds a batch's strings). In addition to the batches, the
+    /// reader takes memory for a page and a dictionary of each column (Parquet), one record batch (Arrow), twice a
+    /// record (CSV), or two blocks of lines of at most 1 MiB (JSON). Pages and record batches beyond 8 MiB are reserved
+    /// in `budget`.
     ///
     /// # Errors
     /// [`Error::UnknownEnding`]; [`Error::NoColumn`] for a column that is missing or repeated; [`Error::Unsupported`]

@@ -15,7 +15,7 @@ use crate::{
 
 /// A sort-reduce of records with a key of up to 64 bits and up to [`crate::words::WORDS_MAX`] words of 64 bits.
 pub(crate) trait Records: Send + Sync {
-    /// Makes a sink for records. The number of sinks at the same time is that of the configuration.
+    /// Makes a sink for records. The configuration states the number of sinks that exist at the same time.
     fn sink(&self) -> Result<Box<dyn RecordSink>>;
     /// Ends the input, once all sinks are finished.
     fn finish(self: Box<Self>) -> Result<Box<dyn SortedRecords>>;

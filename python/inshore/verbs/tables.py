@@ -46,8 +46,8 @@ class TableVerbs(Target):
             True if the first line of CSV holds the names of columns; by default the line is refused if it may
             be a row. Without names, columns are ``column_1`` and so on.
         resume : bool, default False
-            Keep finished runs after an interruption, and resume from the runs of the same call, with the same
-            files and at least as much memory. Not on nodes.
+            Keep finished sorted runs after an interruption, and resume from the sorted runs of the same call,
+            with the same files and at least as much memory. Not on nodes.
         memory, threads
             The budget; see `Graph`.
 

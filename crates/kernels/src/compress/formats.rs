@@ -146,8 +146,8 @@ impl Format {
     }
 
     /// Decompresses a piece into the first bytes of `out`, and returns their number; an error says what is wrong with
-    /// the piece. The old bytes of `out` do not matter, so a buffer can be used again. New memory for each piece would
-    /// cost as much as decompression in some formats.
+    /// the piece. The buffer `out` may hold any bytes before, so buffers can be reused. In some formats, allocating
+    /// memory for each piece would take as long as decompression.
     pub(super) fn unpack(self, piece: &[u8], out: &mut [u8]) -> std::result::Result<usize, String> {
         match self {
             Format::Gzip => {

@@ -192,8 +192,8 @@ pub fn decompress(
     Ok(summary)
 }
 
-/// Allocates output buffers for the pieces in flight; a buffer is used again after it was written. The buffers lie on
-/// huge pages, since the first touch of small pages costs a tenth of the decompression.
+/// Allocates output buffers for the pieces in flight; a buffer is reused after its bytes were written. The buffers lie
+/// on huge pages, since the first access to small pages takes a tenth of the decompression time.
 fn buffers(budget: &Budget, threads: usize, bytes: usize) -> Result<Mutex<Vec<Buffer>>> {
     let buffers = (0..=threads).map(|_| Buffer::zeroed(budget, bytes, "buffers of decompressed pieces"));
     Ok(Mutex::new(buffers.collect::<std::result::Result<_, _>>()?))

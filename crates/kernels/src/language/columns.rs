@@ -54,8 +54,8 @@ impl Piece {
 /// Identifies the language of each row of a text column, in order, with all threads of the job; a null is an empty
 /// text. `each` gets the row number, which starts at 0, and the language.
 ///
-/// Memory: that of [`TableReader`], and one piece for each thread and two more. The pieces share a quarter of the free
-/// budget, and have 64 KiB to 1 MiB each.
+/// The memory is that of [`TableReader`], one piece for each thread, and two further pieces. The pieces share a quarter
+/// of the free budget, and have 64 KiB to 1 MiB each.
 ///
 /// # Errors
 /// [`Error::Table`](crate::Error::Table) for a table that cannot be read, or has no such column; the errors of

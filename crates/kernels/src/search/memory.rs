@@ -24,8 +24,8 @@ use regex_syntax::hir::{Class, Hir, HirKind};
 use super::PatternOptions;
 use crate::Result;
 
-/// The memory for automata that is not reserved. The fixed part of the memory promise covers this memory in addition to
-/// the program itself.
+/// The memory for automata that is not reserved. The fixed 64 MiB that a process may take beyond its budget cover this
+/// memory and the program itself.
 const UNCOUNTED_BYTES: u64 = 4 << 20;
 /// The smallest number of texts for which the engine builds one Aho-Corasick automaton.
 const TEXTS_MIN: u64 = 3000;
@@ -184,7 +184,7 @@ impl PatternMemory {
     }
 }
 
-/// A table of the sizes of automata of character classes, which are computed once.
+/// Stores the sizes of the automata of character classes, so that each size is computed once.
 #[derive(Clone, Debug, Default)]
 struct Nfas {
     of_classes: HashMap<Vec<(char, char)>, u64>,

@@ -137,7 +137,8 @@ mod tests {
     use super::*;
     use crate::PatternOptions;
 
-    /// Finding groups takes memory for all of them: a search from another machine must not take all memory.
+    /// Finding groups takes memory in proportion to their number. A search from another machine must not take all
+    /// memory.
     #[test]
     fn searches_from_another_machine_are_refused_when_their_groups_take_too_much_memory() {
         let sent = |pattern: String, replacement: String| {

@@ -145,8 +145,8 @@ impl SearchTable {
 
     /// Searches `files`, and passes rows to `each` in the order of files; the rows name a file by its path in `files`.
     ///
-    /// Memory: that of [`Search::run`], and four batches of a sixty-fourth of the budget each (64 KiB to 1 MiB). `each`
-    /// may keep one batch until the next call. A line longer than a batch takes more.
+    /// The memory is that of [`Search::run`], and four batches of a sixty-fourth of the budget each (64 KiB to 1 MiB).
+    /// `each` may keep one batch until the next call. A line longer than a batch takes more.
     ///
     /// # Errors
     /// The errors of `each`; [`Error::Store`] if the job was stopped or has too little memory. A file that cannot be

@@ -7,8 +7,8 @@
 //!
 //! A few words make up most of a text. The front counts frequent words without leaving the cache, and a word that
 //! another word evicts from the front goes to the table. A full table is spilled into a sort of rows
-//! (`inshore_sortreduce::rows`), which adds the counts of equal words and writes runs to flash if they do not fit in
-//! memory. The result is therefore exact with any budget.
+//! (`inshore_sortreduce::rows`), which adds the counts of equal words and writes sorted runs to flash if they do not
+//! fit in memory. The result is therefore exact with any budget.
 //!
 //! # Cost
 //!
@@ -77,9 +77,9 @@ pub struct WordSummary {
     pub top: Vec<(String, u64)>,
     /// The number of times that a worker's table was full.
     pub spills: u64,
-    /// The number of runs written to the store's scratch space.
+    /// The number of sorted runs written to the store's scratch space.
     pub runs: u64,
-    /// The number of bytes in the runs.
+    /// The number of bytes in the sorted runs.
     pub bytes_spilled: u64,
 }
 

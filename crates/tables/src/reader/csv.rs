@@ -213,7 +213,7 @@ impl CsvSource {
         }
     }
 
-    /// Refuses a first line that may be a row: the row would be lost.
+    /// Refuses a first line that may be a row, since the row would be lost.
     fn check_names(&self) -> Result<()> {
         if self.is_named {
             return Ok(());

@@ -1,7 +1,7 @@
 //! Cuts the bytes of a CSV file into records, and each record into fields.
 //!
-//! A field that begins with a quote ends with the closing quote; a quote in any other place is a letter. A record
-//! ends with a line feed, or a carriage return and a line feed. Empty lines are skipped.
+//! A field that begins with a quote ends with the closing quote; a quote in any other position is an ordinary
+//! character. A record ends with a line feed, or a carriage return and a line feed. Empty lines are skipped.
 //!
 //! A record is parsed once it is complete in the buffer, so that its fields are slices of the buffer. Only a quoted
 //! field that contains quotes is copied. The buffer grows up to the longest record that is accepted, so a quote that

@@ -1,9 +1,9 @@
 //! Reads the pages of a Parquet file. Each page is read only after a check that its size fits the budget.
 //!
-//! The `parquet` crate asks for bytes through [`ChunkReader`]: it reads a page header at an offset, and allocates the
-//! sizes in the header. [`ColumnChunk`] parses that header first, and refuses sizes that do not fit. [`Pages`] checks
-//! two more claims of each decoded page: the number of values of a dictionary, and the lengths of strings that are
-//! encoded as differences ([`delta`]).
+//! The `parquet` crate asks for bytes through [`ChunkReader`]: it reads a page header at an offset, and allocates
+//! memory of the sizes that the header states. [`ColumnChunk`] parses that header first, and refuses sizes that do not
+//! fit. [`Pages`] checks two more claims of each decoded page: the number of values of a dictionary, and the lengths of
+//! strings that are encoded as differences ([`delta`]).
 
 use std::{
     io::Cursor,
@@ -96,7 +96,8 @@ impl ParquetFile {
         self.position.load(Ordering::Relaxed)
     }
 
-    /// Returns the kept error of this crate, if the library's error comes from it; otherwise an error about damage.
+    /// Returns the stored error of this crate if this error caused the library's error, and otherwise an error about
+    /// damage.
     pub fn error(&self, reported: impl ToString) -> Error {
         let refusal = lock(&self.refusal).take();
         refusal.unwrap_or_else(|| {

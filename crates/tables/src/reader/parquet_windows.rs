@@ -48,7 +48,7 @@ pub(super) struct Windows {
     spare: FreeBuffers,
     /// The windows that are being read, the oldest first.
     ahead: Mutex<Vec<PendingWindow>>,
-    /// The queue of requests; `None` while it is dropped.
+    /// The queue of requests; `None` once the windows are being dropped.
     requests: Option<Sender<WindowRequest>>,
     reader: Option<JoinHandle<()>>,
 }

@@ -110,7 +110,8 @@ impl Column {
     }
 }
 
-/// Parses a string of JSON; `None` where it is not Unicode (half a surrogate pair).
+/// Parses a string of JSON; returns `None` for a string that is not valid Unicode, such as one half of a surrogate
+/// pair.
 #[cfg(feature = "json")]
 fn unquoted(value: &str) -> Option<Cow<'_, str>> {
     let inner = value.strip_prefix('"')?.strip_suffix('"')?;

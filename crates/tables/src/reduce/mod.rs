@@ -53,7 +53,8 @@ pub struct ReduceOptions {
     pub as_text: Vec<String>,
     /// Uses the general method even if the fast one is possible, for tests.
     pub general: bool,
-    /// Keeps finished runs if the reduce is interrupted, and resumes an interrupted reduce with the same options.
+    /// Keeps finished sorted runs if the reduce is interrupted, and resumes an interrupted reduce with the same
+    /// options.
     pub resume: bool,
 }
 
@@ -68,11 +69,11 @@ pub struct ReduceSummary {
     pub way: &'static str,
     /// The method that combines groups: a strategy of sort-reduce, or "rows".
     pub strategy: String,
-    /// The number of runs written.
+    /// The number of sorted runs written.
     pub runs: u64,
-    /// The number of bytes of runs written.
+    /// The number of bytes of sorted runs written.
     pub bytes_spilled: u64,
-    /// The number of rows that the runs of an earlier, interrupted reduce already contained.
+    /// The number of rows that the sorted runs of an earlier, interrupted reduce already contained.
     pub rows_kept: u64,
     /// The estimated cost of each strategy; absent if there was no choice.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -199,8 +200,8 @@ impl ReduceRequest<'_> {
         Schema::new(by.chain(aggregates).collect::<Vec<_>>()).into()
     }
 
-    /// Opens the store's folder for finished runs, if the options ask for resuming. `way`, with its parameters, and
-    /// the columns identify the runs of this reduce.
+    /// Opens the store's folder for finished sorted runs, if the options ask for resuming. `way`, with its parameters,
+    /// and the columns identify the runs of this reduce.
     fn keep(&self, way: impl std::fmt::Debug, schema: &Schema) -> Result<Option<Keep>> {
         let ReduceOptions { by, aggregates, as_text, .. } = self.options;
         let question = (way, by, aggregates, as_text, schema.fields());

@@ -29,7 +29,7 @@ pub struct SortOptions {
     pub descending: bool,
     /// Keeps only the first of rows with equal keys.
     pub unique: bool,
-    /// Keeps finished runs if the sort is interrupted, and resumes an interrupted sort with the same options
+    /// Keeps finished sorted runs if the sort is interrupted, and resumes an interrupted sort with the same options
     /// ([`inshore_store::Store::kept`]).
     pub resume: bool,
 }

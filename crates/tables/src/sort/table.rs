@@ -348,8 +348,8 @@ impl Table<'_> {
         Ok((reader, layout))
     }
 
-    /// Checks that there is space for the runs and the result. Returns the expected bytes of runs if the size of the
-    /// input is known. `kept` bytes of runs exist already.
+    /// Checks that there is space for the sorted runs and the result. Returns the expected bytes of runs if the size of
+    /// the input is known. `kept` bytes of runs exist already.
     fn foresee(
         &self,
         target: &TableTarget<'_>,

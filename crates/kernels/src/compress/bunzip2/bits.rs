@@ -9,13 +9,13 @@ pub struct Bits<'a> {
     pub(super) word: u64,
     /// Counts the valid bits of `word`.
     pub(super) held: u32,
-    /// The next byte that is not in `word`. After the end, zeros follow.
+    /// The index of the next byte that is not in `word`. After the end of `bytes`, zeros follow.
     next: usize,
     end_bits: usize,
 }
 
 impl<'a> Bits<'a> {
-    /// Starts at bit `at` of `bytes`, and ends at `end_bits`.
+    /// Creates a reader that begins at bit `at` of `bytes` and ends at bit `end_bits`.
     pub fn new(bytes: &'a [u8], at: usize, end_bits: usize) -> Bits<'a> {
         debug_assert!(end_bits <= 8 * bytes.len());
         let mut bits = Bits { bytes, word: 0, held: 0, next: at / 8, end_bits };
