@@ -225,7 +225,8 @@ class Nodes(Verbs):
         block: str | int | None = None,
         memory: str | int | None = None,
     ) -> dict[str, Any]:
-        """Spread a file over all nodes, in pieces that end with lines, on all nodes or on none.
+        """Distribute a file over all nodes in pieces that end with lines. The dataset appears on all nodes or
+        on none.
 
         A Parquet file (its name ends with ``.parquet``) is split between row groups.
 

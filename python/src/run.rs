@@ -120,7 +120,7 @@ impl RowQueue {
         Ok(())
     }
 
-    /// Receives some rows.
+    /// Receives a batch of rows.
     pub(crate) fn batch(&mut self, batch: RecordBatch) -> tables::Result<()> {
         self.check_cancelled()?;
         self.rows += batch.num_rows() as u64;
@@ -333,7 +333,7 @@ impl Columns {
     }
 }
 
-/// Some rows; `pyarrow.record_batch` and other functions take them without a copy.
+/// A batch of rows, which `pyarrow.record_batch` and other functions use without a copy.
 #[pyclass(frozen, module = "inshore._native")]
 pub(crate) struct Batch(RecordBatch);
 

@@ -1,4 +1,4 @@
-"""The promises of a running job: cancellation, concurrency with other threads, bounded memory."""
+"""The guarantees of a running job: cancellation, concurrency with other threads, bounded memory."""
 
 from __future__ import annotations
 

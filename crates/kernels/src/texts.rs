@@ -189,8 +189,8 @@ pub fn text_reader(
 ) -> inshore_kernel::Result<Box<dyn Read + Send>> {
     let input = input.clone().stopped_by(context.cancel());
     let failed = |error| inshore_kernel::Error::from_read(input.name(), error);
-    // The first bytes are read separately only if archives are kept. `keep_archives` is set only for files that a walk
-    // found, which can be opened twice.
+    // The first bytes are read separately only if archives are read as plain bytes. `keep_archives` is set only for
+    // files that a walk found, which can be opened twice.
     let unpacks = options.unpack && (!options.keep_archives || options.unpacks(&head_of(&input)?));
     let bytes = match unpacks {
         false => input.open_as_is().map_err(opened)?,

@@ -50,7 +50,7 @@ pub enum Error {
         place: String,
         /// The expected form.
         expected: String,
-        /// The value at that place.
+        /// The value that was found.
         found: String,
     },
     /// A value of a text file (CSV, JSON lines) contradicts the column type inferred from the first rows.
@@ -60,10 +60,10 @@ pub enum Error {
         place: String,
         /// The inferred type of the column, and advice.
         expected: String,
-        /// The value at that place.
+        /// The value that was found.
         found: String,
     },
-    /// The bytes of the file are truncated, corrupt, or in another format than the name says.
+    /// The bytes of the file are truncated, corrupt, or in another format than the file name indicates.
     #[error("{file}: {what}")]
     Damaged {
         /// The file.
@@ -117,7 +117,7 @@ pub enum Error {
     Unsupported {
         /// The file.
         file: String,
-        /// The feature, and advice.
+        /// The feature, and advice on what to do instead.
         what: String,
     },
 }

@@ -51,7 +51,7 @@ pub enum Header {
 }
 
 impl From<Option<bool>> for Header {
-    /// Converts an option: true for a line of names, false for a row of data, and none for [`Header`]'s default,
+    /// Converts an option: true for a line of names, false for a row of data, and `None` for [`Header`]'s default,
     /// which refuses names that look like a row.
     fn from(has_names: Option<bool>) -> Header {
         match has_names {
@@ -173,7 +173,7 @@ impl Input {
         Input { unseen: known.unseen.clone(), ..self.with_columns(known.schema.clone()) }
     }
 
-    /// Returns whether no value of a column was seen, although its type was [set](Input::with_columns).
+    /// Returns whether a column had no values in the first rows, although its type was [set](Input::with_columns).
     pub(crate) fn is_unseen(&self, column: &str) -> bool {
         self.unseen.iter().any(|unseen| unseen == column)
     }
@@ -264,7 +264,7 @@ impl Input {
         matches!(self.place, InputLocation::Stdin)
     }
 
-    /// Returns the bytes of the file as it lies on disk, for progress; `None` for standard input, streams, pipes, files
+    /// Returns the bytes of the file as stored on disk, for progress; `None` for standard input, streams, pipes, files
     /// of unknown length ([`inshore_store::file_bytes`]) and files whose metadata cannot be read.
     pub fn compressed_bytes(&self) -> Option<u64> {
         match &self.place {
@@ -309,10 +309,10 @@ impl Input {
     /// state.
     ///
     /// # Errors
-    /// [`Error::Io`] if the input cannot be opened or read; [`Error::Unsupported`] for a format of compression that
-    /// is not decompressed; [`Error::TooLarge`] for zstd with a window above a quarter of the budget;
-    /// [`Error::Store`] if the budget has too little free memory for the zstd window, or for those bytes of lz4's
-    /// blocks that exceed 8 MiB. [`Bytes::read`] reports damage further inside.
+    /// [`Error::Io`] if the input cannot be opened or read; [`Error::Unsupported`] for a format of compression that is
+    /// not decompressed; [`Error::TooLarge`] for zstd with a window above a quarter of the budget; [`Error::Store`] if
+    /// the budget has too little free memory for the zstd window, or for those bytes of lz4's blocks that exceed 8 MiB.
+    /// [`Bytes::read`] reports damage in later bytes.
     pub fn open(&self, budget: &Budget) -> Result<Bytes> {
         self.unpack(self.counted()?, budget, UNCOUNTED_BYTES)
     }
@@ -439,7 +439,7 @@ pub(crate) enum Pieces {
 }
 
 impl Pieces {
-    /// Fills `out` with the bytes from `start` on, which lie in the file.
+    /// Fills `out` with the bytes from `start` on, which must be within the file.
     pub fn read_exact_at(&self, name: &str, out: &mut [u8], start: u64) -> Result<()> {
         match self {
             Pieces::File(file, _) => {

@@ -504,7 +504,7 @@ mod tests {
         let mut all: Vec<String> = (0..60)
             .map(|_| (0..below(400)).map(|_| b"ACGTacgtNU"[below(10) as usize] as char).collect())
             .collect();
-        // The sequence comes again, so that some k-mers are seen often.
+        // Some sequences are repeated, so that some k-mers occur often.
         all.push("ACGT".repeat(50));
         all.push("A".repeat(200));
         all.extend(all.clone().into_iter().skip(20).step_by(3));

@@ -110,7 +110,7 @@ impl LineBlocks {
             filled += self.input.fill(&mut bytes[filled..])?;
             self.ended = filled < self.block_bytes;
         }
-        // The next read tells whether a last line that just fills the block is complete.
+        // The next read tells whether a last line that exactly fills the block is complete.
         if filled == self.block_bytes && !self.ended && bytes[filled - 1] != b'\n' {
             self.peek_end(bytes, filled)?;
         }

@@ -7,12 +7,12 @@
 //!                                        (as many letters of quality)
 //! ```
 //!
-//! The output consists of blocks of letters in which [`BREAK`] stands between sequences. A block begins with the last
-//! letters of the previous block (the requested overlap), so that no stretch across two blocks is lost. If the
-//! overlap is one letter shorter than the stretch, no stretch is counted twice. A line may be of any length, and ends
-//! with a line feed, a carriage return, or both. A byte order mark before the first record is skipped.
+//! The output consists of blocks of letters in which [`BREAK`] separates sequences. A block begins with the last
+//! letters of the previous block (the requested overlap), so that no stretch across two blocks is lost. If the overlap
+//! is one letter shorter than the stretch, no stretch is counted twice. A line may be of any length, and ends with a
+//! line feed, a carriage return, or both. A byte order mark before the first record is skipped.
 //!
-//! A file may come in pieces that end with lines. A piece then [begins](PieceStart) within a sequence or before a
+//! A file may be passed in pieces that end with lines. A piece then [begins](PieceStart) within a sequence or before a
 //! record. [`PieceEnds`] have the first and last letters of a piece, from which stretches across its borders are
 //! counted.
 

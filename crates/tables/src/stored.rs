@@ -55,9 +55,9 @@ pub struct FilePart {
 /// The storage that has a part's bytes.
 #[derive(Clone, Debug)]
 pub enum PartBytes {
-    /// The bytes lie in memory.
+    /// The bytes are in memory.
     Memory(Arc<[u8]>),
-    /// The bytes lie in a file of a dataset on the store of a job.
+    /// The bytes are in a file of a dataset on the store of a job.
     Stored(Job, CheckedFile, Range<u64>),
 }
 

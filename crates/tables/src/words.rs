@@ -37,7 +37,7 @@ pub(crate) enum Combine {
 }
 
 impl Combine {
-    /// Returns the word that changes no other word when it is combined with it.
+    /// Returns the neutral word: another word combined with the neutral word stays the same.
     fn neutral(self) -> u64 {
         match self {
             Combine::Min => u64::MAX,

@@ -143,7 +143,7 @@ impl TableWriter {
         })
     }
 
-    /// Adds rows. They are copied, so the memory of `batch` is not kept.
+    /// Adds rows. The rows are copied, so the memory of `batch` is not kept.
     ///
     /// The errors are those of [`NewFile::error`]: a full disk, or columns that are not those of the schema. After an
     /// error the table cannot be finished; drop the writer.

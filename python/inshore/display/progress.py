@@ -73,7 +73,7 @@ class Display(Protocol):
         """Draw the state, and replace the previous state."""
 
     def erase(self) -> None:
-        """Remove the bar, since others may write to the same place."""
+        """Remove the bar, since other output may go to the same place."""
 
     def finish(self, title: str, seconds: float, is_complete: bool) -> None:
         """Replace a drawn bar by a line about the end of the job."""

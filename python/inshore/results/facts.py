@@ -27,11 +27,11 @@ class _SummaryOfAll(TypedDict):
 class Summary(_SummaryOfAll, total=False):
     """The summary of a run on a graph.
 
-    All algorithms have ``supersteps``, ``edges_traversed``, ``state`` (the place of vertex state:
-    ``"memory"`` or ``"flash"``) and ``strategy`` (the combination of updates: ``"columns"``, ``"dense"``,
-    ``"merge"``, several of them, or ``"look-up"`` and ``"union-find"`` without updates). The other fields
-    depend on the algorithm; ``edges_held`` is true if the edges were in memory too; ``sources`` are the
-    sampled sources of betweenness, absent if every vertex was a source.
+    All algorithms have ``supersteps``, ``edges_traversed``, ``state`` (the location of vertex state:
+    ``"memory"`` or ``"flash"``) and ``strategy`` (the method that combines updates: ``"columns"``,
+    ``"dense"``, ``"merge"``, several of them, or ``"look-up"`` and ``"union-find"`` without updates). The
+    other fields depend on the algorithm; ``edges_held`` is true if the edges were in memory too; ``sources``
+    are the sampled sources of betweenness, absent if every vertex was a source.
 
     Examples
     --------

@@ -121,7 +121,7 @@ class SqlVerbs(Target):
 
 
 def _check_files(names: list[str], tables: list[str], found: FoundTables, *, is_scanned: bool) -> None:
-    """Raise an exception for the first name that cannot stand for files either."""
+    """Raise an exception for the first name that is not a name of files either."""
     for name in names:
         if not _PATH_CHARACTERS.isdisjoint(name) or Path(name).exists():
             continue

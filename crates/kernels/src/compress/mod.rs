@@ -13,7 +13,7 @@
 //!
 //! The same input gives the same bytes with any memory and any number of threads.
 //!
-//! Paper: programs that run where the data lies, 2019 thesis 3.2.3.
+//! The idea to run such programs where the data is stored comes from the 2019 thesis, section 3.2.3.
 
 mod bunzip2;
 mod files;

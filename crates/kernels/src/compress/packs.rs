@@ -1,7 +1,7 @@
 //! Compresses files as a task on the node that stores them, so that compressed bytes are sent.
 //!
 //! A block that a node reads becomes one or a few pieces of the format, and concatenated pieces are a file of the
-//! format. The result is about as small as that of [`super::compress`], but has other bytes. The blocks of the result
+//! format. The result is about as small as that of [`super::compress`], but its bytes differ. The blocks of the result
 //! are as large as the node's reads (2 MiB, less with little memory), and lz4 has a frame for each block.
 
 use inshore_kernel::{Block, Border, Failure, Kernel, Parts, Portable, Reply, Task, TaskHandler};

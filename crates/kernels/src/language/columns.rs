@@ -52,7 +52,7 @@ impl Piece {
 }
 
 /// Identifies the language of each row of a text column, in order, with all threads of the job; a null is an empty
-/// text. `each` gets the row number, which starts at 0, and the language.
+/// text. `each` receives the row number, which starts at 0, and the language.
 ///
 /// The memory is that of [`TableReader`], one piece for each thread, and two further pieces. The pieces share a quarter
 /// of the free budget, and have 64 KiB to 1 MiB each.

@@ -56,7 +56,8 @@ impl LineCollector<'_> {
         }
     }
 
-    /// Adds the wanted results of selected lines from the line at `start` on, and tells whether there may be more.
+    /// Adds the wanted results of selected lines from the line at `start` on, and returns whether more lines may be
+    /// needed.
     pub fn add_from(&mut self, start: usize, wanted: SearchOutput) -> bool {
         let (search, text) = (self.search, self.text);
         let mut goes_on = true;
@@ -132,8 +133,8 @@ impl LineCollector<'_> {
         !self.is_full()
     }
 
-    /// Adds all lines that match, lines near them, and lines near the block's borders: a nearby match in another
-    /// block is not known here.
+    /// Adds all lines that match, the context lines around them, and the lines near the block's borders, which may be
+    /// context of a match in an adjacent block.
     fn add_with_context(&mut self, before: usize, after: usize) {
         let text = self.text;
         // All lines before this offset were added, or are not wanted.
@@ -153,7 +154,7 @@ impl LineCollector<'_> {
         self.add_lines_after(first, text.len(), usize::MAX);
     }
 
-    /// Adds up to `limit` lines between two places, and returns the start of the next line.
+    /// Adds up to `limit` lines between two offsets, and returns the start of the next line.
     fn add_lines_after(&mut self, mut position: usize, end: usize, limit: usize) -> usize {
         for _ in 0..limit {
             if position >= end {

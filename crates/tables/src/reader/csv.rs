@@ -20,7 +20,7 @@ const SAMPLE_ROWS: usize = 1_000;
 pub(super) struct CsvSource {
     name: String,
     names: Vec<String>,
-    /// True if the caller said whether the first record has the column names.
+    /// True if the caller stated whether the first record has the column names.
     is_named: bool,
     records: Records,
     /// True if the first record is a row of data that has not been returned.
@@ -82,7 +82,7 @@ impl CsvSource {
         self.wanted = Some(wanted.clone());
     }
 
-    /// Returns whether no value of a column was seen.
+    /// Returns whether a column had no values in the first rows.
     pub fn is_unseen(&self, column: usize) -> bool {
         self.origins[column] == TypeOrigin::Unseen
     }

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! The lengths in the headers are read and compared with the budget before memory is allocated for them. Dictionaries
-//! of chosen columns are kept as long as the file is open. A dictionary column is returned as a column of its values;
-//! texts are views into the dictionary.
+//! of chosen columns stay in memory as long as the file is open. A dictionary column is returned as a column of its
+//! values; texts are views into the dictionary.
 
 use std::{
     collections::HashMap,
@@ -236,7 +236,7 @@ impl IpcSource {
         Ok(batch)
     }
 
-    /// Checks that all buffers lie in the body, since the decoder panics on other buffers.
+    /// Checks that all buffers are within the body, since the decoder panics on other buffers.
     fn check_buffers(&self, header: &arrow_ipc::RecordBatch, body_bytes: u64) -> Result<()> {
         for buffer in header.buffers().iter().flatten() {
             let (offset, length) = (u64::try_from(buffer.offset()), u64::try_from(buffer.length()));

@@ -104,7 +104,7 @@ impl JsonSource {
         self.blocks.position()
     }
 
-    /// Returns whether no value of a column was seen.
+    /// Returns whether a column had no values in the first lines.
     pub fn is_unseen(&self, column: usize) -> bool {
         self.origins[column] == TypeOrigin::Unseen
     }

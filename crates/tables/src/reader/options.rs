@@ -14,7 +14,8 @@ use crate::{Error, Input, Result};
 
 /// Returns the names of the columns of a table, in the order of the file.
 ///
-/// Standard input is used up by this call; see [`TableReader::open_with`](super::TableReader::open_with) for a choice that looks at the names first.
+/// This call consumes standard input. [`TableReader::open_with`](super::TableReader::open_with) chooses columns by
+/// their names without a second read.
 ///
 /// # Errors
 /// The errors are those of [`TableReader::open`](super::TableReader::open).
@@ -35,7 +36,7 @@ pub fn row_groups(input: &Input, budget: &Budget) -> Result<Vec<Range<u64>>> {
 
 /// Finds column types that fit all values in all rows of these inputs, and sets them for CSV and JSON lines. The
 /// columns of JSON lines are all members of all lines. The function reads every CSV and JSON input from its start to
-/// its end. It returns `None` if one of these inputs cannot be read twice, or has its columns already.
+/// its end. It returns `None` if one of these inputs cannot be read twice, or if its columns are set already.
 ///
 /// A caller that received [`Error::Contradiction`] calls this function and then starts again.
 ///

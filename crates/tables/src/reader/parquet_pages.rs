@@ -57,7 +57,7 @@ pub(super) struct ParquetFile {
     /// The read buffers, created when columns are chosen: see [`ParquetFile::set_windows`].
     windows: OnceLock<Option<Windows>>,
     position: AtomicU64,
-    /// An error of this crate. It is kept here because the library turns errors into text.
+    /// An error of this crate. The error is stored here because the library turns errors into text.
     refusal: Mutex<Option<Error>>,
     held: Mutex<ReaderMemory>,
 }

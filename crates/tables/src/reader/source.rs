@@ -96,7 +96,7 @@ impl Source {
         }
     }
 
-    /// Returns whether no value of a column was seen.
+    /// Returns whether a column had no values in the first rows.
     pub(super) fn is_unseen(&self, column: usize) -> bool {
         match self {
             Source::Csv(source) => source.is_unseen(column),

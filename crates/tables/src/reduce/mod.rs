@@ -201,7 +201,7 @@ impl ReduceRequest<'_> {
     }
 
     /// Opens the store's folder for finished sorted runs, if the options ask for resuming. `way`, with its parameters,
-    /// and the columns identify the runs of this reduce.
+    /// and the columns identify the sorted runs of this reduce.
     fn keep(&self, way: impl std::fmt::Debug, schema: &Schema) -> Result<Option<Keep>> {
         let ReduceOptions { by, aggregates, as_text, .. } = self.options;
         let question = (way, by, aggregates, as_text, schema.fields());

@@ -323,7 +323,7 @@ fn strategy_name(strategy: Strategy) -> String {
     format!("{strategy:?}").to_lowercase()
 }
 
-/// Runs the work on this number of threads, each with its own number.
+/// Calls `work` on this number of threads, each time with the number of the thread.
 fn on_threads(threads: usize, work: &(impl Fn(usize) -> Result<()> + Sync)) -> Vec<Result<()>> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..threads).map(|number| scope.spawn(move_ref(work, number))).collect();

@@ -53,7 +53,7 @@ pub struct SortSummary {
 const FILE_BYTES: u64 = (4 << 20) + (256 << 10);
 
 /// Sorts the lines of all inputs together, by their bytes, as `LC_ALL=C sort` does, and writes them to `output` (`-`:
-/// standard output). A last line without an end gets one. gzip, zstd, bzip2 and lz4 are decompressed.
+/// standard output). If the last line has no line feed, one is added. gzip, zstd, bzip2 and lz4 are decompressed.
 ///
 /// The bytes are moved four times (read from the input, written to runs, read from runs, written to the output), or
 /// twice if they fit the budget.

@@ -103,15 +103,15 @@ struct Table<'a> {
     keys: &'a [SortKey],
     as_text: &'a [String],
     options: SortOptions,
-    /// True if all columns are carried as text, byte for byte.
+    /// True if all columns pass through the sort as text, byte for byte.
     is_carried: bool,
 }
 
 /// The columns that a sort reads from a table.
 #[derive(Clone, Debug)]
 pub struct TableLayout {
-    /// The columns of the table. If columns are carried as text, copies of the numeric keys follow, converted to
-    /// numbers.
+    /// The columns of the table. If columns pass through the sort as text, copies of the numeric keys follow, converted
+    /// to numbers.
     pub read: SchemaRef,
     /// The number of the table's own columns.
     pub columns: usize,
@@ -134,7 +134,7 @@ impl TableLayout {
         Ok(TableLayout { columns, keys: sort_columns(name, &read, keys, options)?, read })
     }
 
-    /// Makes the layout of a text table with known columns, all of which are carried as text.
+    /// Makes the layout of a text table with known columns, all of which pass through the sort as text.
     ///
     /// # Errors
     /// The errors are those of [`sort_columns`].
@@ -349,7 +349,7 @@ impl Table<'_> {
     }
 
     /// Checks that there is space for the sorted runs and the result. Returns the expected bytes of runs if the size of
-    /// the input is known. `kept` bytes of runs exist already.
+    /// the input is known. Sorted runs of `kept` bytes exist already.
     fn foresee(
         &self,
         target: &TableTarget<'_>,

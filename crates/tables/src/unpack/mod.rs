@@ -51,7 +51,7 @@ pub enum Compression {
     Lz4Legacy,
     /// xz.
     Xz,
-    /// LZMA alone, the format before xz.
+    /// LZMA without a container, the format that preceded xz.
     Lzma,
     /// compress of Unix.
     Compress,

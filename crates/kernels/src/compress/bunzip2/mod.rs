@@ -5,11 +5,11 @@
 //! ```
 //!
 //! A letter is a byte of a block. A block has up to 900,000 letters, and its table has a word of 32 bits for each
-//! letter: the letter, and the index of the next word. The walk follows the words in the order of the text, at random
-//! places in 3.6 MB. Each index is known only after the previous word was loaded, usually from memory beyond the
-//! second-level cache. A decoder that walks one block at a time, as the bzip2 libraries in Rust and in C do, spends
-//! most of its time on these waits. This module lays out all blocks of a [`Workspace`] first and then walks them in
-//! lockstep, so that their waits overlap. If a block has few different pairs of letters, as texts have, each word
+//! letter: the letter, and the index of the next word. The walk follows the words in the order of the text, at
+//! positions scattered over 3.6 MB. Each index is known only after the previous word was loaded, usually from memory
+//! beyond the second-level cache. A decoder that walks one block at a time, as the bzip2 libraries in Rust and in C do,
+//! spends most of its time on these waits. This module lays out all blocks of a [`Workspace`] first and then walks them
+//! in lockstep, so that their waits overlap. If a block has few different pairs of letters, as texts have, each word
 //! represents two letters, which halves the number of waits. Such a word has 20 bits for the row and 12 for the number
 //! of the pair: 4,095 pairs have a number, and rarer pairs are looked up in a list.
 //!
