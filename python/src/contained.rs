@@ -1,4 +1,4 @@
-//! Queries in a child process: this extension in another interpreter with a memory limit.
+//! Runs queries in a child process: another interpreter with a memory limit loads this extension.
 //!
 //! ```text
 //!   interpreter                                     sys.executable -S -s -c "... _native.child_main(...)"

@@ -1,4 +1,4 @@
-//! Datasets as bytes: reading ranges of a file, and writing a dataset of one file.
+//! Treats datasets as bytes: reads ranges of a file, and writes a dataset of one file.
 //!
 //! [`Files`] owns one job and the buffers that all its reads share; each [`File`] and [`Writer`] refers to a
 //! [`Files`]. A read borrows buffers or waits for a free buffer, so that memory does not grow with the number

@@ -1,4 +1,4 @@
-//! Operations: starts a run from a request in JSON, a target and a job.
+//! Starts the run of an operation from a request in JSON, a target and a job.
 
 use std::{
     path::PathBuf,

@@ -1,4 +1,4 @@
-//! The letters of the four bases of DNA and RNA, and their codes of two bits.
+//! Maps the letters of the four bases of DNA and RNA to codes of two bits.
 
 pub(crate) const NOT_A_BASE: u8 = 4;
 

@@ -58,7 +58,7 @@ pub enum Error {
     Contradiction {
         /// The file and the line.
         place: String,
-        /// The inferred type of the column, and advice.
+        /// The inferred type of the column, and advice for the user.
         expected: String,
         /// The value that was found.
         found: String,

@@ -36,7 +36,7 @@ pub(crate) trait SortedRecords: Send {
     fn stats(&self) -> Stats;
 }
 
-/// Some records in order.
+/// A block of records in the order of their keys.
 pub(crate) struct RecordBlock {
     pub keys: Vec<u64>,
     /// A column for each word.

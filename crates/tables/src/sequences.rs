@@ -32,9 +32,9 @@ const BYTE_ORDER_MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
 pub enum PieceStart {
     /// The beginning of a file, whose first letter tells FASTA from FASTQ.
     File,
-    /// A line of FASTA, also in the middle of a sequence.
+    /// The beginning of a line of FASTA, which may be in the middle of a sequence.
     FastaLine,
-    /// A record of FASTQ.
+    /// The beginning of a record of FASTQ.
     FastqRecord,
 }
 

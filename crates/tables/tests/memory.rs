@@ -119,7 +119,7 @@ fn writers_hold_little_under_a_small_budget(folder: &Path) {
             writer.finish().unwrap()
         });
         assert_eq!(rows, 3_000_000);
-        // The library reserves one MiB for each column of whole numbers, and hardly touches it.
+        // The library reserves one MiB for each column of whole numbers, and uses little of this memory.
         assert!(peak < 5 << 19, "{name}: {peak} bytes");
     }
 }

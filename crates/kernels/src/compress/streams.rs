@@ -139,7 +139,7 @@ pub(super) fn decompress<R: Read + Send>(
     Ok(PackSummary { bytes_in: cutter.units.bytes(), bytes_out: out.bytes, pieces })
 }
 
-/// A range of the bits of a file.
+/// A part of the input: a range of the bits of a file.
 #[derive(Debug)]
 struct BitRange {
     bytes: Vec<u8>,

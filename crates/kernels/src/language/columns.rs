@@ -22,7 +22,7 @@ const BATCH_ROWS: usize = 4096;
 const PIECE_BYTES: u64 = 1 << 20;
 const PIECE_BYTES_MIN: u64 = 64 << 10;
 
-/// Consecutive rows of the table.
+/// Consecutive rows of the table, which one worker scores.
 #[derive(Default)]
 struct Piece {
     texts: Vec<u8>,

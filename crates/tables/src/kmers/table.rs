@@ -1,4 +1,4 @@
-//! The table of k-mers and counts.
+//! Writes the table of k-mers and counts.
 
 use std::{path::Path, sync::Arc};
 

@@ -24,7 +24,7 @@ const MARK: &[u8] = "\u{feff}".as_bytes();
 pub(super) struct Records {
     input: Bytes,
     separator: u8,
-    /// The maximum bytes of a record.
+    /// The maximum number of bytes of a record.
     limit: u64,
     buffer: Vec<u8>,
     /// The bytes of the buffer that were read and not returned yet.

@@ -269,7 +269,7 @@ impl ChunkReader for Footer<'_> {
 /// A column chunk (one column of one row group), through which the library reads pages.
 pub(super) struct ColumnChunk {
     file: Arc<ParquetFile>,
-    /// The leaf column, counted over the whole file.
+    /// The index of the column among all leaf columns of the file.
     column: usize,
     column_name: String,
     /// The codec of pages that this crate decompresses; for the library, the chunk is uncompressed.

@@ -20,7 +20,7 @@ const STRUCT: u8 = 12;
 /// The sizes in a page header (`PageHeader` and `DataPageHeaderV2` in parquet.thrift).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct PageHeader {
-    /// Bytes of this header in the file.
+    /// The number of bytes of this header in the file.
     pub header_bytes: usize,
     pub is_dictionary: bool,
     pub uncompressed_bytes: i32,

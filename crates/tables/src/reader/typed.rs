@@ -1,4 +1,4 @@
-//! Columns of chosen types, filled with the values of a text file (CSV, JSON lines) one by one.
+//! Builds columns of chosen types from the values of a text file (CSV, JSON lines), one value after the other.
 
 #[cfg(feature = "json")]
 use std::borrow::Cow;

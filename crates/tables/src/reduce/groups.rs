@@ -52,10 +52,10 @@ impl NumberState {
     }
 }
 
-/// The expected rows and the memory of [`NumberGroups`].
+/// The expected number of rows and the memory of [`NumberGroups`].
 #[derive(Clone, Copy, Debug)]
 pub struct NumberConfig {
-    /// The smallest and the largest possible key, if known, both included; a narrow range makes records shorter.
+    /// The smallest and the largest possible key, if known (inclusive); a narrow range makes records shorter.
     pub range: Option<(i128, i128)>,
     /// An estimate of the number of rows.
     pub rows: Option<u64>,

@@ -70,7 +70,7 @@ impl WordSource {
     }
 }
 
-/// The conversion of a table's rows to records.
+/// Describes how a table's rows become records.
 pub(super) struct RecordPlan {
     schema: SchemaRef,
     result: SchemaRef,

@@ -419,7 +419,7 @@ fn too_many_groups_for_a_budget_are_refused_with_one_that_is_enough() {
         writer.write(&RecordBatch::try_new(schema.clone(), vec![column]).unwrap()).unwrap();
     }
     writer.finish().unwrap();
-    // Four words in a record make runs of 160 MB.
+    // With four words in each record, the sorted runs have 160 MB.
     let all = vec![Aggregate::count(), Aggregate::sum("k"), Aggregate::min("k"), Aggregate::max("k")];
     let asked = options(&["k"], all, false);
     let job = |memory_bytes| {

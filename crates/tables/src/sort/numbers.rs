@@ -33,7 +33,7 @@ pub struct NumberColumn {
     pub order: SortOptions,
 }
 
-/// The expected rows and the memory of a [`NumberSort`].
+/// The expected number of rows and the memory of a [`NumberSort`].
 #[derive(Clone, Copy, Debug)]
 pub struct NumberSortConfig {
     /// The number of sinks that push at the same time.
@@ -80,7 +80,7 @@ struct KeyLayout {
 struct KeyPart {
     column: NumberColumn,
     keys: Keys,
-    /// The code of null.
+    /// The code of null, if the column may have nulls.
     null: Option<u64>,
     /// The number of bits in a key that are lower than those of the column, and the number of the column's bits.
     shift: u32,

@@ -75,7 +75,8 @@ fn next_frame(source: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// A source with bytes put back in front of it, and a flag for its end.
+/// A source that first returns the bytes of a magic number that were read before. The flag tells whether the source has
+/// ended.
 struct PrefixedSource<R> {
     magic: Cursor<Vec<u8>>,
     inner: R,

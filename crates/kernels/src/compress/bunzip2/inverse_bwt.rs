@@ -1,4 +1,5 @@
-//! The inverse Burrows-Wheeler transform: builds the table of a block, and walks the tables of several blocks in step.
+//! The inverse Burrows-Wheeler transform: builds the table of a block, and walks the tables of several blocks in
+//! lockstep.
 //!
 //! The module [above](super) says why the tables of several blocks are walked at the same time, and why a word of the
 //! table represents two letters.
