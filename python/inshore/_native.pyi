@@ -1,5 +1,4 @@
-"""Type declarations of the native extension in python/src. Facts are passed as JSON text, and rows as Arrow's
-C structures."""
+"""Type declarations of the native extension. Facts are passed as JSON text, rows as Arrow's C structures."""
 
 import os
 from collections.abc import Sequence

@@ -88,7 +88,7 @@ class DamagedError(InshoreError):
 
 
 class NodeError(InshoreError):
-    """A node is unreachable, refuses, was lost, or exceeded the deadline; the message names the node.
+    """A node is unreachable, refuses a call, was lost or exceeded the deadline; the message names the node.
 
     Examples
     --------

@@ -225,8 +225,7 @@ class Nodes(Verbs):
         block: str | int | None = None,
         memory: str | int | None = None,
     ) -> dict[str, Any]:
-        """Distribute a file over all nodes in pieces that end with lines. The dataset appears on all nodes or
-        on none.
+        """Distribute a file over all nodes, in pieces that end with lines, completely or not at all.
 
         A Parquet file (its name ends with ``.parquet``) is split between row groups.
 

@@ -34,7 +34,7 @@ use crate::{
     job::{TICK, ThreadMessage, receive, to_json},
 };
 
-/// The interval at which a thread checks for the end of another thread's wait for rows.
+/// The interval at which a thread checks whether another thread still waits for rows.
 const BUSY_TICK: Duration = Duration::from_millis(1);
 
 /// A running job whose rows can be read once.

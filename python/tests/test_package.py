@@ -76,8 +76,7 @@ def module_name(path: Path) -> str:
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Yield the modules of the package that a module imports when it is loaded, by their names within the
-    package."""
+    """Yield the modules of the package that a module imports when it is loaded, by their relative names."""
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             top, _, below = node.module.partition(".")

@@ -135,8 +135,8 @@ pub struct BlockMatches {
     /// Holds the lines in order. If context is wanted, lines around matches are included, and also lines that may be
     /// context of a match in an adjacent block.
     pub lines: Vec<FoundLine>,
-    /// Holds the text of the lines, each with its line end if it has one. Matches are replaced if that was
-    /// [wanted](Search::replacing).
+    /// Holds the text of the lines, each with its line end if it has one. Matches are replaced if the search has a
+    /// [replacement](Search::replacing).
     pub text: Vec<u8>,
     /// Holds the positions of matches, or of replacements, in lines.
     pub spans: Vec<(u32, u32)>,

@@ -86,8 +86,7 @@ class LevelReport(TypedDict):
 
 
 class DriveFloor(TypedDict):
-    """The time in seconds that the drive alone takes, at the best rates measured by ``inshore store
-    bench``."""
+    """The time in seconds that the drive alone takes at its best rates (``inshore store bench``)."""
 
     read_seconds: float
     write_seconds: float

@@ -332,8 +332,7 @@ def _stream(
 
 
 def _again(schema: pa.Schema, batches: list[pa.RecordBatch], rest: Generator[Any]) -> Generator[Any]:
-    """Yield the items that were taken from a stream, and then the rest of the stream, which is closed with
-    this generator."""
+    """Yield the items taken from a stream, and then its rest; the stream is closed with this generator."""
     with closing(rest):
         yield from chain([schema], batches, rest)
 

@@ -45,8 +45,7 @@ class FoundTables:
                     break
 
     def _find(self, name: str, scope: Mapping[str, Any]) -> ArrowStream | None:
-        """Return the table of a name among some variables, and note a variable of that name that is not a
-        table."""
+        """Return the table of a name among some variables, and note a variable that is not a table."""
         if name in scope:
             if is_table(scope[name]):
                 return cast("ArrowStream", scope[name])

@@ -54,7 +54,7 @@ impl Format {
     /// with distant repetitions to 27.1 % in pieces of 4 MiB, and to 22.2 % in pieces of 16 MiB with the level's window
     /// of 4 MiB. With the window as large as the piece, the text was compressed to 18.0 %; the zstd program compressed
     /// it to 21.5 %. Small pieces keep more threads busy with less memory, which suits low levels. Level 19 compressed
-    /// to 14.8 % in pieces of 16 MiB, and the zstd program to 12.7 %.
+    /// the text to 14.8 % in pieces of 16 MiB, and the zstd program compressed it to 12.7 %.
     pub(super) fn block_bytes(self, level: u32) -> usize {
         match self {
             Format::Gzip => 1 << 20,

@@ -74,7 +74,8 @@ fn threads(budget: &Budget, each: u64) -> usize {
 ///
 /// The memory for each piece in flight is two blocks and the state of a compressor. The number of pieces in flight is
 /// one more than the number of threads. A block has 1 MiB for gzip, 900 kB for bzip2, 4 MiB for zstd and lz4, and 16
-/// MiB for zstd from level 9 on. With less than [`smallest_pack_memory_bytes`] for all threads, fewer threads work.
+/// MiB for zstd from level 9 on. If the budget is below [`smallest_pack_memory_bytes`] for all threads, fewer threads
+/// work.
 ///
 /// # Errors
 /// [`Error::BadLevel`]; [`Error::Table`] and [`Error::Write`] for reading and writing; [`Error::Store`] if the job
@@ -130,8 +131,8 @@ pub fn compress(
 /// Bytes after the end of the compressed data are an error, and so is a truncated input.
 ///
 /// Memory: pieces of up to 16 MiB are decompressed in parallel, as many of them as fit in half of the budget. One
-/// thread decompresses larger pieces while reading them, in the format's own window. For bzip2, the number of threads
-/// and of blocks for each thread is as large as the budget allows, with 5 MB for a block and its table.
+/// thread decompresses larger pieces while reading them, in the format's own window. For bzip2, the budget determines
+/// the number of threads and the number of blocks of each thread. A block and its table take 5 MB.
 ///
 /// # Errors
 /// [`Error::Damaged`] for input that has none of the formats, is truncated or damaged; [`Error::Table`],

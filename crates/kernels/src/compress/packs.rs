@@ -56,7 +56,7 @@ impl Pack {
         self.format.state_bytes(self.level) + 2 * BLOCK_BYTES
     }
 
-    /// Returns an empty input compressed as one piece, which is a file that a program can decompress.
+    /// Compresses an empty input to one piece, which is a file that a program can decompress.
     ///
     /// # Errors
     /// The errors of the compressor.

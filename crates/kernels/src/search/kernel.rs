@@ -89,7 +89,8 @@ impl Kernel for Search {
                 if let SearchOutput::Lines { .. } | SearchOutput::Any = wanted {
                     let is_early = block.is_first() && nul < EARLY_BYTES;
                     let line = memrchr(b'\n', &text[..nul]).filter(|_| !is_early).map_or(0, |end| end + 1);
-                    // Lines before the NUL byte are returned; for lines after the byte only whether one matches.
+                    // Lines before the NUL byte are returned. For later lines, the result only states whether one
+                    // matches.
                     lines.rewind(mark);
                     lines.text = &text[..line];
                     lines.add_from(start, *wanted);

@@ -50,7 +50,7 @@ pub struct WordOptions {
     pub min_count: u64,
     /// The number of most frequent words in the summary.
     pub top: usize,
-    /// Forces the bytes of a worker's table, so that tests fill it; `None` lets the budget decide.
+    /// Sets the size of a worker's table in bytes, so that tests can fill the table; `None` lets the budget decide.
     pub table_bytes: Option<usize>,
 }
 

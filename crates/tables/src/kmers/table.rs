@@ -108,7 +108,7 @@ impl RowBuilder {
     }
 }
 
-/// The letters of the four bases that each value of a byte of a code stands for.
+/// The letters of the four bases that a byte of a code stands for, for each value of the byte.
 const SPELLED: [[u8; 4]; 256] = {
     let mut all = [[0; 4]; 256];
     let mut code = 0;

@@ -39,8 +39,8 @@ impl Codec {
     pub fn window_bytes(self, packed: &[u8]) -> u64 {
         match self {
             Codec::Gzip | Codec::Lz4 => 0,
-            // The window grows step by step: its bytes are copied into a window of twice the size, and both exist
-            // meanwhile.
+            // The window grows step by step: its bytes are copied into a window of twice the size, and both windows
+            // exist during the copy.
             #[cfg(feature = "records")]
             Codec::Brotli => (1u64 << brotli_window_bits(packed)) / 2 * 3,
         }

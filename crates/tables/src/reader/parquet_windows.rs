@@ -11,9 +11,9 @@
 //!                   [ room | pa ge | page | page ]
 //! ```
 //!
-//! Reading through the page cache with a read-ahead hint would be simpler, but the system copies every byte once
-//! more. That costs a sixth of the CPU time: `inshore reduce` by popular keys takes 9.5 s of both cores through the
-//! cache, and 8.1 s with windows.
+//! Reading through the page cache with a read-ahead hint would be simpler, but the system copies every byte once more.
+//! That costs a sixth of the CPU time: `inshore reduce` by popular keys takes 9.5 s of CPU time (both cores) through
+//! the cache, and 8.1 s with windows.
 //!
 //! The windows of a reader are reserved from the budget if possible, and take at most a 32nd of it. Without memory
 //! for windows, and for pages larger than a window, bytes are read through the page cache.

@@ -119,7 +119,8 @@ impl RecordPlan {
         let readers: Vec<_> = asked.inputs.iter().map(|input| asked.open(input, (0, 1)).ok()).collect();
         let rows = readers.iter().map(|reader| reader.as_ref()?.rows()).sum();
         let row_groups = readers.iter().flatten().map(|reader| reader.row_groups().unwrap_or(1)).min();
-        // The ranges of the key and of each word's column are read together, so that the end of each file is read once.
+        // The ranges of the key and of each word's column are read together, so that the footer of each file is read
+        // once.
         let mut columns = vec![&**by];
         columns.extend(words.iter().filter_map(|word| Some(&**schema.field(word.column?).name())));
         let of_reader = |reader: &Option<TableReader>| reader.as_ref()?.ranges_of(&columns).ok();

@@ -59,7 +59,7 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// Tells why a block could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockError {
-    /// The bits end before the block does.
+    /// The bits end before the end of the block.
     Short,
     /// The bits are not a valid block.
     Damaged(&'static str),
