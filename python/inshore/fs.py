@@ -461,9 +461,9 @@ class InshoreWriter(io.RawIOBase):
     """A dataset that is being written. The dataset appears when the writer is closed.
 
     If an exception leaves the ``with`` block, or the object is dropped without `close`, nothing is written.
-    Closing the writer while an exception is handled, in a ``finally`` or ``except``, has the same effect,
-    unless the writer was opened there too; the wrappers of fsspec, pandas and Python's text files close the
-    writer in this way. `commit` publishes in any case.
+    Closing the writer while an exception is handled (in a ``finally`` or ``except`` block) has the same
+    effect, unless the writer was opened in that block too. The wrappers of fsspec, pandas and Python's text
+    files close the writer in this way. `commit` publishes in any case.
 
     Attributes
     ----------

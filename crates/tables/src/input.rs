@@ -326,8 +326,8 @@ impl Input {
         self.unpack(self.counted()?, budget, 0)
     }
 
-    /// Opens the input for a job that reads all of it. For a file of 1 MiB or more that is not in the page cache,
-    /// reads bypass the cache, with several requests in flight, which takes [`ahead_bytes`] more of the job's budget.
+    /// Opens the input for a job that reads all of it. If a file has at least 1 MiB and is not in the page cache, reads
+    /// bypass the cache, with several requests in flight. Such reads take [`ahead_bytes`] more of the job's budget.
     ///
     /// # Errors
     /// The errors are those of [`Input::open`].

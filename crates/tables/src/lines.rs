@@ -1,8 +1,8 @@
 //! Cuts bytes into blocks of whole lines, for parallel parsing.
 //!
-//! One thread cuts the input into blocks and many threads parse them. Cutting searches for a line end only at the end
-//! of a block, and counts the line ends in the block (memchr, above 10 GB/s), so parsing remains the bottleneck. A
-//! byte order mark of UTF-8 at the beginning of the input is skipped.
+//! One thread cuts the input into blocks and many threads parse them. The first thread searches for a line end only at
+//! the end of a block, and counts the line ends in the block (memchr, above 10 GB/s). Parsing therefore remains the
+//! bottleneck. A byte order mark of UTF-8 at the beginning of the input is skipped.
 
 use std::io::{ErrorKind, Read};
 

@@ -4,8 +4,8 @@
 //! of any size. [`slices`] cuts these batches to size and converts them to the types that the caller requested. CSV
 //! has no types of its own, so its values are parsed into the requested types directly.
 //!
-//! The caller passes the types for two reasons: a graph needs its ids as `UInt64` for any type in the file, and a
-//! value that does not fit must be refused while the number of its row is known.
+//! The caller passes the types for two reasons. A graph needs its ids as `UInt64`, whatever type the file has. A value
+//! that does not fit must be refused while the number of its row is known.
 
 mod csv;
 mod csv_records;

@@ -1,7 +1,7 @@
 """The HTML that ``_repr_html_`` methods return to notebooks: titles, tables and facts.
 
 The HTML has no scripts and no style sheets, since notebooks remove both from documents that they do not
-trust, and no colours, so that it fits light and dark themes. All text is escaped.
+trust. The HTML has no colours, so that it fits light and dark themes. All text is escaped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Results: lazy answers of verbs (`sort`, `sql` and others), and the methods that return their rows.
+"""Results: lazy answers of verbs (functions like `sort`), and the methods that return their rows.
 
 A `Result` is lazy, like a relation of DuckDB or a lazy frame of Polars. The facts about a run are two plain
 dictionaries: the *summary* of the answer, and the *report* of the cost.

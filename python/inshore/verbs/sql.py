@@ -39,10 +39,10 @@ class SqlVerbs(Target):
         Grouping, sorting and joins spill with sort-reduce when memory is short. The dialect is DataFusion's.
 
         A name in the query is, in this order, a table of `tables`, a variable of the caller that holds a
-        table, or a file. Variables are found as in DuckDB: data frames of pandas and Polars, tables, batches
-        and readers of pyarrow, relations of DuckDB and results of Inshore, first among the local and then
-        among the global variables of the calling function. The call takes the object that a variable holds at
-        that time. A name in single quotes is always a file.
+        table, or a file. Variables are found as in DuckDB, first among the local and then among the global
+        variables of the calling function. A variable may hold a data frame of pandas or Polars, a table,
+        batch or reader of pyarrow, a relation of DuckDB, or a result of Inshore. The call takes the object
+        that a variable holds at that time. A name in single quotes is always a file.
 
         The query runs in a child process whose memory limit is the budget and 40 MiB more. The process is
         another interpreter (``sys.executable``, or the program named by ``INSHORE_PYTHON``), which loads only

@@ -49,8 +49,8 @@ const STATE_BYTES: u64 = 24;
 const TRANSITION_BYTES: u64 = 8;
 /// The memory for building an NFA in both directions, in units of half its size (4.4 units were measured).
 const BUILDING_HALVES: u64 = 6;
-/// The memory for the caches of a thread, in units of half the NFA's size: one unit for each direction, and one for the
-/// simulation that runs after a cache fails.
+/// The memory for the caches of a thread, in units of half the NFA's size. Each direction takes one unit, and the
+/// simulation that runs after a cache fails takes one unit.
 const SEARCHING_HALVES: u64 = 3;
 /// The caches of all threads take the free budget divided by this number, in addition to memory that is proportional to
 /// the NFA.

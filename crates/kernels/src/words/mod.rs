@@ -7,8 +7,8 @@
 //!
 //! A few words make up most of a text. The front counts frequent words without leaving the cache, and a word that
 //! another word evicts from the front goes to the table. A full table is spilled into a sort of rows
-//! (`inshore_sortreduce::rows`), which adds the counts of equal words and writes sorted runs to flash if they do not
-//! fit in memory. The result is therefore exact with any budget.
+//! (`inshore_sortreduce::rows`). The sort adds the counts of equal words, and writes sorted runs to flash if they do
+//! not fit in memory. The result is therefore exact with any budget.
 //!
 //! # Cost
 //!

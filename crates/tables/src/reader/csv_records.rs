@@ -7,9 +7,9 @@
 //! field that contains quotes is copied. The buffer grows up to the longest record that is accepted, so a quote that
 //! is never closed does not fill the memory.
 //!
-//! The `csv` crate is not used, for three reasons: it treats the end of the file as the end of an open quote, it
-//! treats text after a closing quote as a part of the field, and it does not report whether a carriage return was in
-//! quotes. Each of these faults loses rows or letters silently.
+//! The `csv` crate is not used, for three reasons. It treats the end of the file as the end of an open quote. It treats
+//! text after a closing quote as a part of the field. It does not report whether a carriage return was in quotes. Each
+//! of these faults loses rows or letters silently.
 
 use std::ops::Range;
 

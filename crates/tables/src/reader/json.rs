@@ -7,8 +7,8 @@
 //! Each line is parsed once. Values of requested members are kept as text until the column's type is known, so that a
 //! number is parsed as that type and never truncated.
 //!
-//! The `arrow-json` crate (59.3) is not used, for three reasons: it truncates floating-point numbers in columns of
-//! whole numbers, reads numbers in quotes as numbers, and turns half of the escaped surrogate pairs into other
+//! The `arrow-json` crate (59.3) is not used, for three reasons. It truncates floating-point numbers in columns of
+//! whole numbers. It reads numbers in quotes as numbers. It turns half of the escaped surrogate pairs into other
 //! characters.
 
 use std::{

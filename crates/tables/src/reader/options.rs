@@ -87,8 +87,9 @@ pub fn exact_columns(job: &Context, inputs: &[Input], as_text: &[String]) -> Res
     Ok(Some(inputs.iter().map(exact).collect()))
 }
 
-/// Runs `work` on some inputs. If a value contradicts the guessed type of a column, or the first rows of JSON lines
-/// lack a column that later rows may have, `work` runs a second time on inputs with [exact types](exact_columns).
+/// Runs `work` on some inputs. If a value contradicts the guessed type of a column, `work` runs a second time on inputs
+/// with [exact types](exact_columns). The same happens if the first rows of JSON lines lack a column that later rows
+/// may have.
 #[cfg(feature = "records")]
 pub(crate) fn with_exact_columns<T>(
     job: &Context,

@@ -33,8 +33,8 @@ use inshore_store::{Budget, Buffer, PAGE_BYTES, PlainFile, RuntimeError};
 use crate::Result;
 
 const WINDOW_BYTES_MAX: u64 = 2 << 20;
-/// The minimum size of a window: smaller requests are slower than the page cache. In a group-by of 250 million rows
-/// in 256 MiB, the last row was read after 3.3 s with windows of 512 KiB, and after 1.8 s with 1 MiB.
+/// The minimum size of a window: smaller requests are slower than the page cache. A group-by of 250 million rows in 256
+/// MiB read the last row after 3.3 s with windows of 512 KiB, and after 1.8 s with windows of 1 MiB.
 const WINDOW_BYTES_MIN: u64 = 1 << 20;
 /// The divisor that gives one reader's share of the budget for windows.
 const BUDGET_SHARE: u64 = 32;

@@ -2,7 +2,7 @@
 //!
 //! Each row becomes a key of 32 or 64 bits and one or more words. Signed and floating-point numbers become unsigned
 //! numbers in the same order. All threads of the job read parts of the input and push records, so the result must not
-//! depend on the order of rows (the functions first and last use the general method).
+//! depend on the order of rows. The functions first and last depend on this order, and use the general method.
 
 use std::sync::{
     Arc,

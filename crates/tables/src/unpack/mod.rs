@@ -1,6 +1,6 @@
 //! Detects the format of compressed input by its first bytes, and decodes each supported format.
 //!
-//! Every command calls [`Compression::of_head`], so that each file is treated in the same way by every command: it is
+//! Every command calls [`Compression::of_head`], so that all commands treat a file in the same way. The file is
 //! decompressed, or refused with the name of its format. Compressed bytes without a decoder are never read as text.
 //!
 //! | format | treatment |

@@ -83,8 +83,8 @@ pub(super) fn place(letters: &[u8], mut next: [u32; 256], table: &mut [u32]) {
 /// are in pairs without a number.
 ///
 /// The last letter of row `k` precedes row `k` in the text. The row that begins with this letter is preceded by its own
-/// last letter. Rows that begin with the same two letters are in the order of the letters after these, so a loop over
-/// ascending `k` reaches these rows in order.
+/// last letter. Rows that begin with the same two letters are in the order of the following letters. A loop over
+/// ascending `k` therefore reaches these rows in order.
 pub(super) fn place_pairs(
     letters: &[u8],
     names: &[u8],

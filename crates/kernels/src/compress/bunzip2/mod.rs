@@ -13,10 +13,10 @@
 //! represents two letters, which halves the number of waits. Such a word has 20 bits for the row and 12 for the number
 //! of the pair: 4,095 pairs have a number, and rarer pairs are looked up in a list.
 //!
-//! The following was measured on a core that was shared with other work, as the best of twelve runs on 300 MB of
-//! English text with one letter in a word. The library decompressed 33 MB/s. This module decompressed 43 MB/s with one
-//! block at a time, 42 to 43 with two, 51 with three, 46 to 50 with four, and 45 to 47 with eight. In all cases the
-//! walk took three quarters of the time, and Huffman decoding and move to front took an eighth.
+//! The following rates are the best of twelve runs on 300 MB of English text, with one letter in a word. Other work
+//! shared the core. The library decompressed 33 MB/s. This module decompressed 43 MB/s with one block at a time, 42 to
+//! 43 with two, 51 with three, 46 to 50 with four, and 45 to 47 with eight. In all cases the walk took three quarters
+//! of the time, and Huffman decoding and move to front took an eighth.
 //!
 //! Pairs of letters were measured on 96 MB of source code with four blocks, on a machine whose cache was shared. They
 //! took 1.4 to 1.6 s of one core, and single letters took 1.8 to 2.3 s. Laying out blocks takes 0.48 s of this time
