@@ -1,4 +1,4 @@
-"""Fixtures of all tests and examples: a temporary store, never the user's own."""
+"""Fixtures for all tests and examples, with a temporary store instead of the user's own store."""
 
 from __future__ import annotations
 

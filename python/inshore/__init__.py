@@ -13,10 +13,10 @@ A `Store` is a folder of named graphs. A `Graph` runs algorithms:
 Verbs return a `Result`, which runs at the first access to its rows: as a table, a reader, a data frame, or a
 file. Notebooks show the first rows.
 
-`sort`, `reduce`, `count_values` and `count_kmers` sort, group and count files and tables; `sql` queries them,
-and data frames by the names of their variables. `search`, `search_count`, `count_words`, `language_train` and
-`language_identify` work on texts; `compress`, `decompress` and `checksum` work on files as bytes. These
-functions are the verbs of the default store; each `Store` has the same verbs.
+`sort`, `reduce`, `count_values` and `count_kmers` sort, group and count files and tables; `sql` queries
+files, tables, and data frames by the names of their variables. `search`, `search_count`, `count_words`,
+`language_train` and `language_identify` work on texts; `compress`, `decompress` and `checksum` work on files
+as bytes. These functions are the verbs of the default store; each `Store` has the same verbs.
 
 `connect` opens a client of nodes, which has the same verbs and runs them where the files are stored; `serve`
 makes a node of this process.
@@ -27,13 +27,13 @@ GIL; Ctrl-C stops the work and leaves the store unchanged. Notebooks and interac
 
 ::
 
-    errors    exceptions                 graph, store, nodes    Graph, Store, Nodes: where data are
-    verbs     sort, sql, search, ...     results                Result: the ways to rows
-    sources   inputs of verbs            display                the look in notebooks and terminals
+    errors    exceptions                 graph, store, nodes    Graph, Store, Nodes: where data is
+    verbs     sort, sql, search, ...     results                Result: methods that return rows
+    sources   inputs of verbs            display                output in notebooks and terminals
     fs        inshore:// for fsspec      _native                the extension (python/src)
 
-Each of these imports only later ones of this list: ``nodes``, ``store``, ``graph``, ``verbs``, ``sources``,
-``results``, ``display``, ``errors``, ``_native``.
+Each of these modules imports only later modules of this list: ``nodes``, ``store``, ``graph``, ``verbs``,
+``sources``, ``results``, ``display``, ``errors``, ``_native``.
 """
 
 from inshore._native import __version__, features

@@ -1,4 +1,4 @@
-"""The native part; see python/src. Facts are JSON text, rows are Arrow's C structures."""
+"""Type declarations of the native extension. Facts are passed as JSON text, rows as Arrow's C structures."""
 
 import os
 from collections.abc import Sequence

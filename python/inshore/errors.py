@@ -1,4 +1,4 @@
-"""Exceptions. A message names the operation, the place, the found and the expected value.
+"""The exceptions. A message names the operation, the position, the value found and the value expected.
 
 ::
 
@@ -88,7 +88,7 @@ class DamagedError(InshoreError):
 
 
 class NodeError(InshoreError):
-    """A node is unreachable, refuses, was lost, or exceeded the deadline; the message names the node.
+    """A node is unreachable, refuses a call, was lost or exceeded the deadline; the message names the node.
 
     Examples
     --------

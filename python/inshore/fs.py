@@ -1,4 +1,4 @@
-"""Datasets as files for all libraries that read through fsspec, such as pandas, pyarrow and DuckDB.
+"""Presents datasets as files to all libraries that read through fsspec, such as pandas, pyarrow and DuckDB.
 
 Importing this module needs fsspec (``pip install inshore[fsspec]``). After the installation, fsspec finds
 ``inshore://`` without an import:
@@ -47,7 +47,7 @@ __all__ = ["InshoreFileSystem", "InshoreReader", "InshoreWriter"]
 # The name of the one file of a dataset of plain bytes, and the kind of such a dataset.
 _BYTES = "bytes"
 
-# The first time and the number of times of `modified`, as in a mounted store.
+# The earliest time that `modified` returns, and the number of different times, as in a mounted store.
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _YEAR_MICROSECONDS = 365 * 24 * 3600 * 1_000_000
 
@@ -63,8 +63,8 @@ class InshoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
     store : path, optional
         Folder of the store. By default ``$INSHORE_STORE``, else ``inshore`` in the user's data directory.
     memory : str or int, default "64MiB"
-        The budget for the buffers of all open files; returned bytes come on top. 8 MiB is enough for a few
-        files.
+        The budget for the buffers of all open files; returned bytes take additional memory. 8 MiB is enough
+        for a few files.
     **options
         The options of all fsspec file systems.
 
@@ -95,7 +95,7 @@ class InshoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
         super().__init__(store=store, memory=memory, **options)
         self._store = _native.Store(store)
         self._memory = memory
-        # One job for all open files; they refer to the job, so that the job ends with the last of them.
+        # All open files share one job. The files refer to the job, so that the job ends with the last file.
         self._files: weakref.ref[_native.Files] | None = None
 
     @property
@@ -123,7 +123,7 @@ class InshoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return files
 
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
-        """List the datasets, the files of one, or a file.
+        """List the datasets, the files of a dataset, or a single file.
 
         Parameters
         ----------
@@ -202,8 +202,8 @@ class InshoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def modified(self, path: str) -> datetime:
         """Return a time that differs for each dataset of the same name.
 
-        The store keeps no times. The result is a time in 1970, computed from the dataset's ``id``, with which
-        a cache can check whether its copy is current.
+        The store records no times. The result is a time in 1970, computed from the dataset's ``id``, with
+        which a cache can check whether its copy is current.
 
         Parameters
         ----------
@@ -409,7 +409,7 @@ class InshoreReader(io.BufferedReader):
 
 
 class _Raw(io.RawIOBase):
-    """The native file with the interface of Python's buffered reader."""
+    """Wraps the native file for Python's buffered reader."""
 
     def __init__(self, file: _native.File) -> None:
         self._file: _native.File | None = file
@@ -461,9 +461,9 @@ class InshoreWriter(io.RawIOBase):
     """A dataset that is being written. The dataset appears when the writer is closed.
 
     If an exception leaves the ``with`` block, or the object is dropped without `close`, nothing is written.
-    Closing the writer while an exception is handled, in a ``finally`` or ``except``, has the same effect,
-    unless the writer was opened there too; the wrappers of fsspec, pandas and Python's text files close the
-    writer in this way. `commit` publishes in any case.
+    Closing the writer while an exception is handled (in a ``finally`` or ``except`` block) has the same
+    effect, unless the writer was opened in that block too. The wrappers of fsspec, pandas and Python's text
+    files close the writer in this way. `commit` publishes in any case.
 
     Attributes
     ----------

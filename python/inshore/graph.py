@@ -84,8 +84,8 @@ class Graph:
 
     memory : str or int, optional
         The budget: a size such as ``"64MiB"`` or a number of bytes. The process grows by at most the budget
-        and 64 MiB, without a returned table. The default is a quarter of the memory of the machine or its
-        cgroup.
+        and 64 MiB. A returned table takes additional memory. The default is a quarter of the memory of the
+        machine or its cgroup.
     threads : int, optional
         The number of worker threads; by default one for each core.
 

@@ -1,4 +1,4 @@
-"""Clients and agents of nodes: verbs run on the machines that hold the data."""
+"""The client and the agent of nodes, with which verbs run on the machines that hold the data."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Nodes(Verbs):
     ) -> None:
         self._nodes: _native.Nodes = native
         self._here = store
-        # The same nodes with a short deadline.
+        # A client of the same nodes with a short deadline.
         self._glance = native if glance is None else glance
 
     def __repr__(self) -> str:
@@ -225,7 +225,7 @@ class Nodes(Verbs):
         block: str | int | None = None,
         memory: str | int | None = None,
     ) -> dict[str, Any]:
-        """Spread a file over all nodes, in pieces that end with lines, on all nodes or on none.
+        """Distribute a file over all nodes, in pieces that end with lines, completely or not at all.
 
         A Parquet file (its name ends with ``.parquet``) is split between row groups.
 

@@ -54,7 +54,7 @@ class Store(StoredVectors, Here):
         return f"inshore.Store({str(self.path)!r})"
 
     def _repr_html_(self) -> str:
-        """Show the graphs and the other datasets in a notebook; reads neither."""
+        """Show the graphs and the other datasets in a notebook without reading their data."""
         graphs = self.graphs()
         names = {info.name for info in graphs}
         others = [each for each in json.loads(self._native.datasets()) if each["name"] not in names]

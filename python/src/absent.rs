@@ -1,4 +1,4 @@
-//! Errors for the functions and operations of features that a build lacks.
+//! Raises errors for functions and operations of features that a build lacks.
 
 use pyo3::{exceptions::PyAttributeError, prelude::*};
 

@@ -1,4 +1,4 @@
-//! Queries in a child process: this extension in another interpreter with a memory limit.
+//! Runs queries in a child process: another interpreter with a memory limit loads this extension.
 //!
 //! ```text
 //!   interpreter                                     sys.executable -S -s -c "... _native.child_main(...)"
@@ -40,7 +40,8 @@ use crate::{
     nodes::{Connection, Name},
 };
 
-/// The name of the work, with the version: another version may have been installed since this one was loaded.
+/// The name of the child's task. The name includes the version, since another version may have been installed after
+/// this version was loaded.
 pub(crate) const KIND: &str = concat!("query of inshore ", env!("CARGO_PKG_VERSION"));
 /// The program of the other interpreter; its arguments are the folder of the extension, and the limits.
 const CODE: &str =
@@ -74,7 +75,7 @@ pub(crate) enum End {
     Failed(PendingException),
 }
 
-/// The work of running a whole query.
+/// The task that runs a complete query.
 struct QueryHandler;
 
 impl TaskHandler for QueryHandler {
@@ -149,7 +150,7 @@ pub(crate) fn helper(py: Python<'_>) -> PyResult<Helper> {
     Ok(Helper::at(program).by_its_path().with_args(args))
 }
 
-/// Runs the work of the parent process, within these limits, and never returns.
+/// Runs the task that the parent process sends, within these limits, and never returns.
 #[pyfunction]
 pub(crate) fn child_main(py: Python<'_>, limits: Vec<String>) {
     let limits: Vec<OsString> = limits.into_iter().map(OsString::from).collect();

@@ -300,7 +300,7 @@ impl ToException for ops::Error {
             ops::Error::Vectors(inshore::vectors::Error::Store(error)) => return error.told(),
             ops::Error::Unreadable { source, .. } => return of_file(source),
             ops::Error::Rows(_) | ops::Error::NeedsStore { .. } => Kind::Inshore,
-            // The request names unknown things, or options that don't go together.
+            // The request has unknown names, or options that exclude each other.
             _ => Kind::Input,
         };
         (kind, None)

@@ -1,4 +1,4 @@
-//! Datasets as bytes: reading ranges of a file, and writing a dataset of one file.
+//! Treats datasets as bytes: reads ranges of a file, and writes a dataset of one file.
 //!
 //! [`Files`] owns one job and the buffers that all its reads share; each [`File`] and [`Writer`] refers to a
 //! [`Files`]. A read borrows buffers or waits for a free buffer, so that memory does not grow with the number
@@ -16,11 +16,11 @@ use pyo3::{prelude::*, types::PyBytes};
 
 use crate::{error::to_python, job::budget, job::to_json};
 
-/// The size of one request: an extent, since no block of any file is larger, and an extent fits a huge page.
+/// The size of one request, which is that of an extent: no block of a file is larger, and an extent fits a huge page.
 const BUFFER_BYTES: usize = store::EXTENT_BYTES;
 /// The maximal number of buffers of one read: one is copied from while the others are being read.
 const READ_BUFFERS: usize = 4;
-/// The maximal number of buffers of all reads: four reads at full speed.
+/// The maximal number of buffers of all reads: enough for four reads at full speed.
 const BUFFERS_MAX: u64 = 16;
 /// The size of a checksummed block in new datasets, as in `inshore store put`.
 const BLOCK_BYTES: usize = 64 << 10;

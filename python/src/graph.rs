@@ -1,4 +1,4 @@
-//! A graph.
+//! Wraps a graph for Python.
 
 use inshore::graph;
 use pyo3::prelude::*;

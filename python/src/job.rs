@@ -1,4 +1,4 @@
-//! Jobs, and the wait for a job in Python.
+//! Starts jobs, and waits for jobs in Python.
 
 use std::{
     num::NonZero,
@@ -19,7 +19,7 @@ use crate::error::{bad_option, to_python, whole};
 /// The interval at which signals are checked.
 pub(crate) const TICK: Duration = Duration::from_millis(50);
 
-/// One run of one command, with its budget and scratch folder; `with` ends it.
+/// A job of one command, with its budget and scratch folder. The end of Python's `with` block ends the job.
 #[pyclass(frozen, module = "inshore._native")]
 pub(crate) struct Job(Mutex<Option<Execution>>);
 
@@ -78,7 +78,8 @@ impl Job {
         slf
     }
 
-    /// Releases the job's memory and scratch space. Rows that are still being read keep both until their end.
+    /// Releases the job's memory and scratch space. If rows are still being read, both stay in use until the last row
+    /// was read.
     #[pyo3(signature = (*_exception))]
     fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) {
         let job = self.0.lock().expect("no panic under this lock").take();
@@ -86,7 +87,7 @@ impl Job {
     }
 }
 
-/// Returns the budget of two arguments, with defaults.
+/// Makes a budget from two optional arguments.
 pub(crate) fn budget(
     memory: Option<&Bound<'_, PyAny>>,
     threads: Option<&Bound<'_, PyAny>>,

@@ -1,4 +1,4 @@
-//! Nodes: requests to several machines.
+//! Sends requests to several machines (nodes).
 
 use std::{
     ffi::OsString,
@@ -35,7 +35,7 @@ pub(crate) struct Nodes {
     connection: Connection,
 }
 
-/// The parts of a connection to nodes, which another process of ours can make again.
+/// The parts of a connection to nodes, from which a child process can make the same connection.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Connection {
     addresses: Vec<String>,
@@ -102,8 +102,8 @@ pub(crate) fn serve(
     };
     let (budget, store) = (budget(memory, threads)?, store.get());
     let habits = AgentConfig::new(name, budget.memory_bytes(), budget.threads());
-    // WebAssembly modules would run in the current program, started again as a helper, and the current
-    // program is Python.
+    // A WebAssembly module runs in a helper process, which is the current program started again. The current program is
+    // Python, which cannot be this helper.
     #[cfg(feature = "sql")]
     let works = inshore::works_with_helper(crate::contained::helper(py)?);
     #[cfg(not(feature = "sql"))]
@@ -168,7 +168,7 @@ impl Nodes {
         Target::Nodes(self.begin())
     }
 
-    /// The connection, for another process that asks the same nodes.
+    /// Returns the connection, for another process that uses the same nodes.
     #[cfg(feature = "sql")]
     pub(crate) fn connection(&self) -> Connection {
         self.connection.clone()

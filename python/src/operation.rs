@@ -1,4 +1,4 @@
-//! Operations: starts a run from a request in JSON, a target and a job.
+//! Starts the run of an operation from a request in JSON, a target and a job.
 
 use std::{
     path::PathBuf,
@@ -28,9 +28,9 @@ use crate::{
 /// or more without a check.
 const STOP_PATIENCE: Duration = Duration::from_millis(800);
 
-/// Starts an operation, locally or on nodes. `inputs` and `output` are passed beside the request; `tables`
-/// are the named tables of a query with their files, and `graph` is the open graph of the input. With `skip`,
-/// unreadable inputs are skipped; otherwise the first one ends the run.
+/// Starts an operation, locally or on nodes. `inputs` and `output` are not part of the request; `tables` are the named
+/// tables of a query with their files, and `graph` is the open graph of the input. With `skip`, unreadable inputs are
+/// skipped; otherwise the first one ends the run.
 #[pyfunction]
 #[pyo3(signature = (
     job, request, *, inputs, output=None, tables=None, nodes=None, graph=None, skip=false,
@@ -97,7 +97,7 @@ fn work(
     let first = Mutex::new(None);
     let skips = out.skips();
     let failed = |error: &ops::Error| {
-        // A closed run hears nothing: then the operation ends.
+        // If the run is closed, the skipped input cannot be reported, and the operation ends.
         let is_told = skip && skips(error.to_string()).is_ok();
         if !is_told {
             first

@@ -1,4 +1,4 @@
-//! Runs: a working thread whose rows Python takes one batch after the other.
+//! A run is a job on a separate thread, from which Python takes rows one batch after the other.
 //!
 //! ```text
 //!   work ─► RowQueue ── bounded queue ──► Run::next ──► Python        a queue that is full stops the work
@@ -34,7 +34,7 @@ use crate::{
     job::{TICK, ThreadMessage, receive, to_json},
 };
 
-/// The interval at which a thread checks for the end of another thread's wait for rows.
+/// The interval at which a thread checks whether another thread still waits for rows.
 const BUSY_TICK: Duration = Duration::from_millis(1);
 
 /// A running job whose rows can be read once.
@@ -67,7 +67,7 @@ struct RunEnd {
     written: Vec<PathBuf>,
 }
 
-/// The answer of a run.
+/// The summary and the counters of a run.
 pub(crate) struct RunFacts {
     pub summary: Value,
     /// The counters, if they differ from those of the local job.
@@ -87,7 +87,7 @@ enum Message {
     End(Result<(RunFacts, u64, Vec<PathBuf>), PendingException>),
 }
 
-/// One thing that Python gets from a run.
+/// An item that Python receives from a run.
 #[derive(IntoPyObject)]
 pub(crate) enum Piece {
     Columns(Columns),
@@ -120,7 +120,7 @@ impl RowQueue {
         Ok(())
     }
 
-    /// Receives some rows.
+    /// Receives a batch of rows.
     pub(crate) fn batch(&mut self, batch: RecordBatch) -> tables::Result<()> {
         self.check_cancelled()?;
         self.rows += batch.num_rows() as u64;
@@ -333,7 +333,7 @@ impl Columns {
     }
 }
 
-/// Some rows; `pyarrow.record_batch` and other functions take them without a copy.
+/// A batch of rows, which `pyarrow.record_batch` and other functions use without a copy.
 #[pyclass(frozen, module = "inshore._native")]
 pub(crate) struct Batch(RecordBatch);
 

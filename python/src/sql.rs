@@ -1,4 +1,4 @@
-//! Queries in child processes, whose rows are passed to Python.
+//! Runs queries in child processes, and passes their rows to Python.
 
 use std::{env, path::PathBuf, time::Duration};
 

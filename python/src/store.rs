@@ -1,4 +1,4 @@
-//! The store.
+//! Wraps the store for Python.
 
 use std::path::PathBuf;
 

@@ -80,7 +80,7 @@ def distances(weights: dict[Edge, float], source: int) -> dict[int, float]:
 
 
 def communities(vertices: list[int], edges: set[Edge], directed: bool, iterations: int) -> dict[int, int]:
-    """Label propagation by LDBC Graphalytics: synchronous, ties to the smallest label."""
+    """Label propagation by LDBC Graphalytics: updates are synchronous, and the smallest label wins a tie."""
     around = _following(edges)
     if directed:
         for source, target in edges:
@@ -101,7 +101,7 @@ def communities(vertices: list[int], edges: set[Edge], directed: bool, iteration
 
 
 def clustering(vertices: list[int], edges: set[Edge]) -> dict[int, float]:
-    """Clustering coefficients by LDBC Graphalytics: edges between neighbours over pairs of neighbours."""
+    """Clustering coefficients by LDBC Graphalytics: the share of pairs of neighbours with an edge."""
     around: dict[int, set[int]] = defaultdict(set)
     for source, target in edges:
         if source != target:

@@ -24,7 +24,8 @@ import inshore
 
 MIB = 1 << 20
 BUDGET = 24 * MIB
-# The memory beside the budget: the limit of a query, and a cgroup limit that never ends a query.
+# The memory in addition to the budget: in the limit of a query, and in a cgroup limit that never ends a
+# query.
 BESIDE = 64 * MIB
 BESIDE_IN_GROUP = 96 * MIB
 # The longest wait for an event in seconds. Only a failing test waits so long.
@@ -149,7 +150,8 @@ class Group:
 
 @pytest.fixture
 def group() -> Iterator[Group]:
-    # The interpreter of the tests is not measured: 64 MiB are for the interpreter that they start.
+    # The cgroup does not measure the interpreter of the tests. 64 MiB are for the interpreter that the tests
+    # start.
     made = Group(BUDGET + BESIDE_IN_GROUP + 64 * MIB)
     yield made
     until("its processes end", lambda: not (made.path / "cgroup.procs").read_text())
@@ -292,7 +294,7 @@ def test_a_large_answer_comes_as_it_is_read() -> None:
     rows, nbytes, grown = map(int, out.split())
     assert rows == 4_000_000
     assert nbytes > 800_000_000
-    # Some waiting messages of half a MiB, and memory that the allocator keeps.
+    # The limit allows for some waiting messages of half a MiB, and for memory that the allocator keeps.
     assert grown <= 24 * MIB, f"{grown / MIB} MiB"
 
 

@@ -329,7 +329,7 @@ def test_damage_is_an_error_and_never_wrong_bytes(files: InshoreFileSystem, stor
     place = flash.find(data[2_000_000:2_000_064])
     flash[place] ^= 1
     segment.write_bytes(flash)
-    opened = files.open("data")  # so that all reads share one job: one that fails uses nothing up
+    opened = files.open("data")  # all reads share one job, so that a failed read must not use up its buffers
     for _ in range(20):
         with pytest.raises(inshore.DamagedError, match="data/bytes: damaged at offset 1966080"):
             files.cat_file("data")

@@ -1,4 +1,4 @@
-"""The promises of a running job: cancellation, concurrency with other threads, bounded memory."""
+"""The guarantees of a running job: cancellation, concurrency with other threads, bounded memory."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ print(status("VmHWM:") - before)
 
 @pytest.fixture(scope="session")
 def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a store with a graph whose edges alone have four times the budget below, and a text beside it."""
+    """Make a store with a graph whose edges alone have four times the budget below, and a text file."""
     path = tmp_path_factory.mktemp("big") / "store"
     graph = inshore.Store(path).generate_kronecker(scale=20, name="kron")
     assert graph.info.entries * 4 > 3.5 * 16 * MIB

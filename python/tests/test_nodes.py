@@ -77,7 +77,7 @@ def test_what_is_put_is_searched_and_counted_as_here(
 
 @pytest.fixture
 def files(tmp_path: Path, text: Path) -> dict[str, Path]:
-    """Write a table, records of six bytes and sequences, beside the text."""
+    """Write a table, records of six bytes and sequences, in addition to the text."""
     random = np.random.default_rng(6)
     table = pa.table({"name": [f"n{number % 40}" for number in range(20_000)]})
     table = table.append_column("size", pa.array(random.integers(-999, 999, 20_000)))

@@ -1,4 +1,4 @@
-"""The look of objects in notebooks, and progress."""
+"""The display of objects in notebooks, and progress."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ class Counters:
 
 
 class Drawn:
-    """A place for bars that keeps what was drawn."""
+    """A place for bars that records the drawn states."""
 
     def __init__(self) -> None:
         self.states: list[State] = []

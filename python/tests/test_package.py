@@ -13,7 +13,7 @@ import inshore.fs
 
 PACKAGE = Path(inshore.__file__).parent
 
-# The units of the package. Each imports only earlier ones, and `fs` stands beside `sources`.
+# The units of the package. Each unit imports only earlier units; `fs` and `sources` are on the same level.
 ORDER = ["_native", "errors", "display", "results", "sources", "verbs", "fs", "graph", "store", "nodes", ""]
 
 
@@ -76,7 +76,7 @@ def module_name(path: Path) -> str:
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Yield the modules of the package that a module imports when it is loaded, by their names below it."""
+    """Yield the modules of the package that a module imports when it is loaded, by their relative names."""
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             top, _, below = node.module.partition(".")

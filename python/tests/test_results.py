@@ -1,4 +1,4 @@
-"""The ways of rows to the user."""
+"""The methods that return rows to the user."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def working(store: inshore.Store) -> list[str]:
 def test_a_reader_that_is_dropped_hands_its_scratch_back(graph: inshore.Graph, store: inshore.Store) -> None:
     reader = graph.pagerank().reader()
     reader.read_next_batch()
-    assert len(working(store)) == 2  # the lock, and the job's
+    assert len(working(store)) == 2  # the lock, and the job's folder
     del reader
     assert working(store) == ["lock"]
 

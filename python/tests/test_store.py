@@ -51,7 +51,7 @@ def test_a_store_lists_opens_and_removes(store: inshore.Store, edges: pa.Table) 
     assert made.report["bytes_written"] > 0
     store.remove("b")
     assert [info.name for info in store.graphs()] == ["a"]
-    assert opened.components().table().num_rows == made.info.vertices  # it has its files open
+    assert opened.components().table().num_rows == made.info.vertices  # the graph has its files open
     assert scratch(store) == ["lock"]
 
 
@@ -105,7 +105,7 @@ def test_columns_and_weights_are_chosen_by_name(store: inshore.Store, tmp_path: 
         table, name="g", source_column="from", target_column="to", weight_column="cost"
     )
     assert graph.info.weighted
-    assert edges_of(graph, tmp_path) == [(1, 2, 0.25), (2, 3, 2.0)]  # the smallest of two stays
+    assert edges_of(graph, tmp_path) == [(1, 2, 0.25), (2, 3, 2.0)]  # the smaller of two weights is kept
     with pytest.raises(inshore.InputError, match="of"):
         store.import_edges(table, name="h", source_column="of", target_column="to")
 

@@ -6,7 +6,7 @@
 //! cargo run --release -p inshore-kernels --example packing -- -d < text.zst > text
 //! ```
 //!
-//! The example runs two threads, with a budget of 1 GiB, or of as many MiB as the last argument says.
+//! The example uses two threads. The budget is 1 GiB, or the number of MiB that the last argument states.
 #![allow(missing_docs)]
 
 use std::{env, error::Error, io, process::exit};

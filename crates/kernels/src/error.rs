@@ -66,7 +66,7 @@ pub enum Error {
     BadLevel {
         /// Names the format.
         format: crate::Format,
-        /// Holds the level that was asked for.
+        /// Holds the level that was requested.
         level: u32,
         /// Holds the levels of the format.
         levels: std::ops::RangeInclusive<u32>,
@@ -142,7 +142,7 @@ impl Error {
         matches!(self, Error::Read(inshore_kernel::Error::LineTooLong { has_nul: true, .. }))
     }
 
-    /// Tells whether the job was asked to stop.
+    /// Tells whether the job was cancelled.
     pub fn is_cancelled(&self) -> bool {
         match self {
             Error::Read(error) => error.is_cancelled(),

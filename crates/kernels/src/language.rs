@@ -3,10 +3,10 @@
 //! [`Profiles`] hold for each language the n-grams (n = 4 bytes of normalised text) that are most frequent in a
 //! sample. The language of a text is the language whose profile contains most of the text's n-grams.
 //!
-//! Profiles become Bloom filters, as in the paper, but all languages share one filter. An entry is a word with a bit
-//! for each language, so that two look-ups determine which languages have an n-gram. The counts are also bit-sliced:
-//! one word holds the lowest bits of all counters, the next word holds the next bits, and so on. The cost of an n-gram
-//! therefore does not depend on the number of languages.
+//! Profiles become Bloom filters, as in the paper, but all languages share one filter. An entry is a 64-bit word with
+//! one bit for each language, so that two look-ups determine which languages have an n-gram. The counts are also
+//! bit-sliced: one word holds the lowest bits of all counters, the next word holds the next bits, and so on. The cost
+//! of an n-gram therefore does not depend on the number of languages.
 //!
 //! Normalised text has letters in lower case (ASCII and Latin-1; letters of other scripts stay unchanged). One space
 //! replaces everything between letters. Each line is surrounded by spaces, so that no n-gram spans two lines, and a
@@ -14,9 +14,10 @@
 //!
 //! # Cost
 //!
-//! Normalising a byte takes 1 ns. Looking up the n-gram at a byte takes 2 ns: two loads from 1 MiB of filters and 14
-//! operations on words. Each text takes another 16 operations for each language. Measured including reading, with one
-//! row of CSV for each text: 8 ns for each byte of documents of 1 KB, and 22 ns for each byte of sentences.
+//! Normalising a byte takes 1 ns. Looking up the n-gram at a byte takes 2 ns: two loads from 1 MiB of filters, and 14
+//! operations on machine words. Each text takes another 16 operations for each language. The measured time, which
+//! includes reading a CSV file with one row for each text, is 8 ns for each byte of documents of 1 KB, and 22 ns for
+//! each byte of sentences.
 //!
 //! The paper (LLNL 2008, "Language classification" and figure 3) has 5,000 4-grams for each language and 4 hash
 //! functions of 16 Kbit each. This module has 2 functions of 64 Kbit, with as few false positives (0.6 % at 5,000
@@ -53,7 +54,7 @@ const VERSION: u32 = 1;
 /// The memory for a counted n-gram in a hash map, including room for growth of the map.
 pub const COUNTED_GRAM_BYTES: u64 = 48;
 
-/// The most frequent n-grams of each of some languages.
+/// Language profiles: the most frequent n-grams of each language in a set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profiles {
     languages: Vec<(String, Vec<u32>)>,
@@ -307,7 +308,7 @@ pub struct Classifier {
 
 const FILTER: usize = 1 << 16;
 
-/// Returns the indexes of an n-gram's words in both filters.
+/// Returns the indexes of an n-gram's entries in both filters.
 #[inline]
 fn places(gram: u32) -> (usize, usize) {
     let product = u64::from(gram).wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -1,7 +1,7 @@
 //! This module searches for lines that match patterns.
 //!
 //! `grep-regex` finds matches: it looks for a literal of the pattern with SIMD, and runs the automaton on candidate
-//! lines only. This module turns matches in a block into lines, places in lines, and counts.
+//! lines only. This module turns matches in a block into lines, positions in lines, and counts.
 //!
 //! - [`Search`] holds the automata, and finds the lines that match.
 //! - `kernel` searches a block piece by piece, and `line_collector` collects the lines with their context.
@@ -12,10 +12,11 @@
 //!
 //! # Cost
 //!
-//! A block is scanned once for a NUL (a vector compare for each 64 bytes, in the core's cache) and once for the
-//! pattern; both scans are one if every match contains a rare literal. A part holds the text of the lines that match:
-//! as large as the block if all lines match, and 32 bytes for each line. With a replacement a part may be larger than
-//! the block, up to a quarter of a worker's share of the budget.
+//! A block is scanned once for a NUL byte (one vector comparison for each 64 bytes, in the core's cache) and once for
+//! the pattern. If every match contains a rare literal, a single scan does both. The result of a block (a part) holds
+//! the text of the lines that match, and 32 bytes for each of these lines. If all lines match, the text is as large as
+//! the block. With a replacement, a part may be larger than the block, up to a quarter of a worker's share of the
+//! budget.
 //!
 //! Paper: string search in the storage device, 2016 article 7.3.
 
@@ -43,7 +44,7 @@ pub use self::{
 };
 use crate::{Error, Result};
 
-/// Says how patterns are read.
+/// Options that determine which lines a pattern matches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PatternOptions {
@@ -63,7 +64,7 @@ pub struct PatternOptions {
     pub crlf: bool,
 }
 
-/// Says which results of a search are wanted.
+/// Selects which results of a search are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SearchOutput {
@@ -77,7 +78,7 @@ pub enum SearchOutput {
     Lines {
         /// Adds line numbers.
         numbered: bool,
-        /// Adds the places of matches in lines.
+        /// Adds the positions of matches in lines.
         spans: bool,
         /// Adds this many lines before each match.
         before: usize,
@@ -112,8 +113,8 @@ struct Arguments {
 }
 
 impl Arguments {
-    /// Returns a literal that every selected line contains. Only searches that look for NUL bytes need the literal:
-    /// without NUL bytes, the engine looks at each byte once anyway.
+    /// Returns a literal that every selected line contains. Only searches that look for NUL bytes need the literal. In
+    /// all other searches, the engine scans each byte only once anyway.
     fn needle(&self) -> Option<Needle> {
         let [pattern] = &self.patterns[..] else { return None };
         let PatternOptions { fixed, ignore_case, smart_case, invert, .. } = self.options;
@@ -131,13 +132,13 @@ pub struct BlockMatches {
     pub line_count: u64,
     /// Counts the matches in the lines, if wanted.
     pub match_count: u64,
-    /// Holds the lines, in order: if wanted, with lines that may be shown around a match, of this block or an
-    /// adjacent one.
+    /// Holds the lines in order. If context is wanted, lines around matches are included, and also lines that may be
+    /// context of a match in an adjacent block.
     pub lines: Vec<FoundLine>,
-    /// Holds the text of the lines, each with its line end if it has one. Matches are replaced if that was
-    /// [wanted](Search::replacing).
+    /// Holds the text of the lines, each with its line end if it has one. Matches are replaced if the search has a
+    /// [replacement](Search::replacing).
     pub text: Vec<u8>,
-    /// Holds the places of matches, or of replacements, in lines.
+    /// Holds the positions of matches, or of replacements, in lines.
     pub spans: Vec<(u32, u32)>,
     /// Holds the offset of the first NUL byte in the source, if the block has one. If `Lines` or `Any` are wanted,
     /// lines from the NUL byte on are left out and do not count.
@@ -157,7 +158,8 @@ pub struct FoundLine {
     pub bytes: u32,
     /// Counts the line's entries in [`BlockMatches::spans`].
     pub spans: u32,
-    /// Says whether the line matches; otherwise it is near a match, or may be.
+    /// Says whether the line matches; a line that does not match is context of a match, or may be context of a match in
+    /// an adjacent block.
     pub is_match: bool,
 }
 
@@ -195,7 +197,7 @@ impl Search {
         let mut builder = matcher_builder(&arguments.options, arguments.detect_binary, &memory, limit);
         builder.line_terminator(Some(b'\n'));
         if arguments.options.crlf {
-            // This comes after the line's end, which `crlf` sets too.
+            // This call comes after the call of `line_terminator`, since `crlf` sets the line terminator too.
             builder.crlf(true);
         }
         let matcher = builder
@@ -206,7 +208,7 @@ impl Search {
         Ok(Search { matcher, line_by_line, needle, arguments, memory })
     }
 
-    /// Calls `each` with the places of matches in a line (without its end), in order.
+    /// Calls `each` with the positions of matches in a line (without its end), in order.
     ///
     /// # Errors
     /// Returns the errors of `each`.

@@ -19,7 +19,7 @@ pub struct TextOptions {
     /// compression formats are errors.
     pub unpack: bool,
     /// Reads archives (zip, 7z, rar) as plain bytes, even if other formats are decompressed or refused. A walk through
-    /// folders finds many archives that the user does not mean.
+    /// folders finds many archives that the user does not want to read.
     pub keep_archives: bool,
     /// Reads files as UTF-8 even if a byte order mark indicates UTF-16.
     pub keep_encoding: bool,
@@ -189,8 +189,8 @@ pub fn text_reader(
 ) -> inshore_kernel::Result<Box<dyn Read + Send>> {
     let input = input.clone().stopped_by(context.cancel());
     let failed = |error| inshore_kernel::Error::from_read(input.name(), error);
-    // The first bytes are read separately only if archives are kept. `keep_archives` is set only for files that a walk
-    // found, which can be opened twice.
+    // The first bytes are read separately only if archives are read as plain bytes. `keep_archives` is set only for
+    // files that a walk found, which can be opened twice.
     let unpacks = options.unpack && (!options.keep_archives || options.unpacks(&head_of(&input)?));
     let bytes = match unpacks {
         false => input.open_as_is().map_err(opened)?,

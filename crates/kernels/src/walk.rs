@@ -13,7 +13,8 @@ use crate::{Error, Result, TextOptions, text_source};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WalkOptions {
-    /// The globs of which a selected file's path must match one; a glob after '!' excludes files that match it.
+    /// The globs that select files: a selected file's path must match one of them. A glob after '!' excludes files that
+    /// match it.
     pub globs: Vec<String>,
     /// The types of selected files; see [`file_types`].
     pub types: Vec<String>,

@@ -1,4 +1,4 @@
-//! Memory of decoders that callers cannot count, and the part that is reserved from the budget.
+//! Reserves memory for decoders whose memory callers cannot count.
 //!
 //! The state of the Parquet and zstd libraries is covered by the fixed 64 MiB beyond the budget, as long as the state
 //! is small. Some files make the state large (a zstd window of 128 MiB, Parquet pages of 100 MiB). The rest of such a
@@ -9,8 +9,9 @@ use inshore_store::{Budget, Reservation};
 
 use crate::Result;
 
-/// Bytes of decoder state of one input that are not counted: half a dozen Parquet columns with pages and dictionaries
-/// of the usual 1 MiB, or the window of `zstd -19`. A few inputs at once stay below 64 MiB.
+/// The bytes of one input's decoder state that are not reserved from the budget. These bytes suffice for six Parquet
+/// columns with pages and dictionaries of the usual 1 MiB, or for the window of `zstd -19`. A few inputs that are open
+/// at once stay below 64 MiB.
 pub(crate) const UNCOUNTED_BYTES: u64 = 8 << 20;
 
 /// The purpose of a Parquet reader's memory, for messages of the budget.

@@ -1,8 +1,8 @@
-//! The letters of the four bases of DNA and RNA, and their codes of two bits.
+//! Maps the letters of the four bases of DNA and RNA to codes of two bits.
 
 pub(crate) const NOT_A_BASE: u8 = 4;
 
-/// The code of each letter.
+/// The code of each letter: two bits for a base, and [`NOT_A_BASE`] for any other letter.
 pub(crate) const CODES: [u8; 256] = {
     let mut codes = [NOT_A_BASE; 256];
     let letters = *b"ACGTacgt";
@@ -16,7 +16,7 @@ pub(crate) const CODES: [u8; 256] = {
     codes
 };
 
-/// Returns whether a letter is the code of a base.
+/// Returns whether a letter stands for a base.
 pub(crate) fn is_base(letter: u8) -> bool {
     CODES[usize::from(letter)] != NOT_A_BASE
 }

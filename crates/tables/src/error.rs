@@ -11,7 +11,8 @@ pub const LINE_BYTES_MAX: u64 = 1 << 20;
 /// The result of reading or writing a table.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Errors of files of records. A message names the file, the place in it, the value found and the value expected.
+/// Errors of files of records. A message names the file, the position in the file, the value found and the value
+/// expected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -26,7 +27,7 @@ pub enum Error {
     NoRoom {
         /// The store or the folder of the result.
         place: String,
-        /// The amount and its purpose.
+        /// The required amount of space and its purpose.
         what: String,
         /// Bytes that are free.
         free: u64,
@@ -41,32 +42,33 @@ pub enum Error {
         /// The error of the operating system.
         source: io::Error,
     },
-    /// A line, row or field that does not have the expected form.
+    /// A line, row or field does not have the expected form.
     #[error("{place}: expected {expected}, got {found}")]
     BadValue {
-        /// File and place in it: "edges.txt:1042", or "edges.parquet: row 17, column 'src'" (rows from 0).
+        /// The file and the position in it: "edges.txt:1042", or "edges.parquet: row 17, column 'src'" (rows are
+        /// counted from 0).
         place: String,
         /// The expected form.
         expected: String,
-        /// The value at that place.
+        /// The value that was found.
         found: String,
     },
-    /// A value of a text file (CSV, JSON lines) that contradicts the column type inferred from the first rows.
+    /// A value of a text file (CSV, JSON lines) contradicts the column type inferred from the first rows.
     #[error("{place}: expected {expected}, got {found}")]
     Contradiction {
-        /// File and line.
+        /// The file and the line.
         place: String,
-        /// The inferred type of the column, and advice.
+        /// The inferred type of the column, and advice for the user.
         expected: String,
-        /// The value at that place.
+        /// The value that was found.
         found: String,
     },
-    /// The bytes of the file are truncated, corrupt, or in another format than the name says.
+    /// The bytes of the file are truncated, corrupt, or in another format than the file name indicates.
     #[error("{file}: {what}")]
     Damaged {
         /// The file.
         file: String,
-        /// The fault, with its place if known.
+        /// The fault, with its position if known.
         what: String,
     },
     /// A piece of the file that cannot be divided is larger than the budget allows.
@@ -75,11 +77,11 @@ pub enum Error {
         format_bytes(*bytes), format_bytes(*limit), advice(what, *limit, *enough)
     )]
     TooLarge {
-        /// File and place in it.
+        /// The file and the position in it.
         place: String,
-        /// The piece ("a Parquet page", "a zstd window", "a line").
+        /// The kind of piece ("a Parquet page", "a zstd window", "a line").
         what: &'static str,
-        /// Its size, or for lines and CSV records the size at which reading stopped.
+        /// The size of the piece, or for lines and CSV records the size at which reading stopped.
         bytes: u64,
         /// The maximum size that is accepted.
         limit: u64,
@@ -91,7 +93,7 @@ pub enum Error {
     UnknownEnding {
         /// The file.
         file: String,
-        /// The extension, without that of a compressed file.
+        /// The extension, without an extension of compressed files such as "gz".
         ending: String,
         /// "read" or "written".
         what: &'static str,
@@ -115,7 +117,7 @@ pub enum Error {
     Unsupported {
         /// The file.
         file: String,
-        /// The feature, and advice.
+        /// The feature, and advice on what to do instead.
         what: String,
     },
 }
@@ -257,7 +259,7 @@ fn edits(one: &str, other: &str) -> usize {
     row[other.len()]
 }
 
-/// Longer names are not compared, since the time is the product of their lengths.
+/// The length of the longest name that is compared, since the time is the product of both lengths.
 const NAME_BYTES_MAX: usize = 100;
 
 /// Quotes a piece of foreign text for one line of a message.

@@ -1,4 +1,4 @@
-//! Normal forms of floating-point numbers, for grouping, joins and comparisons by bits.
+//! Converts floating-point numbers to normal forms, so that grouping, joins and comparisons can compare bits.
 
 use std::sync::Arc;
 

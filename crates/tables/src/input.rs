@@ -1,4 +1,5 @@
-//! Sources of records: a path, standard input, a dataset, parts of a file, or a stream; compressed or not.
+//! An input is a source of records: a path, standard input, a dataset, parts of a file, or a stream. Its bytes may be
+//! compressed.
 //!
 //! Compression is detected from the bytes themselves, never from the name: a download that was renamed, or that a
 //! browser decompressed, can still be read. The name determines the format of the decompressed bytes.
@@ -50,7 +51,7 @@ pub enum Header {
 }
 
 impl From<Option<bool>> for Header {
-    /// Converts an option: true for a line of names, false for a row of data, and none for [`Header`]'s default,
+    /// Converts an option: true for a line of names, false for a row of data, and `None` for [`Header`]'s default,
     /// which refuses names that look like a row.
     fn from(has_names: Option<bool>) -> Header {
         match has_names {
@@ -84,7 +85,7 @@ enum InputLocation {
     Stream(SharedStream),
 }
 
-/// A stream, until one clone of the input takes it.
+/// A stream that all clones of an input share. The first clone that is opened takes the stream.
 #[derive(Clone)]
 struct SharedStream(Arc<Mutex<Option<Box<dyn Read + Send>>>>);
 
@@ -147,14 +148,14 @@ impl Input {
         Input::at(InputLocation::Stream(stream), name.to_string(), Some(ending.to_string()))
     }
 
-    /// Sets a number of the input, 0 by default. If sorted rows are merged with others, each row carries this number:
-    /// see [`sorted_records`](crate::sorted_records).
+    /// Sets the number of the input, which is 0 by default. If sorted rows are merged with rows of other inputs, each
+    /// row has this number: see [`sorted_records`](crate::sorted_records).
     pub fn numbered(mut self, number: u32) -> Input {
         self.number = number;
         self
     }
 
-    /// Returns the number that each row of this input carries.
+    /// Returns the number of this input, which each of its rows has.
     #[cfg(feature = "records")]
     pub(crate) fn number(&self) -> u32 {
         self.number
@@ -172,7 +173,7 @@ impl Input {
         Input { unseen: known.unseen.clone(), ..self.with_columns(known.schema.clone()) }
     }
 
-    /// Returns whether no value of a column was seen, although its type was [set](Input::with_columns).
+    /// Returns whether a column had no values in the first rows, although its type was [set](Input::with_columns).
     pub(crate) fn is_unseen(&self, column: &str) -> bool {
         self.unseen.iter().any(|unseen| unseen == column)
     }
@@ -263,7 +264,7 @@ impl Input {
         matches!(self.place, InputLocation::Stdin)
     }
 
-    /// Returns the bytes of the file as it lies on disk, for progress; `None` for standard input, streams, pipes, files
+    /// Returns the bytes of the file as stored on disk, for progress; `None` for standard input, streams, pipes, files
     /// of unknown length ([`inshore_store::file_bytes`]) and files whose metadata cannot be read.
     pub fn compressed_bytes(&self) -> Option<u64> {
         match &self.place {
@@ -308,10 +309,10 @@ impl Input {
     /// state.
     ///
     /// # Errors
-    /// [`Error::Io`] if the input cannot be opened or read; [`Error::Unsupported`] for a format of compression that
-    /// is not decompressed; [`Error::TooLarge`] for zstd with a window above a quarter of the budget;
-    /// [`Error::Store`] if the budget has too little free memory for the zstd window, or for those bytes of lz4's
-    /// blocks that exceed 8 MiB. [`Bytes::read`] reports damage further inside.
+    /// [`Error::Io`] if the input cannot be opened or read; [`Error::Unsupported`] for a format of compression that is
+    /// not decompressed; [`Error::TooLarge`] for zstd with a window above a quarter of the budget; [`Error::Store`] if
+    /// the budget has too little free memory for the zstd window, or for those bytes of lz4's blocks that exceed 8 MiB.
+    /// [`Bytes::read`] reports damage in later bytes.
     pub fn open(&self, budget: &Budget) -> Result<Bytes> {
         self.unpack(self.counted()?, budget, UNCOUNTED_BYTES)
     }
@@ -325,8 +326,8 @@ impl Input {
         self.unpack(self.counted()?, budget, 0)
     }
 
-    /// Opens the input for a job that reads all of it. For a file of 1 MiB or more that is not in the page cache,
-    /// reads bypass the cache, with several requests in flight, which takes [`ahead_bytes`] more of the job's budget.
+    /// Opens the input for a job that reads all of it. If a file has at least 1 MiB and is not in the page cache, reads
+    /// bypass the cache, with several requests in flight. Such reads take [`ahead_bytes`] more of the job's budget.
     ///
     /// # Errors
     /// The errors are those of [`Input::open`].
@@ -438,7 +439,7 @@ pub(crate) enum Pieces {
 }
 
 impl Pieces {
-    /// Fills `out` with the bytes from `start` on, which lie in the file.
+    /// Fills `out` with the bytes from `start` on, which must be within the file.
     pub fn read_exact_at(&self, name: &str, out: &mut [u8], start: u64) -> Result<()> {
         match self {
             Pieces::File(file, _) => {

@@ -1,15 +1,15 @@
-//! Counts k-mers: all stretches of k bases in sequences, about as many as there are bases.
+//! Counts k-mers. A k-mer is a stretch of k consecutive bases, so a sequence has about as many k-mers as bases.
 //!
 //! ```text
 //!   a reader ── blocks of bases ──► workers: codes of 2 bits a base ── SortReduce ──► one row for each k-mer
 //! ```
 //!
 //! A code has two bits for each base (A 0, C 1, G 2, T 3), the first base highest, so that codes compare as text does.
-//! A stretch and its reverse complement are the same piece of DNA: both count as the smaller code (canonical), unless
-//! the user wants separate strands. A letter other than a base (N) breaks a sequence.
+//! A stretch and its reverse complement are the same piece of DNA. Unless the user wants separate strands, a stretch
+//! counts as the smaller of the two codes (the canonical k-mer). A letter other than a base (such as N) ends a stretch.
 //!
-//! Sequences in pieces on several machines are counted piece by piece ([`count_kmer_pieces`]). The client adds the
-//! counts of the pieces, and counts the stretches across their borders ([`kmer_codes`]). [`KmerWriter`] writes the
+//! Sequences whose pieces are on several machines are counted piece by piece ([`count_kmer_pieces`]). The client adds
+//! the counts of the pieces, and counts the stretches across their borders ([`kmer_codes`]). [`KmerWriter`] writes the
 //! table.
 //!
 //! # Cost
@@ -43,13 +43,13 @@ use crate::{
     sort::sort_memory,
 };
 
-/// The longest k-mer: its code and the reverse complement's have 126 bits.
+/// The largest k. A code then has 126 bits.
 pub const KMER_MAX: u32 = 63;
 /// The maximum number of k-mers in one [`KmerAnswer`].
 pub const KMER_BLOCK_ROWS: usize = 16 << 10;
 const BLOCK_BYTES: usize = 256 << 10;
 
-/// The options of counting.
+/// The options for counting k-mers.
 #[derive(Clone, Copy, Debug)]
 pub struct KmerOptions {
     /// The number of bases in a k-mer, from 1 to [`KMER_MAX`].
@@ -60,7 +60,7 @@ pub struct KmerOptions {
     pub min_count: u32,
     /// Writes codes instead of text (k up to 32).
     pub codes: bool,
-    /// Keeps finished runs if the count is interrupted, and resumes an interrupted count with the same options.
+    /// Keeps finished sorted runs if the count is interrupted, and resumes an interrupted count with the same options.
     pub resume: bool,
 }
 
@@ -71,16 +71,16 @@ impl Default for KmerOptions {
     }
 }
 
-/// The counters of a count.
+/// The counters that a count of k-mers returns.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct KmerSummary {
     /// The number of sequences read.
     pub sequences: u64,
-    /// The number of letters in them.
+    /// The number of letters in the sequences.
     pub bases: u64,
     /// The number of stretches of k bases.
     pub kmers: u64,
-    /// The number of stretches in `kmers` that the runs of an earlier, interrupted count already contained.
+    /// The number of stretches in `kmers` that the sorted runs of an earlier, interrupted count already contained.
     pub kmers_kept: u64,
     /// The number of distinct k-mers.
     pub distinct: u64,
@@ -88,9 +88,9 @@ pub struct KmerSummary {
     pub written: u64,
     /// The number of distinct k-mers that occur once, twice, ...; the last element counts all that occur more often.
     pub histogram: Vec<u64>,
-    /// Runs written to the store's scratch.
+    /// The number of sorted runs written to the store's scratch space.
     pub runs: u64,
-    /// Bytes of those runs.
+    /// The number of bytes of those runs.
     pub bytes_spilled: u64,
     /// The estimated cost of each strategy.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -167,7 +167,7 @@ impl<'a> KmerPieces<'a> {
 /// A part of the answer about pieces.
 #[derive(Debug)]
 pub enum KmerAnswer<'a> {
-    /// The first and last k - 1 letters of each piece, in order. This part of the answer is the first, once counting
+    /// The first and last k - 1 letters of each piece, in order. This part of the answer is passed first, once counting
     /// is complete.
     Ends(Vec<PieceEnds>),
     /// K-mers up to k = 32, at most [`KMER_BLOCK_ROWS`], in the order of their codes, with their counts.
@@ -222,7 +222,7 @@ pub fn kmer_codes(
     u128::stretches(text, k, canonical, give)
 }
 
-/// The code of a k-mer, made of letters.
+/// A code that can be computed from letters.
 trait Code: KmerCode {
     /// Creates an answer from a list of these codes.
     fn answer(list: KmerList<'_, Self>) -> KmerAnswer<'_>;
@@ -387,7 +387,7 @@ impl<K: Code> CountedKmers<K> {
     }
 }
 
-/// The counters of reading.
+/// The counters of the reading thread.
 struct ReadCounters {
     sequences: u64,
     bases: u64,
@@ -504,7 +504,7 @@ mod tests {
         let mut all: Vec<String> = (0..60)
             .map(|_| (0..below(400)).map(|_| b"ACGTacgtNU"[below(10) as usize] as char).collect())
             .collect();
-        // The sequence comes again, so that some k-mers are seen often.
+        // Some sequences are repeated, so that some k-mers occur often.
         all.push("ACGT".repeat(50));
         all.push("A".repeat(200));
         all.extend(all.clone().into_iter().skip(20).step_by(3));

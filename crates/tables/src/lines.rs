@@ -1,8 +1,8 @@
-//! Blocks of whole lines, for parallel parsing.
+//! Cuts bytes into blocks of whole lines, for parallel parsing.
 //!
-//! One thread cuts the input into blocks and many threads parse them. Cutting searches for a line end only at the end
-//! of a block, and counts the line ends in the block (memchr, above 10 GB/s), so parsing remains the bottleneck. A
-//! byte order mark of UTF-8 at the beginning of the input is skipped.
+//! One thread cuts the input into blocks and many threads parse them. The first thread searches for a line end only at
+//! the end of a block, and counts the line ends in the block (memchr, above 10 GB/s). Parsing therefore remains the
+//! bottleneck. A byte order mark of UTF-8 at the beginning of the input is skipped.
 
 use std::io::{ErrorKind, Read};
 
@@ -18,7 +18,7 @@ pub struct LineBlocks {
     carry: Vec<u8>,
     next_line: u64,
     ended: bool,
-    /// Nothing was read yet.
+    /// True until the first bytes are read.
     is_new: bool,
 }
 
@@ -88,7 +88,7 @@ impl LineBlocks {
         self.input.name()
     }
 
-    /// Carries the first bytes of the input into the first block, unless they are a byte order mark.
+    /// Puts the first bytes of the input at the beginning of the first block, unless these bytes are a byte order mark.
     fn pass_over_mark(&mut self) -> Result<()> {
         let mut head = [0; BYTE_ORDER_MARK.len()];
         let filled = self.input.fill(&mut head[..BYTE_ORDER_MARK.len().min(self.block_bytes)])?;
@@ -110,7 +110,7 @@ impl LineBlocks {
             filled += self.input.fill(&mut bytes[filled..])?;
             self.ended = filled < self.block_bytes;
         }
-        // The next read tells whether a last line that just fills the block is complete.
+        // The next read tells whether a last line that exactly fills the block is complete.
         if filled == self.block_bytes && !self.ended && bytes[filled - 1] != b'\n' {
             self.peek_end(bytes, filled)?;
         }

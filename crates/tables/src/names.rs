@@ -1,4 +1,4 @@
-//! Unique names for columns.
+//! Makes the names of columns unique.
 
 use std::collections::{HashMap, HashSet};
 

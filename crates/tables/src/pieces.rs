@@ -1,4 +1,4 @@
-//! The bytes of an input in pieces, read by the fastest available way.
+//! Passes on the bytes of an input in pieces, which are read by the fastest available way.
 
 use std::{fs::File, io::Read, path::Path};
 

@@ -4,8 +4,8 @@
 //! of any size. [`slices`] cuts these batches to size and converts them to the types that the caller requested. CSV
 //! has no types of its own, so its values are parsed into the requested types directly.
 //!
-//! The caller passes the types for two reasons: a graph needs its ids as `UInt64` for any type in the file, and a
-//! value that does not fit must be refused while the number of its row is known.
+//! The caller passes the types for two reasons. A graph needs its ids as `UInt64`, whatever type the file has. A value
+//! that does not fit must be refused while the number of its row is known.
 
 mod csv;
 mod csv_records;
@@ -63,7 +63,7 @@ pub struct TableReader {
     first_row: u64,
     next_row: u64,
     failed: bool,
-    /// There are no rows to read, since another part has them all.
+    /// True if there are no rows to read, since another part has all rows.
     ended: bool,
 }
 
@@ -94,11 +94,12 @@ pub(crate) struct TextTable {
 impl TableReader {
     /// Opens a table to read `columns`, in that order and as those types, in batches of at most `batch_rows` rows.
     ///
-    /// Types may be `UInt64`, `Int64`, `UInt32`, `Int32`, `Float64`, `Float32` and `Utf8`. Batches come without nulls:
-    /// a null is an error (see [`TableReader::open_with`] for columns that may have some). Batches have fewer rows
-    /// where strings are long (a quarter of the budget bounds a batch's strings). Memory beyond the batches: for
-    /// Parquet a page and a dictionary of each column, for Arrow one record batch, for CSV twice a record, for JSON two
-    /// blocks of lines of at most 1 MiB. Pages and record batches beyond 8 MiB are reserved in `budget`.
+    /// Types may be `UInt64`, `Int64`, `UInt32`, `Int32`, `Float64`, `Float32` and `Utf8`. Batches have no nulls: a
+    /// null is an error (see [`TableReader::open_with`] for columns that may have some). Batches have fewer rows where
+    /// strings are long (a quarter of the budget bounds a batch's strings). In addition to the batches, the reader
+    /// takes memory for a page and a dictionary of each column (Parquet), one record batch (Arrow), twice a record
+    /// (CSV), or two blocks of lines of at most 1 MiB (JSON). Pages and record batches beyond 8 MiB are reserved in
+    /// `budget`.
     ///
     /// # Errors
     /// [`Error::UnknownEnding`]; [`Error::NoColumn`] for a column that is missing or repeated; [`Error::Unsupported`]
@@ -171,8 +172,8 @@ impl TableReader {
     /// 1,000 values (those of JSON in the first MiB). For whole numbers the type is `Int64`, else `UInt64`, else
     /// `Decimal128(38, 0)`. If any number has a decimal point or an exponent, the type is `Float64`. Truth values of
     /// JSON are `Boolean`. Other columns, and columns named in `as_text`, are `Utf8`. A later value of another type
-    /// ends the rows with [`Error::Contradiction`]; [`exact_columns`] looks at all rows. An empty field of CSV is
-    /// null, as is a missing member of JSON lines.
+    /// ends the rows with [`Error::Contradiction`]; [`exact_columns`] infers types from all rows. An empty field of CSV
+    /// is null, as is a missing member of JSON lines.
     ///
     /// For a Parquet file [of parts](Input::of_parts), no row is read until the caller [names row
     /// groups](TableReader::read_row_groups).
@@ -201,7 +202,7 @@ impl TableReader {
                 .map(|name| find(name).map_or_else(|| missing(name), |at| fields[at].clone()))
                 .collect();
             match &mut source {
-                // The caller says which row groups this machine has.
+                // The caller later selects the row groups that this machine has.
                 Source::Parquet(source) if input.is_of_parts() => source.take_groups(0..0),
                 source => source.part(number, count),
             }
@@ -282,7 +283,7 @@ impl TableReader {
         })
     }
 
-    /// Returns the chosen columns, in the order and with the types that were asked for.
+    /// Returns the chosen columns, in the order and with the types that were requested.
     pub fn schema(&self) -> &SchemaRef {
         &self.schema
     }

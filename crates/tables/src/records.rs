@@ -1,4 +1,4 @@
-//! Sort-reduce of records of a few words, behind a trait that hides the width of key and value.
+//! Sorts and combines records of a few 64-bit words, behind traits that hide the widths of key and value.
 
 use std::sync::{
     Arc,
@@ -13,30 +13,30 @@ use crate::{
     words::{Combine, Words},
 };
 
-/// A sort-reduce of keys of up to 64 bits with up to [`crate::words::WORDS_MAX`] words.
+/// A sort-reduce of records with a key of up to 64 bits and up to [`crate::words::WORDS_MAX`] words of 64 bits.
 pub(crate) trait Records: Send + Sync {
-    /// Makes a sink for records. The number of sinks at the same time is that of the configuration.
+    /// Makes a sink for records. The configuration states the number of sinks that exist at the same time.
     fn sink(&self) -> Result<Box<dyn RecordSink>>;
     /// Ends the input, once all sinks are finished.
     fn finish(self: Box<Self>) -> Result<Box<dyn SortedRecords>>;
 }
 
-/// Takes records.
+/// Takes the records that one thread pushes.
 pub(crate) trait RecordSink: Send {
     /// Pushes records: each of `words` is a column as long as `keys`.
     fn push(&mut self, keys: &[u64], words: &[Vec<u64>]) -> Result<()>;
     fn finish(self: Box<Self>) -> Result<()>;
 }
 
-/// Records in order, each key once.
+/// The records in ascending order of their keys; each key occurs once.
 pub(crate) trait SortedRecords: Send {
     fn next_block(&mut self) -> Result<Option<RecordBlock>>;
-    /// Returns whether a sum exceeded its word, so that the results are invalid.
+    /// Returns whether a sum exceeded 64 bits, so that the results are invalid.
     fn is_overflown(&self) -> bool;
     fn stats(&self) -> Stats;
 }
 
-/// Some records in order.
+/// A block of records in the order of their keys.
 pub(crate) struct RecordBlock {
     pub keys: Vec<u64>,
     /// A column for each word.

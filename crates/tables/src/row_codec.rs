@@ -1,4 +1,4 @@
-//! Rows of tables as bytes that compare as their key columns do.
+//! Encodes rows of tables as bytes that compare as their key columns do.
 //!
 //! ```text
 //!   row     [ frame | key columns, encoded | all other columns, encoded ]

@@ -1,4 +1,4 @@
-//! FASTA and FASTQ as streams of bases.
+//! Reads FASTA and FASTQ as streams of bases.
 //!
 //! ```text
 //!   FASTA   >name ...            FASTQ   @name ...
@@ -7,12 +7,12 @@
 //!                                        (as many letters of quality)
 //! ```
 //!
-//! The output consists of blocks of letters in which [`BREAK`] stands between sequences. A block begins with the last
-//! letters of the previous block (the requested overlap), so that no stretch across two blocks is lost. If the
-//! overlap is one letter shorter than the stretch, no stretch is counted twice. A line may be of any length, and ends
-//! with a line feed, a carriage return, or both. A byte order mark before the first record is skipped.
+//! The output consists of blocks of letters in which [`BREAK`] separates sequences. A block begins with the last
+//! letters of the previous block (the requested overlap), so that no stretch across two blocks is lost. If the overlap
+//! is one letter shorter than the stretch, no stretch is counted twice. A line may be of any length, and ends with a
+//! line feed, a carriage return, or both. A byte order mark before the first record is skipped.
 //!
-//! A file may come in pieces that end with lines. A piece then [begins](PieceStart) within a sequence or before a
+//! A file may be passed in pieces that end with lines. A piece then [begins](PieceStart) within a sequence or before a
 //! record. [`PieceEnds`] have the first and last letters of a piece, from which stretches across its borders are
 //! counted.
 
@@ -32,9 +32,9 @@ const BYTE_ORDER_MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
 pub enum PieceStart {
     /// The beginning of a file, whose first letter tells FASTA from FASTQ.
     File,
-    /// A line of FASTA, also in the middle of a sequence.
+    /// The beginning of a line of FASTA, which may be in the middle of a sequence.
     FastaLine,
-    /// A record of FASTQ.
+    /// The beginning of a record of FASTQ.
     FastqRecord,
 }
 
@@ -45,7 +45,7 @@ pub struct PieceEnds {
     pub head: String,
     /// The letters after the last header of the piece: at most as many as the overlap of blocks.
     pub tail: String,
-    /// The piece has a header.
+    /// True if the piece has a header.
     pub has_header: bool,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct SequenceReader<F> {
     /// The overlap: the number of letters that a block repeats from the previous block.
     overlap: usize,
     state: State,
-    /// The last byte so far was a carriage return: a line feed that follows belongs to the same line end.
+    /// True if the last byte was a carriage return. A line feed that follows belongs to the same line end.
     has_return: bool,
     /// The number of bytes of a byte order mark that were found at the beginning of the file.
     mark: usize,
@@ -303,7 +303,7 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> SequenceReader<F> {
 mod tests {
     use super::*;
 
-    /// Joins the sequences of all blocks.
+    /// Reads a text in pieces, and joins the sequences of all blocks.
     fn read(text: &[u8], piece: usize, block: usize, overlap: usize) -> Result<Vec<String>> {
         let mut all: Vec<u8> = Vec::new();
         let mut first = true;

@@ -1,4 +1,4 @@
-//! Files of datasets, as a stream or with random access, and files of which this machine has only parts.
+//! Reads files of datasets, as a stream or with random access, and files of which this machine has only parts.
 
 use std::{
     io::{self, Read},
@@ -55,9 +55,9 @@ pub struct FilePart {
 /// The storage that has a part's bytes.
 #[derive(Clone, Debug)]
 pub enum PartBytes {
-    /// The bytes lie in memory.
+    /// The bytes are in memory.
     Memory(Arc<[u8]>),
-    /// The bytes lie in a file of a dataset on the store of a job.
+    /// The bytes are in a file of a dataset on the store of a job.
     Stored(Job, CheckedFile, Range<u64>),
 }
 
@@ -225,7 +225,7 @@ impl Read for StoredStream {
     }
 }
 
-/// A file with random access through a few read buffers, since the pages of a column are consecutive.
+/// A file with random access through read buffers. A few buffers suffice, since the pages of a column are consecutive.
 pub(crate) struct StoredPieces {
     stored: StoredFile,
     windows: Mutex<Vec<StoredWindow>>,

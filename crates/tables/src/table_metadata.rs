@@ -1,4 +1,5 @@
-//! The description of a table on another machine. Client and node both plan from it, so that their plans are equal.
+//! Describes a table on another machine. Client and node both make their plans from this description, so that the plans
+//! are equal.
 
 use std::sync::Arc;
 

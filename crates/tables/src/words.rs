@@ -1,4 +1,4 @@
-//! Columns of numbers as words of 64 bits, and the operations by which sort-reduce combines them.
+//! Converts columns of numbers to words of 64 bits, and defines the operations by which sort-reduce combines words.
 
 use std::{
     marker::PhantomData,
@@ -37,7 +37,7 @@ pub(crate) enum Combine {
 }
 
 impl Combine {
-    /// Returns the word that changes no other word when it is combined with it.
+    /// Returns the neutral word: another word combined with the neutral word stays the same.
     fn neutral(self) -> u64 {
         match self {
             Combine::Min => u64::MAX,
@@ -248,7 +248,7 @@ pub(crate) fn unordered(bits: u64) -> f64 {
     f64::from_bits(if bits & SIGN != 0 { bits & !SIGN } else { !bits })
 }
 
-/// Converts a column to words.
+/// Converts a column to words of 64 bits.
 pub(crate) fn words_of(array: &ArrayRef, combine: Combine, file: &str) -> Result<Vec<u64>> {
     let fail = |error: arrow_schema::ArrowError| Error::unsupported(file, error.to_string());
     let kind = array.data_type();

@@ -33,9 +33,9 @@ use crate::{Error, Result};
 
 const WRITABLE: &str = ".parquet, .arrow or .csv, or - for CSV on standard output";
 
-/// The number of rows that a format gets at once, and of a Parquet page. Under a budget of 8 MiB, a Parquet writer of
-/// three 8-byte columns holds 1.5 MiB, of which 0.5 MiB are reserved, and zstd holds about 1 MiB more. With 16 Ki
-/// rows the writer took 0.8 MiB more, and the file was 0.3 % smaller.
+/// The number of rows that a format's encoder gets at once, and the number of rows of a Parquet page. Under a budget of
+/// 8 MiB, a Parquet writer of three 8-byte columns holds 1.5 MiB, of which 0.5 MiB are reserved, and zstd holds about 1
+/// MiB more. With 16 Ki rows the writer took 0.8 MiB more, and the file was 0.3 % smaller.
 const BATCH_ROWS: usize = 8 << 10;
 /// The bytes of texts after which a batch ends even if it has fewer rows. A page of Parquet exceeds these bytes by at
 /// most 1 MiB, so that readers with little memory can read the page.
@@ -80,8 +80,8 @@ impl TableWriter {
     /// or pipe whose name has no known ending (`/dev/null`) gets CSV too.
     ///
     /// The file has no name before [`TableWriter::finish`]; until then an existing file stays as it is. The writer
-    /// takes a sixteenth of `budget` if that is free (for Parquet). Beyond it, the writer takes about 2 MiB for three
-    /// numeric columns, or 3 MiB with several threads, which Parquet uses from a budget of 32 MiB on. Parquet also
+    /// takes a sixteenth of `budget` if that is free (for Parquet). In addition, the writer takes about 2 MiB for three
+    /// numeric columns. From a budget of 32 MiB on, Parquet uses several threads and takes about 3 MiB. Parquet also
     /// needs scratch space in the folder for one row group.
     ///
     /// # Errors
@@ -143,7 +143,7 @@ impl TableWriter {
         })
     }
 
-    /// Adds rows. They are copied, so the memory of `batch` is not kept.
+    /// Adds rows. The rows are copied, so the memory of `batch` is not kept.
     ///
     /// The errors are those of [`NewFile::error`]: a full disk, or columns that are not those of the schema. After an
     /// error the table cannot be finished; drop the writer.
@@ -211,7 +211,7 @@ impl TableWriter {
     }
 
     /// Checks that a table can be written to `path`: its extension is known, and its folder is writable (a file is
-    /// created there and removed). Jobs call this function before hours of work.
+    /// created there and removed). A job calls this function before its work, which may take hours.
     ///
     /// # Errors
     /// The errors are those of [`TableWriter::create`]; [`Error::UnknownEnding`] lists the endings that work.
@@ -288,11 +288,11 @@ fn kind_of(path: &Path) -> Result<Kind> {
     }
 }
 
-/// Chooses encodings. Whole numbers are stored as differences, since ids are usually sorted. Sorted ids take 0.33
-/// bytes a value with zstd; plain values take 1.04 with zstd and 4.01 with Snappy. Unsorted ids lose almost nothing.
-/// Level 1 of zstd was as fast as Snappy in a measurement (4 Mi rows of an id, a component and a rank in 0.35 s), and
-/// its file was a tenth smaller. Floating-point values stay plain: BYTE_STREAM_SPLIT would save a sixth of their
-/// bytes, but not every reader supports it.
+/// Chooses the encodings of a Parquet file. Whole numbers are stored as differences, since ids are usually sorted.
+/// Sorted ids take 0.33 bytes a value with zstd; plain values take 1.04 with zstd and 4.01 with Snappy. Differences of
+/// unsorted ids take hardly more than plain values. Level 1 of zstd was as fast as Snappy (0.35 s for 4 Mi rows of an
+/// id, a component and a rank). The file of zstd was a tenth smaller. Floating-point values stay plain:
+/// BYTE_STREAM_SPLIT would save a sixth of their bytes, but not every reader supports it.
 fn parquet_properties(schema: &Schema) -> WriterProperties {
     let mut properties = WriterProperties::builder()
         .set_created_by(concat!("inshore ", env!("CARGO_PKG_VERSION")).to_string())

@@ -119,7 +119,7 @@ fn writers_hold_little_under_a_small_budget(folder: &Path) {
             writer.finish().unwrap()
         });
         assert_eq!(rows, 3_000_000);
-        // The library reserves one MiB for each column of whole numbers, and hardly touches it.
+        // The library reserves one MiB for each column of whole numbers, and uses little of this memory.
         assert!(peak < 5 << 19, "{name}: {peak} bytes");
     }
 }
@@ -158,7 +158,7 @@ fn schemas_nested_without_end_are_refused_before_they_are_walked(folder: &Path) 
     assert!(error.contains("the schema is nested 100000 deep"), "{error}");
 }
 
-/// Any answer is accepted, but neither a panic nor unbounded memory: damage in plain values cannot be detected, since
+/// Any result is accepted, but neither a panic nor unbounded memory. Damage in plain values cannot be detected, since
 /// neither format has checksums by default.
 fn damaged_tables_neither_panic_nor_take_memory(folder: &Path) {
     let small = WriterProperties::builder().set_data_page_row_count_limit(16).build();

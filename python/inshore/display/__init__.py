@@ -1,7 +1,7 @@
-"""The look of results, stores, graphs and nodes in notebooks, and of running jobs.
+"""The display of results, stores, graphs and nodes in notebooks, and of running jobs.
 
 - `html`: the HTML of tables and facts, without scripts and style sheets.
 - `progress`: the progress bar of a job, in a notebook and in a terminal.
 
-These modules know nothing of results, stores and graphs, whose ``_repr_html_`` methods call them.
+These modules do not depend on results, stores and graphs, whose ``_repr_html_`` methods call them.
 """

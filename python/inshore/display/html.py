@@ -1,7 +1,7 @@
-"""HTML for notebooks, as ``_repr_html_`` returns it: titles, tables and facts.
+"""The HTML that ``_repr_html_`` methods return to notebooks: titles, tables and facts.
 
 The HTML has no scripts and no style sheets, since notebooks remove both from documents that they do not
-trust, and no colours, so that it fits light and dark themes. All text is escaped.
+trust. The HTML has no colours, so that it fits light and dark themes. All text is escaped.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 
-# The largest numbers of rows and columns of a table that are shown, and of characters of a value.
+# The largest numbers of rows and columns that a table shows, and the largest number of characters of a value.
 ROWS_MAX = 10
 COLUMNS_MAX = 20
 _VALUE_CHARACTERS_MAX = 80
 
-# The first bytes of a binary value that are shown.
+# The number of first bytes of a binary value that are shown.
 _VALUE_BYTES_MAX = 16
 
 _FAINT = "opacity: 0.65; font-size: 90%"
@@ -40,7 +40,7 @@ def note(text: str) -> str:
 
 
 def facts(values: Mapping[str, object]) -> str:
-    """Return the HTML of names and values, one line each.
+    """Return the HTML of names and values, with one line for each name.
 
     >>> facts({"edges": 2})
     '<table class="dataframe"><tbody><tr><th style="...">edges</th><td style="...">2</td></tr>...'
@@ -85,7 +85,7 @@ def count(number: int, noun: str) -> str:
 
 
 def format_bytes(size: int) -> str:
-    """Return a size in the largest unit that keeps it at 1 or more, as the command line prints it.
+    """Return a size in the largest unit in which the number is at least 1, as the command line prints it.
 
     >>> [format_bytes(size) for size in (0, 1536, 64 << 20)]
     ['0 bytes', '1.5 KiB', '64 MiB']

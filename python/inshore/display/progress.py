@@ -1,4 +1,4 @@
-"""The progress of running jobs, in notebooks and in terminals.
+"""Draws the progress of running jobs in notebooks and in terminals.
 
 ```text
    the caller's thread                         the thread "inshore-progress"
@@ -6,9 +6,9 @@
      back with rows: the bar is erased           sleeps while nobody waits for the job
 ```
 
-A job only counts. A `Watch` draws the counters of one job while a thread of Python waits for it, after the
-first half second, so that short jobs draw nothing. Signals reach the waiting thread as before: the bar only
-reads. IPython is used where it is loaded already, and never imported.
+A job only counts its work. A `Watch` draws the counters of one job while a Python thread waits for the job.
+Drawing begins after half a second, so that short jobs draw nothing. Signals still reach the waiting thread,
+since drawing only reads counters. IPython is used if it is loaded already, and is never imported.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _BAR_CHARACTERS = 20
 _PHASE_CHARACTERS = 20
 _TRANSFERS = (("read", "read"), ("wrote", "written"))
 
-# A job's title in a notebook.
+# The largest number of characters of a job's title in a notebook.
 _TITLE_CHARACTERS = 100
 
-# The user's choice, or None to decide by the place.
+# The user's choice, or None if the kind of the output decides.
 _choice: bool | None = None
 
 
@@ -67,16 +67,16 @@ def show_progress(shown: bool | None = True) -> None:
 
 
 class Display(Protocol):
-    """A place for a bar."""
+    """A place where a progress bar is drawn."""
 
     def draw(self, title: str, state: State) -> None:
-        """Draw the state in the place of the previous one."""
+        """Draw the state, and replace the previous state."""
 
     def erase(self) -> None:
-        """Remove the bar, since others may write to the same place."""
+        """Remove the bar, since other output may go to the same place."""
 
     def finish(self, title: str, seconds: float, is_complete: bool) -> None:
-        """Replace a drawn bar by its end."""
+        """Replace a drawn bar by a line about the end of the job."""
 
 
 class State:
@@ -118,12 +118,12 @@ class Watch:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Draw within the block, which waits for the job."""
+        """Draw while the ``with`` block waits for the job."""
         if self._display is None:
             yield
             return
         if self._thread is None:
-            # Notebooks send the output of a thread to the cell that its context names.
+            # Notebooks send the output of a thread to the cell that the thread's context names.
             target = contextvars.copy_context().run
             self._thread = threading.Thread(
                 target=target, args=(self._draw,), name="inshore-progress", daemon=True
@@ -155,7 +155,7 @@ class Watch:
         phase, unit, done, total = self._job.progress()
         now = time.monotonic()
         if not phase:
-            # The process of a query tells its transfers, but no phase.
+            # The process of a query reports its transfers, but no phase.
             report = json.loads(self._job.report())
             transfers = ((verb, report[f"bytes_{name}"]) for verb, name in _TRANSFERS)
             told = [f"{verb} {format_bytes(size)}" for verb, size in transfers if size]
@@ -168,7 +168,7 @@ class Watch:
 
 
 class _Terminal:
-    """One line on standard error."""
+    """Draws a bar as one line on standard error."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -200,7 +200,7 @@ class _Terminal:
 
 
 class _Notebook:
-    """An output below the cell of a notebook, which is updated in place."""
+    """Draws a bar as an output below the cell of a notebook, which is updated in place."""
 
     def __init__(self, display: Any) -> None:
         self._display = display
@@ -213,7 +213,7 @@ class _Notebook:
         self._show(title, f"{bar}{percent} {html.escape(state.phase)}", f"{state.phase}{percent}", state.pace)
 
     def erase(self) -> None:
-        # The output is the bar's own.
+        # Nothing else writes to the bar's output, so the output is not erased.
         pass
 
     def finish(self, title: str, seconds: float, is_complete: bool) -> None:

@@ -1,10 +1,10 @@
-"""Results: lazy answers of verbs, and the ways to their rows.
+"""Results: lazy answers of verbs (functions like `sort`), and the methods that return their rows.
 
 A `Result` is lazy, like a relation of DuckDB or a lazy frame of Polars. The facts about a run are two plain
 dictionaries: the *summary* of the answer, and the *report* of the cost.
 
-- `result`: `Result`, the ways to the rows, and its look in a notebook.
-- `run`: a run in native code, one batch after the other.
+- `result`: `Result`, the methods that return rows, and its display in a notebook.
+- `run`: reads the batches of a run in native code, one after the other.
 - `facts`: `Summary`, `Report` and `Written`.
 """
 

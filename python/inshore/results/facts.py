@@ -11,7 +11,8 @@ from inshore.display import html
 
 StrPath = str | os.PathLike[str]
 
-# The memory that a process may take beside the budget of its job, and a query's process beside its own.
+# The memory that a process may take in addition to the budget of its job, and the memory that the process of
+# a query may take in addition to its budget.
 _BESIDE_BYTES = 64 << 20
 _BESIDE_QUERY_BYTES = 40 << 20
 
@@ -26,11 +27,11 @@ class _SummaryOfAll(TypedDict):
 class Summary(_SummaryOfAll, total=False):
     """The summary of a run on a graph.
 
-    All algorithms have ``supersteps``, ``edges_traversed``, ``state`` (the place of vertex state:
-    ``"memory"`` or ``"flash"``) and ``strategy`` (the combination of updates: ``"columns"``, ``"dense"``,
-    ``"merge"``, several of them, or ``"look-up"`` and ``"union-find"`` without updates). The other fields
-    depend on the algorithm; ``edges_held`` is true if memory also held the edges; ``sources`` are the sampled
-    sources of betweenness, absent if every vertex was a source.
+    All algorithms have ``supersteps``, ``edges_traversed``, ``state`` (the location of vertex state:
+    ``"memory"`` or ``"flash"``) and ``strategy`` (the method that combines updates: ``"columns"``,
+    ``"dense"``, ``"merge"``, several of them, or ``"look-up"`` and ``"union-find"`` without updates). The
+    other fields depend on the algorithm; ``edges_held`` is true if the edges were in memory too; ``sources``
+    are the sampled sources of betweenness, absent if every vertex was a source.
 
     Examples
     --------
@@ -85,7 +86,7 @@ class LevelReport(TypedDict):
 
 
 class DriveFloor(TypedDict):
-    """The time of the drive alone in seconds, at the best rates measured by ``inshore store bench``."""
+    """The time in seconds that the drive alone takes at its best rates (``inshore store bench``)."""
 
     read_seconds: float
     write_seconds: float
@@ -162,8 +163,8 @@ class Written:
 def cost(report: Report, *, is_query: bool = False) -> str:
     """Return the time, the bytes and the memory of a job in one line, with the limit of the memory.
 
-    The process of a query has its own limit. Other jobs run in the process of Python, whose peak says little
-    about the job; the line then has the memory that the job reserved.
+    The process of a query has its own limit. Other jobs run in the Python process, whose peak says little
+    about one job. For such a job, the line has the memory that the job reserved.
     """
     budget = report["memory_budget_bytes"]
     beside = _BESIDE_QUERY_BYTES if is_query else _BESIDE_BYTES

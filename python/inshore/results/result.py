@@ -1,4 +1,4 @@
-"""A lazy result."""
+"""The lazy result of a verb."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from inshore.errors import InputError
 from inshore.results.facts import Report, StrPath, Written, cost
 from inshore.results.run import drained, pieces
 
-# First rows that take more than this are not kept for a notebook.
+# First rows that take more than this number of bytes are not kept for a notebook.
 _FIRST_BYTES_MAX = 256 << 10
 
-# A notebook takes two batches before it stops: the first one of a short answer, and the end after it.
+# A notebook reads at least this number of batches, so that it also finds the end of an answer with one batch.
 _BATCHES_SHOWN_MAX = 2
 
 Start = Callable[[_native.Job, StrPath | None], _native.Run]
@@ -30,7 +30,7 @@ Gives = Literal["rows", "file", "bytes"]
 
 
 class _LastRun:
-    """What is known of the last complete run of a result."""
+    """The facts, and the first rows or the file, of the last complete run of a result."""
 
     def __init__(self) -> None:
         self.facts: dict[str, Any] | None = None
@@ -46,21 +46,21 @@ class _LastRun:
 
 
 class Result:
-    """Rows that a verb computes when somebody asks for them.
+    """Rows that a verb computes when a method needs them.
 
-    Every way to the rows runs the job, each time anew: `table`, `reader`, `write`, `to_pandas`, `to_polars`,
-    iteration over batches, and ``__arrow_c_stream__``, by which pyarrow, Polars and DuckDB take a result as
-    it is. To use the rows twice, keep the table, or a file. A `pyarrow.RecordBatchReader` that was handed
-    over can be read in one run only.
+    Every method that returns rows runs the job again: `table`, `reader`, `write`, `to_pandas`, `to_polars`,
+    iteration over batches, and ``__arrow_c_stream__``, by which pyarrow, Polars and DuckDB read a result
+    directly. To use the rows twice, keep the table, or write a file. If the input is a
+    `pyarrow.RecordBatchReader`, only one run can read the input.
 
     A run has the budget of the verb, and scratch files in the store until the last row was read. The run ends
-    with its reader: after all rows, or when the reader is deleted (``del reader``; `close` of pyarrow's
-    readers does not reach the run). A run without reads waits.
+    after all rows, or when its reader is deleted (``del reader``; the `close` method of pyarrow's readers
+    does not end the run). A run whose rows are not read waits.
 
-    A notebook shows the first rows. If nothing has run yet, the notebook runs the job until it has these
-    rows, and the next way to the rows, except for `write`, continues this run instead of running the job
-    again. At most one such run waits: the one shown last. After a complete run, a notebook shows rows that
-    were kept, and runs nothing.
+    A notebook shows the first rows. If nothing has run yet, the notebook runs the job until these rows are
+    complete. The next method that returns rows, except `write`, continues this run instead of running the job
+    again. At most one such run waits: that of the result shown last. After a complete run, a notebook shows
+    rows that were kept, and starts no run.
 
     Examples
     --------
@@ -100,7 +100,7 @@ class Result:
         self._gives: Gives = gives
         self._is_query = is_query
         self._last = _LastRun()
-        # The pieces of a run that a notebook began, and the first rows among them.
+        # The generator of a run that a notebook began, and the first rows of this run.
         self._begun: Generator[Any] | None = None
         self._shown: pa.Table | None = None
 
@@ -112,7 +112,7 @@ class Result:
     def summary(self) -> dict[str, Any]:
         """Facts about the answer of the last complete run, as ``--json`` of the command line has them.
 
-        An algorithm on graphs gives a `Summary`. `InputError` where nothing has run yet.
+        For an algorithm on graphs, the facts are a `Summary`. Raises `InputError` if nothing has run yet.
 
         Examples
         --------
@@ -125,7 +125,7 @@ class Result:
 
     @property
     def report(self) -> Report:
-        """Cost of the last complete run; `InputError` where nothing has run yet.
+        """Cost of the last complete run; raises `InputError` if nothing has run yet.
 
         Examples
         --------
@@ -140,7 +140,7 @@ class Result:
         return cast("Report", self._ended()["report"])
 
     def table(self) -> pa.Table:
-        """Run, and return all rows as a table, whose memory comes on top of the budget.
+        """Run, and return all rows as a table, whose memory is not part of the budget.
 
         Examples
         --------
@@ -332,7 +332,7 @@ def _stream(
 
 
 def _again(schema: pa.Schema, batches: list[pa.RecordBatch], rest: Generator[Any]) -> Generator[Any]:
-    """Yield what was taken from a stream, and then its rest, which ends with this generator."""
+    """Yield the items taken from a stream, and then its rest; the stream is closed with this generator."""
     with closing(rest):
         yield from chain([schema], batches, rest)
 

@@ -1,4 +1,4 @@
-"""A run in native code, and the way of its rows to Python."""
+"""Reads the rows of a run in native code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from inshore.errors import SkippedWarning
 
 
 def drained(run: _native.Run, watch: Watch) -> dict[str, Any]:
-    """Run to the end without rows, and return the facts of the run."""
+    """Run to the end, discard the rows, and return the facts of the run."""
     for _ in pieces(run, watch):
         pass
     facts: dict[str, Any] = json.loads(run.facts())
@@ -24,8 +24,8 @@ def drained(run: _native.Run, watch: Watch) -> dict[str, Any]:
 
 def pieces(run: _native.Run, watch: Watch) -> Generator[Any]:
     """Yield the columns of a run, and then batches of rows."""
-    # Python calls, rather than Arrow's C stream, let Ctrl-C, exceptions and warnings pass. The rows
-    # themselves are not copied.
+    # Rows are passed by Python calls instead of Arrow's C stream, so that Ctrl-C, exceptions and warnings
+    # reach the caller. The rows are not copied.
     try:
         while True:
             with watch.waiting():

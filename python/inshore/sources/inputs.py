@@ -22,8 +22,8 @@ _PIECE_BYTES = 1 << 20
 class ArrowStream(Protocol):
     """An object that exports Arrow data as a stream.
 
-    A `pyarrow.Table`, `pyarrow.RecordBatchReader` or `pyarrow.RecordBatch`, a `Result`, and the data frames
-    of Polars, pandas (from 2.2 on) and DuckDB.
+    Examples are a `pyarrow.Table`, `pyarrow.RecordBatchReader` or `pyarrow.RecordBatch`, a `Result`, and the
+    data frames of Polars, pandas (from 2.2 on) and DuckDB.
 
     Examples
     --------
@@ -68,7 +68,7 @@ class Inputs:
 
     @property
     def has_stored(self) -> bool:
-        """Tell whether a dataset of the store is named."""
+        """Tell whether a dataset of the store is among the names."""
         return any(os.fspath(path).startswith("store:") for path in self._paths)
 
     def paths(self, job: _native.Job, name: str = "source.arrow") -> list[StrPath]:
@@ -100,7 +100,7 @@ def _spill(source: ArrowStream, path: Path, named: Sequence[str] | None) -> None
 
 
 def listed(paths: StrPath | Iterable[StrPath], option: str) -> list[StrPath]:
-    """Return one or several paths as a list, which is not empty."""
+    """Return one or several paths as a list, and raise an error if there is none."""
     if isinstance(paths, (str, os.PathLike)):
         return [paths]
     listed = list(paths)

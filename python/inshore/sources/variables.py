@@ -45,7 +45,7 @@ class FoundTables:
                     break
 
     def _find(self, name: str, scope: Mapping[str, Any]) -> ArrowStream | None:
-        """Return the table of a name among some variables, and note a variable that is none."""
+        """Return the table of a name among some variables, and note a variable that is not a table."""
         if name in scope:
             if is_table(scope[name]):
                 return cast("ArrowStream", scope[name])
@@ -66,6 +66,6 @@ def is_table(value: object) -> bool:
     >>> is_table(pa.table({"size": [1]})), is_table(pa.chunked_array([[1]])), is_table(pa.Table), is_table(1)
     (True, False, False, False)
     """
-    # A class has the methods of its objects; a column of pandas or Polars exports Arrow data too.
+    # Classes, and columns of pandas or Polars, have the method of `ArrowStream` too, but are not tables.
     is_column = isinstance(value, pa.ChunkedArray) or type(value).__name__ == "Series"
     return isinstance(value, ArrowStream) and not isinstance(value, type) and not is_column

@@ -1,8 +1,8 @@
 """All verbs, for the local machine and for nodes.
 
-Each module has the verbs on one kind of data: `tables`, `sql`, `texts` and `files`; `vectors` has those of a
-store alone. A verb is a method that converts its arguments to a request (docs/operations.md) and returns a
-`Result`, or runs at once; `target` sends the request to the local machine or to nodes.
+Each module has the verbs on one kind of data: `tables`, `sql`, `texts` and `files`; `vectors` has the verbs
+that only a store has. A verb is a method that converts its arguments to a request (docs/operations.md) and
+returns a `Result`, or runs at once; `target` sends the request to the local machine or to nodes.
 """
 
 from __future__ import annotations

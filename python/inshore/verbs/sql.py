@@ -13,15 +13,15 @@ from inshore.results import Result, StrPath
 from inshore.sources import FoundTables, Inputs, Source
 from inshore.verbs.target import Target
 
-# A name with one of these is a path, a pattern of paths or a dataset of a store.
+# A name that contains one of these characters is a path, a pattern of paths or a dataset of a store.
 _PATH_CHARACTERS = frozenset("/.*:")
 
-# The begin of a statement that only reads tables; other statements have errors of their own.
+# Matches the beginning of a statement that only reads tables; other statements have errors of their own.
 _READS = re.compile(r"[\s(]*(select|with|from|explain|values)\b", re.IGNORECASE)
 
 
 class SqlVerbs(Target):
-    """The verb on queries."""
+    """The verb `sql`."""
 
     def sql(
         self,
@@ -34,20 +34,20 @@ class SqlVerbs(Target):
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> Result:
-        """Query tables in SQL, also beyond the memory.
+        """Query tables in SQL. Tables may be larger than memory.
 
         Grouping, sorting and joins spill with sort-reduce when memory is short. The dialect is DataFusion's.
 
         A name in the query is, in this order, a table of `tables`, a variable of the caller that holds a
-        table, or a file. Variables are found as in DuckDB: data frames of pandas and Polars, tables, batches
-        and readers of pyarrow, relations of DuckDB and results of Inshore, first among the local and then
-        among the global variables of the calling function. The call takes the object that a variable holds at
-        that time. A name in single quotes is always a file.
+        table, or a file. Variables are found as in DuckDB, first among the local and then among the global
+        variables of the calling function. A variable may hold a data frame of pandas or Polars, a table,
+        batch or reader of pyarrow, a relation of DuckDB, or a result of Inshore. The call takes the object
+        that a variable holds at that time. A name in single quotes is always a file.
 
-        The query runs in a child process with a limit of the budget and 40 MiB more. The process is another
-        interpreter (``sys.executable``, or the program named by ``INSHORE_PYTHON``), which loads only the
-        extension, with empty standard input. The process ends with the run. Tables in memory are written to
-        scratch files of the store first, once for each run: the cost is their size, written and read.
+        The query runs in a child process whose memory limit is the budget and 40 MiB more. The process is
+        another interpreter (``sys.executable``, or the program named by ``INSHORE_PYTHON``), which loads only
+        the extension, with empty standard input. The process ends with the run. Tables in memory are written
+        to scratch files of the store first, once for each run: the cost is their size, written and read.
 
         Parameters
         ----------
@@ -103,7 +103,7 @@ class SqlVerbs(Target):
         named = {name: Inputs(source, f"tables[{name!r}]") for name, source in (tables or {}).items()}
         missing = [name for name in _native.table_names(query) if name not in named]
         is_scanned = replacement_scans and self._nodes is None
-        # The frame is that of the caller, since every target has this method itself.
+        # This frame is that of the caller, since no target wraps this method.
         found = FoundTables(missing, sys._getframe(1) if is_scanned else None)
         named |= {name: Inputs(table) for name, table in found.tables.items()}
         missing = [name for name in missing if name not in named]
@@ -121,7 +121,7 @@ class SqlVerbs(Target):
 
 
 def _check_files(names: list[str], tables: list[str], found: FoundTables, *, is_scanned: bool) -> None:
-    """Raise an exception for the first name that cannot stand for files either."""
+    """Raise an exception for the first name that is not a name of files either."""
     for name in names:
         if not _PATH_CHARACTERS.isdisjoint(name) or Path(name).exists():
             continue

@@ -46,8 +46,8 @@ class TableVerbs(Target):
             True if the first line of CSV holds the names of columns; by default the line is refused if it may
             be a row. Without names, columns are ``column_1`` and so on.
         resume : bool, default False
-            Keep finished runs after an interruption, and resume from the runs of the same call, with the same
-            files and at least as much memory. Not on nodes.
+            Keep finished sorted runs after an interruption, and resume from the sorted runs of the same call,
+            with the same files and at least as much memory. Not on nodes.
         memory, threads
             The budget; see `Graph`.
 
@@ -171,7 +171,7 @@ class TableVerbs(Target):
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> Result:
-        """Group rows and compute aggregates of each group (GROUP BY), also beyond the memory.
+        """Group rows and compute aggregates of each group (GROUP BY). Tables may be larger than memory.
 
         Parameters
         ----------
@@ -217,7 +217,7 @@ class TableVerbs(Target):
             "header": header,
             "resume": resume,
         }
-        # Without any column, the rows could not be counted.
+        # If no column is needed, all are written (`None`), since rows without columns could not be counted.
         inputs = Inputs(source, columns=needed or None)
         return self._result("reduce", fields, inputs, (memory, threads), counted="groups")
 

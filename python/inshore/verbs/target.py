@@ -1,4 +1,4 @@
-"""Targets: the machines that run verbs, and the conversion of a verb to a request."""
+"""Targets are the machines that run verbs. This module converts a verb to a request for its target."""
 
 from __future__ import annotations
 

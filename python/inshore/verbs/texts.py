@@ -74,7 +74,7 @@ class TextVerbs(Target):
         r"""Search files and folders for lines that match a pattern.
 
         Folders are searched as in ``inshore search`` and ripgrep: by the rules of .gitignore, .ignore and
-        .rgignore, and without hidden files. All threads share a large file. Rows come in the order of paths
+        .rgignore, and without hidden files. All threads share a large file. Rows are in the order of paths
         and lines, for any number of threads.
 
         Parameters

@@ -26,7 +26,8 @@ pub struct FileOptions {
 
 /// Compresses the file `input` into `options.output`, or by default into a file in the same folder with the format's
 /// ending added. Returns the output's path. The result has the permissions and the modification time of the input, and
-/// appears only once it is complete. The format is the given one, or else that of the output's ending, or else zstd.
+/// appears only once it is complete. The format is `format` if that is given, or else the format of the output's
+/// ending, or else zstd.
 ///
 /// # Errors
 /// The errors of [`compress`]; [`Error::BadName`] for a file whose ending is that of a compression format;

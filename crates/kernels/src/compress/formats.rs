@@ -1,4 +1,4 @@
-//! This module compresses a block into a piece of each format, and decompresses it.
+//! This module compresses a block of input into a piece in one of the formats, and decompresses pieces.
 
 use std::{hash::Hasher, io::Write};
 
@@ -22,13 +22,13 @@ const GZIP_TAIL_BYTES: usize = 8;
 pub(super) const SKIPPABLE_MAGIC: u32 = 0x184d_2a50;
 /// The frame descriptor: version 1, independent blocks of up to 4 MiB, and a checksum of the content.
 const LZ4_DESCRIPTOR: [u8; 2] = [0b0110_0100, 0x70];
-/// The largest window and piece that are written for zstd, as a power of two.
+/// The base-2 logarithm of the largest window and of the largest piece that are written for zstd.
 pub(super) const LARGEST_ZSTD_WINDOW: u32 = 25;
 /// The bit in the length of a block that says that the block is stored uncompressed.
 pub(super) const LZ4_PLAIN: u32 = 1 << 31;
 
-/// Returns the window of zstd as a power of two, for levels whose window is set to the size of a piece. The window is
-/// 16 MiB from the level on at which zstd's own window is 4 MiB, and 32 MiB from the level on at which zstd's own
+/// Returns the base-2 logarithm of the zstd window, for levels whose window is set to the size of a piece. The window
+/// is 16 MiB from the level on at which zstd's own window is 4 MiB, and 32 MiB from the level on at which zstd's own
 /// window is 8 MiB.
 fn zstd_window(level: u32) -> Option<u32> {
     match level {
@@ -51,10 +51,10 @@ impl Format {
     /// Returns the number of input bytes in a piece.
     ///
     /// Pieces of zstd are independent, so a text with distant repetitions compresses less. Level 12 compressed a text
-    /// with distant repetitions to 27.1 % in pieces of 4 MiB, and to 22.2 % in pieces of 16 MiB with the level's window
-    /// of 4 MiB. With the window as large as the piece, the text was compressed to 18.0 %; the zstd program compressed
-    /// it to 21.5 %. Small pieces keep more threads busy with less memory, which suits low levels. Level 19 compressed
-    /// to 14.8 % in pieces of 16 MiB, and the zstd program to 12.7 %.
+    /// with distant repetitions to 27.1 % in pieces of 4 MiB. Pieces of 16 MiB gave 22.2 % with the level's window of 4
+    /// MiB, and 18.0 % with a window of 16 MiB. The zstd program compressed the text to 21.5 %. Small pieces keep more
+    /// threads busy with less memory, which suits low levels. Level 19 compressed the text to 14.8 % in pieces of 16
+    /// MiB, and the zstd program compressed it to 12.7 %.
     pub(super) fn block_bytes(self, level: u32) -> usize {
         match self {
             Format::Gzip => 1 << 20,
@@ -146,8 +146,8 @@ impl Format {
     }
 
     /// Decompresses a piece into the first bytes of `out`, and returns their number; an error says what is wrong with
-    /// the piece. The old bytes of `out` do not matter, so a buffer can be used again. New memory for each piece would
-    /// cost as much as decompression in some formats.
+    /// the piece. The buffer `out` may hold any bytes before, so buffers can be reused. In some formats, allocating
+    /// memory for each piece would take as long as decompression.
     pub(super) fn unpack(self, piece: &[u8], out: &mut [u8]) -> std::result::Result<usize, String> {
         match self {
             Format::Gzip => {

@@ -13,7 +13,7 @@
 //!
 //! The same input gives the same bytes with any memory and any number of threads.
 //!
-//! Paper: programs that run where the data lies, 2019 thesis 3.2.3.
+//! The idea to run such programs where the data is stored comes from the 2019 thesis, section 3.2.3.
 
 mod bunzip2;
 mod files;
@@ -72,9 +72,10 @@ fn threads(budget: &Budget, each: u64) -> usize {
 
 /// Compresses all of `input` into `output`; `name` names the input in errors.
 ///
-/// The memory is two blocks and the state of the compressor for each piece in flight; one more piece than there are
-/// threads is in flight. A block has 1 MiB for gzip, 900 kB for bzip2, 4 MiB for zstd and lz4, and 16 MiB for zstd from
-/// level 9 on. With less than [`smallest_pack_memory_bytes`] for all threads, fewer threads work.
+/// The memory for each piece in flight is two blocks and the state of a compressor. The number of pieces in flight is
+/// one more than the number of threads. A block has 1 MiB for gzip, 900 kB for bzip2, 4 MiB for zstd and lz4, and 16
+/// MiB for zstd from level 9 on. If the budget is below [`smallest_pack_memory_bytes`] for all threads, fewer threads
+/// work.
 ///
 /// # Errors
 /// [`Error::BadLevel`]; [`Error::Table`] and [`Error::Write`] for reading and writing; [`Error::Store`] if the job
@@ -130,8 +131,8 @@ pub fn compress(
 /// Bytes after the end of the compressed data are an error, and so is a truncated input.
 ///
 /// Memory: pieces of up to 16 MiB are decompressed in parallel, as many of them as fit in half of the budget. One
-/// thread decompresses larger pieces while reading them, in the format's own window. For bzip2, the number of threads
-/// and of blocks for each thread is as large as the budget allows, with 5 MB for a block and its table.
+/// thread decompresses larger pieces while reading them, in the format's own window. For bzip2, the budget determines
+/// the number of threads and the number of blocks of each thread. A block and its table take 5 MB.
 ///
 /// # Errors
 /// [`Error::Damaged`] for input that has none of the formats, is truncated or damaged; [`Error::Table`],
@@ -149,7 +150,8 @@ pub fn decompress(
     if format == Format::Bzip2 {
         return streams::decompress(job, name, units, &mut out);
     }
-    // For each thread and one more, a piece and its decompressed bytes are in memory.
+    // Each piece in memory has a buffer for its decompressed bytes. The number of pieces is one more than the number of
+    // threads.
     let quarter = budget.free_bytes() / 4;
     let threads = (quarter / units.piece_bytes()? as u64).saturating_sub(1) as usize;
     let threads = threads.clamp(1, budget.threads());
@@ -191,8 +193,8 @@ pub fn decompress(
     Ok(summary)
 }
 
-/// Allocates output buffers for the pieces in flight; a buffer is used again after it was written. The buffers lie on
-/// huge pages, since the first touch of small pages costs a tenth of the decompression.
+/// Allocates output buffers for the pieces in flight; a buffer is reused after its bytes were written. The buffers lie
+/// on huge pages, since the first access to small pages takes a tenth of the decompression time.
 fn buffers(budget: &Budget, threads: usize, bytes: usize) -> Result<Mutex<Vec<Buffer>>> {
     let buffers = (0..=threads).map(|_| Buffer::zeroed(budget, bytes, "buffers of decompressed pieces"));
     Ok(Mutex::new(buffers.collect::<std::result::Result<_, _>>()?))
@@ -200,7 +202,7 @@ fn buffers(budget: &Budget, threads: usize, bytes: usize) -> Result<Mutex<Vec<Bu
 
 const BUFFERS_SUFFICE: &str = "a buffer for each piece in flight";
 
-/// Copies all bytes of `input`, block by block.
+/// Copies all bytes of `input` to `out`, block by block.
 fn copy(
     job: &Context,
     name: &str,

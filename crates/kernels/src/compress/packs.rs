@@ -1,7 +1,7 @@
 //! Compresses files as a task on the node that stores them, so that compressed bytes are sent.
 //!
 //! A block that a node reads becomes one or a few pieces of the format, and concatenated pieces are a file of the
-//! format. The result is about as small as that of [`super::compress`], but has other bytes. The blocks of the result
+//! format. The result is about as small as that of [`super::compress`], but its bytes differ. The blocks of the result
 //! are as large as the node's reads (2 MiB, less with little memory), and lz4 has a frame for each block.
 
 use inshore_kernel::{Block, Border, Failure, Kernel, Parts, Portable, Reply, Task, TaskHandler};
@@ -26,7 +26,7 @@ impl TaskHandler for Packs {
     fn work(&self, task: Task, reply: &mut dyn Reply) -> std::result::Result<Value, Failure> {
         let pack = Pack::of_arguments(&task.arguments)?;
         let (memory_bytes, threads) = (task.job.budget().memory_bytes(), task.job.budget().threads());
-        // Half of the memory is for reading.
+        // Half of the task's memory is for reading.
         let room = memory_bytes / 4 / pack.worker_bytes();
         let budget = Budget::new(memory_bytes, (room as usize).clamp(1, threads));
         Parts::<Pack>::default().work(Task { job: task.job.within(budget), ..task }, reply)
@@ -56,7 +56,7 @@ impl Pack {
         self.format.state_bytes(self.level) + 2 * BLOCK_BYTES
     }
 
-    /// Returns an empty input compressed as one piece, which is a file that a program can decompress.
+    /// Compresses an empty input to one piece, which is a file that a program can decompress.
     ///
     /// # Errors
     /// The errors of the compressor.

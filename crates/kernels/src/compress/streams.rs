@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{Error, Result, ordered::in_order};
 
-/// The numbers of blocks in a part and in a workspace that are tried, in this order.
+/// The numbers of blocks in a part, and in a workspace, that a plan tries in this order.
 ///
 /// If more blocks are decoded in lockstep, more of the memory's latency is hidden, but less of the cache is left to
 /// each block: see [`super::bunzip2`].
@@ -139,7 +139,7 @@ pub(super) fn decompress<R: Read + Send>(
     Ok(PackSummary { bytes_in: cutter.units.bytes(), bytes_out: out.bytes, pieces })
 }
 
-/// A range of the bits of a file.
+/// A part of the input: a range of the bits of a file.
 #[derive(Debug)]
 struct BitRange {
     bytes: Vec<u8>,
@@ -157,13 +157,13 @@ impl BitRange {
         self.end / 8
     }
 
-    /// Drops the bits before `at`.
+    /// Returns the range without the bits before `at`.
     fn behind(mut self, at: usize) -> BitRange {
         self.bytes.drain(..at / 8);
         BitRange { bytes: self.bytes, at: at % 8, end: self.end - at / 8 * 8, is_first: false }
     }
 
-    /// Appends the bits of the next part.
+    /// Returns the range with the bits of the next part appended.
     fn joined(mut self, next: &BitRange) -> BitRange {
         let whole = self.whole_bytes();
         self.bytes.truncate(whole);
@@ -177,7 +177,7 @@ impl BitRange {
 struct InputSplitter<R> {
     units: Units<R>,
     plan: Plan,
-    /// The first bit of the next part, within the next byte.
+    /// The offset of the next part's first bit within the next byte.
     at: usize,
     is_first: bool,
     more: Option<Reservation>,
@@ -233,10 +233,10 @@ impl<R: Read> InputSplitter<R> {
     }
 }
 
-/// Returns the position of the 48 bits with which a block begins, searching at any bit from `from` on.
+/// Returns the position of the 48 bits with which a block begins, at any bit from `from` on.
 ///
-/// At whichever bit the 48 bits begin, the next two bytes are completely known, so two table look-ups for each byte
-/// suffice.
+/// At whichever bit the 48 bits begin, they determine the next two bytes completely, so two table look-ups for each
+/// byte suffice.
 fn find_block(bytes: &[u8], from: usize) -> Option<usize> {
     // Each table maps a byte to a bit mask of the positions at which the 48 bits can begin in the previous byte
     // (`NEAR`), or in the byte before that (`FAR`).
@@ -274,7 +274,7 @@ const fn beginnings(down: u32) -> [u8; 256] {
     table
 }
 
-/// An element of a stream.
+/// An element of a stream: its start, a block, or its end.
 #[derive(Clone, Copy, Debug)]
 enum Element {
     /// The start of a stream, with its level: blocks have at most the level times 100,000 symbols.
@@ -298,7 +298,7 @@ struct DecompressedRange<B> {
 struct ReadRange {
     /// The elements of the stream that were found, with the bits at which they begin.
     met: Vec<(usize, Element)>,
-    /// The bit after the last element that was read.
+    /// The offset of the bit after the last element that was read.
     at: usize,
     why: StopReason,
 }
@@ -528,7 +528,7 @@ mod tests {
         Ok(out.inner)
     }
 
-    /// Generates letters, runs of all lengths, and arbitrary bytes.
+    /// Generates texts that consist of letters, runs of all lengths, and arbitrary bytes.
     fn text() -> impl Strategy<Value = Vec<u8>> {
         let piece = prop_oneof![
             (prop::collection::vec(any::<u8>(), 1..8), 1usize..200)
@@ -554,7 +554,7 @@ mod tests {
         ) {
             let packed: Vec<u8> = texts.iter().flat_map(|(text, level)| stream(text, *level)).collect();
             let mut cuts: Vec<usize> = places.iter().map(|place| place.index(8 * packed.len())).collect();
-            // Some of the bits are those that the splitter finds, and some are wrong.
+            // Some cuts are at the block starts that the splitter finds, and some are inside blocks.
             let mut from = 8 * packed.len() / 3;
             while let Some(found) = find_block(&packed, from) {
                 cuts.push(found);

@@ -2,7 +2,7 @@
 //!
 //! | format | a piece is | known by |
 //! |---|---|---|
-//! | gzip | a member that says its size (ours) | the extra field of its header |
+//! | gzip | a member with its size, as Inshore writes | the extra field of its header |
 //! | zstd | a frame | the lengths of its blocks |
 //! | lz4 | an independent block | its length |
 //!
@@ -36,7 +36,7 @@ pub(super) const READ_BYTES: usize = 256 << 10;
 pub(super) struct Units<R> {
     name: String,
     input: R,
-    /// The bytes that were read; those before `taken` are used up.
+    /// The bytes that were read; the bytes before `taken` were consumed.
     buffer: Vec<u8>,
     taken: usize,
     read: u64,
@@ -45,7 +45,7 @@ pub(super) struct Units<R> {
     limit: usize,
     /// The state inside an lz4 frame: the size of the largest block, and whether a checksum of the content follows.
     frame: Option<(usize, bool)>,
-    /// Tells whether the following input is decompressed while being read.
+    /// Tells whether all further input is decompressed as one stream while it is read.
     is_whole: bool,
 }
 
@@ -432,7 +432,7 @@ impl<R: Read> Units<R> {
     }
 }
 
-/// Returns the largest window of zstd that is accepted, as a power of two, and the memory for the window.
+/// Returns the largest window of zstd that is accepted, as a base-2 logarithm, and the memory for the window.
 fn zstd_window(budget: &Budget) -> Result<(u32, Reservation)> {
     let free = budget.free_bytes() / 2;
     let log = free.max(1 << 10).ilog2().clamp(10, 31);

@@ -22,7 +22,7 @@ const BATCH_ROWS: usize = 4096;
 const PIECE_BYTES: u64 = 1 << 20;
 const PIECE_BYTES_MIN: u64 = 64 << 10;
 
-/// Consecutive rows of the table.
+/// Consecutive rows of the table, which one worker scores.
 #[derive(Default)]
 struct Piece {
     texts: Vec<u8>,
@@ -52,10 +52,10 @@ impl Piece {
 }
 
 /// Identifies the language of each row of a text column, in order, with all threads of the job; a null is an empty
-/// text. `each` gets the row number, which starts at 0, and the language.
+/// text. `each` receives the row number, which starts at 0, and the language.
 ///
-/// Memory: that of [`TableReader`], and one piece for each thread and two more. The pieces share a quarter of the free
-/// budget, and have 64 KiB to 1 MiB each.
+/// The memory is that of [`TableReader`], one piece for each thread, and two further pieces. The pieces share a quarter
+/// of the free budget, and have 64 KiB to 1 MiB each.
 ///
 /// # Errors
 /// [`Error::Table`](crate::Error::Table) for a table that cannot be read, or has no such column; the errors of
@@ -74,7 +74,7 @@ pub fn identify_column(
     let _memory = budget.reserve(pieces * piece_bytes, "rows of text")?;
     let mut table = TableReader::open(input, &[(column, DataType::Utf8)], BATCH_ROWS, budget)?;
     let (mut reader, mut position, mut row) = (Reader::default(), 0, 0);
-    // The batch that is being divided into pieces, and its first row that is not yet in a piece.
+    // `batch` is the batch that is being divided into pieces, with its first row that is not yet in a piece.
     let mut batch = None;
     let next = || {
         job.check_cancelled()?;

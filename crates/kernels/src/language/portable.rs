@@ -36,7 +36,7 @@ impl Deref for OwnedClassifier {
     }
 }
 
-/// The kernel that identifies the language of texts, with its own profiles.
+/// The kernel that identifies the language of texts, and owns its profiles.
 #[derive(Debug)]
 pub struct LanguageOfText(Identify<OwnedClassifier>);
 

@@ -48,8 +48,8 @@ pub struct LanguageSummary {
     pub unknown: u64,
 }
 
-/// Writes a table of languages with these columns: the source, the line or row if there is one, the language and the
-/// confidence (both null if the language is unknown).
+/// Writes a table of languages. The columns are the source, the line or row if there is one, the language and the
+/// confidence. If the language is unknown, language and confidence are null.
 pub struct LanguageTable<'a> {
     labels: &'a [String],
     schema: SchemaRef,

@@ -11,7 +11,7 @@ use crate::{Result, WalkedFile};
 impl Search {
     /// Searches `files`, and passes the result of each block with its file to `each`, in the order of files and blocks.
     ///
-    /// Memory: that of [`inshore_kernel::run`].
+    /// The memory is that of [`inshore_kernel::run`].
     ///
     /// # Errors
     /// The errors are those of `each`, and [`crate::Error::Store`] if the job was stopped or has too little memory. A

@@ -10,18 +10,18 @@ use super::{
 };
 use crate::{Error, Result};
 
-/// A NUL byte among the first bytes makes all of a source binary; a later one only the bytes that follow, as in
-/// ripgrep.
+/// A NUL byte among this number of first bytes makes all of a source binary. A later NUL byte makes only the bytes
+/// after it binary, as in ripgrep.
 const EARLY_BYTES: usize = 64 << 10;
 
-/// Pieces of this size are searched first, and then scanned for a NUL byte while they lie in the core's cache. In the
-/// opposite order the scan, which computes little, would wait for memory. The first piece of a source has
-/// [`EARLY_BYTES`], which tell whether all of the source is binary.
+/// A piece of a block has this size. It is searched first, and then scanned for a NUL byte while its bytes are in the
+/// core's cache. In the opposite order the scan, which computes little, would wait for memory. The first piece of a
+/// source has [`EARLY_BYTES`], since these bytes determine whether all of the source is binary.
 const PIECE_BYTES: usize = 64 << 10;
 
 impl Kernel for Search {
     type Error = Error;
-    /// Limits the bytes of a block's lines with replaced matches.
+    /// The limit on the bytes of a block's lines with replaced matches.
     type Worker = usize;
     type Part = BlockMatches;
 
@@ -34,7 +34,8 @@ impl Kernel for Search {
         Ok(share.min(u32::MAX.into()) as usize)
     }
 
-    /// The search stays correct if a process changes the bytes meanwhile: the engine relies on their number alone.
+    /// The search stays correct if a process changes the bytes meanwhile, since the engine relies only on the number of
+    /// bytes.
     fn takes_windows(&self) -> bool {
         true
     }
@@ -58,8 +59,8 @@ impl Kernel for Search {
             copy: Vec::new(),
         };
         let (text, mut start) = (block.bytes, 0);
-        // With context, lines near the borders of a block are returned, match or not, so that the literal does not
-        // help.
+        // If context is wanted, lines near the borders of a block are returned whether they match or not, so a search
+        // for the literal would save nothing.
         let mut needle = self.needle.as_ref().filter(|_| before == 0 && after == 0);
         while start < text.len() {
             if let Some(looked_for) = needle {
@@ -67,7 +68,8 @@ impl Kernel for Search {
                 if end == text.len() {
                     break;
                 }
-                // If the literal is frequent, the engine alone scans fewer bytes twice.
+                // If the literal is frequent, it is no longer searched for separately, since the engine alone scans
+                // fewer bytes twice.
                 needle = needle.filter(|_| end - start >= PIECE_BYTES);
                 start = memrchr(b'\n', &text[start..end]).map_or(start, |line| start + line + 1);
             }
@@ -87,7 +89,8 @@ impl Kernel for Search {
                 if let SearchOutput::Lines { .. } | SearchOutput::Any = wanted {
                     let is_early = block.is_first() && nul < EARLY_BYTES;
                     let line = memrchr(b'\n', &text[..nul]).filter(|_| !is_early).map_or(0, |end| end + 1);
-                    // Lines before the NUL byte are returned; for lines after the byte only whether one matches.
+                    // Lines before the NUL byte are returned. For later lines, the result only states whether one
+                    // matches.
                     lines.rewind(mark);
                     lines.text = &text[..line];
                     lines.add_from(start, *wanted);
@@ -111,7 +114,7 @@ impl Kernel for Search {
         Ok(lines.found)
     }
 
-    /// After a NUL byte, only the existence of a match matters.
+    /// Returns true if NUL bytes are detected, since after a NUL byte only the existence of a match matters.
     fn zeros_end_lines(&self) -> bool {
         self.arguments.detect_binary
     }

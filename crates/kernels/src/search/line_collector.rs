@@ -14,7 +14,7 @@ pub(super) struct LineCollector<'a> {
     pub found: BlockMatches,
     pub numbered: bool,
     pub spans: bool,
-    /// Holds the range whose line ends are counted, and their number.
+    /// Holds the offset up to which line ends were counted, and their number.
     pub counted: (usize, u64),
     pub replacer: Option<Replacer<'a>>,
     /// Limits the bytes of lines with replaced matches.
@@ -36,7 +36,7 @@ impl LineCollector<'_> {
         self.replacer.as_ref().is_some_and(|replacer| replacer.is_full)
     }
 
-    /// Returns the sizes of all results: lines, text, places, counts.
+    /// Returns the sizes of all results: lines, text, spans and counts.
     pub fn mark(&self) -> ResultSizes {
         let BlockMatches { lines, text, spans, line_count, match_count, .. } = &self.found;
         ResultSizes { sizes: (lines.len(), text.len(), spans.len()), counts: (*line_count, *match_count) }
@@ -56,7 +56,8 @@ impl LineCollector<'_> {
         }
     }
 
-    /// Adds the wanted results of selected lines from the line at `start` on, and tells whether there may be more.
+    /// Adds the wanted results of selected lines from the line at `start` on, and returns whether more lines may be
+    /// needed.
     pub fn add_from(&mut self, start: usize, wanted: SearchOutput) -> bool {
         let (search, text) = (self.search, self.text);
         let mut goes_on = true;
@@ -73,7 +74,8 @@ impl LineCollector<'_> {
             SearchOutput::MatchCount => search.for_each_line(text, start, |line| {
                 self.found.line_count += 1;
                 self.copy.clear();
-                // Two passes over the copy see the same bytes.
+                // The line is copied, so that two passes over it see the same bytes even if a process writes to the
+                // file.
                 self.copy.extend_from_slice(&text[line]);
                 search.spans(&self.copy, |_, _| self.found.match_count += 1);
                 true
@@ -102,7 +104,7 @@ impl LineCollector<'_> {
         };
         let (before, begun) = (self.found.spans.len(), self.found.text.len());
         let BlockMatches { text: out, spans, .. } = &mut self.found;
-        // In an inverted search, lines around the selected ones may match.
+        // In an inverted search, the context lines around the selected lines may match the pattern.
         let inverts = self.search.arguments.options.invert;
         let wants_spans = self.spans && is_match && !inverts;
         match &mut self.replacer {
@@ -131,11 +133,11 @@ impl LineCollector<'_> {
         !self.is_full()
     }
 
-    /// Adds all lines that match, lines near them, and lines near the block's borders: a nearby match in another
-    /// block is not known here.
+    /// Adds all lines that match, the context lines around them, and the lines near the block's borders, which may be
+    /// context of a match in an adjacent block.
     fn add_with_context(&mut self, before: usize, after: usize) {
         let text = self.text;
-        // Lines before this place are added or not wanted.
+        // All lines before this offset were added, or are not wanted.
         let mut done = 0;
         let mut wanted_after = after;
         let search = self.search;
@@ -152,7 +154,7 @@ impl LineCollector<'_> {
         self.add_lines_after(first, text.len(), usize::MAX);
     }
 
-    /// Adds up to `limit` lines between two places, and returns the start of the next line.
+    /// Adds up to `limit` lines between two offsets, and returns the start of the next line.
     fn add_lines_after(&mut self, mut position: usize, end: usize, limit: usize) -> usize {
         for _ in 0..limit {
             if position >= end {
@@ -166,7 +168,7 @@ impl LineCollector<'_> {
     }
 }
 
-/// Returns the start of the last `lines` lines before `end`, not before `start`.
+/// Returns the start of the last `lines` lines before `end`, but at least `start`.
 fn back(text: &[u8], start: usize, end: usize, lines: usize) -> usize {
     let mut position = end;
     for _ in 0..lines {

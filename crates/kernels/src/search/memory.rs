@@ -24,8 +24,8 @@ use regex_syntax::hir::{Class, Hir, HirKind};
 use super::PatternOptions;
 use crate::Result;
 
-/// The memory for automata that is not reserved. The fixed part of the memory promise covers this memory in addition to
-/// the program itself.
+/// The memory for automata that is not reserved. The fixed 64 MiB that a process may take beyond its budget cover this
+/// memory and the program itself.
 const UNCOUNTED_BYTES: u64 = 4 << 20;
 /// The smallest number of texts for which the engine builds one Aho-Corasick automaton.
 const TEXTS_MIN: u64 = 3000;
@@ -49,8 +49,8 @@ const STATE_BYTES: u64 = 24;
 const TRANSITION_BYTES: u64 = 8;
 /// The memory for building an NFA in both directions, in units of half its size (4.4 units were measured).
 const BUILDING_HALVES: u64 = 6;
-/// The memory for the caches of a thread, in units of half the NFA's size: one unit for each direction, and one for the
-/// simulation that runs after a cache fails.
+/// The memory for the caches of a thread, in units of half the NFA's size. Each direction takes one unit, and the
+/// simulation that runs after a cache fails takes one unit.
 const SEARCHING_HALVES: u64 = 3;
 /// The caches of all threads take the free budget divided by this number, in addition to memory that is proportional to
 /// the NFA.
@@ -184,7 +184,7 @@ impl PatternMemory {
     }
 }
 
-/// A table of the sizes of automata of character classes, which are computed once.
+/// Stores the sizes of the automata of character classes, so that each size is computed once.
 #[derive(Clone, Debug, Default)]
 struct Nfas {
     of_classes: HashMap<Vec<(char, char)>, u64>,

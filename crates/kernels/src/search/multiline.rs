@@ -17,7 +17,7 @@ pub struct MultilineMatcher {
 
 /// Makes a matcher for `patterns` whose matches may cross line ends; a dot matches line ends too if `dot_is_all`. The
 /// memory is reserved in `budget`. Returns `None` if no match can contain or look at a line end (as `^` and `$` do),
-/// so that a [`Search`](super::Search) finds the same.
+/// since a [`Search`](super::Search) then finds the same matches.
 ///
 /// # Errors
 /// The errors of [`Search::new`](super::Search::new).

@@ -8,9 +8,9 @@ use serde_json::Value;
 use super::{Arguments, BlockMatches, FoundLine, Search, SearchOutput, memory::PatternMemory};
 use crate::{Error, Result};
 
-/// Limits the memory of the automata of a search that another machine sent: in all, and for each thread.
+/// The limit on the memory of the automata of a search that another machine sent, both in total and for each thread.
 const SENT_BYTES_MAX: usize = 10 << 20;
-/// Limits the memory for the patterns of such a search if no budget is known.
+/// The limit on the memory for the patterns of such a search if no budget is known.
 const SENT_MEMORY_BYTES_MAX: u64 = 64 << 20;
 
 const IS_MATCH: u32 = 1 << 31;
@@ -137,7 +137,8 @@ mod tests {
     use super::*;
     use crate::PatternOptions;
 
-    /// Finding groups takes memory for all of them: a search from another machine must not take all memory.
+    /// Finding groups takes memory in proportion to their number. A search from another machine must not take all
+    /// memory.
     #[test]
     fn searches_from_another_machine_are_refused_when_their_groups_take_too_much_memory() {
         let sent = |pattern: String, replacement: String| {

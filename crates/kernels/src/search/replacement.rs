@@ -7,9 +7,9 @@ use memchr::memchr_iter;
 use super::{Arguments, Search};
 use crate::{Error, Result};
 
-/// Limits the length of a replacement.
+/// The largest length of a replacement.
 const REPLACEMENT_BYTES_MAX: usize = 64 << 10;
-/// Limits the memory for finding groups, for each thread.
+/// The limit on the memory that each thread uses for finding groups.
 const GROUPS_BYTES_MAX: usize = 64 << 20;
 
 impl Search {
@@ -23,7 +23,8 @@ impl Search {
         self.replacing_within(replacement.into(), GROUPS_BYTES_MAX)
     }
 
-    /// The engine that finds groups has a table of all states and groups for each thread, which `limit` bounds.
+    /// Works as [`Search::replacing`] does. The engine that finds groups has a table of all states and groups for each
+    /// thread, and `limit` bounds the size of this table.
     pub(super) fn replacing_within(self, replacement: String, limit: usize) -> Result<Search> {
         if replacement.len() > REPLACEMENT_BYTES_MAX {
             let what =
@@ -41,7 +42,7 @@ impl Search {
 /// Writes lines with replaced matches.
 pub(super) struct Replacer<'a> {
     replacement: &'a [u8],
-    /// Bounds the number of groups that the replacement names.
+    /// An upper bound on the number of groups that the replacement names.
     groups: usize,
     captures: RegexCaptures,
     pub is_full: bool,
@@ -55,7 +56,7 @@ impl<'a> Replacer<'a> {
         Replacer { replacement, groups, captures, is_full: false }
     }
 
-    /// Appends a line to `out`, which may grow to `room` bytes, and the places of the replacements to `spans`.
+    /// Appends a line to `out`, which may grow to `room` bytes, and the positions of the replacements to `spans`.
     pub fn append(
         &mut self,
         search: &Search,
@@ -68,7 +69,8 @@ impl<'a> Replacer<'a> {
         let (start, mut copied) = (out.len(), 0);
         let (text, matcher) = (search.without_end(line), &search.matcher);
         let mut replace = |place: Match, captures: Option<&RegexCaptures>| {
-            // The bound is checked first: a replacement may name a group any number of times.
+            // The length is checked before the replacement is written, since a replacement may name a group any number
+            // of times.
             let longest = replacement.len() + *groups * place.len() + (line.len() - copied);
             *is_full |= out.len() + longest > room;
             if *is_full {

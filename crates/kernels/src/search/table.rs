@@ -145,8 +145,8 @@ impl SearchTable {
 
     /// Searches `files`, and passes rows to `each` in the order of files; the rows name a file by its path in `files`.
     ///
-    /// Memory: that of [`Search::run`], and four batches of a sixty-fourth of the budget each (64 KiB to 1 MiB). `each`
-    /// may keep one batch until the next call. A line longer than a batch takes more.
+    /// The memory is that of [`Search::run`], and four batches of a sixty-fourth of the budget each (64 KiB to 1 MiB).
+    /// `each` may keep one batch until the next call. A line longer than a batch takes more.
     ///
     /// # Errors
     /// The errors of `each`; [`Error::Store`] if the job was stopped or has too little memory. A file that cannot be
@@ -203,7 +203,7 @@ pub struct SearchRows<'a, E> {
     offsets: Vec<u64>,
     texts: StringBuilder,
     raw: BinaryBuilder,
-    /// The end of each row's spans, after a leading 0.
+    /// The end of each row's spans within `spans`, after a leading 0.
     span_ends: Vec<i32>,
     spans: (Vec<u32>, Vec<u32>),
 }
@@ -213,7 +213,7 @@ pub struct SearchRows<'a, E> {
 struct SourceCounts {
     lines: u64,
     matches: u64,
-    /// Tells whether the search of the source ended early, so that the count is not known.
+    /// Tells whether the search of the source ended early, so that its counts are not complete.
     is_left: bool,
 }
 

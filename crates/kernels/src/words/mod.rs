@@ -7,8 +7,8 @@
 //!
 //! A few words make up most of a text. The front counts frequent words without leaving the cache, and a word that
 //! another word evicts from the front goes to the table. A full table is spilled into a sort of rows
-//! (`inshore_sortreduce::rows`), which adds the counts of equal words and writes runs to flash if they do not fit in
-//! memory. The result is therefore exact with any budget.
+//! (`inshore_sortreduce::rows`). The sort adds the counts of equal words, and writes sorted runs to flash if they do
+//! not fit in memory. The result is therefore exact with any budget.
 //!
 //! # Cost
 //!
@@ -50,7 +50,7 @@ pub struct WordOptions {
     pub min_count: u64,
     /// The number of most frequent words in the summary.
     pub top: usize,
-    /// Forces the bytes of a worker's table, so that tests fill it; `None` lets the budget decide.
+    /// Sets the size of a worker's table in bytes, so that tests can fill the table; `None` lets the budget decide.
     pub table_bytes: Option<usize>,
 }
 
@@ -77,9 +77,9 @@ pub struct WordSummary {
     pub top: Vec<(String, u64)>,
     /// The number of times that a worker's table was full.
     pub spills: u64,
-    /// The number of runs written to the store's scratch space.
+    /// The number of sorted runs written to the store's scratch space.
     pub runs: u64,
-    /// The number of bytes in the runs.
+    /// The number of bytes in the sorted runs.
     pub bytes_spilled: u64,
 }
 
@@ -203,7 +203,7 @@ struct Words {
     sort: Mutex<Spill>,
 }
 
-/// The sort; until it is needed, only the memory reserved for it.
+/// The sort that counts are spilled into. Until the first spill, only the memory of the sort is reserved.
 struct Spill {
     job: Job,
     memory: Option<Reservation>,

@@ -6,7 +6,7 @@
 
 use unicode_segmentation::UnicodeSegmentation;
 
-/// Calls `each` with the start and the end of each piece between white space.
+/// Calls `each` with the start and the end of each word that white space delimits.
 pub(super) fn at_white_space(text: &[u8], each: impl FnMut(usize, usize)) {
     runs(text, in_no_space, each);
 }
@@ -14,8 +14,8 @@ pub(super) fn at_white_space(text: &[u8], each: impl FnMut(usize, usize)) {
 /// Calls `each` with the start and the end of each word of UAX #29 that contains a letter or digit. The text must be
 /// UTF-8. A combining mark that is a letter, but follows no letter, is a word without the preceding space or sign.
 pub(super) fn words(text: &[u8], mut each: impl FnMut(usize, usize)) {
-    // A group has the runs that marks may join, from the first run to the last. A run consists of consecutive bytes
-    // that belong to words.
+    // `last` is the current group of runs that marks may join. A run consists of consecutive bytes that belong to
+    // words.
     let mut last: Option<Group> = None;
     let is_ascii = text.is_ascii();
     runs(text, in_word, |start, end| {

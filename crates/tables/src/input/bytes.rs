@@ -1,4 +1,4 @@
-//! The bytes of an input, which a thread reads ahead in order.
+//! Reads the bytes of an input in order, and may read ahead.
 
 use std::{
     fs::File,
@@ -20,8 +20,8 @@ use crate::{
 
 /// The decompressed bytes of an [`Input`](super::Input).
 ///
-/// Errors of its [`Read`] carry an [`Error`] that names the file, also for damage and truncation of compressed data.
-/// A compressed file that was cut exactly between two members or frames looks complete.
+/// Errors of its [`Read`] implementation carry an [`Error`] that names the file, also for damage and truncation of
+/// compressed data. A compressed file that was cut exactly between two members or frames looks complete.
 pub struct Bytes {
     pub(super) name: String,
     pub(super) source: DecompressedReader<CountingReader>,

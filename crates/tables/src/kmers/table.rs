@@ -1,4 +1,4 @@
-//! The table of k-mers and counts.
+//! Writes the table of k-mers and counts.
 
 use std::{path::Path, sync::Arc};
 
@@ -10,7 +10,7 @@ use inshore_store::Context;
 use super::{KmerCode, KmerOptions, KmerSummary};
 use crate::{Result, writer::BackgroundWriter};
 
-/// The length of the histogram.
+/// The largest number of counts in the histogram.
 const HISTOGRAM: usize = 256;
 /// The maximum number of k-mers that are converted to rows at once.
 const BATCH_ROWS: usize = 8 << 10;
@@ -84,7 +84,7 @@ impl RowBuilder {
         RowBuilder { schema, k: options.k as usize, min_count: options.min_count, codes: options.codes }
     }
 
-    /// Converts the k-mers that were seen often enough to rows; `None` if there are none.
+    /// Converts the k-mers that occur often enough to rows; `None` if there are none.
     fn batch<K: KmerCode>(&self, keys: &[K], counts: &[u32]) -> Option<RecordBatch> {
         let kept = || keys.iter().zip(counts).filter(|&(_, &count)| count >= self.min_count);
         let rows = if self.min_count <= 1 { keys.len() } else { kept().count() };
@@ -108,7 +108,7 @@ impl RowBuilder {
     }
 }
 
-/// The letters of the four bases in each byte of a code.
+/// The letters of the four bases that a byte of a code stands for, for each value of the byte.
 const SPELLED: [[u8; 4]; 256] = {
     let mut all = [[0; 4]; 256];
     let mut code = 0;
@@ -123,7 +123,7 @@ const SPELLED: [[u8; 4]; 256] = {
     all
 };
 
-/// Writes the bases of a code.
+/// Writes the bases of a code as letters to `text`.
 fn spell(code: u128, text: &mut [u8]) {
     let mut rest = code;
     for letters in text.rchunks_mut(4) {

@@ -1,7 +1,7 @@
-//! A CSV file as a source of batches. Values are parsed straight into columns of the wanted types.
+//! Reads a CSV file as a source of record batches. Values are parsed directly into columns of the wanted types.
 //!
 //! The first record has the names of columns, unless [`Header`] says otherwise. Column types can be inferred from the
-//! first rows ([`super::value_classes`]), which are kept and returned first.
+//! first rows ([`super::value_classes`]), which are kept and returned before all later rows.
 
 use arrow_array::{Array, RecordBatch, StringArray, builder::StringBuilder};
 use arrow_schema::{Field, SchemaRef};
@@ -20,7 +20,7 @@ const SAMPLE_ROWS: usize = 1_000;
 pub(super) struct CsvSource {
     name: String,
     names: Vec<String>,
-    /// True if the caller said whether the first record has the column names.
+    /// True if the caller stated whether the first record has the column names.
     is_named: bool,
     records: Records,
     /// True if the first record is a row of data that has not been returned.
@@ -82,7 +82,7 @@ impl CsvSource {
         self.wanted = Some(wanted.clone());
     }
 
-    /// Returns whether no value of a column was seen.
+    /// Returns whether a column had no values in the first rows.
     pub fn is_unseen(&self, column: usize) -> bool {
         self.origins[column] == TypeOrigin::Unseen
     }
@@ -213,7 +213,7 @@ impl CsvSource {
         }
     }
 
-    /// Refuses a first line that may be a row: the row would be lost.
+    /// Refuses a first line that may be a row, since the row would be lost.
     fn check_names(&self) -> Result<()> {
         if self.is_named {
             return Ok(());

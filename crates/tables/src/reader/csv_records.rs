@@ -1,15 +1,15 @@
 //! Cuts the bytes of a CSV file into records, and each record into fields.
 //!
-//! A field that begins with a quote ends with the closing quote; a quote in any other place is a letter. A record
-//! ends with a line feed, or a carriage return and a line feed. Empty lines are skipped.
+//! A field that begins with a quote ends with the closing quote; a quote in any other position is an ordinary
+//! character. A record ends with a line feed, or a carriage return and a line feed. Empty lines are skipped.
 //!
 //! A record is parsed once it is complete in the buffer, so that its fields are slices of the buffer. Only a quoted
 //! field that contains quotes is copied. The buffer grows up to the longest record that is accepted, so a quote that
 //! is never closed does not fill the memory.
 //!
-//! The `csv` crate is not used, for three reasons: it treats the end of the file as the end of an open quote, it
-//! treats text after a closing quote as a part of the field, and it does not report whether a carriage return was in
-//! quotes. Each of these faults loses rows or letters silently.
+//! The `csv` crate is not used, for three reasons. It treats the end of the file as the end of an open quote. It treats
+//! text after a closing quote as a part of the field. It does not report whether a carriage return was in quotes. Each
+//! of these faults loses rows or letters silently.
 
 use std::ops::Range;
 
@@ -24,7 +24,7 @@ const MARK: &[u8] = "\u{feff}".as_bytes();
 pub(super) struct Records {
     input: Bytes,
     separator: u8,
-    /// The maximum bytes of a record.
+    /// The maximum number of bytes of a record.
     limit: u64,
     buffer: Vec<u8>,
     /// The bytes of the buffer that were read and not returned yet.
@@ -171,7 +171,7 @@ impl Records {
                 true => self.quoted_field(at, &mut feeds)?,
                 false => self.plain_field(at),
             };
-            // The position after the separator or line end, or the end of the file for the last field.
+            // The position after the field is that of the separator or line end, or the end of the file.
             let Some(behind) = behind else { return Ok(ParsedRecord::Open) };
             match self.buffer[..end].get(behind) {
                 Some(&byte) if byte == self.separator => at = behind + 1,

@@ -5,11 +5,11 @@
 //!   lengths             [ values in a block | miniblocks in a block | values | first value ] block ...
 //!   block               [ least difference | bits of each miniblock | miniblock ... ]
 //!   DELTA_LENGTH        lengths, then the bytes of all strings
-//!   DELTA_BYTE_ARRAY    lengths of what each shares with the one before, then the rest of each as DELTA_LENGTH
+//!   DELTA_BYTE_ARRAY    lengths of prefixes shared with the previous string, then the suffixes as DELTA_LENGTH
 //! ```
 //!
-//! A few bytes can claim millions of strings, each of which repeats a million bytes of the previous string. The
-//! lengths are therefore added before the decoder allocates memory.
+//! A few bytes can claim millions of strings, each of which repeats a million bytes of the previous string. This module
+//! therefore adds the lengths before the decoder allocates memory.
 
 use parquet::basic::Encoding;
 

@@ -1,16 +1,17 @@
-//! An Arrow IPC file or stream as a source of batches.
+//! Reads an Arrow IPC file or stream as a source of record batches.
 //!
-//! Both are read as a stream: the file format is the stream between two magics, followed by a footer for readers that
-//! seek. An Arrow file can therefore also be read from a pipe or compressed by gzip.
+//! A file is read like a stream. The file format is a stream with a magic string before it, and with a footer and a
+//! magic string after it. Only readers that seek need the footer. An Arrow file can therefore also be read from a pipe
+//! or compressed by gzip.
 //!
 //! ```text
 //! ["ARROW1" padding] message ... end of stream [footer, its length, "ARROW1"]
 //! message: ffffffff | length | header (flatbuffer), says how long the body is | body
 //! ```
 //!
-//! The lengths are read and compared with the budget before memory is allocated for them. Dictionaries of chosen
-//! columns are kept as long as the file is open. A dictionary column is returned as a column of its values; texts are
-//! views into the dictionary.
+//! The lengths in the headers are read and compared with the budget before memory is allocated for them. Dictionaries
+//! of chosen columns stay in memory as long as the file is open. A dictionary column is returned as a column of its
+//! values; texts are views into the dictionary.
 
 use std::{
     collections::HashMap,
@@ -235,7 +236,7 @@ impl IpcSource {
         Ok(batch)
     }
 
-    /// Checks that all buffers lie in the body, since the decoder panics on other buffers.
+    /// Checks that all buffers are within the body, since the decoder panics on other buffers.
     fn check_buffers(&self, header: &arrow_ipc::RecordBatch, body_bytes: u64) -> Result<()> {
         for buffer in header.buffers().iter().flatten() {
             let (offset, length) = (u64::try_from(buffer.offset()), u64::try_from(buffer.length()));
@@ -300,7 +301,7 @@ impl IpcSource {
             .map_err(|_| self.damaged("a message has a body of negative length".to_string()))
     }
 
-    /// Reads a file to its end, which must be that of an Arrow file.
+    /// Reads a file to its end, and checks that the end is that of an Arrow file.
     fn check_footer(&mut self) -> Result<()> {
         if !self.is_file {
             return Ok(());

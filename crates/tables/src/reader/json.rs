@@ -1,4 +1,4 @@
-//! A file of JSON lines as a source of batches: each line is one object, whose members are the columns.
+//! Reads a file of JSON lines as a source of record batches: each line is one object, whose members are the columns.
 //!
 //! The columns are the members of the first lines. A member that a line does not have is null. If a later line has
 //! another member, the member is skipped if the caller named the columns, and is an error if all columns are read. If
@@ -7,8 +7,8 @@
 //! Each line is parsed once. Values of requested members are kept as text until the column's type is known, so that a
 //! number is parsed as that type and never truncated.
 //!
-//! The `arrow-json` crate (59.3) is not used, for three reasons: it truncates floating-point numbers in columns of
-//! whole numbers, reads numbers in quotes as numbers, and turns half of the escaped surrogate pairs into other
+//! The `arrow-json` crate (59.3) is not used, for three reasons. It truncates floating-point numbers in columns of
+//! whole numbers. It reads numbers in quotes as numbers. It turns half of the escaped surrogate pairs into other
 //! characters.
 
 use std::{
@@ -38,7 +38,7 @@ const MARK: &[u8] = "\u{feff}".as_bytes();
 pub(super) struct JsonSource {
     blocks: LineBlocks,
     block: LineBlock,
-    /// The numbers of bytes and lines of the current block that were read.
+    /// The number of bytes and the number of lines of the current block that were read.
     read: (usize, u64),
     schema: Schema,
     /// The number of each column, by its name.
@@ -104,7 +104,7 @@ impl JsonSource {
         self.blocks.position()
     }
 
-    /// Returns whether no value of a column was seen.
+    /// Returns whether a column had no values in the first lines.
     pub fn is_unseen(&self, column: usize) -> bool {
         self.origins[column] == TypeOrigin::Unseen
     }

@@ -14,7 +14,8 @@ use crate::{Error, Input, Result};
 
 /// Returns the names of the columns of a table, in the order of the file.
 ///
-/// Standard input is used up by this call; see [`TableReader::open_with`](super::TableReader::open_with) for a choice that looks at the names first.
+/// This call consumes standard input. [`TableReader::open_with`](super::TableReader::open_with) chooses columns by
+/// their names without a second read.
 ///
 /// # Errors
 /// The errors are those of [`TableReader::open`](super::TableReader::open).
@@ -35,7 +36,7 @@ pub fn row_groups(input: &Input, budget: &Budget) -> Result<Vec<Range<u64>>> {
 
 /// Finds column types that fit all values in all rows of these inputs, and sets them for CSV and JSON lines. The
 /// columns of JSON lines are all members of all lines. The function reads every CSV and JSON input from its start to
-/// its end. It returns `None` if one of these inputs cannot be read twice, or has its columns already.
+/// its end. It returns `None` if one of these inputs cannot be read twice, or if its columns are set already.
 ///
 /// A caller that received [`Error::Contradiction`] calls this function and then starts again.
 ///
@@ -47,7 +48,8 @@ pub fn exact_columns(job: &Context, inputs: &[Input], as_text: &[String]) -> Res
         return Ok(None);
     }
     let check_cancelled = || -> Result<()> { Ok(job.check_cancelled()?) };
-    // The columns of each text file, and the types that fit all files with the same columns.
+    // `names` has the columns of each text file. `all` has each column of all text files once, with the classes of its
+    // values in all rows.
     let mut names: Vec<Vec<String>> = Vec::new();
     let mut all: Vec<(String, ValueClasses)> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();
@@ -85,8 +87,9 @@ pub fn exact_columns(job: &Context, inputs: &[Input], as_text: &[String]) -> Res
     Ok(Some(inputs.iter().map(exact).collect()))
 }
 
-/// Runs `work` on some inputs. If a value contradicts the guessed type of a column, or the first rows of JSON lines
-/// lack a column that later rows may have, `work` runs a second time on inputs with [exact types](exact_columns).
+/// Runs `work` on some inputs. If a value contradicts the guessed type of a column, `work` runs a second time on inputs
+/// with [exact types](exact_columns). The same happens if the first rows of JSON lines lack a column that later rows
+/// may have.
 #[cfg(feature = "records")]
 pub(crate) fn with_exact_columns<T>(
     job: &Context,

@@ -1,4 +1,4 @@
-//! A Parquet file as a source of batches.
+//! Reads a Parquet file as a source of record batches.
 //!
 //! The library's batch reader gets pages from this crate ([`super::parquet_pages`]), which checks every page. Strings
 //! are read as views into their pages: copies of the strings of a short dictionary could fill gigabytes.
@@ -159,7 +159,7 @@ impl ParquetSource {
         groups: &[RowGroupMetaData],
     ) -> Result<Option<GroupValues>> {
         let field = self.schema.field(column);
-        // The writer used the deprecated statistics, which do not define the order of all types.
+        // Some writers store only the deprecated statistics, which do not define the order of all types.
         let is_old = |group: &RowGroupMetaData| {
             group.column(leaf).statistics().is_some_and(Statistics::is_min_max_deprecated)
         };
@@ -317,7 +317,7 @@ impl ParquetSource {
         Ok(())
     }
 
-    /// Returns the number of rows whose strings of average length take half of the largest piece.
+    /// Returns the number of rows whose strings of average length take half of the largest accepted piece.
     fn text_rows(&self, leaves: &[usize]) -> usize {
         let groups = || self.metadata.row_groups().iter();
         let bytes = |group: &RowGroupMetaData| {
@@ -390,8 +390,8 @@ fn with_times(schema: &Schema, metadata: &FileMetaData) -> Schema {
     Schema::new(schema.fields().iter().enumerate().map(field).collect::<Vec<_>>())
 }
 
-/// The statistics of a column, one value for each row group; null without statistics. The writer of the file may have
-/// got them wrong.
+/// The statistics of a column, one value for each row group; a value is null if the row group has no statistics. The
+/// statistics may be wrong.
 #[derive(Clone, Debug)]
 pub struct GroupValues {
     /// The smallest value, or a smaller bound.
@@ -477,7 +477,7 @@ fn range_in(metadata: &ParquetMetaData, leaf: usize, is_unsigned: bool) -> Optio
     let mut all: Option<(i128, i128)> = None;
     for group in metadata.row_groups().iter().filter(|group| group.num_rows() > 0) {
         let (min, max) = match group.column(leaf).statistics()? {
-            // The writer used the deprecated statistics, which do not define the order of unsigned numbers.
+            // The deprecated statistics do not define the order of unsigned numbers.
             old if is_unsigned && old.is_min_max_deprecated() => return None,
             Statistics::Int32(found) => {
                 let wide = |&value: &i32| if is_unsigned { value as u32 as i128 } else { value as i128 };

@@ -1,13 +1,13 @@
-//! Codecs of Parquet pages that this crate decompresses. The library (parquet 59.3) decompresses gzip and Brotli to
-//! the end of their streams without a limit of size, and skips LZ4 frames of Hadoop that are shorter than the
-//! frame before.
+//! Decompresses pages of Parquet codecs that the library does not decompress safely. The library (parquet 59.3)
+//! decompresses gzip and Brotli to the end of their streams without a limit of size, and skips LZ4 frames of Hadoop
+//! that are shorter than the frame before.
 //!
 //! ```text
 //!   LZ4 of Hadoop   [ bytes of a block, unpacked | bytes of a part, packed | LZ4 | bytes of a part | LZ4 ... ] [ ... ]
 //! ```
 //!
-//! Both lengths are big-endian 32-bit numbers. Some other programs write one LZ4 block without lengths under the same
-//! codec name.
+//! The numbers of bytes are big-endian 32-bit numbers. Some other programs write one LZ4 block without lengths under
+//! the same codec name.
 
 use std::io::{self, Read};
 
@@ -39,8 +39,8 @@ impl Codec {
     pub fn window_bytes(self, packed: &[u8]) -> u64 {
         match self {
             Codec::Gzip | Codec::Lz4 => 0,
-            // The window grows step by step: its bytes are copied into a window of twice the size, and both exist
-            // meanwhile.
+            // The window grows step by step: its bytes are copied into a window of twice the size, and both windows
+            // exist during the copy.
             #[cfg(feature = "records")]
             Codec::Brotli => (1u64 << brotli_window_bits(packed)) / 2 * 3,
         }

@@ -1,8 +1,8 @@
 //! Computes the budget for a Parquet file whose pages did not fit. The error names this budget, so that the next try
 //! succeeds.
 //!
-//! A reader that failed for lack of memory has read only some pages. The headers of all pages of the chosen columns
-//! are therefore read now, and only for the error message; that costs some KiB for each page.
+//! A reader that failed for lack of memory has read only some pages. The headers of all pages of the chosen columns are
+//! therefore read for the error message. Each page costs some KiB of reads.
 //!
 //! The pages that are held at the same time have to fit the memory that the rest of the job leaves. Most jobs divide
 //! the budget by fixed shares. The memory that was free for this reader is therefore assumed to grow in proportion to
@@ -22,7 +22,7 @@ use crate::{
 
 /// The maximum number of page headers that are read. The pages of a file with more pages are small.
 const HEADERS_MAX: usize = 10_000;
-/// The memory of Brotli decoding with the default window of encoders: the window, and its half while it grows.
+/// The memory of Brotli decoding with the default window: 4 MiB, and the previous window of 2 MiB while it grows.
 const BROTLI_WINDOW_BYTES: u64 = 6 << 20;
 
 /// The memory for the pages of a file.

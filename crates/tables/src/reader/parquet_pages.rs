@@ -1,9 +1,9 @@
 //! Reads the pages of a Parquet file. Each page is read only after a check that its size fits the budget.
 //!
-//! The `parquet` crate asks for bytes through [`ChunkReader`]: it reads a page header at an offset, and allocates the
-//! sizes in the header. [`ColumnChunk`] parses that header first, and refuses sizes that do not fit. [`Pages`] checks
-//! two more claims of each decoded page: the number of values of a dictionary, and the lengths of strings that are
-//! encoded as differences ([`delta`]).
+//! The `parquet` crate asks for bytes through [`ChunkReader`]: it reads a page header at an offset, and allocates
+//! memory of the sizes that the header states. [`ColumnChunk`] parses that header first, and refuses sizes that do not
+//! fit. [`Pages`] checks two more claims of each decoded page: the number of values of a dictionary, and the lengths of
+//! strings that are encoded as differences ([`delta`]).
 
 use std::{
     io::Cursor,
@@ -57,7 +57,7 @@ pub(super) struct ParquetFile {
     /// The read buffers, created when columns are chosen: see [`ParquetFile::set_windows`].
     windows: OnceLock<Option<Windows>>,
     position: AtomicU64,
-    /// An error of this crate. It is kept here because the library turns errors into text.
+    /// An error of this crate. The error is stored here because the library turns errors into text.
     refusal: Mutex<Option<Error>>,
     held: Mutex<ReaderMemory>,
 }
@@ -72,7 +72,7 @@ struct ReaderMemory {
 struct ColumnMemory {
     dictionary_bytes: u64,
     page_bytes: u64,
-    /// The column has strings. They are views into pages, so the pages live as long as the batch.
+    /// True if the column has strings. Strings are views into pages, so these pages live as long as the batch.
     is_text: bool,
 }
 
@@ -90,12 +90,14 @@ impl ParquetFile {
         }
     }
 
-    /// Returns the end of the last read. It shows the progress through the file, since row groups are read in order.
+    /// Returns the end of the last read. This offset shows the progress through the file, since row groups are read in
+    /// order.
     pub fn position(&self) -> u64 {
         self.position.load(Ordering::Relaxed)
     }
 
-    /// Returns the kept error of this crate, if the library's error comes from it; otherwise an error about damage.
+    /// Returns the stored error of this crate if this error caused the library's error, and otherwise an error about
+    /// damage.
     pub fn error(&self, reported: impl ToString) -> Error {
         let refusal = lock(&self.refusal).take();
         refusal.unwrap_or_else(|| {
@@ -229,7 +231,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The file as the library reads its footer.
+/// The view of a file through which the library reads the footer.
 pub(super) struct Footer<'a>(pub &'a ParquetFile);
 
 impl Length for Footer<'_> {
@@ -264,13 +266,13 @@ impl ChunkReader for Footer<'_> {
     }
 }
 
-/// One column of one row group, as the library reads its pages.
+/// A column chunk (one column of one row group), through which the library reads pages.
 pub(super) struct ColumnChunk {
     file: Arc<ParquetFile>,
-    /// The leaf column, counted over the whole file.
+    /// The index of the column among all leaf columns of the file.
     column: usize,
     column_name: String,
-    /// The codec of pages that this crate decompresses; the library is told that the chunk is uncompressed.
+    /// The codec of pages that this crate decompresses; for the library, the chunk is uncompressed.
     codec: Option<Codec>,
     /// The header that was read last; the library asks for a page's body right after its header.
     header: Mutex<PageHeader>,

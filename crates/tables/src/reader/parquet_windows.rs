@@ -11,9 +11,9 @@
 //!                   [ room | pa ge | page | page ]
 //! ```
 //!
-//! Reading through the page cache with a read-ahead hint would be simpler, but the system copies every byte once
-//! more. That costs a sixth of the CPU time: `inshore reduce` by popular keys takes 9.5 s of both cores through the
-//! cache, and 8.1 s with windows.
+//! Reading through the page cache with a read-ahead hint would be simpler, but the system copies every byte once more.
+//! That costs a sixth of the CPU time: `inshore reduce` by popular keys takes 9.5 s of CPU time (both cores) through
+//! the cache, and 8.1 s with windows.
 //!
 //! The windows of a reader are reserved from the budget if possible, and take at most a 32nd of it. Without memory
 //! for windows, and for pages larger than a window, bytes are read through the page cache.
@@ -33,8 +33,8 @@ use inshore_store::{Budget, Buffer, PAGE_BYTES, PlainFile, RuntimeError};
 use crate::Result;
 
 const WINDOW_BYTES_MAX: u64 = 2 << 20;
-/// The minimum size of a window: smaller requests are slower than the page cache. In a group-by of 250 million rows
-/// in 256 MiB, the last row was read after 3.3 s with windows of 512 KiB, and after 1.8 s with 1 MiB.
+/// The minimum size of a window: smaller requests are slower than the page cache. A group-by of 250 million rows in 256
+/// MiB read the last row after 3.3 s with windows of 512 KiB, and after 1.8 s with windows of 1 MiB.
 const WINDOW_BYTES_MIN: u64 = 1 << 20;
 /// The divisor that gives one reader's share of the budget for windows.
 const BUDGET_SHARE: u64 = 32;
@@ -48,12 +48,12 @@ pub(super) struct Windows {
     spare: FreeBuffers,
     /// The windows that are being read, the oldest first.
     ahead: Mutex<Vec<PendingWindow>>,
-    /// The queue of requests; `None` while it is dropped.
+    /// The queue of requests; `None` once the windows are being dropped.
     requests: Option<Sender<WindowRequest>>,
     reader: Option<JoinHandle<()>>,
 }
 
-/// A part of a file in memory.
+/// A window and its bytes, which are a part of the file in memory.
 #[derive(Default)]
 pub(super) struct Window {
     start: u64,

@@ -26,7 +26,7 @@ pub(super) struct ReadOptions {
     pub(super) batch_rows: usize,
     /// The number of leading columns that are read as text from CSV or JSON lines, although another type was guessed.
     pub(super) carried: usize,
-    /// A member of JSON lines that is not a column is an error.
+    /// True if a member of JSON lines that is not a column is an error.
     pub(super) is_strict: bool,
 }
 
@@ -96,7 +96,7 @@ impl Source {
         }
     }
 
-    /// Returns whether no value of a column was seen.
+    /// Returns whether a column had no values in the first rows.
     pub(super) fn is_unseen(&self, column: usize) -> bool {
         match self {
             Source::Csv(source) => source.is_unseen(column),

@@ -598,7 +598,7 @@ fn strings_whose_lengths_are_differences_are_read_as_far_as_they_fit() {
             assert_eq!(concat_batches(reader.schema(), &batches).unwrap().columns(), nulls.columns());
         }
     }
-    // A page of a few kilobytes claims 30 MB.
+    // A page of a few kilobytes claims to have strings of 30 MB.
     let same = "x".repeat(100_000);
     let whole = batch([("name", Arc::new(StringArray::from(vec![&same[..]; 300])) as ArrayRef)]);
     let bytes = coded(Encoding::DELTA_BYTE_ARRAY, WriterVersion::PARQUET_2_0, &whole);

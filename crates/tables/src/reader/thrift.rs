@@ -20,7 +20,7 @@ const STRUCT: u8 = 12;
 /// The sizes in a page header (`PageHeader` and `DataPageHeaderV2` in parquet.thrift).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct PageHeader {
-    /// Bytes of this header in the file.
+    /// The number of bytes of this header in the file.
     pub header_bytes: usize,
     pub is_dictionary: bool,
     pub uncompressed_bytes: i32,
@@ -191,7 +191,7 @@ impl Compact<'_> {
         if kind != STRUCT {
             return None;
         }
-        // The number of children that are still to come, for each level above the current element.
+        // For each level above the current element, `open` has the number of children that are still to come.
         let mut open: Vec<u64> = Vec::new();
         let mut deepest = 0;
         for _ in 0..length {

@@ -1,4 +1,4 @@
-//! Columns of chosen types, filled with the values of a text file (CSV, JSON lines) one by one.
+//! Builds columns of chosen types from the values of a text file (CSV, JSON lines), one value after the other.
 
 #[cfg(feature = "json")]
 use std::borrow::Cow;
@@ -38,7 +38,7 @@ impl Column {
         Column { values: Values::new(field.data_type()), origin, valid: field.is_nullable().then(Vec::new) }
     }
 
-    /// Adds a null; `None` where none is allowed.
+    /// Adds a null; returns `None` if the column allows no nulls.
     pub fn push_null(&mut self) -> Option<u64> {
         self.valid.as_mut()?.push(false);
         self.values.push_default();
@@ -110,7 +110,8 @@ impl Column {
     }
 }
 
-/// Parses a string of JSON; `None` where it is not Unicode (half a surrogate pair).
+/// Parses a string of JSON; returns `None` for a string that is not valid Unicode, such as one half of a surrogate
+/// pair.
 #[cfg(feature = "json")]
 fn unquoted(value: &str) -> Option<Cow<'_, str>> {
     let inner = value.strip_prefix('"')?.strip_suffix('"')?;

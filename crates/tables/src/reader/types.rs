@@ -32,8 +32,8 @@ pub fn is_readable(kind: &DataType) -> bool {
     is_flat(kind)
 }
 
-/// Returns the type in which a stored type is read, without views and large offsets. A column of nulls alone has no
-/// type, and becomes text.
+/// Returns the type that readers return for a stored type: a type without views and large offsets. A column of nulls
+/// alone has no type, and becomes text.
 pub(super) fn plain_type(stored: &DataType) -> DataType {
     match stored {
         DataType::Null | DataType::LargeUtf8 | DataType::Utf8View => DataType::Utf8,

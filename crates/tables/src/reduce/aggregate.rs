@@ -92,12 +92,12 @@ impl Aggregate {
         Self::of(Function::Max, column)
     }
 
-    /// Takes the value of a column in the first row of the group that has one, in the order of the input.
+    /// Takes the first value of a column that is not null, in the order of the input.
     pub fn first(column: impl Into<String>) -> Aggregate {
         Self::of(Function::First, column)
     }
 
-    /// Takes the value of a column in the last row of the group that has one.
+    /// Takes the last value of a column that is not null, in the order of the input.
     pub fn last(column: impl Into<String>) -> Aggregate {
         Self::of(Function::Last, column)
     }

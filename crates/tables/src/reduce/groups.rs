@@ -33,7 +33,7 @@ pub struct NumberState {
     pub kind: DataType,
     /// The operation that combines the numbers.
     pub fold: Fold,
-    /// The column may have nulls, which are ignored; the result of a group that has only nulls is null.
+    /// True if the column may have nulls, which are ignored; the result of a group that has only nulls is null.
     pub has_nulls: bool,
 }
 
@@ -52,21 +52,21 @@ impl NumberState {
     }
 }
 
-/// The expected rows and the memory of [`NumberGroups`].
+/// The expected number of rows and the memory of [`NumberGroups`].
 #[derive(Clone, Copy, Debug)]
 pub struct NumberConfig {
-    /// The smallest and the largest possible key, if known, both included; a narrow range makes records shorter.
+    /// The smallest and the largest possible key, if known (inclusive); a narrow range makes records shorter.
     pub range: Option<(i128, i128)>,
     /// An estimate of the number of rows.
     pub rows: Option<u64>,
-    /// Bytes of the job's budget.
+    /// The memory that the groups take from the job's budget, in bytes.
     pub memory_bytes: u64,
     /// A limit on chunks, as in [`Config::chunk_bytes`].
     pub chunk_bytes: Option<usize>,
 }
 
-/// A sort-reduce of one key of whole numbers (or dates, or times) and states that are numbers, larger than memory.
-/// Input and output are columns. The speed is an order of magnitude above that of a sort of rows.
+/// Groups rows by one key of whole numbers, dates or times, with states that are numbers. The groups may be larger than
+/// memory. Input and output are columns. Grouping is an order of magnitude faster than a sort of rows.
 pub struct NumberGroups {
     name: String,
     shape: StateWords,
@@ -74,7 +74,7 @@ pub struct NumberGroups {
     records: Box<dyn Records>,
 }
 
-/// The columns, and the words of a record that represent them.
+/// The columns, and the 64-bit words of a record that represent them.
 #[derive(Clone)]
 struct StateWords {
     key_type: DataType,
@@ -160,7 +160,8 @@ impl NumberGroups {
                     return Err(wrong("a column has a null, and the statistics count none"));
                 }
                 Some(nulls) => {
-                    // A null becomes the neutral word. A sum of -0.0 and a neutral 0.0 is 0.0, which equals -0.0.
+                    // A null becomes a word that does not change the result. A sum of -0.0 and a neutral 0.0 is 0.0,
+                    // which equals -0.0.
                     let neutral = if combine == Combine::Min { u64::MAX } else { 0 };
                     for (row, word) in of_column.iter_mut().enumerate() {
                         if nulls.is_valid(row) {

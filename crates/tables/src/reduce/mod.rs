@@ -6,11 +6,13 @@
 //!   anything else                             ─► rows:     RowSort of (encoded keys, states)
 //! ```
 //!
-//! The results are equal, and the first way is an order of magnitude faster. If the first way finds a null, the job
-//! restarts with the second way (input that can be read only once uses the second way from the start). If all inputs
-//! are Parquet with statistics, the range of keys and values is known: records are narrower, a small range is an
-//! array in memory, and a larger range goes to bins, with key and value of a row in one word of 32 bits if they fit
-//! (`CompactWords`). If a key or a value is outside of that range, the first way restarts without the range.
+//! Both ways give equal results, and the first way is an order of magnitude faster. If the first way finds a null, the
+//! job restarts with the second way. Input that can be read only once uses the second way from the start.
+//!
+//! If all inputs are Parquet with statistics, the ranges of keys and values are known, and records are narrower. Groups
+//! in a small range of keys are combined in an array in memory. A larger range is partitioned into bins. In a bin, key
+//! and values of a row take one word of 32 bits if they fit (`CompactWords`). If a key or a value is outside of the
+//! known range, the first way restarts without the range.
 
 mod aggregate;
 mod groups;
@@ -51,26 +53,27 @@ pub struct ReduceOptions {
     pub as_text: Vec<String>,
     /// Uses the general method even if the fast one is possible, for tests.
     pub general: bool,
-    /// Keeps finished runs if the reduce is interrupted, and resumes an interrupted reduce with the same options.
+    /// Keeps finished sorted runs if the reduce is interrupted, and resumes an interrupted reduce with the same
+    /// options.
     pub resume: bool,
 }
 
-/// The counters of a reduce.
+/// The counters that a reduce returns.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReduceSummary {
-    /// Rows read.
+    /// The number of rows read.
     pub rows_in: u64,
-    /// Groups written.
+    /// The number of groups written.
     pub groups: u64,
-    /// "numbers" or "rows".
+    /// The way of grouping: "numbers" or "rows".
     pub way: &'static str,
     /// The method that combines groups: a strategy of sort-reduce, or "rows".
     pub strategy: String,
-    /// Runs written.
+    /// The number of sorted runs written.
     pub runs: u64,
-    /// Bytes of runs written.
+    /// The number of bytes of sorted runs written.
     pub bytes_spilled: u64,
-    /// The number of rows that the runs of an earlier, interrupted reduce already contained.
+    /// The number of rows that the sorted runs of an earlier, interrupted reduce already contained.
     pub rows_kept: u64,
     /// The estimated cost of each strategy; absent if there was no choice.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -145,7 +148,7 @@ impl ReduceRequest<'_> {
         let mut columns = self.columns();
         let (text, budget) = (&self.options.as_text, self.job.budget());
         if columns.is_empty() {
-            // For counting rows alone, any column will do.
+            // If rows are only counted, any column can be read.
             let all = TableReader::open_stored(&input, None, text, BATCH_ROWS, budget, part)?;
             if input.is_stdin() {
                 return Ok(all);
@@ -197,8 +200,8 @@ impl ReduceRequest<'_> {
         Schema::new(by.chain(aggregates).collect::<Vec<_>>()).into()
     }
 
-    /// Opens the store's folder for finished runs, if the options ask for resuming. `way`, with its parameters, and
-    /// the columns identify the runs of this reduce.
+    /// Opens the store's folder for finished sorted runs, if the options ask for resuming. `way`, with its parameters,
+    /// and the columns identify the sorted runs of this reduce.
     fn keep(&self, way: impl std::fmt::Debug, schema: &Schema) -> Result<Option<Keep>> {
         let ReduceOptions { by, aggregates, as_text, .. } = self.options;
         let question = (way, by, aggregates, as_text, schema.fields());

@@ -2,7 +2,7 @@
 //!
 //! Each row becomes a key of 32 or 64 bits and one or more words. Signed and floating-point numbers become unsigned
 //! numbers in the same order. All threads of the job read parts of the input and push records, so the result must not
-//! depend on the order of rows (the functions first and last use the general method).
+//! depend on the order of rows. The functions first and last depend on this order, and use the general method.
 
 use std::sync::{
     Arc,
@@ -34,15 +34,15 @@ pub(super) enum Outcome {
     OutOfRange,
 }
 
-/// The source of a word's values.
+/// The origin of the values of one word of a record.
 #[derive(Clone, Copy, Debug)]
 struct WordSource {
     combine: Combine,
     /// The column of the input; `None` for the number of rows.
     column: Option<usize>,
-    /// The smallest word, and the difference of the largest word from it, by the statistics of the files.
+    /// The smallest word, and the difference of the largest word from it, according to the statistics of the files.
     range: Option<(u64, u64)>,
-    /// The sum of all these words fits 64 bits.
+    /// True if the sum of all these words fits 64 bits.
     is_bounded: bool,
 }
 
@@ -52,7 +52,8 @@ impl WordSource {
         WordSource { combine, column, range: is_count.then_some((1, 0)), is_bounded: is_count }
     }
 
-    /// Adds the range of a column of whole numbers, by the statistics of the files.
+    /// Sets the range of the words from the range of a column of whole numbers, which the statistics of the files
+    /// state.
     fn between(self, kind: &DataType, (min, max): (i128, i128), rows: u64) -> WordSource {
         let is_ordered = matches!(self.combine, Combine::Min | Combine::Max);
         let flip = if is_ordered && !kind.is_unsigned_integer() { SIGN } else { 0 };
@@ -69,7 +70,7 @@ impl WordSource {
     }
 }
 
-/// The conversion of a table's rows to records.
+/// Describes how a table's rows become records.
 pub(super) struct RecordPlan {
     schema: SchemaRef,
     result: SchemaRef,
@@ -77,7 +78,7 @@ pub(super) struct RecordPlan {
     words: Vec<WordSource>,
     /// The number of rows of all inputs, if each file states its number of rows.
     rows: Option<u64>,
-    /// The number of row groups of the input with the fewest.
+    /// The number of row groups of the input that has the fewest row groups.
     row_groups: usize,
     keys: Keys,
 }
@@ -118,7 +119,8 @@ impl RecordPlan {
         let readers: Vec<_> = asked.inputs.iter().map(|input| asked.open(input, (0, 1)).ok()).collect();
         let rows = readers.iter().map(|reader| reader.as_ref()?.rows()).sum();
         let row_groups = readers.iter().flatten().map(|reader| reader.row_groups().unwrap_or(1)).min();
-        // The ranges of the key and of each word's column are read together, so that the end of each file is read once.
+        // The ranges of the key and of each word's column are read together, so that the footer of each file is read
+        // once.
         let mut columns = vec![&**by];
         columns.extend(words.iter().filter_map(|word| Some(&**schema.field(word.column?).name())));
         let of_reader = |reader: &Option<TableReader>| reader.as_ref()?.ranges_of(&columns).ok();
@@ -244,8 +246,8 @@ where
         ..Config::default()
     };
     job.start_phase("grouping", "bytes", asked.compressed_bytes());
-    // Bins of wide records take up to twice as long as runs, since one thread, which reads the result, does most of
-    // the work. The key range is therefore used only for the array in memory, and for bins of short records.
+    // Bins of wide records take up to twice as long as sorted runs, since one thread, which reads the result, does most
+    // of the work. The key range is therefore used only for the array in memory, and for bins of short records.
     let is_short = operation.short_bits().is_some();
     let key_range = config.key_range.filter(|_| is_short || choose(&config, 8 * N) == Strategy::Dense);
     let reduce = SortReduce::new(job, operation, &Config { key_range, ..config })?;
@@ -322,7 +324,7 @@ fn strategy_name(strategy: Strategy) -> String {
     format!("{strategy:?}").to_lowercase()
 }
 
-/// Runs the work on this number of threads, each with its own number.
+/// Calls `work` on this number of threads, each time with the number of the thread.
 fn on_threads(threads: usize, work: &(impl Fn(usize) -> Result<()> + Sync)) -> Vec<Result<()>> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..threads).map(|number| scope.spawn(move_ref(work, number))).collect();

@@ -44,7 +44,7 @@ use crate::{
 const SHAPE: FramedRows = FramedRows { row_bytes_hint: 56 };
 const BLOCK_BYTES: usize = 1 << 20;
 
-/// The form of a state, and the operation that combines two of them.
+/// The form of an aggregate's state, and the operation that combines two states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AggregateState {
     Count,

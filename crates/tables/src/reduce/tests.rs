@@ -1,4 +1,4 @@
-//! Compares both ways of grouping with a map, in much and in little memory.
+//! Compares both ways of grouping with a `BTreeMap`, in much and in little memory.
 
 use std::{collections::BTreeMap, fs, path::PathBuf, sync::Arc};
 
@@ -113,7 +113,7 @@ fn keyed(place: &TestFolder, keys: ArrayRef) -> Input {
     Input::new(path)
 }
 
-/// Groups keyed tables both ways.
+/// Groups keyed tables in both ways, and checks that the results are equal.
 fn check_both_ways(place: &TestFolder, input: Input) {
     let run = |general| {
         let options = options(&["key"], vec![Aggregate::sum("v"), Aggregate::count()], general);
@@ -419,7 +419,7 @@ fn too_many_groups_for_a_budget_are_refused_with_one_that_is_enough() {
         writer.write(&RecordBatch::try_new(schema.clone(), vec![column]).unwrap()).unwrap();
     }
     writer.finish().unwrap();
-    // Four words in a record make runs of 160 MB.
+    // With four words in each record, the sorted runs have 160 MB.
     let all = vec![Aggregate::count(), Aggregate::sum("k"), Aggregate::min("k"), Aggregate::max("k")];
     let asked = options(&["k"], all, false);
     let job = |memory_bytes| {

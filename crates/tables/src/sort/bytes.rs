@@ -25,23 +25,23 @@ use crate::{
 /// The options of a sort.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SortOptions {
-    /// The greatest row comes first; equal rows keep the order of the input.
+    /// Puts the greatest row first; equal rows keep the order of the input.
     pub descending: bool,
     /// Keeps only the first of rows with equal keys.
     pub unique: bool,
-    /// Keeps finished runs if the sort is interrupted, and resumes an interrupted sort with the same options
+    /// Keeps finished sorted runs if the sort is interrupted, and resumes an interrupted sort with the same options
     /// ([`inshore_store::Store::kept`]).
     pub resume: bool,
 }
 
-/// The counters of a sort.
+/// The counters that a sort returns.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct SortSummary {
-    /// Rows written.
+    /// The number of rows written.
     pub rows: u64,
-    /// Bytes written.
+    /// The number of bytes written.
     pub bytes: u64,
-    /// The expected bytes of scratch, computed before the work began; absent if the size of the input is unknown.
+    /// The expected bytes of scratch space, computed before the work began; absent if the size of the input is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scratch_bytes_expected: Option<u64>,
     /// The counters of the sort of rows.
@@ -49,11 +49,11 @@ pub struct SortSummary {
     pub stats: RowStats,
 }
 
-/// The bytes of the budget that are not the sort's own: for reading a file and later for writing.
+/// The bytes of the budget that the sort leaves for reading a file, and later for writing a file.
 const FILE_BYTES: u64 = (4 << 20) + (256 << 10);
 
 /// Sorts the lines of all inputs together, by their bytes, as `LC_ALL=C sort` does, and writes them to `output` (`-`:
-/// standard output). A last line without an end gets one. gzip, zstd, bzip2 and lz4 are decompressed.
+/// standard output). If the last line has no line feed, one is added. gzip, zstd, bzip2 and lz4 are decompressed.
 ///
 /// The bytes are moved four times (read from the input, written to runs, read from runs, written to the output), or
 /// twice if they fit the budget.
@@ -120,9 +120,9 @@ pub fn sort_records(
     })
 }
 
-/// Sorts records of `record_bytes` bytes by the bytes in `key`, as [`sort_records`] does, and passes them to `each`
-/// in blocks of complete records. A block exceeds `block_bytes` by at most one record. After each record stands the
-/// [number](Input::numbered) of its input, 4 bytes, big endian. If the records are merged with those that another
+/// Sorts records of `record_bytes` bytes by the bytes in `key`, as [`sort_records`] does, and passes them to `each` in
+/// blocks of complete records. A block exceeds `block_bytes` by at most one record. Each record is followed by the
+/// [number](Input::numbered) of its input in 4 bytes, big endian. If the records are merged with those that another
 /// machine sorted, this number decides the order of equal keys.
 ///
 /// # Panics
@@ -249,7 +249,7 @@ pub fn is_packed_by_name(path: &Path) -> bool {
     path.extension().and_then(|ending| ending.to_str()).is_some_and(Compression::is_ending)
 }
 
-/// A sink of rows of any kind.
+/// A sink of rows of any shape.
 trait RowConsumer {
     fn write(&mut self, bytes: &[u8]) -> Result<()>;
     fn bytes(&self) -> u64;

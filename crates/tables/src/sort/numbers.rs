@@ -1,11 +1,12 @@
-//! Sorts rows of numbers that fit 64 bits together. Each distinct row becomes one 64-bit number with a count.
+//! Sorts rows whose numbers together fit 64 bits. Each distinct row becomes one 64-bit number with a count.
 //!
 //! ```text
 //!   row  k = 7, v = null, d = 12      ranges of the columns: 0..=99, 0..=1000 or null, 10..=13
 //!   key  [ 7 | null | 2 ]             7 + 10 + 2 bits, in the order of the columns
 //! ```
 //!
-//! Rows with equal keys are identical. Columns other than sort keys follow the sort keys.
+//! The columns that are not sort keys follow the sort keys in the 64-bit key, so rows with equal 64-bit keys are
+//! identical.
 
 use arrow_array::{Array, ArrayRef, make_array};
 use arrow_buffer::NullBuffer;
@@ -19,33 +20,33 @@ use crate::{
     words::{Combine, Keys, column_of, is_key, key_column, key_words, total, words_of},
 };
 
-/// A column of numbers, and the order of rows by it.
+/// A column of numbers, and the order in which rows are sorted by the column.
 #[derive(Clone, Debug)]
 pub struct NumberColumn {
     /// The type: whole numbers, dates, times, or floating-point numbers of up to 64 bits.
     pub kind: DataType,
-    /// The smallest and the largest possible number, if known; both are included.
+    /// The smallest and the largest possible number, if known (inclusive).
     pub range: Option<(i128, i128)>,
-    /// The column may have nulls.
+    /// True if the column may have nulls.
     pub has_nulls: bool,
     /// The direction, and whether nulls come first or last.
     pub order: SortOptions,
 }
 
-/// The expected rows and the memory of a [`NumberSort`].
+/// The expected number of rows and the memory of a [`NumberSort`].
 #[derive(Clone, Copy, Debug)]
 pub struct NumberSortConfig {
     /// The number of sinks that push at the same time.
     pub sinks: usize,
     /// An estimate of the number of rows.
     pub rows: Option<u64>,
-    /// Bytes of the job's budget.
+    /// The memory that the sort takes from the job's budget, in bytes.
     pub memory_bytes: u64,
     /// A limit on chunks, as in [`Config::chunk_bytes`].
     pub chunk_bytes: Option<usize>,
 }
 
-/// Sorts rows of numbers, larger than memory; see the module.
+/// Sorts rows of numbers, which may be larger than memory. The head of the module describes the method.
 pub struct NumberSort {
     shape: KeyLayout,
     records: Box<dyn Records>,
@@ -79,7 +80,7 @@ struct KeyLayout {
 struct KeyPart {
     column: NumberColumn,
     keys: Keys,
-    /// The code of null.
+    /// The code of null, if the column may have nulls.
     null: Option<u64>,
     /// The number of bits in a key that are lower than those of the column, and the number of the column's bits.
     shift: u32,
@@ -325,7 +326,7 @@ mod tests {
 
     use super::*;
 
-    /// Sorts with this module and with arrow, and compares: both have the same order.
+    /// Sorts with this module and with arrow, and checks that both results have the same order.
     fn check(
         columns: &[(ArrayRef, Option<(i128, i128)>)],
         orders: &[SortOptions],

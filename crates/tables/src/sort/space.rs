@@ -1,4 +1,4 @@
-//! Checks that memory and disk have room for a job, before it begins.
+//! Checks, before a job begins, that memory and disk have room for the job.
 
 use std::{os::unix::fs::MetadataExt, path::Path};
 

@@ -1,7 +1,7 @@
 //! Sorts tables: rows are encoded so that their bytes compare as their values do ([`RowCodec`]).
 //!
-//! If a text table is written as CSV, all columns are carried as text. Copies of the numeric keys, converted to
-//! numbers, follow these columns ([`TableLayout`]).
+//! If all inputs are text files such as CSV, and the output is CSV, all columns pass through the sort unchanged as
+//! text. Copies of the numeric keys, converted to numbers, follow these columns ([`TableLayout`]).
 
 use std::{path::Path, sync::Arc};
 
@@ -27,7 +27,7 @@ use crate::{
 pub struct SortKey {
     /// The column's name.
     pub column: String,
-    /// The greatest value comes first.
+    /// True if the greatest value comes first.
     pub descending: bool,
 }
 
@@ -42,8 +42,8 @@ const BLOCK_BYTES: usize = 1 << 20;
 /// [`SortOptions::unique`] only the first of them is kept (-0.0 equals 0.0, and every NaN is equal).
 /// [`SortOptions::descending`] reverses every key. Columns of CSV named in `as_text` are text.
 ///
-/// Types of CSV and JSON lines are inferred from the first rows, or from all rows if a later row contradicts. If the
-/// result is CSV too, values keep their digits.
+/// Types of CSV and JSON lines are inferred from the first rows, or from all rows if a later row contradicts the types
+/// of the first rows. If the result is CSV too, values keep their digits.
 ///
 /// # Errors
 /// The errors are those of [`TableReader::open_stored`] and [`TableWriter::create`]; [`Error::NoColumn`];
@@ -103,15 +103,15 @@ struct Table<'a> {
     keys: &'a [SortKey],
     as_text: &'a [String],
     options: SortOptions,
-    /// All columns are carried as text, byte for byte.
+    /// True if all columns pass through the sort as text, byte for byte.
     is_carried: bool,
 }
 
 /// The columns that a sort reads from a table.
 #[derive(Clone, Debug)]
 pub struct TableLayout {
-    /// The columns of the table. If columns are carried as text, copies of the numeric keys follow, converted to
-    /// numbers.
+    /// The columns of the table. If columns pass through the sort as text, copies of the numeric keys follow, converted
+    /// to numbers.
     pub read: SchemaRef,
     /// The number of the table's own columns.
     pub columns: usize,
@@ -134,7 +134,7 @@ impl TableLayout {
         Ok(TableLayout { columns, keys: sort_columns(name, &read, keys, options)?, read })
     }
 
-    /// Makes the layout of a text table with known columns, all of which are carried as text.
+    /// Makes the layout of a text table with known columns, all of which pass through the sort as text.
     ///
     /// # Errors
     /// The errors are those of [`sort_columns`].
@@ -348,8 +348,8 @@ impl Table<'_> {
         Ok((reader, layout))
     }
 
-    /// Checks that there is space for the runs and the result. Returns the expected bytes of runs if the size of the
-    /// input is known. `kept` bytes of runs exist already.
+    /// Checks that there is space for the sorted runs and the result. Returns the expected bytes of runs if the size of
+    /// the input is known. Sorted runs of `kept` bytes exist already.
     fn foresee(
         &self,
         target: &TableTarget<'_>,
@@ -408,8 +408,7 @@ fn units(reader: &TableReader, input: &Input, sizes: Option<u64>) -> Result<Vec<
     Ok(here)
 }
 
-/// Finds the columns that rows are sorted by, and the order of each: nulls come last. `name` stands for the table in
-/// errors.
+/// Finds the columns that rows are sorted by, and the order of each: nulls come last. `name` names the table in errors.
 ///
 /// # Errors
 /// [`Error::NoColumn`]; [`Error::Unsupported`] where no column is named.

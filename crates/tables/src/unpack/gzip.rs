@@ -9,7 +9,7 @@ use flate2::bufread::GzDecoder;
 
 /// The bytes of all members. Another member, zeros, or the end of the file follows each member.
 pub struct GzipMembers<R> {
-    /// The source before the decoder of the first member is made.
+    /// The source; `None` once the decoder of the first member has it.
     source: Option<R>,
     decoder: Option<GzDecoder<Reusable<R>>>,
 }

@@ -9,13 +9,13 @@ use lz4_flex::frame::FrameDecoder;
 use super::{is_skippable, skip_exact};
 
 /// The memory of a decoder: two uncompressed blocks of the largest size (later frames may have that size) and one
-/// compressed block. A compressed block is smaller, since a block that would not shrink is stored uncompressed. A
-/// sort leaves memory for the reserved part of this amount, and for a piece of 1 MiB.
+/// compressed block. A compressed block is smaller, since a block that would not shrink is stored uncompressed. The
+/// part above `UNCOUNTED_BYTES` is reserved in the budget. A sort leaves memory for this part and a piece of 1 MiB.
 pub(super) const LZ4_BYTES: u64 = 2 * (4 << 20) + (3 << 20);
 
 /// The bytes of all frames. A truncated frame is an error.
 pub struct Lz4Frames<R: Read> {
-    /// The source between frames.
+    /// The source, while no frame is being decoded.
     source: Option<R>,
     decoder: Option<FrameDecoder<PrefixedSource<R>>>,
 }
@@ -75,7 +75,8 @@ fn next_frame(source: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// A source with bytes put back in front of it, and a flag for its end.
+/// A source that first returns the bytes of a magic number that were read before. The flag tells whether the source has
+/// ended.
 struct PrefixedSource<R> {
     magic: Cursor<Vec<u8>>,
     inner: R,

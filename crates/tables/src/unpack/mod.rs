@@ -1,6 +1,6 @@
-//! Compressed input: the detection of a format by its first bytes, and the decoder of each.
+//! Detects the format of compressed input by its first bytes, and decodes each supported format.
 //!
-//! Every command calls [`Compression::of_head`], so that each file is treated in the same way by every command: it is
+//! Every command calls [`Compression::of_head`], so that all commands treat a file in the same way. The file is
 //! decompressed, or refused with the name of its format. Compressed bytes without a decoder are never read as text.
 //!
 //! | format | treatment |
@@ -32,7 +32,7 @@ const BUFFER_BYTES: usize = 128 << 10;
 /// The memory of a bzip2 decoder: a block of 900 KB in which every byte takes 32 bits, and tables.
 const BZIP2_BYTES: u64 = 4 << 20;
 
-/// A skippable frame begins with one of 16 magic numbers, which zstd and lz4 share.
+/// The first of the 16 magic numbers with which skippable frames begin. zstd and lz4 share these numbers.
 const SKIPPABLE_MAGIC: u32 = 0x184d_2a50;
 
 /// A format of compressed files.
@@ -51,7 +51,7 @@ pub enum Compression {
     Lz4Legacy,
     /// xz.
     Xz,
-    /// LZMA alone, the format before xz.
+    /// LZMA without a container, the format that preceded xz.
     Lzma,
     /// compress of Unix.
     Compress,

@@ -1,8 +1,8 @@
 //! Reads zstd frames one after the other, each with a window that fits the budget.
 //!
-//! The stream decoder of the `zstd` crate allocates the window that a frame requests, up to a limit that is a power
-//! of two, and its error does not name the size. This module therefore reads the header of every frame first (RFC
-//! 8878, section 3.1.1.1):
+//! The stream decoder of the `zstd` crate allocates the window that a frame requests, up to a limit that is a power of
+//! two. The decoder's error does not name the size of the window. This module therefore reads the header of every frame
+//! first (RFC 8878, section 3.1.1.1):
 //!
 //! ```text
 //! magic fd2fb528 | descriptor | window, 0 or 1 byte | dictionary id, 0 to 4 | content size, 0 to 8 | blocks ...
@@ -21,7 +21,7 @@ use crate::{
 };
 
 const MAGIC: u32 = 0xfd2f_b528;
-/// The longest frame header.
+/// The length of the longest frame header.
 const HEADER_BYTES_MAX: usize = 18;
 const BUFFER_BYTES: usize = 128 << 10;
 

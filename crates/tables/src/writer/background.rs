@@ -29,7 +29,7 @@ impl BackgroundWriter {
         BackgroundWriter { batches: Some(batches), thread: Some(thread) }
     }
 
-    /// Hands a batch over.
+    /// Passes a batch to the writer's thread.
     ///
     /// # Errors
     /// The errors are those of the writer.

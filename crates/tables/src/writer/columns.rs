@@ -144,7 +144,7 @@ struct Encoder {
     columns: Vec<LeafColumn>,
 }
 
-/// A leaf of the schema, and the field that contains it.
+/// A leaf column of the schema with its writer, and the field that contains the leaf.
 struct LeafColumn {
     leaf: usize,
     field: usize,

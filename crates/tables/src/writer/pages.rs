@@ -1,4 +1,4 @@
-//! Finished Parquet pages that wait for their row group to end.
+//! Stores finished Parquet pages until their row group ends.
 //!
 //! In a row group all pages of a column are contiguous, but rows arrive with all columns, so every page waits until
 //! its row group is complete. The size of row groups does not depend on the budget, so that a file has the same bytes

@@ -5,17 +5,17 @@ use super::{BlockError, Result};
 /// Reads bits, the highest of each byte first.
 pub struct Bits<'a> {
     bytes: &'a [u8],
-    /// Holds the next bits, at the top; the lowest are zero.
+    /// Holds the next bits of the input in its highest bits; its other bits are zero.
     pub(super) word: u64,
     /// Counts the valid bits of `word`.
     pub(super) held: u32,
-    /// The next byte that is not in `word`. After the end, zeros follow.
+    /// The index of the next byte that is not in `word`. After the end of `bytes`, zeros follow.
     next: usize,
     end_bits: usize,
 }
 
 impl<'a> Bits<'a> {
-    /// Starts at bit `at` of `bytes`, and ends at `end_bits`.
+    /// Creates a reader that begins at bit `at` of `bytes` and ends at bit `end_bits`.
     pub fn new(bytes: &'a [u8], at: usize, end_bits: usize) -> Bits<'a> {
         debug_assert!(end_bits <= 8 * bytes.len());
         let mut bits = Bits { bytes, word: 0, held: 0, next: at / 8, end_bits };
@@ -24,7 +24,7 @@ impl<'a> Bits<'a> {
         bits
     }
 
-    /// Returns the place of the next bit.
+    /// Returns the offset of the next bit in the input, in bits.
     #[inline]
     pub fn at(&self) -> usize {
         8 * self.next - self.held as usize
@@ -39,7 +39,7 @@ impl<'a> Bits<'a> {
             let taken = (63 - self.held) / 8;
             self.next += taken as usize;
             self.held += 8 * taken;
-            // Lower bits are read again.
+            // Bits below the last whole byte that was taken are cleared, since the next call reads them again.
             self.word &= !(u64::MAX >> 1 >> (self.held - 1));
         } else {
             while self.held <= 56 {

@@ -1,6 +1,7 @@
-//! The CRC-32 of bzip2.
+//! Computes the CRC-32 checksum of bzip2.
 
-/// The checksum of bzip2: that of gzip with the bits of each byte, and of the result, in reverse order.
+/// Computes the checksum of bzip2, which is that of gzip with the bits of each byte, and of the result, in reverse
+/// order.
 #[derive(Default)]
 pub(super) struct Checksum(crc32fast::Hasher);
 

@@ -1,4 +1,5 @@
-//! Reads the headers of blocks: the marker of a block or of the stream's end, the letters in use, and the Huffman codes.
+//! Reads the header of a block: the marker of a block or of the stream's end, the bytes that occur in the block, and
+//! the Huffman codes.
 
 use super::{
     BlockError, Result,
@@ -6,21 +7,21 @@ use super::{
     huffman::{CODE_BITS_MAX, Code, SYMBOLS_MAX},
 };
 
-/// Begins a block.
+/// The 48 bits with which a block begins.
 pub const BLOCK_MAGIC: u64 = 0x3141_5926_5359;
-/// Follows the last block of a stream.
+/// The 48 bits that follow the last block of a stream.
 const END_MAGIC: u64 = 0x1772_4538_5090;
-/// Limits the groups of symbols in a block: each group uses one code.
+/// The largest number of groups of symbols in a block. All symbols of a group use the same Huffman code.
 pub(super) const GROUPS_MAX: usize = 18_002;
 
-/// Says what follows in a stream.
+/// Tells whether a block or the end of the stream follows.
 pub enum StreamMarker {
     Block,
-    /// The stream ends, and has this checksum; whole bytes follow.
+    /// The stream ends, and has this checksum. The next stream begins at a whole byte.
     End(u32),
 }
 
-/// Reads whether a block or the end of a stream follows, with the checksum of the end.
+/// Reads the marker of a block, or the marker of the stream's end with the stream's checksum.
 pub fn next_mark(bits: &mut Bits<'_>) -> Result<StreamMarker> {
     match bits.take(48)? {
         BLOCK_MAGIC => Ok(StreamMarker::Block),
@@ -33,7 +34,7 @@ pub fn next_mark(bits: &mut Bits<'_>) -> Result<StreamMarker> {
     }
 }
 
-/// Reads the letters that occur in a block, in order, and returns their number.
+/// Reads the set of bytes that occur in a block, in ascending order, and returns their number.
 pub(super) fn read_alphabet(bits: &mut Bits<'_>, alphabet: &mut [u8; 256]) -> Result<usize> {
     let rows = bits.take(16)?;
     let mut used = 0;
@@ -47,7 +48,7 @@ pub(super) fn read_alphabet(bits: &mut Bits<'_>, alphabet: &mut [u8; 256]) -> Re
     if used == 0 { Err(BlockError::Damaged("a block uses no bytes")) } else { Ok(used) }
 }
 
-/// Reads the codes, and the selectors: the index of the code that each group of symbols uses.
+/// Reads the Huffman codes and the selectors. The selector of a group of symbols is the index of the group's code.
 pub(super) fn read_codes(
     bits: &mut Bits<'_>,
     symbols: usize,
@@ -70,7 +71,7 @@ pub(super) fn read_codes(
             }
         }
         order[..=place].rotate_right(1);
-        // A stream may have more groups than any block needs.
+        // A stream may list more selectors than any block needs. The additional selectors are ignored.
         if group < GROUPS_MAX {
             selectors.push(order[0]);
         }

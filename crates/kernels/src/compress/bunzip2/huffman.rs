@@ -1,21 +1,23 @@
-//! Huffman codes: from bits to symbols.
+//! Decodes Huffman codes, which map bits to symbols.
 
 use super::{BlockError, Result, bits::Bits};
 
-/// Counts the symbols: two for runs, 255 places, and the end.
+/// The largest number of symbols: two for run lengths, 255 for positions in the move-to-front list, and one for the end
+/// of the block.
 pub(super) const SYMBOLS_MAX: usize = 258;
 pub(super) const CODE_BITS_MAX: u32 = 20;
-/// Limits the codes that one look-up finds.
+/// The length in bits of the longest code that a single table look-up decodes.
 const WIDE_BITS: u32 = 10;
 
 /// A Huffman code, which maps bits to symbols.
 pub(super) struct Code {
-    /// Maps the next [`WIDE_BITS`] bits to the symbol, above five bits of the code's length; 0 if the code is longer
-    /// or invalid.
+    /// Maps the next [`WIDE_BITS`] bits to a symbol, and in the lowest five bits to the length of the symbol's code.
+    /// The entry is 0 if the code is longer or invalid.
     wide: Box<[u16; 1 << WIDE_BITS]>,
-    /// Holds for each length the end of its codes, at the top of [`CODE_BITS_MAX`] bits.
+    /// Holds for each length the end of the range of codes with that length. Codes are aligned to the highest of
+    /// [`CODE_BITS_MAX`] bits.
     ends: [u32; CODE_BITS_MAX as usize + 1],
-    /// Holds for each length the first code (as in `ends`), and the place of that code's symbol.
+    /// Holds for each length the first code, aligned as in `ends`, and the index of that code's symbol in `symbols`.
     firsts: [(u32, u16); CODE_BITS_MAX as usize + 1],
     symbols: [u16; SYMBOLS_MAX],
 }
@@ -32,7 +34,8 @@ impl Default for Code {
 }
 
 impl Code {
-    /// Builds the code from the lengths of the symbols' codes: codes are assigned by length, then by symbol.
+    /// Builds the Huffman code from the length of each symbol's code. Codes are assigned in the order of length, then
+    /// of symbol.
     pub fn set(&mut self, lengths: &[u8]) -> Result<()> {
         self.wide.fill(0);
         let (mut code, mut place) = (0u32, 0usize);
@@ -57,7 +60,7 @@ impl Code {
         Ok(())
     }
 
-    /// Reads the next symbol; 20 bits must be held.
+    /// Reads the next symbol; `bits` must hold at least 20 bits.
     #[inline(always)]
     pub fn read(&self, bits: &mut Bits<'_>) -> Result<u16> {
         let entry = self.wide[(bits.word >> (64 - WIDE_BITS)) as usize];

@@ -1,35 +1,38 @@
-//! The inverse Burrows-Wheeler transform: builds the table of a block, and walks the tables of several blocks in step.
+//! The inverse Burrows-Wheeler transform: builds the table of a block, and walks the tables of several blocks in
+//! lockstep.
 //!
-//! The module [above](super) says why blocks are walked together, and why a word of the table represents two letters.
+//! The module [above](super) says why the tables of several blocks are walked at the same time, and why a word of the
+//! table represents two letters.
 
-/// Splits a table word that represents pairs: the row below, the number of the pair above; the other way round while
-/// the table is made.
+/// A word has 20 bits for a row and 12 bits for the number of a pair. In a table, the number is in the low bits. In a
+/// slot, from which the table is made, the row is in the low bits.
 const ROW_BITS: u32 = 20;
 const ROW_MASK: u32 = (1 << ROW_BITS) - 1;
 const NAME_BITS: u32 = 32 - ROW_BITS;
 pub(super) const PAIRS: usize = 1 << 16;
-/// The number of pairs that have a number; one further number stands for all rare pairs.
+/// The number of pairs that have a number of their own. One further number stands for all other pairs, which are rare.
 const PAIRS_NAMED: usize = (1 << NAME_BITS) - 1;
-/// Limits the number of rare pairs, and their share of a block's letters (one in this number), up to which pairs are
-/// used: a text has few rare pairs, and a program has a tenth of its letters in rare pairs.
+/// The limits up to which a table represents pairs: on the number of rare pairs, and on the letters in rare pairs (one
+/// in `RARE_SHARE` letters of a block). Texts have few rare pairs. In an executable program, a tenth of the letters is
+/// in rare pairs.
 const PAIRS_RARE: usize = 8 << 10;
 const RARE_SHARE: usize = 32;
-/// The memory of a block's pairs.
+/// The memory for the pairs of a block, in bytes.
 pub(super) const PAIRS_BYTES: usize = (PAIRS_NAMED + 1) * 2 + 2 * PAIRS_RARE * size_of::<(u32, u16)>();
 
-/// A block that is laid out.
+/// A block whose table is filled, so that it can be walked.
 pub(super) struct LaidOutBlock {
     /// The range of the block's letters, and of the words of the table, in the workspace.
     pub range: std::ops::Range<usize>,
-    /// The word that the text begins with.
+    /// The index of the table's word with which the walk begins.
     pub start: u32,
     pub checksum: u32,
-    /// The place of the block's first bit.
+    /// The offset of the block's first bit in the input, in bits.
     pub at: usize,
     pub kind: TableKind,
 }
 
-/// Says what the words of a block's table contain.
+/// Tells what the words of a block's table contain.
 pub(super) enum TableKind {
     /// Each word holds a letter, and the row of the next letter.
     Letters,
@@ -42,12 +45,12 @@ pub(super) struct Pairs {
     /// Maps the number of a pair, which a word of the table holds, to the two letters of the pair; the first letter is
     /// in the lower byte.
     named: Box<[u16; PAIRS_NAMED + 1]>,
-    /// Lists pairs without a number, with the first row of each, in order.
+    /// Lists the pairs without a number of their own, each with its first row, in the order of rows.
     rare: Vec<(u32, u16)>,
 }
 
 impl Pairs {
-    /// Returns the first two letters of `row`, if the row's word has no number.
+    /// Returns the first two letters of `row`, if the row's pair has no number of its own.
     #[cold]
     fn of_row(&self, row: u32) -> u16 {
         let behind = self.rare.partition_point(|&(first, _)| first <= row);
@@ -64,8 +67,9 @@ pub(super) fn first_rows(counts: &[u32; 256]) -> [u32; 256] {
     })
 }
 
-/// Fills the table of a block. The block's letters are the last letters of the rows of the sorted matrix; word `r` is
-/// the first letter of row `r`, and above it the row that begins with the letter after that.
+/// Fills the table of a block. The block's letters are the last letters of the rows of the sorted matrix of rotations.
+/// Word `r` has the first letter of row `r` in its lowest byte. Its other bits are the row that begins with the next
+/// letter of the text.
 pub(super) fn place(letters: &[u8], mut next: [u32; 256], table: &mut [u32]) {
     for (row, &letter) in letters.iter().enumerate() {
         let next = &mut next[usize::from(letter)];
@@ -74,13 +78,13 @@ pub(super) fn place(letters: &[u8], mut next: [u32; 256], table: &mut [u32]) {
     }
 }
 
-/// Fills the table of a block by pairs: word `r` is the number of the two letters that row `r` begins with, and above
-/// it the row that begins with the letter after these. Returns `None` if too many letters are in pairs without a
-/// number.
+/// Fills the table of a block by pairs: word `r` has in its low bits the number of the two letters with which row `r`
+/// begins. Its high bits are the row that begins with the letter after these two. Returns `None` if too many letters
+/// are in pairs without a number.
 ///
-/// A row `k` is preceded by its last letter; the row that begins there is preceded by its own last letter. Rows that
-/// begin with the same two letters are in the order of the letters after these, so a loop over `k` in order meets
-/// them in order.
+/// The last letter of row `k` precedes row `k` in the text. The row that begins with this letter is preceded by its own
+/// last letter. Rows that begin with the same two letters are in the order of the following letters. A loop over
+/// ascending `k` therefore reaches these rows in order.
 pub(super) fn place_pairs(
     letters: &[u8],
     names: &[u8],
@@ -102,12 +106,13 @@ pub(super) fn place_pairs(
     Some(pairs)
 }
 
-/// Counts each pair of letters: the last letter of each row, and the row's first letter.
+/// Counts the pairs of letters. The last letter and the first letter of each row are a pair.
 fn count_pairs(letters: &[u8], names: &[u8], first_rows: &[u32; 256], slots: &mut [u32; PAIRS]) {
     for (place, &second) in names.iter().enumerate() {
         let start = first_rows[usize::from(second)] as usize;
         let end = names.get(place + 1).map_or(letters.len(), |&next| first_rows[usize::from(next)] as usize);
-        // With two counts, adjacent equal letters do not wait for each other.
+        // Two arrays of counters are used, so that the increments for adjacent equal letters do not wait for each
+        // other.
         let mut counts = [[0u32; 256]; 2];
         let twos = letters[start..end].chunks_exact(2);
         twos.remainder().iter().for_each(|&first| counts[0][usize::from(first)] += 1);
@@ -121,7 +126,8 @@ fn count_pairs(letters: &[u8], names: &[u8], first_rows: &[u32; 256], slots: &mu
     }
 }
 
-/// Replaces counts by the first rows, and above them the numbers of the most frequent pairs.
+/// Replaces the count of each pair by the pair's first row, and stores the number of the pair in the bits above. The
+/// most frequent pairs get numbers of their own.
 fn name_pairs(letters: usize, names: &[u8], slots: &mut [u32; PAIRS]) -> Option<Pairs> {
     let all = || {
         let pairs =
@@ -129,7 +135,8 @@ fn name_pairs(letters: usize, names: &[u8], slots: &mut [u32; PAIRS]) -> Option<
         names.iter().copied().flat_map(pairs)
     };
     let mut counts: Vec<u32> = all().map(|pair| slots[pair]).filter(|&count| count > 0).collect();
-    // Pairs that are more frequent than the last named pair have numbers, and some of those that are as frequent.
+    // All pairs that are more frequent than the last pair with a number have numbers, and so have some pairs that are
+    // as frequent.
     let (mut frequent, mut equal) = (0, 0);
     if counts.len() > PAIRS_NAMED {
         let (named, &mut last, rare) =
@@ -163,7 +170,7 @@ fn name_pairs(letters: usize, names: &[u8], slots: &mut [u32; PAIRS]) -> Option<
     Some(pairs)
 }
 
-/// A walk through a block's table.
+/// The state of a walk through a block's table, which writes the block's text.
 struct Walk<'a> {
     table: &'a [u32],
     pairs: Option<&'a Pairs>,
@@ -171,10 +178,10 @@ struct Walk<'a> {
     out: &'a mut [u8],
 }
 
-/// The number of blocks that are walked in step.
+/// The number of blocks that are walked in lockstep.
 const ABREAST: usize = 4;
 
-/// Writes the text of each block over its letters.
+/// Replaces the letters of each block by the block's text.
 pub(super) fn walk_all(laid: &[LaidOutBlock], table: &[u32], letters: &mut [u8]) {
     let (mut walks, mut rest) = (Vec::with_capacity(laid.len()), letters);
     for block in laid {
@@ -216,7 +223,7 @@ pub(super) fn walk_all(laid: &[LaidOutBlock], table: &[u32], letters: &mut [u8])
 }
 
 impl Walk<'_> {
-    /// Writes the last letter of an odd number, by pairs.
+    /// Writes the last letter of a block that is walked by pairs and has an odd number of letters.
     fn last_letter(&mut self) {
         if let ([last], Some(pairs)) = (&mut *self.out, self.pairs) {
             *last = pair_of(pairs, self.table[self.row as usize], self.row) as u8;
@@ -230,7 +237,7 @@ fn pair_of(pairs: &Pairs, word: u32, row: u32) -> u16 {
     if name == PAIRS_NAMED { pairs.of_row(row) } else { pairs.named[name] }
 }
 
-/// Takes `steps` steps of two letters in each of the tables, in turn.
+/// Decodes two letters from each of the tables in turn, `steps` times.
 fn walk_pairs<const WALKS: usize>(walks: &mut [Walk<'_>; WALKS], steps: usize) {
     let tables = walks.each_ref().map(|walk| walk.table);
     let pairs = walks.each_ref().map(|walk| walk.pairs.expect("a walk by pairs"));
@@ -252,7 +259,7 @@ fn walk_pairs<const WALKS: usize>(walks: &mut [Walk<'_>; WALKS], steps: usize) {
     }
 }
 
-/// Decodes `steps` letters from each of the tables, one letter from each table in turn.
+/// Decodes one letter from each of the tables in turn, `steps` times.
 fn walk<const WALKS: usize>(walks: &mut [Walk<'_>; WALKS], steps: usize) {
     let tables = walks.each_ref().map(|walk| walk.table);
     let mut rows = walks.each_ref().map(|walk| walk.row);
@@ -277,7 +284,7 @@ fn walk<const WALKS: usize>(walks: &mut [Walk<'_>; WALKS], steps: usize) {
 mod tests {
     use super::*;
 
-    /// Returns the last letters of all rotations in order, and the row of the text itself.
+    /// Returns the last letters of all rotations in sorted order, and the row of the text itself.
     fn sorted(text: &[u8]) -> (Vec<u8>, u32) {
         let twice = text.repeat(2);
         let mut starts: Vec<usize> = (0..text.len()).collect();

@@ -4,23 +4,27 @@
 //! bits ──Huffman, move to front──► letters ──count, place──► table ──walk──► letters ──runs, checksum──► bytes
 //! ```
 //!
-//! A block holds up to 900,000 letters, and its table a word for each letter: the letter, and the index of the next
-//! word. The walk follows the words in the order of the text, all over 3.6 MB, and each index is known only when the
-//! previous word has come from memory behind the second-level cache. A decoder that walks one block at a time spends
-//! most of its time on that wait, as the library does (in Rust and in C alike). This module lays out all blocks of a
-//! [`Workspace`] first and then walks them in step, so that their waits overlap. If a block has few different pairs of
-//! letters, as texts have, each word represents two letters, which halves the number of waits. Such a word has 20
-//! bits for the row and 12 for the number of the pair: 4,095 pairs have a number, and letters of rarer pairs are
-//! looked up.
+//! A letter is a byte of a block. A block has up to 900,000 letters, and its table has a word of 32 bits for each
+//! letter: the letter, and the index of the next word. The walk follows the words in the order of the text, at
+//! positions scattered over 3.6 MB. Each index is known only after the previous word was loaded, usually from memory
+//! beyond the second-level cache. A decoder that walks one block at a time, as the bzip2 libraries in Rust and in C do,
+//! spends most of its time on these waits. This module lays out all blocks of a [`Workspace`] first and then walks them
+//! in lockstep, so that their waits overlap. If a block has few different pairs of letters, as texts have, each word
+//! represents two letters, which halves the number of waits. Such a word has 20 bits for the row and 12 for the number
+//! of the pair: 4,095 pairs have a number, and rarer pairs are looked up in a list.
 //!
-//! Measured on a core that was shared with further work, the best of twelve, 300 MB of English text, a letter a word:
-//! 33 MB/s for the library, 43 with one block at a time, 42 to 43 with two, 51 with three, 46 to 50 with four, 45 to
-//! 47 with eight. In all cases the walk took three quarters of the time, Huffman and move to front an eighth. By
-//! pairs, 96 MB of sources, in turn, four blocks, seconds of one core: 1.4 to 1.6, against 1.8 to 2.3 with a letter a
-//! word, on a machine whose cache was shared; laying out a block takes 0.48 of these instead of 0.36.
+//! The following rates are the best of twelve runs on 300 MB of English text, with one letter in a word. Other work
+//! shared the core. The library decompressed 33 MB/s. This module decompressed 43 MB/s with one block at a time, 42 to
+//! 43 with two, 51 with three, 46 to 50 with four, and 45 to 47 with eight. In all cases the walk took three quarters
+//! of the time, and Huffman decoding and move to front took an eighth.
 //!
-//! Method: Burrows and Wheeler, A block-sorting lossless data compression algorithm, 1994. The format has no
-//! standard; this module follows the library's source, but refuses input that no program writes (an ambiguous code).
+//! Pairs of letters were measured on 96 MB of source code with four blocks, on a machine whose cache was shared. They
+//! took 1.4 to 1.6 s of one core, and single letters took 1.8 to 2.3 s. Laying out blocks takes 0.48 s of this time
+//! with pairs, and 0.36 s with single letters.
+//!
+//! Method: Burrows and Wheeler, A block-sorting lossless data compression algorithm, 1994. The format has no standard.
+//! This module follows the source of the bzip2 library, but refuses Huffman codes that are ambiguous, which no program
+//! writes.
 
 mod bits;
 mod crc;
@@ -47,15 +51,15 @@ use self::{
 
 /// The number of letters in the largest block.
 pub const BLOCK_LETTERS_MAX: usize = 900_000;
-/// The memory for a letter and for a word of the table.
+/// The memory for a letter and for a word of the table, in bytes.
 const BYTES_A_LETTER: usize = 1 + 4;
 /// The number of bytes per checksum update and write.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// Says why a block could not be read.
+/// Tells why a block could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockError {
-    /// The bits end before the block does.
+    /// The bits end before the end of the block.
     Short,
     /// The bits are not a valid block.
     Damaged(&'static str),
@@ -70,7 +74,7 @@ pub struct Block {
     pub checksum: u32,
 }
 
-/// Holds memory for some blocks that are walked in step.
+/// Holds the memory for blocks that are walked in lockstep.
 pub struct Workspace {
     blocks: usize,
     letters: Vec<u8>,
@@ -80,7 +84,8 @@ pub struct Workspace {
     /// Holds the index of the code for each group of symbols.
     selectors: Vec<u8>,
     chunk: Vec<u8>,
-    /// Holds for each pair (the first letter above the second) the count, then the next row and number.
+    /// Holds for each pair of letters first the pair's count, and later the pair's next row and number. The first
+    /// letter is the high byte of the index.
     slots: Vec<u32>,
 }
 
@@ -118,12 +123,12 @@ impl Workspace {
         self.filled() + BLOCK_LETTERS_MAX <= self.blocks * BLOCK_LETTERS_MAX
     }
 
-    /// Reads the block after the magic and lays it out; `at` is the position of the magic. The workspace must have
-    /// space for a block.
+    /// Reads a block after its 48-bit marker, and fills the block's table; `at` is the position of the marker. The
+    /// workspace must have space for a block.
     pub fn lay_out(&mut self, bits: &mut Bits<'_>, at: usize) -> Result<Block> {
         let before = self.laid.len();
         let found = self.read_block(bits, at);
-        // Bits after the end are invalid, even if they look like a block.
+        // Bits after the end of the input are invalid, even if they look like a block.
         bits.checked(()).inspect_err(|_| self.laid.truncate(before)).and(found)
     }
 
@@ -150,7 +155,7 @@ impl Workspace {
                 "a block is randomised, as by bzip2 0.9.0, which is not supported: decompress the file with bzip2",
             ));
         }
-        // A small file needs no large table.
+        // The table is only as large as the block requires, so that a small file takes little memory.
         grow(&mut self.table, from + count.next_power_of_two().min(BLOCK_LETTERS_MAX));
         let (letters, table) = (&letters[..count], &mut self.table[from..from + count]);
         let rows = first_rows(&counts);
@@ -166,7 +171,7 @@ impl Workspace {
     }
 
     /// Passes the bytes of all blocks that are laid out to `sink`, in order, and clears the workspace. If `sink`
-    /// returns false, returns the place of that block's first bit; earlier blocks are complete.
+    /// returns false, returns the offset of that block's first bit; earlier blocks were passed on completely.
     pub fn empty(&mut self, mut sink: impl FnMut(Output<'_>) -> bool) -> Result<Option<usize>> {
         let laid = std::mem::take(&mut self.laid);
         walk_all(&laid, &self.table, &mut self.letters);
@@ -197,7 +202,7 @@ fn grow<T: Copy + Default>(values: &mut Vec<T>, len: usize) {
     }
 }
 
-/// The output of a workspace.
+/// A part of the output of a workspace.
 pub enum Output<'a> {
     Bytes(&'a [u8]),
     /// The bytes since the last `Whole` were a block with a correct checksum.

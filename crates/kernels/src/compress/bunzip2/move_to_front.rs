@@ -1,6 +1,7 @@
 //! The move-to-front list, which maps small numbers to recent letters.
 
-/// Holds letters in the order of their last use, eight in a word, the latest in the lowest byte of the first.
+/// Holds letters in the order of their last use, eight letters in a 64-bit word. The latest letter is in the lowest
+/// byte of the first word.
 pub(super) struct MoveToFront([u64; 32]);
 
 impl MoveToFront {
@@ -17,7 +18,7 @@ impl MoveToFront {
         self.0[0] as u8
     }
 
-    /// Returns the letter at `place`, below 256, and moves the letter to the front.
+    /// Returns the letter at position `place`, which is below 256, and moves the letter to the front.
     #[inline(always)]
     pub fn take(&mut self, place: usize) -> u8 {
         let (row, shift) = (place / 8 % 32, 8 * (place % 8));
@@ -29,7 +30,7 @@ impl MoveToFront {
             *word = *word << 8 | carried;
             carried = last;
         }
-        // Earlier letters of the word move up; later ones stay.
+        // Within the word, letters before the taken letter move up by one byte; letters after it stay.
         let before = (1u64 << shift) - 1;
         self.0[row] = word & !(before << 8 | 255) | (word & before) << 8 | carried;
         letter as u8

@@ -2,8 +2,8 @@
 
 use super::{BlockError, CHUNK_BYTES, Result};
 
-/// Expands runs and passes the bytes to `sink`: after four equal letters comes the number of further ones. Returns
-/// whether `sink` took all bytes.
+/// Expands runs, and passes the bytes to `sink`. After four equal letters, the next letter is the number of further
+/// equal letters. Returns whether `sink` took all bytes.
 pub(super) fn expand(
     letters: &[u8],
     chunk: &mut Vec<u8>,
@@ -47,7 +47,8 @@ fn plain_letters(letters: &[u8]) -> usize {
     const HIGHEST: u64 = LOWEST << 7;
     let is_run = |four: &[u8]| four[0] == four[1] && four[1] == four[2] && four[2] == four[3];
     let mut at = 0;
-    // Eight places are checked at once: a byte becomes zero if it equals the three following bytes.
+    // Eight positions are checked at once: the byte of a position becomes zero if the letter there equals the next
+    // three letters.
     while let Some(window) = letters[at..].first_chunk::<11>() {
         let word = |from: usize| u64::from_le_bytes(*window[from..].first_chunk().expect("eight bytes"));
         let (here, next) = (word(0), word(1));

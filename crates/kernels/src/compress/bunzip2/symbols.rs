@@ -7,10 +7,10 @@ use super::{
     move_to_front::MoveToFront,
 };
 
-/// The number of symbols that use one code before the next is chosen.
+/// The number of symbols in a group; all symbols of a group use the same Huffman code.
 const GROUP_SYMBOLS: usize = 50;
 
-/// Decodes symbols into letters, up to the end of the block; returns the number of letters, and the count of each
+/// Decodes symbols into letters up to the end of the block. Returns the number of letters, and the count of each
 /// letter.
 pub(super) fn read_letters(
     bits: &mut Bits<'_>,
@@ -23,7 +23,8 @@ pub(super) fn read_letters(
     const TOO_MANY: Result<(usize, [u32; 256])> =
         Err(BlockError::Damaged("a block is larger than 900,000 bytes"));
     let (end, mut count, mut counts) = (used as u16 + 1, 0, [0; 256]);
-    // A run of the letter at the front is written as digits 1 and 2 of rising weight.
+    // Symbols 0 and 1 encode a run of the move-to-front list's first byte. They are digits 1 and 2 of the length in
+    // bijective base 2, lowest first.
     let (mut run, mut weight) = (0usize, 1usize);
     for &group in groups {
         let code = &codes[usize::from(group)];
