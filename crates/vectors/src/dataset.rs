@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   vectors   the elements of all vectors, in the order of their ids, without gaps
+//!   columns.parquet, id-column    of vectors that were imported from a table: `crate::columns`
 //!   center    f32 for each dimension: the mean of all vectors, rounded       f32, f16 and bf16 only
 //! ```
 //!
@@ -16,6 +17,7 @@ use zerocopy::{
 
 use crate::{
     Error, Result,
+    columns::{COLUMNS, ID_COLUMN},
     element::{DIMENSIONS_MAX, Element},
 };
 
@@ -131,6 +133,9 @@ pub struct Vectors {
     id: u64,
     pub(crate) file: CheckedFile,
     pub(crate) center: Option<CheckedFile>,
+    /// The columns of the table of which the vectors were imported, and the name of the column of ids.
+    pub(crate) columns: Option<CheckedFile>,
+    pub(crate) id_column: Option<CheckedFile>,
 }
 
 impl Vectors {
@@ -152,7 +157,8 @@ impl Vectors {
             }
             Element::U8 | Element::I8 | Element::Bits => None,
         };
-        Ok(Vectors { info, id: dataset.id(), file, center })
+        let (columns, id_column) = (dataset.file(COLUMNS), dataset.file(ID_COLUMN));
+        Ok(Vectors { info, id: dataset.id(), file, center, columns, id_column })
     }
 
     /// Returns the random id of the dataset. A later dataset of the same name has another id.

@@ -58,11 +58,15 @@ Examples:
 /// f16 and .b1bin of packed bits, with the same header; .npy, an array of vectors and dimensions in C order, of f32, f64, f16,
 /// bfloat16 (<V2), u8, i8 or i32. Elements are stored as they are; f64 is rounded to f32, and i32 must fit f32 exactly. A vector's id is its number in the file, from 0. NaN and infinities, vectors of different lengths and truncated
 /// files are refused with their place.
+///
+/// Of a table (.parquet, .arrow) one column of lists has the vectors, and the other columns are kept: `nearest query` selects vectors
+/// by them (--where) and shows them (--select). With --id, the values of a column are answered as ids.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   inshore nearest import sift.fvecs --name sift
   inshore nearest import embeddings.npy --name texts --memory 64MiB
+  inshore nearest import docs.parquet --name docs --column embedding --id doc_id
   inshore nearest import fingerprints.npy --bits --name fingerprints")]
 pub struct NearestImport {
     /// The file of vectors
@@ -74,6 +78,12 @@ pub struct NearestImport {
     /// Take each byte of the file as eight dimensions of one bit
     #[arg(long)]
     pub bits: bool,
+    /// Column of a table that has the vectors; may be left out if the table has one column of lists
+    #[arg(long, value_name = "COLUMN")]
+    pub column: Option<String>,
+    /// Column of a table whose values, integers or texts that occur once, are the ids of the vectors
+    #[arg(long, value_name = "COLUMN")]
+    pub id: Option<String>,
 }
 
 /// Build an index for approximate answers
@@ -138,12 +148,15 @@ pub struct NearestRecall {
 ///
 /// With --recall the answer is approximate, if the vectors have an index (`nearest index`): distances are exact, and some neighbours
 /// may be missing. As many lists are probed as reached that recall when it was measured (`nearest recall`).
+///
+/// Of vectors that were imported from a table, --where selects those that may be answers, and --select adds columns. A query has k
+/// neighbours if k vectors are selected; if fewer than 1 % are, the answer is exact.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   inshore nearest query sift queries.fvecs -k 100 -o hits.parquet --memory 256MiB
   inshore nearest query sift queries.fvecs -k 10 --recall 0.95
-  inshore nearest query fingerprints queries.npy -k 10 --metric jaccard
+  inshore nearest query docs queries.npy -k 10 --where \"year > 2020 AND lang = 'en'\" --select title,url
   inshore nearest query sift queries.fvecs -k 1000 --radius 250 -o near.csv")]
 pub struct NearestQuery {
     /// Name of the vectors
@@ -174,6 +187,12 @@ pub struct NearestQuery {
     /// the cheaper one]
     #[arg(long, value_name = "STRATEGY", value_enum)]
     pub strategy: Option<Strategy>,
+    /// Only vectors whose columns satisfy this SQL expression
+    #[arg(long = "where", value_name = "EXPRESSION")]
+    pub predicate: Option<String>,
+    /// Columns of the vectors that the answer has besides its own
+    #[arg(long, value_name = "COLUMNS", value_delimiter = ',')]
+    pub select: Vec<String>,
     /// Write all rows to a file; .parquet, .arrow or .csv chooses the format, - is CSV on standard output
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,

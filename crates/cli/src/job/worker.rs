@@ -1,4 +1,4 @@
-//! Runs `inshore sql` in a worker: a child process with a memory limit. The command itself only waits for the worker.
+//! Runs `inshore sql`, and `inshore nearest query --where`, in a worker: a child process with a memory limit. The command itself only waits for the worker.
 //!
 //! The query library computes a function over a whole batch without a budget. The limit therefore applies to the
 //! process: a query succeeds, or ends with one message that names the limit and the running operator. Nothing else
@@ -19,7 +19,7 @@ use inshore::{
 };
 
 use crate::{
-    args::{Cli, Command, GlobalOptions},
+    args::{Cli, Command, GlobalOptions, NearestCommand},
     job::{
         session::{budget, folders, store_path},
         signals,
@@ -29,7 +29,13 @@ use crate::{
 
 /// Runs the command in a worker if it is a query. The first process waits for the worker and returns its exit code.
 pub fn wait_if_contained(cli: &Cli) -> Result<Option<ExitCode>> {
-    if !matches!(cli.command, Command::Sql(_)) {
+    let is_query = match &cli.command {
+        Command::Sql(_) => true,
+        // A predicate is a query over the columns of the vectors.
+        Command::Nearest { command: NearestCommand::Query(arguments) } => arguments.predicate.is_some(),
+        _ => false,
+    };
+    if !is_query {
         return Ok(None);
     }
     let budget = budget(&cli.everywhere);

@@ -3,6 +3,8 @@
 mod datasets;
 mod import;
 mod index;
+#[cfg(feature = "sql")]
+mod predicate;
 mod query;
 
 use std::path::PathBuf;

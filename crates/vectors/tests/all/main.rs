@@ -7,3 +7,4 @@ mod index;
 mod real;
 mod selected;
 mod support;
+mod tables;
