@@ -64,6 +64,7 @@
 #![warn(missing_docs)]
 
 mod catalog;
+mod changes;
 mod columns;
 mod counts;
 mod dataset;
@@ -71,6 +72,7 @@ mod element;
 mod error;
 mod file;
 mod filter;
+mod ids;
 mod import;
 mod index;
 mod metric;
@@ -82,6 +84,7 @@ mod tiles;
 mod topk;
 
 pub use catalog::{Description, describe, list, remove, remove_index};
+pub use changes::{Changed, IdList, add_vectors, remove_vectors, upsert_vectors};
 pub use columns::{AnswerColumns, ROW_COLUMN, TableColumns, columns_input, import_table};
 pub use dataset::{Vectors, VectorsInfo};
 pub use element::{BITS_MAX, DIMENSIONS_MAX, Element};

@@ -70,6 +70,8 @@ pub fn import_table(
     let mut chunk = aligned(chunk_bytes);
 
     let mut builder = store.create_dataset(job, name, KIND)?;
+    // Vectors can be removed.
+    builder.unsealed();
     let mut writer = VectorWriter::new(&mut builder, layout.element.stored(), dimensions)?;
     let file = builder.file_with_buffers(COLUMNS, COLUMNS_CHECK_BYTES, COLUMNS_BUFFER_BYTES, 2)?;
     let schema = layout.schema();
@@ -97,8 +99,7 @@ pub fn import_table(
         writer.write(id.name().as_bytes())?;
         builder.add(writer)?;
     }
-    let (element, bytes) = (layout.element.stored(), builder.bytes());
-    let info = VectorsInfo { name: name.to_string(), vectors: sums.count, dimensions, element, bytes };
+    let info = VectorsInfo::new(name, sums.count, dimensions, layout.element.stored(), builder.bytes());
     builder.commit(&info.to_attributes())?;
     let columns = layout.kept.iter().map(|field| field.name().clone()).collect();
     Ok(Imported { info, rounded: lists.rounded, columns, left_out: layout.left_out })

@@ -64,3 +64,19 @@ fn id_column(job: &Job, vectors: &Vectors) -> Result<Option<String>> {
     };
     String::from_utf8(name).map(Some).map_err(bad)
 }
+
+/// Refuses vectors with columns, whose rows cannot be changed: a row without values of the columns would not be complete.
+///
+/// # Errors
+/// [`Error::BadDataset`].
+pub(crate) fn check_no_columns(vectors: &Vectors, change: &str) -> Result<()> {
+    match &vectors.columns {
+        None => Ok(()),
+        Some(_) => Err(Error::BadDataset {
+            name: vectors.info().name.clone(),
+            what: "columns",
+            found: "those of a table".to_string(),
+            expected: format!("none, to {change}: import the table again"),
+        }),
+    }
+}

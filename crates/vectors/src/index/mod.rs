@@ -30,8 +30,12 @@ mod ranges;
 mod recall;
 mod selected;
 mod table;
+mod tail;
 
-pub(crate) use self::dataset::KIND as INDEX_KIND;
+pub(crate) use self::{
+    centroids::{READ_ELEMENTS_BYTES, read_elements},
+    dataset::KIND as INDEX_KIND,
+};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 pub use self::{

@@ -82,7 +82,7 @@ fn refused(setup: &Setup, table: &RecordBatch, options: (Option<&str>, Option<&s
 /// 3,000 documents, of which some titles are long.
 fn documents(random: &mut Random, values: ArrayRef) -> RecordBatch {
     let rows = values.len() / 8;
-    let title = |row: usize| (row % 7 > 0).then(|| format!("title {row} {}", "x".repeat(row % 50)));
+    let title = |row: usize| (!row.is_multiple_of(7)).then(|| format!("title {row} {}", "x".repeat(row % 50)));
     batch(vec![
         ("title", Arc::new((0..rows).map(title).collect::<StringArray>())),
         ("embedding", lists(values, 8)),
@@ -278,8 +278,7 @@ fn rows_with_long_values_are_answered_in_parts_or_refused() {
     });
     let bytes: ArrayRef = Arc::new(UInt8Array::from_iter_values(made.values.iter().map(|&x| x as u8)));
     // 60 texts of 60 kB, each in some answers: 200 rows take 12 MB.
-    let texts: ArrayRef =
-        Arc::new((0..60).map(|row| Some(format!("{row:060000}"))).collect::<StringArray>());
+    let texts: ArrayRef = Arc::new((0..60).map(|row| Some(format!("{row:060000}"))).collect::<StringArray>());
     let path = write(&setup, "t.parquet", &batch(vec![("v", lists(bytes.clone(), 4)), ("text", texts)]));
     import(&setup, "v", &path, (None, None)).unwrap();
     let queries = Made { values: made.values[..20 * 4].to_vec(), ..made.clone() };
