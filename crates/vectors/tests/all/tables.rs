@@ -82,7 +82,8 @@ fn refused(setup: &Setup, table: &RecordBatch, options: (Option<&str>, Option<&s
 /// 3,000 documents, of which some titles are long.
 fn documents(random: &mut Random, values: ArrayRef) -> RecordBatch {
     let rows = values.len() / 8;
-    let title = |row: usize| (!row.is_multiple_of(7)).then(|| format!("title {row} {}", "x".repeat(row % 50)));
+    let title =
+        |row: usize| (!row.is_multiple_of(7)).then(|| format!("title {row} {}", "x".repeat(row % 50)));
     batch(vec![
         ("title", Arc::new((0..rows).map(title).collect::<StringArray>())),
         ("embedding", lists(values, 8)),
