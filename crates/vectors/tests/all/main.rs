@@ -5,6 +5,8 @@ mod exact;
 mod files;
 mod hazards;
 mod index;
+mod layers;
 mod real;
 mod selected;
 mod support;
+mod tables;
