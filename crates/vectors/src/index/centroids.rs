@@ -70,7 +70,9 @@ impl<T: Clustered> Centroids<T> {
     /// Returns the number of groups whose lower centroids are compared with a query that probes this many lists.
     pub fn groups_for(&self, probes: u64) -> u64 {
         let per_group = (self.lists() / self.groups()).max(1);
-        (probes * CANDIDATES).div_ceil(per_group).max(GROUPS_MIN).min(self.groups())
+        let c = std::env::var("CAND").map_or(CANDIDATES, |c| c.parse().unwrap());
+        let m = std::env::var("GMIN").map_or(GROUPS_MIN, |c| c.parse().unwrap());
+        (probes * c).div_ceil(per_group).max(m).min(self.groups())
     }
 
     /// Returns the lists of a group.
