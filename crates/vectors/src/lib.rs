@@ -71,6 +71,7 @@ mod import;
 mod index;
 mod metric;
 mod npy;
+mod row_set;
 mod search;
 mod subblock;
 mod tiles;
@@ -84,9 +85,10 @@ pub use file::VectorFile;
 pub use import::{Imported, import};
 pub use index::{
     Approximate, ApproximateSearched, BuildPlan, Built, Index, IndexInfo, MeasuredOn, RecallPoint,
-    RecallTable, Strategy, StrategyPlan, VectorIndex, build_index, check_index_search, index_name,
+    RecallTable, Strategy, StrategyPlan, VectorIndex, build_index, check_index_search, index_name, is_sparse,
     measure_recall, plan_index, search_index,
 };
 pub use metric::Metric;
+pub use row_set::RowSet;
 pub use search::{Estimates, Kernel, Plan, Search, Searched, plan, schema, search};
 pub use tiles::Instructions;

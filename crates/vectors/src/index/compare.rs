@@ -14,7 +14,7 @@
 //! the rows, since all but its first blocks have a bound.
 //!
 //! A tile costs the same for one query as for a register of them. Up to [`FEW`] queries are therefore compared one after the
-//! other, by sums over the dimensions of each row ([`RowSum`]): for a single query of 128 bytes this is 15 times as fast.
+//! other, by sums over the dimensions of each row ([`RowSum`]): for a single query of 128 bytes this is ten times as fast.
 
 use super::{Clustered, heaps::Heaps};
 use crate::{
@@ -183,6 +183,17 @@ impl<T: Clustered> Comparer<T> {
         id_of: impl Fn(usize) -> u64 + Copy,
         queries: &Members<'_, T, H>,
     ) {
+        self.compare_some(space, rows, |row| Some(id_of(row)), queries);
+    }
+
+    /// Compares some of `rows` with all members: those to which `id_of` gives an id.
+    pub fn compare_some<H: Heaps>(
+        &mut self,
+        space: &Space<T>,
+        rows: &[T],
+        id_of: impl Fn(usize) -> Option<u64> + Copy,
+        queries: &Members<'_, T, H>,
+    ) {
         let subblock_rows = rows_of::<T>(space.dimensions);
         for (number, rows) in rows.chunks(subblock_rows * space.dimensions).enumerate() {
             let id_of = |row: usize| id_of(number * subblock_rows + row);
@@ -198,7 +209,7 @@ impl<T: Clustered> Comparer<T> {
         &mut self,
         space: &Space<T>,
         rows: &[T],
-        id_of: impl Fn(usize) -> u64 + Copy,
+        id_of: impl Fn(usize) -> Option<u64> + Copy,
         queries: &Members<'_, T, H>,
     ) {
         let Comparer { panel, preparation, hits, measured } = self;
@@ -219,7 +230,7 @@ impl<T: Clustered> Comparer<T> {
         &mut self,
         space: &Space<T>,
         rows: &[T],
-        id_of: impl Fn(usize) -> u64 + Copy,
+        id_of: impl Fn(usize) -> Option<u64> + Copy,
         queries: &Members<'_, T, H>,
     ) {
         let Comparer { panel, preparation, hits, measured } = self;
@@ -273,7 +284,7 @@ impl<'a, T: Clustered, H: Heaps> Compared<'a, T, H> {
         panel: &[T::Lane],
         lanes: usize,
         hits: &mut Vec<Hit>,
-        id_of: impl Fn(usize) -> u64 + Copy,
+        id_of: impl Fn(usize) -> Option<u64> + Copy,
     ) -> u64 {
         self.set_limits();
         let (mut at, mut measured) = (0, 0);
@@ -291,7 +302,7 @@ impl<'a, T: Clustered, H: Heaps> Compared<'a, T, H> {
         &mut self,
         scores: &[f32],
         hits: &mut Vec<Hit>,
-        id_of: impl Fn(usize) -> u64 + Copy,
+        id_of: impl Fn(usize) -> Option<u64> + Copy,
     ) -> u64 {
         self.set_limits();
         let mut measured = 0;
@@ -328,9 +339,9 @@ impl<'a, T: Clustered, H: Heaps> Compared<'a, T, H> {
     }
 
     /// Measures the hits that can be near, those of the best scores first, and takes them out. Returns their number.
-    fn measure_best_first(&mut self, hits: &mut Vec<Hit>, id_of: impl Fn(usize) -> u64) -> u64 {
+    fn measure_best_first(&mut self, hits: &mut Vec<Hit>, id_of: impl Fn(usize) -> Option<u64>) -> u64 {
         // A lane without a query can be hit by a NaN.
-        hits.retain(|hit| (hit.lane as usize) < self.members.len());
+        hits.retain(|hit| (hit.lane as usize) < self.members.len() && id_of(hit.row as usize).is_some());
         let mut measured = 0;
         for _ in 0..BEST_FIRST {
             // Limits rose since some hits were found.
@@ -361,7 +372,7 @@ impl<'a, T: Clustered, H: Heaps> Compared<'a, T, H> {
     }
 
     /// Computes the exact distance of each hit, keeps the hits that are near enough, and returns the number of all.
-    fn measure_all(&mut self, hits: &[Hit], id_of: &impl Fn(usize) -> u64) -> u64 {
+    fn measure_all(&mut self, hits: &[Hit], id_of: &impl Fn(usize) -> Option<u64>) -> u64 {
         for hits in hits.chunks(AT_ONCE) {
             // A group that is not full repeats its last pair.
             let group = std::array::from_fn(|number| hits[number.min(hits.len() - 1)]);
@@ -375,7 +386,7 @@ impl<'a, T: Clustered, H: Heaps> Compared<'a, T, H> {
     }
 
     /// Measures the first `count` hits of a group; the others may be any.
-    fn measure(&mut self, group: &[Hit; AT_ONCE], count: usize, id_of: &impl Fn(usize) -> u64) {
+    fn measure(&mut self, group: &[Hit; AT_ONCE], count: usize, id_of: &impl Fn(usize) -> Option<u64>) {
         let Compared { space, members, queries, .. } = *self;
         let query = |number: usize| members[group[number].lane as usize] as usize;
         let keys = T::keys(
@@ -389,7 +400,8 @@ impl<'a, T: Clustered, H: Heaps> Compared<'a, T, H> {
             let is_within = space.radius.is_none_or(|radius| space.metric.is_within(key, radius));
             let bound = queries.heaps.bound(query);
             if key <= bound && is_within {
-                queries.heaps.push(query, Entry { key, id: id_of(hit.row as usize) });
+                let id = id_of(hit.row as usize).expect("hits of other rows were taken out");
+                queries.heaps.push(query, Entry { key, id });
                 let raised = queries.heaps.bound(query);
                 if raised < bound {
                     self.limits[hit.lane as usize] = self.limit(query, raised);

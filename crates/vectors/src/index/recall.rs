@@ -35,10 +35,10 @@ const ENOUGH: f32 = 0.9995;
 /// The size of a read in a pass over vectors or lists.
 const BLOCK_BYTES: usize = 1 << 20;
 
-/// Returns the numbers of probes that are measured: 1, 2, 3, 4, 6, 8, 12, ... up to `lists`.
+/// Returns the numbers of probes that are measured: 1, 2, ..., 8, 10, 12, 14, 16, 20, ... up to `lists`.
 fn grid(lists: u64) -> impl Iterator<Item = u64> {
-    let steps = (0..32).flat_map(|power| [1u64 << power, 3 << power]).filter(|step| *step != 3 || lists >= 3);
-    let mut steps: Vec<u64> = steps.filter(|step| *step < lists).chain([lists]).collect();
+    let steps = (0..32).flat_map(|power| (4..8u64).map(move |step| step << power));
+    let mut steps: Vec<u64> = [1, 2, 3].into_iter().chain(steps).filter(|step| *step < lists).chain([lists]).collect();
     steps.sort_unstable();
     steps.dedup();
     steps.into_iter()

@@ -22,7 +22,7 @@ use self::{
     scan::Pass,
 };
 use crate::{
-    Error, Metric, Result, VectorFile, Vectors, VectorsInfo,
+    Error, Metric, Result, RowSet, VectorFile, Vectors, VectorsInfo,
     element::{Element, floats},
     filter::Filter,
     import::CHECK_BYTES,
@@ -43,6 +43,8 @@ pub struct Search {
     pub metric: Metric,
     /// The radius: the largest distance of a neighbour, or the smallest inner product.
     pub radius: Option<f64>,
+    /// The vectors that may be answers, by default all. The set is one of numbers below the number of vectors.
+    pub selection: Option<Arc<RowSet>>,
     /// The instruction set of the filter, for tests and measurements. The default is the best one of the processor. The
     /// choice does not change the answer.
     pub instructions: Option<Instructions>,
@@ -53,7 +55,7 @@ pub struct Search {
 impl Default for Search {
     /// Returns the ten nearest neighbours by Euclidean distance.
     fn default() -> Search {
-        Search { k: 10, metric: Metric::L2, radius: None, instructions: None, kernel: None }
+        Search { k: 10, metric: Metric::L2, radius: None, selection: None, instructions: None, kernel: None }
     }
 }
 
@@ -72,6 +74,21 @@ impl Search {
             Some(radius) if radius < 0.0 && self.metric != Metric::Ip => {
                 bad("radius", radius.to_string(), "a distance, at least 0")
             }
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that the selection is one of the vectors of this dataset.
+    ///
+    /// # Errors
+    /// [`Error::BadOption`].
+    pub(crate) fn check_selection(&self, vectors: &VectorsInfo) -> Result<()> {
+        match &self.selection {
+            Some(selection) if selection.len() != vectors.vectors => Err(Error::BadOption {
+                option: "selection",
+                found: format!("a set of {} vectors", selection.len()),
+                expected: format!("one of the {} vectors of {}", vectors.vectors, vectors.name),
+            }),
             _ => Ok(()),
         }
     }
@@ -113,6 +130,7 @@ pub fn schema() -> SchemaRef {
 /// A bad option; queries of other dimensions; too little memory for one query.
 pub fn plan(job: &Job, vectors: &VectorsInfo, queries: &VectorFile, search: &Search) -> Result<Plan> {
     search.check()?;
+    search.check_selection(vectors)?;
     search.metric.check(vectors.element)?;
     check_dimensions(queries, vectors)?;
     let budget = job.budget();
@@ -121,6 +139,7 @@ pub fn plan(job: &Job, vectors: &VectorsInfo, queries: &VectorFile, search: &Sea
         dimensions: vectors.dimensions,
         element: vectors.element,
         metric: search.metric,
+        selected: search.selection.as_ref().map(|selection| selection.count()),
         queries: queries.count(),
         k: search.k,
         memory_bytes: budget.free_bytes(),
@@ -198,7 +217,7 @@ fn search_elements<T: Tiled>(
     let info = vectors.info();
     let plan = plan(job, info, file, search)?;
     let row_elements = info.element.queried().row_bytes(info.dimensions) / size_of::<T>();
-    let buffer_bytes = plan.threads * plan::BUFFERS * plan.block_bytes;
+    let buffer_bytes = plan.threads * plan.buffers * plan.block_bytes;
     let buffers = Buffer::zeroed(job.budget(), buffer_bytes, "blocks of vectors")?;
     let mut buffers = buffers.split(plan.block_bytes);
     let others = plan.fixed_bytes.saturating_sub(inshore_store::taken_bytes(buffer_bytes) as u64);
@@ -232,6 +251,7 @@ fn search_elements<T: Tiled>(
             row_bytes: info.row_bytes(),
             plan: &plan,
             search,
+            selection: search.selection.as_deref(),
             filter,
             center: &center_lanes,
             queries: &queries,
@@ -249,7 +269,7 @@ fn search_elements<T: Tiled>(
     answer.flush()?;
     Ok(Searched {
         queries: file.count(),
-        vectors: info.vectors,
+        vectors: plan.selected.unwrap_or(info.vectors),
         dimensions: info.dimensions,
         element: info.element,
         rows: answer.rows,

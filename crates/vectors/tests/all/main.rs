@@ -5,4 +5,5 @@ mod files;
 mod hazards;
 mod index;
 mod real;
+mod selected;
 mod support;
