@@ -13,8 +13,8 @@
 //! the order in which they are measured decides how many are: the best ones come first. A scan measures hits in the order of
 //! the rows, since all but its first blocks have a bound.
 //!
-//! A tile costs the same for one query as for a register of them. Up to [`FEW`] queries are therefore compared one after the
-//! other, by sums over the dimensions of each row ([`RowSum`]): for a single query of 128 bytes this is ten times as fast.
+//! A tile costs the same for one query as for a register of them. Up to four queries are therefore compared one after the
+//! other, by sums over the dimensions of each row (`RowSum`): for a single query of 128 bytes this is ten times as fast.
 
 use super::{Clustered, heaps::Heaps};
 use crate::{

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! A query probes its nearest lists; if these have fewer than k vectors, it probes the next ones until they have k. The
-//! directory knows how many vectors a list has, so this is decided before a list is read. Searches of selected vectors:
+//! directory knows how many vectors a list has, so this is decided before a list is read. Copies do not count: a vector is
+//! the own vector of one list. Searches of selected vectors:
 //! [`super::selected`].
 
 use std::{
@@ -15,11 +16,10 @@ use std::{
         Mutex,
         atomic::{AtomicU64, Ordering},
     },
-    time::Instant,
 };
 
 use arrow_array::RecordBatch;
-use inshore_store::{Buffer, Job, PendingRead};
+use inshore_store::{CheckedFile, Job};
 use serde::Serialize;
 
 use super::{
@@ -28,10 +28,12 @@ use super::{
     compare::{Comparer, Members, Packed, Space},
     dataset::{Directory, VectorIndex},
     heaps::Tops,
-    plan::{DEPTH, Estimates, FOUND_AT_ONCE, SPAN_BYTES, Strategy, StrategyPlan},
+    plan::{Copied, DEPTH, Estimates, FOUND_AT_ONCE, SPAN_BYTES, Strategy, StrategyPlan},
     ranges::{BUFFERS, Ranges},
     recall::pack_next,
     selected::{Selected, probes_among},
+    single::joined_bytes,
+    table::RecallTable,
 };
 use crate::{
     Element, Error, Result, Search, VectorFile, Vectors, VectorsInfo,
@@ -41,8 +43,6 @@ use crate::{
     topk::TopK,
 };
 
-/// The reads of a query that follow each other are one read of at most so many bytes.
-const JOINED_BYTES: u64 = 128 << 10;
 /// Lists that nobody wants are read along if they are smaller than this, between lists that are wanted.
 const GAP_BYTES: u64 = 32 << 10;
 
@@ -186,6 +186,8 @@ struct Probed<'a> {
 /// The parts of an index that stay in memory, and the spaces in which vectors are compared.
 struct Loaded<T: Clustered> {
     directory: Directory,
+    /// The directory of the lists with copies, if these are read.
+    copies: Option<Directory>,
     centroids: Centroids<T>,
     /// Where queries are compared with centroids.
     coarse: Space<T>,
@@ -212,13 +214,39 @@ impl Counts {
     }
 }
 
+/// A file whose checksums are in memory while this value lives.
+struct Remembered<'a>(&'a CheckedFile);
+
+impl<'a> Remembered<'a> {
+    fn new(job: &Job, file: &'a CheckedFile) -> Result<Remembered<'a>> {
+        let remembered = Remembered(file);
+        file.remember_headers(job)?;
+        Ok(remembered)
+    }
+}
+
+impl Drop for Remembered<'_> {
+    fn drop(&mut self) {
+        self.0.forget_headers();
+    }
+}
+
+/// The lists that are read: a file, and the place of each list in it.
+#[derive(Clone, Copy)]
+pub(super) struct Lists<'a> {
+    pub file: &'a CheckedFile,
+    pub directory: &'a Directory,
+}
+
 /// An index in memory, and queries.
 pub(super) struct Round<'a, T: Clustered> {
     pub job: &'a Job,
     pub vectors: &'a Vectors,
     index: &'a VectorIndex,
+    /// The number of vectors of each list, without copies.
     directory: &'a Directory,
-    centroids: &'a Centroids<T>,
+    pub read: Lists<'a>,
+    pub centroids: &'a Centroids<T>,
     pub space: &'a Space<T>,
     coarse: &'a Space<T>,
     pub plan: &'a StrategyPlan,
@@ -233,41 +261,66 @@ pub(super) struct Round<'a, T: Clustered> {
 }
 
 impl Probed<'_> {
+    /// Returns true if a strategy reads the lists with copies.
+    fn reads_copies(&self, strategy: Strategy) -> bool {
+        strategy == Strategy::Single && self.index.info().copies.is_some()
+    }
+
+    /// Returns the table of recall of the lists that a strategy reads.
+    fn table(&self, strategy: Strategy) -> &RecallTable {
+        let info = self.index.info();
+        match &info.copies {
+            Some(copies) if self.reads_copies(strategy) => &copies.recall,
+            _ => &info.recall,
+        }
+    }
+
     /// Returns the lists that each query probes.
-    fn probes(&self) -> u64 {
+    fn probes(&self, strategy: Strategy) -> u64 {
+        let probes = self.probes_among_all(strategy);
         match (self.approximate.probes, &self.search.selection) {
-            (None, Some(selection)) => {
-                probes_among(selection, self.probes_among_all(), self.index.info().lists)
-            }
-            _ => self.probes_among_all(),
+            (None, Some(selection)) => probes_among(selection, probes, self.index.info().lists),
+            _ => probes,
         }
     }
 
     /// Returns the lists that each query probes if all vectors may be answers.
-    fn probes_among_all(&self) -> u64 {
-        let info = self.index.info();
+    fn probes_among_all(&self, strategy: Strategy) -> u64 {
+        let lists = self.index.info().lists;
         let wanted = self.approximate.probes;
-        wanted.unwrap_or_else(|| info.recall.probes_for(self.approximate.recall, info.lists)).min(info.lists)
+        wanted.unwrap_or_else(|| self.table(strategy).probes_for(self.approximate.recall, lists)).min(lists)
     }
 
     fn estimates<T: Clustered>(&self) -> Estimates {
         let (info, index) = (self.index.info(), self.index);
         let budget = self.job.budget();
-        let probes = self.probes();
+        let probes = self.probes(Strategy::Batch);
+        let single_probes = self.probes(Strategy::Single);
         let k = self.search.k.min(info.vectors);
         let row_bytes = (info.dimensions * size_of::<T>()) as u64;
-        let list_bytes_max = info.list_vectors_max * info.entry_bytes() as u64;
+        let entry_bytes = info.entry_bytes() as u64;
+        let list_bytes_max = info.list_vectors_max * entry_bytes;
+        let read_bytes_max =
+            info.copies.as_ref().map_or(list_bytes_max, |copies| copies.list_vectors_max * entry_bytes);
+        let copies = info.copies.as_ref().map(|copies| {
+            let list_vectors = copies.vectors as f64 / info.lists as f64;
+            Copied { probes: single_probes, list_bytes: list_vectors * entry_bytes as f64, list_vectors }
+        });
         // Groups have about the square root of all lists; a few are several times as large.
         let group = (8 * info.lists.div_ceil(info.groups)).min(info.lists);
         let finder = 2 * Comparer::<T>::bytes(info.dimensions) + 16 * (group * row_bytes + (16 << 10));
-        let groups = (info.groups).min(64 + 16 * probes);
-        let pending = TopK::bytes(probes) + 16 * probes + 16 * groups + 64;
+        let pending = |probes: u64| {
+            let groups = (info.groups).min(64 + 16 * probes);
+            TopK::bytes(probes) + 16 * probes + 16 * groups + 64
+        };
+        let heap_bytes = if copies.is_some() { TopK::distinct_bytes(k) } else { TopK::bytes(k) };
         Estimates {
             queries: self.file.count(),
             probes,
             lists: info.lists,
             list_bytes: info.vectors as f64 / info.lists as f64 * info.entry_bytes() as f64,
             list_vectors: info.vectors as f64 / info.lists as f64,
+            copies,
             dimensions: info.dimensions,
             memory_bytes: budget.free_bytes(),
             threads: budget.threads(),
@@ -278,19 +331,20 @@ impl Probed<'_> {
                 + self.search.selection.as_ref().map_or(0, |selection| Selected::bytes(selection, row_bytes))
                 + (64 << 10),
             lower_bytes: index.lower_bytes(),
+            checks_bytes: index.read_file(self.reads_copies(Strategy::Single)).headers_bytes(),
             single_thread_bytes: finder
-                + inshore_store::taken_bytes(DEPTH * joined_bytes(list_bytes_max)) as u64
-                + pending
+                + inshore_store::taken_bytes(DEPTH * joined_bytes(read_bytes_max)) as u64
+                + pending(single_probes)
                 + (4 << 10),
             batch_thread_bytes: finder
                 + inshore_store::taken_bytes(BUFFERS * span_bytes(list_bytes_max)) as u64
                 + 64 * (probes + 16),
             query_bytes: Packed::<T>::bytes_each(info.dimensions)
-                + TopK::bytes(k)
+                + heap_bytes
                 + 24
                 + Selected::QUERY_BYTES,
             batch_query_bytes: probes * 8 + 8,
-            batch_bytes: FOUND_AT_ONCE.min(self.file.count()) * pending * budget.threads() as u64,
+            batch_bytes: FOUND_AT_ONCE.min(self.file.count()) * pending(probes) * budget.threads() as u64,
             forced: self.approximate.strategy,
         }
     }
@@ -314,6 +368,8 @@ impl Probed<'_> {
         let mut answer = AnswerRows::new(self.search.metric, each);
         let mut counts = Counts::default();
         let mut first = 0;
+        let file = self.index.read_file(loaded.copies.is_some());
+        let _checks = if plan.holds_checks { Some(Remembered::new(job, file)?) } else { None };
         job.start_phase("searching", "queries", self.file.count());
         while first < self.file.count() {
             let end = self.file.count().min(first + plan.queries_at_once);
@@ -328,7 +384,7 @@ impl Probed<'_> {
             first = end;
         }
         answer.flush()?;
-        let probes = estimates.probes;
+        let probes = self.probes(plan.strategy);
         Ok(ApproximateSearched {
             queries: self.file.count(),
             vectors: info.vectors,
@@ -340,7 +396,7 @@ impl Probed<'_> {
             recall_estimate: match probes == info.lists {
                 true => Some(1.0),
                 // The lists for a selection were chosen for the same recall.
-                false => info.recall.recall_of(self.probes_among_all()),
+                false => self.table(plan.strategy).recall_of(self.probes_among_all(plan.strategy)),
             },
             recall_measured_seconds: info.recall.measured_seconds,
             compared: counts.compared,
@@ -368,11 +424,15 @@ impl Probed<'_> {
     fn load<T: Clustered>(&self, plan: &StrategyPlan) -> Result<Loaded<T>> {
         let (metric, dimensions) = (self.search.metric, self.index.info().dimensions);
         let (directory, centroids) = self.index.load::<T>(self.job, plan.holds_centroids)?;
+        let copies = match self.reads_copies(plan.strategy) {
+            true => self.index.load_copies(self.job, &directory)?,
+            false => None,
+        };
         let center = center_of_vectors(self.job, self.vectors, metric)?;
         let instructions = self.search.instructions.unwrap_or_else(Instructions::best);
         let coarse = Space::<T>::new(metric, dimensions, &center, instructions);
         let space = coarse.within(self.search.radius);
-        Ok(Loaded { directory, centroids, coarse, space })
+        Ok(Loaded { directory, copies, centroids, coarse, space })
     }
 
     /// Reads the queries `numbers`, and returns the near vectors of each.
@@ -390,7 +450,11 @@ impl Probed<'_> {
         for number in numbers {
             pack_next(rows, self.file, self.vectors, number, &loaded.space, &mut packed)?;
         }
-        let tops: Vec<TopK> = (0..count).map(|_| TopK::new(k as usize, loaded.space.bound())).collect();
+        // A vector comes once with each list that holds it.
+        let new_top = if loaded.copies.is_some() { TopK::distinct } else { TopK::new };
+        let tops: Vec<TopK> = (0..count).map(|_| new_top(k as usize, loaded.space.bound())).collect();
+        let file = self.index.read_file(loaded.copies.is_some());
+        let read = Lists { file, directory: loaded.copies.as_ref().unwrap_or(&loaded.directory) };
         let selection = self.search.selection.as_deref();
         let round = Round {
             job: self.job,
@@ -398,11 +462,12 @@ impl Probed<'_> {
             selected: selection.map(|selection| Selected::new(selection, count)),
             index: self.index,
             directory: &loaded.directory,
+            read,
             centroids: &loaded.centroids,
             space: &loaded.space,
             coarse: &loaded.coarse,
             plan,
-            probes: self.probes(),
+            probes: self.probes(plan.strategy),
             k,
             packed: &packed,
             tops: &tops,
@@ -422,11 +487,6 @@ impl Probed<'_> {
     }
 }
 
-/// Returns the bytes of a buffer for lists of one query that follow each other.
-fn joined_bytes(list_bytes_max: u64) -> usize {
-    (list_bytes_max.max(JOINED_BYTES) as usize + (8 << 10)).next_multiple_of(4 << 10)
-}
-
 /// Returns the bytes of a buffer for a span of lists.
 fn span_bytes(list_bytes_max: u64) -> usize {
     (list_bytes_max.max(SPAN_BYTES) as usize + (8 << 10)).next_multiple_of(4 << 10)
@@ -434,7 +494,7 @@ fn span_bytes(list_bytes_max: u64) -> usize {
 
 impl<T: Clustered> Round<'_, T> {
     /// Finds the lists that each of the queries `members` probes, and passes them to `each` in no order.
-    fn lists(
+    pub(super) fn lists(
         &self,
         members: Range<u32>,
         finder: &mut Finder<T>,
@@ -468,7 +528,8 @@ impl<T: Clustered> Round<'_, T> {
                     again.push(query);
                     continue;
                 }
-                self.compared.fetch_add(vectors, Ordering::Relaxed);
+                let compared = lists.iter().map(|&list| self.read.directory.count(list)).sum();
+                self.compared.fetch_add(compared, Ordering::Relaxed);
                 each(query, &lists);
             }
             left = again;
@@ -478,7 +539,7 @@ impl<T: Clustered> Round<'_, T> {
     }
 
     /// Compares the lists `lists`, whose bytes follow each other, with the queries that probe each.
-    fn compare_lists<'m>(
+    pub(super) fn compare_lists<'m>(
         &self,
         lists: Range<u32>,
         bytes: &[u8],
@@ -488,7 +549,7 @@ impl<T: Clustered> Round<'_, T> {
         let heaps = Tops { first: 0, tops: self.tops };
         let mut rest = bytes;
         for list in lists {
-            let count = self.directory.count(list) as usize;
+            let (own, count) = (self.directory.count(list), self.read.directory.count(list) as usize);
             let (bytes, others) = rest.split_at(count * self.index.info().entry_bytes());
             rest = others;
             let members = members_of(list);
@@ -499,73 +560,10 @@ impl<T: Clustered> Round<'_, T> {
             let queries = Members { packed: self.packed, members, heaps: &heaps };
             match &self.selected {
                 None => comparer.compare(self.space, list.rows, |row| list.id(row), &queries),
-                Some(selected) => selected.compare(self.space, &list, count, comparer, &queries),
+                Some(selected) => selected.compare(self.space, &list, (own as usize, count), comparer, &queries),
             }
         }
         Ok(())
-    }
-
-    /// Answers one query after the other on each thread. Returns the microseconds that each took.
-    fn single(&self) -> Result<Vec<u64>> {
-        let next = AtomicU64::new(0);
-        let work = || -> Result<Vec<u64>> {
-            let mut finder = self.centroids.finder(self.job)?;
-            let mut comparer = Comparer::<T>::new(self.centroids.dimensions);
-            let bytes = joined_bytes(self.directory.list_bytes_max());
-            let buffers = Buffer::zeroed(self.job.budget(), DEPTH * bytes, "lists")?;
-            let mut spare = buffers.split(bytes);
-            let mut times = Vec::new();
-            loop {
-                let query = next.fetch_add(1, Ordering::Relaxed);
-                if query >= self.packed.len() as u64 {
-                    self.measured.fetch_add(comparer.measured, Ordering::Relaxed);
-                    return Ok(times);
-                }
-                self.job.check_cancelled()?;
-                let started = Instant::now();
-                self.answer(query as u32, &mut finder, &mut comparer, &mut spare)?;
-                times.push(started.elapsed().as_micros() as u64);
-                self.job.progress().add(1);
-            }
-        };
-        let times = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..self.plan.threads).map(|_| scope.spawn(work)).collect();
-            threads.into_iter().map(|thread| thread.join().expect("no panic")).collect::<Result<Vec<_>>>()
-        })?;
-        Ok(times.into_iter().flatten().collect())
-    }
-
-    fn answer(
-        &self,
-        query: u32,
-        finder: &mut Finder<T>,
-        comparer: &mut Comparer<T>,
-        spare: &mut Vec<Buffer>,
-    ) -> Result<()> {
-        let mut lists = Vec::new();
-        self.lists(query..query + 1, finder, &mut |_, found| lists.extend_from_slice(found))?;
-        lists.sort_unstable();
-        let mut spans = spans_of(self.directory, &lists, JOINED_BYTES, 0).into_iter();
-        let (mut reads, mut places): (Vec<PendingRead>, Vec<Range<u32>>) = Default::default();
-        let members = [query];
-        loop {
-            while !spare.is_empty()
-                && let Some(span) = spans.next()
-            {
-                let buffer = spare.pop().expect("not empty");
-                let bytes = self.directory.bytes_of(span.clone());
-                reads.push(self.index.files.lists.submit_read(self.job, bytes, buffer)?);
-                places.push(span);
-            }
-            if reads.is_empty() {
-                return Ok(());
-            }
-            let done = PendingRead::wait_any(&reads);
-            let (read, span) = (reads.swap_remove(done), places.swap_remove(done));
-            let (buffer, bytes) = read.wait()?;
-            self.compare_lists(span, &buffer[bytes], comparer, |_| &members)?;
-            spare.push(buffer);
-        }
     }
 
     /// Answers all queries together: each list is read once.
@@ -581,16 +579,16 @@ impl<T: Clustered> Round<'_, T> {
             }
             lists
         };
-        let spans = spans_of(self.directory, &lists, SPAN_BYTES, GAP_BYTES);
+        let spans = spans_of(self.read.directory, &lists, SPAN_BYTES, GAP_BYTES);
         drop(lists);
         let queries: Vec<u32> = pairs.iter().map(|pair| pair.1).collect();
         let range =
-            |number: u64| spans.get(number as usize).map(|span| self.directory.bytes_of(span.clone()));
+            |number: u64| spans.get(number as usize).map(|span| self.read.directory.bytes_of(span.clone()));
         let ranges = Ranges {
             job: self.job,
-            file: &self.index.files.lists,
+            file: self.read.file,
             threads: self.plan.threads,
-            buffer_bytes: span_bytes(self.directory.list_bytes_max()),
+            buffer_bytes: span_bytes(self.read.directory.list_bytes_max()),
             range,
         };
         let make = || Comparer::<T>::new(self.centroids.dimensions);
@@ -638,7 +636,7 @@ impl<T: Clustered> Round<'_, T> {
 }
 
 /// Joins sorted lists to spans of the file: lists that follow each other, or lie at most `gap` bytes apart, up to `most` bytes.
-fn spans_of(directory: &Directory, lists: &[u32], most: u64, gap: u64) -> Vec<Range<u32>> {
+pub(super) fn spans_of(directory: &Directory, lists: &[u32], most: u64, gap: u64) -> Vec<Range<u32>> {
     let mut spans: Vec<Range<u32>> = Vec::new();
     for &list in lists {
         if let Some(last) = spans.last_mut() {

@@ -77,23 +77,24 @@ impl<'a> Selected<'a> {
         4 * rows.len().div_ceil(block_rows(row_bytes)).min(rows.count())
     }
 
-    /// Compares the selected vectors of a list of `count` vectors with queries.
+    /// Compares the selected vectors of a list with queries. The list has `own` vectors, and copies behind them up to `count`,
+    /// which are met in other lists.
     pub fn compare<T: Clustered, H: Heaps>(
         &self,
         space: &Space<T>,
         list: &List<'_, T>,
-        count: usize,
+        (own, count): (usize, usize),
         comparer: &mut Comparer<T>,
         queries: &Members<'_, T, H>,
     ) {
         let id_of = |row: usize| Some(list.id(row)).filter(|&id| self.rows.contains(id));
-        let selected = (0..count).filter(|&row| id_of(row).is_some()).count() as u64;
+        let selected = (0..own).filter(|&row| id_of(row).is_some()).count() as u64;
         for &query in queries.members {
             let met = &self.met[query as usize];
-            met.vectors.fetch_add(count as u64, Ordering::Relaxed);
+            met.vectors.fetch_add(own as u64, Ordering::Relaxed);
             met.selected.fetch_add(selected, Ordering::Relaxed);
         }
-        if selected > 0 {
+        if selected > 0 || own < count {
             comparer.compare_some(space, list.rows, id_of, queries);
         }
     }

@@ -26,11 +26,12 @@ fn tries() -> std::result::Result<(), Box<dyn std::error::Error>> {
         let vectors = Vectors::open(&store, name)?;
         if let Some(options) = probes.strip_prefix("index") {
             let started = std::time::Instant::now();
-            let mut index = Index::default();
-            let _ = (&mut index, options);
+            let index = Index { copies: options.parse().ok(), ..Index::default() };
             let built = build_index(&store, &job, &vectors, &index)?;
             println!("built in {:.1} s: {} {:?}", started.elapsed().as_secs_f64(), built.info, job.report().phases);
-            println!("{:?}", built.info);
+            let copies = built.info.copies.map(|copies| (copies.vectors, copies.list_vectors_max, copies.recall.points));
+            println!("Info {copies:?}");
+            println!("Info {:?}", built.info.recall.points);
             continue;
         }
         let index = VectorIndex::open(&store, &vectors)?.unwrap();
