@@ -61,12 +61,14 @@
 #![warn(missing_docs)]
 
 mod catalog;
+mod changes;
 mod counts;
 mod dataset;
 mod element;
 mod error;
 mod file;
 mod filter;
+mod ids;
 mod import;
 mod index;
 mod metric;
@@ -78,6 +80,7 @@ mod tiles;
 mod topk;
 
 pub use catalog::{Description, describe, list, remove, remove_index};
+pub use changes::{Changed, IdList, add_vectors, remove_vectors, upsert_vectors};
 pub use dataset::{Vectors, VectorsInfo};
 pub use element::{BITS_MAX, DIMENSIONS_MAX, Element};
 pub use error::{Error, Result};

@@ -1,5 +1,6 @@
 //! The operations on vectors of the local store, `nearest import` to `nearest rm`.
 
+mod changes;
 mod datasets;
 mod import;
 mod index;
@@ -10,6 +11,7 @@ use std::path::PathBuf;
 use inshore_vectors::{Search, VectorFile};
 
 pub use self::{
+    changes::{AddVectors, RemoveFromVectors, UpsertVectors},
     datasets::{DescribeVectors, ListVectors, RemoveVectors, VectorsAnswer},
     import::ImportVectors,
     index::{IndexVectors, MeasureRecall},

@@ -36,8 +36,12 @@ mod recall;
 mod selected;
 mod single;
 mod table;
+mod tail;
 
-pub(crate) use self::dataset::KIND as INDEX_KIND;
+pub(crate) use self::{
+    centroids::{READ_ELEMENTS_BYTES, read_elements},
+    dataset::KIND as INDEX_KIND,
+};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 pub use self::{

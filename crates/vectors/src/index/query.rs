@@ -34,10 +34,13 @@ use super::{
     selected::{Selected, probes_among},
     single::joined_bytes,
     table::RecallTable,
+    tail::compare_tail,
 };
 use crate::{
     Element, Error, Result, Search, VectorFile, Vectors, VectorsInfo,
+    changes::among_live,
     file::Rows,
+    ids::Ids,
     search::{AnswerRows, BATCH_ROWS, Row, center_of_vectors, check_dimensions},
     tiles::Instructions,
     topk::TopK,
@@ -135,6 +138,7 @@ pub fn search_index(
     each: &mut dyn FnMut(RecordBatch) -> Result<()>,
 ) -> Result<ApproximateSearched> {
     check_index_search(index, vectors.info(), queries, search, approximate)?;
+    let search = &*among_live(job, vectors, search)?;
     let probed = Probed { job, vectors, index, file: queries, search, approximate };
     match vectors.info().element {
         Element::F32 => probed.run::<f32>(each),
@@ -189,6 +193,7 @@ struct Loaded<T: Clustered> {
     /// The directory of the lists with copies, if these are read.
     copies: Option<Directory>,
     centroids: Centroids<T>,
+    ids: Ids,
     /// Where queries are compared with centroids.
     coarse: Space<T>,
     /// Where queries are compared with vectors: only those within the radius are near.
@@ -255,8 +260,9 @@ pub(super) struct Round<'a, T: Clustered> {
     k: u64,
     pub packed: &'a Packed<T>,
     pub tops: &'a [TopK],
-    selected: Option<Selected<'a>>,
-    compared: AtomicU64,
+    pub selected: Option<Selected<'a>>,
+    pub ids: &'a Ids,
+    pub compared: AtomicU64,
     pub measured: AtomicU64,
 }
 
@@ -284,6 +290,11 @@ impl Probed<'_> {
         }
     }
 
+    /// Returns the most neighbours that a query can have.
+    fn k(&self) -> u64 {
+        self.search.k.min(self.vectors.info().vectors)
+    }
+
     /// Returns the lists that each query probes if all vectors may be answers.
     fn probes_among_all(&self, strategy: Strategy) -> u64 {
         let lists = self.index.info().lists;
@@ -296,7 +307,7 @@ impl Probed<'_> {
         let budget = self.job.budget();
         let probes = self.probes(Strategy::Batch);
         let single_probes = self.probes(Strategy::Single);
-        let k = self.search.k.min(info.vectors);
+        let k = self.k();
         let row_bytes = (info.dimensions * size_of::<T>()) as u64;
         let entry_bytes = info.entry_bytes() as u64;
         let list_bytes_max = info.list_vectors_max * entry_bytes;
@@ -325,6 +336,7 @@ impl Probed<'_> {
             memory_bytes: budget.free_bytes(),
             threads: budget.threads(),
             fixed_bytes: index.directory_bytes()
+                + Ids::bytes(self.vectors.info())
                 + self.file.rows_bytes(false)
                 + 2 * BATCH_ROWS as u64 * 24
                 + row_bytes * 4
@@ -387,7 +399,7 @@ impl Probed<'_> {
         let probes = self.probes(plan.strategy);
         Ok(ApproximateSearched {
             queries: self.file.count(),
-            vectors: info.vectors,
+            vectors: self.vectors.info().live(),
             dimensions: info.dimensions,
             element: info.element,
             rows: answer.rows,
@@ -413,7 +425,7 @@ impl Probed<'_> {
         let (job, info) = (self.job, self.index.info());
         let plan = StrategyPlan::new(estimates, job.store().drive_profile().as_ref());
         job.budget().need(plan.smallest_bytes, || {
-            let k = self.search.k.min(info.vectors);
+            let k = self.k();
             format!("a search of {k} neighbours in the index of {}", info.name)
         })?;
         job.progress().tell(|| format!("search: {plan}"));
@@ -432,7 +444,8 @@ impl Probed<'_> {
         let instructions = self.search.instructions.unwrap_or_else(Instructions::best);
         let coarse = Space::<T>::new(metric, dimensions, &center, instructions);
         let space = coarse.within(self.search.radius);
-        Ok(Loaded { directory, copies, centroids, coarse, space })
+        let ids = Ids::read(self.job, self.vectors)?;
+        Ok(Loaded { directory, copies, centroids, ids, coarse, space })
     }
 
     /// Reads the queries `numbers`, and returns the near vectors of each.
@@ -445,7 +458,7 @@ impl Probed<'_> {
         counts: &mut Counts,
     ) -> Result<Vec<TopK>> {
         let info = self.index.info();
-        let (count, k) = ((numbers.end - numbers.start) as usize, self.search.k.min(info.vectors));
+        let (count, k) = ((numbers.end - numbers.start) as usize, self.k());
         let mut packed = Packed::<T>::with_capacity(info.dimensions, count);
         for number in numbers {
             pack_next(rows, self.file, self.vectors, number, &loaded.space, &mut packed)?;
@@ -460,6 +473,7 @@ impl Probed<'_> {
             job: self.job,
             vectors: self.vectors,
             selected: selection.map(|selection| Selected::new(selection, count)),
+            ids: &loaded.ids,
             index: self.index,
             directory: &loaded.directory,
             read,
@@ -468,7 +482,7 @@ impl Probed<'_> {
             coarse: &loaded.coarse,
             plan,
             probes: self.probes(plan.strategy),
-            k,
+            k: k.min(info.vectors),
             packed: &packed,
             tops: &tops,
             compared: AtomicU64::new(0),
@@ -477,6 +491,10 @@ impl Probed<'_> {
         match plan.strategy {
             Strategy::Single => counts.times_us.extend(round.single()?),
             Strategy::Batch => round.batch()?,
+        }
+        let tail = info.vectors..self.vectors.info().vectors;
+        if !tail.is_empty() {
+            compare_tail(&round, tail)?;
         }
         if let Some(selected) = &round.selected {
             counts.exhaustive += selected.complete(&round, k)?;
@@ -549,7 +567,8 @@ impl<T: Clustered> Round<'_, T> {
         let heaps = Tops { first: 0, tops: self.tops };
         let mut rest = bytes;
         for list in lists {
-            let (own, count) = (self.directory.count(list), self.read.directory.count(list) as usize);
+            let count = self.read.directory.count(list) as usize;
+            let own = self.directory.count(list) as usize;
             let (bytes, others) = rest.split_at(count * self.index.info().entry_bytes());
             rest = others;
             let members = members_of(list);
@@ -559,8 +578,10 @@ impl<T: Clustered> Round<'_, T> {
             let list = self.index.list::<T>(list, bytes, count)?;
             let queries = Members { packed: self.packed, members, heaps: &heaps };
             match &self.selected {
-                None => comparer.compare(self.space, list.rows, |row| list.id(row), &queries),
-                Some(selected) => selected.compare(self.space, &list, (own as usize, count), comparer, &queries),
+                None => comparer.compare(self.space, list.rows, |row| self.ids.id(list.row(row)), &queries),
+                Some(selected) => {
+                    selected.compare(self.space, (&list, self.ids), (own, count), comparer, &queries);
+                }
             }
         }
         Ok(())

@@ -29,7 +29,7 @@ use super::{
     query::Round,
     ranges::Ranges,
 };
-use crate::{Result, RowSet, import::CHECK_BYTES};
+use crate::{Result, RowSet, ids::Ids, import::CHECK_BYTES};
 
 /// A selection of less than this share of the vectors is sparse.
 const SPARSE: f64 = 0.01;
@@ -52,7 +52,7 @@ pub(super) fn probes_among(selection: &RowSet, probes: u64, lists: u64) -> u64 {
 
 /// The selected vectors, and how many of them each query of a round met.
 pub(super) struct Selected<'a> {
-    rows: &'a RowSet,
+    pub(super) rows: &'a RowSet,
     count: u64,
     met: Vec<Met>,
 }
@@ -82,13 +82,14 @@ impl<'a> Selected<'a> {
     pub fn compare<T: Clustered, H: Heaps>(
         &self,
         space: &Space<T>,
-        list: &List<'_, T>,
+        (list, ids): (&List<'_, T>, &Ids),
         (own, count): (usize, usize),
         comparer: &mut Comparer<T>,
         queries: &Members<'_, T, H>,
     ) {
-        let id_of = |row: usize| Some(list.id(row)).filter(|&id| self.rows.contains(id));
-        let selected = (0..own).filter(|&row| id_of(row).is_some()).count() as u64;
+        let row_of = |place: usize| Some(list.row(place)).filter(|&row| self.rows.contains(row));
+        let id_of = |place: usize| row_of(place).map(|row| ids.id(row));
+        let selected = (0..own).filter(|&place| row_of(place).is_some()).count() as u64;
         for &query in queries.members {
             let met = &self.met[query as usize];
             met.vectors.fetch_add(own as u64, Ordering::Relaxed);
@@ -150,7 +151,9 @@ impl<'a> Selected<'a> {
         let make = || Comparer::<T>::new(round.space.dimensions);
         let comparers = ranges.each(make, |comparer, number, bytes| {
             let first = selected_of(number).expect("a block that was read").start;
-            let id_of = |row: usize| Some(first + row as u64).filter(|&id| self.rows.contains(id));
+            let id_of = |row: usize| {
+                Some(first + row as u64).filter(|&row| self.rows.contains(row)).map(|row| round.ids.id(row))
+            };
             comparer.compare_some(round.space, T::rows(bytes), id_of, &members);
             Ok(())
         })?;

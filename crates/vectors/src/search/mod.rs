@@ -23,8 +23,10 @@ use self::{
 };
 use crate::{
     Error, Metric, Result, RowSet, VectorFile, Vectors, VectorsInfo,
+    changes::{among_live, live_bytes},
     element::{Element, floats},
     filter::Filter,
+    ids::Ids,
     import::CHECK_BYTES,
     metric::Measured,
     tiles::{Instructions, Tiled},
@@ -129,24 +131,37 @@ pub fn schema() -> SchemaRef {
 /// # Errors
 /// A bad option; queries of other dimensions; too little memory for one query.
 pub fn plan(job: &Job, vectors: &VectorsInfo, queries: &VectorFile, search: &Search) -> Result<Plan> {
+    plan_beside(job, vectors, queries, search, live_bytes(vectors))
+}
+
+/// Plans a search beside the set of live rows, which will take so many bytes.
+fn plan_beside(
+    job: &Job,
+    vectors: &VectorsInfo,
+    queries: &VectorFile,
+    search: &Search,
+    live_bytes: u64,
+) -> Result<Plan> {
     search.check()?;
     search.check_selection(vectors)?;
     search.metric.check(vectors.element)?;
     check_dimensions(queries, vectors)?;
     let budget = job.budget();
+    let live = (vectors.removed > 0).then_some(vectors.live());
+    let changes_bytes = live_bytes + Ids::bytes(vectors);
     let mut plan = Plan::new(&Estimates {
         vectors: vectors.vectors,
         dimensions: vectors.dimensions,
         element: vectors.element,
         metric: search.metric,
-        selected: search.selection.as_ref().map(|selection| selection.count()),
+        selected: search.selection.as_ref().map(|selection| selection.count()).or(live),
         queries: queries.count(),
         k: search.k,
-        memory_bytes: budget.free_bytes(),
+        memory_bytes: budget.free_bytes().saturating_sub(changes_bytes),
         threads: budget.threads(),
         reader_bytes: queries.rows_bytes(false),
     });
-    budget.need(plan.smallest_bytes(), || {
+    budget.need(plan.smallest_bytes() + changes_bytes, || {
         format!("a search of {} neighbours among {}", search.k.min(vectors.vectors), vectors.name)
     })?;
     if let Some(instructions) = search.instructions {
@@ -198,6 +213,8 @@ pub fn search(
     search: &Search,
     each: &mut dyn FnMut(RecordBatch) -> Result<()>,
 ) -> Result<Searched> {
+    plan(job, vectors.info(), queries, search)?;
+    let search = &*among_live(job, vectors, search)?;
     match vectors.info().element {
         Element::F32 | Element::F16 | Element::Bf16 => {
             search_elements::<f32>(job, vectors, queries, search, each)
@@ -215,7 +232,8 @@ fn search_elements<T: Tiled>(
     each: &mut dyn FnMut(RecordBatch) -> Result<()>,
 ) -> Result<Searched> {
     let info = vectors.info();
-    let plan = plan(job, info, file, search)?;
+    let plan = plan_beside(job, info, file, search, 0)?;
+    let ids = Ids::read(job, vectors)?;
     let row_elements = info.element.queried().row_bytes(info.dimensions) / size_of::<T>();
     let buffer_bytes = plan.threads * plan.buffers * plan.block_bytes;
     let buffers = Buffer::zeroed(job.budget(), buffer_bytes, "blocks of vectors")?;
@@ -252,6 +270,7 @@ fn search_elements<T: Tiled>(
             plan: &plan,
             search,
             selection: search.selection.as_deref(),
+            ids: &ids,
             filter,
             center: &center_lanes,
             queries: &queries,

@@ -22,6 +22,7 @@ use crate::{
     Element, Result, RowSet,
     counts::Count,
     filter::{BlockFacts, Filter},
+    ids::Ids,
     metric::{AT_ONCE, Metric},
     search::{
         Search,
@@ -47,6 +48,7 @@ pub(crate) struct Pass<'a, T: Tiled> {
     pub search: &'a Search,
     /// The vectors that may be answers, if not all.
     pub selection: Option<&'a RowSet>,
+    pub ids: &'a Ids,
     pub filter: Filter,
     /// The center for l2, and zeros for the other metrics.
     pub center: &'a [T::Lane],
@@ -257,7 +259,7 @@ impl<T: Tiled> Pass<'_, T> {
             for (row, &key) in scratch.keys.iter().enumerate() {
                 let is_within = |radius| self.search.metric.is_within(key, radius);
                 if key <= top.bound() && self.search.radius.is_none_or(is_within) {
-                    top.push(Entry { key, id: numbers.of(row) });
+                    top.push(Entry { key, id: self.ids.id(numbers.of(row)) });
                 }
             }
         }
@@ -366,7 +368,7 @@ impl<T: Tiled> Pass<'_, T> {
                 let (key, top) = (keys[number], &queries.tops[query(number)]);
                 let is_within = self.search.radius.is_none_or(|radius| metric.is_within(key, radius));
                 if key <= top.bound() && is_within {
-                    top.push(Entry { key, id: numbers.of(hit.row as usize) });
+                    top.push(Entry { key, id: self.ids.id(numbers.of(hit.row as usize)) });
                 }
             }
         }
