@@ -25,7 +25,7 @@ use crate::{Result, topk::TopK};
 /// would miss near lists: with 8, 64 of 8,072 lists of SIFT vectors had a recall of 0.942, with all centroids 0.950.
 const CANDIDATES: u64 = 16;
 /// The smallest number of groups whose lower centroids are compared with a query.
-const GROUPS_MIN: u64 = 16;
+const GROUPS_MIN: u64 = 24;
 /// The number of reads of groups in flight.
 const DEPTH: usize = 16;
 

@@ -14,9 +14,7 @@
 //! The index of the vectors NAME is the dataset `NAME.index`. It holds the id of the dataset from which it was built,
 //! and is refused for a dataset with another id.
 
-use std::ops::Range;
-
-use inshore_store::{CheckedFile, Job, Reservation, Store, format_bytes};
+use inshore_store::{CheckedFile, Job, Store, format_bytes};
 use serde::Serialize;
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
@@ -26,6 +24,7 @@ use zerocopy::{
 use super::{
     Clustered,
     centroids::{Centroids, Lower, READ_ELEMENTS_BYTES, read_elements},
+    directory::Directory,
     table::{MeasuredOn, RecallPoint, RecallTable},
 };
 use crate::{Element, Error, Metric, Result, Vectors, dataset::file_of};
@@ -528,8 +527,7 @@ impl VectorIndex {
             |pair: &[u64]| pair[1].checked_sub(pair[0]).is_some_and(|len| (1..=most).contains(&len));
         let wrong = firsts.windows(2).position(|pair| !is_list(pair));
         if is_sound && wrong.is_none() {
-            let entry_bytes = info.entry_bytes() as u64;
-            return Ok(Directory { firsts, entry_bytes, _reservation: reservation });
+            return Ok(Directory::new(firsts, info.entry_bytes() as u64, reservation));
         }
         let place = wrong.unwrap_or(0);
         let found = format!("list {place} at {:?}", firsts.get(place..place + 2));
@@ -577,48 +575,5 @@ impl<T> List<'_, T> {
             4 => u32::from_le_bytes(bytes.try_into().expect("four bytes")).into(),
             _ => u64::from_le_bytes(bytes.try_into().expect("eight bytes")),
         }
-    }
-}
-
-/// `Directory` holds the position of each list in the file.
-#[derive(Debug)]
-pub(crate) struct Directory {
-    firsts: Vec<u64>,
-    entry_bytes: u64,
-    _reservation: Reservation,
-}
-
-impl Directory {
-    /// Returns the number of vectors of a list.
-    pub fn count(&self, list: u32) -> u64 {
-        self.firsts[list as usize + 1] - self.firsts[list as usize]
-    }
-
-    /// Returns the byte range of the lists `lists`, which are adjacent in the file.
-    pub fn bytes_of(&self, lists: Range<u32>) -> Range<u64> {
-        self.firsts[lists.start as usize] * self.entry_bytes
-            ..self.firsts[lists.end as usize] * self.entry_bytes
-    }
-
-    /// Splits the sequence of all lists into spans. A span has at most `bytes` bytes, or is one list.
-    pub fn spans(&self, bytes: u64) -> Vec<Range<u32>> {
-        let lists = self.firsts.len() as u32 - 1;
-        let (mut spans, mut start) = (Vec::new(), 0);
-        for list in 1..=lists {
-            let is_full = list < lists && {
-                let range = self.bytes_of(start..list + 1);
-                range.end - range.start > bytes
-            };
-            if is_full || list == lists {
-                spans.push(start..list);
-                start = list;
-            }
-        }
-        spans
-    }
-
-    /// Returns the largest number of bytes of a list.
-    pub fn list_bytes_max(&self) -> u64 {
-        self.firsts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0) * self.entry_bytes
     }
 }

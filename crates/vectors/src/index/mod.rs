@@ -23,10 +23,12 @@
 //! batch strategy would read each copy in vain. So the answers of the two strategies differ then, and there is a table of
 //! recall for each.
 
+mod batch;
 mod build;
 mod centroids;
 mod compare;
 mod dataset;
+mod directory;
 mod heaps;
 mod kmeans;
 mod plan;

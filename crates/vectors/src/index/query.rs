@@ -7,15 +7,11 @@
 //!
 //! A query probes its nearest lists; if these have fewer than k vectors, it probes the next ones until they have k. The
 //! directory knows how many vectors a list has, so this is decided before a list is read. Copies do not count: a vector is
-//! the own vector of one list. Searches of selected vectors:
-//! [`super::selected`].
+//! the own vector of one list. Searches of selected vectors: [`super::selected`].
 
 use std::{
     ops::Range,
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 use arrow_array::RecordBatch;
@@ -24,12 +20,14 @@ use serde::Serialize;
 
 use super::{
     Clustered,
+    batch::span_bytes,
     centroids::{Centroids, Finder},
     compare::{Comparer, Members, Packed, Space},
-    dataset::{Directory, VectorIndex},
+    dataset::VectorIndex,
+    directory::Directory,
     heaps::Tops,
-    plan::{Copied, DEPTH, Estimates, FOUND_AT_ONCE, SPAN_BYTES, Strategy, StrategyPlan},
-    ranges::{BUFFERS, Ranges},
+    plan::{Copied, DEPTH, Estimates, FOUND_AT_ONCE, Strategy, StrategyPlan},
+    ranges::BUFFERS,
     recall::pack_next,
     selected::{Selected, probes_among},
     single::joined_bytes,
@@ -45,9 +43,6 @@ use crate::{
     tiles::Instructions,
     topk::TopK,
 };
-
-/// Lists that nobody wants are read along if they are smaller than this, between lists that are wanted.
-const GAP_BYTES: u64 = 32 << 10;
 
 /// The options of an approximate search.
 #[derive(Clone, Debug, PartialEq)]
@@ -255,7 +250,7 @@ pub(super) struct Round<'a, T: Clustered> {
     pub space: &'a Space<T>,
     coarse: &'a Space<T>,
     pub plan: &'a StrategyPlan,
-    probes: u64,
+    pub probes: u64,
     /// Vectors that the probed lists of a query need.
     k: u64,
     pub packed: &'a Packed<T>,
@@ -505,11 +500,6 @@ impl Probed<'_> {
     }
 }
 
-/// Returns the bytes of a buffer for a span of lists.
-fn span_bytes(list_bytes_max: u64) -> usize {
-    (list_bytes_max.max(SPAN_BYTES) as usize + (8 << 10)).next_multiple_of(4 << 10)
-}
-
 impl<T: Clustered> Round<'_, T> {
     /// Finds the lists that each of the queries `members` probes, and passes them to `each` in no order.
     pub(super) fn lists(
@@ -585,74 +575,6 @@ impl<T: Clustered> Round<'_, T> {
             }
         }
         Ok(())
-    }
-
-    /// Answers all queries together: each list is read once.
-    fn batch(&self) -> Result<()> {
-        let mut pairs = self.pairs()?;
-        pairs.sort_unstable();
-        let lists: Vec<u32> = {
-            let mut lists: Vec<u32> = Vec::new();
-            for &(list, _) in &pairs {
-                if lists.last() != Some(&list) {
-                    lists.push(list);
-                }
-            }
-            lists
-        };
-        let spans = spans_of(self.read.directory, &lists, SPAN_BYTES, GAP_BYTES);
-        drop(lists);
-        let queries: Vec<u32> = pairs.iter().map(|pair| pair.1).collect();
-        let range =
-            |number: u64| spans.get(number as usize).map(|span| self.read.directory.bytes_of(span.clone()));
-        let ranges = Ranges {
-            job: self.job,
-            file: self.read.file,
-            threads: self.plan.threads,
-            buffer_bytes: span_bytes(self.read.directory.list_bytes_max()),
-            range,
-        };
-        let make = || Comparer::<T>::new(self.centroids.dimensions);
-        let comparers = ranges.each(make, |comparer, number, bytes| {
-            let span = spans[number as usize].clone();
-            let mut at = pairs.partition_point(|pair| pair.0 < span.start);
-            self.compare_lists(span, bytes, comparer, |list| {
-                let len = pairs[at..].iter().take_while(|pair| pair.0 == list).count();
-                at += len;
-                &queries[at - len..at]
-            })
-        })?;
-        let measured = comparers.iter().map(|comparer| comparer.measured).sum();
-        self.measured.fetch_add(measured, Ordering::Relaxed);
-        self.job.progress().add(self.packed.len() as u64);
-        Ok(())
-    }
-
-    /// Finds the pairs of a list and a query that probes it.
-    fn pairs(&self) -> Result<Vec<(u32, u32)>> {
-        let count = self.packed.len() as u64;
-        let all = Mutex::new(Vec::with_capacity((count * self.probes) as usize));
-        let next = AtomicU64::new(0);
-        let work = || -> Result<()> {
-            let mut finder = self.centroids.finder(self.job)?;
-            loop {
-                let first = next.fetch_add(FOUND_AT_ONCE, Ordering::Relaxed);
-                if first >= count {
-                    return Ok(());
-                }
-                self.job.check_cancelled()?;
-                let members = first as u32..count.min(first + FOUND_AT_ONCE) as u32;
-                self.lists(members, &mut finder, &mut |query, lists| {
-                    let mut all = all.lock().expect("no panic under this lock");
-                    all.extend(lists.iter().map(|&list| (list, query)));
-                })?;
-            }
-        };
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..self.plan.threads).map(|_| scope.spawn(work)).collect();
-            threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
-        })?;
-        Ok(all.into_inner().expect("no panic under this lock"))
     }
 }
 

@@ -1,0 +1,93 @@
+//! The batch strategy: each list is read once, for all queries that probe it.
+
+use std::sync::{
+    Mutex,
+    atomic::{AtomicU64, Ordering},
+};
+
+use super::{
+    Clustered,
+    compare::Comparer,
+    plan::{FOUND_AT_ONCE, SPAN_BYTES},
+    query::{Round, spans_of},
+    ranges::Ranges,
+};
+use crate::Result;
+
+/// Lists that nobody wants are read along if they are smaller than this, between lists that are wanted.
+const GAP_BYTES: u64 = 32 << 10;
+
+/// Returns the bytes of a buffer for a span of lists.
+pub(super) fn span_bytes(list_bytes_max: u64) -> usize {
+    (list_bytes_max.max(SPAN_BYTES) as usize + (8 << 10)).next_multiple_of(4 << 10)
+}
+
+impl<T: Clustered> Round<'_, T> {
+    /// Answers all queries together: each list is read once.
+    pub(super) fn batch(&self) -> Result<()> {
+        let mut pairs = self.pairs()?;
+        pairs.sort_unstable();
+        let lists: Vec<u32> = {
+            let mut lists: Vec<u32> = Vec::new();
+            for &(list, _) in &pairs {
+                if lists.last() != Some(&list) {
+                    lists.push(list);
+                }
+            }
+            lists
+        };
+        let spans = spans_of(self.read.directory, &lists, SPAN_BYTES, GAP_BYTES);
+        drop(lists);
+        let queries: Vec<u32> = pairs.iter().map(|pair| pair.1).collect();
+        let range =
+            |number: u64| spans.get(number as usize).map(|span| self.read.directory.bytes_of(span.clone()));
+        let ranges = Ranges {
+            job: self.job,
+            file: self.read.file,
+            threads: self.plan.threads,
+            buffer_bytes: span_bytes(self.read.directory.list_bytes_max()),
+            range,
+        };
+        let make = || Comparer::<T>::new(self.centroids.dimensions);
+        let comparers = ranges.each(make, |comparer, number, bytes| {
+            let span = spans[number as usize].clone();
+            let mut at = pairs.partition_point(|pair| pair.0 < span.start);
+            self.compare_lists(span, bytes, comparer, |list| {
+                let len = pairs[at..].iter().take_while(|pair| pair.0 == list).count();
+                at += len;
+                &queries[at - len..at]
+            })
+        })?;
+        let measured = comparers.iter().map(|comparer| comparer.measured).sum();
+        self.measured.fetch_add(measured, Ordering::Relaxed);
+        self.job.progress().add(self.packed.len() as u64);
+        Ok(())
+    }
+
+    /// Finds the pairs of a list and a query that probes it.
+    fn pairs(&self) -> Result<Vec<(u32, u32)>> {
+        let count = self.packed.len() as u64;
+        let all = Mutex::new(Vec::with_capacity((count * self.probes) as usize));
+        let next = AtomicU64::new(0);
+        let work = || -> Result<()> {
+            let mut finder = self.centroids.finder(self.job)?;
+            loop {
+                let first = next.fetch_add(FOUND_AT_ONCE, Ordering::Relaxed);
+                if first >= count {
+                    return Ok(());
+                }
+                self.job.check_cancelled()?;
+                let members = first as u32..count.min(first + FOUND_AT_ONCE) as u32;
+                self.lists(members, &mut finder, &mut |query, lists| {
+                    let mut all = all.lock().expect("no panic under this lock");
+                    all.extend(lists.iter().map(|&list| (list, query)));
+                })?;
+            }
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..self.plan.threads).map(|_| scope.spawn(work)).collect();
+            threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
+        })?;
+        Ok(all.into_inner().expect("no panic under this lock"))
+    }
+}
