@@ -9,7 +9,7 @@ use super::{
     Clustered,
     compare::Comparer,
     plan::{FOUND_AT_ONCE, SPAN_BYTES},
-    query::{Round, spans_of},
+    query::Round,
     ranges::Ranges,
 };
 use crate::Result;
@@ -36,30 +36,28 @@ impl<T: Clustered> Round<'_, T> {
             }
             lists
         };
-        let spans = spans_of(self.read.directory, &lists, SPAN_BYTES, GAP_BYTES);
-        drop(lists);
         let queries: Vec<u32> = pairs.iter().map(|pair| pair.1).collect();
-        let range =
-            |number: u64| spans.get(number as usize).map(|span| self.read.directory.bytes_of(span.clone()));
-        let ranges = Ranges {
-            job: self.job,
-            file: self.read.file,
-            threads: self.plan.threads,
-            buffer_bytes: span_bytes(self.read.directory.list_bytes_max()),
-            range,
-        };
-        let make = || Comparer::<T>::new(self.centroids.dimensions);
-        let comparers = ranges.each(make, |comparer, number, bytes| {
-            let span = spans[number as usize].clone();
-            let mut at = pairs.partition_point(|pair| pair.0 < span.start);
-            self.compare_lists(span, bytes, comparer, |list| {
-                let len = pairs[at..].iter().take_while(|pair| pair.0 == list).count();
-                at += len;
-                &queries[at - len..at]
-            })
-        })?;
-        let measured = comparers.iter().map(|comparer| comparer.measured).sum();
-        self.measured.fetch_add(measured, Ordering::Relaxed);
+        for part in self.parts {
+            let pieces = part.pieces(&lists, SPAN_BYTES, GAP_BYTES);
+            let ranges = Ranges {
+                job: self.job,
+                file: &part.file,
+                threads: self.plan.threads,
+                buffer_bytes: span_bytes(self.chunk_bytes_max()),
+                range: |number: u64| pieces.get(number as usize).map(|piece| part.bytes_of(piece)),
+            };
+            let make = || Comparer::<T>::new(self.centroids.dimensions);
+            let comparers = ranges.each(make, |comparer, number, bytes| {
+                let piece = &pieces[number as usize];
+                self.compare_piece(part, piece, bytes, comparer, |list| {
+                    let start = pairs.partition_point(|pair| pair.0 < list);
+                    let len = pairs[start..].iter().take_while(|pair| pair.0 == list).count();
+                    &queries[start..start + len]
+                })
+            })?;
+            let measured = comparers.iter().map(|comparer| comparer.measured).sum();
+            self.measured.fetch_add(measured, Ordering::Relaxed);
+        }
         self.job.progress().add(self.packed.len() as u64);
         Ok(())
     }
@@ -78,7 +76,8 @@ impl<T: Clustered> Round<'_, T> {
                 }
                 self.job.check_cancelled()?;
                 let members = first as u32..count.min(first + FOUND_AT_ONCE) as u32;
-                self.lists(members, &mut finder, &mut |query, lists| {
+                self.lists(members, &mut finder, &mut |query, lists, near| {
+                    self.count_compared(lists, near);
                     let mut all = all.lock().expect("no panic under this lock");
                     all.extend(lists.iter().map(|&list| (list, query)));
                 })?;

@@ -24,7 +24,8 @@ use zerocopy::{
 use super::{
     Clustered,
     centroids::{Centroids, Lower, READ_ELEMENTS_BYTES, read_elements},
-    directory::Directory,
+    directory::{Directory, List, list_of},
+    layers::{Layer, all_layers, chain},
     table::{MeasuredOn, RecallPoint, RecallTable},
 };
 use crate::{Element, Error, Metric, Result, Vectors, dataset::file_of};
@@ -349,7 +350,11 @@ pub fn index_name(name: &str) -> String {
 #[derive(Clone, Debug)]
 pub struct VectorIndex {
     info: IndexInfo,
+    /// The id of the dataset.
+    id: u64,
     pub(crate) files: IndexFiles,
+    /// The layers behind the lists.
+    pub(crate) layers: Vec<Layer>,
 }
 
 /// The files of an index.
@@ -415,12 +420,23 @@ impl VectorIndex {
                 None => None,
             },
         };
-        Ok(Some(VectorIndex { info, files }))
+        let layers = chain(all_layers(store, name)?, dataset.id(), info.vectors, vectors.info().vectors);
+        Ok(Some(VectorIndex { info, id: dataset.id(), files, layers }))
     }
 
     /// Returns the properties of the index.
     pub fn info(&self) -> &IndexInfo {
         &self.info
+    }
+
+    /// Returns the id of the dataset of the index.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Returns the number of the first row that no list has.
+    pub(crate) fn end(&self) -> u64 {
+        self.layers.last().map_or(self.info.vectors, |last| last.rows.end)
     }
 
     /// Replaces the tables of recall: that of the lists, and that of the lists with copies.
@@ -432,7 +448,7 @@ impl VectorIndex {
     }
 
     pub(crate) fn made(info: IndexInfo, files: IndexFiles) -> VectorIndex {
-        VectorIndex { info, files }
+        VectorIndex { info, id: 0, files, layers: Vec::new() }
     }
 
     /// Returns the file of the lists, with or without copies.
@@ -445,7 +461,7 @@ impl VectorIndex {
 
     /// Returns the memory of the directories and the upper centroids, which stay in memory during a search.
     pub(crate) fn directory_bytes(&self) -> u64 {
-        let directories = if self.info.copies.is_some() { 2 } else { 1 };
+        let directories = self.layers.len() as u64 + if self.info.copies.is_some() { 2 } else { 1 };
         directories * (self.info.lists + 1) * 8 + self.upper_bytes() + READ_ELEMENTS_BYTES
     }
 
@@ -546,34 +562,7 @@ impl VectorIndex {
         count: usize,
     ) -> Result<List<'a, T>> {
         let row_bytes = self.info.dimensions * size_of::<T>();
-        let (rows, ids) = bytes.split_at(count * row_bytes);
-        let list_of = List { rows: T::rows(rows), ids, id_bytes: self.info.id_bytes() };
-        for row in 0..count {
-            let id = list_of.row(row);
-            if id >= self.info.vectors {
-                let (found, expected) =
-                    (format!("id {id} in list {list}"), format!("ids below {}", self.info.vectors));
-                return Err(bad(&self.info.name, "lists", found, expected));
-            }
-        }
-        Ok(list_of)
-    }
-}
-
-/// `List` holds the vectors of a list.
-pub(crate) struct List<'a, T> {
-    pub rows: &'a [T],
-    ids: &'a [u8],
-    id_bytes: usize,
-}
-
-impl<T> List<'_, T> {
-    /// Returns the number of the row that a vector of the list has in the dataset.
-    pub fn row(&self, place: usize) -> u64 {
-        let bytes = &self.ids[place * self.id_bytes..][..self.id_bytes];
-        match self.id_bytes {
-            4 => u32::from_le_bytes(bytes.try_into().expect("four bytes")).into(),
-            _ => u64::from_le_bytes(bytes.try_into().expect("eight bytes")),
-        }
+        let place = (self.files.lists.name(), list);
+        list_of(place, bytes, count, (row_bytes, self.info.entry_bytes()), self.info.vectors)
     }
 }

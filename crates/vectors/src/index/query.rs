@@ -24,8 +24,8 @@ use super::{
     centroids::{Centroids, Finder},
     compare::{Comparer, Members, Packed, Space},
     dataset::VectorIndex,
-    directory::Directory,
     heaps::Tops,
+    parts::{Part, Piece},
     plan::{Copied, DEPTH, Estimates, FOUND_AT_ONCE, Strategy, StrategyPlan},
     ranges::BUFFERS,
     recall::pack_next,
@@ -184,9 +184,7 @@ struct Probed<'a> {
 
 /// The parts of an index that stay in memory, and the spaces in which vectors are compared.
 struct Loaded<T: Clustered> {
-    directory: Directory,
-    /// The directory of the lists with copies, if these are read.
-    copies: Option<Directory>,
+    parts: Vec<Part>,
     centroids: Centroids<T>,
     ids: Ids,
     /// Where queries are compared with centroids.
@@ -231,26 +229,20 @@ impl Drop for Remembered<'_> {
     }
 }
 
-/// The lists that are read: a file, and the place of each list in it.
-#[derive(Clone, Copy)]
-pub(super) struct Lists<'a> {
-    pub file: &'a CheckedFile,
-    pub directory: &'a Directory,
-}
-
 /// An index in memory, and queries.
 pub(super) struct Round<'a, T: Clustered> {
     pub job: &'a Job,
     pub vectors: &'a Vectors,
-    index: &'a VectorIndex,
-    /// The number of vectors of each list, without copies.
-    directory: &'a Directory,
-    pub read: Lists<'a>,
+    pub index: &'a VectorIndex,
+    /// The lists of the index, and those of its layers.
+    pub parts: &'a [Part],
     pub centroids: &'a Centroids<T>,
     pub space: &'a Space<T>,
     coarse: &'a Space<T>,
     pub plan: &'a StrategyPlan,
     pub probes: u64,
+    /// The lists that a query probes in layers, which have no copies.
+    pub layer_probes: u64,
     /// Vectors that the probed lists of a query need.
     k: u64,
     pub packed: &'a Packed<T>,
@@ -273,6 +265,16 @@ impl Probed<'_> {
         match &info.copies {
             Some(copies) if self.reads_copies(strategy) => &copies.recall,
             _ => &info.recall,
+        }
+    }
+
+    /// Returns the lists that each query probes in layers: these have no copies, so that the same recall needs as many
+    /// lists as in the batch strategy.
+    fn layer_probes(&self, strategy: Strategy) -> u64 {
+        let probes = self.probes(strategy);
+        match self.index.layers.is_empty() {
+            true => probes,
+            false => self.probes(Strategy::Batch).max(probes),
         }
     }
 
@@ -305,9 +307,8 @@ impl Probed<'_> {
         let k = self.k();
         let row_bytes = (info.dimensions * size_of::<T>()) as u64;
         let entry_bytes = info.entry_bytes() as u64;
-        let list_bytes_max = info.list_vectors_max * entry_bytes;
-        let read_bytes_max =
-            info.copies.as_ref().map_or(list_bytes_max, |copies| copies.list_vectors_max * entry_bytes);
+        let list_bytes_max = Part::chunk_bytes_max(index, false);
+        let read_bytes_max = Part::chunk_bytes_max(index, info.copies.is_some());
         let copies = info.copies.as_ref().map(|copies| {
             let list_vectors = copies.vectors as f64 / info.lists as f64;
             Copied { probes: single_probes, list_bytes: list_vectors * entry_bytes as f64, list_vectors }
@@ -341,7 +342,7 @@ impl Probed<'_> {
             checks_bytes: index.read_file(self.reads_copies(Strategy::Single)).headers_bytes(),
             single_thread_bytes: finder
                 + inshore_store::taken_bytes(DEPTH * joined_bytes(read_bytes_max)) as u64
-                + pending(single_probes)
+                + pending(self.layer_probes(Strategy::Single))
                 + (4 << 10),
             batch_thread_bytes: finder
                 + inshore_store::taken_bytes(BUFFERS * span_bytes(list_bytes_max)) as u64
@@ -375,7 +376,7 @@ impl Probed<'_> {
         let mut answer = AnswerRows::new(self.search.metric, each);
         let mut counts = Counts::default();
         let mut first = 0;
-        let file = self.index.read_file(loaded.copies.is_some());
+        let file = self.index.read_file(self.reads_copies(plan.strategy));
         let _checks = if plan.holds_checks { Some(Remembered::new(job, file)?) } else { None };
         job.start_phase("searching", "queries", self.file.count());
         while first < self.file.count() {
@@ -431,16 +432,13 @@ impl Probed<'_> {
     fn load<T: Clustered>(&self, plan: &StrategyPlan) -> Result<Loaded<T>> {
         let (metric, dimensions) = (self.search.metric, self.index.info().dimensions);
         let (directory, centroids) = self.index.load::<T>(self.job, plan.holds_centroids)?;
-        let copies = match self.reads_copies(plan.strategy) {
-            true => self.index.load_copies(self.job, &directory)?,
-            false => None,
-        };
         let center = center_of_vectors(self.job, self.vectors, metric)?;
         let instructions = self.search.instructions.unwrap_or_else(Instructions::best);
         let coarse = Space::<T>::new(metric, dimensions, &center, instructions);
         let space = coarse.within(self.search.radius);
         let ids = Ids::read(self.job, self.vectors)?;
-        Ok(Loaded { directory, copies, centroids, ids, coarse, space })
+        let parts = Part::all(self.job, self.index, directory, self.reads_copies(plan.strategy))?;
+        Ok(Loaded { parts, centroids, ids, coarse, space })
     }
 
     /// Reads the queries `numbers`, and returns the near vectors of each.
@@ -459,10 +457,9 @@ impl Probed<'_> {
             pack_next(rows, self.file, self.vectors, number, &loaded.space, &mut packed)?;
         }
         // A vector comes once with each list that holds it.
-        let new_top = if loaded.copies.is_some() { TopK::distinct } else { TopK::new };
+        let has_copies = loaded.parts.iter().any(Part::has_copies);
+        let new_top = if has_copies { TopK::distinct } else { TopK::new };
         let tops: Vec<TopK> = (0..count).map(|_| new_top(k as usize, loaded.space.bound())).collect();
-        let file = self.index.read_file(loaded.copies.is_some());
-        let read = Lists { file, directory: loaded.copies.as_ref().unwrap_or(&loaded.directory) };
         let selection = self.search.selection.as_deref();
         let round = Round {
             job: self.job,
@@ -470,13 +467,13 @@ impl Probed<'_> {
             selected: selection.map(|selection| Selected::new(selection, count)),
             ids: &loaded.ids,
             index: self.index,
-            directory: &loaded.directory,
-            read,
+            parts: &loaded.parts,
             centroids: &loaded.centroids,
             space: &loaded.space,
             coarse: &loaded.coarse,
             plan,
             probes: self.probes(plan.strategy),
+            layer_probes: self.layer_probes(plan.strategy),
             k: k.min(info.vectors),
             packed: &packed,
             tops: &tops,
@@ -487,7 +484,7 @@ impl Probed<'_> {
             Strategy::Single => counts.times_us.extend(round.single()?),
             Strategy::Batch => round.batch()?,
         }
-        let tail = info.vectors..self.vectors.info().vectors;
+        let tail = self.index.end()..self.vectors.info().vectors;
         if !tail.is_empty() {
             compare_tail(&round, tail)?;
         }
@@ -501,15 +498,16 @@ impl Probed<'_> {
 }
 
 impl<T: Clustered> Round<'_, T> {
-    /// Finds the lists that each of the queries `members` probes, and passes them to `each` in no order.
+    /// Finds the lists that each of the queries `members` probes, and passes them to `each` in no order of the queries: the
+    /// lists by rising distance, and the number of those that are probed in the first part. All are probed in layers.
     pub(super) fn lists(
         &self,
         members: Range<u32>,
         finder: &mut Finder<T>,
-        each: &mut dyn FnMut(u32, &[u32]),
+        each: &mut dyn FnMut(u32, &[u32], usize),
     ) -> Result<()> {
         let mut left: Vec<u32> = members.collect();
-        let mut probes = self.probes;
+        let mut probes = self.probes.max(self.layer_probes);
         let mut lists = Vec::new();
         // Few queries go on: those whose lists have fewer than k vectors.
         while let (Some(&first), Some(&last)) = (left.first(), left.last()) {
@@ -524,21 +522,11 @@ impl<T: Clustered> Round<'_, T> {
                     continue;
                 }
                 lists.clear();
-                let mut vectors = 0;
-                for entry in top.into_sorted() {
-                    if lists.len() as u64 >= self.probes && vectors >= self.k {
-                        break;
-                    }
-                    lists.push(entry.id as u32);
-                    vectors += self.directory.count(entry.id as u32);
+                lists.extend(top.into_sorted().iter().map(|entry| entry.id as u32));
+                match self.enough_of(&mut lists) {
+                    None if probes < self.centroids.lists() => again.push(query),
+                    near => each(query, &lists, near.unwrap_or(lists.len())),
                 }
-                if vectors < self.k && probes < self.centroids.lists() {
-                    again.push(query);
-                    continue;
-                }
-                let compared = lists.iter().map(|&list| self.read.directory.count(list)).sum();
-                self.compared.fetch_add(compared, Ordering::Relaxed);
-                each(query, &lists);
             }
             left = again;
             probes = (probes * 4).min(self.centroids.lists());
@@ -546,51 +534,78 @@ impl<T: Clustered> Round<'_, T> {
         Ok(())
     }
 
-    /// Compares the lists `lists`, whose bytes follow each other, with the queries that probe each.
-    pub(super) fn compare_lists<'m>(
+    /// Cuts the nearest lists of a query to those that it probes, and returns how many of these it probes in the first
+    /// part; `None` if they have fewer than k vectors.
+    fn enough_of(&self, lists: &mut Vec<u32>) -> Option<usize> {
+        let (mut vectors, mut near, mut all) = (0, 0, 0);
+        for &list in &*lists {
+            let is_near = (all as u64) < self.probes || vectors < self.k;
+            if !is_near && all as u64 >= self.layer_probes {
+                break;
+            }
+            let parts = if is_near { self.parts } else { &self.parts[1..] };
+            vectors += parts.iter().map(|part| part.own_count(list)).sum::<u64>();
+            all += 1;
+            near = if is_near { all } else { near };
+        }
+        lists.truncate(all);
+        if vectors < self.k {
+            return None;
+        }
+        Some(near)
+    }
+
+    /// Returns the lists that a query probes in each part, as [`Self::lists`] passes them.
+    pub(super) fn lists_of_parts<'l>(
         &self,
-        lists: Range<u32>,
+        lists: &'l [u32],
+        near: usize,
+    ) -> impl Iterator<Item = (&Part, &'l [u32])> {
+        self.parts.iter().enumerate().map(move |(number, part)| match number {
+            0 => (part, &lists[..near]),
+            _ => (part, lists),
+        })
+    }
+
+    /// Counts the vectors that a query is compared with.
+    pub(super) fn count_compared(&self, lists: &[u32], near: usize) {
+        let count = |(part, lists): (&Part, &[u32])| -> u64 {
+            lists.iter().map(|&list| part.directory.count(list)).sum()
+        };
+        let compared = self.lists_of_parts(lists, near).map(count).sum();
+        self.compared.fetch_add(compared, Ordering::Relaxed);
+    }
+
+    /// Returns the bytes of the largest chunk of the parts.
+    pub(super) fn chunk_bytes_max(&self) -> u64 {
+        Part::chunk_bytes_max(self.index, self.parts[0].has_copies())
+    }
+
+    /// Compares the lists of a piece with the queries that probe each.
+    pub(super) fn compare_piece<'m>(
+        &self,
+        part: &Part,
+        piece: &Piece,
         bytes: &[u8],
         comparer: &mut Comparer<T>,
-        mut members_of: impl FnMut(u32) -> &'m [u32],
+        members_of: impl Fn(u32) -> &'m [u32],
     ) -> Result<()> {
         let heaps = Tops { first: 0, tops: self.tops };
-        let mut rest = bytes;
-        for list in lists {
-            let count = self.read.directory.count(list) as usize;
-            let own = self.directory.count(list) as usize;
-            let (bytes, others) = rest.split_at(count * self.index.info().entry_bytes());
-            rest = others;
+        part.each_chunk::<T>(piece, bytes, |list, vectors, counts| {
             let members = members_of(list);
             if members.is_empty() {
-                continue;
+                return Ok(());
             }
-            let list = self.index.list::<T>(list, bytes, count)?;
             let queries = Members { packed: self.packed, members, heaps: &heaps };
             match &self.selected {
-                None => comparer.compare(self.space, list.rows, |row| self.ids.id(list.row(row)), &queries),
+                None => {
+                    comparer.compare(self.space, vectors.rows, |row| self.ids.id(vectors.row(row)), &queries);
+                }
                 Some(selected) => {
-                    selected.compare(self.space, (&list, self.ids), (own, count), comparer, &queries);
+                    selected.compare(self.space, (vectors, self.ids), counts, comparer, &queries);
                 }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
-}
-
-/// Joins sorted lists to spans of the file: lists that follow each other, or lie at most `gap` bytes apart, up to `most` bytes.
-pub(super) fn spans_of(directory: &Directory, lists: &[u32], most: u64, gap: u64) -> Vec<Range<u32>> {
-    let mut spans: Vec<Range<u32>> = Vec::new();
-    for &list in lists {
-        if let Some(last) = spans.last_mut() {
-            let between = directory.bytes_of(last.end..list);
-            let whole = directory.bytes_of(last.start..list + 1);
-            if between.end - between.start <= gap && whole.end - whole.start <= most {
-                last.end = list + 1;
-                continue;
-            }
-        }
-        spans.push(list..list + 1);
-    }
-    spans
 }

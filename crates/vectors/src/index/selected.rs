@@ -24,7 +24,7 @@ use std::{
 use super::{
     Clustered,
     compare::{Comparer, Members, Space},
-    dataset::List,
+    directory::List,
     heaps::{Heaps, Tops},
     query::Round,
     ranges::Ranges,

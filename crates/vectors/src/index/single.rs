@@ -1,7 +1,6 @@
 //! The single strategy: each thread answers one query after the other, with many reads in flight.
 
 use std::{
-    ops::Range,
     sync::atomic::{AtomicU64, Ordering},
     time::Instant,
 };
@@ -12,8 +11,9 @@ use super::{
     Clustered,
     centroids::Finder,
     compare::Comparer,
+    parts::{Part, Piece},
     plan::DEPTH,
-    query::{Round, spans_of},
+    query::Round,
 };
 use crate::Result;
 
@@ -32,7 +32,7 @@ impl<T: Clustered> Round<'_, T> {
         let work = || -> Result<Vec<u64>> {
             let mut finder = self.centroids.finder(self.job)?;
             let mut comparer = Comparer::<T>::new(self.centroids.dimensions);
-            let bytes = joined_bytes(self.read.directory.list_bytes_max());
+            let bytes = joined_bytes(self.chunk_bytes_max());
             let buffers = Buffer::zeroed(self.job.budget(), DEPTH * bytes, "lists")?;
             let mut spare = buffers.split(bytes);
             let mut times = Vec::new();
@@ -63,28 +63,33 @@ impl<T: Clustered> Round<'_, T> {
         comparer: &mut Comparer<T>,
         spare: &mut Vec<Buffer>,
     ) -> Result<()> {
-        let mut lists = Vec::new();
-        self.lists(query..query + 1, finder, &mut |_, found| lists.extend_from_slice(found))?;
-        lists.sort_unstable();
-        let mut spans = spans_of(self.read.directory, &lists, JOINED_BYTES, 0).into_iter();
-        let (mut reads, mut places): (Vec<PendingRead>, Vec<Range<u32>>) = Default::default();
+        let mut pieces: Vec<(&Part, Piece)> = Vec::new();
+        self.lists(query..query + 1, finder, &mut |_, lists, near| {
+            self.count_compared(lists, near);
+            for (part, lists) in self.lists_of_parts(lists, near) {
+                let mut lists = lists.to_vec();
+                lists.sort_unstable();
+                pieces.extend(part.pieces(&lists, JOINED_BYTES, 0).into_iter().map(|piece| (part, piece)));
+            }
+        })?;
+        let mut pieces = pieces.into_iter();
+        let (mut reads, mut places): (Vec<PendingRead>, Vec<(&Part, Piece)>) = Default::default();
         let members = [query];
         loop {
             while !spare.is_empty()
-                && let Some(span) = spans.next()
+                && let Some((part, piece)) = pieces.next()
             {
                 let buffer = spare.pop().expect("not empty");
-                let bytes = self.read.directory.bytes_of(span.clone());
-                reads.push(self.read.file.submit_read(self.job, bytes, buffer)?);
-                places.push(span);
+                reads.push(part.file.submit_read(self.job, part.bytes_of(&piece), buffer)?);
+                places.push((part, piece));
             }
             if reads.is_empty() {
                 return Ok(());
             }
             let done = PendingRead::wait_any(&reads);
-            let (read, span) = (reads.swap_remove(done), places.swap_remove(done));
+            let (read, (part, piece)) = (reads.swap_remove(done), places.swap_remove(done));
             let (buffer, bytes) = read.wait()?;
-            self.compare_lists(span, &buffer[bytes], comparer, |_| &members)?;
+            self.compare_piece(part, &piece, &buffer[bytes], comparer, |_| &members)?;
             spare.push(buffer);
         }
     }

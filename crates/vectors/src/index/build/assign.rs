@@ -1,6 +1,6 @@
 //! Step 4: all vectors, sorted by their nearest list.
 
-use std::sync::Mutex;
+use std::{ops::Range, sync::Mutex};
 
 use super::{
     Build,
@@ -10,13 +10,13 @@ use super::{
     sort::{Sorted, push_row},
 };
 use crate::{
-    Result,
+    Result, RowSet,
     index::{
         Clustered,
         centroids::{Centroids, Finder, Lower},
         compare::{Comparer, Members, Packed},
         heaps::{Nearest, Tops},
-        recall::{for_vectors, pass_bytes},
+        recall::{for_rows, pass_bytes},
     },
     topk::{Entry, TopK},
 };
@@ -37,9 +37,37 @@ struct Scratch<T: Clustered> {
     out: Vec<u8>,
 }
 
+/// Rows whose lists are found together.
+struct Block<'a, T> {
+    /// The numbers of the rows, from 0.
+    members: &'a [u32],
+    /// The number of the first row in the dataset.
+    first: u64,
+    rows: &'a [T],
+    /// The rows of the dataset that were not removed; all if `None`.
+    live: Option<&'a RowSet>,
+}
+
+impl<'a, T> Block<'a, T> {
+    /// Returns the rows that were not removed: their numbers here and in the dataset, and their elements.
+    fn live_rows(&self, dimensions: usize) -> impl Iterator<Item = (usize, u64, &'a [T])> {
+        let (first, live) = (self.first, self.live);
+        let rows = self.rows.chunks_exact(dimensions).enumerate();
+        let numbered = rows.map(move |(row, elements)| (row, first + row as u64, elements));
+        numbered.filter(move |(_, id, _)| live.is_none_or(|live| live.contains(*id)))
+    }
+}
+
 impl<T: Clustered> Build<'_, T> {
-    /// Step 4: sorts all vectors by their lists, and finds the neighbours of the held-out vectors meanwhile.
-    pub(super) fn assign(&self, centroids: &Centroids<T>, held_out: &HeldOut<T>) -> Result<Sorted> {
+    /// Step 4: sorts the vectors of the rows `rows` by their lists, those of `live` only, and finds the neighbours of the
+    /// held-out vectors meanwhile.
+    pub(super) fn assign(
+        &self,
+        centroids: &Centroids<T>,
+        held_out: &HeldOut<T>,
+        rows: Range<u64>,
+        live: Option<&RowSet>,
+    ) -> Result<Sorted> {
         let (job, info, plan) = (self.job, self.info(), &self.plan);
         let dimensions = info.dimensions;
         let mut sorter = self.sorter("lists")?;
@@ -53,7 +81,7 @@ impl<T: Clustered> Build<'_, T> {
         let finders = (0..plan.threads).map(|_| centroids.finder(job)).collect::<Result<Vec<_>>>()?;
         let finders = Mutex::new(finders);
         let closure = self.closure(centroids);
-        job.start_phase("assigning", "vectors", info.vectors);
+        job.start_phase("assigning", "vectors", rows.end - rows.start);
         let make = || {
             let finder =
                 finders.lock().expect("no panic under this lock").pop().expect("one for each thread");
@@ -69,31 +97,25 @@ impl<T: Clustered> Build<'_, T> {
                 out: Vec::new(),
             }
         };
-        for_vectors::<T, _>(
-            job,
-            &self.vectors.file,
-            (info.vectors, dimensions),
-            make,
-            |scratch, first, rows| {
-                let heaps = Tops { first: 0, tops: &held_out.tops };
-                let held = &members[..held_out.ids.len()];
-                let queries = Members { packed: &held_out.packed, members: held, heaps: &heaps };
-                scratch.comparer.compare(&self.exact, rows, |row| first + row as u64, &queries);
-                for (number, rows) in rows.chunks(batch * dimensions).enumerate() {
-                    scratch.packed.clear();
-                    scratch.packed.extend(rows, &self.space);
-                    scratch.out.clear();
-                    let members = &members[..scratch.packed.len()];
-                    let first = first + (number * batch) as u64;
-                    match &closure {
-                        None => self.assign_each(centroids, members, (first, rows), scratch)?,
-                        Some(closure) => self.copy_each(centroids, closure, members, (first, rows), scratch)?,
-                    }
-                    sink.lock().expect("no panic under this lock").write(&scratch.out)?;
+        for_rows::<T, _>(job, &self.vectors.file, (rows, dimensions), make, |scratch, first, rows| {
+            let heaps = Tops { first: 0, tops: &held_out.tops };
+            let held = &members[..held_out.ids.len()];
+            let queries = Members { packed: &held_out.packed, members: held, heaps: &heaps };
+            scratch.comparer.compare(&self.exact, rows, |row| first + row as u64, &queries);
+            for (number, rows) in rows.chunks(batch * dimensions).enumerate() {
+                scratch.packed.clear();
+                scratch.packed.extend(rows, &self.space);
+                scratch.out.clear();
+                let members = &members[..scratch.packed.len()];
+                let block = Block { members, first: first + (number * batch) as u64, rows, live };
+                match &closure {
+                    None => self.assign_each(centroids, &block, scratch)?,
+                    Some(closure) => self.copy_each(centroids, closure, &block, scratch)?,
                 }
-                Ok(())
-            },
-        )?;
+                sink.lock().expect("no panic under this lock").write(&scratch.out)?;
+            }
+            Ok(())
+        })?;
         let cut = sink.into_inner().expect("no panic under this lock").finish()?;
         debug_assert!(cut.is_empty());
         Ok(sorter.finish()?)
@@ -114,15 +136,14 @@ impl<T: Clustered> Build<'_, T> {
     fn assign_each(
         &self,
         centroids: &Centroids<T>,
-        members: &[u32],
-        (first, rows): (u64, &[T]),
+        block: &Block<'_, T>,
         scratch: &mut Scratch<T>,
     ) -> Result<()> {
         let Scratch { packed, finder, nearest, out, .. } = scratch;
         nearest.reset(packed.len());
-        let queries = Members { packed, members, heaps: nearest };
+        let queries = Members { packed, members: block.members, heaps: nearest };
         centroids.find(self.job, &self.space, groups_assigned(centroids), &queries, finder)?;
-        for ((row, id), elements) in (first..).enumerate().zip(rows.chunks_exact(self.space.dimensions)) {
+        for (row, id, elements) in block.live_rows(self.space.dimensions) {
             push_row(out, (nearest.id(row) as u32, 0), id, elements);
         }
         Ok(())
@@ -134,17 +155,16 @@ impl<T: Clustered> Build<'_, T> {
         &self,
         centroids: &Centroids<T>,
         closure: &Closure<'_, T>,
-        members: &[u32],
-        (first, rows): (u64, &[T]),
+        block: &Block<'_, T>,
         scratch: &mut Scratch<T>,
     ) -> Result<()> {
         let Scratch { packed, finder, tops, entries, chosen, out, .. } = scratch;
         tops.iter().for_each(|top| top.reset(f64::INFINITY));
-        let queries = Members { packed, members, heaps: &Tops { first: 0, tops } };
+        let queries = Members { packed, members: block.members, heaps: &Tops { first: 0, tops } };
         centroids.find(self.job, &self.space, groups_assigned(centroids), &queries, finder)?;
-        for ((top, id), elements) in tops.iter().zip(first..).zip(rows.chunks_exact(self.space.dimensions)) {
+        for (row, id, elements) in block.live_rows(self.space.dimensions) {
             entries.clear();
-            top.each(|entry| entries.push(*entry));
+            tops[row].each(|entry| entries.push(*entry));
             entries.sort_unstable();
             closure.choose(entries, chosen);
             for (place, &(list, square)) in chosen.iter().enumerate() {
