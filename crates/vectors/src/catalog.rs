@@ -166,8 +166,5 @@ fn write_index(index: &IndexInfo, out: &mut std::fmt::Formatter<'_>) -> std::fmt
 
 fn write_points(label: &str, recall: &RecallTable, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
     write!(out, "    {label:<14} recall at {}", recall.k)?;
-    recall
-        .points
-        .iter()
-        .try_for_each(|point| write!(out, "\n    {:<14} {:.4}", point.probes, point.recall))
+    recall.points.iter().try_for_each(|point| write!(out, "\n    {:<14} {:.4}", point.probes, point.recall))
 }

@@ -58,7 +58,8 @@ impl TopK {
 
     /// Creates an empty heap that keeps one entry of each id. All entries of an id must have the same key.
     pub fn distinct(k: usize, bound: f64) -> TopK {
-        let entries = Entries { heap: BinaryHeap::with_capacity(k), ids: Some(HashSet::with_capacity(k + 1)) };
+        let entries =
+            Entries { heap: BinaryHeap::with_capacity(k), ids: Some(HashSet::with_capacity(k + 1)) };
         TopK { entries: Mutex::new(entries), bound: AtomicU64::new(bound.to_bits()), k }
     }
 

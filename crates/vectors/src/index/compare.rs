@@ -234,7 +234,8 @@ impl<T: Clustered> Comparer<T> {
         queries: &Members<'_, T, H>,
     ) {
         let Comparer { panel, preparation, hits, measured } = self;
-        let (filter, instructions, dimensions) = (&space.filter_of_rows, space.instructions, space.dimensions);
+        let (filter, instructions, dimensions) =
+            (&space.filter_of_rows, space.instructions, space.dimensions);
         let (facts, sum) = match space.metric {
             // The limit of a sum of differences does not depend on the rows.
             Metric::L2 => (BlockFacts { norm: 0.0, norm_min: 0.0, shift: 0.0 }, RowSum::Differences),

@@ -205,8 +205,9 @@ impl IndexInfo {
             return Err(bad("magic", show(&header.magic), show(&MAGIC)));
         }
         if ![VERSION, VERSION_WITH_COPIES].contains(&header.version.get()) {
-            let expected =
-                format!("{VERSION} or {VERSION_WITH_COPIES}: build the index again, or use the version of Inshore that wrote it");
+            let expected = format!(
+                "{VERSION} or {VERSION_WITH_COPIES}: build the index again, or use the version of Inshore that wrote it"
+            );
             return Err(bad("version", header.version.to_string(), expected));
         }
         let code = header.element.get();
@@ -260,7 +261,11 @@ impl IndexInfo {
                 let vectors = range("vectors of lists with copies", copies.vectors.get(), most)?;
                 let list_vectors_max = copies.list_vectors_max.get().into();
                 let list_vectors_max = range("vectors of a list with copies", list_vectors_max, vectors)?;
-                Some(CopiedLists { vectors, list_vectors_max, recall: RecallTable { points, ..recall.clone() } })
+                Some(CopiedLists {
+                    vectors,
+                    list_vectors_max,
+                    recall: RecallTable { points, ..recall.clone() },
+                })
             }
             None => None,
         };

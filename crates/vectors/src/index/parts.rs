@@ -43,12 +43,7 @@ impl Part {
     ///
     /// # Errors
     /// Damage; I/O; too little memory.
-    pub fn all(
-        job: &Job,
-        index: &VectorIndex,
-        directory: Directory,
-        with_copies: bool,
-    ) -> Result<Vec<Part>> {
+    pub fn all(job: &Job, index: &VectorIndex, directory: Directory, with_copies: bool) -> Result<Vec<Part>> {
         let info = index.info();
         let row_bytes = info.element.row_bytes(info.dimensions);
         let copies = if with_copies { index.load_copies(job, &directory)? } else { None };

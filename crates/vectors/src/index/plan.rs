@@ -176,8 +176,11 @@ fn seconds(estimates: &Estimates, drive: Option<&DriveProfile>) -> (f64, f64) {
     let own = Copied { probes: estimates.probes.min(lists), list_bytes, list_vectors };
     let read = estimates.copies.unwrap_or(own);
     let single_pairs = queries * read.probes as f64;
-    let single = random(single_pairs * read.list_bytes, read.list_bytes)
-        .max(multiply(single_pairs, read.list_vectors, 1.0));
+    let single = random(single_pairs * read.list_bytes, read.list_bytes).max(multiply(
+        single_pairs,
+        read.list_vectors,
+        1.0,
+    ));
     // Lists that lie apart are read with fewer reads in flight than the single strategy has; dense ones with what is between.
     let apart = FEWER_IN_FLIGHT * random(touched * list_bytes, list_bytes);
     let batch = apart.min(sequential(lists as f64 * list_bytes)) + multiply(pairs, list_vectors, at_once);

@@ -347,10 +347,7 @@ impl Probed<'_> {
             batch_thread_bytes: finder
                 + inshore_store::taken_bytes(BUFFERS * span_bytes(list_bytes_max)) as u64
                 + 64 * (probes + 16),
-            query_bytes: Packed::<T>::bytes_each(info.dimensions)
-                + heap_bytes
-                + 24
-                + Selected::QUERY_BYTES,
+            query_bytes: Packed::<T>::bytes_each(info.dimensions) + heap_bytes + 24 + Selected::QUERY_BYTES,
             batch_query_bytes: probes * 8 + 8,
             batch_bytes: FOUND_AT_ONCE.min(self.file.count()) * pending(probes) * budget.threads() as u64,
             forced: self.approximate.strategy,

@@ -41,7 +41,8 @@ const BLOCK_BYTES: usize = 1 << 20;
 /// Returns the numbers of probes that are measured: 1, 2, ..., 8, 10, 12, 14, 16, 20, ... up to `lists`.
 fn grid(lists: u64) -> impl Iterator<Item = u64> {
     let steps = (0..32).flat_map(|power| (4..8u64).map(move |step| step << power));
-    let mut steps: Vec<u64> = [1, 2, 3].into_iter().chain(steps).filter(|step| *step < lists).chain([lists]).collect();
+    let mut steps: Vec<u64> =
+        [1, 2, 3].into_iter().chain(steps).filter(|step| *step < lists).chain([lists]).collect();
     steps.sort_unstable();
     steps.dedup();
     steps.into_iter()

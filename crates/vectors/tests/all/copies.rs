@@ -84,8 +84,10 @@ fn answers_from_copies_do_not_depend_on_memory_and_threads_and_need_fewer_lists(
     assert!(recall(&rows) > 0.85, "{}", recall(&rows));
     // As many lists find more neighbours.
     let probes = Some(found.probes);
-    let (without, with) =
-        (answer("w", probes, Strategy::Single, (64 << 20, 2)), answer("v", probes, Strategy::Single, (64 << 20, 2)));
+    let (without, with) = (
+        answer("w", probes, Strategy::Single, (64 << 20, 2)),
+        answer("v", probes, Strategy::Single, (64 << 20, 2)),
+    );
     assert!(recall(&without.0) + 0.02 < recall(&with.0), "{} {}", recall(&without.0), recall(&with.0));
     // The flash that the option allows.
     let copies = built.info.copies.unwrap();

@@ -174,8 +174,9 @@ fn plan_elements<T: Clustered>(job: &Job, vectors: &VectorsInfo, options: &Index
     let lower = if plan.holds_centroids { lower } else { 0 };
     // The sorts are alive while samples are trained and vectors are assigned, and while lists are written.
     let beside_sort = memory.pass.max(memory.training).max(memory.writing) + lower;
-    let smallest_sort = smallest_row_memory_bytes_for(plan.threads, count * times * (KEY_BYTES as u64 + row_bytes))
-        .max(row_bytes * 128 * (plan.threads as u64 + 2));
+    let smallest_sort =
+        smallest_row_memory_bytes_for(plan.threads, count * times * (KEY_BYTES as u64 + row_bytes))
+            .max(row_bytes * 128 * (plan.threads as u64 + 2));
     plan.smallest_bytes = held + (beside_sort + smallest_sort).max(memory.first_sample);
     plan.sort_bytes = free.saturating_sub(held + beside_sort).max(smallest_sort);
     plan
@@ -219,9 +220,9 @@ impl Memory {
             + if plan.copied_vectors_max.is_some() { TopK::bytes(CANDIDATES as u64) } else { 0 };
         let finder = 2 * Comparer::<T>::bytes(dimensions) + flash_bytes(plan, row_bytes);
         let group_rows = group_rows_max::<T>(plan, dimensions);
-        let copies = plan.copied_vectors_max.map_or(0, |most| {
-            most * (row_bytes + 8) + 2 * (LIST_BUFFER_BYTES + SMALL_BUFFER_BYTES) as u64
-        });
+        let copies = plan
+            .copied_vectors_max
+            .map_or(0, |most| most * (row_bytes + 8) + 2 * (LIST_BUFFER_BYTES + SMALL_BUFFER_BYTES) as u64);
         let lists_of_group = 4 * plan.lists.div_ceil(plan.groups) + 16;
         Memory {
             held_out,

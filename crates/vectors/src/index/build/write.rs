@@ -123,10 +123,8 @@ impl<T: Clustered> Build<'_, T> {
         let bytes = (plan.list_vectors_max + copied_max) * (row_bytes as u64 + 8) + (2 << 20);
         let _memory = job.budget().reserve(bytes, "a list")?;
         let mut list = OpenList::default();
-        let mut written = Written {
-            copies: files.copies.as_ref().map(|_| WrittenCopies::default()),
-            ..Written::default()
-        };
+        let mut written =
+            Written { copies: files.copies.as_ref().map(|_| WrittenCopies::default()), ..Written::default() };
         let mut places = Places::new(centroids);
         let mut flush = |list: &mut OpenList, written: &mut Written| -> Result<()> {
             let count = (list.rows.len() / row_bytes) as u64;
