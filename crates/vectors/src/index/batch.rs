@@ -8,7 +8,7 @@ use std::sync::{
 use super::{
     Clustered,
     compare::Comparer,
-    plan::{FOUND_AT_ONCE, SPAN_BYTES},
+    plan::{FOUND_AT_ONCE, SPAN_BYTES, span_bytes},
     query::Round,
     ranges::Ranges,
 };
@@ -16,11 +16,6 @@ use crate::Result;
 
 /// Lists that nobody wants are read along if they are smaller than this, between lists that are wanted.
 const GAP_BYTES: u64 = 32 << 10;
-
-/// Returns the bytes of a buffer for a span of lists.
-pub(super) fn span_bytes(list_bytes_max: u64) -> usize {
-    (list_bytes_max.max(SPAN_BYTES) as usize + (8 << 10)).next_multiple_of(4 << 10)
-}
 
 impl<T: Clustered> Round<'_, T> {
     /// Answers all queries together: each list is read once.

@@ -159,3 +159,24 @@ impl Part {
         Ok(())
     }
 }
+
+/// A file whose checksums are in memory while this value lives.
+pub(super) struct Remembered<'a>(&'a CheckedFile);
+
+impl<'a> Remembered<'a> {
+    /// Reads the checksums of all blocks of a file.
+    ///
+    /// # Errors
+    /// I/O and damage.
+    pub fn new(job: &Job, file: &'a CheckedFile) -> Result<Remembered<'a>> {
+        let remembered = Remembered(file);
+        file.remember_headers(job)?;
+        Ok(remembered)
+    }
+}
+
+impl Drop for Remembered<'_> {
+    fn drop(&mut self) {
+        self.0.forget_headers();
+    }
+}

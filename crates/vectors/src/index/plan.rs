@@ -30,6 +30,8 @@ impl std::fmt::Display for Strategy {
 pub(crate) const DEPTH: usize = 16;
 /// The size of a read in the batch strategy.
 pub(crate) const SPAN_BYTES: u64 = 1 << 20;
+/// The reads of a query that follow each other are one read of at most so many bytes.
+pub(crate) const JOINED_BYTES: u64 = 128 << 10;
 /// The number of queries of a batch whose lists are found together.
 pub(crate) const FOUND_AT_ONCE: u64 = 256;
 /// The assumed rates of a drive without a measurement: random reads per second, and bytes per second.
@@ -147,6 +149,16 @@ impl StrategyPlan {
             smallest_bytes,
         }
     }
+}
+
+/// Returns the bytes of a buffer for lists of one query that follow each other.
+pub(crate) fn joined_bytes(list_bytes_max: u64) -> usize {
+    (list_bytes_max.max(JOINED_BYTES) as usize + (8 << 10)).next_multiple_of(4 << 10)
+}
+
+/// Returns the bytes of a buffer for a span of lists.
+pub(crate) fn span_bytes(list_bytes_max: u64) -> usize {
+    (list_bytes_max.max(SPAN_BYTES) as usize + (8 << 10)).next_multiple_of(4 << 10)
 }
 
 /// Estimates the seconds of both strategies.

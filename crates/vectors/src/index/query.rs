@@ -15,22 +15,20 @@ use std::{
 };
 
 use arrow_array::RecordBatch;
-use inshore_store::{CheckedFile, Job};
+use inshore_store::Job;
 use serde::Serialize;
 
 use super::{
     Clustered,
-    batch::span_bytes,
     centroids::{Centroids, Finder},
     compare::{Comparer, Members, Packed, Space},
     dataset::VectorIndex,
     heaps::Tops,
-    parts::{Part, Piece},
-    plan::{Copied, DEPTH, Estimates, FOUND_AT_ONCE, Strategy, StrategyPlan},
+    parts::{Part, Piece, Remembered},
+    plan::{Copied, DEPTH, Estimates, FOUND_AT_ONCE, Strategy, StrategyPlan, joined_bytes, span_bytes},
     ranges::BUFFERS,
     recall::pack_next,
     selected::{Selected, probes_among},
-    single::joined_bytes,
     table::RecallTable,
     tail::compare_tail,
 };
@@ -209,23 +207,6 @@ impl Counts {
         let last = self.times_us.len().checked_sub(1)?;
         let at = |share: f64| self.times_us[(last as f64 * share).round() as usize];
         Some([at(0.5), at(0.99)])
-    }
-}
-
-/// A file whose checksums are in memory while this value lives.
-struct Remembered<'a>(&'a CheckedFile);
-
-impl<'a> Remembered<'a> {
-    fn new(job: &Job, file: &'a CheckedFile) -> Result<Remembered<'a>> {
-        let remembered = Remembered(file);
-        file.remember_headers(job)?;
-        Ok(remembered)
-    }
-}
-
-impl Drop for Remembered<'_> {
-    fn drop(&mut self) {
-        self.0.forget_headers();
     }
 }
 

@@ -12,18 +12,10 @@ use super::{
     centroids::Finder,
     compare::Comparer,
     parts::{Part, Piece},
-    plan::DEPTH,
+    plan::{DEPTH, JOINED_BYTES, joined_bytes},
     query::Round,
 };
 use crate::Result;
-
-/// The reads of a query that follow each other are one read of at most so many bytes.
-const JOINED_BYTES: u64 = 128 << 10;
-
-/// Returns the bytes of a buffer for lists of one query that follow each other.
-pub(super) fn joined_bytes(list_bytes_max: u64) -> usize {
-    (list_bytes_max.max(JOINED_BYTES) as usize + (8 << 10)).next_multiple_of(4 << 10)
-}
 
 impl<T: Clustered> Round<'_, T> {
     /// Answers one query after the other on each thread. Returns the microseconds that each took.
