@@ -1,8 +1,9 @@
-//! Compresses files as a task on the node that stores them, so that compressed bytes are sent.
+//! Compresses files in a task on the node that stores the files, so that only compressed bytes are sent over the
+//! network.
 //!
-//! A block that a node reads becomes one or a few pieces of the format, and concatenated pieces are a file of the
-//! format. The result is about as small as that of [`super::compress`], but its bytes differ. The blocks of the result
-//! are as large as the node's reads (2 MiB, less with little memory), and lz4 has a frame for each block.
+//! Each block that a node reads is compressed to one or a few pieces of the format. The concatenated pieces are a file
+//! of the format. The result has about the size of the result of [`super::compress`], but different bytes. The blocks
+//! of the result are as large as the node's reads (2 MiB, less with little memory), and lz4 has a frame for each block.
 
 use inshore_kernel::{Block, Border, Failure, Kernel, Parts, Portable, Reply, Task, TaskHandler};
 use inshore_store::{Budget, Context, Reservation};
@@ -14,7 +15,7 @@ use crate::{Error, Result};
 /// The largest number of bytes in a block that a node reads.
 const BLOCK_BYTES: u64 = 2 << 20;
 
-/// The task that compresses on a node, with as many threads as the task's memory allows.
+/// The handler of the task that compresses on a node. The task's memory determines the number of threads.
 #[derive(Debug)]
 pub struct Packs;
 
