@@ -4,9 +4,9 @@
 //!
 //! - One key signs the certificates of nodes. In TLS, clients recognise the nodes of the operator by their
 //!   certificates.
-//! - One key signs [tokens](Claims) of clients: a name, [rights](Right) and a time of expiry. A node checks the
-//!   signature and needs no list of clients. A node also has a token that identifies the node to other nodes;
-//!   the token has only the right to relay.
+//! - The other key signs [tokens](Claims) of clients. A token has a name, [rights](Right) and a time of expiry. A node
+//!   checks the signature and needs no list of clients. A node also has a token that identifies the node to other
+//!   nodes; the token has only the right to relay.
 //!
 //! ```text
 //!   authority.json   stays with the operator: both keys, certificate
@@ -69,7 +69,7 @@ pub enum Right {
 }
 
 impl Right {
-    /// All rights, beginning with the harmless ones.
+    /// All rights. The rights that can do the least harm come first.
     pub const ALL: [Right; 7] = [
         Right::Read,
         Right::Run,
@@ -205,8 +205,8 @@ impl Authority {
 }
 
 impl NodeCredentials {
-    /// Checks that the authority has signed a certificate for a node with the address `host`, and that the
-    /// certificate is valid at present. TLS makes the same check with that node; this check comes before any
+    /// Checks that the authority has signed a certificate for a node with the address `host`, and that the certificate
+    /// is valid at present. TLS repeats this check on the connection to the node. The check here takes place before any
     /// data is sent to the node.
     ///
     /// # Errors

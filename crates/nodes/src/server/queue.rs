@@ -1,9 +1,9 @@
 //! The queue of tasks: fair between clients, bounded, with memory reserved before a task starts.
 //!
-//! Tasks of one client run in the order of arrival; clients take turns. A task starts when a slot and its
-//! memory are free. Small tasks do not overtake a large task forever: the task whose turn it is waits for its
-//! memory, and all others wait behind this task. A task is refused if the queue is full, or if its client
-//! already has half of the queue's places; the refusal then contains a time to retry.
+//! Tasks of one client run in the order of arrival. Between clients, the tasks are chosen in turn. A task starts when a
+//! slot and its memory are free. Small tasks do not overtake a large task forever: if the next task waits for its
+//! memory, all other tasks wait behind this task. A task is refused if the queue is full, or if its client already has
+//! half of the queue's places; the refusal then contains a time to retry.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -32,7 +32,7 @@ struct State {
     used_bytes: u64,
     running: usize,
     waiting: BTreeMap<String, VecDeque<QueuedTask>>,
-    /// The clients with waiting tasks; the first client's turn is next.
+    /// The clients with waiting tasks. The first client in this list is the next to start a task.
     turns: VecDeque<String>,
     count: usize,
 }

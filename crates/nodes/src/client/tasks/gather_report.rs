@@ -21,9 +21,9 @@ pub struct RunOptions {
     /// The time without progress after which a node's task is abandoned. Nodes with copies then process its
     /// pieces. Pieces without other copies still wait for the slow node.
     pub stall: Duration,
-    /// The cores of this machine also pull shards if the nodes are expected to need at least this time for
-    /// the remaining work. This machine pulls only if the kernel permits help and measurements show a gain.
-    /// With `None` it never pulls.
+    /// The cores of this machine also pull shards if the nodes are expected to need at least this time for the
+    /// remaining work. This machine pulls only if the kernel permits help and measurements show a gain. With `None`,
+    /// this machine never pulls shards.
     pub help_from: Option<Duration>,
     /// The store on this machine for shards whose processing may spill to flash (sorting, counting words and
     /// k-mers). With `None` this machine leaves such shards to the nodes.

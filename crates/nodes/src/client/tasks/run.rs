@@ -93,17 +93,17 @@ pub(crate) struct Run {
 pub(crate) struct State {
     pub scheduler: Scheduler,
     pub rates: Rates,
-    /// The position up to which the client has taken each shard. `from` is the position at which the current
-    /// attempt of the shard began.
+    /// For each shard, the position up to which the client has taken its rows.
     pub reach: Vec<ResumePosition>,
+    /// For each shard, the position at which the current attempt began.
     pub from: Vec<ResumePosition>,
     pub links: BTreeMap<usize, Link>,
     pub costs: BTreeMap<usize, NodeCost>,
     /// The last refusal of a node.
     pub refusal: Option<Error>,
-    /// The maximum bytes of each node's answers that may wait on this machine. `ahead_nodes` is the number of
-    /// nodes with that allowance.
+    /// The maximum size, in bytes, of each node's answers that may wait on this machine.
     pub ahead_bytes: u64,
+    /// The number of nodes whose answers may wait on this machine.
     pub ahead_nodes: usize,
     is_stopped: bool,
 }
@@ -489,8 +489,8 @@ impl Run {
         numbers.map(|shard| self.shards[shard].rest(state.reach[shard], why(shard))).collect()
     }
 
-    /// Stops all tasks and waits until no task refers to this job: a runtime cannot be dropped in one of its
-    /// own threads.
+    /// Stops all tasks, and waits until no task refers to this job. Otherwise a task might drop the runtime in one of
+    /// the runtime's own threads, which is not allowed.
     pub fn stop(&self) {
         let tasks: Vec<JoinHandle<()>> = {
             let mut state = self.state();

@@ -31,7 +31,7 @@ pub(crate) enum AnswerOrder {
 /// An event of the job.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
-    /// A puller requests more shards, and has finished reading the given number of its shards.
+    /// A puller requests more shards. It has finished reading the given number of its shards.
     Pulled { attempt: usize, finished: usize },
     /// A task makes progress or sends a message.
     Progressed { attempt: usize },
@@ -47,7 +47,7 @@ pub(crate) enum Event {
     Completed { attempt: usize, shards: Vec<usize> },
     /// A node cannot read a shard.
     Unreadable { attempt: usize, shard: usize, why: String },
-    /// An attempt is lost, and if `is_gone` also its node.
+    /// An attempt is lost. If `is_gone`, the node of the attempt is also lost.
     Failed { attempt: usize, why: String, is_gone: bool },
     /// The stream of an attempt ended with an error. The consumer of the answers receives the error later,
     /// unless the attempt has no shards.
