@@ -26,15 +26,15 @@ pub enum Checksum {
     Sha256,
     /// Computes BLAKE3, as `b3sum` does.
     Blake3,
-    /// Computes MD5, as `md5sum` does; MD5 protects only against accidental changes.
+    /// Computes MD5, as `md5sum` does. MD5 protects only against accidental changes.
     Md5,
-    /// Computes XXH64 with seed 0, as `xxhsum -H64` does; XXH64 protects only against accidental changes.
+    /// Computes XXH64 with seed 0, as `xxhsum -H64` does. XXH64 protects only against accidental changes.
     Xxh64,
-    /// Computes CRC-32 of IEEE 802.3, as gzip does; CRC-32 protects only against accidental changes.
+    /// Computes CRC-32 of IEEE 802.3, as gzip does. CRC-32 protects only against accidental changes.
     Crc32,
 }
 
-/// The number of bytes read at once.
+/// The number of bytes that one read requests.
 const BLOCK_BYTES: usize = 1 << 20;
 
 impl Checksum {

@@ -92,7 +92,8 @@ impl Profiles {
         Profiles::of_samples(samples, grams, |sources| count(job, sources.into_iter()))
     }
 
-    /// Makes profiles of samples as [`Profiles::train`] does; `count` counts the n-grams of a sample.
+    /// Makes profiles of samples as [`Profiles::train`] does. The caller's function `count` counts the n-grams of a
+    /// sample.
     ///
     /// # Errors
     /// The errors of `count`; [`Error::BadProfiles`] if there is no label, too many labels, or a sample has no letters.
@@ -266,7 +267,8 @@ impl Default for Normaliser {
 }
 
 impl Normaliser {
-    /// Normalises each line of `bytes` and surrounds it with spaces; the first line begins after [`GRAM_BYTES`] spaces.
+    /// Normalises each line of `bytes`, and puts spaces around the line. The first line begins after [`GRAM_BYTES`]
+    /// spaces.
     fn of(&mut self, bytes: &[u8]) -> &[u8] {
         let Normaliser { classes, text } = self;
         let lines = memchr::memchr_iter(b'\n', bytes).count() + 1;
@@ -446,7 +448,7 @@ pub struct LanguageResult<'a> {
 ///
 /// # Errors
 /// The errors of `each`; [`Error::Store`] if the job was stopped. An error of reading a source is passed to `failed`,
-/// which either skips the source, or returns the error and thereby ends the run.
+/// which either skips the source, or ends the run by returning the error.
 pub fn identify(
     job: &Context,
     classifier: &Classifier,

@@ -1,7 +1,7 @@
 //! This module searches for lines that match patterns.
 //!
-//! `grep-regex` finds matches: it looks for a literal of the pattern with SIMD, and runs the automaton on candidate
-//! lines only. This module turns matches in a block into lines, positions in lines, and counts.
+//! The crate `grep-regex` finds matches. The crate looks for a literal of the pattern with SIMD, and runs the automaton
+//! on candidate lines only. This module turns matches in a block into lines, positions in lines, and counts.
 //!
 //! - [`Search`] holds the automata, and finds the lines that match.
 //! - `kernel` searches a block piece by piece, and `line_collector` collects the lines with their context.
@@ -69,11 +69,11 @@ pub struct PatternOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SearchOutput {
-    /// Whether there is any match is wanted. The match may be before or after a NUL byte.
+    /// The caller only needs to know whether there is a match, before or after a NUL byte.
     Any,
     /// The number of lines is wanted.
     LineCount,
-    /// The number of matches is wanted; a line may have several.
+    /// The number of matches is wanted. A line may have several matches.
     MatchCount,
     /// The lines are wanted.
     Lines {
@@ -100,7 +100,7 @@ pub struct Search {
     memory: PatternMemory,
 }
 
-/// Holds the arguments of a search: all that another machine needs to run the same search.
+/// Holds the arguments of a search, with which another machine can run this search.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Arguments {
     patterns: Vec<String>,

@@ -178,8 +178,8 @@ fn has_utf16_mark(head: &[u8]) -> bool {
     head.starts_with(&[0xff, 0xfe]) || head.starts_with(&[0xfe, 0xff])
 }
 
-/// Reads the text of an input from beginning to end. The first bytes determine how the text is decoded and, if the
-/// options ask for it, decompressed.
+/// Reads the text of an input from beginning to end. The first bytes of the input determine its encoding, and, if
+/// `options` asks for decompression, its compression format.
 ///
 /// # Errors
 /// The errors of opening or reading; an error if the budget has no memory for decompression.

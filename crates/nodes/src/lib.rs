@@ -1,4 +1,5 @@
-//! Nodes: machines that run tasks near their data, and clients that send requests to them.
+//! This crate implements nodes, which are machines that run tasks near their data, and clients that send requests to
+//! nodes.
 //!
 //! The main types:
 //!

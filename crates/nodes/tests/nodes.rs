@@ -340,7 +340,7 @@ fn job() -> Context {
     Context::new(Budget::new(64 << 20, 2), Cancel::default())
 }
 
-/// Returns lines of different lengths; every seventh line contains the needle.
+/// Returns lines of different lengths. Every seventh line contains the needle.
 fn text(lines: usize) -> Vec<u8> {
     let line = |number: usize| match number % 7 {
         3 => format!("{number} a needle {}\n", "x".repeat(number % 90)),

@@ -1,5 +1,5 @@
-//! This module compresses and decompresses files: it chooses the result's name, copies the file's metadata, and
-//! removes the input.
+//! This module compresses and decompresses files. It chooses the name of the result, copies the metadata of the input,
+//! and removes the input on request.
 
 use std::{
     fs, io,
@@ -93,7 +93,7 @@ fn one(
     if !is_in_place && !options.force && output.exists() {
         return Err(Error::Exists { path: output });
     }
-    // If input and output are the same file, removing the input would remove the new result.
+    // If the paths of input and output name one file, removing the input would remove the new result.
     if let (Some(from), Ok(to)) = (input.path(), fs::canonicalize(&output))
         && !is_in_place
         && fs::canonicalize(from).is_ok_and(|from| from == to)

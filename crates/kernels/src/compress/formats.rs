@@ -13,8 +13,9 @@ use crate::{Error, Result};
 /// decompressed in parallel. The field consists of two letters, a length of four, and the size in bytes. Other programs
 /// skip the field, as RFC 1952 requires.
 pub(super) const GZIP_SIZE_FIELD: [u8; 4] = [b'I', b'S', 4, 0];
-/// The header of the members that Inshore writes: magic number, deflate, an extra field, no modification time, no
-/// compression hint, no operating system, and the length of the extra field.
+/// The header of the gzip members that Inshore writes. The bytes are the magic number, the method (deflate), the flag
+/// for an extra field, no modification time, no compression hint, no operating system, and the length of the extra
+/// field.
 const GZIP_HEAD: [u8; 12] = [0x1f, 0x8b, 8, 4, 0, 0, 0, 0, 0, 255, 8, 0];
 /// The number of bytes in the header with the extra field.
 pub(super) const GZIP_HEAD_BYTES: usize = GZIP_HEAD.len() + 8;
@@ -23,7 +24,8 @@ const GZIP_TAIL_BYTES: usize = 8;
 pub(super) const SKIPPABLE_MAGIC: u32 = 0x184d_2a50;
 /// The frame descriptor: version 1, independent blocks of up to 4 MiB, and a checksum of the content.
 const LZ4_DESCRIPTOR: [u8; 2] = [0b0110_0100, 0x70];
-/// The base-2 logarithm of the largest zstd window that Inshore writes. The largest zstd piece has the same size.
+/// The base-2 logarithm of the largest zstd window that Inshore writes. The largest zstd piece has the size of this
+/// window.
 pub(super) const LARGEST_ZSTD_WINDOW: u32 = 25;
 /// The bit in an lz4 block's length field that marks the block as uncompressed.
 pub(super) const LZ4_PLAIN: u32 = 1 << 31;
@@ -54,8 +56,8 @@ impl Format {
     /// Pieces of zstd are independent, so a text with distant repetitions compresses less. Level 12 compressed a text
     /// with distant repetitions to 27.1 % in pieces of 4 MiB. Pieces of 16 MiB gave 22.2 % with the level's window of 4
     /// MiB, and 18.0 % with a window of 16 MiB. The zstd program compressed the text to 21.5 %. Low levels have small
-    /// pieces, with which more threads can work in the same memory. Level 19 compressed the text to 14.8 % in pieces of
-    /// 16 MiB, and the zstd program compressed it to 12.7 %.
+    /// pieces, with which more threads can work in the same memory. At level 19, pieces of 16 MiB compressed the text
+    /// to 14.8 %, and the zstd program to 12.7 %.
     pub(super) fn block_bytes(self, level: u32) -> usize {
         match self {
             Format::Gzip => 1 << 20,

@@ -8,8 +8,7 @@
 //!
 //! All four formats allow a sequence of independent pieces: members of gzip, streams of bzip2, frames of zstd, and
 //! blocks of lz4. Blocks of the input are therefore compressed in parallel, and files with several pieces are
-//! decompressed in parallel ([`units`]). A file with one piece, as most programs write it, is decompressed by one
-//! worker.
+//! decompressed in parallel ([`units`]). Most other programs write files with one piece, which one worker decompresses.
 //!
 //! The compressed bytes of an input depend neither on the memory nor on the number of threads.
 //!
@@ -64,7 +63,7 @@ fn piece_memory_bytes(format: Format, level: u32) -> u64 {
     block + block + block / 64 + format.state_bytes(level)
 }
 
-/// Returns the number of threads for which the budget has memory. The number of blocks in flight is one more than the
+/// Returns the number of threads for which the budget has memory. The number of blocks in memory is one more than the
 /// number of threads.
 fn threads(budget: &Budget, each: u64) -> usize {
     let room = budget.free_bytes() / each;
@@ -73,10 +72,10 @@ fn threads(budget: &Budget, each: u64) -> usize {
 
 /// Compresses all of `input` into `output`. Errors call the input `name`.
 ///
-/// The memory for each piece in flight is two blocks and the state of a compressor. The number of pieces in flight is
-/// one more than the number of threads. A block has 1 MiB for gzip, 900 kB for bzip2, and 4 MiB for zstd and lz4. From
-/// level 9 on, a zstd block has 16 MiB, and from level 17 on 32 MiB. If the budget is less than
-/// [`smallest_pack_memory_bytes`] for all threads, fewer threads compress.
+/// Memory: each piece takes two blocks and the state of a compressor. The number of pieces in memory is one more than
+/// the number of threads. A block has 1 MiB for gzip, 900 kB for bzip2, and 4 MiB for zstd and lz4. From level 9 on, a
+/// zstd block has 16 MiB, and from level 17 on 32 MiB. If the budget is less than [`smallest_pack_memory_bytes`] for
+/// all threads, fewer threads compress.
 ///
 /// # Errors
 /// [`Error::BadLevel`]; [`Error::Table`] and [`Error::Write`] for reading and writing; [`Error::Store`] if the job

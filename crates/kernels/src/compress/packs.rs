@@ -44,7 +44,7 @@ pub struct Pack {
 }
 
 impl Pack {
-    /// Creates the kernel for `format`; without a `level`, the kernel has the format's default level.
+    /// Creates the kernel for `format`. Without a `level`, the kernel uses the format's default level.
     ///
     /// # Errors
     /// [`Error::BadLevel`].
@@ -126,7 +126,8 @@ impl Portable for Pack {
         }
     }
 
-    /// Uses blocks about as large as those of a node with enough memory, so that the compression ratio is the same.
+    /// The blocks are about as large as the blocks that a node with enough memory reads. The compression ratio on the
+    /// client is thus about equal to the ratio on a node.
     fn for_client(arguments: &Value) -> Result<Pack> {
         let pack = Pack::of_arguments(arguments)?;
         Ok(Pack { block_bytes: Some(BLOCK_BYTES as usize), ..pack })

@@ -1,4 +1,5 @@
-//! This module splits bzip2 files at blocks, which it finds by the 48 bits with which each block begins.
+//! This module splits bzip2 files before blocks. Each block begins with 48 fixed bits, by which this module finds the
+//! blocks.
 //!
 //! ```text
 //! header block block block end | header block block end        streams of any length, at any bit
@@ -300,7 +301,7 @@ struct DecompressedRange<B> {
 
 /// The report of the elements that were read in a part, and of the reason why reading stopped.
 struct ReadRange {
-    /// The elements of the stream that were found, with the bits at which they begin.
+    /// The elements of the stream that were found, each with the offset of its first bit.
     met: Vec<(usize, Element)>,
     /// The offset of the bit after the last element that was read.
     at: usize,

@@ -7,8 +7,9 @@
 //! | lz4 | an independent block | its length |
 //!
 //! Some pieces are larger than the limit, and some input cannot be split (a gzip member of another program, or
-//! dependent blocks of lz4). From the first such piece on, one thread decompresses the rest of the input while reading
-//! the input. bzip2 files are split before any of their blocks, even within a byte: see [`super::streams`].
+//! dependent blocks of lz4). From the first piece that is too large or cannot be split, one thread decompresses the
+//! rest of the input while reading it. bzip2 files are split before any of their blocks, even within a byte: see
+//! [`super::streams`].
 
 use std::{
     hash::Hasher,
@@ -29,7 +30,7 @@ use super::{
 };
 use crate::{Error, Result};
 
-/// The number of bytes read at once.
+/// The number of bytes that one read requests.
 pub(super) const READ_BYTES: usize = 256 << 10;
 
 /// Reads compressed input.

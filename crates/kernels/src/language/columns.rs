@@ -16,7 +16,7 @@ use inshore_tables::{Input, TableReader};
 use super::{Classification, Classifier, Reader};
 use crate::{Result, ordered::in_order};
 
-/// The number of rows read at once, and the largest number of rows in a piece.
+/// The number of rows of each batch that is read, and the largest number of rows in a piece.
 const BATCH_ROWS: usize = 4096;
 /// The target size of a piece's texts, in bytes. With a small budget, pieces are smaller.
 const PIECE_BYTES: u64 = 1 << 20;

@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::{Classification, Classifier, LanguageResult};
 use crate::Result;
 
-/// The number of rows written at once.
+/// The number of rows of each batch that is written.
 const BATCH_ROWS: usize = 4096;
 
 /// The kind of a text's position in its source. The kind also determines the name of the column for positions.

@@ -134,7 +134,7 @@ impl LineCollector<'_> {
         !self.is_full()
     }
 
-    /// Adds all lines that match, the context lines around them, and the lines near the block's borders, which may be
+    /// Adds all matching lines and their context lines. Also adds the lines near the block's borders, which may be
     /// context of a match in an adjacent block.
     fn add_with_context(&mut self, before: usize, after: usize) {
         let text = self.text;

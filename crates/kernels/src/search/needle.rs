@@ -27,7 +27,7 @@ pub(super) struct Needle {
 }
 
 impl Needle {
-    /// Makes a needle; returns `None` if `bytes` has fewer than two bytes, or a NUL byte.
+    /// Makes a needle. Returns `None` if `bytes` has fewer than two bytes or contains a NUL byte.
     pub fn new(bytes: &[u8]) -> Option<Needle> {
         let pair = Pair::new(bytes).filter(|_| memchr(0, bytes).is_none())?;
         let mut pair = [pair.index1().into(), pair.index2().into()];
@@ -72,7 +72,8 @@ impl Needle {
 
         let (needle, [first, last]) = (self.finder.needle(), self.pair);
         // The loop below tests bytes for NUL only from offset `first` on, so the bytes before offset `first` are tested
-        // separately. If there is such a NUL byte, any needle before it would contain it. A needle has no NUL byte.
+        // separately. If one of these bytes is NUL, no needle begins before it: such a needle would contain the NUL
+        // byte.
         if let Some(nul) = memchr(0, &text[..first.min(text.len())]) {
             return nul;
         }

@@ -62,7 +62,7 @@ pub struct SearchTableOptions {
     /// UTF-8, and positions are in characters.
     pub as_bytes: bool,
     /// Searches binary files as text. If false, a search for lines ends before the line with the first NUL byte of a
-    /// file, and a file with a NUL byte among its first 64 KiB has no rows. If lines or matches are counted, a binary
+    /// file. A file with a NUL byte among its first 64 KiB then has no rows. If lines or matches are counted, a binary
     /// file has no row, unless the user named the file.
     pub text: bool,
 }

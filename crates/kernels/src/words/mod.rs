@@ -51,7 +51,8 @@ pub struct WordOptions {
     pub min_count: u64,
     /// The number of most frequent words in the summary.
     pub top: usize,
-    /// Sets the size of a worker's table in bytes, so that tests can fill the table; `None` lets the budget decide.
+    /// The size of a worker's table in bytes, with which tests can fill the table. With `None`, the budget determines
+    /// the size.
     pub table_bytes: Option<usize>,
 }
 
@@ -73,8 +74,8 @@ pub struct WordSummary {
     pub distinct: u64,
     /// The number of distinct words that were frequent enough to be returned.
     pub written: u64,
-    /// The most frequent words and their counts, the most frequent first; equally frequent words are in the order of
-    /// their bytes.
+    /// The most frequent words and their counts, in descending order of counts. Equally frequent words are in the order
+    /// of their bytes.
     pub top: Vec<(String, u64)>,
     /// The number of times that a full table of a worker was spilled.
     pub spills: u64,
@@ -86,7 +87,7 @@ pub struct WordSummary {
 
 /// The format of the sort's rows. A row has about 24 bytes: a frame, a word and a count.
 const SHAPE: FramedRows = FramedRows { row_bytes_hint: 24 };
-/// The number of bytes of rows that are passed to the sort, or read from it, at once.
+/// The size, in bytes, of the batches of rows that are passed to the sort or read from the sort.
 const BATCH_BYTES: usize = 1 << 20;
 /// The size of the smallest table.
 const TABLE_BYTES_MIN: u64 = 1 << 20;
@@ -309,7 +310,7 @@ impl Kernel for Words {
                 lower.as_bytes()
             }
             Ok(text) => text.as_bytes(),
-            // A block that is not valid UTF-8 is copied; such blocks are rare.
+            // A block that is not valid UTF-8 is copied. This is rare.
             Err(_) => {
                 lower = String::from_utf8_lossy(block.bytes).into_owned();
                 if self.options.ignore_case {

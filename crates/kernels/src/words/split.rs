@@ -1,8 +1,8 @@
 //! This module finds the starts and ends of words.
 //!
-//! A step turns 64 bytes into a bit mask of the bytes that belong to words; where adjacent bits differ, a word begins
-//! or ends. The crate `unicode-segmentation` splits text that is not ASCII. If a mark (a punctuation character that may
-//! join two words) is next to such text, the crate also gets the text on the other side of the mark.
+//! Each step turns 64 bytes into a bit mask of the bytes that belong to words. A word begins or ends where adjacent
+//! bits of the mask differ. The crate `unicode-segmentation` splits text that is not ASCII. If a mark (a punctuation
+//! character that may join two words) is next to such text, the crate also gets the text on the other side of the mark.
 
 use unicode_segmentation::UnicodeSegmentation;
 

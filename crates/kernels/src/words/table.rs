@@ -7,8 +7,8 @@
 //! ```
 //!
 //! The front consists of pairs. A pair has two words, of which the first is more frequent. A new word replaces the
-//! second word of its pair. Evicted words are inserted into the table in batches: the slots and entries of a batch are
-//! looked up before its first word is inserted, so that cache misses overlap.
+//! second word of its pair. Evicted words are inserted into the table in batches. The slots and entries of all words of
+//! a batch are loaded before the first word is inserted, so that cache misses overlap.
 
 use std::hint::black_box;
 

@@ -57,7 +57,7 @@ pub struct DistributedFile {
 pub struct Piece {
     /// The offset of the piece in the complete file, in bytes.
     pub offset: u64,
-    /// The number of line feeds of the complete file before the piece; 0 if they were not counted.
+    /// The number of line feeds of the complete file before the piece, or 0 if the line feeds were not counted.
     pub lines_before: u64,
     /// The length of the piece in bytes.
     pub bytes: u64,
@@ -66,7 +66,7 @@ pub struct Piece {
     /// The copies of the piece, each with the index of its node, the number of the dataset on this node, and the name
     /// of the file.
     pub(crate) holders: Vec<Replica>,
-    /// The nodes that should hold the piece, but do not hold it or did not answer.
+    /// The nodes that should hold the piece according to the map, but do not hold it or did not answer.
     pub(crate) absent: Vec<String>,
 }
 

@@ -267,8 +267,8 @@ impl Nodes {
         Ok(repaired)
     }
 
-    /// Drops the shards of a generation from all nodes that answered. Returns the names of the absent nodes
-    /// that may have shards; the other nodes store a tombstone for the absent nodes.
+    /// Drops the shards of a generation from all nodes that answered. Returns the names of the absent nodes that may
+    /// have shards. The nodes that answered store a tombstone for the absent nodes.
     fn drop_shards(
         &self,
         all: &DatasetListing,
@@ -283,7 +283,7 @@ impl Nodes {
                 let maps = self.maps(&[(name, known)])?;
                 maps.into_iter().flatten().flat_map(|map| map.nodes).collect()
             }
-            // A node has confirmed the removal if a tombstone does not list it as absent.
+            // A node has confirmed the removal if at least one tombstone does not list the node as absent.
             [(_, first), others @ ..] => {
                 let is_in_all = |node: &&MapNode| {
                     let has =

@@ -7,8 +7,8 @@
 //!
 //! A dataset is invisible until every node has received all pieces that are sent to this node. Each node then makes its
 //! part visible, with the map of the complete file. A client that dies before the commits leaves no data. A client that
-//! dies between the commits leaves a dataset that only some nodes have; the catalog reports this and `store rm` removes
-//! the dataset.
+//! dies between the commits leaves a dataset that only some nodes have. The catalog reports this dataset, and `store
+//! rm` removes it.
 //!
 //! Cost: the file is sent over the wire once for each copy. A node writes the data directly to flash, without
 //! its page cache.
@@ -105,8 +105,8 @@ fn read_much(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(all)
 }
 
-/// Returns the piece size for a file of `len` bytes (if known) on a number of nodes: each node gets at least
-/// one piece, and at most a few hundred pieces.
+/// Returns the size of the pieces of a file of `len` bytes, or 256 MiB if the length is unknown. Pieces have at least 1
+/// MiB. Unless a file is too small for this, each node gets at least one piece, and at most about 256 pieces.
 fn piece_bytes(len: Option<u64>, nodes: u64) -> u64 {
     const MIB: u64 = 1 << 20;
     let Some(len) = len else { return 256 * MIB };

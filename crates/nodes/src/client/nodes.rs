@@ -34,7 +34,8 @@ use crate::{
 /// The default port of an agent.
 pub const PORT: u16 = 4710;
 
-/// The maximum number of bytes of an answer in flight. At this limit, flow control makes the node wait.
+/// The maximum number of bytes of an answer that were sent and not yet read by the client. At this limit, flow control
+/// makes the node wait.
 pub(crate) const STREAM_BYTES: u32 = 2 << 20;
 
 /// The maximum size, in bytes, of the answer to a request that is not a task. The longest answer is a catalog that
@@ -51,7 +52,7 @@ pub struct ClientConfig {
     /// The timeout for connecting, including TLS. The timeout is at most [`Self::silence`], and at most half
     /// of the time to the deadline, so that requests to other nodes fit in the other half.
     pub connect: Duration,
-    /// The time without any message after which a node counts as lost; keepalives are messages too. The client sends
+    /// The time without any message (keepalives are also messages) after which a node counts as lost. The client sends
     /// a keepalive request after half of this time.
     pub silence: Duration,
     /// The timeout for the answer to a small request. If a node has no room for a request, the client retries for

@@ -115,8 +115,8 @@ fn decoded(
     FlightDataDecoder::new(looked_at.boxed())
 }
 
-/// Returns the next decoded message. The Arrow library returns errors for most invalid messages and panics on
-/// others; a panic also counts as a bad answer.
+/// Returns the next decoded message. The Arrow library returns errors for most invalid messages, and panics on some. A
+/// panic also counts as a bad answer.
 async fn next(
     decoded: &mut FlightDataDecoder,
 ) -> Option<std::result::Result<DecodedFlightData, FlightError>> {
@@ -248,7 +248,7 @@ mod tests {
         decoded(futures::stream::iter(messages.into_iter().map(Ok)))
     }
 
-    /// Returns the error that decoding the second of two messages gives; the first message describes the columns.
+    /// Returns the error of decoding the second of two messages. The first message describes the columns.
     async fn wrong(messages: Vec<FlightData>) -> String {
         let mut said = say(messages);
         assert!(next(&mut said).await.unwrap().is_ok(), "the columns");

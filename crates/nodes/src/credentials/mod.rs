@@ -6,7 +6,7 @@
 //!   certificates.
 //! - The other key signs [tokens](Claims) of clients. A token has a name, [rights](Right) and a time of expiry. A node
 //!   checks the signature and needs no list of clients. A node also has a token that identifies the node to other
-//!   nodes; the token has only the right to relay.
+//!   nodes. This token has only the right to relay.
 //!
 //! ```text
 //!   authority.json   stays with the operator: both keys, certificate
@@ -14,9 +14,9 @@
 //!   CLIENT.json      with the client: the authority's certificate, its token
 //! ```
 //!
-//! The keys of certificates are ECDSA P-256, which every implementation of TLS accepts; browsers and gRPC
-//! (BoringSSL) refuse Ed25519. Tokens are PASETO v4.public (`tokens.rs`, docs/decisions/0032) and travel only
-//! inside TLS. Each file contains its version; files of another version are refused.
+//! The keys of certificates are ECDSA P-256, which every implementation of TLS accepts. Browsers and gRPC (BoringSSL)
+//! refuse Ed25519. Tokens are PASETO v4.public (`tokens.rs`, docs/decisions/0032) and travel only inside TLS. Each file
+//! contains its version. Files of another version are refused.
 
 mod expiry;
 mod tokens;
@@ -273,7 +273,7 @@ impl NodeCredentials {
 }
 
 impl ClientCredentials {
-    /// Returns the claims of the token without verification; only a node can verify the signature.
+    /// Returns the claims of the token without verification, since only a node can verify the signature.
     ///
     /// # Errors
     /// [`Error::Credentials`] for an invalid token.

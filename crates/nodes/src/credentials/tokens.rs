@@ -31,10 +31,10 @@ use crate::Result;
 /// The content of a token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claims {
-    /// The name of the bearer. All tasks of the same bearer wait in one queue.
+    /// The name of the bearer. All tasks of a bearer wait in one queue, even if their tokens differ.
     #[serde(rename = "sub")]
     pub subject: String,
-    /// A token id of 128 random bits in base64, which distinguishes tokens of the same bearer.
+    /// The id of the token: 128 random bits in base64. The id distinguishes the tokens of one bearer.
     #[serde(rename = "jti")]
     pub id: String,
     /// The time of issue, in seconds since 1970.

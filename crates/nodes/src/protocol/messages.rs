@@ -155,7 +155,7 @@ pub struct TaskDone {
     /// The CPU time in seconds that the process of the node used during the task. If no other task ran, this
     /// is the CPU time of the task.
     pub cpu_seconds: f64,
-    /// The numbers of the shards that the task received; the answer covers all of them.
+    /// The numbers of the shards that the task received. The answer covers all of these shards.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shards: Vec<u64>,
 }

@@ -24,13 +24,13 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// The parameters of the trials.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TrialOptions {
-    /// The number of the last way; the first way has number 0.
+    /// The number of the last way. The first way has number 0.
     pub way_max: usize,
     /// The minimum duration of a measurement window.
     pub lasts: Duration,
     /// The minimum throughput, relative to the lower way, at which a higher way stays in use after its trial.
     pub gain: f64,
-    /// The pause after a failed trial; each further failure doubles the pause.
+    /// The pause after the first failed trial. Each further failure doubles the pause.
     pub pause: Duration,
 }
 

@@ -63,10 +63,12 @@ impl Queue {
         Queue(Arc::new(Inner { memory_bytes, slots, waiting_max, state: Mutex::default() }))
     }
 
-    /// Enters a task. The returned future resolves when the task may start; dropping the future leaves the queue.
+    /// Enters a task. The returned future resolves when the task may start. Dropping the future removes the task from
+    /// the queue.
     ///
     /// # Errors
-    /// The refusal: permanent if the task exceeds the node's memory, otherwise with a request to retry.
+    /// The refusal of the task. The refusal is permanent if the task exceeds the node's memory. Otherwise it contains a
+    /// time to retry.
     pub fn enter(
         &self,
         client: &str,
@@ -101,8 +103,8 @@ impl Queue {
         Ok(async move { started.await.expect("the queue lives as long as its tasks wait") })
     }
 
-    /// Reserves memory without a slot, for a task that computes little and must not wait. The reservation
-    /// succeeds or fails at once.
+    /// Reserves memory without a slot, for a task that computes little and must not wait. The reservation succeeds or
+    /// fails without waiting.
     ///
     /// # Errors
     /// The reason of the refusal.

@@ -1,6 +1,6 @@
 //! Follows pointers through a file that is spread over nodes.
 //!
-//! The pointers can be followed in three ways with the same results ([`TraversalSide`]):
+//! The pointers can be followed in three ways, which give equal results ([`TraversalSide`]):
 //!
 //! ```text
 //!   nodes    client ─► A ──► C ──► B ──► C ─► client         half a round trip for each change of node
@@ -53,8 +53,8 @@ const PATIENCE: Duration = Duration::from_millis(50);
 impl Nodes {
     /// Follows chains of pages through a file from each of `starts`, concurrently.
     ///
-    /// Memory on this machine: [`TraverseOptions::keep_bytes`], 16 bytes for each piece of the file, and one
-    /// page in flight for each chain if the client follows the pointers.
+    /// Memory on this machine: [`TraverseOptions::keep_bytes`], 16 bytes for each piece of the file, and one page for
+    /// each chain if the client follows the pointers.
     ///
     /// # Errors
     /// [`Error::Pages`] if the file does not consist of such pages, if a page has an invalid pointer, or if no

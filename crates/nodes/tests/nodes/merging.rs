@@ -106,7 +106,7 @@ fn merged<const SUMS: bool>(nodes: &Nodes, kind: &'static str) -> Result<Vec<(St
     Ok(all)
 }
 
-/// Returns the same counts, read with `next_together`.
+/// Returns the merged counts of the dataset `counted`, read with `next_together`.
 fn merged_together(nodes: &Nodes) -> Vec<(String, u64)> {
     let mut merged = begun::<true>(nodes, "counted");
     let mut all = BTreeMap::new();

@@ -5,7 +5,7 @@ use super::{BlockError, Result};
 /// A reader of the bits of a sequence of bytes. The highest bit of a byte is read first.
 pub struct Bits<'a> {
     bytes: &'a [u8],
-    /// Holds the next bits of the input in its highest bits; its other bits are zero.
+    /// Holds the next bits of the input in its highest bits. All other bits of the word are zero.
     pub(super) word: u64,
     /// Counts the valid bits of `word`.
     pub(super) held: u32,

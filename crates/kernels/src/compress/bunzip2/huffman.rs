@@ -61,7 +61,7 @@ impl Code {
         Ok(())
     }
 
-    /// Reads the next symbol; `bits` must hold at least 20 bits.
+    /// Reads the next symbol. `bits.word` must hold at least 20 bits.
     #[inline(always)]
     pub fn read(&self, bits: &mut Bits<'_>) -> Result<u16> {
         let entry = self.wide[(bits.word >> (64 - WIDE_BITS)) as usize];

@@ -6,20 +6,21 @@
 //!   taken:              0 from A, 1 from B, 2 from C, 3 from B ...
 //! ```
 //!
-//! A node pulls shards from a queue, and sends the answers in the same order. The client therefore merges the streams
-//! by taking the answers in the order of shards. Answers of a node that is ahead of other nodes wait on this machine
-//! while memory is free; when the memory is used up, the flow control of the connection makes the node wait.
+//! A node pulls shards from a queue, and sends the answers in the order in which it pulled the shards. The client
+//! therefore merges the streams by taking the answers in the order of shards. Answers of a node that is ahead of other
+//! nodes wait on this machine while memory is free. When the memory is used up, the flow control of the connection
+//! makes the node wait.
 //!
 //! If a node is lost, its unanswered shards return to the queue (`scheduler.rs`). A partly answered shard continues at
 //! the position up to which the client has taken rows. The shards of a node that responds but makes no progress
-//! ([`RunOptions::stall`]) also return to the queue. No row is taken twice: an answer that reaches no further than the
-//! rows already taken of its shard is a protocol error, and the node counts as lost.
+//! ([`RunOptions::stall`]) also return to the queue. No row is taken twice. If an answer reaches no further than the
+//! rows already taken of its shard, this is a protocol error, and the node counts as lost.
 //!
 //! The cores of this machine may also pull shards (`local.rs`).
 //!
 //! The submodules:
 //!
-//! - `ordered`: runs a kernel and consumes the answers in order; `range` reads a byte range in that way.
+//! - `ordered`: runs a kernel and consumes the answers in order. `range` uses `ordered` to read a byte range.
 //! - `streams`: passes on the answers of several nodes in parallel.
 //! - `rows`: takes the rows of one shard after the other; `skipped` checks the rows of unwanted shards.
 //! - `receive`: receives the messages of an attempt.
@@ -169,7 +170,7 @@ impl Drop for Gather {
 }
 
 impl Nodes {
-    /// Returns the memory in bytes on this machine for answers in flight of a job on these nodes.
+    /// Returns the memory on this machine, in bytes, for the answers that a job on these nodes is receiving.
     pub fn answer_bytes(&self) -> u64 {
         self.0.nodes.len() as u64 * ANSWER_BYTES
     }

@@ -71,8 +71,8 @@ pub(crate) fn decide(observed: &MeasuredRates, threads: usize, after: Duration) 
             "the nodes did as much less meanwhile: it would not have been worth the bytes",
         );
     }
-    // The client pulls a shard only if it finishes this shard before the others finish the queue. The queue takes at
-    // least the time that one node needs for one shard.
+    // The client pulls a shard only if the client can finish this shard before nodes and client finish the queue. The
+    // queue takes at least the time that one node needs for one shard.
     let of_one_shard = queued_bytes as f64 / queued.max(1) as f64 * nodes as f64 / alone;
     match (queued_bytes as f64 / together).max(of_one_shard) > shard_seconds {
         true => Decision::Pull,

@@ -61,7 +61,7 @@ const FREE_BYTES_MIN: u64 = 64 << 20;
 /// The bounds of the read-ahead for a fetched shard. The read-ahead is a 32nd of the free memory. If that is less
 /// than the lower bound, nothing is read ahead.
 const AHEAD_BYTES: Range<u64> = 8 << 20..64 << 20;
-/// The memory for reading a shard, in addition to the bytes in flight.
+/// The memory for reading a shard, in bytes, in addition to the data that is being received.
 const BLOCK_BYTES: u64 = 1 << 20;
 /// The number of batches of an answer that may wait in the queue.
 const BATCHES: usize = 2;
@@ -78,7 +78,7 @@ pub struct HelpOptions {
     /// True if each thread reads a separate piece; false if one thread reads, and all threads process the
     /// data.
     pub by_threads: bool,
-    /// True if the help may use all free memory of the job; otherwise it may use half.
+    /// True if the help may use all free memory of the job; false if the help may use half of this memory.
     pub takes_all_memory: bool,
 }
 
@@ -142,8 +142,8 @@ impl HelpState {
         None
     }
 
-    /// Waits for a shard for an attempt of this machine; returns `None` if this machine gets no more shards.
-    /// If each node gives one answer, an empty queue means that this machine gets no more shards.
+    /// Waits for a shard for an attempt of this machine. Returns `None` if this machine gets no more shards. If each
+    /// node gives one answer, an empty queue means that this machine gets no more shards.
     fn pull(&self, run: &Arc<Run>, attempt: usize, is_one_answer: bool) -> Option<usize> {
         loop {
             if self.has_given_up.load(Ordering::Relaxed) || run.is_over(attempt) {
@@ -374,7 +374,7 @@ pub struct Help {
     told: Arc<Mutex<AttemptReport>>,
 }
 
-/// An iterator that pulls pieces. [`HelpOptions`] determines how many pieces may be read at once.
+/// An iterator that pulls pieces. [`HelpOptions`] determines how many pieces may be read in parallel.
 pub struct HelpPieces {
     run: Arc<Run>,
     helps: Arc<HelpState>,
@@ -544,10 +544,9 @@ impl Help {
         Some(Help { budget, pieces, out, told })
     }
 
-    /// Runs `work`, which takes pieces and then answers with the results of all pieces, as a node would.
-    /// `work` receives a separate job on `store` for data on flash, with a part of the memory; the counters
-    /// of that job are added to `context` at the end. If `work` fails or there is no store, nodes process
-    /// these pieces.
+    /// Runs `work`, which takes pieces and then answers with the results of all pieces, as a node would. `work`
+    /// receives a separate job on `store` for data on flash, with a part of the memory. The counters of this job are
+    /// added to `context` at the end. If `work` fails or there is no store, nodes process these pieces.
     pub fn work(
         self,
         context: &Context,

@@ -38,8 +38,7 @@ pub trait OrderedRow: Sized {
     fn alone(&self, row: usize) -> Self;
 }
 
-/// The merged answers. The memory of answers in flight belongs to [`Streams`] and includes the current batch of
-/// each answer.
+/// The merged answers. The memory for answers belongs to [`Streams`], and includes the current batch of each answer.
 #[derive(Debug)]
 pub struct Merged<R: OrderedRow> {
     streams: Streams,
@@ -53,8 +52,8 @@ pub struct Merged<R: OrderedRow> {
     set_aside: usize,
 }
 
-/// The maximum number of restarts of tasks that were set aside. If a node has no room for two tasks of a job at once,
-/// two tasks could set each other aside forever.
+/// The maximum number of restarts of tasks that were set aside. Without this limit, two tasks of a job could set each
+/// other aside forever on a node that has room for only one of them.
 const SET_ASIDE_MAX: usize = 4;
 /// The maximum number of consecutive batches without rows.
 const EMPTY_MAX: usize = 1000;
@@ -371,7 +370,7 @@ impl<R: OrderedRow> Merged<R> {
         (0..self.heads.len()).filter_map(|stream| self.streams.summary(stream))
     }
 
-    /// Returns the sum of a number in the summaries; values that are not numbers count as 0.
+    /// Returns the sum of the field `name` over all summaries. Values that are not numbers count as 0.
     pub fn told(&self, name: &str) -> u64 {
         self.summaries().filter_map(|told| told[name].as_u64()).fold(0, u64::saturating_add)
     }

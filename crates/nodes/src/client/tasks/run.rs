@@ -304,7 +304,8 @@ impl Run {
                         node.and_then(|node| self.shards[shard].request(shard, node, state.reach[shard]));
                     let hands = state.links.get(&attempt).and_then(|link| link.hands.as_ref());
                     if let (Some(hands), Some(request)) = (hands, request) {
-                        // If the receiver was dropped, the attempt has ended; its stream reports the end.
+                        // If the receiver was dropped, the attempt has ended. The stream of the attempt reports the
+                        // end.
                         let _ = hands.send(AttemptMessage::Shard(request));
                     }
                 }
@@ -441,7 +442,8 @@ impl Run {
         }
     }
 
-    /// Returns a running task on a node, if there is one; this client may read from the node while that task runs.
+    /// Returns a running task of this job on a node, if there is one. While this task runs, the client may read data
+    /// from the node.
     pub fn beside(&self, node: usize) -> Option<TaskKey> {
         let state = self.state();
         let of_node = |attempt: &usize| {

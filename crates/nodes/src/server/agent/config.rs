@@ -15,10 +15,10 @@ pub struct AgentConfig {
     pub task_memory_bytes: u64,
     /// The number of threads of each task.
     pub threads: usize,
-    /// The number of tasks that run at once. More slots make tasks share drives and cores; fewer slots make tasks wait
-    /// longer.
+    /// The maximum number of tasks that run at the same time. With more slots, more tasks share drives and cores. With
+    /// fewer slots, tasks wait longer in the queue.
     pub slots: usize,
-    /// The number of tasks that may wait in the queue; any further task is refused.
+    /// The maximum number of tasks that wait in the queue. Any further task is refused.
     pub queue: usize,
     /// The longest run time of a task. A client's request can only shorten this limit.
     pub deadline: Duration,

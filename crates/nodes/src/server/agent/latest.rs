@@ -1,4 +1,4 @@
-//! Runs a query that may hang, waits for it for a limited time, and stores the latest result.
+//! Runs a query that may hang, waits a limited time for its result, and stores the latest result.
 
 use std::{
     panic::{self, AssertUnwindSafe},

@@ -1,4 +1,4 @@
-//! Limits the number of files that a node receives at once.
+//! Limits the number of files that a node receives at the same time.
 //!
 //! A load takes memory of the node, but no slot, so loads do not delay tasks. A load needs little CPU time, and lasts
 //! as long as its client sends data, which may be long.

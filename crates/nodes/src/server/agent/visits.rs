@@ -14,14 +14,14 @@
 //! traversal's session number, which is too large to guess.
 //!
 //! A traversal takes no slot: the traversal has at most one read per chain, hardly computes, and other nodes wait for
-//! the result. Two traversals that wait for each other's slots would deadlock. A traversal is refused at once if its
-//! memory is not free or [`TRAVERSALS_MAX`] traversals are running.
+//! the result. Two traversals that wait for each other's slots would deadlock. A traversal is refused immediately if
+//! its memory is not free or [`TRAVERSALS_MAX`] traversals are running.
 //!
 //! A client sends the addresses of the other nodes, but cannot make a node connect to arbitrary machines. For each
 //! address the client sends the certificate that is shown at this address, and the node connects only to hosts for
-//! which the authority has signed a certificate (without credentials: only to this machine). TLS checks the same
-//! certificate again on that connection. Certificates contain no ports, so a client may make a node try any port of
-//! another node.
+//! which the authority has signed a certificate (without credentials: only to this machine). TLS checks the certificate
+//! again when the node connects. Certificates contain no ports, so a client may make a node try any port of another
+//! node.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -49,7 +49,7 @@ use crate::{
     },
 };
 
-/// The maximum number of traversals that run at once on a node.
+/// The maximum number of traversals that run on a node at the same time.
 const TRAVERSALS_MAX: usize = 64;
 /// The default memory of a traversal, in bytes. The memory suffices for the pages of 64 chains, and for the checksums
 /// of 16 GiB of the file.

@@ -17,8 +17,8 @@ impl Gather {
         self.forget(attempt);
         let puller = {
             let mut state = self.run.state();
-            // If the stored refusal has another reason, it does not explain why shards are missing now, so the refusal
-            // is dropped.
+            // A stored refusal with another reason does not explain why shards are missing now, so this refusal is
+            // dropped.
             state.refusal.take_if(|refusal| refusal.to_string() != why);
             state.scheduler.puller(attempt)
         };

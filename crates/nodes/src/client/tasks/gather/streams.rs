@@ -70,7 +70,7 @@ pub fn stream_with_help(
 /// Requests one answer from every node for a task that reads no file.
 ///
 /// # Errors
-/// No errors from this call; taking answers can return the errors of [`stream_from_nodes`].
+/// This call returns no errors. Taking answers can return the errors of [`stream_from_nodes`].
 pub fn stream_from_each(
     nodes: &Nodes,
     job: &Context,

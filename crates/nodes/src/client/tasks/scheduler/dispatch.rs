@@ -21,8 +21,8 @@ pub(super) const CREDIT: usize = 2;
 /// cost a thousand round trips.
 pub(super) const SMALL_BYTES: u64 = 64 << 10;
 
-/// The divisor for small shards: a node may hold one fourth of its share of the queued shards at once, so
-/// that the last shards are not all on one node.
+/// The divisor for small shards: a node may have one fourth of its share of the queued shards out at the same time, so
+/// that one node does not get all of the last shards.
 const SHARE: usize = 4;
 
 impl Scheduler {

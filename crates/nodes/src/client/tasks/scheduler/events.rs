@@ -22,7 +22,7 @@ impl Puller {
 /// The order in which answers are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AnswerOrder {
-    /// In the order of shards; the number is the window in bytes after the first unanswered shard.
+    /// In the order of shards. The number is the size, in bytes, of the window after the first unanswered shard.
     Window(u64),
     /// One combined answer of each attempt for all of its shards.
     Combined,
