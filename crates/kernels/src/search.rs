@@ -106,9 +106,9 @@ struct Arguments {
     patterns: Vec<String>,
     options: PatternOptions,
     wanted: SearchOutput,
-    /// Looks for NUL bytes.
+    /// True if the search looks for NUL bytes.
     detect_binary: bool,
-    /// Replaces matches in the lines of the result.
+    /// The text that replaces matches in the lines of the result; `None` leaves the lines unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     replacement: Option<String>,
 }

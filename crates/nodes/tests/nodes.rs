@@ -574,8 +574,8 @@ impl Dice {
     }
 }
 
-/// Returns the seeds of the fault tests: the range in INSHORE_SEEDS, as 10000 (1 to 10000) or 2501-5000 (for one of
-/// several processes); otherwise 1 to `unless_named`.
+/// Returns the seeds of the fault tests. The environment variable INSHORE_SEEDS sets the range, for example 10000
+/// (seeds 1 to 10000) or 2501-5000. Without this variable, the seeds are 1 to `unless_named`.
 fn seeds(unless_named: u64) -> RangeInclusive<u64> {
     let Ok(named) = std::env::var("INSHORE_SEEDS") else { return 1..=unless_named };
     let (first, last) = named.split_once('-').unwrap_or(("1", &named));

@@ -8,7 +8,8 @@
 //!
 //! All four formats allow a sequence of independent pieces: members of gzip, streams of bzip2, frames of zstd, and
 //! blocks of lz4. Blocks of the input are therefore compressed in parallel, and files with several pieces are
-//! decompressed in parallel ([`units`]). Most other programs write files with one piece, which one worker decompresses.
+//! decompressed in parallel ([`units`]). A file that another program wrote usually has a single piece, which one worker
+//! decompresses.
 //!
 //! The compressed bytes of an input depend neither on the memory nor on the number of threads.
 //!

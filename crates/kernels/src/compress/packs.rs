@@ -27,14 +27,14 @@ impl TaskHandler for Packs {
     fn work(&self, task: Task, reply: &mut dyn Reply) -> std::result::Result<Value, Failure> {
         let pack = Pack::of_arguments(&task.arguments)?;
         let (memory_bytes, threads) = (task.job.budget().memory_bytes(), task.job.budget().threads());
-        // Half of the task's memory is for reading.
+        // The workers get a quarter of the task's memory, since half of the memory is for reading.
         let room = memory_bytes / 4 / pack.worker_bytes();
         let budget = Budget::new(memory_bytes, (room as usize).clamp(1, threads));
         Parts::<Pack>::default().work(Task { job: task.job.within(budget), ..task }, reply)
     }
 }
 
-/// The kernel that compresses.
+/// The kernel that compresses blocks of a file to pieces of a format.
 #[derive(Clone, Copy, Debug)]
 pub struct Pack {
     format: Format,

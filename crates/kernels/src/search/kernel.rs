@@ -84,8 +84,8 @@ impl Kernel for Search {
             let mut end = if is_one { text.len() } else { line_end(start + bytes) };
             let mark = lines.mark();
             lines.text = &text[..end];
-            // `is_enough` is true if one match is enough and was found. The scan below may show that this match is
-            // after a NUL byte.
+            // With [`SearchOutput::Any`], `is_enough` is true after the first match. The scan below may show that this
+            // match is after a NUL byte.
             let is_enough = !lines.add_from(start, *wanted);
             let nul = detect_binary.then(|| memchr(0, &text[start..end])).flatten().map(|nul| start + nul);
             if let Some(nul) = nul {

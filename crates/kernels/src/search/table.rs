@@ -58,8 +58,8 @@ pub struct SearchTableOptions {
     pub max_count: u64,
     /// Also returns rows for files without a match, if matches or lines are counted.
     pub include_zero: bool,
-    /// Returns lines as raw bytes, and positions in bytes. If false, lines are text with U+FFFD for bytes that are not
-    /// UTF-8, and positions are in characters.
+    /// If true, lines are raw bytes, and positions are in bytes. If false, lines are text with U+FFFD for bytes that
+    /// are not UTF-8, and positions are in characters.
     pub as_bytes: bool,
     /// Searches binary files as text. If false, a search for lines ends before the line with the first NUL byte of a
     /// file. A file with a NUL byte among its first 64 KiB then has no rows. If lines or matches are counted, a binary
@@ -146,8 +146,9 @@ impl SearchTable {
     /// Searches `files`, and passes rows to `each` in the order of files. A row contains the path of its file as in
     /// `files`.
     ///
-    /// Memory: the memory of [`Search::run`], and four batches. A batch has a sixty-fourth of the budget, but 64 KiB to
-    /// 1 MiB. `each` may keep one batch until the next call. A line that is longer than a batch takes more memory.
+    /// Memory: the memory of [`Search::run`], and four batches. The size of a batch is a sixty-fourth of the budget,
+    /// but at least 64 KiB and at most 1 MiB. `each` may keep one batch until the next call. A line that is longer than
+    /// a batch takes more memory.
     ///
     /// # Errors
     /// The errors of `each`; [`Error::Store`] if the job was stopped or has too little memory. A file that cannot be

@@ -385,7 +385,8 @@ mod tests {
         assert!(ids(&replaced, Some(1)).unwrap_err().contains("not one of its live generations"));
         // The nodes with the tombstones are lost: the number alone makes the generation outdated.
         assert_eq!(ids(&[known(1, 1, &[2], false), known(2, 2, &[1], false)], None).unwrap(), [1]);
-        // First only a tombstone remains, and then a shard of a removed generation.
+        // In the first case, only a tombstone remains. In the second case, a shard of a removed generation also
+        // remains.
         assert_eq!(ids(&[known(1, 1, &[], true)], None).unwrap(), [1]);
         assert_eq!(ids(&[known(1, 1, &[2], true)], None).unwrap(), [1]);
         // Generations 1 and 2 were put independently, and both have number 1.

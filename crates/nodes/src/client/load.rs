@@ -547,8 +547,8 @@ mod tests {
     fn pieces_of_csv_with_a_quote_in_a_word_end_with_records() {
         for separator in [',', '\t'] {
             let row = |row: usize| match row % 10 {
-                // Of every ten rows, row 3 has a quote that opens no quoted field, and row 7 has a quoted field with
-                // line feeds.
+                // Row 3 of every ten rows has a quote that opens no quoted field. Row 7 has a quoted field with line
+                // feeds.
                 3 => format!("{row}{separator}5\" pipe{separator}x\n"),
                 7 => format!("{row}{separator}\"two\n\"\"lines\"\"\n\"{separator}x\n"),
                 _ => format!("{row}{separator}word{separator}\"x\"\n"),

@@ -10,8 +10,8 @@
 //! the data. A trial shows no gain if the client or the node's processor limits the throughput, or if the data is
 //! already compressed. Measured on one core: decoded rows of TPC-H shrink to 0.29 of their size at 530 MB/s (fast), and
 //! to 0.24 at 320 MB/s (small). English text shrinks to 0.6 (fast) and 0.4 (small) of its size. A link of 1 Gbit/s
-//! carries 119 MB/s. LZ4 is no faster than zstd at level -1, and its frames do not limit their decompressed length, so
-//! a client could not bound the memory.
+//! carries 119 MB/s. LZ4 is not used, since it is no faster than zstd at level -1. Moreover, LZ4 frames do not limit
+//! their decompressed length, so a client could not bound the memory.
 
 use std::time::{Duration, Instant};
 

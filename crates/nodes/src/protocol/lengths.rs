@@ -6,7 +6,7 @@
 //!   body     [ length unpacked, i64 | zstd ] [ -1 | plain ] ...          a length for each buffer, if the batch is compressed
 //! ```
 //!
-//! For zstd, the decompressing library allocates exactly the stated length; an LZ4 frame is decompressed to its end,
+//! For zstd, the decompressing library allocates exactly the stated length. An LZ4 frame is decompressed to its end,
 //! regardless of the stated length. The library copies an uncompressed buffer that is not aligned for its values. Each
 //! such buffer is copied separately, even if all buffers have the same offset.
 

@@ -28,7 +28,7 @@ pub const TRAVERSE: &str = "traverse";
 /// The request for a task: the kind of the task and the pieces to read.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TaskRequest {
-    /// [`VERSION`].
+    /// The version of the messages: [`VERSION`].
     pub version: u32,
     /// The kind of the task.
     pub kind: String,
@@ -166,7 +166,7 @@ pub struct TaskDone {
 pub enum LoadStep {
     /// Begins a dataset. This is the first step of a load.
     Begin {
-        /// [`VERSION`].
+        /// The version of the messages: [`VERSION`].
         version: u32,
         /// The name of the dataset.
         name: String,
@@ -286,7 +286,7 @@ pub const REMOVED: &str = "removed";
 /// their shards keep the tombstone until each absent node has confirmed the removal of its shards.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tombstone {
-    /// [`MAP_VERSION`].
+    /// The version of the stored format: [`MAP_VERSION`].
     pub version: u32,
     /// The name of the dataset.
     pub name: String,
@@ -323,7 +323,7 @@ impl RemoveRequest {
 /// The map of a file: the locations of its pieces.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileMap {
-    /// [`MAP_VERSION`].
+    /// The version of the stored format: [`MAP_VERSION`].
     pub version: u32,
     /// The generation of the dataset.
     pub generation: Generation,
@@ -426,7 +426,7 @@ pub struct DatasetKey {
 /// The status of a node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Status {
-    /// [`VERSION`].
+    /// The version of the messages: [`VERSION`].
     pub version: u32,
     /// The name of the node.
     pub name: String,

@@ -1,4 +1,5 @@
-//! The queue of tasks: fair between clients, bounded, with memory reserved before a task starts.
+//! This module implements the queue of tasks. The queue is bounded and fair between clients, and reserves the memory of
+//! a task before the task starts.
 //!
 //! Tasks of one client run in the order of arrival. Between clients, the tasks are chosen in turn. A task starts when a
 //! slot and its memory are free. Small tasks do not overtake a large task forever: if the next task waits for its
@@ -183,7 +184,7 @@ impl State {
 }
 
 /// Starts all tasks that can start. Permissions are sent after the lock is released: if a receiver was dropped, its
-/// permission is dropped at once, which takes the lock again.
+/// permission is dropped immediately, which takes the lock again.
 fn start_next(inner: &Arc<Inner>) {
     loop {
         let Some(next) = inner.state().take(|state, wanted| inner.fits(state, wanted)) else { return };

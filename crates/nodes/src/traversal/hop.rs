@@ -116,7 +116,7 @@ pub(crate) enum HopKind {
     Read = 2,
     /// The body has the requested page.
     Page = 3,
-    /// The chain continues at a page that this node does not hold.
+    /// The chain continues at a page that the sending node does not hold.
     Left = 4,
     /// The request failed; the reason is in the body.
     Refused = 5,

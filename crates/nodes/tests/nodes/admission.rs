@@ -79,7 +79,7 @@ fn unfinished_requests_take_a_share_of_the_memory_and_are_refused_beyond_that() 
     });
     // One frame of each request may exceed the share at the moment of the refusal.
     assert!(most < 36 << 20, "{most} bytes of unfinished requests");
-    // Concurrent tests also use memory. 64 requests would take 960 MiB.
+    // The limit leaves room for the memory of concurrent tests. Without the share, the 64 requests would take 960 MiB.
     assert!(resident_most.saturating_sub(resident) < 480 << 20, "{resident} bytes became {resident_most}");
     // While the incomplete requests are open, a complete request is answered.
     assert!(nodes.status().remove(0).status.is_ok());

@@ -7,7 +7,7 @@ pub struct Bits<'a> {
     bytes: &'a [u8],
     /// Holds the next bits of the input in its highest bits. All other bits of the word are zero.
     pub(super) word: u64,
-    /// Counts the valid bits of `word`.
+    /// The number of valid bits in `word`.
     pub(super) held: u32,
     /// The index of the first byte that is not yet in `word`. After the end of `bytes`, the reader supplies zeros.
     next: usize,

@@ -437,8 +437,8 @@ impl RunningTraversal<'_> {
                 self.flying.push((visit, began));
                 Ok(())
             }
-            // The buffer is lost with the failed read. This does no harm, since the client begins a new attempt without
-            // this page's copy.
+            // The buffer is lost with the failed read. This does no harm, since the client begins a new attempt that
+            // does not use this copy of the page.
             Err(error) => self.leave(visit, ReportKind::Unreadable, error.to_string()),
         }
     }

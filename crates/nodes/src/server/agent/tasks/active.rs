@@ -64,7 +64,7 @@ impl ActiveTask {
         }
     }
 
-    /// Returns the entry of the status for this task.
+    /// Returns the entry for this task in the status of the node.
     pub fn status(&self, number: u64) -> RunningTask {
         RunningTask {
             number,
