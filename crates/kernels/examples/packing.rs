@@ -1,5 +1,5 @@
-//! This example compresses or decompresses standard input to standard output, so that it can be measured against other
-//! programs without building all of Inshore:
+//! This example compresses or decompresses standard input to standard output, so that its speed can be compared with
+//! the speed of other programs without building all of Inshore:
 //!
 //! ```text
 //! cargo run --release -p inshore-kernels --example packing -- zstd 12 < text > text.zst

@@ -26,15 +26,15 @@ pub enum Checksum {
     Sha256,
     /// Computes BLAKE3, as `b3sum` does.
     Blake3,
-    /// Computes MD5, as `md5sum` does; MD5 protects only against accidental changes.
+    /// Computes MD5, as `md5sum` does. MD5 protects only against accidental changes.
     Md5,
-    /// Computes XXH64 with seed 0, as `xxhsum -H64` does; XXH64 protects only against accidental changes.
+    /// Computes XXH64 with seed 0, as `xxhsum -H64` does. XXH64 protects only against accidental changes.
     Xxh64,
-    /// Computes CRC-32 of IEEE 802.3, as gzip does; CRC-32 protects only against accidental changes.
+    /// Computes CRC-32 of IEEE 802.3, as gzip does. CRC-32 protects only against accidental changes.
     Crc32,
 }
 
-/// The number of bytes read at once.
+/// The number of bytes that one read requests.
 const BLOCK_BYTES: usize = 1 << 20;
 
 impl Checksum {
@@ -52,9 +52,9 @@ impl Checksum {
         }
     }
 
-    /// Returns the checksum of all bytes of `input` in hexadecimal; `name` names the input in errors. The function
-    /// takes 1 MiB of memory. SHA-256 runs at about 1 to 2 GB/s on processors with SHA instructions, BLAKE3, XXH64 and
-    /// CRC-32 at 3 GB/s and more, and MD5 at 0.6 GB/s.
+    /// Returns the checksum of all bytes of `input` in hexadecimal. Errors call the input `name`. The function takes 1
+    /// MiB of memory. SHA-256 processes about 1 to 2 GB/s on processors with SHA instructions. BLAKE3, XXH64 and CRC-32
+    /// process 3 GB/s or more. MD5 processes 0.6 GB/s.
     ///
     /// # Errors
     /// [`Error::Input`]; [`Error::Store`] if the job was stopped.
@@ -78,11 +78,11 @@ impl Checksum {
     }
 }
 
-/// Returns the checksum of each file, in the order of `inputs`; each thread of the job reads one file at a time.
+/// Returns the checksum of each file, in the order of `inputs`. Each thread of the job reads one file at a time.
 ///
 /// # Errors
-/// Each file has its own result, with the errors of [`Checksum::of`]. If the job was stopped, files that were not yet
-/// read have [`inshore_store::Error::Cancelled`].
+/// Each file has its own result, with the errors of [`Checksum::of`]. If the job was stopped, the result of a file that
+/// was not yet read is [`inshore_store::Error::Cancelled`].
 pub fn checksum_files(job: &Context, algorithm: Checksum, inputs: &[Input]) -> Vec<Result<String>> {
     let next = Mutex::new(inputs.iter().enumerate());
     let done: Mutex<Vec<(usize, Result<String>)>> = Mutex::default();
@@ -103,8 +103,8 @@ pub fn checksum_files(job: &Context, algorithm: Checksum, inputs: &[Input]) -> V
     done.into_iter().map(|(_, found)| found).collect()
 }
 
-/// Parses names and checksums from the output of `sha256sum` and similar programs. Returns checksums in lower case;
-/// `list` names the text in errors.
+/// Parses names and checksums from the output of `sha256sum` and similar programs. Returns checksums in lower case.
+/// Errors name the file `list`.
 ///
 /// # Errors
 /// [`Error::BadList`] for a line that is invalid, and for a text without checksums.

@@ -41,7 +41,7 @@ pub enum Error {
         /// Holds the length of the word.
         bytes: u64,
     },
-    /// Lines with replaced matches became too long.
+    /// The lines of a block became too long in total when matches were replaced.
     #[error(
         "replacing matches makes the lines of the block at byte {offset} longer than {} together; \
          raise --memory, or use a shorter replacement",
@@ -61,7 +61,7 @@ pub enum Error {
         /// Says what is wrong with the dataset.
         what: String,
     },
-    /// A compression format does not have this level.
+    /// The compression format does not have the requested level.
     #[error("{format} has no level {level}: expected {} to {}", levels.start(), levels.end())]
     BadLevel {
         /// Names the format.
@@ -93,7 +93,7 @@ pub enum Error {
         /// Names the file.
         path: std::path::PathBuf,
     },
-    /// A file exists, and must not be replaced.
+    /// The output file exists already, and must not be replaced.
     #[error("{}: it exists already", path.display())]
     Exists {
         /// Names the file.
@@ -107,7 +107,7 @@ pub enum Error {
         /// Says what is wrong with the line.
         what: String,
     },
-    /// The system refused an operation other than reading.
+    /// The operating system refused an operation other than reading.
     #[error("{name}: cannot {what}: {source}")]
     Io {
         /// Names the file.
@@ -117,7 +117,7 @@ pub enum Error {
         /// Holds the error of the system.
         source: std::io::Error,
     },
-    /// The system refused to read.
+    /// The operating system could not read a file.
     #[error("{name}: cannot read the file: {source}{}", inshore_store::url_hint(name, source))]
     Input {
         /// Names the file.

@@ -1,27 +1,27 @@
-//! This module identifies the language of a text.
+//! This module identifies the natural language of a text.
 //!
-//! [`Profiles`] hold for each language the n-grams (n = 4 bytes of normalised text) that are most frequent in a
-//! sample. The language of a text is the language whose profile contains most of the text's n-grams.
+//! [`Profiles`] hold for each language the n-grams (n = 4 bytes of normalised text) that are most frequent in a sample.
+//! A text is in the language whose profile contains the largest number of the text's n-grams.
 //!
 //! Profiles become Bloom filters, as in the paper, but all languages share one filter. An entry is a 64-bit word with
-//! one bit for each language, so that two look-ups determine which languages have an n-gram. The counts are also
-//! bit-sliced: one word holds the lowest bits of all counters, the next word holds the next bits, and so on. The cost
-//! of an n-gram therefore does not depend on the number of languages.
+//! one bit for each language, so that two look-ups determine which languages have an n-gram. The counters of the
+//! languages are bit-sliced: one word holds the lowest bits of all counters, the next word holds the next bits, and so
+//! on. The cost of an n-gram therefore does not depend on the number of languages.
 //!
-//! Normalised text has letters in lower case (ASCII and Latin-1; letters of other scripts stay unchanged). One space
-//! replaces everything between letters. Each line is surrounded by spaces, so that no n-gram spans two lines, and a
-//! text may be split after any line.
+//! In normalised text, letters of ASCII and Latin-1 are in lower case, and letters of other scripts are unchanged. One
+//! space replaces all bytes between two letters that are not letters. Spaces surround each line, so that no n-gram
+//! spans two lines. A text may therefore be split after any line.
 //!
 //! # Cost
 //!
-//! Normalising a byte takes 1 ns. Looking up the n-gram at a byte takes 2 ns: two loads from 1 MiB of filters, and 14
-//! operations on machine words. Each text takes another 16 operations for each language. The measured time, which
-//! includes reading a CSV file with one row for each text, is 8 ns for each byte of documents of 1 KB, and 22 ns for
-//! each byte of sentences.
+//! Normalising a byte takes 1 ns. Looking up the n-gram at a byte takes 2 ns, which is the time of two loads from 1 MiB
+//! of filters and of 14 operations on machine words. For each text, the sums of the counters take another 16 operations
+//! for each language. The following times were measured for a CSV file with one row for each text, and include reading
+//! the file. Documents of 1 KB took 8 ns for each byte, and single sentences took 22 ns for each byte.
 //!
 //! The paper (LLNL 2008, "Language classification" and figure 3) has 5,000 4-grams for each language and 4 hash
-//! functions of 16 Kbit each. This module has 2 functions of 64 Kbit, with as few false positives (0.6 % at 5,000
-//! n-grams) and half the look-ups.
+//! functions of 16 Kbit each. This module has 2 hash functions of 64 Kbit each. The rate of false positives is equal
+//! (0.6 % at 5,000 n-grams), and the number of look-ups is half as large.
 
 mod columns;
 mod portable;
@@ -44,14 +44,14 @@ use crate::{Error, Result};
 
 /// The size of an n-gram in bytes.
 pub const GRAM_BYTES: usize = 4;
-/// The largest number of languages in a set of profiles, since each language is a bit of a word.
+/// The largest number of languages in a set of profiles, since a 64-bit word has one bit for each language.
 pub const LANGUAGES_MAX: usize = 64;
 /// The kind of a dataset that holds profiles.
 const KIND: &str = "language";
 /// The name of the dataset's file.
 const FILE: &str = "grams";
 const VERSION: u32 = 1;
-/// The memory for a counted n-gram in a hash map, including room for growth of the map.
+/// The memory for each n-gram in a hash map of counts, in bytes. The number includes the memory for growing the map.
 pub const COUNTED_GRAM_BYTES: u64 = 48;
 
 /// Language profiles: the most frequent n-grams of each language in a set.
@@ -65,12 +65,13 @@ pub struct Profiles {
 struct Attributes {
     version: u32,
     gram_bytes: usize,
-    /// Each label and the number of its n-grams in the file, in the order of the file.
+    /// Each language's label, and the number of the language's n-grams in the file. The languages are in the order of
+    /// the file.
     languages: Vec<(String, usize)>,
 }
 
 impl Profiles {
-    /// Returns the labels, in the order of their bytes.
+    /// Returns the labels of the languages, sorted by their bytes.
     pub fn labels(&self) -> impl Iterator<Item = &str> {
         self.languages.iter().map(|(label, _)| &**label)
     }
@@ -80,9 +81,9 @@ impl Profiles {
         self.languages.iter().find(|(known, _)| known == label).map(|(_, grams)| grams.len())
     }
 
-    /// Makes profiles of labelled samples. A profile consists of the `grams` most frequent n-grams of its sample; among
-    /// equally frequent n-grams the smallest are taken. Memory: 48 bytes for each different n-gram of a sample in each
-    /// thread, within the budget.
+    /// Makes profiles of labelled samples. A profile consists of the `grams` most frequent n-grams of its sample. Among
+    /// equally frequent n-grams, the smallest ones are used. Each thread takes 48 bytes of the budget for each distinct
+    /// n-gram that the thread has counted.
     ///
     /// # Errors
     /// [`Error::BadProfiles`] if there is no label, too many labels, or a sample has no letters; [`Error::Read`];
@@ -91,7 +92,8 @@ impl Profiles {
         Profiles::of_samples(samples, grams, |sources| count(job, sources.into_iter()))
     }
 
-    /// Makes profiles of samples as [`Profiles::train`] does; `count` counts the n-grams of a sample.
+    /// Makes profiles of samples as [`Profiles::train`] does. The caller's function `count` counts the n-grams of a
+    /// sample.
     ///
     /// # Errors
     /// The errors of `count`; [`Error::BadProfiles`] if there is no label, too many labels, or a sample has no letters.
@@ -227,7 +229,7 @@ impl Kernel for CountGrams {
 
     fn block(&self, worker: &mut GramCounts, block: &Block<'_>) -> Result<()> {
         let GramCounts { text, counts, reservation } = worker;
-        // Memory is reserved line by line, before the map grows.
+        // Memory is reserved before each line is counted, so that the map never grows beyond the reservation.
         for line in block.bytes.split_inclusive(|&byte| byte == b'\n') {
             let most = (counts.len() + line.len() + 4) as u64;
             if most * COUNTED_GRAM_BYTES > reservation.bytes() {
@@ -245,7 +247,7 @@ impl Kernel for CountGrams {
     }
 }
 
-/// Normalises text.
+/// Converts text to its normalised form.
 #[derive(Debug)]
 struct Normaliser {
     classes: [u8; 256],
@@ -265,17 +267,18 @@ impl Default for Normaliser {
 }
 
 impl Normaliser {
-    /// Normalises each line of `bytes` and surrounds it with spaces; the first line begins after [`GRAM_BYTES`] spaces.
+    /// Normalises each line of `bytes`, and puts spaces around the line. The first line begins after [`GRAM_BYTES`]
+    /// spaces.
     fn of(&mut self, bytes: &[u8]) -> &[u8] {
         let Normaliser { classes, text } = self;
         let lines = memchr::memchr_iter(b'\n', bytes).count() + 1;
-        // A line feed becomes [`GRAM_BYTES`] spaces.
+        // Each line feed becomes [`GRAM_BYTES`] spaces, so that no n-gram has letters of two lines.
         text.clear();
         text.resize(bytes.len() + GRAM_BYTES * (lines + 1), b' ');
         let (mut place, mut before, mut raw) = (GRAM_BYTES, b' ', 0);
         for &byte in bytes {
-            // A capital letter of Latin-1 is two bytes in UTF-8; its second byte is 32 less than that of the small
-            // letter.
+            // A capital letter of Latin-1 has two bytes in UTF-8. The second byte is 32 less than the second byte of
+            // the small letter.
             let is_capital = raw == 0xc3 && (0x80..=0x9e).contains(&byte) && byte != 0x97;
             raw = byte;
             let class = classes[byte as usize];
@@ -301,7 +304,8 @@ impl Normaliser {
 #[derive(Debug)]
 pub struct Classifier {
     labels: Vec<String>,
-    /// A filter whose words have a bit for each language; each n-gram has a word in this filter and one in `second`.
+    /// The first filter, an array of words with one bit for each language. Each n-gram has one word in this filter and
+    /// one word in `second`.
     first: Vec<u64>,
     second: Vec<u64>,
 }
@@ -315,7 +319,7 @@ fn places(gram: u32) -> (usize, usize) {
     ((product >> 48) as usize, (product >> 24) as usize % FILTER)
 }
 
-/// The number of n-grams that a text shares with each language's profile.
+/// For each language, the number of n-grams of a text that the language's profile contains.
 #[derive(Clone, Debug)]
 pub struct Scores {
     counts: Vec<u64>,
@@ -326,18 +330,19 @@ pub struct Scores {
 pub struct Classification {
     /// The index of the label.
     pub language: usize,
-    /// The lead over the second-best language as a share of the best count, from 0 to 1.
+    /// The difference between the counts of the best and the second-best language, divided by the best count. The value
+    /// is from 0 to 1.
     pub confidence: f64,
 }
 
 impl Scores {
-    /// Adds the scores of another part of the same text.
+    /// Adds the scores of another part of this text.
     pub fn add(&mut self, other: &Scores) {
         self.counts.iter_mut().zip(&other.counts).for_each(|(count, more)| *count += more);
     }
 
-    /// Returns the language with the most n-grams; if several have equally many, the first. Returns `None` if no
-    /// language has any n-gram of the text.
+    /// Returns the language with the largest count. If several languages have this count, returns the first of them.
+    /// Returns `None` if no language has any n-gram of the text.
     pub fn verdict(&self) -> Option<Classification> {
         let (language, &best) =
             self.counts.iter().enumerate().max_by_key(|&(at, count)| (count, Reverse(at)))?;
@@ -347,7 +352,7 @@ impl Scores {
     }
 }
 
-/// A worker's memory for classifying texts.
+/// The buffers of a worker that classifies texts.
 #[derive(Debug, Default)]
 pub struct Reader(Normaliser);
 
@@ -382,7 +387,7 @@ impl Classifier {
     pub fn score(&self, reader: &mut Reader, text: &[u8]) -> Scores {
         let mut scores = self.no_scores();
         let text = reader.0.of(text);
-        // No n-gram ends in the first spaces.
+        // No n-gram ends within the spaces at the beginning of the text.
         self.count(&text[GRAM_BYTES..], &mut scores.counts);
         scores
     }
@@ -391,7 +396,8 @@ impl Classifier {
         let first: &[u64; FILTER] = self.first[..].try_into().expect("made so long");
         let second: &[u64; FILTER] = self.second[..].try_into().expect("made so long");
         let mut gram = u32::from_ne_bytes([b' '; GRAM_BYTES]);
-        // A counter of 4 bits can count 15 n-grams, and a counter of 8 bits 17 times as many.
+        // A counter of 4 bits can count 15 n-grams. A counter of 8 bits can count 255 n-grams, which is 17 times as
+        // many.
         for part in text.chunks(15 * 17) {
             let mut high = [0u64; 8];
             for some in part.chunks(15) {
@@ -438,11 +444,11 @@ pub struct LanguageResult<'a> {
     pub verdict: Option<Classification>,
 }
 
-/// Identifies the language of each source, or of each line that is not empty, in order.
+/// Identifies the language of each source or of each line that is not empty, and passes the results to `each` in order.
 ///
 /// # Errors
 /// The errors of `each`; [`Error::Store`] if the job was stopped. An error of reading a source is passed to `failed`,
-/// which either skips the source, or returns the error and thereby ends the run.
+/// which either skips the source, or ends the run by returning the error.
 pub fn identify(
     job: &Context,
     classifier: &Classifier,
@@ -498,9 +504,9 @@ struct Identify<C> {
 /// The result of a block.
 #[derive(Debug)]
 pub enum LanguagePart {
-    /// The scores of a part of the text.
+    /// The scores of a block, which is a part of the text.
     Whole(Scores),
-    /// The line numbers and the languages of the lines.
+    /// The number and the language of each line.
     Lines(Vec<(u64, Option<Classification>)>),
 }
 
@@ -570,7 +576,8 @@ mod tests {
         Profiles::train(&job(2), samples.into(), grams).unwrap()
     }
 
-    /// Scores a text naively, with the sets of n-grams of each line's letters.
+    /// Scores a text with a simple method, as the reference: the n-grams of each line are looked up in a set for each
+    /// language.
     fn naive(profiles: &Profiles, text: &str) -> Vec<u64> {
         let mut counts = vec![0; profiles.languages.len()];
         let sets: Vec<HashSet<u32>> =

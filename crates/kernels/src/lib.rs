@@ -9,8 +9,9 @@
 //! [`walk`] lists input files (below folders, with the rules of .gitignore), and [`text_sources`] opens files and
 //! datasets.
 //!
-//! Each kernel is an [`inshore_kernel::Kernel`], which runs over any sources with [`inshore_kernel::run`]. Results of
-//! blocks are either passed on in order, or kept by the workers and merged at the end.
+//! Each kernel is an [`inshore_kernel::Kernel`], which runs over any sources with [`inshore_kernel::run`]. A kernel
+//! either returns a result for each block, in order, or accumulates results in the workers and merges the workers'
+//! results at the end.
 #![warn(missing_docs)]
 
 mod checksum;

@@ -1,4 +1,4 @@
-//! This module processes pieces in parallel, and returns results in order.
+//! This module processes pieces in parallel, and returns the results in the order of the pieces.
 
 use std::{collections::VecDeque, thread};
 
@@ -6,9 +6,9 @@ use crossbeam_channel::{Receiver, bounded};
 
 use crate::Result;
 
-/// Runs `work` on the pieces that `next` returns, on `threads` threads, and calls `done` with the results in the order
-/// of the pieces. `next` and `done` run on the caller's thread. The number of pieces in flight is at most one more than
-/// the number of threads.
+/// Runs `work` on the pieces that `next` returns, on `threads` threads. Calls `done` with the results, in the order of
+/// the pieces. `next` and `done` run on the caller's thread. At any time, the number of pieces that `next` returned and
+/// `done` has not received is at most one more than the number of threads.
 pub(crate) fn in_order<T: Send, R: Send>(
     threads: usize,
     mut next: impl FnMut() -> Result<Option<T>>,

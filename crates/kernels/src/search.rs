@@ -1,22 +1,23 @@
 //! This module searches for lines that match patterns.
 //!
-//! `grep-regex` finds matches: it looks for a literal of the pattern with SIMD, and runs the automaton on candidate
-//! lines only. This module turns matches in a block into lines, positions in lines, and counts.
+//! The crate `grep-regex` finds matches. The crate looks for a literal of the pattern with SIMD, and runs the automaton
+//! on candidate lines only. This module turns matches in a block into lines, positions in lines, and counts.
 //!
 //! - [`Search`] holds the automata, and finds the lines that match.
 //! - `kernel` searches a block piece by piece, and `line_collector` collects the lines with their context.
 //! - [`SearchTable`] turns the results into rows.
 //!
-//! A line ends with a line feed, and no match crosses the line's end. A NUL byte makes a source binary: from the byte
-//! on, or, if the byte is among the first 64 KiB, from the start.
+//! A line ends with a line feed, and no match crosses the line's end. A NUL byte marks a source as binary. If the first
+//! NUL byte is among the first 64 KiB, the complete source is binary. Otherwise the source is binary from the NUL byte
+//! on.
 //!
 //! # Cost
 //!
 //! A block is scanned once for a NUL byte (one vector comparison for each 64 bytes, in the core's cache) and once for
-//! the pattern. If every match contains a rare literal, a single scan does both. The result of a block (a part) holds
-//! the text of the lines that match, and 32 bytes for each of these lines. If all lines match, the text is as large as
-//! the block. With a replacement, a part may be larger than the block, up to a quarter of a worker's share of the
-//! budget.
+//! the pattern. If every match contains a rare literal, a single scan finds both NUL bytes and candidates for matches.
+//! The result of a block (a part) holds the text of the lines that match, and 32 bytes for each of these lines. If all
+//! lines match, the text is as large as the block. With a replacement, the result may be larger than the block. The
+//! limit is a quarter of a worker's share of the budget.
 //!
 //! Paper: string search in the storage device, 2016 article 7.3.
 
@@ -54,9 +55,9 @@ pub struct PatternOptions {
     pub ignore_case: bool,
     /// Ignores case for patterns without a capital letter.
     pub smart_case: bool,
-    /// Accepts matches only if no word character is adjacent.
+    /// Accepts a match only if no word character is adjacent to the match.
     pub words: bool,
-    /// Accepts matches only if they are whole lines.
+    /// Accepts a match only if the match is a whole line.
     pub lines: bool,
     /// Selects lines that do not match.
     pub invert: bool,
@@ -68,11 +69,11 @@ pub struct PatternOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SearchOutput {
-    /// A single match is enough, before a NUL byte or after it.
+    /// The caller only needs to know whether there is a match, before or after a NUL byte.
     Any,
     /// The number of lines is wanted.
     LineCount,
-    /// The number of matches is wanted; a line may have several.
+    /// The number of matches is wanted. A line may have several matches.
     MatchCount,
     /// The lines are wanted.
     Lines {
@@ -80,9 +81,9 @@ pub enum SearchOutput {
         numbered: bool,
         /// Adds the positions of matches in lines.
         spans: bool,
-        /// Adds this many lines before each match.
+        /// Adds this number of lines before each matching line.
         before: usize,
-        /// Adds this many lines after each match.
+        /// Adds this number of lines after each matching line.
         after: usize,
     },
 }
@@ -91,7 +92,7 @@ pub enum SearchOutput {
 #[derive(Debug)]
 pub struct Search {
     matcher: RegexMatcher,
-    /// True for patterns such as \\A, which must be matched line by line.
+    /// True for patterns such as \\A, for which the matcher must be called separately for each line.
     line_by_line: bool,
     /// A literal that every selected line contains, if one is known.
     needle: Option<Needle>,
@@ -99,22 +100,22 @@ pub struct Search {
     memory: PatternMemory,
 }
 
-/// Holds the arguments of a search: all that another machine needs to run the same search.
+/// Holds the arguments of a search, with which another machine can run this search.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Arguments {
     patterns: Vec<String>,
     options: PatternOptions,
     wanted: SearchOutput,
-    /// Looks for NUL bytes.
+    /// True if the search looks for NUL bytes.
     detect_binary: bool,
-    /// Replaces matches in the lines of the result.
+    /// The text that replaces matches in the lines of the result; `None` leaves the lines unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     replacement: Option<String>,
 }
 
 impl Arguments {
-    /// Returns a literal that every selected line contains. Only searches that look for NUL bytes need the literal. In
-    /// all other searches, the engine scans each byte only once anyway.
+    /// Returns a literal that every selected line contains, for a scan that finds the literal and NUL bytes in one
+    /// pass. A search that does not look for NUL bytes gets no literal, since its matcher scans each byte only once.
     fn needle(&self) -> Option<Needle> {
         let [pattern] = &self.patterns[..] else { return None };
         let PatternOptions { fixed, ignore_case, smart_case, invert, .. } = self.options;
@@ -132,18 +133,19 @@ pub struct BlockMatches {
     pub line_count: u64,
     /// Counts the matches in the lines, if wanted.
     pub match_count: u64,
-    /// Holds the lines in order. If context is wanted, lines around matches are included, and also lines that may be
-    /// context of a match in an adjacent block.
+    /// Holds the lines in order. If context lines are wanted, the lines also include the context of matches, and lines
+    /// that may be context of a match in an adjacent block.
     pub lines: Vec<FoundLine>,
-    /// Holds the text of the lines, each with its line end if it has one. Matches are replaced if the search has a
-    /// [replacement](Search::replacing).
+    /// Holds the text of the lines. Each line has its line end, unless the source ends without one. Matches are
+    /// replaced if the search has a [replacement](Search::replacing).
     pub text: Vec<u8>,
     /// Holds the positions of matches, or of replacements, in lines.
     pub spans: Vec<(u32, u32)>,
-    /// Holds the offset of the first NUL byte in the source, if the block has one. If `Lines` or `Any` are wanted,
-    /// lines from the NUL byte on are left out and do not count.
+    /// Holds the offset in the source of the block's first NUL byte, if any. With `Lines` and `Any`, `lines` and the
+    /// counts do not include the binary part of the block.
     pub nul: Option<u64>,
-    /// Says, if `Lines` or `Any` are wanted, whether a line at or after the NUL byte matches.
+    /// Says whether a line in the binary part of the block matches. Only `Lines` and `Any` set this field, and `Any`
+    /// only if no earlier line of the block matches.
     pub matches_behind_nul: bool,
 }
 
@@ -158,14 +160,14 @@ pub struct FoundLine {
     pub bytes: u32,
     /// Counts the line's entries in [`BlockMatches::spans`].
     pub spans: u32,
-    /// Says whether the line matches; a line that does not match is context of a match, or may be context of a match in
+    /// Says whether the line matches. A line that does not match is context of a match, or may be context of a match in
     /// an adjacent block.
     pub is_match: bool,
 }
 
 impl Search {
     /// Makes a search for lines that match one of `patterns`. The memory of the automata is reserved in `budget` as
-    /// long as the search lives; a few MiB are not counted.
+    /// long as the search exists, except for 4 MiB that are not reserved.
     ///
     /// # Errors
     /// [`Error::BadPattern`]; [`Error::Store`] if the budget is too small for the patterns.
@@ -192,12 +194,13 @@ impl Search {
         }
     }
 
-    /// Builds a search from arguments, with automata of at most `limit` bytes.
+    /// Builds a search from its arguments. The automata may have at most `limit` bytes.
     fn build(arguments: Arguments, memory: PatternMemory, limit: usize) -> Result<Search> {
         let mut builder = matcher_builder(&arguments.options, arguments.detect_binary, &memory, limit);
         builder.line_terminator(Some(b'\n'));
         if arguments.options.crlf {
-            // This call comes after the call of `line_terminator`, since `crlf` sets the line terminator too.
+            // `crlf` is called after `line_terminator`, since both methods set the line terminator and the last call
+            // wins.
             builder.crlf(true);
         }
         let matcher = builder
@@ -208,7 +211,7 @@ impl Search {
         Ok(Search { matcher, line_by_line, needle, arguments, memory })
     }
 
-    /// Calls `each` with the positions of matches in a line (without its end), in order.
+    /// Calls `each` with the start and the end of each match in a line, in order. The line end belongs to no match.
     ///
     /// # Errors
     /// Returns the errors of `each`.

@@ -1,4 +1,4 @@
-//! This module opens sources of text: plain files, decompressed files, and files converted to UTF-8.
+//! This module opens sources of text. Compressed files are decompressed, and UTF-16 is converted to UTF-8.
 
 use std::{
     fs::File,
@@ -18,8 +18,9 @@ pub struct TextOptions {
     /// Decompresses gzip, bzip2, zstd and lz4 files, which are recognized by their first bytes. Files in other
     /// compression formats are errors.
     pub unpack: bool,
-    /// Reads archives (zip, 7z, rar) as plain bytes, even if other formats are decompressed or refused. A walk through
-    /// folders finds many archives that the user does not want to read.
+    /// Reads archives (zip, 7z, rar) as plain bytes, even if files in other compression formats are decompressed or
+    /// refused. This suits files that a walk through folders found, since users seldom want to read the archives among
+    /// them.
     pub keep_archives: bool,
     /// Reads files as UTF-8 even if a byte order mark indicates UTF-16.
     pub keep_encoding: bool,
@@ -34,8 +35,8 @@ impl TextOptions {
 }
 
 /// Opens a file, or standard input for `-`, as text. The file is decompressed if the options ask for it, and converted
-/// from UTF-16 if it has a byte order mark of UTF-16. All workers read a file that needs neither; one worker reads any
-/// other source.
+/// from UTF-16 if it has a byte order mark of UTF-16. A file that needs no conversion is read by all workers in
+/// parallel. Any other source is read by one worker.
 pub fn text_source(path: impl Into<PathBuf>, options: TextOptions) -> Source {
     let path = path.into();
     let name = if path == Path::new("-") { "<stdin>".to_string() } else { path.display().to_string() };
@@ -72,8 +73,8 @@ pub fn dataset_name(path: &Path) -> Option<&str> {
 }
 
 /// Returns the files of the dataset `named` (`NAME` or `NAME/FILE`) in the job's store, each with its name for
-/// messages. A file is read unchanged, unless `options` asks for decompression and the first bytes are those of a
-/// compression format; only UTF-8 is supported.
+/// messages. If `options` asks for decompression, files in a compression format are decompressed. All other files are
+/// read unchanged: UTF-16 is not converted.
 ///
 /// # Errors
 /// [`inshore_store::Error::NotFound`].
@@ -97,7 +98,7 @@ pub fn stored_sources(
     Ok(files.into_iter().map(source).collect())
 }
 
-/// Opens a file of a dataset, and decompresses it if it is compressed.
+/// Opens a file of a dataset, and decompresses the file if it is compressed.
 fn open_stored(found: NamedFile, job: Job) -> inshore_kernel::Result<OpenedSource> {
     let file = found.file.clone();
     let input = Input::of_stored(&job, found);
@@ -177,8 +178,8 @@ fn has_utf16_mark(head: &[u8]) -> bool {
     head.starts_with(&[0xff, 0xfe]) || head.starts_with(&[0xfe, 0xff])
 }
 
-/// Reads the text of an input from beginning to end. The first bytes determine how the text is decoded and, if the
-/// options ask for it, decompressed.
+/// Reads the text of an input from beginning to end. The first bytes of the input determine its encoding, and, if
+/// `options` asks for decompression, its compression format.
 ///
 /// # Errors
 /// The errors of opening or reading; an error if the budget has no memory for decompression.

@@ -13,8 +13,8 @@ use crate::{Error, Result, TextOptions, text_source};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WalkOptions {
-    /// The globs that select files: a selected file's path must match one of them. A glob after '!' excludes files that
-    /// match it.
+    /// The globs that select files. The path of a selected file must match one of these globs. A glob that begins with
+    /// '!' excludes the files that match the rest of the glob.
     pub globs: Vec<String>,
     /// The types of selected files; see [`file_types`].
     pub types: Vec<String>,
@@ -35,7 +35,7 @@ pub struct WalkOptions {
 pub struct WalkedFile {
     /// The path of the file; `-` is standard input.
     pub path: PathBuf,
-    /// Tells whether the user named the file itself, and not a folder that contains it.
+    /// True if the user named the file itself; false if the user named a folder that contains the file.
     pub is_named: bool,
 }
 
@@ -137,8 +137,8 @@ fn bad(option: &'static str, found: &str, error: ignore::Error) -> Error {
     Error::BadOption { option, found: found.to_string(), what: error.to_string() }
 }
 
-/// Converts an error of the walk. The result is a system error with its path if there is a path, or else has the
-/// message of the walk, for example about cyclic links.
+/// Converts an error of the walk. If the error has a path and an error number of the operating system, the result has
+/// both. Otherwise the result has the message of the walk, for example about cyclic links.
 fn walk_error(error: ignore::Error) -> inshore_kernel::Error {
     let path = match &error {
         ignore::Error::WithPath { path, .. } => Some(path.clone()),

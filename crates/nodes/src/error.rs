@@ -96,7 +96,7 @@ pub enum Error {
         /// A description of the problem.
         what: String,
     },
-    /// A request for lines of a file that is cut at records.
+    /// A request for lines of a file whose pieces end with records and not with lines.
     #[error(
         "{name}: its pieces end with records of {record_bytes} bytes, not with lines: only store get can read it"
     )]
@@ -106,7 +106,7 @@ pub enum Error {
         /// The bytes of a record.
         record_bytes: u64,
     },
-    /// A request for lines of a file that is cut at row groups.
+    /// A request for lines of a file whose pieces end with row groups and not with lines.
     #[error(
         "{name}: its pieces end with row groups of Parquet, not with lines: only sql, reduce, sort and store get can read it"
     )]

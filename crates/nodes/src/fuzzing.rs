@@ -22,7 +22,7 @@ fn again<T: DeserializeOwned + Serialize>(bytes: &[u8]) -> Option<T> {
     Some(message)
 }
 
-/// Parses a JSON message; the first byte selects the type.
+/// Parses a JSON message. The first byte selects the type of the message.
 fn message(bytes: &[u8]) {
     let Some((kind, bytes)) = bytes.split_first() else { return };
     match kind % 9 {
@@ -49,7 +49,7 @@ fn message(bytes: &[u8]) {
 fn batch(bytes: &[u8]) {
     let Some((length, bytes)) = bytes.split_first_chunk::<2>() else { return };
     let header = usize::from(u16::from_le_bytes(*length)).min(bytes.len());
-    // The layout is the same as in a received message: the header is aligned for its numbers.
+    // As in a received message, the header is aligned for its numbers.
     let (header, body) = (bytes[..header].to_vec(), &bytes[header..]);
     if check_lengths(&header, body).is_err() {
         return;

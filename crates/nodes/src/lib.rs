@@ -1,12 +1,13 @@
-//! Nodes: machines that run tasks near their data, and clients that send requests to them.
+//! This crate implements nodes, which are machines that run tasks near their data, and clients that send requests to
+//! nodes.
 //!
 //! The main types:
 //!
 //! - [`Agent`]: the server on a node, with a store, a memory budget for all tasks together, and a set of
 //!   [task handlers](inshore_kernel::TaskHandlers).
 //! - [`Nodes`]: the client's view of a group of agents, with the [catalog](Catalog) of their datasets.
-//! - [`DistributedFile`]: a file on nodes, divided into [pieces](Piece). A piece ends with a line (or a
-//!   record, or a row group), and one or more nodes have it. A *shard* is a piece that a job has to process.
+//! - [`DistributedFile`]: a file on nodes, divided into [pieces](Piece). A piece ends with a line (or a record, or a
+//!   row group), and one or more nodes have a copy of the piece. A *shard* is a piece that a job has to process.
 //! - [`Page`]: an HTTP status page of a node, for people and for Prometheus.
 //! - [`Authority`], [`NodeCredentials`], [`ClientCredentials`]: authentication and rights.
 //!
@@ -27,12 +28,11 @@
 //! last message has the cost of the task. Loading is a stream in the other direction, and small requests are
 //! actions. Messages other than record batches are JSON ([`protocol`]).
 //!
-//! If each read depends on the result of the previous read, separate requests would cost a round trip for
-//! each read. A traversal (`traversal`, `server/agent/visits.rs`) therefore follows such chains on the nodes,
-//! from one node to the next. Each part of an answer counts once: an answer contains its position in the
-//! piece, and if a node is lost, another node with a copy continues after that position. If no node has a
-//! part of the data, the job fails with an error that names this part. If the client allows a partial answer,
-//! the answer lists the data as missing instead.
+//! If each read depends on the result of the previous read, separate requests would cost a round trip for each read. A
+//! traversal (`traversal`, `server/agent/visits.rs`) therefore follows such chains on the nodes, from one node to the
+//! next. Each part of an answer counts once. An answer contains its position in the piece. If a node is lost, another
+//! node with a copy continues after this position. If no node has a part of the data, the job fails with an error that
+//! names this part. If the client allows a partial answer, the answer lists the data as missing instead.
 //!
 //! Papers: 2014 thesis chapter 5; 2016 article section 7; 2018 thesis 5.3; minions, 2019 thesis 3.2.2.
 

@@ -61,8 +61,9 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 /// A kernel that finds the offset and the line number of each match of a needle.
 struct Find {
     needle: String,
-    /// The additional time for each block on a node, and on the client.
+    /// The additional time for each block on a node.
     slow: Duration,
+    /// The additional time for each block on the client.
     slow_here: Duration,
     /// True if the kernel fails on the client.
     fails_here: bool,
@@ -301,7 +302,7 @@ impl Cluster {
         self.find_within(PATIENCE, kernel, name, options)
     }
 
-    /// Runs the search like a separate command with this time limit.
+    /// Runs the search as a new command with the deadline `time`.
     fn find_within(
         &self,
         time: Duration,
@@ -339,7 +340,7 @@ fn job() -> Context {
     Context::new(Budget::new(64 << 20, 2), Cancel::default())
 }
 
-/// Returns lines of different lengths; every seventh line contains the needle.
+/// Returns lines of different lengths. Every seventh line contains the needle.
 fn text(lines: usize) -> Vec<u8> {
     let line = |number: usize| match number % 7 {
         3 => format!("{number} a needle {}\n", "x".repeat(number % 90)),
@@ -348,7 +349,7 @@ fn text(lines: usize) -> Vec<u8> {
     (0..lines).map(line).collect::<String>().into_bytes()
 }
 
-/// Finds the needle's offsets and lines in memory, as the reference.
+/// Finds the offset and the line number of each match in memory, as the reference.
 fn expected(text: &[u8]) -> Vec<(u64, u64)> {
     let mut offset = 0;
     let mut all = Vec::new();
@@ -439,7 +440,7 @@ fn what_a_lost_node_has_comes_from_copies_or_is_named() {
     };
     assert!(!missing.is_empty());
     assert_eq!(found.places, expected(&text).into_iter().filter(is_there).collect::<Vec<_>>());
-    // The load fails, and leaves no data.
+    // The load fails, since one node is lost. No data remains on the other nodes.
     let put = cluster.nodes.put(&job(), "new", ("text", None), Cursor::new(b"a\n"), &LoadOptions::default());
     assert!(told(put.unwrap_err()).contains(&address));
     assert!(!cluster.nodes.catalog().unwrap().has("new"));
@@ -573,8 +574,8 @@ impl Dice {
     }
 }
 
-/// Returns the seeds of the fault tests: the range in INSHORE_SEEDS, as 10000 (1 to 10000) or 2501-5000 (for one of
-/// several processes); otherwise 1 to `unless_named`.
+/// Returns the seeds of the fault tests. The environment variable INSHORE_SEEDS sets the range, for example 10000
+/// (seeds 1 to 10000) or 2501-5000. Without this variable, the seeds are 1 to `unless_named`.
 fn seeds(unless_named: u64) -> RangeInclusive<u64> {
     let Ok(named) = std::env::var("INSHORE_SEEDS") else { return 1..=unless_named };
     let (first, last) = named.split_once('-').unwrap_or(("1", &named));
@@ -629,7 +630,7 @@ fn whatever_goes_wrong_on_nodes_nothing_is_told_twice_or_left_out() {
     assert!(good > bad / 2 && bad > 0, "{good} answers, {bad} errors");
 }
 
-/// Answers that are no longer needed are skipped, but a node may not send them forever.
+/// The client skips answers that are no longer needed. A node that sends such answers forever is lost.
 #[test]
 fn a_node_that_repeats_what_is_over_is_lost() {
     let cluster = Cluster::new(1);
@@ -757,7 +758,7 @@ fn a_node_beyond_loopback_wants_credentials_and_checks_them() {
     assert_eq!(status(&good).unwrap().name, "closed");
     let input = Cursor::new(text(100));
     good.put(&job(), "text", ("text", None), input, &LoadOptions::default()).unwrap();
-    // Actions that need a right outside of the token are refused.
+    // Actions that need a right that the token does not have are refused.
     let wholes = good.catalog().unwrap().named("text").unwrap();
     let kernel = find("needle");
     let run = run_on_nodes(&good, &job(), &kernel, &wholes, &RunOptions::default(), |_| Ok(Next::Go));
@@ -766,8 +767,8 @@ fn a_node_beyond_loopback_wants_credentials_and_checks_them() {
     assert!(told(reader.remove("text").unwrap_err()).contains("reader has no right to write"));
     let put = reader.put(&job(), "new", ("text", None), Cursor::new(b"a"), &LoadOptions::default());
     assert!(told(put.unwrap_err()).contains("reader has no right to write"));
-    // The cases are: an expired token, a token of another authority, which the client detects before it sends, no
-    // token, and an unencrypted connection.
+    // The cases are an expired token, credentials of another authority (which fail before a request is sent), no token,
+    // and an unencrypted connection.
     let expired = with(Some(authority.client("writer", &Right::ALL, Duration::ZERO).unwrap()));
     assert!(told(status(&expired).unwrap_err()).contains("has expired"));
     let other = Authority::create().unwrap();
@@ -775,7 +776,7 @@ fn a_node_beyond_loopback_wants_credentials_and_checks_them() {
     assert!(matches!(status(&foreign), Err(Error::Lost { .. })));
     let plain = status(&with(None));
     assert!(matches!(plain, Err(Error::Lost { .. })), "{plain:?}");
-    // The client has a token of another authority, but the right certificate.
+    // The client has a token from another authority, but the certificate of the nodes' authority.
     let mut mixed = serde_json::to_value(authority.client("writer", &[], day).unwrap()).unwrap();
     mixed["token"] =
         serde_json::to_value(other.client("writer", &Right::ALL, day).unwrap()).unwrap()["token"].clone();
@@ -874,7 +875,7 @@ fn requests_that_make_no_sense_are_refused_and_the_node_goes_on() {
         let steps = [step(begin), step(json!({ "step": "file", "name": "piece-00000000" }))];
         let mut answers = client.do_put(futures::stream::iter(steps)).await.unwrap().into_inner();
         while let Ok(Some(_)) = answers.message().await {}
-        // Names of pieces have a fixed form, and pieces are sent in order.
+        // Piece names that do not have the fixed form, or are not in ascending order, are refused.
         for names in [&["piece-0"][..], &["piece-99999999"], &["../piece-00000000"], &["map"], &["piece-00000002"; 2]] {
             let begin = json!({ "step": "begin", "version": 4, "name": "odd", "id": "1".repeat(32), "block_bytes": 4096 });
             let files = names.iter().map(|name| step(json!({ "step": "file", "name": name })));

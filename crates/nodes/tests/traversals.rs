@@ -129,8 +129,9 @@ fn traverse_in(
     nodes.traverse(job, &whole, starts, options)
 }
 
-/// The page size of most tests in bytes, and the position of a page's pointer.
+/// The page size of most tests, in bytes.
 const PAGE: u64 = 4096;
+/// The offset of the pointer within a page, in bytes.
 const AT: u64 = 24;
 
 fn options(steps: u64, by: TraversalSide) -> TraverseOptions {
@@ -463,8 +464,8 @@ fn a_node_takes_part_in_so_many_traversals_and_says_so() {
     cluster.is_idle_soon();
 }
 
-/// Nodes that connect to each other over TLS, and three clients: one with all rights, one without the right to run, and
-/// one with a short-lived token.
+/// The nodes connect to each other over TLS. One client has all rights, one client has no right to run, and one client
+/// has a short-lived token.
 #[test]
 fn nodes_show_each_other_who_they_are_and_clients_get_no_more_than_they_may() {
     let day = Duration::from_secs(86_400);
@@ -500,8 +501,8 @@ fn nodes_show_each_other_who_they_are_and_clients_get_no_more_than_they_may() {
     assert!(error.contains("has expired"), "{error}");
 }
 
-/// Other nodes refuse this node's token: the token has expired, lacks the right to relay, or was signed by another
-/// authority.
+/// The nodes refuse each other's tokens, since the tokens have expired, lack the right to relay, or were signed by
+/// another authority.
 #[test]
 fn a_node_that_cannot_show_who_it_is_hands_nothing_on_and_says_so() {
     let day = Duration::from_secs(86_400);
@@ -549,7 +550,7 @@ fn steps_that_make_no_sense_are_refused_and_the_node_goes_on() {
     runtime.block_on(async {
         let channel = tonic::transport::Endpoint::from_shared(format!("http://{address}")).unwrap();
         let mut client = FlightServiceClient::new(channel.connect().await.unwrap());
-        // These tasks are invalid.
+        // The following task requests are invalid.
         let arguments = json!({ "session": "ff", "pointers": { "page_bytes": PAGE, "at": AT }, "steps": 5, "chains": 1,
             "nodes": [address], "ends": [20], "holders": [0], "by_itself": true });
         let request = |change: &dyn Fn(&mut Value)| {
@@ -634,7 +635,7 @@ fn a_damaged_page_comes_from_a_copy_or_is_named() {
     pages[5 * PAGE as usize + 100..][..mark.len()].copy_from_slice(mark);
     cluster.put("copied", &pages, 64, 2);
     cluster.put("single", &pages, 64, 1);
-    // Damages every copy on the first node, and none on the second node.
+    // Damages the page in all files on the first node, and in no file on the second node.
     let mut damaged = 0;
     for entry in std::fs::read_dir(cluster.folders[0].path()).unwrap().flatten() {
         let Ok(mut bytes) = std::fs::read(entry.path()) else { continue };

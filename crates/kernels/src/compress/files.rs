@@ -1,5 +1,5 @@
-//! This module compresses and decompresses files: it chooses the result's name, copies the file's metadata, and
-//! removes the input.
+//! This module compresses and decompresses files. It chooses the name of the result, copies the metadata of the input,
+//! and removes the input on request.
 
 use std::{
     fs, io,
@@ -15,8 +15,8 @@ use crate::{Error, Result};
 /// Options for the file that a compression or decompression writes.
 #[derive(Clone, Debug, Default)]
 pub struct FileOptions {
-    /// Names the file to write; `-` is standard output. By default the name is the input's name with the format's
-    /// ending added or removed.
+    /// The path of the file to write; `-` is standard output. The default path is the input's path: compression adds
+    /// the format's ending, and decompression removes the ending.
     pub output: Option<PathBuf>,
     /// Replaces an existing file.
     pub force: bool,
@@ -25,9 +25,9 @@ pub struct FileOptions {
 }
 
 /// Compresses the file `input` into `options.output`, or by default into a file in the same folder with the format's
-/// ending added. Returns the output's path. The result has the permissions and the modification time of the input, and
-/// appears only once it is complete. The format is `format` if that is given, or else the format of the output's
-/// ending, or else zstd.
+/// ending added. Returns the output's path. The result has the permissions and the modification time of the input. The
+/// file `output` appears only when the result is complete. Without `format`, the ending of the output determines the
+/// format. If there is no known ending, the format is zstd.
 ///
 /// # Errors
 /// The errors of [`compress`]; [`Error::BadName`] for a file whose ending is that of a compression format;
@@ -57,7 +57,8 @@ pub fn compress_file(
 }
 
 /// Decompresses the file `input` into `options.output`, or by default into a file in the same folder without the
-/// ending. Returns the output's path. Metadata is treated as in [`compress_file`].
+/// ending. Returns the output's path. The result has the permissions and the modification time of the input, as in
+/// [`compress_file`].
 ///
 /// # Errors
 /// The errors of [`decompress`]; [`Error::UnknownEnding`]; [`Error::Exists`].
@@ -92,7 +93,7 @@ fn one(
     if !is_in_place && !options.force && output.exists() {
         return Err(Error::Exists { path: output });
     }
-    // If input and output are the same file, removing the input would remove the new result.
+    // If the paths of input and output name one file, removing the input would remove the new result.
     if let (Some(from), Ok(to)) = (input.path(), fs::canonicalize(&output))
         && !is_in_place
         && fs::canonicalize(from).is_ok_and(|from| from == to)
@@ -101,8 +102,8 @@ fn one(
     }
     let from = input.path().filter(|_| !is_in_place);
     let out = match from {
-        // The result starts private: a user who may not read the source must not be able to open the result at any
-        // moment.
+        // Only the owner can read the new file at first. A user who may not read the source must never be able to open
+        // the result.
         Some(_) => NewFile::create_private(&output)?,
         None => NewFile::create(&output)?,
     };
@@ -118,7 +119,7 @@ fn one(
     Ok((output, done))
 }
 
-/// Copies the permissions and the modification time of the source to `file`, which has no name yet.
+/// Copies the permissions and the modification time of the source to `file`, a new file without a name.
 fn keep_facts(from: &Path, file: &fs::File, to: &Path) -> Result<()> {
     let keep = || -> io::Result<()> {
         let facts = fs::metadata(from)?;

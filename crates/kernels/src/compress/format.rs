@@ -14,14 +14,14 @@ pub(super) const ZSTD_MAGIC: u32 = 0xfd2f_b528;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
-    /// The file consists of gzip members. Inshore writes members of 1 MiB of input (with libdeflate).
+    /// The file consists of gzip members. Inshore compresses each MiB of input into a member, with libdeflate.
     Gzip,
-    /// The file consists of bzip2 streams. Inshore writes streams of 900 kB of input.
+    /// The file consists of bzip2 streams. Inshore compresses each 900 kB of input into a stream.
     Bzip2,
-    /// The file consists of Zstandard frames. Inshore writes frames of 4 MiB of input, from level 9 on of 16 MiB, and
-    /// from level 17 on of 32 MiB.
+    /// The file consists of Zstandard frames. Inshore compresses 4 MiB of input into each frame. From level 9 on, a
+    /// frame has 16 MiB of input, and from level 17 on 32 MiB.
     Zstd,
-    /// The file consists of LZ4 frames. Inshore writes one frame of independent blocks of 4 MiB.
+    /// The file consists of LZ4 frames. Inshore writes one frame that consists of independent blocks of 4 MiB.
     Lz4,
 }
 
@@ -57,7 +57,7 @@ impl Format {
         Self::ALL.into_iter().find(|format| format.ending() == ending)
     }
 
-    /// Returns the range of levels, and the default level.
+    /// Returns the compression levels of the format, and the default level.
     pub fn levels(self) -> (std::ops::RangeInclusive<u32>, u32) {
         match self {
             Format::Gzip => (1..=12, 6),

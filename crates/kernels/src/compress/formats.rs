@@ -1,4 +1,5 @@
-//! This module compresses a block of input into a piece in one of the formats, and decompresses pieces.
+//! This module compresses a block of input into a piece, and decompresses pieces. A piece is a gzip member, a bzip2
+//! stream, a zstd frame or an lz4 block.
 
 use std::{hash::Hasher, io::Write};
 
@@ -12,24 +13,26 @@ use crate::{Error, Result};
 /// decompressed in parallel. The field consists of two letters, a length of four, and the size in bytes. Other programs
 /// skip the field, as RFC 1952 requires.
 pub(super) const GZIP_SIZE_FIELD: [u8; 4] = [b'I', b'S', 4, 0];
-/// The header of the members that Inshore writes: magic number, deflate, an extra field, no modification time, no
-/// compression hint, no operating system, and the length of the extra field.
+/// The header of the gzip members that Inshore writes. The bytes are the magic number, the method (deflate), the flag
+/// for an extra field, no modification time, no compression hint, no operating system, and the length of the extra
+/// field.
 const GZIP_HEAD: [u8; 12] = [0x1f, 0x8b, 8, 4, 0, 0, 0, 0, 0, 255, 8, 0];
-/// The number of bytes in the header with the extra field. (A checksum and the size follow the data.)
+/// The number of bytes in the header with the extra field.
 pub(super) const GZIP_HEAD_BYTES: usize = GZIP_HEAD.len() + 8;
 const GZIP_TAIL_BYTES: usize = 8;
 /// The first of the 16 magic numbers of a skippable frame, which zstd and lz4 share.
 pub(super) const SKIPPABLE_MAGIC: u32 = 0x184d_2a50;
 /// The frame descriptor: version 1, independent blocks of up to 4 MiB, and a checksum of the content.
 const LZ4_DESCRIPTOR: [u8; 2] = [0b0110_0100, 0x70];
-/// The base-2 logarithm of the largest window and of the largest piece that are written for zstd.
+/// The base-2 logarithm of the largest zstd window that Inshore writes. The largest zstd piece has the size of this
+/// window.
 pub(super) const LARGEST_ZSTD_WINDOW: u32 = 25;
-/// The bit in the length of a block that says that the block is stored uncompressed.
+/// The bit in an lz4 block's length field that marks the block as uncompressed.
 pub(super) const LZ4_PLAIN: u32 = 1 << 31;
 
 /// Returns the base-2 logarithm of the zstd window, for levels whose window is set to the size of a piece. The window
-/// is 16 MiB from the level on at which zstd's own window is 4 MiB, and 32 MiB from the level on at which zstd's own
-/// window is 8 MiB.
+/// is 16 MiB at the levels at which zstd's own window is 4 MiB. It is 32 MiB at the levels at which zstd's own window
+/// is larger.
 fn zstd_window(level: u32) -> Option<u32> {
     match level {
         0..=8 => None,
@@ -52,9 +55,9 @@ impl Format {
     ///
     /// Pieces of zstd are independent, so a text with distant repetitions compresses less. Level 12 compressed a text
     /// with distant repetitions to 27.1 % in pieces of 4 MiB. Pieces of 16 MiB gave 22.2 % with the level's window of 4
-    /// MiB, and 18.0 % with a window of 16 MiB. The zstd program compressed the text to 21.5 %. Small pieces keep more
-    /// threads busy with less memory, which suits low levels. Level 19 compressed the text to 14.8 % in pieces of 16
-    /// MiB, and the zstd program compressed it to 12.7 %.
+    /// MiB, and 18.0 % with a window of 16 MiB. The zstd program compressed the text to 21.5 %. Low levels have small
+    /// pieces, with which more threads can work in the same memory. At level 19, pieces of 16 MiB compressed the text
+    /// to 14.8 %, and the zstd program to 12.7 %.
     pub(super) fn block_bytes(self, level: u32) -> usize {
         match self {
             Format::Gzip => 1 << 20,
@@ -75,7 +78,7 @@ impl Format {
                 }
             }
             Format::Bzip2 => 8 << 20,
-            // The sizes are measured with ZSTD_sizeof_CCtx and rounded up.
+            // The sizes were measured with ZSTD_sizeof_CCtx and are rounded up.
             Format::Zstd => match level {
                 0..=8 => 8 << 20,
                 9..=11 => 24 << 20,
@@ -145,9 +148,9 @@ impl Format {
         }
     }
 
-    /// Decompresses a piece into the first bytes of `out`, and returns their number; an error says what is wrong with
-    /// the piece. The buffer `out` may hold any bytes before, so buffers can be reused. In some formats, allocating
-    /// memory for each piece would take as long as decompression.
+    /// Decompresses a piece into the first bytes of `out`, and returns the number of these bytes. An error describes
+    /// the damage of the piece. The previous content of `out` does not matter, so buffers can be reused. In some
+    /// formats, allocating a buffer for each piece would take as long as decompression.
     pub(super) fn unpack(self, piece: &[u8], out: &mut [u8]) -> std::result::Result<usize, String> {
         match self {
             Format::Gzip => {
@@ -203,7 +206,7 @@ impl std::str::FromStr for Format {
     }
 }
 
-/// Writes the bytes before the first piece and after the last piece.
+/// Writes the bytes that a file of the format has before the first piece and after the last piece.
 pub(super) struct Packer {
     format: Format,
     hash: XxHash32,
@@ -237,7 +240,7 @@ impl Packer {
     }
 }
 
-/// Returns the checksum byte of a frame's descriptor, which is the second byte of its hash.
+/// Returns the checksum byte of an lz4 frame descriptor, which is the second byte of the descriptor's hash.
 pub(super) fn lz4_descriptor_check(descriptor: &[u8]) -> u8 {
     let mut hash = XxHash32::with_seed(0);
     hash.write(descriptor);

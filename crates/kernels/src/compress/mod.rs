@@ -8,12 +8,12 @@
 //!
 //! All four formats allow a sequence of independent pieces: members of gzip, streams of bzip2, frames of zstd, and
 //! blocks of lz4. Blocks of the input are therefore compressed in parallel, and files with several pieces are
-//! decompressed in parallel ([`units`]). A file with one piece, as most programs write it, is decompressed by one
-//! worker.
+//! decompressed in parallel ([`units`]). A file that another program wrote usually has a single piece, which one worker
+//! decompresses.
 //!
-//! The same input gives the same bytes with any memory and any number of threads.
+//! The compressed bytes of an input depend neither on the memory nor on the number of threads.
 //!
-//! The idea to run such programs where the data is stored comes from the 2019 thesis, section 3.2.3.
+//! The idea to run compression where the data is stored comes from the 2019 thesis, section 3.2.3.
 
 mod bunzip2;
 mod files;
@@ -57,25 +57,26 @@ pub fn smallest_pack_memory_bytes(format: Format, level: u32, threads: usize) ->
     piece_memory_bytes(format, level) * (threads as u64 + 1) + (1 << 20)
 }
 
-/// Returns the memory for a block in flight: the input, the output, and the compressor's state.
+/// Returns the memory, in bytes, for a block that is being compressed: the input, the output, and the compressor's
+/// state.
 fn piece_memory_bytes(format: Format, level: u32) -> u64 {
     let block = format.block_bytes(level) as u64;
     block + block + block / 64 + format.state_bytes(level)
 }
 
-/// Returns the number of threads for which the budget has memory. The number of blocks in flight is one more than the
+/// Returns the number of threads for which the budget has memory. The number of blocks in memory is one more than the
 /// number of threads.
 fn threads(budget: &Budget, each: u64) -> usize {
     let room = budget.free_bytes() / each;
     (room.saturating_sub(1) as usize).clamp(1, budget.threads())
 }
 
-/// Compresses all of `input` into `output`; `name` names the input in errors.
+/// Compresses all of `input` into `output`. Errors call the input `name`.
 ///
-/// The memory for each piece in flight is two blocks and the state of a compressor. The number of pieces in flight is
-/// one more than the number of threads. A block has 1 MiB for gzip, 900 kB for bzip2, 4 MiB for zstd and lz4, and 16
-/// MiB for zstd from level 9 on. If the budget is below [`smallest_pack_memory_bytes`] for all threads, fewer threads
-/// work.
+/// Memory: each piece takes two blocks and the state of a compressor. The number of pieces in memory is one more than
+/// the number of threads. A block has 1 MiB for gzip, 900 kB for bzip2, and 4 MiB for zstd and lz4. From level 9 on, a
+/// zstd block has 16 MiB, and from level 17 on 32 MiB. If the budget is less than [`smallest_pack_memory_bytes`] for
+/// all threads, fewer threads compress.
 ///
 /// # Errors
 /// [`Error::BadLevel`]; [`Error::Table`] and [`Error::Write`] for reading and writing; [`Error::Store`] if the job
@@ -103,7 +104,7 @@ pub fn compress(
         let mut block = vec![0; format.block_bytes(level)];
         let filled = fill(&mut input, &mut block, name)?;
         block.truncate(filled);
-        // An empty input becomes a single empty block, so that programs find a complete file.
+        // An empty input becomes a single empty block, so that the result is a valid compressed file.
         let is_only = std::mem::replace(&mut is_first, false);
         Ok((filled > 0 || is_only).then_some(block))
     };
@@ -127,12 +128,13 @@ pub fn compress(
     Ok(summary)
 }
 
-/// Decompresses all of `input` into `output`; `name` names the input in errors. The first bytes determine the format.
-/// Bytes after the end of the compressed data are an error, and so is a truncated input.
+/// Decompresses all of `input` into `output`. Errors call the input `name`. The first bytes determine the format. Bytes
+/// after the end of the compressed data are an error, and so is a truncated input.
 ///
-/// Memory: pieces of up to 16 MiB are decompressed in parallel, as many of them as fit in half of the budget. One
-/// thread decompresses larger pieces while reading them, in the format's own window. For bzip2, the budget determines
-/// the number of threads and the number of blocks of each thread. A block and its table take 5 MB.
+/// Memory: half of the budget limits the number of pieces that are decompressed in parallel. Pieces of up to 16 MiB are
+/// decompressed in this way. A larger piece is decompressed by one thread while the piece is read, and needs only the
+/// window of the format. For bzip2, the budget determines the number of threads and the number of blocks of each
+/// thread. A block and its table take 5 MB.
 ///
 /// # Errors
 /// [`Error::Damaged`] for input that has none of the formats, is truncated or damaged; [`Error::Table`],
@@ -163,7 +165,7 @@ pub fn decompress(
     let mut summary = PackSummary::default();
     let mut check = units::ContentChecksum::default();
     let buffers = || used.lock().expect("no panic under this lock");
-    // Small pieces are decompressed in parallel, until the first larger one.
+    // Pieces are decompressed in parallel up to the first piece that is too large.
     in_order(
         threads,
         || {
@@ -193,8 +195,9 @@ pub fn decompress(
     Ok(summary)
 }
 
-/// Allocates output buffers for the pieces in flight; a buffer is reused after its bytes were written. The buffers lie
-/// on huge pages, since the first access to small pages takes a tenth of the decompression time.
+/// Allocates output buffers for the pieces that are being decompressed. A buffer is reused after its bytes were
+/// written. The buffers lie on huge pages, since with small pages the page faults take a tenth of the decompression
+/// time.
 fn buffers(budget: &Budget, threads: usize, bytes: usize) -> Result<Mutex<Vec<Buffer>>> {
     let buffers = (0..=threads).map(|_| Buffer::zeroed(budget, bytes, "buffers of decompressed pieces"));
     Ok(Mutex::new(buffers.collect::<std::result::Result<_, _>>()?))
@@ -220,11 +223,12 @@ fn copy(
 }
 
 const COPY_BYTES: usize = 256 << 10;
-/// The largest piece that is decompressed in parallel. A piece that Inshore wrote has 16 MiB of input, and may become
-/// slightly larger.
+/// The largest piece that is decompressed in parallel. Most pieces that Inshore wrote have at most 16 MiB of input. A
+/// compressed piece may be slightly larger than its input.
 const PIECE_BYTES_MAX: usize = 17 << 20;
 
-/// Fills `block` from `input`, completely unless the input ends.
+/// Fills `block` with bytes of `input`. Only at the end of the input is the block not filled completely. Returns the
+/// number of bytes.
 fn fill(input: &mut impl Read, block: &mut [u8], name: &str) -> Result<usize> {
     let mut filled = 0;
     while filled < block.len() {
@@ -238,7 +242,8 @@ fn fill(input: &mut impl Read, block: &mut [u8], name: &str) -> Result<usize> {
     Ok(filled)
 }
 
-/// Converts an error of reading: an error of this crate, damage that a decompressor found, or an error of the system.
+/// Converts a read error, which is an error of the crate `inshore_tables`, damage that a decompressor found, or an
+/// error of the operating system.
 fn read_error(name: &str, error: std::io::Error) -> Error {
     match error.downcast::<inshore_tables::Error>() {
         Ok(error) => Error::Table(error),

@@ -1,8 +1,9 @@
-//! Compresses files as a task on the node that stores them, so that compressed bytes are sent.
+//! Compresses files in a task on the node that stores the files, so that only compressed bytes are sent over the
+//! network.
 //!
-//! A block that a node reads becomes one or a few pieces of the format, and concatenated pieces are a file of the
-//! format. The result is about as small as that of [`super::compress`], but its bytes differ. The blocks of the result
-//! are as large as the node's reads (2 MiB, less with little memory), and lz4 has a frame for each block.
+//! Each block that a node reads is compressed to one or a few pieces of the format. The concatenated pieces are a file
+//! of the format. The result has about the size of the result of [`super::compress`], but different bytes. The blocks
+//! of the result are as large as the node's reads (2 MiB, less with little memory), and lz4 has a frame for each block.
 
 use inshore_kernel::{Block, Border, Failure, Kernel, Parts, Portable, Reply, Task, TaskHandler};
 use inshore_store::{Budget, Context, Reservation};
@@ -14,7 +15,7 @@ use crate::{Error, Result};
 /// The largest number of bytes in a block that a node reads.
 const BLOCK_BYTES: u64 = 2 << 20;
 
-/// The task that compresses on a node, with as many threads as the task's memory allows.
+/// The handler of the task that compresses on a node. The task's memory determines the number of threads.
 #[derive(Debug)]
 pub struct Packs;
 
@@ -26,14 +27,14 @@ impl TaskHandler for Packs {
     fn work(&self, task: Task, reply: &mut dyn Reply) -> std::result::Result<Value, Failure> {
         let pack = Pack::of_arguments(&task.arguments)?;
         let (memory_bytes, threads) = (task.job.budget().memory_bytes(), task.job.budget().threads());
-        // Half of the task's memory is for reading.
+        // The workers get a quarter of the task's memory, since half of the memory is for reading.
         let room = memory_bytes / 4 / pack.worker_bytes();
         let budget = Budget::new(memory_bytes, (room as usize).clamp(1, threads));
         Parts::<Pack>::default().work(Task { job: task.job.within(budget), ..task }, reply)
     }
 }
 
-/// The kernel that compresses.
+/// The kernel that compresses blocks of a file to pieces of a format.
 #[derive(Clone, Copy, Debug)]
 pub struct Pack {
     format: Format,
@@ -43,7 +44,7 @@ pub struct Pack {
 }
 
 impl Pack {
-    /// Creates the kernel for `format`; without a `level`, the kernel has the format's default level.
+    /// Creates the kernel for `format`. Without a `level`, the kernel uses the format's default level.
     ///
     /// # Errors
     /// [`Error::BadLevel`].
@@ -125,7 +126,8 @@ impl Portable for Pack {
         }
     }
 
-    /// Uses blocks about as large as those of a node with enough memory, so that the compression ratio is the same.
+    /// The blocks are about as large as the blocks that a node with enough memory reads. The compression ratio on the
+    /// client is thus about equal to the ratio on a node.
     fn for_client(arguments: &Value) -> Result<Pack> {
         let pack = Pack::of_arguments(arguments)?;
         Ok(Pack { block_bytes: Some(BLOCK_BYTES as usize), ..pack })

@@ -1,14 +1,15 @@
-//! This module splits bzip2 files at blocks, which it finds by the 48 bits with which each block begins.
+//! This module splits bzip2 files before blocks. Each block begins with 48 fixed bits, by which this module finds the
+//! blocks.
 //!
 //! ```text
 //! header block block block end | header block block end        streams of any length, at any bit
 //! └── part ──────┘└── part ────────┘└── part ──┘               each begins with a header (the first) or a block
 //! ```
 //!
-//! With this split all cores decompress even a single stream, as `bzip2` writes it. The 48 bits can also occur in the
-//! middle of a block, by chance (once in 2^48 bits) or by design. A part that was split inside a block ends too early.
-//! Workers return parts in order, with their bits; a part that ends too early is joined with the next part, and
-//! decompressed on the caller's thread.
+//! With this split, all cores can decompress even a single stream, which is what `bzip2` writes. The 48 bits can also
+//! occur in the middle of a block, by chance (once in 2^48 bits) or by design. A part that was split inside a block
+//! ends too early. Workers return the decompressed parts in order, with their compressed bits. If a part ends too
+//! early, its bits are joined with the next part, and the caller's thread decompresses the joined part.
 //!
 //! Workers verify the checksum of each block. The caller's thread verifies the checksum of each stream when the parts
 //! are returned.
@@ -29,17 +30,19 @@ use super::{
 };
 use crate::{Error, Result, ordered::in_order};
 
-/// The numbers of blocks in a part, and in a workspace, that a plan tries in this order.
+/// The possible numbers of blocks in a part. A plan tries these numbers in this order. A workspace has room for the
+/// blocks of one part.
 ///
-/// If more blocks are decoded in lockstep, more of the memory's latency is hidden, but less of the cache is left to
-/// each block: see [`super::bunzip2`].
+/// Decoding more blocks in lockstep hides more memory latency, but leaves less of the cache to each block: see
+/// [`super::bunzip2`].
 const PART_BLOCKS: [usize; 3] = [4, 2, 1];
-/// The smallest distance between two block starts at which the input is split. A stream of 900,000 bytes ends with a
-/// tiny block, which has the few bytes by which the stream exceeds the first block.
+/// The smallest distance between two block starts at which the input is split. The input of a stream may exceed a block
+/// by a few bytes. The stream then ends with a tiny block, at which no split is useful.
 const BLOCK_BYTES_MIN: usize = 1 << 10;
-/// The memory reserved for the bits of a block; no known program writes larger blocks.
+/// The memory that is reserved for the compressed bits of a block, in bytes. No known program writes larger blocks.
 const BLOCK_BYTES: usize = 1 << 20;
-/// The largest possible size of a block: 20 bits for each of 900,000 symbols, and the codes.
+/// The largest possible size of a compressed block, in bytes: 20 bits for each of 900,000 symbols, and the Huffman
+/// codes.
 const BLOCK_BYTES_MAX: usize = 5 << 19;
 const MAGIC_BITS: usize = 48;
 const HEADER_BITS: usize = 32;
@@ -47,7 +50,7 @@ const HEADER_BITS: usize = 32;
 /// The number of threads, and the number of blocks on which each thread works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Plan {
-    /// The number of threads; 0 if all work is done on the caller's thread.
+    /// The number of threads; 0 if the caller's thread decompresses all blocks.
     threads: usize,
     blocks: usize,
 }
@@ -67,12 +70,13 @@ impl Plan {
         2 * self.blocks * BLOCK_BYTES
     }
 
-    /// Returns the number of parts: the parts in flight, one that is being read, and one that is being joined.
+    /// Returns the number of parts in memory: the parts at the workers, the part that is being read, and the part that
+    /// is being joined with another part.
     fn parts(self) -> usize {
         if self.threads == 0 { 2 } else { self.threads + 3 }
     }
 
-    /// Returns the memory for the workspaces of the threads and the caller, and for the parts.
+    /// Returns the memory, in bytes, for the compressed parts and for the workspaces of the threads and the caller.
     fn in_bytes(self) -> u64 {
         let rooms = self.threads as u64 * Workspace::bytes(self.blocks) + Workspace::bytes(1);
         rooms + (self.parts() * self.blocks * BLOCK_BYTES) as u64
@@ -143,16 +147,16 @@ pub(super) fn decompress<R: Read + Send>(
 #[derive(Debug)]
 struct BitRange {
     bytes: Vec<u8>,
-    /// The offset of the range's first bit, which is in the first byte.
+    /// The offset of the range's first bit within `bytes`, in bits. This bit is in the first byte.
     at: usize,
-    /// The offset of the range's end within `bytes`, in bits; the remaining bits of the last byte belong to the next
+    /// The offset of the range's end within `bytes`, in bits. The remaining bits of the last byte belong to the next
     /// part.
     end: usize,
     is_first: bool,
 }
 
 impl BitRange {
-    /// Counts the bytes that the part does not share with the next part.
+    /// Returns the number of bytes of the part. A last byte that also contains bits of the next part is not counted.
     fn whole_bytes(&self) -> usize {
         self.end / 8
     }
@@ -177,7 +181,7 @@ impl BitRange {
 struct InputSplitter<R> {
     units: Units<R>,
     plan: Plan,
-    /// The offset of the next part's first bit within the next byte.
+    /// The offset of the next part's first bit within the next byte of the input, in bits.
     at: usize,
     is_first: bool,
     more: Option<Reservation>,
@@ -235,11 +239,11 @@ impl<R: Read> InputSplitter<R> {
 
 /// Returns the position of the 48 bits with which a block begins, at any bit from `from` on.
 ///
-/// At whichever bit the 48 bits begin, they determine the next two bytes completely, so two table look-ups for each
-/// byte suffice.
+/// The 48 bits cover at least two complete bytes after the byte in which they begin, at whichever bit they begin. Two
+/// table look-ups for each byte therefore suffice.
 fn find_block(bytes: &[u8], from: usize) -> Option<usize> {
-    // Each table maps a byte to a bit mask of the positions at which the 48 bits can begin in the previous byte
-    // (`NEAR`), or in the byte before that (`FAR`).
+    // Each table maps a byte to a bit mask of positions at which the 48 bits can begin. The positions of `NEAR` are in
+    // the previous byte. The positions of `FAR` are in the byte before the previous byte.
     const NEAR: [u8; 256] = beginnings(32);
     const FAR: [u8; 256] = beginnings(24);
     let mut first = from / 8;
@@ -277,7 +281,8 @@ const fn beginnings(down: u32) -> [u8; 256] {
 /// An element of a stream: its start, a block, or its end.
 #[derive(Clone, Copy, Debug)]
 enum Element {
-    /// The start of a stream, with its level: blocks have at most the level times 100,000 symbols.
+    /// The start of a stream, with the compression level. Blocks of the stream have at most 100,000 letters times the
+    /// level.
     Stream(usize),
     Block {
         letters: usize,
@@ -294,9 +299,9 @@ struct DecompressedRange<B> {
     run: std::result::Result<ReadRange, BlockError>,
 }
 
-/// A report of how much of a part was read.
+/// The report of the elements that were read in a part, and of the reason why reading stopped.
 struct ReadRange {
-    /// The elements of the stream that were found, with the bits at which they begin.
+    /// The elements of the stream that were found, each with the offset of its first bit.
     met: Vec<(usize, Element)>,
     /// The offset of the bit after the last element that was read.
     at: usize,
@@ -309,17 +314,17 @@ enum StopReason {
     All,
     /// The next element does not end in this part.
     Short,
-    /// The next element is too large for the sink.
+    /// The next element does not fit in the output buffer.
     Full,
 }
 
-/// Decompresses as much of a part as `bytes` has room for.
+/// Decompresses a part into `bytes`, up to the first block that does not fit in `bytes`.
 fn unpack<B: DerefMut<Target = [u8]>>(
     part: BitRange,
     room: &mut Workspace,
     mut bytes: B,
 ) -> DecompressedRange<B> {
-    // `len` counts only complete blocks, so that the bytes of a block that did not fit are dropped.
+    // `len` is the number of bytes of complete blocks only. The bytes of a block that did not fit are thus dropped.
     let (mut filled, mut len) = (0, 0);
     let run = run(&part, !part.is_first, room, |out| {
         match out {
@@ -365,7 +370,7 @@ fn run(
     }
 }
 
-/// Reads the next element; a block is prepared for decoding.
+/// Reads the next element of the stream. If the element is a block, prepares the block for decoding.
 fn next(
     bits: &mut Bits<'_>,
     at: usize,
@@ -387,12 +392,13 @@ fn next(
     }
 }
 
-/// Puts the results of parts together in order.
+/// Combines the results of parts in order, and checks the checksums of streams.
 struct Assembler {
     name: String,
-    /// The state inside a stream: the level, and the combined checksum of the blocks so far.
+    /// The state inside a stream: the level, and the combined checksum of the blocks read so far. `None` outside of a
+    /// stream.
     stream: Option<(usize, u32)>,
-    /// A part whose last element does not end where the part was split.
+    /// The rest of a part whose last element ends only in the next part.
     open: Option<BitRange>,
     room: Option<Workspace>,
 }
@@ -402,7 +408,7 @@ impl Assembler {
         Assembler { name: name.to_string(), stream: None, open: None, room: None }
     }
 
-    /// Takes the next part, which a worker has read.
+    /// Accepts the next part with the result of a worker.
     fn saw(
         &mut self,
         part: BitRange,
@@ -427,7 +433,7 @@ impl Assembler {
         }
     }
 
-    /// Reads the next part on this thread.
+    /// Reads the next part on the caller's thread.
     fn read(&mut self, part: BitRange, out: &mut CountingWriter<impl Write>) -> Result<()> {
         let part = match self.open.take() {
             Some(open) => open.joined(&part),
@@ -511,7 +517,7 @@ mod tests {
         encoder.finish().unwrap()
     }
 
-    /// Reads `packed`, split at the bits `cuts`, as the workers and the caller would.
+    /// Decompresses `packed`, split at the bit offsets `cuts`, in the way in which the workers and the caller do.
     fn cut_and_read(packed: &[u8], cuts: &[usize], blocks: usize, limit: usize) -> Result<Vec<u8>> {
         let (mut follow, mut out) = (Assembler::new("bytes"), CountingWriter { inner: Vec::new(), bytes: 0 });
         let mut room = Workspace::new(blocks);
@@ -622,7 +628,7 @@ mod tests {
         let text: Vec<u8> =
             (0..400_000u32).flat_map(|number| number.wrapping_mul(2_654_435_761).to_be_bytes()).collect();
         let packed = stream(&text, 1);
-        // The budgets range from too little memory for two threads to plenty.
+        // The smallest budget is too small for two threads, and the largest is more than enough.
         for (mib, parts) in [(8, 2), (20, 15), (1 << 10, 4)] {
             let job = Context::new(Budget::new(mib << 20, 2), inshore_store::Cancel::default());
             let mut out = Vec::new();

@@ -57,7 +57,7 @@ fn compression_round_trips_at_every_size_and_level() {
             let compressed = packed(&bytes, format, None, 2);
             assert_eq!(unpacked(&compressed, 256 << 20, 2).unwrap(), bytes, "{format}, {size} bytes");
             assert_eq!(compressed, packed(&bytes, format, None, 1), "{format}, {size} bytes, one thread");
-            // The pieces are too large for parallel decompression.
+            // With this budget, the pieces are too large for parallel decompression.
             assert_eq!(
                 unpacked(&compressed, 9 << 20, 1).unwrap(),
                 bytes,
@@ -102,7 +102,7 @@ fn high_levels_of_zstd_use_distant_repetitions() {
     let mut again = Vec::new();
     compress(&job(smallest, 2), "bytes", &bytes[..], &mut again, Format::Zstd, Some(9)).unwrap();
     assert!(again == compressed);
-    // The first two budgets allow parallel decompression; the last does not.
+    // The first two budgets allow parallel decompression. The last budget does not.
     for (mib, pieces) in [(512, 2), (128, 2), (40, 1)] {
         let mut out = Vec::new();
         let summary = decompress(&job(mib << 20, 2), "bytes", &compressed[..], &mut out).unwrap();
@@ -110,7 +110,7 @@ fn high_levels_of_zstd_use_distant_repetitions() {
     }
 }
 
-/// Returns the name of the program that defines the format.
+/// Returns the name of the standard program for the format.
 fn program(format: Format) -> &'static str {
     match format {
         Format::Gzip => "gzip",
@@ -180,8 +180,8 @@ fn a_small_stream_that_becomes_large_is_written_while_it_is_read() {
     assert_eq!(unpacked(&stream, 8 << 20, 2).unwrap(), bytes);
 }
 
-/// Any truncated or changed file causes an error, or gives the same bytes (if a time in a header was changed, or the
-/// file ends between two members).
+/// A truncated file causes an error. A file with a changed bit causes an error or gives the original bytes (for
+/// example, if the bit is in the time in a header).
 #[test]
 fn damage_is_found() {
     let bytes = sample(5_000);

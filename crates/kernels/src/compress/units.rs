@@ -7,8 +7,9 @@
 //! | lz4 | an independent block | its length |
 //!
 //! Some pieces are larger than the limit, and some input cannot be split (a gzip member of another program, or
-//! dependent blocks of lz4). From such input on, all input is decompressed by one thread while it is read. bzip2 is
-//! split before any block, at any bit: see [`super::streams`].
+//! dependent blocks of lz4). From the first piece that is too large or cannot be split, one thread decompresses the
+//! rest of the input while reading it. bzip2 files are split before any of their blocks, even within a byte: see
+//! [`super::streams`].
 
 use std::{
     hash::Hasher,
@@ -29,21 +30,22 @@ use super::{
 };
 use crate::{Error, Result};
 
-/// The number of bytes read at once.
+/// The number of bytes that one read requests.
 pub(super) const READ_BYTES: usize = 256 << 10;
 
 /// Reads compressed input.
 pub(super) struct Units<R> {
     name: String,
     input: R,
-    /// The bytes that were read; the bytes before `taken` were consumed.
+    /// The bytes that were read from `input`. The first `taken` of these bytes were consumed.
     buffer: Vec<u8>,
     taken: usize,
     read: u64,
     ended: bool,
     format: Format,
     limit: usize,
-    /// The state inside an lz4 frame: the size of the largest block, and whether a checksum of the content follows.
+    /// The state inside an lz4 frame: the largest size of a block in bytes, and whether a checksum of the content
+    /// follows the last block.
     frame: Option<(usize, bool)>,
     /// Tells whether all further input is decompressed as one stream while it is read.
     is_whole: bool,
@@ -69,12 +71,12 @@ pub(super) struct DecompressedUnit {
     memory: Buffer,
     len: usize,
     pub packed_bytes: u64,
-    /// Tells whether the bytes belong to a frame with a checksum at the end.
+    /// Tells whether the bytes are an lz4 block, whose content counts in the checksum of its frame.
     is_block: bool,
     end: Option<Option<u32>>,
 }
 
-/// Checks the content of frames with a checksum at the end.
+/// Checks the content of lz4 frames that end with a checksum.
 pub(super) struct ContentChecksum(XxHash32);
 
 impl Default for ContentChecksum {
@@ -119,7 +121,7 @@ pub(super) fn truncated(name: &str, format: Format) -> Error {
 }
 
 impl CompressedUnit {
-    /// Decompresses the piece into `memory`, which has room for the largest piece.
+    /// Decompresses the piece into `memory`, a buffer with room for the largest piece.
     pub fn unpack(self, format: Format, name: &str, mut memory: Buffer) -> Result<DecompressedUnit> {
         let packed_bytes = self.packed_bytes;
         let fail = |what: String| damaged(name, format!("damaged {format} data: {what}"));
@@ -167,8 +169,8 @@ impl<R: Read> Units<R> {
         Ok(units)
     }
 
-    /// Skips skippable frames, with which zstd and lz4 may begin, and tells whether there are any. A frame may be
-    /// longer than the buffer.
+    /// Skips the skippable frames with which a zstd or lz4 file may begin, and tells whether there are any. A skippable
+    /// frame may be longer than the buffer.
     fn skip_frames(&mut self) -> Result<bool> {
         let mut has_skipped = false;
         loop {
@@ -201,7 +203,8 @@ impl<R: Read> Units<R> {
         self.limit = bytes;
     }
 
-    /// Returns a limit on the size of pieces that suffices for the first piece and similar ones.
+    /// Returns a limit on the size of pieces, in bytes. The limit suffices for the first piece and for pieces of
+    /// similar size.
     pub fn piece_bytes(&mut self) -> Result<usize> {
         let bytes = match self.format {
             Format::Zstd => {
@@ -214,7 +217,7 @@ impl<R: Read> Units<R> {
         Ok(bytes + bytes / 64)
     }
 
-    /// Returns the number of bytes taken from the input.
+    /// Returns the number of bytes that were read from the input.
     pub fn bytes(&self) -> u64 {
         self.read
     }
@@ -223,7 +226,7 @@ impl<R: Read> Units<R> {
         &self.name
     }
 
-    /// Returns the next `bytes` bytes, or fewer at the end, without taking them.
+    /// Returns the next `bytes` bytes of the input, or fewer at its end. The bytes are not consumed.
     pub fn peek(&mut self, bytes: usize) -> Result<&[u8]> {
         if self.buffer.len() - self.taken < bytes && !self.ended {
             self.buffer.drain(..self.taken);
@@ -247,7 +250,7 @@ impl<R: Read> Units<R> {
         piece
     }
 
-    /// Skips bytes that [`Units::peek`] returned.
+    /// Consumes the first `bytes` of the bytes that [`Units::peek`] returned.
     pub fn skip(&mut self, bytes: usize) {
         self.taken += bytes;
     }
@@ -432,7 +435,7 @@ impl<R: Read> Units<R> {
     }
 }
 
-/// Returns the largest window of zstd that is accepted, as a base-2 logarithm, and the memory for the window.
+/// Returns the base-2 logarithm of the largest zstd window that is accepted, and reserves the memory for this window.
 fn zstd_window(budget: &Budget) -> Result<(u32, Reservation)> {
     let free = budget.free_bytes() / 2;
     let log = free.max(1 << 10).ilog2().clamp(10, 31);
@@ -452,7 +455,7 @@ impl<R: Read> Read for CountingReader<'_, R> {
     }
 }
 
-/// Decompresses a stream while reading it.
+/// A reader that decompresses a stream while the stream is read.
 pub(super) struct TailReader<'a> {
     decoder: Box<dyn Read + 'a>,
     _memory: Option<Reservation>,

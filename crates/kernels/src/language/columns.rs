@@ -5,8 +5,8 @@
 //!                                                ──► worker: score ─┴──► caller: verdicts, in order
 //! ```
 //!
-//! A piece has about as many bytes as the budget allows, however long the rows are. A text that is longer than a piece
-//! is scored by the reading thread, so that long rows need only the memory of the reader.
+//! The budget determines the approximate number of bytes in a piece, however long the rows are. The reading thread
+//! itself scores a text that is longer than a piece, so that long rows need only the memory of the reader.
 
 use arrow_array::{Array, cast::AsArray};
 use arrow_schema::DataType;
@@ -16,9 +16,9 @@ use inshore_tables::{Input, TableReader};
 use super::{Classification, Classifier, Reader};
 use crate::{Result, ordered::in_order};
 
-/// The number of rows read at once, and the largest number of rows in a piece.
+/// The number of rows of each batch that is read, and the largest number of rows in a piece.
 const BATCH_ROWS: usize = 4096;
-/// The target size of a piece's texts in bytes; small budgets use less.
+/// The target size of a piece's texts, in bytes. With a small budget, pieces are smaller.
 const PIECE_BYTES: u64 = 1 << 20;
 const PIECE_BYTES_MIN: u64 = 64 << 10;
 
@@ -30,7 +30,7 @@ struct Piece {
 }
 
 enum Row {
-    /// A text of the piece, which reaches from the previous text's end to this offset.
+    /// A text of the piece. The text begins at the end of the previous text, and ends at this offset.
     Text(usize),
     /// The result for a text that was too long for a piece.
     Scored(Option<Classification>),
@@ -51,11 +51,11 @@ impl Piece {
     }
 }
 
-/// Identifies the language of each row of a text column, in order, with all threads of the job; a null is an empty
-/// text. `each` receives the row number, which starts at 0, and the language.
+/// Identifies the language of each row of a text column with all threads of the job. A null counts as an empty text.
+/// The function calls `each` with the number of each row, from 0, and the language of the row, in the order of rows.
 ///
-/// The memory is that of [`TableReader`], one piece for each thread, and two further pieces. The pieces share a quarter
-/// of the free budget, and have 64 KiB to 1 MiB each.
+/// Memory: the memory of [`TableReader`], one piece for each thread, and two further pieces. All pieces together take a
+/// quarter of the free budget, and each piece has 64 KiB to 1 MiB.
 ///
 /// # Errors
 /// [`Error::Table`](crate::Error::Table) for a table that cannot be read, or has no such column; the errors of
@@ -68,13 +68,14 @@ pub fn identify_column(
     mut each: impl FnMut(u64, Option<Classification>) -> Result<()>,
 ) -> Result<()> {
     let (budget, threads) = (job.budget(), job.budget().threads());
-    // One more piece than there are workers is in flight, and one is being filled.
+    // The workers and their queue have one piece more than there are threads. One further piece is being filled.
     let pieces = threads as u64 + 2;
     let piece_bytes = (budget.free_bytes() / 4 / pieces).clamp(PIECE_BYTES_MIN, PIECE_BYTES);
     let _memory = budget.reserve(pieces * piece_bytes, "rows of text")?;
     let mut table = TableReader::open(input, &[(column, DataType::Utf8)], BATCH_ROWS, budget)?;
     let (mut reader, mut position, mut row) = (Reader::default(), 0, 0);
-    // `batch` is the batch that is being divided into pieces, with its first row that is not yet in a piece.
+    // `batch` is the batch that is being divided into pieces, with the index of the first row that is not yet in a
+    // piece.
     let mut batch = None;
     let next = || {
         job.check_cancelled()?;

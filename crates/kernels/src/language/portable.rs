@@ -1,4 +1,5 @@
-//! Identifies languages as a task: profiles are sent to a node, and the node returns languages.
+//! Identifies languages in a task on a node. The client sends the profiles to the node, and the node returns the
+//! languages.
 
 use std::ops::Deref;
 
@@ -36,7 +37,7 @@ impl Deref for OwnedClassifier {
     }
 }
 
-/// The kernel that identifies the language of texts, and owns its profiles.
+/// The kernel that identifies the language of texts. The kernel owns its profiles, so that it can be sent to a node.
 #[derive(Debug)]
 pub struct LanguageOfText(Identify<OwnedClassifier>);
 
@@ -88,7 +89,7 @@ const WHOLE: u8 = 0;
 const LINES: u8 = 1;
 /// The number that stands for no language.
 const NONE: u8 = u8::MAX;
-/// The bytes of a line's result: the line's number, its language, and the confidence.
+/// The size of a line's result, in bytes: the line's number, the language, and the confidence.
 const LINE_BYTES: usize = 17;
 
 impl Portable for LanguageOfText {
@@ -203,7 +204,7 @@ mod tests {
                 Some(LanguagePart::Lines(found)) => prop_assert_eq!(found, lines),
                 other => prop_assert!(false, "{:?}", other),
             }
-            // A truncated result is either invalid, or has fewer lines.
+            // A truncated result is either invalid or a valid result with fewer lines.
             bytes.truncate(cut.index(bytes.len()));
             let found = LanguageOfText::decode(&bytes);
             prop_assert!(bytes.len() % LINE_BYTES == 1 || found.is_none());

@@ -15,10 +15,10 @@ use serde::Serialize;
 use super::{Classification, Classifier, LanguageResult};
 use crate::Result;
 
-/// The number of rows written at once.
+/// The number of rows of each batch that is written.
 const BATCH_ROWS: usize = 4096;
 
-/// The kind of position that a text has in a source, which also determines the name of the column.
+/// The kind of a text's position in its source. The kind also determines the name of the column for positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LanguagePlace {
     /// A complete source is a text.
@@ -48,8 +48,8 @@ pub struct LanguageSummary {
     pub unknown: u64,
 }
 
-/// Writes a table of languages. The columns are the source, the line or row if there is one, the language and the
-/// confidence. If the language is unknown, language and confidence are null.
+/// Writes a table of languages. The columns are the source, the number of the line or row (not for complete sources),
+/// the language and the confidence. If no language was found, the last two columns are null.
 pub struct LanguageTable<'a> {
     labels: &'a [String],
     schema: SchemaRef,
@@ -128,7 +128,7 @@ impl<'a> LanguageTable<'a> {
         Ok(self.writer.write(&batch)?)
     }
 
-    /// Completes the table, whose file then appears, and returns the counts.
+    /// Completes the table, makes its file visible, and returns the counts.
     ///
     /// # Errors
     /// The errors of writing.

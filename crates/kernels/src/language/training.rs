@@ -1,6 +1,7 @@
-//! Counts n-grams as a task on a node; the answer has all n-grams of the node's shards, in order.
+//! Counts n-grams in a task on a node. The answer has all n-grams of the node's shards with their counts, sorted by
+//! n-gram.
 //!
-//! Every different n-gram of a node is sent over the network once for each language, with its count.
+//! A node sends each distinct n-gram over the network once for each language.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ const KIND: &str = "count-grams";
 /// The number of n-grams in a batch.
 const BATCH_ROWS: usize = 64 << 10;
 
-/// The task of counting n-grams on a node.
+/// The handler of the task that counts n-grams on a node.
 #[derive(Debug)]
 pub struct CountsGrams;
 

@@ -1,4 +1,4 @@
-//! Searches files, and passes on each block's result with its file.
+//! Searches files, and passes the result of each block to a closure.
 
 use std::{collections::VecDeque, sync::Mutex};
 
@@ -11,7 +11,7 @@ use crate::{Result, WalkedFile};
 impl Search {
     /// Searches `files`, and passes the result of each block with its file to `each`, in the order of files and blocks.
     ///
-    /// The memory is that of [`inshore_kernel::run`].
+    /// The search takes as much memory as [`inshore_kernel::run`].
     ///
     /// # Errors
     /// The errors are those of `each`, and [`crate::Error::Store`] if the job was stopped or has too little memory. A

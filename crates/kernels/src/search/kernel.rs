@@ -1,4 +1,5 @@
-//! Searches a block, piece by piece, and ends at the first NUL byte.
+//! Searches a block for matching lines, one piece of the block after the other. A search for lines ends at the first
+//! NUL byte.
 
 use inshore_kernel::{Block, Border, Kernel};
 use inshore_store::Context;
@@ -10,18 +11,19 @@ use super::{
 };
 use crate::{Error, Result};
 
-/// A NUL byte among this number of first bytes makes all of a source binary. A later NUL byte makes only the bytes
-/// after it binary, as in ripgrep.
+/// If the first NUL byte is among this number of bytes at the start of a source, the complete source is binary. After a
+/// later NUL byte, only the rest of the source is binary, as in ripgrep.
 const EARLY_BYTES: usize = 64 << 10;
 
-/// A piece of a block has this size. It is searched first, and then scanned for a NUL byte while its bytes are in the
-/// core's cache. In the opposite order the scan, which computes little, would wait for memory. The first piece of a
-/// source has [`EARLY_BYTES`], since these bytes determine whether all of the source is binary.
+/// The approximate size of a piece of a block, in bytes. A piece is searched first, and then scanned for a NUL byte
+/// while its bytes are in the core's cache. In the opposite order, the scan would wait for memory, since the scan
+/// computes little. The first piece of a source has [`EARLY_BYTES`], since these bytes determine whether the complete
+/// source is binary.
 const PIECE_BYTES: usize = 64 << 10;
 
 impl Kernel for Search {
     type Error = Error;
-    /// The limit on the bytes of a block's lines with replaced matches.
+    /// The limit on the total size of a block's lines after matches were replaced, in bytes.
     type Worker = usize;
     type Part = BlockMatches;
 
@@ -34,8 +36,8 @@ impl Kernel for Search {
         Ok(share.min(u32::MAX.into()) as usize)
     }
 
-    /// The search stays correct if a process changes the bytes meanwhile, since the engine relies only on the number of
-    /// bytes.
+    /// Blocks may be memory maps, whose bytes other processes can change during the search. This does no harm, since
+    /// the matcher relies only on the number of bytes.
     fn takes_windows(&self) -> bool {
         true
     }
@@ -59,8 +61,8 @@ impl Kernel for Search {
             copy: Vec::new(),
         };
         let (text, mut start) = (block.bytes, 0);
-        // If context is wanted, lines near the borders of a block are returned whether they match or not, so a search
-        // for the literal would save nothing.
+        // If context is wanted, lines near the borders of a block are returned whether they match or not. A search for
+        // the literal would therefore skip no lines.
         let mut needle = self.needle.as_ref().filter(|_| before == 0 && after == 0);
         while start < text.len() {
             if let Some(looked_for) = needle {
@@ -68,12 +70,13 @@ impl Kernel for Search {
                 if end == text.len() {
                     break;
                 }
-                // If the literal is frequent, it is no longer searched for separately, since the engine alone scans
-                // fewer bytes twice.
+                // If the literal is frequent, the separate search for the literal ends, since it would scan many bytes
+                // that the matcher scans again.
                 needle = needle.filter(|_| end - start >= PIECE_BYTES);
                 start = memrchr(b'\n', &text[start..end]).map_or(start, |line| start + line + 1);
             }
-            // The piece lies in the core's cache when it is scanned for a NUL byte.
+            // The size of a piece is small enough that its bytes are still in the core's cache during the scan for a
+            // NUL byte.
             let bytes = if block.is_first() && start == 0 { EARLY_BYTES } else { PIECE_BYTES };
             let is_one = before > 0 || after > 0 || text.len() - start <= bytes;
             let line_end =
@@ -81,7 +84,8 @@ impl Kernel for Search {
             let mut end = if is_one { text.len() } else { line_end(start + bytes) };
             let mark = lines.mark();
             lines.text = &text[..end];
-            // A single match is enough, unless the match turns out to be after a NUL byte of the same piece.
+            // With [`SearchOutput::Any`], `is_enough` is true after the first match. The scan below may show that this
+            // match is after a NUL byte.
             let is_enough = !lines.add_from(start, *wanted);
             let nul = detect_binary.then(|| memchr(0, &text[start..end])).flatten().map(|nul| start + nul);
             if let Some(nul) = nul {
@@ -89,8 +93,8 @@ impl Kernel for Search {
                 if let SearchOutput::Lines { .. } | SearchOutput::Any = wanted {
                     let is_early = block.is_first() && nul < EARLY_BYTES;
                     let line = memrchr(b'\n', &text[..nul]).filter(|_| !is_early).map_or(0, |end| end + 1);
-                    // Lines before the NUL byte are returned. For later lines, the result only states whether one
-                    // matches.
+                    // Lines before the NUL byte are returned. For the lines after the NUL byte, the result only states
+                    // whether one of them matches.
                     lines.rewind(mark);
                     lines.text = &text[..line];
                     lines.add_from(start, *wanted);
@@ -133,7 +137,7 @@ mod tests {
     use super::*;
     use crate::PatternOptions;
 
-    /// The result does not depend on the pieces in which a block is scanned.
+    /// Checks that the sizes of pieces do not affect the result of a block.
     #[test]
     fn lines_before_the_first_nul_byte_are_returned_and_later_matches_are_flagged() {
         let job = Context::new(Budget::new(64 << 20, 1), Default::default());
@@ -180,7 +184,7 @@ mod tests {
                 });
                 ran.unwrap();
                 let [found] = &found[..] else { panic!("{} blocks", found.len()) };
-                // A single match before the NUL byte is enough.
+                // With `Any`, the search ends at a match before the NUL byte, and need not find the NUL byte.
                 if wanted != SearchOutput::Any || found.line_count == 0 {
                     assert_eq!(found.nul, Some(nul as u64).filter(|&nul| nul < text.len() as u64), "{case}");
                 }

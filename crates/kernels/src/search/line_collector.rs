@@ -6,7 +6,7 @@ use memchr::{memchr, memchr_iter, memrchr};
 
 use super::{BlockMatches, FoundLine, Search, SearchOutput, replacement::Replacer};
 
-/// Gathers lines of a block.
+/// Collects the lines of a block that belong to the result.
 pub(super) struct LineCollector<'a> {
     pub search: &'a Search,
     pub block: &'a Block<'a>,
@@ -14,16 +14,16 @@ pub(super) struct LineCollector<'a> {
     pub found: BlockMatches,
     pub numbered: bool,
     pub spans: bool,
-    /// Holds the offset up to which line ends were counted, and their number.
+    /// Holds an offset in the block, and the number of line ends before this offset.
     pub counted: (usize, u64),
     pub replacer: Option<Replacer<'a>>,
-    /// Limits the bytes of lines with replaced matches.
+    /// Limits the total size of the lines after matches were replaced, in bytes.
     pub room: usize,
-    /// Holds a copy of a line that no process can write to.
+    /// Holds a copy of a line of a memory map. Other processes cannot change the copy.
     pub copy: Vec<u8>,
 }
 
-/// Records the sizes of results up to some line.
+/// Records the sizes of the results collected so far, so that later results can be removed.
 #[derive(Clone, Copy)]
 pub(super) struct ResultSizes {
     sizes: (usize, usize, usize),
@@ -49,15 +49,15 @@ impl LineCollector<'_> {
         text.truncate(mark.sizes.1);
         spans.truncate(mark.sizes.2);
         (*line_count, *match_count) = mark.counts;
-        // Line ends are counted from the start of the block again.
+        // From here on, line ends are counted again from the start of the block.
         self.counted = (0, 0);
         if let Some(replacer) = &mut self.replacer {
             replacer.is_full = false;
         }
     }
 
-    /// Adds the wanted results of selected lines from the line at `start` on, and returns whether more lines may be
-    /// needed.
+    /// Adds the wanted results of all selected lines from the line at `start` on. Returns false if the result needs no
+    /// more lines.
     pub fn add_from(&mut self, start: usize, wanted: SearchOutput) -> bool {
         let (search, text) = (self.search, self.text);
         let mut goes_on = true;
@@ -74,8 +74,8 @@ impl LineCollector<'_> {
             SearchOutput::MatchCount => search.for_each_line(text, start, |line| {
                 self.found.line_count += 1;
                 self.copy.clear();
-                // The line is copied, so that two passes over it see the same bytes even if a process writes to the
-                // file.
+                // The line is copied, so that two passes over the line read equal bytes even if another process writes
+                // to the file.
                 self.copy.extend_from_slice(&text[line]);
                 search.spans(&self.copy, |_, _| self.found.match_count += 1);
                 true
@@ -83,18 +83,19 @@ impl LineCollector<'_> {
             SearchOutput::Lines { before: 0, after: 0, .. } => {
                 search.for_each_line(text, start, |line| self.add(line, true));
             }
-            // Lines with context are added at once, from the beginning.
+            // A search with context has a single piece, the complete block, whose lines are added in one call.
             SearchOutput::Lines { before, after, .. } => self.add_with_context(before, after),
         }
         goes_on
     }
 
-    /// Adds a line, and returns whether more lines are needed.
+    /// Adds a line. Returns false if the result needs no more lines.
     fn add(&mut self, line: Match, is_match: bool) -> bool {
         let text = &self.text[line];
         let number = if self.numbered {
             let (from, ends) = self.counted;
-            // If a process writes to the file meanwhile, lines may seem to begin anywhere.
+            // If another process writes to the file during the search, the start of this line may be before the counted
+            // offset.
             let before = self.text.get(from..line.start()).unwrap_or_default();
             let ends = ends + memchr_iter(b'\n', before).count() as u64;
             self.counted = (line.start(), ends);
@@ -133,11 +134,11 @@ impl LineCollector<'_> {
         !self.is_full()
     }
 
-    /// Adds all lines that match, the context lines around them, and the lines near the block's borders, which may be
+    /// Adds all matching lines and their context lines. Also adds the lines near the block's borders, which may be
     /// context of a match in an adjacent block.
     fn add_with_context(&mut self, before: usize, after: usize) {
         let text = self.text;
-        // All lines before this offset were added, or are not wanted.
+        // All wanted lines before this offset have been added.
         let mut done = 0;
         let mut wanted_after = after;
         let search = self.search;
@@ -154,7 +155,7 @@ impl LineCollector<'_> {
         self.add_lines_after(first, text.len(), usize::MAX);
     }
 
-    /// Adds up to `limit` lines between two offsets, and returns the start of the next line.
+    /// Adds up to `limit` lines from `position` on, but none after `end`. Returns the start of the next line.
     fn add_lines_after(&mut self, mut position: usize, end: usize, limit: usize) -> usize {
         for _ in 0..limit {
             if position >= end {
@@ -168,7 +169,7 @@ impl LineCollector<'_> {
     }
 }
 
-/// Returns the start of the last `lines` lines before `end`, but at least `start`.
+/// Returns the offset at which the last `lines` lines before `end` begin. The result is not less than `start`.
 fn back(text: &[u8], start: usize, end: usize, lines: usize) -> usize {
     let mut position = end;
     for _ in 0..lines {

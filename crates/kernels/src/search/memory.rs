@@ -5,10 +5,10 @@
 //!   expressions    a syntax tree, then an automaton (NFA) in both directions, then caches of it for each thread
 //! ```
 //!
-//! The engine has limits, but fails at a limit and does not say how much memory would be enough. This module therefore
-//! computes a bound from the patterns. For texts the bound is a multiple of the number of their bytes. For expressions
-//! the bound is a sum over the parts of the expression, in which a repetition multiplies the size of the repeated part.
-//! Small patterns take so little memory that it is not counted ([`UNCOUNTED_BYTES`]).
+//! The regex library enforces limits, but its errors do not say how much memory would be enough. This module therefore
+//! computes a bound from the patterns. For literal texts, the bound is a multiple of their number of bytes. For regular
+//! expressions, the bound is the sum over the parts of the expression. A repetition multiplies the size of the repeated
+//! part. Small patterns take so little memory that it is not counted ([`UNCOUNTED_BYTES`]).
 //!
 //! The following was measured with grep-regex 0.1.14 and regex-automata 0.4.18, by the growth of the peak resident
 //! size. 100,000 texts of 4, 10 and 30 bytes took 350, 640 and 1,660 bytes each. 20,000 texts of 10 bytes with ignored
@@ -24,10 +24,10 @@ use regex_syntax::hir::{Class, Hir, HirKind};
 use super::PatternOptions;
 use crate::Result;
 
-/// The memory for automata that is not reserved. The fixed 64 MiB that a process may take beyond its budget cover this
-/// memory and the program itself.
+/// The memory for automata that is not reserved, in bytes. A process may take 64 MiB beyond its budget, which cover
+/// this memory and the program itself.
 const UNCOUNTED_BYTES: u64 = 4 << 20;
-/// The smallest number of texts for which the engine builds one Aho-Corasick automaton.
+/// The smallest number of literal texts for which the regex library builds one Aho-Corasick automaton.
 const TEXTS_MIN: u64 = 3000;
 /// The memory for each byte of a text while an Aho-Corasick automaton is built.
 const TEXT_BYTE_BYTES: u64 = 60;
@@ -35,12 +35,13 @@ const TEXT_BYTE_BYTES: u64 = 60;
 const TEXT_BYTES: u64 = 280;
 /// The memory for each byte of expressions while they are parsed and compiled.
 const EXPRESSION_BYTE_BYTES: u64 = 230;
-/// The memory for each character class in expressions; classes may be large.
+/// The memory for each character class in expressions, in bytes. A class may have many ranges.
 const EXPRESSION_CLASS_BYTES: u64 = 8 << 10;
 /// The memory for each byte of expressions with ignored case, where each letter becomes a character class.
 const CASELESS_BYTE_BYTES: u64 = 620;
-/// The largest estimated size of a pattern's syntax tree with which the pattern is parsed to find the size of its
-/// automaton. The automaton of a larger pattern is assumed to be `UNSEEN` times as large as the tree.
+/// The limit on the estimated size of a pattern's syntax tree, in bytes. Up to this limit, the pattern is parsed to
+/// compute the size of its automaton. Above this limit, the automaton is assumed to be `UNSEEN` times as large as the
+/// tree.
 const PARSED_BYTES_MAX: u64 = 32 << 20;
 const UNSEEN: u64 = 16;
 /// The memory for each state of an NFA.
@@ -49,11 +50,11 @@ const STATE_BYTES: u64 = 24;
 const TRANSITION_BYTES: u64 = 8;
 /// The memory for building an NFA in both directions, in units of half its size (4.4 units were measured).
 const BUILDING_HALVES: u64 = 6;
-/// The memory for the caches of a thread, in units of half the NFA's size. Each direction takes one unit, and the
-/// simulation that runs after a cache fails takes one unit.
+/// The memory for the caches of a thread, in units of half the NFA's size. The cache of each direction takes one unit.
+/// The third unit is for the NFA simulation, which runs if a cache is too small.
 const SEARCHING_HALVES: u64 = 3;
-/// The caches of all threads take the free budget divided by this number, in addition to memory that is proportional to
-/// the NFA.
+/// The divisor of the free budget for caches: the caches of all threads share the quotient. Each cache also has memory
+/// that is proportional to the NFA.
 const CACHES_PART: u64 = 8;
 /// The size of the smallest cache.
 const CACHE_BYTES_MIN: u64 = 256 << 10;
@@ -126,8 +127,8 @@ impl PatternSize {
         self.bytes * TEXT_BYTE_BYTES + self.patterns * TEXT_BYTES
     }
 
-    /// Returns false if the patterns added so far certainly exceed the budget. If the result is true, [`Self::check`]
-    /// decides.
+    /// Returns false if the patterns added so far exceed the budget with any kind of automaton. If the result is true,
+    /// only [`Self::check`] determines whether the patterns fit.
     pub fn may_fit(&self, budget: &Budget) -> bool {
         self.least_bytes() <= UNCOUNTED_BYTES + budget.free_bytes()
     }
@@ -173,11 +174,11 @@ impl PatternMemory {
         let (counted, threads) = (size.check(budget)?, budget.threads() as u64);
         let caches = (budget.free_bytes() - counted) / CACHES_PART;
         let cache_bytes = (caches / 2 / threads).max(CACHE_BYTES_MIN);
-        // With the smallest budget, the caches are part of the memory that is not counted.
+        // With the smallest budgets, the caches are not reserved. They are part of the memory beyond the budget.
         let is_roomy = budget.free_bytes() - counted - caches >= smallest_memory_bytes(budget.threads());
         let reserved = counted + if is_roomy { caches } else { 0 };
         Ok(PatternMemory {
-            // The engine's smallest cache is about a third of this size.
+            // The regex library needs a cache of at least about a third of this size.
             cache_bytes: (cache_bytes + size.nfa_bytes / 2) as usize,
             _reserved: budget.reserve(reserved, "automata of patterns")?,
         })
@@ -195,7 +196,8 @@ impl Nfas {
     /// engine reports the error.
     fn bytes(&mut self, pattern: &str, options: &PatternOptions) -> u64 {
         let PatternOptions { fixed, ignore_case, smart_case, .. } = *options;
-        // The engine looks for capital letters in all patterns together, and takes less memory if one pattern has some.
+        // The regex library looks for capital letters in all patterns together. If one pattern has capital letters, the
+        // library takes less memory than this estimate.
         let is_caseless = ignore_case || smart_case && !pattern.chars().any(char::is_uppercase);
         let is_plain = fixed || !pattern.chars().any(regex_syntax::is_meta_character);
         if is_plain && !is_caseless {
@@ -248,7 +250,7 @@ impl Nfas {
                 nfa.map_or(0, |nfa| nfa.memory_usage() as u64)
             };
             let (one, none) = (Hir::class(class.clone()), Hir::empty());
-            // The states at the beginning and end, which every automaton has, are subtracted.
+            // Every automaton has states for its beginning and end. These states are subtracted from the size.
             let of =
                 |is_reverse| built(&one, is_reverse).saturating_sub(built(&none, is_reverse)) + STATE_BYTES;
             of(false) + of(true)
@@ -283,7 +285,7 @@ mod tests {
             r"(?:a|b|cde|[0-9ä]{7})*",
         ] {
             let (told, is) = (nfa(pattern), compiled(pattern));
-            // The bound does not count the few states at the beginning and end of every automaton.
+            // The bound does not include the few states for the beginning and end that every automaton has.
             assert!(told + 1000 >= is && told <= 4 * is, "{pattern}: {told} instead of {is}");
         }
         assert_eq!(nfa("("), 0);
@@ -307,12 +309,12 @@ mod tests {
             drop(memory);
             assert!(PatternMemory::take(patterns, &options, &Budget::new(smallest - 1, 2)).is_err());
         }
-        // The size of many patterns is the sum of the sizes of single patterns.
+        // The size of a set of patterns is the sum of the sizes of its patterns.
         let mut size = PatternSize::new(&PatternOptions { ignore_case: true, ..fixed });
         many.iter().for_each(|pattern| size.add(pattern));
         assert!(!size.may_fit(&Budget::new(1 << 20, 2)) && size.may_fit(&Budget::new(100 << 20, 2)));
         assert!(size.check(&Budget::new(100 << 20, 2)).is_err());
-        // For usual patterns only the caches are reserved.
+        // The automata of a common pattern are so small that their memory is not reserved.
         let usual = Budget::new(1 << 20, 2);
         PatternMemory::take(&[r"\w+ERROR\s\d{1,3}"], &PatternOptions::default(), &usual).unwrap();
         assert_eq!(usual.reserved_bytes_max(), 0);

@@ -15,9 +15,9 @@ pub struct MultilineMatcher {
     _memory: PatternMemory,
 }
 
-/// Makes a matcher for `patterns` whose matches may cross line ends; a dot matches line ends too if `dot_is_all`. The
-/// memory is reserved in `budget`. Returns `None` if no match can contain or look at a line end (as `^` and `$` do),
-/// since a [`Search`](super::Search) then finds the same matches.
+/// Makes a matcher for `patterns` whose matches may cross line ends. If `dot_is_all`, a dot also matches a line end.
+/// The memory is reserved in `budget`. Returns `None` if no match can contain a line end or depend on one (as `^` and
+/// `$` do), since a [`Search`](super::Search) then finds equal matches.
 ///
 /// # Errors
 /// The errors of [`Search::new`](super::Search::new).
@@ -36,7 +36,7 @@ pub fn matcher_across_lines(
     }
     let matcher =
         builder.build_many(patterns).map_err(|error| Error::BadPattern { what: error.to_string() })?;
-    // A pattern can contain a carriage return only if the engine does not take it for a line end.
+    // With `crlf`, carriage returns and line feeds are both line ends. Otherwise only line feeds are line ends.
     let ends: &[u8] = if options.crlf { b"\r\n" } else { b"\n" };
     let never = matcher.non_matching_bytes().is_some_and(|bytes| ends.iter().all(|&end| bytes.contains(end)));
     Ok((!never).then_some(MultilineMatcher { matcher, _memory: memory }))

@@ -1,8 +1,8 @@
 //! This module searches for a literal and for NUL bytes in a single pass.
 //!
-//! - The needle is a literal that every line of the result contains.
-//! - The pair is the two bytes of the needle that are probably rarest. The complete needle is compared only where both
-//!   bytes occur at their distance.
+//! - The needle is a literal that every matching line contains.
+//! - The pair consists of the two bytes of the needle that are probably the rarest. The complete needle is compared
+//!   only where both bytes occur at the distance that they have in the needle.
 //! - Free bytes are the bytes before both the first NUL byte and the start of the first needle.
 //!
 //! A search for a rare literal spends most of its time waiting for memory, so each byte is loaded only once. The
@@ -10,11 +10,13 @@
 //! advance.
 //!
 //! Measured on one core of Zen 5 with 4.2 GB in the page cache: `memmem` followed by `memchr` took 0.19 s of CPU time,
-//! one pass took 0.13 s, and one pass with prefetched pages took 0.12 s. AVX-512 was no faster (0.16 and 0.12 s).
+//! one pass took 0.13 s, and one pass with prefetched pages took 0.12 s. With AVX-512, one pass took 0.16 s, and one
+//! pass with prefetched pages took 0.12 s.
 
 use memchr::{arch::all::packedpair::Pair, memchr, memmem::Finder};
 
-/// The number of bytes in a chunk that is scanned twice while it is in the first-level cache, on machines without AVX2.
+/// The size of a chunk, in bytes, on machines without AVX2. A chunk is scanned twice while its bytes are in the
+/// first-level cache.
 const CHUNK_BYTES: usize = 16 << 10;
 
 #[derive(Clone, Debug)]
@@ -25,7 +27,7 @@ pub(super) struct Needle {
 }
 
 impl Needle {
-    /// Makes a needle; returns `None` if `bytes` has fewer than two bytes, or a NUL byte.
+    /// Makes a needle. Returns `None` if `bytes` has fewer than two bytes or contains a NUL byte.
     pub fn new(bytes: &[u8]) -> Option<Needle> {
         let pair = Pair::new(bytes).filter(|_| memchr(0, bytes).is_none())?;
         let mut pair = [pair.index1().into(), pair.index2().into()];
@@ -33,7 +35,8 @@ impl Needle {
         Some(Needle { finder: Finder::new(bytes).into_owned(), pair })
     }
 
-    /// Counts the bytes of `text` before both the first NUL byte and the first needle.
+    /// Returns the number of bytes of `text` before the first NUL byte or the start of the first needle, whichever
+    /// comes first.
     pub fn free_bytes(&self, text: &[u8]) -> usize {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") {
@@ -69,14 +72,16 @@ impl Needle {
 
         let (needle, [first, last]) = (self.finder.needle(), self.pair);
         // The loop below tests bytes for NUL only from offset `first` on, so the bytes before offset `first` are tested
-        // separately. A needle that begins before offset `first` ends after the NUL byte.
+        // separately. If one of these bytes is NUL, no needle begins before it: such a needle would contain the NUL
+        // byte.
         if let Some(nul) = memchr(0, &text[..first.min(text.len())]) {
             return nul;
         }
         let vector = |byte: u8| _mm256_set1_epi8(byte as i8);
         let (one, other, nul) = (vector(needle[first]), vector(needle[last]), vector(0));
         let start = text.as_ptr();
-        // Marks offsets at which a needle may begin, or at which the byte `first` bytes later is NUL.
+        // Returns a mask of 32 offsets. An offset is marked if a needle may begin there, or if the byte `first` bytes
+        // after the offset is NUL.
         let hits = |at: usize| {
             // SAFETY: the pair's second byte and the 31 bytes after it are within the text, as the loop's condition
             // ensures.
@@ -91,8 +96,8 @@ impl Needle {
         while at + STEP_BYTES + last <= text.len() {
             for line in [0, STEP_BYTES / 2] {
                 let ahead = start.wrapping_add(at + AHEAD_BYTES + line);
-                // SAFETY: the address may lie after the text, since a prefetch reads nothing. Newer Rust versions need
-                // no `unsafe` for a prefetch.
+                // SAFETY: a prefetch causes no access that can fail, so the address may lie after the text. Newer Rust
+                // versions need no `unsafe` for a prefetch.
                 #[allow(unused_unsafe)]
                 unsafe {
                     _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
@@ -104,8 +109,8 @@ impl Needle {
             if _mm256_movemask_epi8(any) != 0 {
                 for (part, hits) in parts.into_iter().enumerate() {
                     let mut places = _mm256_movemask_epi8(hits) as u32;
-                    // The first hit that is NUL or a needle is the result: a needle that began after the NUL byte would
-                    // be a later hit.
+                    // The first hit that is a NUL byte or a needle is the result. All needles at later hits begin after
+                    // that NUL byte or that needle.
                     while places != 0 {
                         let place = at + 32 * part + places.trailing_zeros() as usize;
                         if text[place + first] == 0 {
@@ -141,8 +146,8 @@ mod tests {
             (dice >> 33) as usize % limit
         };
         for case in 0..4000 {
-            // The text has few different bytes, so that parts of needles, and pairs outside of needles, occur
-            // everywhere.
+            // The text has few different bytes. Incomplete needles are therefore frequent, and the needle's two rarest
+            // bytes often occur at their distance outside of needles.
             let letters = [&b"ab"[..], b"abcdefgz", b"aaaaaaaaaaaaaaab"][case % 3];
             let len = [2, 3, 9, 40, 300][below(5)];
             let needle: Vec<u8> = (0..len).map(|_| letters[below(letters.len())]).collect();

@@ -1,4 +1,5 @@
-//! A search as a task: patterns are sent to a node, and the lines that match are returned.
+//! Runs a search as a task on a node. The client sends the patterns to the node, and the node returns the matching
+//! lines.
 
 use inshore_kernel::Portable;
 use inshore_store::Budget;
@@ -8,15 +9,16 @@ use serde_json::Value;
 use super::{Arguments, BlockMatches, FoundLine, Search, SearchOutput, memory::PatternMemory};
 use crate::{Error, Result};
 
-/// The limit on the memory of the automata of a search that another machine sent, both in total and for each thread.
+/// The limit, in bytes, on the automata of a search that another machine sent. One limit of this size is for the
+/// automata that the threads share, and one for the caches of each thread.
 const SENT_BYTES_MAX: usize = 10 << 20;
-/// The limit on the memory for the patterns of such a search if no budget is known.
+/// The limit, in bytes, on the memory for the patterns of a search that another machine sent, if no budget is known.
 const SENT_MEMORY_BYTES_MAX: u64 = 64 << 20;
 
 const IS_MATCH: u32 = 1 << 31;
 
 impl Search {
-    /// Makes the search that [`Portable::arguments`] describes, within the limits for other machines.
+    /// Makes the search that [`Portable::arguments`] describes. The limits for searches from other machines apply.
     fn from_arguments(arguments: &Value, budget: &Budget) -> Result<Search> {
         let mut arguments: Arguments = Arguments::deserialize(arguments)
             .map_err(|error| Error::BadPattern { what: format!("invalid arguments of a search: {error}") })?;
@@ -30,7 +32,7 @@ impl Search {
     }
 }
 
-/// Encodes results: numbers in little endian, then line by line, then the text.
+/// Encodes the result of a block. Numbers are in little endian, and the fields have this order:
 ///
 /// ```text
 ///   line_count u64, match_count u64, nul u64 (2^64 - 1: none), matches_behind_nul u64, lines u64, spans u64
@@ -86,7 +88,8 @@ impl Portable for Search {
         found.nul = long(bytes).map(|nul| (nul < u64::MAX).then_some(nul))?;
         found.matches_behind_nul = long(bytes)? == 1;
         let (lines, spans) = (long(bytes)?, long(bytes)?);
-        // Memory is reserved only for bytes that exist.
+        // The counts are checked against the remaining bytes, so that an invalid count cannot make this machine
+        // allocate much memory.
         let fits = |count: u64, each: u64, left: usize| {
             count.checked_mul(each).is_some_and(|all| all <= left as u64)
         };
@@ -106,7 +109,7 @@ impl Portable for Search {
             return None;
         }
         for line in &found.lines {
-            // Spans must be in order, and within the line.
+            // The spans of a line must be in ascending order, and must lie within the line.
             let mut position = 0;
             for _ in 0..line.spans {
                 let (start, end) = (short(bytes)?, short(bytes)?);
@@ -125,7 +128,7 @@ impl Portable for Search {
         self.arguments.wanted == SearchOutput::Any && (found.line_count > 0 || found.matches_behind_nul)
     }
 }
-/// Splits off the first bytes.
+/// Removes the first `N` bytes from `bytes` and returns them.
 fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     let (first, rest) = bytes.split_first_chunk()?;
     *bytes = rest;
@@ -137,8 +140,8 @@ mod tests {
     use super::*;
     use crate::PatternOptions;
 
-    /// Finding groups takes memory in proportion to their number. A search from another machine must not take all
-    /// memory.
+    /// Finding the groups of a pattern takes memory in proportion to the number of groups. A search from another
+    /// machine must not use up the memory of this machine.
     #[test]
     fn searches_from_another_machine_are_refused_when_their_groups_take_too_much_memory() {
         let sent = |pattern: String, replacement: String| {

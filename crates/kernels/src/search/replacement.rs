@@ -7,7 +7,7 @@ use memchr::memchr_iter;
 use super::{Arguments, Search};
 use crate::{Error, Result};
 
-/// The largest length of a replacement.
+/// The largest length of a replacement, in bytes.
 const REPLACEMENT_BYTES_MAX: usize = 64 << 10;
 /// The limit on the memory that each thread uses for finding groups.
 const GROUPS_BYTES_MAX: usize = 64 << 20;
@@ -23,8 +23,8 @@ impl Search {
         self.replacing_within(replacement.into(), GROUPS_BYTES_MAX)
     }
 
-    /// Works as [`Search::replacing`] does. The engine that finds groups has a table of all states and groups for each
-    /// thread, and `limit` bounds the size of this table.
+    /// Does the same as [`Search::replacing`] with a limit on memory. For each thread, the regex library has a table of
+    /// all states and groups. `limit` is the largest size of this table, in bytes.
     pub(super) fn replacing_within(self, replacement: String, limit: usize) -> Result<Search> {
         if replacement.len() > REPLACEMENT_BYTES_MAX {
             let what =
@@ -33,7 +33,7 @@ impl Search {
         }
         let groups = if replacement.contains('$') { self.matcher.capture_count().max(1) } else { 1 };
         let Search { matcher, arguments, memory, .. } = self;
-        // The reserved memory is for one matcher.
+        // The old matcher is dropped first, since the reserved memory suffices for one matcher only.
         drop(matcher);
         Search::build(Arguments { replacement: Some(replacement), ..arguments }, memory, limit / groups)
     }
@@ -56,7 +56,7 @@ impl<'a> Replacer<'a> {
         Replacer { replacement, groups, captures, is_full: false }
     }
 
-    /// Appends a line to `out`, which may grow to `room` bytes, and the positions of the replacements to `spans`.
+    /// Appends a line to `out`, and the positions of the replacements to `spans`. `out` may grow to `room` bytes.
     pub fn append(
         &mut self,
         search: &Search,

@@ -5,8 +5,8 @@
 //!   counts    path, count                                   a row for each file that has some
 //! ```
 //!
-//! Rows are gathered into batches of about 1 MiB, which are passed on in the order of sources and lines. A slow
-//! consumer slows the search, and the consumer's return value can end the search.
+//! Rows are collected in batches of about 1 MiB. The batches are passed to a consumer in the order of sources and
+//! lines. A slow consumer slows down the search. The consumer's return value can end the search.
 
 use std::{
     borrow::Cow,
@@ -27,13 +27,13 @@ use serde::{Deserialize, Serialize};
 use super::{BlockMatches, FoundLine, PatternOptions, Search, SearchOutput};
 use crate::{Error, Result, WalkedFile};
 
-/// The target size of a batch in bytes; small budgets use less.
+/// The target size of a batch, in bytes. With a small budget, batches are smaller.
 const BATCH_BYTES: u64 = 1 << 20;
 const BATCH_BYTES_MIN: u64 = 64 << 10;
-/// The time after which gathered rows are passed on, even if they are few.
+/// The time after which the collected rows are passed on, even if the batch is small.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// The columns of the rows that a search returns.
+/// The kind of rows that a search returns. The kind determines the columns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SearchColumns {
@@ -54,16 +54,16 @@ pub enum SearchColumns {
 pub struct SearchTableOptions {
     /// The columns of the rows.
     pub columns: SearchColumns,
-    /// The largest number of matching lines of a file that are returned or counted.
+    /// The largest number of matching lines of each file that are returned or counted.
     pub max_count: u64,
     /// Also returns rows for files without a match, if matches or lines are counted.
     pub include_zero: bool,
-    /// Returns lines as raw bytes, and positions in bytes. If false, lines are text with U+FFFD for bytes that are not
-    /// UTF-8, and positions are in characters.
+    /// If true, lines are raw bytes, and positions are in bytes. If false, lines are text with U+FFFD for bytes that
+    /// are not UTF-8, and positions are in characters.
     pub as_bytes: bool,
-    /// Searches binary files as text. If false, the search of a file ends before the line with the first NUL byte. A
-    /// file with an early NUL byte has no rows. If lines are counted, a binary file has no rows, unless the user named
-    /// the file.
+    /// Searches binary files as text. If false, a search for lines ends before the line with the first NUL byte of a
+    /// file. A file with a NUL byte among its first 64 KiB then has no rows. If lines or matches are counted, a binary
+    /// file has no row, unless the user named the file.
     pub text: bool,
 }
 
@@ -89,7 +89,7 @@ pub struct SearchTable {
 pub enum SearchItem {
     /// One or more rows.
     Rows(RecordBatch),
-    /// A file could not be read, or not completely.
+    /// The error of a file that could not be read completely.
     Failed(Error),
 }
 
@@ -133,7 +133,7 @@ impl SearchTable {
         Ok(SearchTable { kernel, options, crlf: how.crlf, schema: schema(options) })
     }
 
-    /// Returns the search, whose results [`SearchRows`] turns into rows.
+    /// Returns the search kernel. [`SearchRows`] turns the results of the kernel into rows.
     pub fn kernel(&self) -> &Search {
         &self.kernel
     }
@@ -143,10 +143,12 @@ impl SearchTable {
         &self.schema
     }
 
-    /// Searches `files`, and passes rows to `each` in the order of files; the rows name a file by its path in `files`.
+    /// Searches `files`, and passes rows to `each` in the order of files. A row contains the path of its file as in
+    /// `files`.
     ///
-    /// The memory is that of [`Search::run`], and four batches of a sixty-fourth of the budget each (64 KiB to 1 MiB).
-    /// `each` may keep one batch until the next call. A line longer than a batch takes more.
+    /// Memory: the memory of [`Search::run`], and four batches. The size of a batch is a sixty-fourth of the budget,
+    /// but at least 64 KiB and at most 1 MiB. `each` may keep one batch until the next call. A line that is longer than
+    /// a batch takes more memory.
     ///
     /// # Errors
     /// The errors of `each`; [`Error::Store`] if the job was stopped or has too little memory. A file that cannot be
@@ -203,7 +205,7 @@ pub struct SearchRows<'a, E> {
     offsets: Vec<u64>,
     texts: StringBuilder,
     raw: BinaryBuilder,
-    /// The end of each row's spans within `spans`, after a leading 0.
+    /// A leading 0, and then for each row the end of the row's spans within `spans`.
     span_ends: Vec<i32>,
     spans: (Vec<u32>, Vec<u32>),
 }
@@ -213,7 +215,7 @@ pub struct SearchRows<'a, E> {
 struct SourceCounts {
     lines: u64,
     matches: u64,
-    /// Tells whether the search of the source ended early, so that its counts are not complete.
+    /// Tells whether the search of the source ended early. The counts are then incomplete.
     is_left: bool,
 }
 
@@ -245,7 +247,7 @@ impl<'a, E: FnMut(SearchItem) -> Result<Next>> SearchRows<'a, E> {
         })
     }
 
-    /// Takes the results of a block, or the end of a source.
+    /// Handles an event: the results of a block, or the end of a source.
     ///
     /// # Errors
     /// The errors of `each`; [`Error::Store`] if the job was stopped or has too little memory.
@@ -351,7 +353,7 @@ impl<'a, E: FnMut(SearchItem) -> Result<Next>> SearchRows<'a, E> {
         }
     }
 
-    /// Begins a row.
+    /// Begins a row for the file `path`. `bytes` is the size of the row's other values.
     fn begin(&mut self, path: &str, bytes: u64) {
         self.paths.append_value(path);
         self.bytes += path.len() as u64 + bytes;
@@ -438,7 +440,7 @@ impl<'a, E: FnMut(SearchItem) -> Result<Next>> SearchRows<'a, E> {
 fn characters(text: &[u8], spans: &[(u32, u32)]) -> impl Iterator<Item = (u32, u32)> {
     let (mut bytes, mut passed) = (0, 0);
     let mut place = move |to: u32| {
-        // A node may have sent the line with its line end.
+        // A node may have sent a line whose spans include the line end, which `text` does not contain.
         let to = (to as usize).min(text.len());
         let piece = &text[bytes..to];
         bytes = to;

@@ -1,20 +1,21 @@
-//! This module counts words, however many distinct words there are.
+//! This module counts words. The number of distinct words is not limited by memory.
 //!
 //! ```text
 //!   block ─► words (split) ─► front: short, frequent words, in a core's cache
 //!                               └─► table: all words of the worker ── full, or at the end ──► sort of rows ─► word, count
 //! ```
 //!
-//! A few words make up most of a text. The front counts frequent words without leaving the cache, and a word that
-//! another word evicts from the front goes to the table. A full table is spilled into a sort of rows
-//! (`inshore_sortreduce::rows`). The sort adds the counts of equal words, and writes sorted runs to flash if they do
-//! not fit in memory. The result is therefore exact with any budget.
+//! A few words make up most of a text. The front is a small table of frequent words that fits in a core's cache. A word
+//! that is evicted from the front is inserted into the large table. The words and counts of a full table become rows of
+//! an external sort (`inshore_sortreduce::rows`). The sort adds the counts of equal words. If the rows do not fit in
+//! memory, the sort writes sorted runs to flash. The result is therefore exact with any budget.
 //!
 //! # Cost
 //!
-//! The estimated cost is 2 ns to find a word's start and end (64 bytes at a time), 4 ns in the front, and 60 ns in the
-//! table for the tenth of the words that is evicted from the front: 12 ns for each word. The measured cost is 42 ns of
-//! a core for each of 716 million words of English with 9 million distinct words, or 140 MB/s for each core.
+//! The estimated cost is 12 ns for each word. Finding a word's start and end takes 2 ns (64 bytes at a time), and
+//! counting the word in the front takes 4 ns. A tenth of the words is evicted from the front, and inserting such a word
+//! into the table takes 60 ns. The measured cost is 42 ns of CPU time for each word, or 140 MB/s for each core. The
+//! input had 716 million words of English, of which 9 million were distinct.
 //!
 //! Paper: word count near the data, 2014 thesis 5.2.
 
@@ -38,7 +39,7 @@ use self::table::{FRONT_BYTES, Table};
 pub use self::{tally::Tally, work::CountsWords};
 use crate::{Error, Result};
 
-/// The options for which words are counted and returned.
+/// The options that determine which words are counted and which are returned.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct WordOptions {
     /// Splits at white space (space, tab, line feed, vertical tab, form feed, carriage return). If false, words are the
@@ -50,7 +51,8 @@ pub struct WordOptions {
     pub min_count: u64,
     /// The number of most frequent words in the summary.
     pub top: usize,
-    /// Sets the size of a worker's table in bytes, so that tests can fill the table; `None` lets the budget decide.
+    /// The size of a worker's table in bytes, with which tests can fill the table. With `None`, the budget determines
+    /// the size.
     pub table_bytes: Option<usize>,
 }
 
@@ -72,10 +74,10 @@ pub struct WordSummary {
     pub distinct: u64,
     /// The number of distinct words that were frequent enough to be returned.
     pub written: u64,
-    /// The most frequent words and their counts, the most frequent first; equally frequent words are in the order of
-    /// their bytes.
+    /// The most frequent words and their counts, in descending order of counts. Equally frequent words are in the order
+    /// of their bytes.
     pub top: Vec<(String, u64)>,
-    /// The number of times that a worker's table was full.
+    /// The number of times that a full table of a worker was spilled.
     pub spills: u64,
     /// The number of sorted runs written to the store's scratch space.
     pub runs: u64,
@@ -83,9 +85,9 @@ pub struct WordSummary {
     pub bytes_spilled: u64,
 }
 
-/// The shape of the sort's rows. A row has about 24 bytes: a frame, a word and a count.
+/// The format of the sort's rows. A row has about 24 bytes: a frame, a word and a count.
 const SHAPE: FramedRows = FramedRows { row_bytes_hint: 24 };
-/// The number of bytes of rows that are passed to the sort, or read from it, at once.
+/// The size, in bytes, of the batches of rows that are passed to the sort or read from the sort.
 const BATCH_BYTES: usize = 1 << 20;
 /// The size of the smallest table.
 const TABLE_BYTES_MIN: u64 = 1 << 20;
@@ -108,13 +110,13 @@ fn count_of(row: &[u8]) -> u64 {
     u64::from_le_bytes(row[row.len() - 8..].try_into().expect("8 bytes"))
 }
 
-/// Returns the number of bytes that must be free in a budget so that this many threads can count words.
+/// Returns the smallest free budget, in bytes, with which `threads` threads can count words.
 pub fn smallest_word_memory_bytes(threads: usize) -> u64 {
     let tables = (TABLE_BYTES_MIN + FRONT_BYTES) * threads as u64;
     tables + smallest_row_memory_bytes(threads) + smallest_memory_bytes(threads)
 }
 
-/// Returns the job with as many threads as its memory allows for counting words.
+/// Returns a job with the largest number of threads for which the memory of `job` suffices.
 ///
 /// # Errors
 /// [`inshore_store::Error::BudgetTooSmall`] if there is not enough memory for one thread.
@@ -141,8 +143,9 @@ pub fn word_schema() -> SchemaRef {
 /// are not UTF-8 become U+FFFD within words that are split at white space, and end words of Unicode.
 ///
 /// Memory: two fifths of the budget are for tables, two fifths for the sort, and the rest for reading and for the
-/// consumer. If the budget has no memory for all threads, fewer threads count. Whenever a table is full, each of its
-/// words is written to the store's scratch space with a frame and a count, and later read once.
+/// consumer. If the budget has no memory for all threads, fewer threads count. Whenever a table is full, its words and
+/// counts become rows of the sort. Rows that do not fit in memory are written to the store's scratch space, and later
+/// read once.
 ///
 /// # Errors
 /// [`Error::Read`] for a source that cannot be read; [`Error::Store`]; the errors of `each`.
@@ -194,11 +197,11 @@ pub fn count_words(
     Ok(summary)
 }
 
-/// The kernel that counts words. The counts stay with the workers.
+/// The kernel that counts words. The workers hold the counts until the end.
 struct Words {
     options: WordOptions,
-    /// A table for each worker. The tables are made before reading starts, since the reader takes a share of the free
-    /// budget.
+    /// A table for each worker. The tables are allocated before reading starts, since the reader then takes a share of
+    /// the free budget.
     tables: Mutex<Vec<Table>>,
     sort: Mutex<Spill>,
 }
@@ -237,7 +240,7 @@ impl Words {
         Ok(Words { options: *options, tables, sort })
     }
 
-    /// Moves all counts of a worker into the sort.
+    /// Moves all words and counts of a worker's table into the sort.
     fn empty(&self, worker: &mut Worker) -> Result<()> {
         let mut spill = self.sort.lock().expect("no panic under this lock");
         let Spill { job, memory, sort, rows } = &mut *spill;
@@ -265,7 +268,7 @@ impl Words {
         Ok(())
     }
 
-    /// Spills the table and adds the word.
+    /// Spills a worker's full table into the sort, and then adds the word to the empty table.
     #[cold]
     fn add_to_full(&self, worker: &mut Worker, text: &[u8], start: usize, end: usize) -> Result<()> {
         worker.spills += 1;
@@ -307,7 +310,7 @@ impl Kernel for Words {
                 lower.as_bytes()
             }
             Ok(text) => text.as_bytes(),
-            // A block that is not valid UTF-8 is copied; such blocks are rare.
+            // A block that is not valid UTF-8 is copied. This is rare.
             Err(_) => {
                 lower = String::from_utf8_lossy(block.bytes).into_owned();
                 if self.options.ignore_case {

@@ -1,8 +1,8 @@
 //! This module finds the starts and ends of words.
 //!
-//! A step turns 64 bytes into a bit mask of the bytes that belong to words; where adjacent bits differ, a word begins
-//! or ends. The `unicode-segmentation` crate splits text that is not ASCII, together with neighbouring text that a mark
-//! (a joining character) may attach to it.
+//! Each step turns 64 bytes into a bit mask of the bytes that belong to words. A word begins or ends where adjacent
+//! bits of the mask differ. The crate `unicode-segmentation` splits text that is not ASCII. If a mark (a punctuation
+//! character that may join two words) is next to such text, the crate also gets the text on the other side of the mark.
 
 use unicode_segmentation::UnicodeSegmentation;
 
@@ -12,7 +12,8 @@ pub(super) fn at_white_space(text: &[u8], each: impl FnMut(usize, usize)) {
 }
 
 /// Calls `each` with the start and the end of each word of UAX #29 that contains a letter or digit. The text must be
-/// UTF-8. A combining mark that is a letter, but follows no letter, is a word without the preceding space or sign.
+/// UTF-8. Some combining marks are letters. If such a mark follows a space or an ASCII punctuation character, a word
+/// begins with the mark.
 pub(super) fn words(text: &[u8], mut each: impl FnMut(usize, usize)) {
     // `last` is the current group of runs that marks may join. A run consists of consecutive bytes that belong to
     // words.
@@ -41,7 +42,8 @@ pub(super) fn words(text: &[u8], mut each: impl FnMut(usize, usize)) {
 struct Group {
     start: usize,
     end: usize,
-    /// Tells whether the group is ASCII and a single word.
+    /// True if all bytes of the group are ASCII. Such a group is a single word, unless all of its bytes are
+    /// underscores.
     plain: bool,
 }
 
@@ -64,7 +66,8 @@ impl Group {
             }
             return;
         }
-        // The text includes the next mark, since after a Hebrew letter the mark belongs to the word (WB7a).
+        // The text includes the mark after the group, since after a Hebrew letter the mark belongs to the word (rule
+        // WB7a of UAX #29).
         let with_mark = self.end + usize::from(text.get(self.end).is_some_and(|&byte| is_mark(byte)));
         let piece = std::str::from_utf8(&text[self.start..with_mark]);
         let piece = piece.expect("a piece of UTF-8 between ASCII characters");
@@ -81,7 +84,7 @@ impl Group {
 fn runs(text: &[u8], in_word: impl Fn(&[u8; 64]) -> u64, mut each: impl FnMut(usize, usize)) {
     let (mut start, mut inside) = (0, 0u64);
     let mut step = |base: usize, mask: u64| {
-        // A bit is set where a byte differs from the previous byte.
+        // A bit is set if exactly one of the byte and the previous byte belongs to a word.
         let mut borders = mask ^ (mask << 1 | inside);
         inside = mask >> 63;
         while borders != 0 {
@@ -97,7 +100,7 @@ fn runs(text: &[u8], in_word: impl Fn(&[u8; 64]) -> u64, mut each: impl FnMut(us
     for (number, chunk) in whole.iter().enumerate() {
         step(number * 64, in_word(chunk));
     }
-    // The chunk is filled with spaces, since a space ends any word, including the last one.
+    // The last chunk is padded with spaces, so that the last word ends within the chunk.
     let mut last = [b' '; 64];
     last[..rest.len()].copy_from_slice(rest);
     step(whole.len() * 64, in_word(&last));
@@ -125,7 +128,7 @@ fn mask(chunk: &[u8; 64], is_set: impl Fn(u8) -> bool) -> u64 {
     let (words, _) = flags.as_chunks::<8>();
     let mut bits = 0;
     for (number, word) in words.iter().enumerate() {
-        // The product gathers the lowest bit of each byte in the highest byte.
+        // The multiplication moves the lowest bits of all eight bytes to the highest byte.
         let word = u64::from_le_bytes(*word).wrapping_mul(0x0102_0408_1020_4080) >> 56;
         bits |= word << (8 * number);
     }
@@ -137,8 +140,8 @@ fn is_mark(byte: u8) -> bool {
     matches!(byte, b'.' | b'\'' | b':' | b',' | b';' | b'"')
 }
 
-/// Tells whether the mark at offset `place`, which stands between two characters of words, joins them (WB6, WB7, WB11,
-/// WB12).
+/// Tells whether the mark at offset `place` joins the two word characters next to the mark (rules WB6, WB7, WB11 and
+/// WB12 of UAX #29).
 fn joins(text: &[u8], place: usize) -> bool {
     let (before, mark, after) = (text[place - 1], text[place], text[place + 1]);
     let between = |is: fn(&u8) -> bool| is(&before) && is(&after);
@@ -167,7 +170,7 @@ mod tests {
     }
 
     /// Returns the words that Unicode defines, without leading ASCII spaces and punctuation. Unicode joins a combining
-    /// mark to the space before it, and if the mark is a letter, both together count as a word.
+    /// mark to the space before the mark. If the mark is a letter, the space and the mark together are a word.
     fn naive(text: &str) -> Vec<String> {
         let is_aside = |letter: char| letter.is_ascii() && !letter.is_ascii_alphanumeric() && letter != '_';
         text.unicode_words().map(|word| word.trim_start_matches(is_aside).to_string()).collect()

@@ -1,4 +1,4 @@
-//! This module counts words in a table of fixed memory.
+//! This module counts words in a table with a fixed amount of memory.
 //!
 //! ```text
 //!   front   [ word of up to 15 bytes with its length | count ] ...       two places for each hash, in a core's cache
@@ -6,18 +6,18 @@
 //!   arena   [ hash u64 | count u64 | length u32 | word | up to 8 ] ...   entries in the order of their first occurrence
 //! ```
 //!
-//! A pair of the front holds two words, the more frequent one first. A new word replaces the second word of its pair.
-//! Evicted words are inserted into the table in batches: the slots and entries of a batch are looked up before its
-//! first word is inserted, so that cache misses overlap.
+//! The front consists of pairs. A pair has two words, of which the first is more frequent. A new word replaces the
+//! second word of its pair. Evicted words are inserted into the table in batches. The slots and entries of all words of
+//! a batch are loaded before the first word is inserted, so that cache misses overlap.
 
 use std::hint::black_box;
 
 use inshore_store::{Budget, Buffer, Result, taken_bytes};
 
-/// The number of pairs in the front. A pair has 64 bytes, so the front has 2 MiB, which lie on one huge page and are
-/// mostly in a core's cache.
+/// The number of pairs in the front. A pair has 64 bytes, so the front has 2 MiB. The front lies on one huge page, and
+/// most of it is in a core's cache.
 const PAIRS: usize = 32 << 10;
-/// The number of evicted words that wait to be inserted into the table.
+/// The largest number of evicted words that wait to be inserted into the table.
 const WAITING: usize = 32;
 /// The size of the front in bytes.
 pub(super) const FRONT_BYTES: u64 = (PAIRS * size_of::<Pair>()) as u64;
@@ -31,7 +31,7 @@ struct ShortWord {
     count: u64,
 }
 
-/// Two words of the front. Each word is stored as the two halves of its `u128`, its count, and an unused number.
+/// Two words of the front. Each word has four numbers: the two halves of its `u128`, its count, and an unused number.
 type Pair = [u64; 8];
 
 /// Words and their counts.
@@ -49,10 +49,11 @@ pub(super) struct Table {
 impl Table {
     /// Makes a table that takes `bytes` bytes of the budget.
     pub fn new(budget: &Budget, bytes: usize) -> Result<Table> {
-        // A word of 8 bytes with a header of 28 bytes takes 36 bytes of the arena and 8 / 0.6 bytes of slots.
+        // The sizes of arena and slots are based on words of 8 bytes. With its header of 28 bytes, such a word takes 36
+        // bytes of the arena, and 8 / 0.6 bytes of slots.
         let rest = bytes.saturating_sub(FRONT_BYTES as usize).max(1 << 18);
         let slots_max = ((rest / 4 / 8).next_power_of_two() / 2).max(SLOTS_MIN);
-        // While the slots are doubled, the old slots also exist.
+        // While the number of slots is doubled, the old and the new slots are both in memory.
         let slots_bytes = taken_bytes(slots_max * 8) * 3 / 2;
         let arena_bytes = rest.saturating_sub(slots_bytes).max(1 << 16) / 4096 * 4096;
         Ok(Table {
@@ -67,8 +68,8 @@ impl Table {
         })
     }
 
-    /// Adds 1 to the count of the word from `start` to `end` of `text`. Returns `false` if there is no room for the
-    /// word.
+    /// Adds 1 to the count of the word from `start` to `end` of `text`. Returns `false` if the table has no room for
+    /// the word.
     #[inline]
     pub fn add(&mut self, text: &[u8], start: usize, end: usize) -> bool {
         if end - start > 15 {
@@ -114,7 +115,7 @@ impl Table {
         true
     }
 
-    /// Inserts the waiting words into the table; returns `false` if there is not enough room.
+    /// Inserts the waiting words into the table. Returns `false` if the table has no room for all of them.
     #[inline(never)]
     fn insert_waiting(&mut self) -> bool {
         let mask = self.slots.len() / 8 - 1;
@@ -124,7 +125,7 @@ impl Table {
             let hash = hash_short(short.word);
             *found = (hash, slots[hash as usize & mask] as u32 as usize * 8);
         }
-        // The sum reads all entries, so that they are loaded into the cache at the same time.
+        // Combining bytes of all entries loads these entries into the cache at the same time.
         black_box(found.iter().fold(0, |sum, &(_, place)| sum ^ self.arena[place]));
         while let Some(&short) = self.waiting.last() {
             let bytes = short.word.to_le_bytes();
@@ -178,7 +179,8 @@ impl Table {
         true
     }
 
-    /// Doubles the number of slots if the budget has room; if it has no room, the table is full earlier.
+    /// Doubles the number of slots if the budget has memory for this. Otherwise the number stays, and the table is full
+    /// earlier.
     fn grow(&mut self) {
         let count = self.slots.len() / 8;
         let Ok(mut larger) = Buffer::zeroed(&self.budget, count * 16, "a table of words") else {

@@ -1,4 +1,4 @@
-//! This module gathers sorted words and counts into batches.
+//! This module collects sorted words with their counts in batches.
 
 use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc};
 
@@ -6,14 +6,14 @@ use arrow_array::{ArrayRef, RecordBatch, UInt64Array, builder::StringBuilder};
 
 use super::{WordOptions, WordSummary, word_schema};
 
-/// Gathers words, which are added in ascending order, into batches, and keeps the most frequent words.
+/// Collects words, which are added in ascending order, in batches. Also records the most frequent words.
 #[derive(Debug)]
 pub struct Tally {
     options: WordOptions,
     best: BinaryHeap<(Reverse<u64>, String)>,
     words: StringBuilder,
     counts: Vec<u64>,
-    /// The number of bytes of gathered words and counts.
+    /// The size of the words and counts since the last batch, in bytes.
     bytes: usize,
     distinct: u64,
     written: u64,
@@ -52,17 +52,17 @@ impl Tally {
         }
     }
 
-    /// Returns the number of words gathered since the last batch.
+    /// Returns the number of words added since the last batch.
     pub fn len(&self) -> usize {
         self.counts.len()
     }
 
-    /// Returns true if no words were gathered since the last batch.
+    /// Returns true if no words were added since the last batch.
     pub fn is_empty(&self) -> bool {
         self.counts.is_empty()
     }
 
-    /// Returns the number of bytes of gathered words and counts.
+    /// Returns the size of the words and counts since the last batch, in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

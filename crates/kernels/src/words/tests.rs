@@ -14,7 +14,7 @@ fn text(words: usize, distinct: u64, mut seed: u64) -> String {
     let mut text = String::new();
     for number in 0..words {
         seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        // The distribution is skewed, so that some words are frequent.
+        // The distribution of words is skewed, so that some words are frequent.
         let random = (seed >> 33) % distinct;
         let word = random * ((seed >> 20) % distinct) / distinct;
         text.push_str(&match word % 11 {

@@ -9,7 +9,7 @@ use crate::{Error, texts::source_of_task};
 
 const KIND: &str = "count-words";
 
-/// The task of counting words on a node.
+/// The handler of the task that counts words on a node.
 #[derive(Debug)]
 pub struct CountsWords;
 
@@ -25,7 +25,7 @@ impl TaskHandler for CountsWords {
 }
 
 impl CountsWords {
-    /// Counts the words of sources, and replies with all words and counts.
+    /// Counts the words of sources, and sends all words and counts with `reply`.
     ///
     /// # Errors
     /// The errors of [`count_words`] and of `reply`.
@@ -35,7 +35,7 @@ impl CountsWords {
         options: WordOptions,
         reply: &mut dyn Reply,
     ) -> std::result::Result<Value, Failure> {
-        // A word that is rare on this node may be frequent on others.
+        // All words are returned, since a word that is rare on this node may be frequent on other nodes.
         let options = WordOptions { min_count: 1, top: 0, table_bytes: None, ..options };
         let summary = count_words(job, sources, &options, |batch| {
             reply.batch(batch).map_err(|failure| Error::Read(ReadError::Stream(failure)))

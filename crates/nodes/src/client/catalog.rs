@@ -20,8 +20,8 @@ use crate::{
     },
 };
 
-/// The datasets that a group of nodes holds together, as reported by the nodes. The catalog requests the map
-/// of a spread file only when a caller names the file.
+/// The list of the datasets on a group of nodes, as reported by the nodes. The map of a spread file is requested only
+/// when a caller requests the file.
 #[derive(Debug)]
 pub struct Catalog {
     nodes: Nodes,
@@ -41,30 +41,32 @@ pub struct DistributedFile {
     pub kind: String,
     /// The pieces, in order.
     pub pieces: Vec<Piece>,
-    /// The bytes of a record if pieces end with a record; `None` if pieces end with a line.
+    /// The size of a record in bytes, if all records have this size and pieces end with a record; otherwise `None`.
     pub record_bytes: Option<u64>,
-    /// The lines of a record if pieces end with a record of a fixed number of lines.
+    /// The number of lines of a record, if all records have this number of lines and pieces end with a record;
+    /// otherwise `None`.
     pub record_lines: Option<u64>,
-    /// True if pieces end with a row group of Parquet.
+    /// True if each piece ends at the end of a row group of Parquet.
     pub is_grouped: bool,
     /// The reason why the file cannot be used, if any.
     pub fault: Option<String>,
 }
 
-/// A part of a file that ends with a line, a record or a row group.
+/// A part of a file. A piece ends at the end of a line, a record or a row group.
 #[derive(Clone, Debug)]
 pub struct Piece {
     /// The offset of the piece in the complete file, in bytes.
     pub offset: u64,
-    /// The number of line feeds of the complete file before the piece; 0 if they were not counted.
+    /// The number of line feeds of the complete file before the piece, or 0 if the line feeds were not counted.
     pub lines_before: u64,
     /// The length of the piece in bytes.
     pub bytes: u64,
-    /// The bytes to skip at the beginning of the piece: see [`DistributedFile::slice`].
+    /// The number of bytes at the beginning of the stored piece that are not read: see [`DistributedFile::slice`].
     pub(crate) from: u64,
-    /// The holders of the piece: the index of the node, the number of its dataset, and the file on the node.
+    /// The copies of the piece, each with the index of its node, the number of the dataset on this node, and the name
+    /// of the file.
     pub(crate) holders: Vec<Replica>,
-    /// The nodes that should hold the piece, but do not hold it or did not answer.
+    /// The nodes that should hold the piece according to the map, but do not hold it or did not answer.
     pub(crate) absent: Vec<String>,
 }
 
@@ -76,7 +78,7 @@ pub(crate) struct Replica {
 }
 
 impl DistributedFile {
-    /// Returns a file that is spread over nodes, and of which only the name is known.
+    /// Returns a spread file of which only the name is known so far.
     fn spread(title: String, dataset: String) -> DistributedFile {
         DistributedFile {
             title,
@@ -96,7 +98,7 @@ impl DistributedFile {
         self.pieces.iter().map(|piece| piece.bytes).sum()
     }
 
-    /// Returns a byte range of the file, to be read as raw bytes.
+    /// Returns a byte range of the file as a separate file. Its pieces may begin and end within a line or a record.
     pub fn slice(&self, range: Range<u64>) -> DistributedFile {
         let cut = |piece: &Piece| {
             let from = range.start.max(piece.offset) - piece.offset;
@@ -207,7 +209,8 @@ impl Nodes {
             if !is_only(name) {
                 title = format!("{}:{title}", address(on[0].0));
             }
-            // If a file was just removed or is damaged, the other files are listed nevertheless.
+            // A file that was just removed or is damaged is listed without pieces, and does not prevent the listing of
+            // the other files.
             let (map, unread) = match map {
                 Ok(map) => (map, None),
                 Err(why) => (FileMap::default(), Some(why)),
@@ -310,13 +313,14 @@ impl Nodes {
             Err(Error::NotFound { name: name.to_string() }.to_string())
         };
         let mut maps: Vec<MapAnswer> = files.iter().map(none).collect();
-        // The number of nodes that did not return the map, for each file.
+        // For each file, the number of nodes that did not return the map so far.
         let mut refused = vec![0; files.len()];
         loop {
             let mut asked: BTreeMap<usize, Vec<(usize, DatasetKey)>> = BTreeMap::new();
             for (file, (name, GenerationStatus { holders, .. })) in files.iter().enumerate() {
                 if maps[file].is_err() && refused[file] < holders.len() {
-                    // The requests are distributed over the nodes.
+                    // The holder of a file that receives the request depends on the index of the file, so that the
+                    // requests are distributed over the nodes.
                     let (place, id) = holders[(file + refused[file]) % holders.len()];
                     let of_node = asked.entry(place).or_default();
                     if of_node.len() < MAPS_MAX {
@@ -337,7 +341,7 @@ impl Nodes {
                     Err(error @ Error::Deadline { .. }) => return Err(error),
                     Err(error) => vec![Err(error.to_string()); of_node.len()],
                 };
-                // The next request repeats the maps that did not fit in the answer of the node.
+                // Maps that did not fit in the node's answer are requested again in the next iteration.
                 for ((file, key), answer) in zip(of_node, answers) {
                     maps[file] = answer.and_then(|map| {
                         let is_right = map.is_sound() && map.generation == files[file].1.generation;
@@ -400,7 +404,7 @@ impl Catalog {
             return Err(Error::Incomplete { name: format!("store:{dataset}"), what: what.clone() });
         }
         if file.is_some() {
-            // The title is the given name, also for the only file of a dataset.
+            // The title of a file is the name that the caller passed, even if the dataset has only one file.
             found.iter_mut().for_each(|whole| {
                 let file = whole.file.as_deref().unwrap_or_default();
                 let end = format!("/{file}");

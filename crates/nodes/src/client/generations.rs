@@ -1,18 +1,19 @@
 //! Decides which generations of a distributed dataset are dropped if one name has several generations.
 //!
-//! A name can be removed and put again while a node is absent. When that node is reachable again, its shards
-//! belong to another *generation* than the shards on the other nodes, and no answer may mix the two.
+//! While a node is unreachable, a dataset can be removed and another dataset can be put under the name. When the node
+//! is reachable again, its shards belong to another *generation* than the shards on the other nodes. No answer may
+//! contain data of two generations.
 //!
 //! ```text
 //!   node 1   shard of A ── rm ──► mark: A removed, node 3 absent ── put ──► shard of B (number 2), mark ── repair ─
 //!   node 3   shard of A ── absent ─────────────────────────────────
 //! ```
 //!
-//! - A [`Generation`] has a random id and a number. A put requests from its nodes the highest number of the
-//!   name in their tombstones, and uses the next number.
-//! - A [`Tombstone`] ("mark" in the figure) records that a generation was removed and which nodes have not
-//!   confirmed the removal. The nodes that dropped their shards store the tombstone, in the attributes of a
-//!   dataset of the kind [`REMOVED`], until a repair reaches the absent nodes.
+//! - A [`Generation`] has a random id and a number. A put (the upload of a dataset) asks its nodes for the highest
+//!   number in their tombstones of the name, and uses the next number.
+//! - A [`Tombstone`] ("mark" in the figure) records that a generation was removed, and lists the nodes that have not
+//!   confirmed the removal. The nodes that dropped their shards store the tombstone, in the attributes of a dataset of
+//!   the kind [`REMOVED`], until a repair reaches the absent nodes.
 //! - A query that finds two generations, or a generation with a tombstone, is an error ([`fault`]). [`Nodes::repair`]
 //!   drops the [`outdated`] generations. A query itself drops nothing, since a wrong choice could not be undone.
 //!
@@ -62,7 +63,7 @@ pub(crate) struct DatasetListing {
     pub held: Vec<(usize, DatasetReplica)>,
     /// The tombstones, each with the index of its node.
     pub marks: Vec<(usize, DatasetReplica)>,
-    /// The index of each node that answered, by the number of the node.
+    /// Maps the number of each node that answered to the index of the node.
     pub numbers: BTreeMap<u64, usize>,
     /// The nodes that did not answer, with the reasons.
     pub lost: Vec<(String, String)>,
@@ -136,8 +137,9 @@ pub(crate) fn fault(
     ))
 }
 
-/// Returns the generations of a name to drop: a tombstone or a higher number makes a generation outdated. If several
-/// generations remain, `keep` selects the generation that stays.
+/// Returns the outdated generations of a name, which a repair drops. A generation is outdated if it has a tombstone, or
+/// if another generation has a higher number. If several other generations remain, `keep` selects the generation that
+/// stays.
 ///
 /// # Errors
 /// An error describes the choice that the user has to make.
@@ -265,8 +267,8 @@ impl Nodes {
         Ok(repaired)
     }
 
-    /// Drops the shards of a generation from all nodes that answered. Returns the names of the absent nodes
-    /// that may have shards; the other nodes store a tombstone for the absent nodes.
+    /// Drops the shards of a generation from all nodes that answered. Returns the names of the absent nodes that may
+    /// have shards. The nodes that answered store a tombstone for the absent nodes.
     fn drop_shards(
         &self,
         all: &DatasetListing,
@@ -275,13 +277,13 @@ impl Nodes {
     ) -> Result<BTreeSet<String>> {
         let generation = known.generation;
         let unconfirmed: Vec<MapNode> = match &known.marks[..] {
-            // If no node returns a readable map, the nodes with shards are unknown, so no tombstone is
-            // written. A lost node is reported only as lost.
+            // If no node returns a readable map, the nodes with shards are unknown, so no tombstone is written. A node
+            // that is lost during this request is then reported as lost, but not as absent.
             [] => {
                 let maps = self.maps(&[(name, known)])?;
                 maps.into_iter().flatten().flat_map(|map| map.nodes).collect()
             }
-            // A node has confirmed the removal if a tombstone does not list it as absent.
+            // A node has confirmed the removal if at least one tombstone does not list the node as absent.
             [(_, first), others @ ..] => {
                 let is_in_all = |node: &&MapNode| {
                     let has =
@@ -318,7 +320,7 @@ impl Nodes {
         if failed.is_empty() {
             return Ok(absent.into_iter().map(|node| node.name).collect());
         }
-        // A node that was lost meanwhile counts as absent.
+        // A node that was lost during the removal counts as absent.
         let mut absent = absent;
         for (place, _) in &failed {
             let number = all.numbers.iter().find(|(_, other)| *other == place).map(|(&number, _)| number);
@@ -336,7 +338,7 @@ impl Nodes {
         Err(Error::Incomplete { name: name.to_string(), what })
     }
 
-    /// Sends removals to nodes, all at once.
+    /// Sends removal requests to several nodes in parallel.
     fn remove_from(&self, asked: &[(usize, RemoveRequest)]) -> Vec<(usize, Result<()>)> {
         let questions = asked.iter().map(|(place, removal)| (*place, "remove", json(removal))).collect();
         let answers = self.ask_some(questions).into_iter().map(|answer| answer.map(drop));
@@ -377,16 +379,17 @@ mod tests {
             Ok::<_, String>(outdated.iter().map(|known| known.generation.id.0).collect::<Vec<_>>())
         };
         assert_eq!(ids(&[known(1, 1, &[0, 1], false)], None).unwrap(), []);
-        // The dataset was removed and put again while one node was absent; that node came back.
+        // The dataset was removed and put again while one node was absent. The node is now reachable again.
         let replaced = [known(1, 1, &[2], true), known(2, 2, &[0, 1], false)];
         assert_eq!(ids(&replaced, None).unwrap(), [1]);
         assert!(ids(&replaced, Some(1)).unwrap_err().contains("not one of its live generations"));
         // The nodes with the tombstones are lost: the number alone makes the generation outdated.
         assert_eq!(ids(&[known(1, 1, &[2], false), known(2, 2, &[1], false)], None).unwrap(), [1]);
-        // First only a tombstone remains, and then a shard of a removed generation.
+        // In the first case, only a tombstone remains. In the second case, a shard of a removed generation also
+        // remains.
         assert_eq!(ids(&[known(1, 1, &[], true)], None).unwrap(), [1]);
         assert_eq!(ids(&[known(1, 1, &[2], true)], None).unwrap(), [1]);
-        // The two generations have no common history.
+        // Generations 1 and 2 were put independently, and both have number 1.
         let two = [known(1, 1, &[0], false), known(2, 1, &[1], false), known(3, 1, &[2], true)];
         let why = ids(&two, None).unwrap_err();
         assert!(

@@ -5,10 +5,10 @@
 //!   node:   Begin, (File, Data...)..., Received ─► answer; Commit with the map ─► answer
 //! ```
 //!
-//! A dataset is invisible until every node has received all of its pieces. Each node then makes its part
-//! visible, with the map of the complete file. A client that dies before the commits leaves no data. A client
-//! that dies between the commits leaves a dataset that only some nodes have; the catalog reports this and
-//! `store rm` removes the dataset.
+//! A dataset is invisible until every node has received all pieces that are sent to this node. Each node then makes its
+//! part visible, with the map of the complete file. A client that dies before the commits leaves no data. A client that
+//! dies between the commits leaves a dataset that only some nodes have. The catalog reports this dataset, and `store
+//! rm` removes it.
 //!
 //! Cost: the file is sent over the wire once for each copy. A node writes the data directly to flash, without
 //! its page cache.
@@ -38,8 +38,8 @@ use crate::{
     },
 };
 
-/// The minimum number of bytes of one read. The HTTP/2 library counts waiting messages below 256 bytes, and
-/// closes a connection with thousands of such messages.
+/// The minimum number of bytes of one read. The HTTP/2 library closes a connection if thousands of messages below 256
+/// bytes wait to be sent on this connection.
 const READ_BYTES: usize = 16 << 10;
 
 /// The options for the upload of a file.
@@ -47,18 +47,18 @@ const READ_BYTES: usize = 16 << 10;
 pub struct LoadOptions {
     /// The number of nodes that hold each piece.
     pub copies: usize,
-    /// The approximate bytes of a piece; `None` derives the size from the length of the file.
+    /// The approximate size of a piece in bytes. With `None`, the size is derived from the length of the file.
     pub piece_bytes: Option<u64>,
-    /// The bytes of a record if all records have the same length; otherwise `None`.
+    /// The size of a record in bytes if all records have this size; otherwise `None`.
     pub record_bytes: Option<u64>,
-    /// The lines of a record if all records have the same number of lines and pieces have to end with a record:
-    /// 4 for FASTQ. Records are counted from the beginning of the file, and empty lines between two records
+    /// The number of lines of a record, if all records have this number of lines and pieces have to end with a record.
+    /// The number is 4 for FASTQ. Records are counted from the beginning of the file. Empty lines between two records
     /// belong to no record.
     pub record_lines: Option<u64>,
     /// The offsets at which pieces may end, in order: the ends of row groups for Parquet.
     pub ends: Option<Vec<u64>>,
-    /// The field separator of CSV: a line feed between quotes then ends no record. With `None` every line feed
-    /// ends a record.
+    /// The field separator if the file is CSV, where a line feed between quotes does not end a record. With `None`,
+    /// every line feed ends a record.
     pub separator: Option<u8>,
     /// The number of bytes that each checksum on the nodes covers.
     pub block_bytes: u64,
@@ -82,11 +82,11 @@ impl Default for LoadOptions {
 /// The result of a load.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct LoadReport {
-    /// The bytes of the file.
+    /// The length of the file in bytes.
     pub bytes: u64,
     /// The number of pieces.
     pub pieces: u64,
-    /// The bytes sent over the wire.
+    /// The number of bytes sent over the network.
     pub bytes_moved: u64,
 }
 
@@ -105,8 +105,8 @@ fn read_much(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(all)
 }
 
-/// Returns the piece size for a file of `len` bytes (if known) on a number of nodes: each node gets at least
-/// one piece, and at most a few hundred pieces.
+/// Returns the size of the pieces of a file of `len` bytes, or 256 MiB if the length is unknown. Pieces have at least 1
+/// MiB. Unless a file is too small for this, each node gets at least one piece, and at most about 256 pieces.
 fn piece_bytes(len: Option<u64>, nodes: u64) -> u64 {
     const MIB: u64 = 1 << 20;
     let Some(len) = len else { return 256 * MIB };
@@ -114,8 +114,8 @@ fn piece_bytes(len: Option<u64>, nodes: u64) -> u64 {
     if each < 64 * MIB { each.max(MIB) } else { (each / 256).max(64 * MIB) }
 }
 
-/// Returns the permitted end at which the size of a piece from `start` is closest to `piece_bytes`, or `None`
-/// if the piece extends to the end of the file.
+/// Returns the element of `ends` with which a piece that begins at `start` has a size closest to `piece_bytes`. Returns
+/// `None` if the piece extends to the end of the file.
 fn piece_end(ends: &[u64], start: u64, piece_bytes: u64) -> Option<u64> {
     let first = ends.partition_point(|&end| end <= start);
     let wanted = start.saturating_add(piece_bytes);
@@ -129,12 +129,12 @@ impl Nodes {
     /// Spreads `input` over all nodes as the dataset `name`. Error messages use `called` as the name of the
     /// input. `len` is the length of the input, if known.
     ///
-    /// Memory: four messages of 1 MiB for each node, and four more.
+    /// Memory: four messages of 1 MiB for each node, and four further messages.
     ///
     /// # Errors
-    /// [`Error::Input`]; [`Error::Lost`] and [`Error::Refused`] for any of the nodes, also if a node already
-    /// has a dataset of that name. After an error no data remains, unless the error occurred between the
-    /// commits; the message then reports this.
+    /// [`Error::Input`]; [`Error::Lost`] and [`Error::Refused`] for any of the nodes, also if a node already has a
+    /// dataset of that name. After an error, no data remains on the nodes, unless the error occurred between two
+    /// commits. The message of the error then says so.
     pub fn put(
         &self,
         job: &Context,
@@ -236,7 +236,7 @@ impl Nodes {
         Ok(number)
     }
 
-    /// Ends the pieces, and checks that each node has received all bytes that were sent to it.
+    /// Marks the end of the data, and checks that each node has received all bytes that were sent to this node.
     fn end_pieces(&self, job: &Context, loads: &mut [Load<'_>]) -> Result<()> {
         for load in &mut *loads {
             load.send(self, job, &LoadStep::Received, Bytes::new())?;
@@ -274,7 +274,7 @@ impl Nodes {
         }
     }
 
-    /// Returns the numbers of all nodes; every node has to answer.
+    /// Returns the numbers of all nodes. If a node does not answer, returns an error.
     fn numbers(&self) -> Result<Vec<u64>> {
         let mut numbers = Vec::new();
         for (place, found) in self.status().into_iter().enumerate() {
@@ -311,10 +311,10 @@ struct Cutting<'a> {
 /// The positions at which a piece may end.
 enum PieceBoundaries<'a> {
     At(&'a [u64]),
-    /// After a record of this number of bytes.
+    /// A piece may end after any record. Every record has this number of bytes.
     Records(u64),
-    /// After a record of several lines: the position in the current record, and the number of lines of a
-    /// record.
+    /// A piece may end after any record of several lines. The values are the position in the current record, and the
+    /// number of lines of each record.
     LineRecords(LineRecord, u64),
     Csv(CsvRecord),
     Lines,
@@ -333,8 +333,8 @@ impl<'a> Cutting<'a> {
         Cutting { piece_bytes, ends, offset: 0, written: 0 }
     }
 
-    /// Splits the next bytes into the bytes of the current piece and the rest, and true if the piece ends
-    /// between the two.
+    /// Returns the bytes that belong to the current piece, the remaining bytes, and true if the piece ends between
+    /// these two parts.
     fn cut<'b>(&mut self, bytes: &'b [u8]) -> (&'b [u8], &'b [u8], bool) {
         let end = self.end(bytes);
         let (now, later) = bytes.split_at(end.unwrap_or(bytes.len()));
@@ -350,8 +350,8 @@ impl<'a> Cutting<'a> {
         (now, later, end.is_some())
     }
 
-    /// Returns the number of `bytes` that belong to the current piece, or `None` if the piece continues after
-    /// them.
+    /// Returns the number of `bytes` that belong to the current piece, or `None` if the piece does not end within
+    /// `bytes`.
     fn end(&self, bytes: &[u8]) -> Option<usize> {
         let within = |left: u64| (left <= bytes.len() as u64).then_some(left as usize);
         match &self.ends {
@@ -384,8 +384,8 @@ struct LineRecord {
 }
 
 impl LineRecord {
-    /// Advances to the first end of a record of `record_lines` lines whose line feed is at `from` or later, and
-    /// returns the position after the line feed. Returns `None` if the bytes end before.
+    /// Advances to the first end of a record of `record_lines` lines whose line feed is at `from` or later, and returns
+    /// the position after the line feed. Returns `None` if the bytes contain no such end.
     fn end(&mut self, bytes: &[u8], from: usize, record_lines: u64) -> Option<usize> {
         let mut at = 0;
         while at < bytes.len() {
@@ -482,7 +482,7 @@ impl<'a> Load<'a> {
                     place.send(message.take().expect("sent once"));
                     return Ok(());
                 }
-                // The answer has the reason why the node accepts no more steps.
+                // The node accepts no more steps. Its answer contains the reason.
                 Ok(Err(_)) => {
                     return Err(match nodes.0.runtime.block_on(self.answers.recv()) {
                         Some(Err(error)) => error,
@@ -547,7 +547,8 @@ mod tests {
     fn pieces_of_csv_with_a_quote_in_a_word_end_with_records() {
         for separator in [',', '\t'] {
             let row = |row: usize| match row % 10 {
-                // Row 3 of ten has a quote that opens no field, and row 7 has a quoted field with line feeds.
+                // Row 3 of every ten rows has a quote that opens no quoted field. Row 7 has a quoted field with line
+                // feeds.
                 3 => format!("{row}{separator}5\" pipe{separator}x\n"),
                 7 => format!("{row}{separator}\"two\n\"\"lines\"\"\n\"{separator}x\n"),
                 _ => format!("{row}{separator}word{separator}\"x\"\n"),
@@ -597,7 +598,7 @@ mod tests {
         assert!(
             text[15..].starts_with(b"@b") && text[26..].starts_with(b"@c") && text[35..].starts_with(b"@d")
         );
-        // The result is the same for input in small parts.
+        // The size of the parts in which the text is read does not affect the result.
         for size in 1..text.len() {
             let (mut record, mut at, mut found) = (LineRecord::default(), 0, Vec::new());
             for part in text.chunks(size) {

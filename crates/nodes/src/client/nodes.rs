@@ -34,11 +34,12 @@ use crate::{
 /// The default port of an agent.
 pub const PORT: u16 = 4710;
 
-/// The maximum number of bytes of an answer in flight. At this limit, flow control makes the node wait.
+/// The maximum number of bytes of an answer that were sent and not yet read by the client. At this limit, flow control
+/// makes the node wait.
 pub(crate) const STREAM_BYTES: u32 = 2 << 20;
 
-/// The maximum bytes of the answer to a request that is not a task. The longest answer is a catalog that lists each
-/// piece of each file.
+/// The maximum size, in bytes, of the answer to a request that is not a task. The longest answer is a catalog that
+/// lists each piece of each file.
 const ANSWERS_BYTES_MAX: usize = 256 << 20;
 
 /// The nodes to connect to, and the parameters of the connections.
@@ -51,7 +52,7 @@ pub struct ClientConfig {
     /// The timeout for connecting, including TLS. The timeout is at most [`Self::silence`], and at most half
     /// of the time to the deadline, so that requests to other nodes fit in the other half.
     pub connect: Duration,
-    /// The time without any message after which a node counts as lost; keepalives are messages too. The client sends
+    /// The time without any message (keepalives are also messages) after which a node counts as lost. The client sends
     /// a keepalive request after half of this time.
     pub silence: Duration,
     /// The timeout for the answer to a small request. If a node has no room for a request, the client retries for
@@ -102,8 +103,9 @@ pub(crate) struct Node {
     token: Option<AsciiMetadataValue>,
     /// The time for which a request is retried if the node has no room and there is no deadline.
     answer: Duration,
-    /// The bytes of messages received from the node. `bytes_out` counts the bytes sent to the node.
+    /// The number of bytes of messages received from the node.
     pub bytes_in: AtomicU64,
+    /// The number of bytes of messages sent to the node.
     pub bytes_out: AtomicU64,
 }
 
@@ -149,8 +151,8 @@ impl Nodes {
         Ok(Nodes(Arc::new(Inner { runtime, nodes, answer, deadline, lost })))
     }
 
-    /// Returns the same nodes for another command with its own `deadline`. The new command sends requests
-    /// also to lost nodes.
+    /// Returns these nodes for a new command with the deadline `deadline`. The new command also sends requests to nodes
+    /// that were lost in this command.
     pub fn begin(&self, deadline: Option<Deadline>) -> Nodes {
         let Inner { runtime, nodes, answer, .. } = &*self.0;
         let (runtime, nodes, lost) = (runtime.clone(), nodes.clone(), Mutex::default());
@@ -168,7 +170,7 @@ impl Nodes {
         self.0.nodes.iter().map(|node| node.address.as_str())
     }
 
-    /// Requests the status of all nodes at once.
+    /// Requests the status of all nodes in parallel.
     pub fn status(&self) -> Vec<NodeStatus> {
         let all = self.each(|_| ("status", Bytes::new()));
         let read = |(node, answered): (&Arc<Node>, Result<Vec<Bytes>>)| NodeStatus {
@@ -196,7 +198,7 @@ impl Nodes {
         self.0.nodes.iter().map(|node| node.bytes_out.load(Ordering::Relaxed)).sum()
     }
 
-    /// Sends one request to each node, all at once.
+    /// Sends one request to each node. All requests are sent in parallel.
     pub(crate) fn each(&self, question: impl Fn(usize) -> (&'static str, Bytes)) -> Vec<Result<Vec<Bytes>>> {
         let asked = (0..self.0.nodes.len()).map(|number| {
             let (kind, body) = question(number);
@@ -205,7 +207,7 @@ impl Nodes {
         self.0.runtime.block_on(join_all(asked))
     }
 
-    /// Sends the given requests to nodes, all at once.
+    /// Sends the given requests to nodes in parallel.
     pub(crate) fn ask_some(&self, questions: Vec<(usize, &'static str, Bytes)>) -> Vec<Result<Vec<Bytes>>> {
         let asked = questions.into_iter().map(|(node, kind, body)| self.0.ask(node, kind, body));
         self.0.runtime.block_on(join_all(asked))
@@ -244,7 +246,7 @@ impl Inner {
         self.lost.lock().expect("no panic under this lock")
     }
 
-    /// Fails if the deadline has passed; `undone` then describes the unfinished work.
+    /// Returns an error if the deadline has passed. `undone` describes the unfinished work for the error.
     pub fn check(&self, undone: impl FnOnce() -> String) -> Result<()> {
         match self.deadline.filter(|deadline| deadline.is_over()) {
             None => Ok(()),
@@ -284,7 +286,7 @@ impl Node {
             let tls = ClientTlsConfig::new()
                 .ca_certificate(Certificate::from_pem(authority))
                 .domain_name(name)
-                // A suspended node still accepts the connection, but sends no data.
+                // This timeout covers the TLS handshake: a suspended node accepts the connection, but sends no data.
                 .timeout(connect);
             endpoint =
                 endpoint.tls_config(tls).map_err(|error| Error::Credentials { what: chain(&error) })?;
@@ -312,8 +314,8 @@ impl Node {
         request
     }
 
-    /// Sends a request. If the node has no room and names a time to retry, the client retries until
-    /// `patience` is over. `None` stands for the time limit of a small answer.
+    /// Sends a request. If the node has no room and names a time to retry, the client retries until `patience` is over.
+    /// If `patience` is `None`, the limit is the timeout for small answers.
     pub async fn send<T, F: Future<Output = std::result::Result<T, Refusal>>>(
         &self,
         patience: Option<Duration>,
@@ -323,8 +325,8 @@ impl Node {
         loop {
             let sent = send().await;
             let wait = sent.as_ref().err().and_then(pushback);
-            // The retry and its answer have to fit the remaining time. Otherwise the last answer, which has the
-            // reason for the lack of room, is returned.
+            // The retry and its answer have to fit the remaining time. Otherwise the last answer is returned, which
+            // contains the reason why the node has no room.
             match wait.filter(|wait| began.elapsed() + 2 * *wait < patience) {
                 None => return sent,
                 Some(wait) => tokio::time::sleep(wait).await,

@@ -1,7 +1,7 @@
 //! Requests a task from a node, and queues the answers until the caller takes them.
 //!
-//! Two batches always have a slot in the queue. More batches wait if the caller has memory for them
-//! ([`queue`]); if this memory is used up, the flow control window of the connection stops the node.
+//! The queue always has room for two batches. If the caller has memory, the queue also has room for further batches
+//! ([`queue`]). When the queue is full, the flow control of the connection makes the node wait.
 
 use std::{
     panic::AssertUnwindSafe,
@@ -29,12 +29,12 @@ use crate::{
     },
 };
 
-/// The number of batches that have a slot regardless of memory.
+/// The number of batches for which the queue has room regardless of memory.
 const BATCHES: usize = 2;
 /// The unit of memory accounting in bytes.
 const UNIT_BYTES: u64 = 1 << 10;
 
-/// The time after the client's deadline at which a node stops a task without a request of the client.
+/// The delay after the client's deadline after which a node stops a task by itself.
 pub(crate) const LATE: Duration = Duration::from_secs(1);
 
 /// A batch, the end of the answers, or an error.
@@ -59,7 +59,8 @@ pub(crate) enum NodeMessage<'a> {
     Closed(&'a Error),
 }
 
-/// Creates a queue of answers: two batches, and as many more as fit in `room_bytes`.
+/// Creates a queue of answers, which has room for two batches and for further batches of up to `room_bytes` bytes in
+/// total.
 pub(crate) fn queue(room_bytes: u64) -> (Inlet, Outlet) {
     let (out, answers) = mpsc::unbounded_channel();
     let units = usize::try_from(room_bytes / UNIT_BYTES).map_or(Semaphore::MAX_PERMITS, |units| units);
@@ -102,7 +103,7 @@ impl Outlet {
     }
 }
 
-/// Decodes messages; each message is checked before it is decoded.
+/// Decodes messages. The lengths in a message are checked before the message is decoded.
 fn decoded(
     messages: impl Stream<Item = std::result::Result<FlightData, Refusal>> + Send + 'static,
 ) -> FlightDataDecoder {
@@ -114,8 +115,8 @@ fn decoded(
     FlightDataDecoder::new(looked_at.boxed())
 }
 
-/// Returns the next decoded message. The Arrow library returns errors for most invalid messages and panics on
-/// others; a panic also counts as a bad answer.
+/// Returns the next decoded message. The Arrow library returns errors for most invalid messages, and panics on some. A
+/// panic also counts as a bad answer.
 async fn next(
     decoded: &mut FlightDataDecoder,
 ) -> Option<std::result::Result<DecodedFlightData, FlightError>> {
@@ -185,7 +186,7 @@ async fn open_stream(node: &Node, request: TaskRequest) -> Result<Streaming<Flig
     Ok(sent.await.map_err(|refusal| node.error(&refusal))?.into_inner())
 }
 
-/// Counts the messages of a task, passes on the answers, and calls `hear` for all other messages.
+/// Counts the bytes of a task's messages, passes on the answers, and calls `hear` for all other messages.
 fn answers(
     stream: Streaming<FlightData>,
     node: Arc<Node>,
@@ -247,7 +248,7 @@ mod tests {
         decoded(futures::stream::iter(messages.into_iter().map(Ok)))
     }
 
-    /// Returns the error that decoding the second of two messages gives; the first message describes the columns.
+    /// Returns the error of decoding the second of two messages. The first message describes the columns.
     async fn wrong(messages: Vec<FlightData>) -> String {
         let mut said = say(messages);
         assert!(next(&mut said).await.unwrap().is_ok(), "the columns");
@@ -303,7 +304,7 @@ mod tests {
         for (room, waiting) in [(0, 2), (4 << 10, 3), (8 << 10, 4), (15 << 10, 5)] {
             let (inlet, mut outlet) = queue(room);
             assert_eq!(accepted(&inlet, 4 << 10).await, waiting, "{room} bytes");
-            // Taking an answer makes room for another answer of the same size.
+            // Taking an answer from the queue makes room for one more answer of this size.
             assert!(matches!(outlet.next().await, Some(Ok(Some(_)))));
             assert_eq!(accepted(&inlet, 4 << 10).await, 1, "{room} bytes");
         }

@@ -12,7 +12,7 @@ use crate::{Result, protocol::CredentialExpiry};
 /// The time before the expiry of credentials during which warnings appear.
 const WARNED: Duration = Duration::from_secs(14 * 86_400);
 
-/// The maximum lifetime of credentials; the year of a certificate has four digits.
+/// The maximum lifetime of credentials. The lifetime is limited, since the year in a certificate has only four digits.
 pub(super) const YEARS_100: Duration = Duration::from_secs(36_500 * 86_400);
 
 impl CredentialExpiry {

@@ -4,9 +4,9 @@
 //!
 //! - One key signs the certificates of nodes. In TLS, clients recognise the nodes of the operator by their
 //!   certificates.
-//! - One key signs [tokens](Claims) of clients: a name, [rights](Right) and a time of expiry. A node checks the
-//!   signature and needs no list of clients. A node also has a token that identifies the node to other nodes;
-//!   the token has only the right to relay.
+//! - The other key signs [tokens](Claims) of clients. A token has a name, [rights](Right) and a time of expiry. A node
+//!   checks the signature and needs no list of clients. A node also has a token that identifies the node to other
+//!   nodes. This token has only the right to relay.
 //!
 //! ```text
 //!   authority.json   stays with the operator: both keys, certificate
@@ -14,9 +14,9 @@
 //!   CLIENT.json      with the client: the authority's certificate, its token
 //! ```
 //!
-//! The keys of certificates are ECDSA P-256, which every implementation of TLS accepts; browsers and gRPC
-//! (BoringSSL) refuse Ed25519. Tokens are PASETO v4.public (`tokens.rs`, docs/decisions/0032) and travel only
-//! inside TLS. Each file contains its version; files of another version are refused.
+//! The keys of certificates are ECDSA P-256, which every implementation of TLS accepts. Browsers and gRPC (BoringSSL)
+//! refuse Ed25519. Tokens are PASETO v4.public (`tokens.rs`, docs/decisions/0032) and travel only inside TLS. Each file
+//! contains its version. Files of another version are refused.
 
 mod expiry;
 mod tokens;
@@ -69,7 +69,7 @@ pub enum Right {
 }
 
 impl Right {
-    /// All rights, beginning with the harmless ones.
+    /// All rights. The rights that can do the least harm come first.
     pub const ALL: [Right; 7] = [
         Right::Read,
         Right::Run,
@@ -205,8 +205,8 @@ impl Authority {
 }
 
 impl NodeCredentials {
-    /// Checks that the authority has signed a certificate for a node with the address `host`, and that the
-    /// certificate is valid at present. TLS makes the same check with that node; this check comes before any
+    /// Checks that the authority has signed a certificate for a node with the address `host`, and that the certificate
+    /// is valid at present. TLS repeats this check on the connection to the node. The check here takes place before any
     /// data is sent to the node.
     ///
     /// # Errors
@@ -273,7 +273,7 @@ impl NodeCredentials {
 }
 
 impl ClientCredentials {
-    /// Returns the claims of the token without verification; only a node can verify the signature.
+    /// Returns the claims of the token without verification, since only a node can verify the signature.
     ///
     /// # Errors
     /// [`Error::Credentials`] for an invalid token.

@@ -6,8 +6,8 @@
 //!   claims: {"sub":"laptop","jti":"0mTq…","iat":"2026-11-27T04:00:00Z","exp":"2027-02-25T04:00:00Z","rights":["read","run"]}
 //! ```
 //!
-//! The version stands for one algorithm, Ed25519, so that a token cannot select a different signature
-//! algorithm. Keys are written in the PASERK format: `k4.secret.…` and `k4.public.…`.
+//! Version 4 of PASETO has a single signature algorithm, Ed25519, so that a token cannot select another algorithm. Keys
+//! are written in the PASERK format: `k4.secret.…` and `k4.public.…`.
 //!
 //! Source: the specification of PASETO, docs/01-Protocol-Versions/Version4.md and
 //! docs/02-Implementation-Guide/04-Claims.md.
@@ -31,10 +31,10 @@ use crate::Result;
 /// The content of a token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claims {
-    /// The name of the bearer. All tasks of the same bearer wait in one queue.
+    /// The name of the bearer. All tasks of a bearer wait in one queue, even if their tokens differ.
     #[serde(rename = "sub")]
     pub subject: String,
-    /// A token id of 128 random bits in base64, which distinguishes tokens of the same bearer.
+    /// The id of the token: 128 random bits in base64. The id distinguishes the tokens of one bearer.
     #[serde(rename = "jti")]
     pub id: String,
     /// The time of issue, in seconds since 1970.
@@ -174,7 +174,7 @@ mod tests {
         let token = "v4.public.eyJkYXRhIjoidGhpcyBpcyBhIHNpZ25lZCBtZXNzYWdlIiwiZXhwIjoiMjAyMi0wMS0wMVQwMDowMDowMCswMDowMCJ9\
                      v3Jt8mx_TdM2ceTGoqwrh4yDFn0XsHvvV_D0DtwQxVrJEBMl0F2caAdgnpKlt4p7xBnx1HcO-SPo8FPp214HDw.\
                      eyJraWQiOiJ6VmhNaVBCUDlmUmYyc25FY1Q3Z0ZUaW9lQTlDT2NOeTlEZmdMMVc2MGhhTiJ9";
-        // The signature is valid; the claims belong to another program.
+        // The signature is valid, but the claims are those of another program.
         let error = verify(public, token).unwrap_err().to_string();
         assert!(error.contains("missing field `sub`"), "{error}");
         let other = public_key(&new_key().unwrap()).unwrap();

@@ -20,7 +20,7 @@ pub(super) fn prometheus_text(status: &Status) -> String {
     out.0
 }
 
-/// A metric with one sample without labels: name, kind, help and value.
+/// A metric that has one sample without labels. The fields are name, kind, help text and value.
 type Single = (&'static str, &'static str, &'static str, f64);
 
 /// Returns the metrics of the service and its tasks.

@@ -8,15 +8,15 @@
 //! | `/healthz` | 200 as long as the process answers |
 //! | `/readyz` | 200 while the node takes tasks; 503 and the reason while the node shuts down or its store does not answer |
 //!
-//! On a loopback address, the page is unencrypted and open to every local user. On other addresses, the page
-//! uses HTTPS with the node's certificate and requires a token with the right to read: as `Bearer`, or as the
-//! password of `Basic`, for which browsers ask. Only callers with the right to administer see the tasks of
-//! other clients. `/healthz` and `/readyz` are for health probes, which have no token and may use any host
-//! name for the node. These two paths reveal only the state of the node.
+//! On a loopback address, the page is unencrypted and open to every local user. On other addresses, the page uses HTTPS
+//! with the node's certificate and requires a token with the right to read: as `Bearer`, or as the password of `Basic`,
+//! for which browsers ask. Only callers with the right to administer see the tasks of other clients. `/healthz` and
+//! `/readyz` need no token, and accept any host name in the request, since health probes call these paths. These two
+//! paths reveal only the state of the node.
 //!
-//! The page has its own thread and runtime, apart from the data path. Limits: 32 connections, one request per
-//! connection, 10 seconds per connection. Names from other parties (clients, datasets, peers) never become
-//! markup: the page's script inserts names as text.
+//! A separate thread with its own Tokio runtime serves the page, so that the page does not share threads with tasks and
+//! loads. The page serves at most 32 connections at once. A connection has one request and lasts at most 10 seconds.
+//! Names of clients, datasets and peers never become markup: the page's script inserts names as text.
 
 mod metrics;
 mod watch;
@@ -70,7 +70,7 @@ pub struct PageConfig {
     pub listen: SocketAddr,
     /// The other nodes on the page: `HOST` or `HOST:PORT` of each.
     pub peers: Vec<String>,
-    /// The credentials for these nodes; `None` if the nodes require no credentials.
+    /// The credentials for the nodes in `peers`; `None` if these nodes require no credentials.
     pub peer_credentials: Option<ClientCredentials>,
 }
 
@@ -101,10 +101,11 @@ impl Drop for Page {
 /// The maximum number of simultaneous connections. If the limit is reached, a new connection replaces the oldest
 /// connection that has sent no request.
 const CONNECTIONS: usize = 32;
-/// The maximum duration of a connection: the TLS handshake, its one request, and the answer.
+/// The maximum duration of a connection, from the TLS handshake to the end of the answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The maximum time in which the head of a request must arrive; [`HEAD_BYTES`] limits its size.
+/// The time in which the head of a request (its request line and headers) must arrive.
 const HEAD_PATIENCE: Duration = Duration::from_secs(5);
+/// The maximum size of the head of a request, in bytes.
 const HEAD_BYTES: usize = 16 << 10;
 
 impl Agent {
@@ -217,7 +218,8 @@ async fn answer(io: impl Read + Write + Unpin, guest: ClientConnection, shown: A
                 response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
                 return Ok(response);
             }
-            // The request also queries the store, which may wait for a drive, so it runs on a thread that may block.
+            // Answering a request also queries the store, which may wait for a drive. The request is therefore handled
+            // on a thread that may block.
             let answered = tokio::task::spawn_blocking(move || shown.respond(&Request::from_parts(head, ())));
             let response =
                 answered.await.unwrap_or_else(|_| plain(StatusCode::INTERNAL_SERVER_ERROR, "it failed"));
@@ -289,7 +291,7 @@ impl PageState {
         }
     }
 
-    /// Authenticates the sender of a request; the error is the response that refuses the request.
+    /// Authenticates the sender of a request. The error is the HTTP response that refuses the request.
     fn viewer(&self, request: &Request<()>) -> std::result::Result<Viewer, Box<Response<Full<Bytes>>>> {
         let header = |name| request.headers().get(name).and_then(|value: &HeaderValue| value.to_str().ok());
         if !self.wants_token {
@@ -356,7 +358,7 @@ fn page() -> Response<Full<Bytes>> {
     if getrandom::fill(&mut random).is_err() {
         return plain(StatusCode::INTERNAL_SERVER_ERROR, "the system returned no random numbers");
     }
-    // The policy allows only the page's own script, even if a name were inserted as markup.
+    // With this policy, the browser runs only the page's own script, even if a name were inserted as markup.
     let nonce = URL_SAFE_NO_PAD.encode(random);
     let policy = format!(
         "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; img-src data:; \

@@ -1,5 +1,4 @@
-//! Polls the status of nodes every two seconds and stores the read and send rates, for the charts of the
-//! page.
+//! Polls the status of nodes every two seconds, and stores the rates of bytes read and sent for the charts of the page.
 //!
 //! Memory: the samples of five minutes, 24 bytes each, take a few kilobytes for each node.
 
@@ -21,7 +20,7 @@ use crate::{
 
 /// The time between two samples.
 const INTERVAL: Duration = Duration::from_secs(2);
-/// The number of stored samples: those of five minutes.
+/// The number of stored samples of each node, which cover five minutes.
 const SAMPLES: usize = 150;
 /// The time after which a peer is shown as not responding.
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -73,7 +72,7 @@ struct NodeReport {
     status: Option<Status>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
-    /// The samples: seconds ago, bytes read per second, bytes sent per second.
+    /// The samples. Each sample has its age in seconds, the bytes read per second, and the bytes sent per second.
     samples: Vec<(f64, u64, u64)>,
 }
 
@@ -113,7 +112,8 @@ impl NodePoller {
             let seen = shared.clone();
             spawn(move || {
                 seen.each_interval(|| {
-                    // Each poll is independent: a node that was unreachable is polled again.
+                    // Each poll is a new command, so that a node that was unreachable in an earlier poll is polled
+                    // again.
                     for (place, found) in nodes.begin(None).status().into_iter().enumerate() {
                         seen.peers()[place].saw(found.status);
                     }
@@ -123,7 +123,7 @@ impl NodePoller {
         Ok(NodePoller { shared })
     }
 
-    /// Returns the recorded data as JSON; each status is passed through `masked`.
+    /// Returns the recorded data as JSON. The function `masked` removes from each status what the viewer may not see.
     pub fn told(&self, agent: &Agent, masked: impl Fn(Status) -> Status) -> Vec<u8> {
         let mut own = self.shared.own().told(&masked);
         (own.is_own, own.status) = (true, Some(masked(agent.status())));
@@ -183,7 +183,7 @@ impl NodeHistory {
         };
         self.error = None;
         let now = Instant::now();
-        // A restarted node counts from zero.
+        // The counters of a restarted node begin at zero, so no rate is computed across a restart.
         if let Some((before, last)) = self.last.as_ref().filter(|(_, last)| last.seconds <= status.seconds) {
             let seconds = now.duration_since(*before).as_secs_f64().max(0.001);
             let rate = |now: u64, before: u64| (now.saturating_sub(before) as f64 / seconds) as u64;

@@ -5,19 +5,19 @@
 //!         ◄──                ◄──                        down if the throughput does not decrease
 //! ```
 //!
-//! A level is tried for a short time, and stays in use if the throughput increases ([`Trials`]). The
-//! throughput counts the bytes before compression. The method assumes nothing about the network, the
-//! processor or the data: if the limit is the client, the processor of the node, or data that is already
-//! compressed, a trial shows no gain. Measured on one core: decoded rows of TPC-H shrink to 0.29 of their
-//! size at 530 MB/s (fast), and to 0.24 at 320 MB/s (small). English text shrinks to 0.6 (fast) and 0.4
-//! (small) of its size. A link of 1 Gbit/s carries 119 MB/s. LZ4 is no faster than zstd at level -1, and its
-//! frames do not limit their decompressed length, so a client could not bound the memory.
+//! A compression level is tried for a short time, and stays in use if the throughput increases ([`Trials`]). The
+//! throughput counts the bytes before compression. The method needs no information about the network, the processor or
+//! the data. A trial shows no gain if the client or the node's processor limits the throughput, or if the data is
+//! already compressed. Measured on one core: decoded rows of TPC-H shrink to 0.29 of their size at 530 MB/s (fast), and
+//! to 0.24 at 320 MB/s (small). English text shrinks to 0.6 (fast) and 0.4 (small) of its size. A link of 1 Gbit/s
+//! carries 119 MB/s. LZ4 is not used, since it is no faster than zstd at level -1. Moreover, LZ4 frames do not limit
+//! their decompressed length, so a client could not bound the memory.
 
 use std::time::{Duration, Instant};
 
 use super::trials::{TrialOptions, Trials};
 
-/// The levels of zstd. Option 0 of the trials is no compression, and these levels follow.
+/// The levels of zstd. Option 0 of the trials is no compression, and option n is element n - 1 of this list.
 pub(crate) const LEVELS: [i32; 2] = [-1, 1];
 
 const HOW: TrialOptions = TrialOptions {
@@ -30,10 +30,11 @@ const HOW: TrialOptions = TrialOptions {
 /// Selects the compression of the next batch, from the measurements of the batches sent so far.
 #[derive(Debug)]
 pub(crate) struct CompressionSelector {
-    /// The trials. Option 0 is no compression, the other options are [`LEVELS`].
+    /// The trials of compression options. Option 0 is no compression, and the other options are [`LEVELS`].
     trials: Trials,
-    /// The number of tasks that send. `idle_since` is the time of the last end of a task.
+    /// The number of tasks that send answers at present.
     tasks: u32,
+    /// The time when a task last stopped sending.
     idle_since: Instant,
 }
 
@@ -61,7 +62,8 @@ impl CompressionSelector {
         self.trials.way().checked_sub(1)
     }
 
-    /// Records a sent batch: its bytes before compression, and the time that it waited for the wire.
+    /// Records a sent batch. `bytes` is its size before compression, and `waited` is the time that the batch waited for
+    /// the network.
     pub fn sent(&mut self, bytes: u64, waited: Duration, now: Instant) {
         self.trials.count(bytes as f64, waited / self.tasks.max(1), now);
     }
@@ -76,9 +78,9 @@ mod tests {
         wire: f64,
         /// The compression ratio and the compression rate in bytes per second, for each option.
         ways: [(f64, f64); 3],
-        /// The seconds that the node works on a byte. `client` is the number of seconds that the client takes for a
-        /// byte.
+        /// The time, in seconds, that the node takes to compute a byte of an answer.
         work: f64,
+        /// The time, in seconds, that the client takes to process a byte.
         client: f64,
     }
 
@@ -94,7 +96,8 @@ mod tests {
             (BATCH as f64 * made.max(taken), BATCH as f64 * (taken - made).max(0.0))
         }
 
-        /// Returns the speed of a minute of batches relative to the best single option, and the option of each batch.
+        /// Simulates one minute of batches. Returns the throughput relative to the best single option, and the option
+        /// of each batch.
         fn run(&self) -> (f64, Vec<usize>) {
             let began = Instant::now();
             let (mut time, mut ways) = (0.0, Vec::new());
@@ -157,7 +160,8 @@ mod tests {
         };
         run(&mut compression, 60, [12, 40, 48], 0.9);
         assert_eq!(compression.level(), Some(1));
-        // No answer waits, and less compression makes no difference: the level falls to none.
+        // If no answer waits for the network, and lower levels give the same throughput, the selector returns to no
+        // compression.
         run(&mut compression, 200, [50, 50, 50], 0.0);
         assert_eq!(compression.level(), None);
     }
@@ -168,8 +172,8 @@ mod tests {
         let mut compression = CompressionSelector::new(began);
         let mut now = began;
         let mut levels = Vec::new();
-        // Each read takes a second, with a pause of some seconds in between, over a link on which the first
-        // level is three times as fast.
+        // Each read takes a second, and a pause of some seconds follows. On this link, the first level is three times
+        // as fast as no compression.
         for _ in 0..30 {
             compression.begins(now);
             let until = now + Duration::from_secs(1);

@@ -1,9 +1,9 @@
 //! Finds the ends of CSV records.
 //!
-//! A quote at the beginning of a field opens quoted text, which extends to the closing quote and may contain
-//! line feeds; two quotes inside stand for one quote character. In a field that began with another character, a
-//! quote is an ordinary character, as in the table reader (csv-core). The number of quotes therefore does not
-//! determine if a quote is open: `5" pipe` has one quote and opens none.
+//! A quote at the beginning of a field opens quoted text, which extends to the closing quote and may contain line
+//! feeds; two quotes within quoted text stand for one quote character. In a field that began with another character, a
+//! quote is an ordinary character, as in the table reader (csv-core). The number of quotes therefore does not determine
+//! if a quote is open: `5" pipe` has one quote and opens none.
 //!
 //! Two users need the ends of records: loading, which cuts a file (`client/load.rs`), and the crate
 //! `inshore-ops`, which reads the first records of a file on nodes. Both must agree with the table reader, so
@@ -11,16 +11,16 @@
 //! depends on it.
 //!
 //! Cost: text without quotes is skipped at the speed of the search for quotes. Text with quotes is processed 64 bytes
-//! at a time by the parity of the quotes, as long as each opening quote is at a permitted position, and otherwise
-//! quote by quote. Measured on one core of a shared Xeon: at least 40 GB/s without quotes or with long texts between
-//! quotes, and 3.6 GB/s with a word in each pair of quotes (1.0 GB/s quote by quote).
+//! at a time by the parity of the quotes, if each opening quote is at a permitted position. Otherwise the text is
+//! processed quote by quote. Measured on one core of a shared Xeon: at least 40 GB/s without quotes or with long texts
+//! between quotes, and 3.6 GB/s with a word in each pair of quotes (1.0 GB/s quote by quote).
 
 use memchr::{memchr, memchr_iter, memchr2};
 
 /// The byte order mark of UTF-8 at the beginning of a file, which is no part of the first field.
 const MARK: &[u8; 3] = b"\xef\xbb\xbf";
 const MARK_BYTES: u8 = MARK.len() as u8;
-/// The number of bytes that are processed together, with one bit for each.
+/// The number of bytes that are processed together. A mask has one bit for each of these bytes.
 const BITS: usize = 64;
 
 /// The position in a record of CSV.
@@ -44,7 +44,7 @@ enum CsvPosition {
     Mark(u8),
     /// The start of a record.
     Start,
-    /// The position after a carriage return; a line feed would then end an empty line.
+    /// The position after a carriage return at the start of a record. A line feed at this position ends an empty line.
     Return,
     /// The beginning of a field that is not the first field.
     Field,
@@ -63,9 +63,9 @@ impl CsvRecord {
         CsvRecord { separator, place: CsvPosition::Mark(0) }
     }
 
-    /// Advances to the first end of a record whose line feed is at offset `from` or later, and returns the offset
-    /// after the line feed. Returns `None` if no record ends in these bytes. Empty lines are not records and belong
-    /// to the next record.
+    /// Advances to the first end of a record whose line feed is at offset `from` or later, and returns the offset after
+    /// the line feed. Returns `None` if no record ends in these bytes. Empty lines are not records. An empty line
+    /// belongs to the next record.
     pub fn end(&mut self, bytes: &[u8], from: usize) -> Option<usize> {
         let mut at = from.min(bytes.len());
         self.pass(&bytes[..at]);
@@ -108,7 +108,8 @@ impl CsvRecord {
     /// without any change if a quote is an ordinary character or there is no quote.
     fn pass_by_number(&mut self, bytes: &[u8; BITS]) -> bool {
         let quotes = bits_of(b'"', bytes);
-        // A bit is set if a quote is open after the byte: if the number of quotes up to the byte is odd.
+        // A bit is set if a quote is open after its byte. This is the case if the number of quotes up to the byte is
+        // odd.
         let mut is_open = quotes;
         for by in [1, 2, 4, 8, 16, 32] {
             is_open ^= is_open << by;
@@ -189,8 +190,8 @@ fn bits_of(byte: u8, bytes: &[u8; BITS]) -> u64 {
     let mut bits = 0;
     for (number, eight) in bytes.as_chunks::<8>().0.iter().enumerate() {
         let differs = u64::from_le_bytes(*eight) ^ u64::from_ne_bytes([byte; 8]);
-        // This integer has the highest bit of each byte that is equal. The multiplication gathers these eight
-        // bits in one byte.
+        // In this integer, the highest bit of a byte is set if the byte equals `byte`. The multiplication moves these
+        // eight bits to one byte.
         let is_same = !(((differs & LOW) + LOW) | differs | LOW);
         let eight_bits = (is_same >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56;
         bits |= eight_bits << (8 * number);
@@ -207,7 +208,8 @@ mod tests {
 
     /// Returns the ends of records according to the `csv` library with the settings of the table reader.
     fn read_ends(text: &[u8], separator: u8) -> Vec<usize> {
-        // If the text ends within a record, the record ends after the additional byte.
+        // The text gets an additional byte. If the text ends within a record, this record ends after the additional
+        // byte.
         let more = [text, b"x"].concat();
         let mut reader = ReaderBuilder::new()
             .delimiter(separator)

@@ -6,22 +6,22 @@
 //!   body     [ length unpacked, i64 | zstd ] [ -1 | plain ] ...          a length for each buffer, if the batch is compressed
 //! ```
 //!
-//! For zstd, the decompressing library allocates exactly the stated length; an LZ4 frame is decompressed to its end,
-//! regardless of the stated length. The library copies an uncompressed buffer that is not aligned for its values.
-//! Each buffer is copied separately, even if all buffers have the same offset.
+//! For zstd, the decompressing library allocates exactly the stated length. An LZ4 frame is decompressed to its end,
+//! regardless of the stated length. The library copies an uncompressed buffer that is not aligned for its values. Each
+//! such buffer is copied separately, even if all buffers have the same offset.
 
 use arrow_ipc::{CompressionType, MessageHeader, RecordBatch, root_as_message};
 
-/// The maximum bytes of a batch.
+/// The maximum size of a batch in memory, in bytes.
 pub(crate) const BATCH_BYTES_MAX: u64 = 64 << 20;
-/// Buffers with this alignment are never copied.
+/// Buffers at a multiple of this number of bytes are never copied.
 const ALIGNMENT: usize = 16;
-/// The length that marks an uncompressed buffer. `LENGTH_BYTES` is the size of the length field.
+/// The value of the length field that marks an uncompressed buffer.
 const AS_IT_IS: i64 = -1;
+/// The size of the length field, in bytes.
 const LENGTH_BYTES: usize = size_of::<i64>();
 
-/// Returns the bytes of memory that a message may occupy: its body, and the buffers that are decompressed or
-/// copied.
+/// Returns the memory that a message may occupy, in bytes: its body, and the buffers that are decompressed or copied.
 ///
 /// # Errors
 /// An error describes the problem: a dictionary (answers have none, and dictionaries would stay in memory as long as
@@ -54,7 +54,7 @@ fn buffers<'a>(
     })
 }
 
-/// Returns the bytes of an uncompressed batch that may be copied.
+/// Returns the number of bytes of an uncompressed batch that the library may copy.
 fn copied_bytes(batch: &RecordBatch<'_>, body: &[u8]) -> Result<u64, String> {
     let (mut all, mut copied) = (0u64, 0);
     for found in buffers(batch, body) {

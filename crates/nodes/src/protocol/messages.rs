@@ -28,7 +28,7 @@ pub const TRAVERSE: &str = "traverse";
 /// The request for a task: the kind of the task and the pieces to read.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TaskRequest {
-    /// [`VERSION`].
+    /// The version of the messages: [`VERSION`].
     pub version: u32,
     /// The kind of the task.
     pub kind: String,
@@ -44,16 +44,16 @@ pub struct TaskRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<u64>,
     /// The interval in milliseconds at which the node reports progress, by [`TaskAlive`] in the metadata of an
-    /// otherwise empty message. `None`: the node sends no reports.
+    /// otherwise empty message. With `None`, the node sends no reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alive_ms: Option<u64>,
     /// Present if the task [pulls](PullOptions) its shards and has no pieces in the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pulls: Option<PullOptions>,
-    /// A running task of the same client on the node. The new task runs at the same time without waiting for
-    /// a slot; clients use such a task to read data that they process themselves. The new task takes free
-    /// memory, and is refused if there is not enough. If the running task has ended, or four additional reads
-    /// already run, the new task waits like any other.
+    /// A running task of this client on the node. The new task runs at the same time as the running task, and does not
+    /// wait for a slot. Clients use such a task to read data that they process themselves. The new task is refused if
+    /// there is not enough free memory. If the running task has ended, or four additional reads already run, the new
+    /// task waits in the queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beside: Option<TaskKey>,
 }
@@ -69,9 +69,9 @@ pub(crate) const READS_BESIDE: usize = 4;
 pub struct PullOptions {
     /// A random secret. Only a client that sends the secret may [hand out](ShardGrant) shards.
     pub key: u64,
-    /// The expected number of bytes.
+    /// The expected number of bytes that the task reads.
     pub bytes: u64,
-    /// The maximum number of shards.
+    /// The maximum number of shards that the task receives.
     pub shards: u64,
 }
 
@@ -112,7 +112,7 @@ pub struct PullRequest {
     pub task: u64,
     /// The number of the task's shards that were read completely or are being read by another thread of the task.
     pub finished: u64,
-    /// The number of shards in `finished` that other threads are still reading.
+    /// The number of shards counted in `finished` that other threads are still reading.
     pub reading: u64,
 }
 
@@ -155,7 +155,7 @@ pub struct TaskDone {
     /// The CPU time in seconds that the process of the node used during the task. If no other task ran, this
     /// is the CPU time of the task.
     pub cpu_seconds: f64,
-    /// The numbers of the shards that the task received; the answer covers all of them.
+    /// The numbers of the shards that the task received. The answer covers all of these shards.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shards: Vec<u64>,
 }
@@ -164,25 +164,25 @@ pub struct TaskDone {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "step", rename_all = "kebab-case")]
 pub enum LoadStep {
-    /// Begins a dataset; the first step.
+    /// Begins a dataset. This is the first step of a load.
     Begin {
-        /// [`VERSION`].
+        /// The version of the messages: [`VERSION`].
         version: u32,
         /// The name of the dataset.
         name: String,
-        /// The id of the dataset, the same on all nodes.
+        /// The id of the dataset, which is equal on all nodes.
         id: SpreadId,
         /// The number of bytes that each checksum covers.
         block_bytes: u64,
     },
-    /// Begins a file; data follows until the next step.
+    /// Begins a file of the dataset. The data of the file follows in [`LoadStep::Data`] messages.
     File {
         /// The name of the file.
         name: String,
     },
     /// Bytes of the file, in the body of this message.
     Data,
-    /// Marks the end of the data; the node answers when all data has arrived.
+    /// Marks the end of the data. The node answers when all data has arrived.
     Received,
     /// Commits the dataset after all nodes have received all data: the step carries the map, and the dataset becomes
     /// visible.
@@ -246,14 +246,14 @@ impl TryFrom<String> for SpreadId {
     }
 }
 
-/// The identity of one dataset among all datasets of a name: a name can be removed and put again while a node
-/// is absent.
+/// Identifies one dataset among all datasets that had the same name. While a node is unreachable, a dataset can be
+/// removed and another dataset can be put under its name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Generation {
     /// The unique id of the dataset.
     pub id: SpreadId,
-    /// The generation number: one more than the highest number of a removed dataset of the name that the
-    /// nodes knew at the put. A generation with a higher number replaces one with a lower number.
+    /// The generation number: one more than the highest number of a removed dataset of the name that the nodes knew at
+    /// the put. A generation with a higher number replaces all generations of the name with lower numbers.
     pub number: u64,
     /// The time of the put by the client's clock, in milliseconds since 1970. The time is shown to people and does
     /// not affect decisions.
@@ -286,7 +286,7 @@ pub const REMOVED: &str = "removed";
 /// their shards keep the tombstone until each absent node has confirmed the removal of its shards.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tombstone {
-    /// [`MAP_VERSION`].
+    /// The version of the stored format: [`MAP_VERSION`].
     pub version: u32,
     /// The name of the dataset.
     pub name: String,
@@ -323,27 +323,27 @@ impl RemoveRequest {
 /// The map of a file: the locations of its pieces.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileMap {
-    /// [`MAP_VERSION`].
+    /// The version of the stored format: [`MAP_VERSION`].
     pub version: u32,
     /// The generation of the dataset.
     pub generation: Generation,
-    /// The bytes of a record if pieces end with a record; `None` if pieces end with a line.
+    /// The size of a record in bytes, if all records have this size and pieces end with a record; otherwise `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record_bytes: Option<u64>,
-    /// The lines of a record if pieces end with a record of a fixed number of lines, counted from the beginning
-    /// of the file: see [`LoadOptions::record_lines`](crate::LoadOptions::record_lines).
+    /// The number of lines of a record, if all records have this number of lines and pieces end with a record. Records
+    /// are counted from the beginning of the file: see [`LoadOptions::record_lines`](crate::LoadOptions::record_lines).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record_lines: Option<u64>,
-    /// True if pieces end with a row group of Parquet.
+    /// True if each piece ends at the end of a row group of Parquet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_grouped: bool,
-    /// The nodes.
+    /// The nodes that hold pieces of the file.
     pub nodes: Vec<MapNode>,
     /// The pieces, in order.
     pub pieces: Vec<MapPiece>,
 }
 
-/// The maximum bytes of a serialized map: some 200,000 pieces.
+/// The maximum size of a serialized map, in bytes. A map of this size has about 200,000 pieces.
 pub const MAP_BYTES_MAX: usize = 12 << 20;
 
 /// An entry for a node in a map.
@@ -351,7 +351,7 @@ pub const MAP_BYTES_MAX: usize = 12 << 20;
 pub struct MapNode {
     /// The permanent number of the node, derived from the UUID of its store.
     pub number: u64,
-    /// The name of the node when the file was loaded: its address at that time.
+    /// The address of the node at the time when the file was loaded.
     pub name: String,
 }
 
@@ -379,7 +379,7 @@ impl FileMap {
 
 /// The prefix of the names of pieces.
 pub const PIECE: &str = "piece-";
-/// The bytes of a data message of a load.
+/// The maximum size, in bytes, of the data in one message of a load.
 pub(crate) const DATA_BYTES: usize = 1 << 20;
 
 /// Returns the name of the file that holds a piece.
@@ -406,9 +406,9 @@ pub struct DatasetReplica {
     pub mark: Option<Tombstone>,
 }
 
-/// The answer to a request for a map: the map, or the reason why there is none. A node answers in the order
-/// of the request. A node returns at least one map, and more maps while all answers together are no larger
-/// than [`MAP_BYTES_MAX`]. The client then requests the remaining maps.
+/// The answer to a request for a map: the map, or the reason why there is none. A node answers in the order of the
+/// request. A node returns at least one map, and further maps as long as all answers together have at most
+/// [`MAP_BYTES_MAX`]. The client then requests the remaining maps.
 pub type MapAnswer = Result<FileMap, String>;
 
 /// The maximum number of maps in one request.
@@ -426,7 +426,7 @@ pub struct DatasetKey {
 /// The status of a node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Status {
-    /// [`VERSION`].
+    /// The version of the messages: [`VERSION`].
     pub version: u32,
     /// The name of the node.
     pub name: String,
@@ -434,7 +434,7 @@ pub struct Status {
     pub node: u64,
     /// The version of the program.
     pub program: String,
-    /// The uptime of the service in seconds.
+    /// The time since the node began to serve, in seconds.
     pub seconds: u64,
     /// True if the node accepts no more tasks.
     pub draining: bool,
@@ -452,18 +452,17 @@ pub struct Status {
     pub running: Vec<RunningTask>,
     /// The number of waiting tasks.
     pub waiting: u64,
-    /// The number of tasks that succeeded since the service started; `failed` and `refused` count the other
-    /// outcomes.
+    /// The number of tasks that succeeded since the service started.
     pub done: u64,
-    /// See [`Self::done`].
+    /// The number of tasks that failed since the service started.
     pub failed: u64,
-    /// See [`Self::done`].
+    /// The number of requests that were refused since the service started.
     pub refused: u64,
     /// The bytes that tasks read from devices, including running tasks.
     pub bytes_read: u64,
-    /// The bytes of the answers of tasks.
+    /// The number of bytes of all answers of tasks.
     pub bytes_answered: u64,
-    /// The bytes that were loaded.
+    /// The number of bytes that clients have loaded onto the node.
     pub bytes_loaded: u64,
     /// The system's load average of the last minute: the mean number of runnable processes.
     pub load: f64,
@@ -558,11 +557,11 @@ pub struct Connections {
     /// The number of connections whose request was refused because all slots were in use. The refusal
     /// contains a time to retry.
     pub refused_full: u64,
-    /// The number of connections whose request was refused because their address had all slots permitted for
-    /// one address. The refusal contains a time to retry.
+    /// The number of connections whose request was refused because other connections from the same address used all
+    /// slots that one address may have. The refusal contains a time to retry.
     pub refused_address: u64,
-    /// The number of connections that ended before a request with a valid token: failed or slow handshakes, and
-    /// wrong tokens.
+    /// The number of connections that ended before a request with a valid token arrived. Causes are failed or slow
+    /// handshakes, and invalid tokens.
     pub without_request: u64,
 }
 

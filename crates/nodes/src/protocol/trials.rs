@@ -6,9 +6,9 @@
 //!         ◄──       ◄──               down if the throughput does not decrease
 //! ```
 //!
-//! A way is tried for a short time, and then stays in use or is abandoned. After a failed trial, the pause
-//! before the next trial doubles. Ways with lower numbers are tried as well, since a way with a higher number
-//! may lose its advantage over time.
+//! Each way is tried for a short time, and then stays in use or is abandoned. After a failed trial, the pause before
+//! the next trial doubles. Ways with lower numbers are tried as well, since a way with a higher number may lose its
+//! advantage over time.
 
 use std::time::{Duration, Instant};
 
@@ -24,13 +24,13 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// The parameters of the trials.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TrialOptions {
-    /// The number of the last way; the first way has number 0.
+    /// The number of the last way. The first way has number 0.
     pub way_max: usize,
     /// The minimum duration of a measurement window.
     pub lasts: Duration,
     /// The minimum throughput, relative to the lower way, at which a higher way stays in use after its trial.
     pub gain: f64,
-    /// The pause after a failed trial; each further failure doubles the pause.
+    /// The pause after the first failed trial. Each further failure doubles the pause.
     pub pause: Duration,
 }
 
@@ -41,8 +41,9 @@ pub(crate) struct Trials {
     way: usize,
     window: TrialWindow,
     trial: Option<Trial>,
-    /// The earliest time of the next trial. `pause` is the pause after the next failed trial.
+    /// The earliest time of the next trial.
     next_trial: Instant,
+    /// The pause after the next failed trial.
     pause: Duration,
     /// True if the next trial may be a higher way; otherwise a lower way is tried.
     may_go_up: bool,
@@ -60,7 +61,7 @@ struct TrialWindow {
 #[derive(Debug)]
 struct Trial {
     from: usize,
-    /// The throughput per second before the trial.
+    /// The throughput before the trial, as an amount per second.
     before: f64,
     /// True once all data that was sent before the trial has been transmitted.
     has_settled: bool,
@@ -95,8 +96,8 @@ impl Trials {
             Some(trial) => {
                 let is_up = self.way > trial.from;
                 if rate > trial.before * if is_up { self.how.gain } else { LOSS } {
-                    // The pause is reset; after a successful step up the next trial starts at once, since a
-                    // further step up may increase the throughput again.
+                    // After a successful trial, the pause is reset. After a successful step up, the next trial starts
+                    // immediately, since a further step up may increase the throughput again.
                     self.pause = self.how.pause;
                     self.next_trial = if is_up { now } else { now + self.pause };
                 } else {
@@ -149,7 +150,8 @@ mod tests {
         pause: Duration::from_secs(1),
     };
 
-    /// Returns the way of each message in some minutes, for the given throughput per second of each way.
+    /// Simulates `minutes` minutes, and returns the way of each message. `rate` returns the throughput per second of a
+    /// way.
     fn ways(trials: &mut Trials, began: Instant, minutes: u32, rate: impl Fn(usize) -> f64) -> Vec<usize> {
         (1..minutes * 1200)
             .map(|step| {
@@ -190,7 +192,8 @@ mod tests {
         let began = Instant::now();
         let mut trials = Trials::new(TrialOptions { way_max: 1, ..HOW }, began);
         let mut now = began;
-        // Half of the time or more is idle; the throughput stays the same while there is data.
+        // The idle time after each message grows from zero to seven steps. The throughput stays the same while there is
+        // data.
         for step in 0..400 {
             now += STEP;
             trials.count(1.0, STEP, now);

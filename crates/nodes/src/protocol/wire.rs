@@ -18,15 +18,15 @@ use tonic::Status as Refusal;
 
 use super::{compression::LEVELS, lengths::BATCH_BYTES_MAX, messages::TaskDone};
 
-/// The maximum bytes of one message of an answer, which contains a batch, as received and after
-/// decompression.
+/// The maximum size, in bytes, of one message of an answer. The limit applies to the received message, and to its batch
+/// after decompression.
 pub(crate) const MESSAGE_BYTES_MAX: usize = BATCH_BYTES_MAX as usize;
-/// The maximum bytes of a request: a list of pieces or a map.
+/// The maximum size of a request, in bytes. The largest requests contain a list of pieces or a map.
 pub(crate) const REQUEST_BYTES_MAX: usize = 16 << 20;
 
 /// The metadata key of the retry delay in milliseconds, as defined by gRPC (proposal A6, "server pushback").
 const PUSHBACK: &str = "grpc-retry-pushback-ms";
-/// The delay after which a client may retry if a node had no room.
+/// The delay after which a client may retry a request that was refused because the node had no room.
 const PUSHBACK_TIME: Duration = Duration::from_millis(200);
 
 /// Returns the refusal of a node that has no room, with the delay after which the client may retry.
@@ -112,7 +112,8 @@ impl Encoder {
         Ok(messages)
     }
 
-    /// Returns the last messages of a task: an empty batch, whose metadata is the cost of the task.
+    /// Returns the last messages of a task. The last of them is an empty batch, whose metadata contain the cost of the
+    /// task.
     pub fn done(mut self, done: &TaskDone) -> Result<Vec<FlightData>, arrow_schema::ArrowError> {
         let schema =
             self.schema.clone().unwrap_or_else(|| std::sync::Arc::new(arrow_schema::Schema::empty()));
@@ -122,7 +123,7 @@ impl Encoder {
     }
 }
 
-/// Returns the bytes of the rows of a batch, without unused parts of its buffers.
+/// Returns the size of the rows of a batch, in bytes. Unused parts of the batch's buffers are not counted.
 pub fn batch_bytes(batch: &RecordBatch) -> u64 {
     let bytes = |column: &dyn Array| {
         let texts = match column.data_type() {
@@ -135,8 +136,8 @@ pub fn batch_bytes(batch: &RecordBatch) -> u64 {
     batch.columns().iter().map(|column| bytes(column)).sum()
 }
 
-/// Returns the batch with view buffers that contain only its own texts. Without this, writing even a slice of a batch
-/// would write the whole buffers.
+/// Returns the batch with view buffers that contain only its own texts. Otherwise, writing even a slice of a batch
+/// would write the complete buffers, which the slice shares with the batch.
 pub fn compact(batch: RecordBatch) -> RecordBatch {
     let is_view = |column: &ArrayRef| matches!(column.data_type(), DataType::Utf8View | DataType::BinaryView);
     if !batch.columns().iter().any(is_view) {
@@ -157,7 +158,7 @@ pub(crate) fn json(message: &impl Serialize) -> Bytes {
     serde_json::to_vec(message).expect("plain data").into()
 }
 
-/// Returns the approximate bytes of a message on the wire.
+/// Returns the approximate size, in bytes, of a message as sent over the network.
 pub(crate) fn message_bytes(message: &FlightData) -> u64 {
     (message.data_header.len() + message.data_body.len() + message.app_metadata.len()) as u64
 }

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! A task stops when its connection breaks: the job's cancellation flag is set as soon as the answer stream is dropped.
-//! The same flag ends a task at its deadline.
+//! The cancellation flag is also set at the deadline of the task.
 //!
 //! The submodules:
 //!
@@ -73,9 +73,9 @@ use super::{
 };
 use crate::Right;
 
-/// The number of catalogs and maps that are read at once.
+/// The maximum number of requests for catalogs or maps that are processed at once.
 const CATALOG_READS_MAX: usize = 8;
-/// The time after which a client that takes no answer gets no more answers.
+/// The time for which the node waits until a client takes an answer. After this time, the client gets no more answers.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 type AnswerResult = Result<FlightData, Refusal>;

@@ -4,14 +4,13 @@
 //!   All earlier steps, which are TLS, the HTTP/2 preface and the request, may take
 //!   [`ConnectionLimits::first_request`] in total.
 //! - The first valid request *admits* the connection if a slot is free. The number of slots is limited, in total and
-//!   for each address; for IPv6 an address means a /64 network, which a single machine can own. If no slot is free,
-//!   the request is refused. The connection then stays new and gets the same time again, so that its client can
-//!   retry.
+//!   for each address; for IPv6 an address means a /64 network, which a single machine can own. If no slot is free, the
+//!   request is refused. The connection then stays new, and its period starts again, so that its client can retry.
 //! - The number of new connections is limited to the number of slots. A new connection beyond the limit closes the
 //!   oldest new connection of the address with the most new connections.
 //!
-//! Idle or invalid connections therefore cannot lock out other clients, however many there are. A client that
-//! arrives while all slots are in use gets an answer and waits.
+//! Idle or invalid connections therefore cannot lock out other clients, however many there are. A client that sends a
+//! request while all slots are in use gets a refusal, waits, and retries.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -37,7 +36,7 @@ use tonic::transport::server::Connected;
 
 use crate::protocol::Connections;
 
-/// The limits: the number of connections, and the time to the first request.
+/// The limits on the number of connections, and on the time to the first request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectionLimits {
     pub connections: usize,
@@ -170,7 +169,8 @@ impl ConnectionLimiter {
             }
             return Err(format!("{why}, which is the limit"));
         }
-        // Otherwise the connection was closed meanwhile, or a parallel request has admitted it.
+        // If the connection is no longer new, the connection was closed, or a parallel request has already admitted the
+        // connection.
         if state.forget_new(connection.number).is_some() {
             state.admitted += 1;
             *state.admitted_of.entry(connection.address).or_default() += 1;
@@ -224,7 +224,8 @@ impl State {
         self.forget_new(number).expect("it was found").close();
     }
 
-    /// Removes a connection from the new connections; returns `None` if it is not among them.
+    /// Removes a connection from the new connections. Returns `None` if the connection is not among the new
+    /// connections.
     fn forget_new(&mut self, number: u64) -> Option<Arc<Connection>> {
         let connection = self.new.remove(&number)?;
         less(&mut self.new_of, connection.address);
@@ -317,7 +318,7 @@ impl AsyncWrite for ConnectionStream {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        // A peer that reads nothing must not keep its slot.
+        // A peer that reads nothing must not occupy its slot forever.
         self.poll_closed(context)?;
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
@@ -377,7 +378,7 @@ mod tests {
         let more = enter(&door, 2);
         let closed: Vec<bool> = new.iter().map(|guest| guest.connection.is_closed()).collect();
         assert_eq!(closed.iter().filter(|&&closed| closed).count(), 1, "{closed:?}");
-        // The address of the new connection has the most connections, and its oldest one is the new connection
+        // The address of the new connection has the most new connections, and the oldest of these is the new connection
         // itself.
         let own = enter(&door, 2);
         assert!(new[0].connection.is_closed() || more.connection.is_closed());

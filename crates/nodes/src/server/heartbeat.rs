@@ -1,10 +1,9 @@
 //! Sends progress messages to a task's client, between answers.
 //!
-//! A search without matches sends no answers for as long as the search takes, and neither does a task whose
-//! drive hangs. A connection's keep-alive cannot distinguish these cases, since the node's process is healthy
-//! in both. If the client has requested reports, a node therefore reports the progress of a task every few
-//! seconds. If a client sees no progress for a long time, it continues on another node that has a copy of the
-//! data.
+//! A search without matches sends no answers during the complete search. A task whose drive hangs sends no answers
+//! either. The keep-alive of a connection cannot distinguish these two cases, since the process of the node is healthy
+//! in both. If the client has requested reports, a node therefore reports the progress of a task every few seconds. If
+//! a client receives no progress for a long time, the client continues on another node that has a copy of the data.
 //!
 //! Progress is measured in bytes read and written. A block whose computation takes longer than the client
 //! waits looks like a stall. Such a false alarm loses no answers, but costs time: another node processes the
@@ -55,7 +54,7 @@ impl Heartbeat {
                 let number = known.get();
                 waited += u64::from(number.is_none());
                 let message = message(waited + number.map_or(0, |&number| progress(number)), None);
-                // A full channel already contains answers, and answers show progress too.
+                // If the channel is full, it contains answers, which also show progress.
                 if let Err(TrySendError::Closed(_)) = out.try_send(Ok(message)) {
                     return;
                 }

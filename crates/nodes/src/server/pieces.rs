@@ -44,7 +44,8 @@ pub fn open_pieces(job: &Job, pieces: Vec<PieceRequest>) -> Result<Vec<TaskSourc
 }
 
 impl PieceRequest {
-    /// Returns the request from which [`open_pieces`] opens a source; `None` if the source is no part of a dataset.
+    /// Returns the request with which [`open_pieces`] opens `source` again, or `None` if the source is not part of a
+    /// dataset.
     pub fn of_source(source: &TaskSource) -> Option<PieceRequest> {
         let (StoredSource { dataset, id, file }, (_, range)) =
             (source.stored.clone()?, source.source.part()?);

@@ -1,9 +1,10 @@
-//! The queue of tasks: fair between clients, bounded, with memory reserved before a task starts.
+//! This module implements the queue of tasks. The queue is bounded and fair between clients, and reserves the memory of
+//! a task before the task starts.
 //!
-//! Tasks of one client run in the order of arrival; clients take turns. A task starts when a slot and its
-//! memory are free. Small tasks do not overtake a large task forever: the task whose turn it is waits for its
-//! memory, and all others wait behind this task. A task is refused if the queue is full, or if its client
-//! already has half of the queue's places; the refusal then contains a time to retry.
+//! Tasks of one client run in the order of arrival. Between clients, the tasks are chosen in turn. A task starts when a
+//! slot and its memory are free. Small tasks do not overtake a large task forever: if the next task waits for its
+//! memory, all other tasks wait behind this task. A task is refused if the queue is full, or if its client already has
+//! half of the queue's places; the refusal then contains a time to retry.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -32,7 +33,7 @@ struct State {
     used_bytes: u64,
     running: usize,
     waiting: BTreeMap<String, VecDeque<QueuedTask>>,
-    /// The clients with waiting tasks; the first client's turn is next.
+    /// The clients with waiting tasks. The first client in this list is the next to start a task.
     turns: VecDeque<String>,
     count: usize,
 }
@@ -63,10 +64,12 @@ impl Queue {
         Queue(Arc::new(Inner { memory_bytes, slots, waiting_max, state: Mutex::default() }))
     }
 
-    /// Enters a task. The returned future resolves when the task may start; dropping the future leaves the queue.
+    /// Enters a task. The returned future resolves when the task may start. Dropping the future removes the task from
+    /// the queue.
     ///
     /// # Errors
-    /// The refusal: permanent if the task exceeds the node's memory, otherwise with a request to retry.
+    /// The refusal of the task. The refusal is permanent if the task exceeds the node's memory. Otherwise it contains a
+    /// time to retry.
     pub fn enter(
         &self,
         client: &str,
@@ -101,8 +104,8 @@ impl Queue {
         Ok(async move { started.await.expect("the queue lives as long as its tasks wait") })
     }
 
-    /// Reserves memory without a slot, for a task that computes little and must not wait. The reservation
-    /// succeeds or fails at once.
+    /// Reserves memory without a slot, for a task that computes little and must not wait. The reservation succeeds or
+    /// fails without waiting.
     ///
     /// # Errors
     /// The reason of the refusal.
@@ -181,7 +184,7 @@ impl State {
 }
 
 /// Starts all tasks that can start. Permissions are sent after the lock is released: if a receiver was dropped, its
-/// permission is dropped at once, which takes the lock again.
+/// permission is dropped immediately, which takes the lock again.
 fn start_next(inner: &Arc<Inner>) {
     loop {
         let Some(next) = inner.state().take(|state, wanted| inner.fits(state, wanted)) else { return };

@@ -35,9 +35,9 @@ pub(crate) fn marked(store: &Store, name: &str) -> Result<u64> {
     Ok(highest)
 }
 
-/// Executes a removal on a node and returns the number of removed data bytes. A new tombstone is written
-/// before the shards are removed, and an old tombstone is removed after them: a node that crashes in between
-/// still has both the tombstone and the shards.
+/// Executes a removal on a node and returns the number of removed data bytes. A new tombstone is written before the
+/// shards are removed, and an old tombstone is removed after the shards. A node that crashes between these steps thus
+/// still has a tombstone if it still has shards.
 pub(crate) fn remove(store: &Store, asked: &RemoveRequest) -> Result<u64> {
     let keeps = asked.mark.as_ref().is_some_and(|mark| !mark.absent.is_empty());
     if let Some(mark) = asked.mark.as_ref().filter(|_| keeps) {

@@ -39,13 +39,13 @@ pub const CHAINS_MAX: usize = 1024;
 pub const NODES_MAX: usize = 256;
 /// The maximum number of steps of a chain.
 pub const STEPS_MAX: u64 = 1 << 40;
-/// The maximum bytes of a page.
+/// The maximum size of a page, in bytes.
 pub const PAGE_BYTES_MAX: u64 = 1 << 20;
 
 /// The size of pages, and the offset of the pointer to the next page within a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pointers {
-    /// The bytes of a page.
+    /// The size of a page, in bytes.
     pub page_bytes: u64,
     /// The offset in each page of the number of the next page: 8 bytes, little endian.
     pub at: u64,
@@ -68,8 +68,8 @@ impl Pointers {
     /// Returns the number of the next page.
     ///
     /// # Panics
-    /// The function panics if the page is too short: [`Self::is_sound`] was not checked, or the page has another
-    /// length.
+    /// The function panics if the page is too short. The caller must check [`Self::is_sound`] and the length of the
+    /// page first.
     pub fn next(&self, page: &[u8]) -> u64 {
         let at = self.at as usize;
         u64::from_le_bytes(page[at..at + 8].try_into().expect("8 bytes"))
@@ -83,7 +83,8 @@ pub struct ChainPosition {
     pub page: u64,
     /// The number of pointers followed.
     pub steps: u64,
-    /// A digest of the numbers of all visited pages in their order: equal digests indicate equal walks.
+    /// A digest of the numbers of all visited pages, in the order of the visits. Equal digests show that two chains
+    /// visited the same pages.
     pub digest: u64,
     /// The number of changes from one node to another.
     pub hops: u64,
@@ -115,7 +116,7 @@ pub(crate) enum HopKind {
     Read = 2,
     /// The body has the requested page.
     Page = 3,
-    /// The chain continues at a page that this node does not hold.
+    /// The chain continues at a page that the sending node does not hold.
     Left = 4,
     /// The request failed; the reason is in the body.
     Refused = 5,
@@ -134,7 +135,7 @@ pub(crate) struct Hop {
     pub unheard: Duration,
 }
 
-/// The bytes of a [`Hop`].
+/// The size of an encoded [`Hop`] without its body, in bytes.
 pub(crate) const HOP_BYTES: usize = 64;
 
 impl Hop {
@@ -177,8 +178,8 @@ pub(crate) struct Arguments {
     pub chains: u32,
     /// The addresses of the nodes.
     pub nodes: Vec<String>,
-    /// The certificates that the nodes have presented, if any. A node connects only to nodes whose certificate its
-    /// authority has signed.
+    /// The certificates that the nodes have presented, if any. A node connects only to nodes with a certificate from
+    /// the connecting node's authority.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub certificates: Vec<Option<String>>,
     /// The end of each piece, in pages of the file.
@@ -326,7 +327,7 @@ impl TraversalReport {
 pub struct TraversalSummary {
     /// The number of pages read.
     pub reads: u64,
-    /// The total time in seconds of these reads.
+    /// The total time of all page reads, in seconds.
     pub storage_seconds: f64,
     /// The total time in seconds that chains or page requests spent on the node, from the arrival of the
     /// message to the departure of the reply, including reads.
@@ -343,14 +344,14 @@ pub(crate) enum LinkMessage {
     Lost(Error),
 }
 
-/// The maximum number of queued hops on a link before senders have to wait.
+/// The maximum number of hops in the queue of a link. If the queue is full, senders have to wait.
 const LINK_MESSAGES: usize = 64;
 
 /// A stream of hops to a node. Dropping the link closes the stream.
 #[derive(Debug)]
 pub(crate) struct Link {
     out: mpsc::Sender<FlightData>,
-    /// The reason for the loss. It is set before the loss is reported.
+    /// The reason why the link was lost. This field is set before the loss is reported.
     lost: Arc<OnceLock<String>>,
     task: JoinHandle<()>,
 }
@@ -379,7 +380,7 @@ impl Link {
         Link { out, lost, task }
     }
 
-    /// Returns true if the link is lost; messages that were just sent are then lost too.
+    /// Returns true if the link is lost. The last messages sent on a lost link may also be lost.
     pub fn is_closed(&self) -> bool {
         self.lost.get().is_some() || self.out.is_closed()
     }
@@ -395,7 +396,7 @@ impl Link {
     }
 }
 
-/// Sends queued messages and passes on received messages until the link is lost. Returns the reason.
+/// Sends queued messages and passes on received messages until the link is lost. Returns the reason for the loss.
 async fn listen(
     node: &Node,
     mut messages: mpsc::Receiver<FlightData>,
@@ -420,8 +421,8 @@ async fn listen(
     }
 }
 
-/// Sends from a thread, which waits for room in the queue until `stops` returns an error. Returns `None` if the
-/// receiver was dropped.
+/// Sends a message from a thread that may block. While the queue is full, the thread waits, unless `stops` returns an
+/// error. Returns `None` if the receiver was dropped.
 pub(crate) fn send<T>(
     runtime: &Handle,
     out: &mpsc::Sender<T>,

@@ -1,6 +1,6 @@
 //! Follows pointers through a file that is spread over nodes.
 //!
-//! The pointers can be followed in three ways with the same results ([`TraversalSide`]):
+//! The pointers can be followed in three ways, which give equal results ([`TraversalSide`]):
 //!
 //! ```text
 //!   nodes    client ─► A ──► C ──► B ──► C ─► client         half a round trip for each change of node
@@ -8,15 +8,15 @@
 //!   client   client ─► A ─► client ─► A ─► client ─► C ...   a round trip for each page, which the client reads
 //! ```
 //!
-//! In each way the client first starts a task on all nodes that hold a part of the file, with the token of
-//! the client. The client has thus authorized every access along a chain. The client listens to all nodes and
-//! therefore sees the loss of a node. The chains are then followed again on the remaining nodes, each from
-//! the last position that the client knows. Reading a page has no side effects, so nothing has to be undone.
+//! In each way the client first starts a task on all nodes that hold a part of the file, with the token of the client.
+//! The client has thus authorized every access along a chain. The client is connected to all nodes, and therefore
+//! detects the loss of a node. The chains are then followed again on the remaining nodes, each from the last position
+//! that the client knows. Reading a page has no side effects, so nothing has to be undone.
 //!
-//! Estimated cost on a network of 1 Gbit/s with a round trip of 0.1 ms and a drive with a latency of 0.1 ms:
-//! 0.3 to 0.4 ms for a page that is sent to the client, 0.1 ms for a page on the current node of the chain, and
-//! 0.2 ms for a page on another node. The measured times without optimised libraries are 0.5 ms, 0.1 ms and 0.3
-//! ms (docs/benchmarks.md). The difference is software at both ends, not the network.
+//! Estimated cost on a network of 1 Gbit/s with a round trip of 0.1 ms and a drive with a latency of 0.1 ms: 0.3 to 0.4
+//! ms for a page that is sent to the client, 0.1 ms for a page on the current node of the chain, and 0.2 ms for a page
+//! on another node. The measured times without optimised libraries are 0.5 ms, 0.1 ms and 0.3 ms (docs/benchmarks.md).
+//! The difference is the cost of the software at both ends, and not of the network.
 //!
 //! The submodules:
 //!
@@ -53,8 +53,8 @@ const PATIENCE: Duration = Duration::from_millis(50);
 impl Nodes {
     /// Follows chains of pages through a file from each of `starts`, concurrently.
     ///
-    /// Memory on this machine: [`TraverseOptions::keep_bytes`], 16 bytes for each piece of the file, and one
-    /// page in flight for each chain if the client follows the pointers.
+    /// Memory on this machine: [`TraverseOptions::keep_bytes`], 16 bytes for each piece of the file, and one page for
+    /// each chain if the client follows the pointers.
     ///
     /// # Errors
     /// [`Error::Pages`] if the file does not consist of such pages, if a page has an invalid pointer, or if no

@@ -69,7 +69,7 @@ fn unfinished_requests_take_a_share_of_the_memory_and_are_refused_beyond_that() 
             })
         })
         .collect();
-    // The share of memory holds at most two of the requests; these stay open.
+    // The share of memory for unfinished requests suffices for at most two of these requests, which stay open.
     let (mut most, mut resident_most) = (0, 0);
     until("they are not refused", || {
         let now = status();
@@ -79,9 +79,9 @@ fn unfinished_requests_take_a_share_of_the_memory_and_are_refused_beyond_that() 
     });
     // One frame of each request may exceed the share at the moment of the refusal.
     assert!(most < 36 << 20, "{most} bytes of unfinished requests");
-    // Concurrent tests also use memory. 64 requests would take 960 MiB.
+    // The limit leaves room for the memory of concurrent tests. Without the share, the 64 requests would take 960 MiB.
     assert!(resident_most.saturating_sub(resident) < 480 << 20, "{resident} bytes became {resident_most}");
-    // A complete request is answered meanwhile.
+    // While the incomplete requests are open, a complete request is answered.
     assert!(nodes.status().remove(0).status.is_ok());
     asked.iter().for_each(tokio::task::JoinHandle::abort);
     drop((channel, runtime));
@@ -119,7 +119,7 @@ fn a_message_that_ends_before_its_request_counts_until_the_request_ends() {
     until("it is not counted", || serving.agent().status().unfinished_bytes > 1 << 20);
     asked.abort();
     until("what is gone is counted", || serving.agent().status().unfinished_bytes == 0);
-    // A second message is invalid in such a request, and the body of an action is short.
+    // A task request must not contain a second message, and the body of an action must not be longer than 64 KiB.
     let twice = [whole(12 << 20), whole(12 << 20)].concat();
     for (method, parts) in [("DoGet", twice), ("DoAction", whole(100 << 10))] {
         let why = runtime.block_on(async { ask(connected(address).await, method, None, parts).await });

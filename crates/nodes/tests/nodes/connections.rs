@@ -104,7 +104,8 @@ fn connections_that_asked_are_not_closed_for_others() {
     let is_told = error.contains("2 connections from this address are open");
     assert!(is_told || error.contains("deadline"), "{error}");
     assert_eq!(serving.agent().status().connections.refused_address, 1);
-    // A client with more time waits for admission, longer than a connection without requests may stay.
+    // A client without a deadline waits for admission. The wait may last longer than the time for which a connection
+    // without requests stays open.
     let fourth = client(vec![serving.address().to_string()], None);
     thread::scope(|scope| {
         let waiting = scope.spawn(|| fourth.status().remove(0).status.map(drop));
@@ -136,7 +137,7 @@ fn a_hundred_clients_at_once_from_one_address_are_all_answered() {
             let nodes = client(vec![serving.address().to_string()], Some(own.clone()));
             all.wait();
             let status = nodes.status().remove(0).status.map(drop);
-            // All admitted connections stay open until the other clients were refused once.
+            // All admitted connections stay open until each of the other clients was refused once.
             let refused = || serving.agent().status().connections.refused_address;
             until("nobody is told to come again", || refused() >= 36);
             status.map_err(told)

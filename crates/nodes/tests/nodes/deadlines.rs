@@ -12,8 +12,8 @@ use super::*;
 /// The time limit of a command in tests where the deadline has to end the command first.
 const TIME: Duration = Duration::from_millis(700);
 
-/// A proxy between client and node. A closed proxy accepts connections and bytes and sends nothing, as a
-/// stopped process does.
+/// A proxy between client and node. A paused proxy accepts connections and bytes, but sends nothing, as a stopped
+/// process does.
 #[derive(Clone)]
 struct PausableProxy {
     address: SocketAddr,
@@ -93,7 +93,7 @@ fn is_over_in_time(what: &str, began: Instant, error: &str) {
     assert!(began.elapsed() >= TIME && began.elapsed() < PATIENCE, "{what}: {:?}", began.elapsed());
 }
 
-/// An endless text that closes a proxy when its first bytes are read.
+/// An endless text that pauses a proxy when the first bytes of the text are read.
 struct EndlessText(PausableProxy);
 
 impl Read for EndlessText {
@@ -150,7 +150,7 @@ fn the_deadline_is_heard_in_every_phase() {
             assert!(error.contains("store:text: bytes") && error.contains("were not read"), "{error}");
         });
         scope.spawn(|| {
-            // The job of this machine has the same deadline, which also stops the threads of this machine.
+            // The job on this machine has the deadline of the command, which also stops the threads on this machine.
             let (_cluster, _gates, nodes) = with_text();
             let wholes = nodes.catalog().unwrap().named("text").unwrap();
             let deadline = Deadline::after(TIME);
@@ -194,14 +194,15 @@ fn a_node_that_takes_the_connection_and_does_not_greet_is_lost_and_asked_no_more
         let error = told(nodes.catalog().unwrap_err());
         assert!(error.contains(&address) && !error.contains("deadline"), "{error}");
         assert_eq!(nodes.lost().len(), 1);
-        // A node that was lost stays lost for the complete command; the next command tries the node again.
+        // A node that was lost stays lost for the complete command. The next command connects to the node again.
         assert_eq!(told(nodes.catalog().unwrap_err()), error);
         assert_eq!(taken.lock().unwrap().len(), before + 1, "it is asked no more");
         assert!(nodes.begin(None).lost().is_empty());
     };
     ask(|config| config.connect = Duration::from_millis(300));
     ask(|config| config.silence = Duration::from_millis(300));
-    // Half of the time is left for nodes that answer.
+    // Connecting takes at most half of the time to the deadline, so that half of the time is left for nodes that
+    // answer.
     ask(|config| config.deadline = Deadline::after(Duration::from_secs(3)));
 }
 

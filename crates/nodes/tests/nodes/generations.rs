@@ -109,7 +109,7 @@ fn a_removed_dataset_does_not_come_back_with_a_node() {
     let mut members = Members::new(3);
     put(&members.nodes(&[0, 1, 2]), "old line\n", 3);
     members.go(1);
-    // The addresses of the client do not include the unreachable node.
+    // This client does not have the address of the unreachable node.
     let why = told(members.nodes(&[0, 2]).remove("doc").unwrap_err());
     assert!(why.contains("not all of its nodes were given") && why.contains("store repair doc"), "{why}");
     members.come(1);
@@ -189,7 +189,7 @@ fn of_two_live_generations_the_user_keeps_one() {
     assert!(
         told(both.repair(&["doc".to_string()], Some(other)).unwrap_err()).contains("not one of its live")
     );
-    // The repair keeps the generation on the second node.
+    // `kept` is the generation on the second node, which the repair keeps.
     let at = |id: &SpreadId| why.find(&id.to_string()).unwrap();
     let second = why.find(&members.address(1)).unwrap();
     let kept = ids(&why).into_iter().filter(|id| at(id) < second).max_by_key(at).unwrap();

@@ -21,10 +21,10 @@ fn what_slow_nodes_have_not_begun_is_done_here() {
     let here = found.gathered.here.clone().unwrap();
     assert!(here.pieces >= 3 && here.bytes >= 100_000, "{here:?}");
     assert!(here.bytes_per_second.is_some(), "{here:?}");
-    // Every piece was read, and none twice.
+    // Every piece was read. The bound also shows that not all pieces were read twice.
     let read: u64 = found.gathered.nodes.iter().map(|node| node.bytes_read).sum();
     assert!((text.len() as u64..text.len() as u64 * 2).contains(&read), "{read} of {}", text.len());
-    // Without help, few bytes move to the client.
+    // Without help, few bytes are sent to the client.
     let moved = |gathered: &GatherReport| gathered.nodes.iter().map(|node| node.bytes_moved).sum::<u64>();
     let alone = RunOptions { help_from: None, ..RunOptions::default() };
     let alone = cluster.find(&slow(20), "text", &alone).unwrap();
@@ -42,7 +42,7 @@ fn nodes_that_are_fast_enough_are_left_alone() {
     let found = cluster.find(&find("needle"), "text", &RunOptions::default()).unwrap();
     let here = found.gathered.here.unwrap();
     assert!(here.pieces == 0 && here.why.contains("less than 2 s of work"), "{here:?}");
-    // If this machine is slower than the nodes, it tries one shard and stops.
+    // If this machine is slower than the nodes, this machine stops after at most one shard.
     let slow_here = Find { slow_here: Duration::from_millis(700), ..slow(40) };
     let found = cluster.find(&slow_here, "text", &helping(100)).unwrap();
     assert_eq!(found.places, expected(&text));
@@ -121,7 +121,8 @@ fn whatever_goes_wrong_while_a_client_helps_nothing_is_told_twice_or_left_out() 
         let hangs = faults.iter().any(|(fault, _)| *fault == Fault::Hangs);
         let options =
             RunOptions { stall: Duration::from_millis(if hangs { 400 } else { 30_000 }), ..helping(30) };
-        // With two faulty nodes, some pieces may have no healthy copy: then the deadline ends the run.
+        // With two faulty nodes, some pieces may have no copy on a healthy node. In this case, the deadline ends the
+        // job.
         let time = if faulty > 1 { Duration::from_secs(10) } else { PATIENCE };
         let kernel = Find { fails_here: dice.below(6) == 0, ..slow(10) };
         match cluster.find_within(time, &kernel, "copied", &options) {

@@ -106,7 +106,7 @@ fn merged<const SUMS: bool>(nodes: &Nodes, kind: &'static str) -> Result<Vec<(St
     Ok(all)
 }
 
-/// Returns the same counts, read with `next_together`.
+/// Returns the merged counts of the dataset `counted`, read with `next_together`.
 fn merged_together(nodes: &Nodes) -> Vec<(String, u64)> {
     let mut merged = begun::<true>(nodes, "counted");
     let mut all = BTreeMap::new();
@@ -162,7 +162,7 @@ fn what_a_lost_node_counted_or_sorted_is_made_up_for_by_two() {
         assert_eq!(merged_together(&ask()), expected, "after {after} batches");
         assert_eq!(merged::<false>(&ask(), "sorted").unwrap(), expected, "after {after} batches");
     }
-    // The nodes that take over repeat rows that were already delivered.
+    // The nodes that take over repeat earlier rows forever.
     *plans[1].lock().unwrap() = (Fault::Endless, 0);
     *plans[2].lock().unwrap() = (Fault::Endless, 0);
     *plans[0].lock().unwrap() = (Fault::Fails, 2);

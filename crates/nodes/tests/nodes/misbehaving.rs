@@ -134,8 +134,8 @@ impl FlightService for MisbehavingProxy {
     }
 }
 
-/// Returns a client of the cluster whose first node is replaced by a lying proxy, and the record of the proxy's
-/// actions.
+/// Returns a client of the cluster, and the record of requested actions. A proxy that changes answers is in front of
+/// the first node.
 fn client_of(cluster: &Cluster, lie: Misbehaviour) -> (Nodes, RecordedActions) {
     let serving: Vec<&RunningAgent> = cluster.serving.iter().flatten().collect();
     let agent = format!("http://{}", serving[0].address());
@@ -215,7 +215,7 @@ fn an_answer_about_other_shards_than_were_handed_out_counts_for_none() {
         }
     };
     assert!(told(&why).contains("it ended before all its shards were read"), "{why}");
-    // The other node has a copy of everything.
+    // The other node has a copy of all pieces.
     streams.replace(liar, &why).unwrap();
     assert!(streams.len() > before);
     for stream in (0..streams.len()).filter(|&stream| stream != liar) {

@@ -58,7 +58,7 @@ fn a_task_that_finds_nothing_for_long_or_waits_for_its_turn_is_not_stalled() {
     let options = LoadOptions { piece_bytes: Some(1 << 20), copies: 2, ..LoadOptions::default() };
     nodes.put(&job(), "text", ("text", None), Cursor::new(&text), &options).unwrap();
     let wholes = nodes.catalog().unwrap().named("text").unwrap();
-    // Each block takes a while and finds nothing.
+    // The kernel takes 150 ms for each block, and finds no match.
     let slow = Find { slow: Duration::from_millis(150), ..find("nothing of the kind") };
     let ask = || {
         let small = RunOptions { node_memory_bytes: Some(8 << 20), ..stall(2500) };

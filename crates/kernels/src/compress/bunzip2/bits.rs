@@ -1,15 +1,15 @@
-//! Reads bits from bytes.
+//! Reads single bits from a sequence of bytes.
 
 use super::{BlockError, Result};
 
-/// Reads bits, the highest of each byte first.
+/// A reader of the bits of a sequence of bytes. The highest bit of a byte is read first.
 pub struct Bits<'a> {
     bytes: &'a [u8],
-    /// Holds the next bits of the input in its highest bits; its other bits are zero.
+    /// Holds the next bits of the input in its highest bits. All other bits of the word are zero.
     pub(super) word: u64,
-    /// Counts the valid bits of `word`.
+    /// The number of valid bits in `word`.
     pub(super) held: u32,
-    /// The index of the next byte that is not in `word`. After the end of `bytes`, zeros follow.
+    /// The index of the first byte that is not yet in `word`. After the end of `bytes`, the reader supplies zeros.
     next: usize,
     end_bits: usize,
 }
@@ -39,7 +39,8 @@ impl<'a> Bits<'a> {
             let taken = (63 - self.held) / 8;
             self.next += taken as usize;
             self.held += 8 * taken;
-            // Bits below the last whole byte that was taken are cleared, since the next call reads them again.
+            // Only whole bytes are taken. The bits below the last whole byte are cleared, since the next call reads
+            // them again.
             self.word &= !(u64::MAX >> 1 >> (self.held - 1));
         } else {
             while self.held <= 56 {
@@ -58,7 +59,7 @@ impl<'a> Bits<'a> {
         self.held -= count;
     }
 
-    /// Returns the next `count` bits, from 1 to 56.
+    /// Returns the next `count` bits as a number. `count` is from 1 to 56.
     #[inline]
     pub fn take(&mut self, count: u32) -> Result<u64> {
         if self.held < count {

@@ -1,7 +1,7 @@
 //! Computes the CRC-32 checksum of bzip2.
 
-/// Computes the checksum of bzip2, which is that of gzip with the bits of each byte, and of the result, in reverse
-/// order.
+/// Computes the CRC-32 of bzip2 from the CRC-32 of gzip. The bits of each input byte are reversed first, and the bits
+/// of the result are reversed at the end.
 #[derive(Default)]
 pub(super) struct Checksum(crc32fast::Hasher);
 

@@ -17,7 +17,7 @@ pub(super) const GROUPS_MAX: usize = 18_002;
 /// Tells whether a block or the end of the stream follows.
 pub enum StreamMarker {
     Block,
-    /// The stream ends, and has this checksum. The next stream begins at a whole byte.
+    /// The end of the stream, with the checksum of the stream. The next stream, if any, begins at a byte boundary.
     End(u32),
 }
 
@@ -34,7 +34,8 @@ pub fn next_mark(bits: &mut Bits<'_>) -> Result<StreamMarker> {
     }
 }
 
-/// Reads the set of bytes that occur in a block, in ascending order, and returns their number.
+/// Reads the set of byte values that occur in a block. Writes the values to `alphabet` in ascending order, and returns
+/// their number.
 pub(super) fn read_alphabet(bits: &mut Bits<'_>, alphabet: &mut [u8; 256]) -> Result<usize> {
     let rows = bits.take(16)?;
     let mut used = 0;

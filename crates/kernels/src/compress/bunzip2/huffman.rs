@@ -11,13 +11,14 @@ const WIDE_BITS: u32 = 10;
 
 /// A Huffman code, which maps bits to symbols.
 pub(super) struct Code {
-    /// Maps the next [`WIDE_BITS`] bits to a symbol, and in the lowest five bits to the length of the symbol's code.
-    /// The entry is 0 if the code is longer or invalid.
+    /// Maps the next [`WIDE_BITS`] bits of the input to a symbol. The lowest five bits of an entry are the length of
+    /// the symbol's code. An entry is 0 if the code is longer than [`WIDE_BITS`] or invalid.
     wide: Box<[u16; 1 << WIDE_BITS]>,
-    /// Holds for each length the end of the range of codes with that length. Codes are aligned to the highest of
-    /// [`CODE_BITS_MAX`] bits.
+    /// Holds, for each code length, the end of the range of codes with that length. Each code is shifted left until the
+    /// code has [`CODE_BITS_MAX`] bits.
     ends: [u32; CODE_BITS_MAX as usize + 1],
-    /// Holds for each length the first code, aligned as in `ends`, and the index of that code's symbol in `symbols`.
+    /// Holds, for each code length, the first code (shifted left as in `ends`) and the index of that code's symbol in
+    /// `symbols`.
     firsts: [(u32, u16); CODE_BITS_MAX as usize + 1],
     symbols: [u16; SYMBOLS_MAX],
 }
@@ -34,8 +35,8 @@ impl Default for Code {
 }
 
 impl Code {
-    /// Builds the Huffman code from the length of each symbol's code. Codes are assigned in the order of length, then
-    /// of symbol.
+    /// Builds the Huffman code from the length of each symbol's code. Codes are assigned in the order of their lengths.
+    /// Codes of equal length are assigned in the order of symbols.
     pub fn set(&mut self, lengths: &[u8]) -> Result<()> {
         self.wide.fill(0);
         let (mut code, mut place) = (0u32, 0usize);
@@ -60,7 +61,7 @@ impl Code {
         Ok(())
     }
 
-    /// Reads the next symbol; `bits` must hold at least 20 bits.
+    /// Reads the next symbol. `bits.word` must hold at least 20 bits.
     #[inline(always)]
     pub fn read(&self, bits: &mut Bits<'_>) -> Result<u16> {
         let entry = self.wide[(bits.word >> (64 - WIDE_BITS)) as usize];

@@ -1,28 +1,31 @@
 //! The inverse Burrows-Wheeler transform: builds the table of a block, and walks the tables of several blocks in
 //! lockstep.
 //!
-//! The module [above](super) says why the tables of several blocks are walked at the same time, and why a word of the
-//! table represents two letters.
+//! The documentation of the [parent module](super) explains why the tables of several blocks are walked at the same
+//! time, and why a word of the table can represent two letters.
 
-/// A word has 20 bits for a row and 12 bits for the number of a pair. In a table, the number is in the low bits. In a
-/// slot, from which the table is made, the row is in the low bits.
+/// A word of the table has 20 bits for the index of a row and 12 bits for the number of a pair of letters. In the
+/// table, the number of the pair is in the low bits. In the slots (an array of one word for each pair, from which the
+/// table is made), the row is in the low bits.
 const ROW_BITS: u32 = 20;
 const ROW_MASK: u32 = (1 << ROW_BITS) - 1;
 const NAME_BITS: u32 = 32 - ROW_BITS;
 pub(super) const PAIRS: usize = 1 << 16;
-/// The number of pairs that have a number of their own. One further number stands for all other pairs, which are rare.
+/// The largest number of letter pairs that have a number of their own. One further number stands for all rarer pairs.
 const PAIRS_NAMED: usize = (1 << NAME_BITS) - 1;
-/// The limits up to which a table represents pairs: on the number of rare pairs, and on the letters in rare pairs (one
-/// in `RARE_SHARE` letters of a block). Texts have few rare pairs. In an executable program, a tenth of the letters is
-/// in rare pairs.
+/// The largest number of distinct rare pairs with which a table represents pairs. If a block has more rare pairs, or
+/// too many letters in rare pairs ([`RARE_SHARE`]), its table represents single letters.
 const PAIRS_RARE: usize = 8 << 10;
+/// A table represents pairs only if at most one in this number of the block's letters is in a rare pair. Texts have few
+/// rare pairs. In an executable program, a tenth of the letters is in rare pairs.
 const RARE_SHARE: usize = 32;
 /// The memory for the pairs of a block, in bytes.
 pub(super) const PAIRS_BYTES: usize = (PAIRS_NAMED + 1) * 2 + 2 * PAIRS_RARE * size_of::<(u32, u16)>();
 
-/// A block whose table is filled, so that it can be walked.
+/// A block whose table is complete, so that the block can be decoded.
 pub(super) struct LaidOutBlock {
-    /// The range of the block's letters, and of the words of the table, in the workspace.
+    /// The range of the block's letters among the letters of the workspace. The words of the block's table have the
+    /// same range among the words of the workspace's table.
     pub range: std::ops::Range<usize>,
     /// The index of the table's word with which the walk begins.
     pub start: u32,
@@ -42,7 +45,7 @@ pub(super) enum TableKind {
 
 /// Lists the pairs of letters that the words of a table represent.
 pub(super) struct Pairs {
-    /// Maps the number of a pair, which a word of the table holds, to the two letters of the pair; the first letter is
+    /// Maps the number of a pair, which a word of the table holds, to the two letters of the pair. The first letter is
     /// in the lower byte.
     named: Box<[u16; PAIRS_NAMED + 1]>,
     /// Lists the pairs without a number of their own, each with its first row, in the order of rows.
@@ -68,8 +71,8 @@ pub(super) fn first_rows(counts: &[u32; 256]) -> [u32; 256] {
 }
 
 /// Fills the table of a block. The block's letters are the last letters of the rows of the sorted matrix of rotations.
-/// Word `r` has the first letter of row `r` in its lowest byte. Its other bits are the row that begins with the next
-/// letter of the text.
+/// The lowest byte of word `r` is the first letter of row `r`. The other bits of word `r` are the index of the row that
+/// begins with the next letter of the text.
 pub(super) fn place(letters: &[u8], mut next: [u32; 256], table: &mut [u32]) {
     for (row, &letter) in letters.iter().enumerate() {
         let next = &mut next[usize::from(letter)];
@@ -78,13 +81,13 @@ pub(super) fn place(letters: &[u8], mut next: [u32; 256], table: &mut [u32]) {
     }
 }
 
-/// Fills the table of a block by pairs: word `r` has in its low bits the number of the two letters with which row `r`
-/// begins. Its high bits are the row that begins with the letter after these two. Returns `None` if too many letters
-/// are in pairs without a number.
+/// Fills the table of a block by pairs. The low bits of word `r` are the number of the pair of letters with which row
+/// `r` begins. The high bits are the index of the row that begins with the letter after this pair. Returns `None` if
+/// too many letters are in pairs without a number.
 ///
-/// The last letter of row `k` precedes row `k` in the text. The row that begins with this letter is preceded by its own
-/// last letter. Rows that begin with the same two letters are in the order of the following letters. A loop over
-/// ascending `k` therefore reaches these rows in order.
+/// In the text, the last letter of row `k` (`second`) precedes row `k`. The row that begins with `second` ends with the
+/// letter before `second` (`first`). Rows that begin with the same pair of letters are sorted by the letters after the
+/// pair. A loop over ascending `k` therefore reaches the rows of each pair in ascending order.
 pub(super) fn place_pairs(
     letters: &[u8],
     names: &[u8],
@@ -126,8 +129,9 @@ fn count_pairs(letters: &[u8], names: &[u8], first_rows: &[u32; 256], slots: &mu
     }
 }
 
-/// Replaces the count of each pair by the pair's first row, and stores the number of the pair in the bits above. The
-/// most frequent pairs get numbers of their own.
+/// Replaces the count of each pair by the index of the pair's first row. Stores the number of the pair in the bits
+/// above the index. Only the most frequent pairs get numbers of their own. Returns `None` if a limit on rare pairs is
+/// exceeded.
 fn name_pairs(letters: usize, names: &[u8], slots: &mut [u32; PAIRS]) -> Option<Pairs> {
     let all = || {
         let pairs =
@@ -135,8 +139,8 @@ fn name_pairs(letters: usize, names: &[u8], slots: &mut [u32; PAIRS]) -> Option<
         names.iter().copied().flat_map(pairs)
     };
     let mut counts: Vec<u32> = all().map(|pair| slots[pair]).filter(|&count| count > 0).collect();
-    // All pairs that are more frequent than the last pair with a number have numbers, and so have some pairs that are
-    // as frequent.
+    // `frequent` is the count of the rarest pair that gets a number. All pairs above this count get numbers, and
+    // `equal` pairs with exactly this count.
     let (mut frequent, mut equal) = (0, 0);
     if counts.len() > PAIRS_NAMED {
         let (named, &mut last, rare) =
@@ -193,7 +197,8 @@ pub(super) fn walk_all(laid: &[LaidOutBlock], table: &[u32], letters: &mut [u8])
         };
         walks.push(Walk { table: &table[block.range.clone()], pairs, row: block.start, out });
     }
-    // Blocks of one kind and similar length are walked together; when the shortest block ends, the others continue.
+    // Blocks with the same kind of table and similar length are walked together. When the shortest block ends, the walk
+    // continues with the longer blocks.
     walks.sort_by_key(|walk| (walk.pairs.is_none(), std::cmp::Reverse(walk.out.len())));
     let by_pairs = walks.partition_point(|walk| walk.pairs.is_some());
     let (pairs, single) = walks.split_at_mut(by_pairs);
@@ -223,7 +228,7 @@ pub(super) fn walk_all(laid: &[LaidOutBlock], table: &[u32], letters: &mut [u8])
 }
 
 impl Walk<'_> {
-    /// Writes the last letter of a block that is walked by pairs and has an odd number of letters.
+    /// Writes the last letter of a block that is decoded by pairs and has an odd number of letters.
     fn last_letter(&mut self) {
         if let ([last], Some(pairs)) = (&mut *self.out, self.pairs) {
             *last = pair_of(pairs, self.table[self.row as usize], self.row) as u8;

@@ -1,22 +1,23 @@
-//! This module decompresses blocks of bzip2, several at once on one thread.
+//! This module decompresses blocks of bzip2. One thread decodes several blocks in lockstep.
 //!
 //! ```text
 //! bits ──Huffman, move to front──► letters ──count, place──► table ──walk──► letters ──runs, checksum──► bytes
 //! ```
 //!
-//! A letter is a byte of a block. A block has up to 900,000 letters, and its table has a word of 32 bits for each
-//! letter: the letter, and the index of the next word. The walk follows the words in the order of the text, at
-//! positions scattered over 3.6 MB. Each index is known only after the previous word was loaded, usually from memory
-//! beyond the second-level cache. A decoder that walks one block at a time, as the bzip2 libraries in Rust and in C do,
-//! spends most of its time on these waits. This module lays out all blocks of a [`Workspace`] first and then walks them
-//! in lockstep, so that their waits overlap. If a block has few different pairs of letters, as texts have, each word
-//! represents two letters, which halves the number of waits. Such a word has 20 bits for the row and 12 for the number
-//! of the pair: 4,095 pairs have a number, and rarer pairs are looked up in a list.
+//! A letter is a byte of a block. A block has up to 900,000 letters. The table of a block has a word of 32 bits for
+//! each letter, which contains the letter and the index of the next word. The walk follows the words in the order of
+//! the text, at positions scattered over 3.6 MB. Each index is known only after the previous word was loaded, usually
+//! from memory beyond the second-level cache. A decoder that walks one block at a time, as the bzip2 libraries in Rust
+//! and in C do, spends most of its time on these waits. This module lays out all blocks of a [`Workspace`] first and
+//! then walks them in lockstep, so that their waits overlap. Texts have few distinct pairs of letters. In the table of
+//! a block of text, each word therefore represents two letters, which halves the number of waits. A word for two
+//! letters has 20 bits for the row, and 12 bits for the number of the pair. 4,095 pairs have a number of their own, and
+//! rarer pairs are looked up in a list.
 //!
 //! The following rates are the best of twelve runs on 300 MB of English text, with one letter in a word. Other work
 //! shared the core. The library decompressed 33 MB/s. This module decompressed 43 MB/s with one block at a time, 42 to
-//! 43 with two, 51 with three, 46 to 50 with four, and 45 to 47 with eight. In all cases the walk took three quarters
-//! of the time, and Huffman decoding and move to front took an eighth.
+//! 43 with two, 51 with three, 46 to 50 with four, and 45 to 47 with eight. For each number of blocks, the walk took
+//! three quarters of the time. Huffman decoding and move to front took an eighth.
 //!
 //! Pairs of letters were measured on 96 MB of source code with four blocks, on a machine whose cache was shared. They
 //! took 1.4 to 1.6 s of one core, and single letters took 1.8 to 2.3 s. Laying out blocks takes 0.48 s of this time
@@ -51,7 +52,7 @@ use self::{
 
 /// The number of letters in the largest block.
 pub const BLOCK_LETTERS_MAX: usize = 900_000;
-/// The memory for a letter and for a word of the table, in bytes.
+/// The memory for each letter of a block, in bytes: the letter itself, and its word of the table.
 const BYTES_A_LETTER: usize = 1 + 4;
 /// The number of bytes per checksum update and write.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -84,8 +85,8 @@ pub struct Workspace {
     /// Holds the index of the code for each group of symbols.
     selectors: Vec<u8>,
     chunk: Vec<u8>,
-    /// Holds for each pair of letters first the pair's count, and later the pair's next row and number. The first
-    /// letter is the high byte of the index.
+    /// Holds, for each pair of letters, the count of the pair at first, and later the next row and the number of the
+    /// pair. The first letter of a pair is the high byte of the index into this list.
     slots: Vec<u32>,
 }
 
@@ -109,7 +110,7 @@ impl Workspace {
         }
     }
 
-    /// Drops all blocks that are laid out.
+    /// Drops all blocks that wait in the workspace to be decoded.
     pub fn clear(&mut self) {
         self.laid.clear();
     }
@@ -118,13 +119,13 @@ impl Workspace {
         self.laid.last().map_or(0, |laid| laid.range.end)
     }
 
-    /// Tells whether a block of any size still fits.
+    /// Tells whether one more block of the largest size fits in the workspace.
     pub fn has_place(&self) -> bool {
         self.filled() + BLOCK_LETTERS_MAX <= self.blocks * BLOCK_LETTERS_MAX
     }
 
-    /// Reads a block after its 48-bit marker, and fills the block's table; `at` is the position of the marker. The
-    /// workspace must have space for a block.
+    /// Reads a block after its 48-bit marker, and fills the block's table. `at` is the offset of the marker, in bits.
+    /// The workspace must have space for the block.
     pub fn lay_out(&mut self, bits: &mut Bits<'_>, at: usize) -> Result<Block> {
         let before = self.laid.len();
         let found = self.read_block(bits, at);
@@ -149,7 +150,7 @@ impl Workspace {
         if start as usize >= count {
             return Err(BlockError::Damaged("the start index of a block is out of range"));
         }
-        // Programs of 1998 and earlier wrote such blocks.
+        // Only programs of 1998 and earlier wrote randomised blocks.
         if is_mixed {
             return Err(BlockError::Damaged(
                 "a block is randomised, as by bzip2 0.9.0, which is not supported: decompress the file with bzip2",
@@ -170,8 +171,9 @@ impl Workspace {
         Ok(Block { letters: count, checksum })
     }
 
-    /// Passes the bytes of all blocks that are laid out to `sink`, in order, and clears the workspace. If `sink`
-    /// returns false, returns the offset of that block's first bit; earlier blocks were passed on completely.
+    /// Decodes all blocks in the workspace, passes their bytes to `sink` in order, and clears the workspace. If `sink`
+    /// returns false within a block, the function returns the offset of that block's first bit. All earlier blocks were
+    /// then passed on completely.
     pub fn empty(&mut self, mut sink: impl FnMut(Output<'_>) -> bool) -> Result<Option<usize>> {
         let laid = std::mem::take(&mut self.laid);
         walk_all(&laid, &self.table, &mut self.letters);
@@ -194,7 +196,7 @@ impl Workspace {
     }
 }
 
-/// Grows a vector to at least `len`, and takes no more memory than that.
+/// Grows a vector to at least `len` elements. The vector allocates no memory beyond `len` elements.
 fn grow<T: Copy + Default>(values: &mut Vec<T>, len: usize) {
     if values.len() < len {
         values.reserve_exact(len - values.len());
@@ -205,6 +207,6 @@ fn grow<T: Copy + Default>(values: &mut Vec<T>, len: usize) {
 /// A part of the output of a workspace.
 pub enum Output<'a> {
     Bytes(&'a [u8]),
-    /// The bytes since the last `Whole` were a block with a correct checksum.
+    /// The end of a block: the bytes since the previous `Whole` are a complete block with a correct checksum.
     Whole,
 }

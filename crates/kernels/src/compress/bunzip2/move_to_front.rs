@@ -1,7 +1,7 @@
-//! The move-to-front list, which maps small numbers to recent letters.
+//! The move-to-front list, which maps positions to letters. Recently used letters have the lowest positions.
 
-/// Holds letters in the order of their last use, eight letters in a 64-bit word. The latest letter is in the lowest
-/// byte of the first word.
+/// Holds letters in the order of their last use, with eight letters in each 64-bit word. The most recently used letter
+/// is in the lowest byte of the first word.
 pub(super) struct MoveToFront([u64; 32]);
 
 impl MoveToFront {
@@ -30,7 +30,8 @@ impl MoveToFront {
             *word = *word << 8 | carried;
             carried = last;
         }
-        // Within the word, letters before the taken letter move up by one byte; letters after it stay.
+        // Within the word, letters before the taken letter move up by one byte. Letters after the taken letter do not
+        // move.
         let before = (1u64 << shift) - 1;
         self.0[row] = word & !(before << 8 | 255) | (word & before) << 8 | carried;
         letter as u8

@@ -3,7 +3,7 @@
 use super::{BlockError, CHUNK_BYTES, Result};
 
 /// Expands runs, and passes the bytes to `sink`. After four equal letters, the next letter is the number of further
-/// equal letters. Returns whether `sink` took all bytes.
+/// equal letters. Returns false if `sink` refused some bytes.
 pub(super) fn expand(
     letters: &[u8],
     chunk: &mut Vec<u8>,
@@ -47,8 +47,8 @@ fn plain_letters(letters: &[u8]) -> usize {
     const HIGHEST: u64 = LOWEST << 7;
     let is_run = |four: &[u8]| four[0] == four[1] && four[1] == four[2] && four[2] == four[3];
     let mut at = 0;
-    // Eight positions are checked at once: the byte of a position becomes zero if the letter there equals the next
-    // three letters.
+    // Eight positions are checked at once. The byte for a position becomes zero if the letter at this position equals
+    // the next three letters.
     while let Some(window) = letters[at..].first_chunk::<11>() {
         let word = |from: usize| u64::from_le_bytes(*window[from..].first_chunk().expect("eight bytes"));
         let (here, next) = (word(0), word(1));

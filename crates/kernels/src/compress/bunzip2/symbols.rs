@@ -1,4 +1,5 @@
-//! Decodes the symbols of a block into letters: Huffman codes, then move to front and runs of the letter at the front.
+//! Decodes the symbols of a block into letters: decodes Huffman codes, reverses move to front, and expands runs of the
+//! letter at the front.
 
 use super::{
     BLOCK_LETTERS_MAX, BlockError, Result,
@@ -7,7 +8,7 @@ use super::{
     move_to_front::MoveToFront,
 };
 
-/// The number of symbols in a group; all symbols of a group use the same Huffman code.
+/// The number of symbols in a group. All symbols of a group use the same Huffman code.
 const GROUP_SYMBOLS: usize = 50;
 
 /// Decodes symbols into letters up to the end of the block. Returns the number of letters, and the count of each

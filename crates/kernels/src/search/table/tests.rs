@@ -82,7 +82,7 @@ fn a_binary_file_ends_at_its_first_nul_byte() {
     let new = |options| SearchTable::new(&["fox"], &PatternOptions::default(), options, &budget()).unwrap();
     let (found, summary) = rows(&new(options(SearchColumns::Lines)), &texts);
     assert_eq!((found.len(), summary.binary), (0, 2));
-    // The first of the files was named by the user.
+    // Only the first of the files was named by the user.
     let (found, summary) = rows(&new(options(SearchColumns::LineCounts)), &texts);
     assert_eq!((found, summary.binary), (vec!["0|2".to_string()], 1));
     let text = SearchTableOptions { text: true, ..options(SearchColumns::LineCounts) };

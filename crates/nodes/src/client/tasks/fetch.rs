@@ -20,8 +20,8 @@ use crate::{
 /// The interval at which a waiting fetch checks whether its bytes are still needed.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A reader of consecutive byte ranges of a shard. The node serves the reads while its own task of the job
-/// runs.
+/// A reader of consecutive byte ranges of a shard. The node serves these reads while a task of the job runs on the
+/// node.
 #[derive(Debug)]
 pub(crate) struct Fetch {
     run: Arc<Run>,
@@ -129,7 +129,7 @@ impl Fetch {
         }
     }
 
-    /// Returns the next bytes; empty at the end.
+    /// Returns the next bytes of the ranges, or an empty vector at the end.
     fn next(&mut self) -> Result<Vec<u8>> {
         loop {
             match self.rows.next().map(|row| row.answer) {
@@ -156,7 +156,7 @@ impl Fetch {
 }
 
 impl Read for Fetch {
-    /// Fills `out` completely unless the bytes end before, since the kernel processes complete blocks.
+    /// Fills `out` completely, except at the end of the ranges, since the kernel processes complete blocks.
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let mut filled = 0;
         while filled < out.len() {

@@ -6,21 +6,21 @@
 //!   taken:              0 from A, 1 from B, 2 from C, 3 from B ...
 //! ```
 //!
-//! A node pulls shards from a queue, and sends the answers in the same order. The answers are therefore
-//! merged by taking from each stream in the order of shards. Answers of a node that is ahead of other nodes
-//! wait on this machine while memory is free; after that, the flow control window of the connection stops the
-//! node.
+//! A node pulls shards from a queue, and sends the answers in the order in which it pulled the shards. The client
+//! therefore merges the streams by taking the answers in the order of shards. Answers of a node that is ahead of other
+//! nodes wait on this machine while memory is free. When the memory is used up, the flow control of the connection
+//! makes the node wait.
 //!
-//! If a node is lost, its unanswered shards return to the queue (`scheduler.rs`). A partly answered shard
-//! continues at the position up to which the client has taken rows. The same happens to the shards of a node
-//! that answers but makes no progress ([`RunOptions::stall`]). No row is taken twice: an answer that reaches
-//! no further than the rows already taken of its shard is a protocol error, and the node counts as lost.
+//! If a node is lost, its unanswered shards return to the queue (`scheduler.rs`). A partly answered shard continues at
+//! the position up to which the client has taken rows. The shards of a node that responds but makes no progress
+//! ([`RunOptions::stall`]) also return to the queue. No row is taken twice. If an answer reaches no further than the
+//! rows already taken of its shard, this is a protocol error, and the node counts as lost.
 //!
 //! The cores of this machine may also pull shards (`local.rs`).
 //!
 //! The submodules:
 //!
-//! - `ordered`: runs a kernel and consumes the answers in order; `range` reads a byte range in that way.
+//! - `ordered`: runs a kernel and consumes the answers in order. `range` uses `ordered` to read a byte range.
 //! - `streams`: passes on the answers of several nodes in parallel.
 //! - `rows`: takes the rows of one shard after the other; `skipped` checks the rows of unwanted shards.
 //! - `receive`: receives the messages of an attempt.
@@ -58,11 +58,12 @@ use super::{
 };
 use crate::{DistributedFile, Nodes, Result};
 
-/// The maximum bytes of the result of a block: a block in which every byte is a matching line has a result of
-/// 32 times its size.
+/// The maximum size of a block's result, in bytes. If every byte of a block is a matching line, the result has 32 times
+/// the size of the block.
 const PART_BYTES_MAX: usize = 256 << 20;
 
-/// The maximum bytes of the answers of a node that wait for their turn: the results of a few pieces.
+/// The maximum size, in bytes, of a node's answers that wait on the client for the answers of earlier shards. Results
+/// of a few pieces have this size.
 const AHEAD_BYTES_MAX: u64 = 64 << 20;
 
 /// The interval at which a waiting job checks for cancellation and the deadline.
@@ -78,13 +79,13 @@ pub(crate) struct Gather {
     /// The rows of each attempt that arrived and that the client has not taken yet.
     rows: BTreeMap<usize, VecDeque<PartRow>>,
     skipped: BTreeMap<usize, SkippedRows>,
-    /// The beginning of the result of a block that arrives in several rows. `begun_by` is the attempt that
-    /// sent the rows.
+    /// The beginning of a block's result, if the result arrives in several rows.
     beginning: Vec<u8>,
+    /// The attempt that sent the rows in `beginning`.
     begun_by: usize,
-    /// The memory for answers in flight.
+    /// The reserved memory for answers that are being received.
     memory: Reservation,
-    /// The memory for answers that wait for their turn.
+    /// The reserved memory for answers that wait for the answers of earlier shards.
     ahead: Option<Reservation>,
 }
 
@@ -115,8 +116,8 @@ impl Gather {
         })
     }
 
-    /// Reserves memory for answers that wait for their turn: without this memory a node that is ahead has to
-    /// pause. The job also works without the reservation.
+    /// Reserves memory for answers that wait for the answers of earlier shards. If there is not enough free memory, the
+    /// job continues, but a node that is ahead of other nodes has to pause.
     fn reserve_ahead(&mut self) {
         let mut state = self.run.state();
         let (budget, nodes) = (self.run.job.budget(), state.ahead_nodes as u64);
@@ -169,7 +170,7 @@ impl Drop for Gather {
 }
 
 impl Nodes {
-    /// Returns the memory in bytes on this machine for answers in flight of a job on these nodes.
+    /// Returns the memory on this machine, in bytes, for the answers that a job on these nodes is receiving.
     pub fn answer_bytes(&self) -> u64 {
         self.0.nodes.len() as u64 * ANSWER_BYTES
     }

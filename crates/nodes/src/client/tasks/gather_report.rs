@@ -21,18 +21,18 @@ pub struct RunOptions {
     /// The time without progress after which a node's task is abandoned. Nodes with copies then process its
     /// pieces. Pieces without other copies still wait for the slow node.
     pub stall: Duration,
-    /// The cores of this machine also pull shards if the nodes are expected to need at least this time for
-    /// the remaining work. This machine pulls only if the kernel permits help and measurements show a gain.
-    /// With `None` it never pulls.
+    /// The cores of this machine also pull shards if the nodes are expected to need at least this time for the
+    /// remaining work. This machine pulls only if the kernel permits help and measurements show a gain. With `None`,
+    /// this machine never pulls shards.
     pub help_from: Option<Duration>,
-    /// The store on this machine for shards whose processing may spill to flash (sorting, counting words and
-    /// k-mers). With `None` this machine leaves such shards to the nodes.
+    /// The store on this machine for shards whose processing may spill to flash (sorting, counting words and k-mers).
+    /// With `None`, only nodes process these shards.
     pub help_on: Option<Store>,
 }
 
 impl Default for RunOptions {
-    /// Creates the default options: complete results only, the nodes' default memory, a stall time of half a minute,
-    /// and help of this machine if no store is needed.
+    /// Creates the default options. Only complete results are accepted, the nodes use their default memory, and the
+    /// stall time is half a minute. This machine helps if no store is needed.
     fn default() -> Self {
         RunOptions {
             partial: false,

@@ -1,10 +1,11 @@
 //! Decides whether the client's own threads pull shards: a pure function of the measurements of a job.
 //!
-//! A client that pulls can cost more than it contributes if nodes and client share processors or if the network is
-//! saturated: a node reads and encrypts data that it does not process, and the fetched data delays answers. Rates
-//! show this effect regardless of its cause. The client therefore tries one shard on each thread, and continues if
-//! the nodes and the client together are faster than the nodes alone were. Rates are measured between two pulls of a
-//! node, so that the size of shards causes no rounding error, and shards that the node is still reading do not count.
+//! A client that pulls shards can make a job slower if nodes and client share processors or if the network is
+//! saturated. A node then reads and encrypts data that it does not process, and the fetched data delays answers.
+//! Measured rates show this effect regardless of its cause. The client therefore tries one shard on each thread, and
+//! continues if the nodes and the client together are faster than the nodes alone were. The rate of a node is measured
+//! between two of its pulls, so that the size of shards causes no rounding error. Shards that the node is still reading
+//! do not count.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -30,8 +31,9 @@ pub(crate) struct MeasuredRates {
     pub pulled: usize,
     /// The number of nodes that pull.
     pub nodes: usize,
-    /// The number of queued shards, and their bytes.
+    /// The number of queued shards.
     pub queued: usize,
+    /// The total size of the queued shards, in bytes.
     pub queued_bytes: u64,
     /// The bytes of shards that no puller has finished reading.
     pub left_bytes: u64,
@@ -42,7 +44,7 @@ pub(crate) struct MeasuredRates {
 pub(crate) enum Decision {
     /// Pull a shard.
     Pull,
-    /// Wait, for the given reason: the decision is still open.
+    /// Wait, since the decision is still open. The text is the reason, for the report.
     Wait(String),
     /// Pull no more shards.
     Leave(&'static str),
@@ -61,15 +63,16 @@ pub(crate) fn decide(observed: &MeasuredRates, threads: usize, after: Duration) 
         return Decision::Pull;
     }
     let Some((client, shard_seconds)) = client else { return Decision::Wait(TOO_LATE.to_string()) };
-    // Nodes with large shards finish none for a long time. Until every node has finished a shard, the
-    // function assumes that the client does not slow the nodes down.
+    // If shards are large, a node may finish no shard for a long time. Until every node has finished another shard, the
+    // function assumes that the client does not slow down the nodes.
     let together = meanwhile.unwrap_or(alone) + client;
     if together < alone * GAIN {
         return Decision::Leave(
             "the nodes did as much less meanwhile: it would not have been worth the bytes",
         );
     }
-    // The nodes need this time for the queue, and at least the time that one node needs for one shard.
+    // The client pulls a shard only if the client can finish this shard before nodes and client finish the queue. The
+    // queue takes at least the time that one node needs for one shard.
     let of_one_shard = queued_bytes as f64 / queued.max(1) as f64 * nodes as f64 / alone;
     match (queued_bytes as f64 / together).max(of_one_shard) > shard_seconds {
         true => Decision::Pull,
@@ -85,8 +88,8 @@ pub(crate) fn unneeded(after: Duration) -> String {
 /// Measures the rates of a job while the job runs.
 #[derive(Debug, Default)]
 pub(crate) struct Rates {
-    /// The time after which a node without a rate is treated as if it finished its first shard now. A rate is
-    /// measured over at least a quarter of this time.
+    /// The time after which a node that has not finished a shard is treated as if it finished its first shard now. A
+    /// rate is measured over at least a quarter of this time.
     patience: Duration,
     /// The attempts of nodes; `None` for an attempt that no longer pulls.
     nodes: BTreeMap<usize, Option<AttemptProgress>>,
@@ -265,7 +268,8 @@ mod tests {
 
     #[test]
     fn a_client_leaves_nodes_whose_drives_are_the_limit() {
-        // The drive reads 10 bytes per millisecond; once the client pulls, half of them are for the client.
+        // The drive reads 10 bytes per millisecond. After the client begins to pull, half of these bytes are for the
+        // client.
         let at = |millis: u64| Duration::from_millis(millis);
         let mut rates = Rates::new(at(400));
         (0..=4).for_each(|shard| rates.pulled(0, at(shard * 100), shard * 1000));

@@ -10,7 +10,8 @@
 //! taken in the order of shards, each thread is a separate attempt ([`LocalThreads`]). If each node gives one answer,
 //! this machine gives one more answer ([`Help`]).
 //!
-//! A failure on this machine does not fail the job: its shards return to the queue, and this machine stops pulling.
+//! A failure on this machine does not fail the job: the shards of this machine return to the queue, and this machine
+//! stops pulling.
 //!
 //! Papers: host and devices working together, 2019 thesis 4.2.
 
@@ -50,9 +51,9 @@ use crate::{
 
 /// The maximum number of threads on this machine: the number of reads that a node permits in addition to a task.
 const LANES_MAX: u64 = READS_BESIDE as u64;
-/// The minimum and maximum memory of a thread.
+/// The minimum and maximum memory of a thread, in bytes.
 const LANE_BYTES: Range<u64> = 12 << 20..512 << 20;
-/// The memory of a thread in addition to its kernel: a block, answers, and data in flight.
+/// The memory of a thread in addition to its kernel, in bytes: a block, answers, and data that is being received.
 const READING_BYTES: u64 = 6 << 20;
 /// The minimum free memory with which this machine helps. Smaller amounts are reserved for merging and
 /// writing.
@@ -60,10 +61,11 @@ const FREE_BYTES_MIN: u64 = 64 << 20;
 /// The bounds of the read-ahead for a fetched shard. The read-ahead is a 32nd of the free memory. If that is less
 /// than the lower bound, nothing is read ahead.
 const AHEAD_BYTES: Range<u64> = 8 << 20..64 << 20;
-/// The memory for reading a shard, in addition to the bytes in flight.
+/// The memory for reading a shard, in bytes, in addition to the data that is being received.
 const BLOCK_BYTES: u64 = 1 << 20;
-/// The number of batches of an answer that may wait in the queue. `BATCH_BYTES` is the maximum size of a batch.
+/// The number of batches of an answer that may wait in the queue.
 const BATCHES: usize = 2;
+/// The maximum size of a batch of an answer, in bytes.
 const BATCH_BYTES: u64 = 512 << 10;
 /// The interval at which an idle thread tries to pull.
 const LOOK: Duration = Duration::from_millis(5);
@@ -76,7 +78,7 @@ pub struct HelpOptions {
     /// True if each thread reads a separate piece; false if one thread reads, and all threads process the
     /// data.
     pub by_threads: bool,
-    /// True if the help may use all free memory of the job; otherwise it may use half.
+    /// True if the help may use all free memory of the job; false if the help may use half of this memory.
     pub takes_all_memory: bool,
 }
 
@@ -140,8 +142,8 @@ impl HelpState {
         None
     }
 
-    /// Waits for a shard for an attempt of this machine; returns `None` if this machine gets no more shards.
-    /// If each node gives one answer, an empty queue means that this machine gets no more shards.
+    /// Waits for a shard for an attempt of this machine. Returns `None` if this machine gets no more shards. If each
+    /// node gives one answer, an empty queue means that this machine gets no more shards.
     fn pull(&self, run: &Arc<Run>, attempt: usize, is_one_answer: bool) -> Option<usize> {
         loop {
             if self.has_given_up.load(Ordering::Relaxed) || run.is_over(attempt) {
@@ -172,7 +174,7 @@ impl HelpState {
         *self.state().read.entry(node).or_default() += bytes;
     }
 
-    /// Adds the cost of the help of this machine, and the bytes that nodes read for this machine.
+    /// Adds to the report the cost of the help of this machine, and the bytes that nodes read for this machine.
     pub fn tell_costs(&self, run: &Run, gathered: &mut GatherReport) {
         let state = self.state();
         for (&node, &bytes_read) in &state.read {
@@ -216,7 +218,8 @@ impl LocalThreads {
         LocalThreads { run: run.clone(), helps: HelpState::new(after) }
     }
 
-    /// Divides memory among the threads on this machine; the free memory determines the number of threads.
+    /// Divides a quarter of the free memory among the threads on this machine. The free memory also limits the number
+    /// of threads.
     pub fn budgets(&self, job: &Context) -> Vec<Budget> {
         let budget = job.budget();
         let threads = (budget.threads() as u64).min(LANES_MAX);
@@ -341,7 +344,7 @@ impl Drop for PooledReader {
     }
 }
 
-/// The reply of a shard, whose answers wait in a queue for their turn.
+/// Puts the answers of a shard into a queue, from which the consumer takes them in the order of shards.
 struct QueuedReply<'a> {
     out: &'a mpsc::Sender<Result<Option<RecordBatch>>>,
     waited: Duration,
@@ -371,7 +374,7 @@ pub struct Help {
     told: Arc<Mutex<AttemptReport>>,
 }
 
-/// An iterator that pulls pieces. [`HelpOptions`] determines how many pieces may be read at once.
+/// An iterator that pulls pieces. [`HelpOptions`] determines how many pieces may be read in parallel.
 pub struct HelpPieces {
     run: Arc<Run>,
     helps: Arc<HelpState>,
@@ -416,8 +419,8 @@ impl Read for HelpPiece {
 }
 
 impl Drop for HelpPiece {
-    /// Records that a piece was processed; the elapsed time measures the speed of this machine. A piece that
-    /// was not read completely ends the help.
+    /// Records that a piece was processed. The speed of this machine is computed from the elapsed time. If the piece
+    /// was not read completely, this machine stops helping.
     fn drop(&mut self) {
         if !self.fetch.is_done() {
             return self.helps.give_up("a shard was not read to its end".to_string());
@@ -484,7 +487,7 @@ impl HelpPieces {
 impl Iterator for HelpPieces {
     type Item = Result<HelpPiece>;
 
-    /// Waits for the next piece.
+    /// Waits for the next piece that this machine may process.
     fn next(&mut self) -> Option<Result<HelpPiece>> {
         let mut next = match self.ahead.take() {
             Some(ahead) => ahead,
@@ -541,10 +544,9 @@ impl Help {
         Some(Help { budget, pieces, out, told })
     }
 
-    /// Runs `work`, which takes pieces and then answers with the results of all pieces, as a node would.
-    /// `work` receives a separate job on `store` for data on flash, with a part of the memory; the counters
-    /// of that job are added to `context` at the end. If `work` fails or there is no store, nodes process
-    /// these pieces.
+    /// Runs `work`, which takes pieces and then answers with the results of all pieces, as a node would. `work`
+    /// receives a separate job on `store` for data on flash, with a part of the memory. The counters of this job are
+    /// added to `context` at the end. If `work` fails or there is no store, nodes process these pieces.
     pub fn work(
         self,
         context: &Context,

@@ -5,11 +5,11 @@
 //!   B:  b c d       ─┼─►  a | b | c c c | d | f        runs of rows of one answer
 //! ```
 //!
-//! If a node is lost, other nodes repeat its work. The client has already taken rows of the lost answer, so
-//! it skips the repeated rows up to the last row taken. Several rows may equal that last row; the client
-//! skips as many of them as it took. If equal rows are partial sums ([`OrderedRow::ADDS_UP`]), the client
-//! skips all of them, since each replacement has a share of the sum. The same data therefore give the same
-//! rows, each exactly once, provided that the work is deterministic on every node.
+//! If a node is lost, other nodes process its shards again. The client has already taken rows of the lost answer, so
+//! the client skips the repeated rows up to the last row taken. Several rows may equal this last row. The client then
+//! skips as many of these rows as it has taken. If equal rows are partial sums ([`OrderedRow::ADDS_UP`]), the client
+//! skips all of them, since each replacement has a share of the sum. Losses of nodes therefore do not change the merged
+//! rows, provided that the task is deterministic on every node.
 
 use std::{cmp::Ordering, collections::BTreeMap, fmt::Debug, ops::Range};
 
@@ -38,8 +38,7 @@ pub trait OrderedRow: Sized {
     fn alone(&self, row: usize) -> Self;
 }
 
-/// The merged answers. The memory of answers in flight belongs to [`Streams`] and includes the current batch of
-/// each answer.
+/// The merged answers. The memory for answers belongs to [`Streams`], and includes the current batch of each answer.
 #[derive(Debug)]
 pub struct Merged<R: OrderedRow> {
     streams: Streams,
@@ -53,8 +52,8 @@ pub struct Merged<R: OrderedRow> {
     set_aside: usize,
 }
 
-/// The maximum number of restarts of tasks that were set aside. If a node has no room for two tasks of a job at once,
-/// two tasks could set each other aside forever.
+/// The maximum number of restarts of tasks that were set aside. Without this limit, two tasks of a job could set each
+/// other aside forever on a node that has room for only one of them.
 const SET_ASIDE_MAX: usize = 4;
 /// The maximum number of consecutive batches without rows.
 const EMPTY_MAX: usize = 1000;
@@ -63,8 +62,9 @@ const EMPTY_MAX: usize = 1000;
 #[derive(Debug)]
 struct StreamState<R> {
     rows: Option<R>,
-    /// The first row that was not skipped. `next` is the next row to take.
+    /// The index of the first row of the batch that was not skipped.
     first: usize,
+    /// The index of the next row to take from the batch.
     next: usize,
     last: Option<LastRow<R>>,
     behind: Option<ReplayPosition<R>>,
@@ -96,7 +96,7 @@ struct ReplayPosition<R> {
 }
 
 impl<R: OrderedRow> ReplayPosition<R> {
-    /// Returns the same position for a stream that has skipped no rows.
+    /// Returns this position for a new stream, which has skipped no rows so far.
     fn again(&self) -> ReplayPosition<R> {
         let ReplayPosition { row, repeated, gone, .. } = self;
         ReplayPosition { row: row.alone(0), repeated: *repeated, passed: 0, gone: *gone }
@@ -166,10 +166,9 @@ impl<R: OrderedRow> Merged<R> {
         Ok(least.and_then(|least| self.heads[least].rows.as_ref()))
     }
 
-    /// Compares the last rows of the current batches of all answers, and returns all rows up to the smallest
-    /// of them: each batch with the range of its rows. If an answer has each row once
-    /// ([`OrderedRow::ADDS_UP`]), all later rows are greater than these rows. Returns an empty list at the
-    /// end.
+    /// Finds the smallest of the last rows of all current batches, and returns all rows up to this row. The result has
+    /// each batch with the range of these rows. If an answer contains each row once ([`OrderedRow::ADDS_UP`]), all
+    /// later rows are greater than the returned rows. Returns an empty list at the end.
     ///
     /// This method suits answers whose rows alternate, for which [`Self::next`] returns short runs.
     ///
@@ -216,7 +215,8 @@ impl<R: OrderedRow> Merged<R> {
         self.join()
     }
 
-    /// Gets the first rows of each new stream, once the position of the stream that it replaces is known.
+    /// Gets the first rows of each new stream. If the new stream replaces a lost stream, the position of the lost
+    /// stream must be known first.
     fn join(&mut self) -> Result<()> {
         let mut stream = 0;
         while stream < self.streams.len() {
@@ -299,8 +299,8 @@ impl<R: OrderedRow> Merged<R> {
         Error::BadAnswer { node: self.streams.node(stream).to_string(), what: what.to_string() }
     }
 
-    /// Returns the first row that the replaced stream had not returned, or `None` if the stream would skip more rows
-    /// than the replaced stream had returned.
+    /// Returns the index of the first row that the replaced stream had not returned. Returns `None` if the new stream
+    /// would skip more rows than the replaced stream had returned or skipped.
     fn pass_over(&mut self, stream: usize, rows: &R) -> Option<usize> {
         let head = &mut self.heads[stream];
         let Some(behind) = &mut head.behind else { return Some(0) };
@@ -353,7 +353,7 @@ impl<R: OrderedRow> Merged<R> {
                 self.repeated.push(equal);
                 Some((row, self.repeated.len() - 1))
             }
-            // No row of this stream was taken, so the replacement skips the same rows.
+            // No row of this stream was taken, so the replacement has to skip all rows that this stream had to skip.
             (None, Some(behind)) => {
                 self.repeated[behind.repeated] += behind.passed;
                 Some((behind.row, behind.repeated))
@@ -370,7 +370,7 @@ impl<R: OrderedRow> Merged<R> {
         (0..self.heads.len()).filter_map(|stream| self.streams.summary(stream))
     }
 
-    /// Returns the sum of a number in the summaries; values that are not numbers count as 0.
+    /// Returns the sum of the field `name` over all summaries. Values that are not numbers count as 0.
     pub fn told(&self, name: &str) -> u64 {
         self.summaries().filter_map(|told| told[name].as_u64()).fold(0, u64::saturating_add)
     }

@@ -93,17 +93,17 @@ pub(crate) struct Run {
 pub(crate) struct State {
     pub scheduler: Scheduler,
     pub rates: Rates,
-    /// The position up to which the client has taken each shard. `from` is the position at which the current
-    /// attempt of the shard began.
+    /// For each shard, the position up to which the client has taken its rows.
     pub reach: Vec<ResumePosition>,
+    /// For each shard, the position at which the current attempt began.
     pub from: Vec<ResumePosition>,
     pub links: BTreeMap<usize, Link>,
     pub costs: BTreeMap<usize, NodeCost>,
     /// The last refusal of a node.
     pub refusal: Option<Error>,
-    /// The maximum bytes of each node's answers that may wait on this machine. `ahead_nodes` is the number of
-    /// nodes with that allowance.
+    /// The maximum size, in bytes, of each node's answers that may wait on this machine.
     pub ahead_bytes: u64,
+    /// The number of nodes whose answers may wait on this machine.
     pub ahead_nodes: usize,
     is_stopped: bool,
 }
@@ -304,7 +304,8 @@ impl Run {
                         node.and_then(|node| self.shards[shard].request(shard, node, state.reach[shard]));
                     let hands = state.links.get(&attempt).and_then(|link| link.hands.as_ref());
                     if let (Some(hands), Some(request)) = (hands, request) {
-                        // If the receiver was dropped, the attempt has ended; its stream reports the end.
+                        // If the receiver was dropped, the attempt has ended. The stream of the attempt reports the
+                        // end.
                         let _ = hands.send(AttemptMessage::Shard(request));
                     }
                 }
@@ -441,7 +442,8 @@ impl Run {
         }
     }
 
-    /// Returns a running task on a node, if there is one; this client may read from the node while that task runs.
+    /// Returns a running task of this job on a node, if there is one. While this task runs, the client may read data
+    /// from the node.
     pub fn beside(&self, node: usize) -> Option<TaskKey> {
         let state = self.state();
         let of_node = |attempt: &usize| {
@@ -489,8 +491,8 @@ impl Run {
         numbers.map(|shard| self.shards[shard].rest(state.reach[shard], why(shard))).collect()
     }
 
-    /// Stops all tasks and waits until no task refers to this job: a runtime cannot be dropped in one of its
-    /// own threads.
+    /// Stops all tasks, and waits until no task refers to this job. Otherwise a task might drop the runtime in one of
+    /// the runtime's own threads, which is not allowed.
     pub fn stop(&self) {
         let tasks: Vec<JoinHandle<()>> = {
             let mut state = self.state();

@@ -7,19 +7,19 @@
 //! ```
 //!
 //! - A *shard* is queued, assigned to one attempt ("out"), answered, or missing.
-//! - A *puller* is a node or a thread of the client. A node may pull the shards on its own storage; the client
-//!   may pull all shards.
+//! - A *puller* is a node or a thread of the client. A node may pull only shards that it holds. The client may pull all
+//!   shards.
 //! - An *attempt* is one stream of answers of a puller. The attempt answers shards in the order in which they
 //!   were handed out. An attempt that ends early gives its shards back to the queue. Later messages of that
 //!   attempt are dropped because the attempt is over.
 //!
-//! If answers are taken in the order of shards ([`AnswerOrder::Window`]), an attempt receives shards in
-//! ascending order, and none beyond a window of bytes after the first unanswered shard. If that first shard
-//! returns to the queue while each of its holders has later shards out, the answers for the later shards wait
-//! for the first one: one of these attempts is cancelled and restarted. If an attempt has one answer for all
-//! of its shards ([`AnswerOrder::Combined`]), the shards count as answered together, when the complete answer
-//! has arrived. Shards that then return to the queue go to separate attempts, so that the rows already taken
-//! from the lost answer can be distinguished from other rows.
+//! If answers are taken in the order of shards ([`AnswerOrder::Window`]), an attempt receives shards in ascending
+//! order. All of these shards are within a window of bytes after the first unanswered shard. The first unanswered shard
+//! may return to the queue while each of its holders has later shards out. The answers for the later shards would then
+//! wait for the first shard, and the first shard would wait for these answers. One of the attempts with later shards is
+//! therefore cancelled and restarted. If an attempt has one answer for all of its shards ([`AnswerOrder::Combined`]),
+//! the shards count as answered together, when the complete answer has arrived. Shards that then return to the queue go
+//! to separate attempts, so that the rows already taken from the lost answer can be distinguished from other rows.
 //!
 //! The submodules of the scheduler:
 //!
@@ -59,9 +59,10 @@ pub(crate) struct Scheduler {
     stall: Duration,
     shards: Vec<Shard>,
     attempts: Vec<Attempt>,
-    /// The queued shards. `queues` has the queued shards that each node may take.
+    /// All queued shards.
     queue: BTreeSet<usize>,
     queued_bytes: u64,
+    /// For each node, the queued shards that the node may take.
     queues: Vec<BTreeSet<usize>>,
     lost: BTreeSet<usize>,
     /// The first shard that is neither answered nor missing.

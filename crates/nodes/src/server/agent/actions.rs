@@ -121,8 +121,8 @@ impl Agent {
     }
 }
 
-/// Streams answers one at a time and releases their memory once all are sent, or once the client has taken none for
-/// `timeout`.
+/// Streams answers one at a time. The memory of the answers is released when all answers are sent, or when the client
+/// has taken no answer for `timeout`.
 fn stream_answers(
     answers: Vec<Bytes>,
     memory: AccountedMemory,

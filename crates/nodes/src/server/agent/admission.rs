@@ -1,5 +1,5 @@
-//! Admission control for requests: the headers decide before the body is read, and unfinished bodies share a part of
-//! the node's memory.
+//! Admission control for requests. The headers of a request are checked before the body is read. Unfinished bodies
+//! share a limited part of the node's memory.
 //!
 //! ```text
 //!   headers ─► token ─► a right that the method may need ─► body, frame by frame ─► whole message ─► FlightService
@@ -120,8 +120,8 @@ impl Service<Request<Body>> for Admission {
     }
 }
 
-/// The body of a request with one message. The body's bytes count against the share until the body has ended and the
-/// message was parsed.
+/// The body of a request with one message. The bytes of the body count against the share of unfinished bodies until the
+/// body has ended and the message was parsed.
 struct CountedBody {
     agent: Agent,
     body: Body,

@@ -21,7 +21,7 @@ pub(super) struct Audit<'a> {
 }
 
 impl Agent {
-    /// Logs a put, a removal or a task as one line, successful or not.
+    /// Logs a put, a removal or a task as one line, whether the action succeeded or failed.
     pub(super) fn audit(&self, audit: &Audit<'_>) {
         let Audit { action, who, dataset, bytes, seconds, failed } = *audit;
         let dataset = short(dataset);

@@ -15,24 +15,24 @@ pub struct AgentConfig {
     pub task_memory_bytes: u64,
     /// The number of threads of each task.
     pub threads: usize,
-    /// The number of tasks that run at once. More slots make tasks share drives and cores; fewer slots make tasks wait
-    /// longer.
+    /// The maximum number of tasks that run at the same time. With more slots, more tasks share drives and cores. With
+    /// fewer slots, tasks wait longer in the queue.
     pub slots: usize,
-    /// The number of tasks that may wait in the queue; any further task is refused.
+    /// The maximum number of tasks that wait in the queue. Any further task is refused.
     pub queue: usize,
     /// The longest run time of a task. A client's request can only shorten this limit.
     pub deadline: Duration,
-    /// The number of connections at once, from all clients together.
+    /// The maximum number of simultaneous connections of all clients together.
     pub connections: usize,
-    /// The number of connections at once from one address.
+    /// The maximum number of simultaneous connections from one address.
     pub connections_per_address: usize,
-    /// The time from accepting a connection, TLS handshake included, to its first request with a valid token;
-    /// afterwards the connection is closed.
+    /// The time limit from accepting a connection to its first request with a valid token, including the TLS handshake.
+    /// After this time, the connection is closed.
     pub first_request: Duration,
     /// The time in which the body of a request has to arrive. Loads are exempt: the body of a load may last
     /// as long as the client sends data.
     pub request: Duration,
-    /// The time that running tasks have to end after a request to stop the agent.
+    /// The time in which running tasks have to end when the agent is stopped. After this time, the tasks are cancelled.
     pub drain: Duration,
     /// The node's credentials. Without credentials the agent serves only this machine, unencrypted, and gives every
     /// local user all rights.
@@ -40,10 +40,10 @@ pub struct AgentConfig {
 }
 
 impl AgentConfig {
-    /// Creates the configuration of a node with this name, memory and number of threads. The defaults are two tasks at
-    /// once with two fifths of the memory each, a queue of 64 tasks, a deadline of one hour, 256 connections of which
-    /// 64 from one address, ten seconds to the first request, and half a minute each for a request's body and for
-    /// draining.
+    /// Creates the configuration of a node with this name, memory and number of threads. By default, two tasks run at
+    /// once, with two fifths of the memory each. The queue has 64 tasks, and the deadline is one hour. There are at
+    /// most 256 connections, of which at most 64 are from one address. A connection has ten seconds to its first
+    /// request. The time limits for the body of a request and for draining are half a minute each.
     pub fn new(name: impl Into<String>, memory_bytes: u64, threads: usize) -> AgentConfig {
         AgentConfig {
             name: name.into(),

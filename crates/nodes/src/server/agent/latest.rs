@@ -1,4 +1,4 @@
-//! Runs a query that may hang, with a bounded wait, and stores its latest result.
+//! Runs a query that may hang, waits a limited time for its result, and stores the latest result.
 
 use std::{
     panic::{self, AssertUnwindSafe},
@@ -67,7 +67,7 @@ mod tests {
         assert!(began.elapsed() < long);
         drop(hang);
         assert_eq!(Latest::<u32>::default().get(long, || panic!("for the test")), 0);
-        // The query that hung delivers its result first.
+        // The result of the query that hung arrives before later queries can run.
         let last = (0..1000).map(|_| latest.get(long, || None)).find(|&answer| answer == 2);
         assert_eq!(last, Some(2));
     }

@@ -87,7 +87,7 @@ impl Agent {
                 });
                 tokio::select! {
                     ended = ended => ended.map_err(|error| bad(chain(&error))),
-                    // Connections that stay open, but idle, do not delay the end of the server.
+                    // Idle connections that stay open do not delay the end of the server.
                     () = async {
                         let _ = stopped.wait_for(|stop| *stop).await;
                         tokio::time::sleep(drain + Duration::from_secs(2)).await;
@@ -128,8 +128,8 @@ impl RunningAgent {
         &self.agent
     }
 
-    /// Stops the agent: refuses new tasks, gives the running tasks the time of
-    /// [`AgentConfig::drain`](super::AgentConfig::drain), and ends.
+    /// Stops the agent. The agent refuses new tasks, and waits for running tasks for at most the time
+    /// [`AgentConfig::drain`](super::AgentConfig::drain).
     ///
     /// # Errors
     /// The error that ended the server.

@@ -1,7 +1,7 @@
-//! Limits the number of files that a node receives at once.
+//! Limits the number of files that a node receives at the same time.
 //!
-//! A load takes memory of the node, but no slot. A load lasts as long as its client sends data, which may be
-//! slow, and hardly computes. Loads therefore delay no tasks.
+//! A load takes memory of the node, but no slot, so loads do not delay tasks. A load needs little CPU time, and lasts
+//! as long as its client sends data, which may be long.
 
 use std::{
     collections::BTreeMap,
@@ -13,11 +13,11 @@ use inshore_store::Cancel;
 
 use crate::server::queue::{Permit, Queue};
 
-/// The memory for receiving a file: buffers, messages in flight, lists and checksums.
+/// The memory for receiving a file, in bytes: buffers, received messages, lists and checksums.
 pub(super) const RECEIVE_MEMORY_BYTES: u64 = 16 << 20;
-/// The number of loads at once.
+/// The maximum number of simultaneous loads of all clients.
 const LOADS_MAX: usize = 16;
-/// The number of loads at once of a single client.
+/// The maximum number of simultaneous loads of one client.
 const LOADS_OF_CLIENT_MAX: usize = 8;
 
 /// The longest time that a load waits for admission. The wait is limited, since two clients could otherwise
@@ -31,7 +31,7 @@ pub(super) struct RunningLoads {
     stop: Cancel,
 }
 
-/// The permission to load, with the reserved memory.
+/// The permission to load a file, together with the memory that is reserved for the load.
 #[derive(Debug)]
 pub(super) struct LoadPermit {
     client: String,
@@ -40,7 +40,7 @@ pub(super) struct LoadPermit {
 }
 
 impl RunningLoads {
-    /// Admits a load at once, or refuses.
+    /// Admits a load immediately, or refuses the load.
     ///
     /// # Errors
     /// The reason of the refusal.
@@ -58,7 +58,7 @@ impl RunningLoads {
         Ok(LoadPermit { client: client.to_string(), by_client: self.by_client.clone(), _memory })
     }
 
-    /// Admits a load as soon as the limits permit, or refuses after [`WAIT_MAX`].
+    /// Admits a load as soon as the limits permit, or refuses the load after [`WAIT_MAX`].
     ///
     /// # Errors
     /// The reason of the refusal.

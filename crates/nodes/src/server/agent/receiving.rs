@@ -31,7 +31,8 @@ const BUFFER_BYTES: usize = 1 << 20;
 const IDLE: Duration = Duration::from_secs(600);
 /// The interval at which a load checks for cancellation.
 const LOOK: Duration = Duration::from_secs(1);
-/// The limit of piece numbers: each piece takes space in the map.
+/// The limit of piece numbers. The number of pieces is limited, since each piece takes space in the map, whose size is
+/// limited.
 const PIECES_MAX: usize = MAP_BYTES_MAX / 32;
 
 type AnswerResult = std::result::Result<FlightData, Refusal>;
@@ -114,7 +115,7 @@ pub(super) fn receive(
             }
         }
         let LoadReceiver { name, bytes, is_committed, begun, .. } = receiving;
-        // The space is released before the client is informed that the load has failed.
+        // The space on the drives is released before the client is informed that the load has failed.
         drop(begun);
         let went = (!is_committed && !name.is_empty())
             .then_some("the client disconnected before the end of the upload");
@@ -153,7 +154,7 @@ struct OpenLoad {
     _job: Job,
     id: SpreadId,
     block_bytes: usize,
-    /// The next expected piece number: pieces arrive in order.
+    /// The smallest permitted number of the next piece, since pieces arrive in ascending order.
     next_piece: usize,
 }
 

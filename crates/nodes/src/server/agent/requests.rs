@@ -25,9 +25,10 @@ const ARRAY_BYTES: u64 = 160;
 /// of its text.
 const ELEMENT_BYTES: u64 = 128;
 
-/// Accounts for the memory of requests that wait or run, and of answers that wait to be taken, both of which
-/// clients control. The limit is an eighth of the memory of all tasks. Incomplete bodies have a separate
-/// limit of half that size, so that no complete request is refused because of incomplete bodies.
+/// Accounts for the memory of requests that wait or run, and of answers that clients have not taken yet. Clients
+/// determine how much memory these requests and answers need. The limit is an eighth of the memory of all tasks.
+/// Incomplete bodies have a separate limit of half that size, so that no complete request is refused because of
+/// incomplete bodies.
 #[derive(Debug)]
 pub(super) struct Requests {
     held: Arc<AtomicU64>,
@@ -35,7 +36,7 @@ pub(super) struct Requests {
     bytes_max: u64,
 }
 
-/// The accounted memory of a request or an answer; released when dropped.
+/// The accounted memory of a request or an answer. Dropping this value releases the memory.
 #[derive(Debug)]
 pub(super) struct AccountedMemory {
     all: Arc<AtomicU64>,
@@ -169,7 +170,8 @@ struct LogSecond {
 impl LogRateLimit {
     const LINES: u32 = 20;
 
-    /// Returns `None` if a line has to be suppressed now, otherwise the number of lines that were suppressed before.
+    /// Returns `None` if the next line must be suppressed. Otherwise returns the number of lines that were suppressed
+    /// since the last logged line.
     pub fn next(&self, now: Instant) -> Option<u64> {
         let mut second = self.0.lock().expect("no panic under this lock");
         if second.began.is_none_or(|began| now.saturating_duration_since(began) >= Duration::from_secs(1)) {

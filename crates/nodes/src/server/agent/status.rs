@@ -11,7 +11,8 @@ use inshore_store::DeviceUsage;
 use super::{Agent, Inner};
 use crate::protocol::{NodeDevice, RunningTask, Status, TRAVERSE, VERSION};
 
-/// The longest wait for the usage of the drives; afterwards the status shows the previous values.
+/// The longest wait for the usage of the drives. If the drives do not answer within this time, the status shows the
+/// previous values.
 const DRIVE_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Counters since the start of the agent.
@@ -97,20 +98,20 @@ impl Agent {
 }
 
 impl Inner {
-    /// Returns the usage of the drives: the previous usage if a drive hangs.
+    /// Returns the usage of the drives. If a drive hangs, returns the previous usage.
     fn devices(&self) -> Vec<DeviceUsage> {
         let store = self.store.clone();
         self.drives.get(DRIVE_WAIT_MAX, move || store.usage().ok())
     }
 }
 
-/// Returns the load average of the machine over the last minute, or 0 if the system does not report it.
+/// Returns the load average of the machine over the last minute, or 0 if the system does not report the load.
 fn load_average() -> f64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or(0.0)
 }
 
-/// Returns the resident memory of this process in bytes, or 0 if the system does not report it.
+/// Returns the resident memory of this process in bytes, or 0 if the system does not report the memory.
 fn resident_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));

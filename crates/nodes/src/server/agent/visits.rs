@@ -7,20 +7,21 @@
 //!                                                 └─► client: progress of chains, and their ends
 //! ```
 //!
-//! A client opens a traversal on every node that holds a part of the file. On each node the traversal is a
-//! task with the client's token. From then on, a chain moves from node to node without the client and its
-//! token: the client authorized the traversal on each node when it opened the traversal there. The sender of
-//! a hop has to be the traversal's client or a node (with the right to relay), and has to know the
+//! A client opens a traversal on every node that holds a part of the file. On each node the traversal is a task with
+//! the client's token. From then on, a chain moves from node to node without the client and without the client's token.
+//! This is permitted, since the client authorized the traversal on each node when it opened the traversal on that node.
+//! The sender of a hop has to be the traversal's client or a node (with the right to relay), and has to know the
 //! traversal's session number, which is too large to guess.
 //!
 //! A traversal takes no slot: the traversal has at most one read per chain, hardly computes, and other nodes wait for
-//! the result. Two traversals that wait for each other's slots would deadlock. A traversal is refused at once if its
-//! memory is not free or [`TRAVERSALS_MAX`] traversals are running.
+//! the result. Two traversals that wait for each other's slots would deadlock. A traversal is refused immediately if
+//! its memory is not free or [`TRAVERSALS_MAX`] traversals are running.
 //!
-//! A client names the other nodes, but cannot make a node connect to arbitrary machines. For each address the client
-//! sends the certificate that is shown at this address, and the node connects only to hosts for which the authority has
-//! signed a certificate (without credentials: only to this machine). TLS checks the same certificate again on that
-//! connection. Certificates contain no ports, so a client may make a node try any port of another node.
+//! A client sends the addresses of the other nodes, but cannot make a node connect to arbitrary machines. For each
+//! address the client sends the certificate that is shown at this address, and the node connects only to hosts for
+//! which the authority has signed a certificate (without credentials: only to this machine). TLS checks the certificate
+//! again when the node connects. Certificates contain no ports, so a client may make a node try any port of another
+//! node.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -48,11 +49,12 @@ use crate::{
     },
 };
 
-/// The maximum number of traversals that run at once on a node.
+/// The maximum number of traversals that run on a node at the same time.
 const TRAVERSALS_MAX: usize = 64;
-/// The memory of a traversal whose request names none: pages of 64 chains, and the checksums of 16 GiB of the file.
+/// The default memory of a traversal, in bytes. The memory suffices for the pages of 64 chains, and for the checksums
+/// of 16 GiB of the file.
 pub(super) const MEMORY_BYTES: u64 = 8 << 20;
-/// The maximum number of reads at once in a traversal.
+/// The maximum number of simultaneous reads in a traversal on a node.
 const DEPTH_MAX: usize = 64;
 /// The longest time between two progress reports of a chain to the client. The client resumes a chain from its last
 /// report if a node is lost.
@@ -120,7 +122,7 @@ impl Traversals {
                 let why = short(&String::from_utf8_lossy(&why)).into_owned();
                 doors.get(&hop.session).inspect(|door| tell(door, Event::Refused { hop, address, why }));
             }
-            // Links between nodes transfer no other answers.
+            // Links between nodes transfer no answers except refusals.
             LinkMessage::Hop(..) => {}
             LinkMessage::Lost(_) => doors.values().for_each(|door| tell(door, Event::Lost)),
         }
@@ -318,7 +320,7 @@ struct ChainVisit {
     hop: Hop,
     answers: Option<mpsc::Sender<AnswerResult>>,
     came: Instant,
-    /// The time up to which the visit's duration was counted.
+    /// The time up to which the visit was added to the counters.
     counted: Instant,
 }
 
@@ -341,8 +343,9 @@ struct RunningTraversal<'a> {
     /// True for each piece whose extent headers were loaded into memory, as far as memory allows.
     remembered: Vec<bool>,
     spare: Vec<Buffer>,
-    /// The pending page reads. `flying` has the visit of each read, at the same index.
+    /// The pending page reads.
     reads: Vec<PendingRead>,
+    /// The visit of each pending read, at the index of the read in `reads`, with the start time of the read.
     flying: Vec<(ChainVisit, Instant)>,
     links: BTreeMap<u16, Arc<Link>>,
     reply: &'a mut dyn Reply,
@@ -385,7 +388,7 @@ impl RunningTraversal<'_> {
                 let came = Instant::now();
                 self.visit(ChainVisit { hop, answers: Some(answers), came, counted: came })?;
             }
-            // This node has requested no answers, so answers are ignored.
+            // This node has requested no pages from other nodes, so other kinds of hops are ignored.
             Event::Hop(..) => {}
             Event::Refused { hop, address, why } => {
                 let visit = ChainVisit { hop, ..ChainVisit::nobodys() };
@@ -396,7 +399,7 @@ impl RunningTraversal<'_> {
         Ok(true)
     }
 
-    /// Reports broken links to the client: the messages sent last on such a link may not have arrived.
+    /// Reports broken links to the client, since the last messages on a broken link may not have arrived.
     fn look_at_links(&mut self) -> std::result::Result<(), Failure> {
         while let Some((&peer, _)) = self.links.iter().find(|(_, link)| link.is_closed()) {
             let link = self.links.remove(&peer).expect("just found");
@@ -420,7 +423,7 @@ impl RunningTraversal<'_> {
         let piece = arguments.piece(walked.page);
         let Some(file) = self.own[piece].clone() else { return self.hand_on(visit, piece) };
         if !self.remembered[piece] && file.len() > FEW_EXTENTS * inshore_store::EXTENT_BYTES as u64 {
-            // An error is ignored here, since the read finds the damage too.
+            // An error is ignored here, since reading the page then also returns an error.
             let _ = file.remember_headers(self.job);
         }
         self.remembered[piece] = true;
@@ -434,12 +437,13 @@ impl RunningTraversal<'_> {
                 self.flying.push((visit, began));
                 Ok(())
             }
-            // The buffer is lost with the failed read: the client starts again without this page.
+            // The buffer is lost with the failed read. This does no harm, since the client begins a new attempt that
+            // does not use this copy of the page.
             Err(error) => self.leave(visit, ReportKind::Unreadable, error.to_string()),
         }
     }
 
-    /// Waits for a page, and takes its chain one step further.
+    /// Waits for a page, and moves the chain of the page one step further.
     fn take_page(&mut self) -> std::result::Result<(), Failure> {
         let place = PendingRead::wait_any(&self.reads);
         let read = self.reads.swap_remove(place);

@@ -179,7 +179,7 @@ impl Traversal<'_> {
             pieces,
             memory_bytes: options.node_memory_bytes,
             deadline_ms: left.map(|left| left.as_millis() as u64),
-            // The node reports the progress of chains, so it sends no regular progress messages.
+            // The node reports the progress of chains, so no regular progress messages are requested.
             alive_ms: None,
             pulls: None,
             beside: None,

@@ -59,7 +59,7 @@ impl Traversal<'_> {
                 return Ok(AttemptOutcome::Anew);
             }
             ReportKind::Nowhere => {
-                // If no usable node holds the page, the next attempt reports that the page is missing.
+                // If no usable node holds the page, a new attempt is begun, which returns the error for a missing page.
                 let is_somewhere = !attempt.holders[self.piece(walked.page)].is_empty();
                 return Ok(match is_somewhere {
                     true => self.give_up(node, "protocol error: a page that exists was reported as missing"),

@@ -11,14 +11,14 @@ use crate::{
 };
 
 impl Gather {
-    /// Gives up an attempt, and if `is_gone` also its node. Other pullers take the unanswered shards of the
-    /// attempt.
+    /// Gives up an attempt, which is one task of a puller. Other pullers take the unanswered shards of the attempt. If
+    /// `is_gone`, the node of the attempt receives no more requests.
     pub(super) fn lose(&mut self, attempt: usize, why: String, is_gone: bool) -> Result<()> {
         self.forget(attempt);
         let puller = {
             let mut state = self.run.state();
-            // A refusal with another reason does not explain the shards that are missing at this point, so it
-            // is dropped.
+            // A stored refusal with another reason does not explain why shards are missing now, so this refusal is
+            // dropped.
             state.refusal.take_if(|refusal| refusal.to_string() != why);
             state.scheduler.puller(attempt)
         };
@@ -48,7 +48,7 @@ impl Gather {
         Error::Lost { node: self.run.address(puller).to_string(), what }
     }
 
-    /// Fails if no remaining node has a shard, unless a partial answer is allowed.
+    /// Returns an error if there is a shard that no remaining node has, unless a partial answer is allowed.
     pub(super) fn check_missing(&self) -> Result<()> {
         let mut state = self.run.state();
         if self.run.options.partial {

@@ -19,9 +19,9 @@ use crate::{
     },
 };
 
-/// Shards are handed out only within this number of bytes after the first unanswered shard. The limit is thus
-/// the maximum lead of a fast node over the slowest node. Answers that arrive before their turn use only the
-/// memory that is reserved for each node.
+/// The size, in bytes, of the range after the first unanswered shard from which shards are handed out. A fast node can
+/// thus be ahead of the slowest node by at most this number of bytes. Answers that arrive before the answers of earlier
+/// shards use only the memory that is reserved for each node.
 const WINDOW_BYTES: u64 = 4 << 30;
 
 /// Runs a kernel on the nodes that have the files, and passes the results of their blocks to `consume`, in the
@@ -30,9 +30,9 @@ const WINDOW_BYTES: u64 = 4 << 30;
 /// With [`RunOptions::help_from`] this machine processes a part of the shards, if [`Portable::for_client`]
 /// provides a kernel and measurements show a gain.
 ///
-/// Memory on this machine: 3 MiB for each node for answers in flight, enforced by flow control; a quarter of
-/// the remaining memory, at most 64 MiB a thread, for the threads of this machine; and an eighth of the rest,
-/// at most 64 MiB a node, for answers that wait for their turn.
+/// Memory on this machine: answers that are being received take 3 MiB for each node, which flow control enforces. The
+/// threads that help take up to a quarter of the remaining memory, and at most 512 MiB each. Answers that wait for the
+/// answers of earlier shards take an eighth of the rest, and at most 64 MiB for each node.
 ///
 /// # Errors
 /// The errors of `consume`; [`Error::Missing`] as [`inshore_kernel::Error::Stream`] if no reachable node holds a part,
@@ -80,7 +80,7 @@ where
     })
 }
 
-/// Passes the results of all pieces to `consume`, in their order.
+/// Passes the results of all pieces to `consume`, in the order of pieces.
 fn consume_all<K: Portable>(
     mut gather: Gather,
     files: &[DistributedFile],

@@ -10,7 +10,7 @@ use crate::{DistributedFile, Error, Nodes, Result, client::tasks::gather_report:
 
 /// Reads a byte range of a file from nodes.
 ///
-/// Memory: as [`run_on_nodes`], and the bytes of the range, which are not reserved.
+/// Memory: the memory of [`run_on_nodes`], and the bytes of the range, which are not reserved.
 ///
 /// # Errors
 /// The errors are those of [`run_on_nodes`].

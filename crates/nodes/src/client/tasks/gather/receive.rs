@@ -22,19 +22,19 @@ impl Gather {
     /// Returns the next message of an attempt, or `None` if no message came within `wait`.
     pub(super) fn receive_within(&mut self, attempt: usize, wait: Duration) -> Result<Option<Message>> {
         let run = self.run.clone();
-        // The deadline is checked before the stop flag. The deadline also sets the flag, but its own error
-        // names the unfinished work.
+        // When the deadline passes, the job is also cancelled. The deadline is checked first, since its error names the
+        // unfinished work.
         run.nodes.0.check(|| self.unfinished(attempt))?;
         run.job.check_cancelled()?;
         {
             let mut state = run.state();
-            // A node that takes over the shards of another node may answer in two streams at once.
+            // A node that takes over the shards of another node may answer in two streams at the same time.
             let bytes = run.answering(&state) as u64 * ANSWER_BYTES;
             if bytes > self.memory.bytes()
                 && let Err(error) = self.memory.resize(bytes)
             {
-                // After a refusal, many attempts may need more memory than is free. The refusal is then the
-                // cause of the error.
+                // After a node's refusal, there may be so many attempts that their answers need more than the free
+                // memory. The refusal is then returned, since it is the cause.
                 return Err(state.refusal.take().unwrap_or(error.into()));
             }
             if state.scheduler.is_over(attempt) {
@@ -51,7 +51,7 @@ impl Gather {
             run.tell(Event::Waited { attempt });
             return Ok(None);
         };
-        // An attempt that was cancelled meanwhile ends early without fault of its node.
+        // If the attempt was cancelled while this function waited, its early end is not the fault of the node.
         let is_over = !matches!(answer, Some(Ok(Some(_)))) && run.state().scheduler.is_over(attempt);
         Ok(Some(match answer {
             Some(Ok(Some(batch))) => Message::Batch(batch),
@@ -78,7 +78,7 @@ impl Gather {
     /// Waits for a short time for a message of an attempt.
     pub(super) fn receive(&mut self, attempt: usize) -> Result<()> {
         let Some(message) = self.receive_within(attempt, LOOK)? else {
-            // Attempts that were cancelled meanwhile still hold memory.
+            // Attempts that were cancelled while the client waited still hold memory, which is released here.
             let over: Vec<usize> = {
                 let state = self.run.state();
                 self.streams.keys().copied().filter(|&attempt| state.scheduler.is_over(attempt)).collect()
@@ -106,8 +106,8 @@ impl Gather {
         Ok(())
     }
 
-    /// Waits for the ends of all tasks, which report their costs. A task with unwanted answers may run for a
-    /// long time, so it is stopped. A task that does not end in time is stopped too.
+    /// Waits for the end of each task, since its last message reports its cost. A task whose remaining answers are not
+    /// needed is stopped, since it may run for a long time. A task that does not end in time is also stopped.
     pub(super) fn wait_for_ends(&mut self) -> Result<()> {
         let until = Instant::now() + self.run.options.stall;
         let attempts = self.run.state().scheduler.attempts();

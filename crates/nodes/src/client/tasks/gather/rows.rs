@@ -62,9 +62,9 @@ impl Gather {
         self.take_row(attempt, number, row)
     }
 
-    /// Receives rows of skipped shards while the next shard is in the queue. Returns false if no attempt
-    /// still answers a skipped shard. A node pulls its next shard only after the client has received the
-    /// earlier rows.
+    /// Receives rows of skipped shards while the next shard is still in the queue. Returns false if there is no attempt
+    /// that still answers a skipped shard. A node pulls its next shard only after the client has received the earlier
+    /// rows.
     fn receive_skipped(&mut self, number: usize) -> Result<bool> {
         let attempts: Vec<usize> = {
             let mut state = self.run.state();
@@ -83,8 +83,8 @@ impl Gather {
         Ok(!attempts.is_empty())
     }
 
-    /// Skips a row of a shard whose remaining rows are not needed. The skipped rows must make progress, since
-    /// they could be endless otherwise.
+    /// Skips a row of a shard whose remaining rows are not needed. The row must reach further than the rows before it,
+    /// since a node could otherwise send such rows forever.
     fn pass_over(&mut self, attempt: usize, row: &PartRow) -> Result<()> {
         let shard = row.number as usize;
         let bytes = self.run.shards[shard].piece.bytes;
@@ -140,7 +140,7 @@ impl Gather {
             Answer::Part(bytes) => {
                 let mut part = std::mem::take(&mut self.beginning);
                 if self.begun_by != attempt {
-                    // The beginning came from another attempt, so it is dropped.
+                    // The stored beginning of the result came from another attempt, so the beginning is dropped.
                     part.clear();
                 }
                 if part.is_empty() {

@@ -9,17 +9,17 @@ use super::PART_BYTES_MAX;
 #[derive(Debug, Default)]
 pub(super) struct SkippedRows {
     piece: u64,
-    /// The bytes of the shard that the rows cover, counted from the position at which the attempt began.
-    /// `is_over` is true at the end of the shard.
+    /// The number of bytes of the shard that the rows cover, counted from the position at which the attempt began.
     reach: Option<u64>,
+    /// True if the attempt has sent the last row of the shard.
     is_over: bool,
-    /// The bytes so far of a block's result that arrives in several rows.
+    /// The number of bytes received so far of a block's result that arrives in several rows.
     beginning: usize,
 }
 
 impl SkippedRows {
-    /// Returns true if a row reaches further than the rows before, within a piece of `piece_bytes` bytes. A
-    /// stream of rows without progress could be endless.
+    /// Returns true if a row reaches further than the rows before it, but not beyond the piece, which has `piece_bytes`
+    /// bytes. A node could send rows that do not reach further forever.
     pub fn goes_on(&mut self, row: &PartRow, piece_bytes: u64) -> bool {
         if row.number != self.piece {
             let is_later = row.number > self.piece;

@@ -20,7 +20,8 @@ use crate::{
 /// Requests one answer from each node that has some of the files, and returns the batches of each answer as
 /// they arrive. With `by_line`, files whose pieces do not end with a line are refused.
 ///
-/// If an answer is sorted by a key, another node can continue after the last key: see [`Streams::replace`].
+/// If the answers are sorted by a key, the answer of a lost node can be continued after its last key: see
+/// [`Streams::replace`].
 ///
 /// # Errors
 /// The errors are those of [`run_on_nodes`](super::run_on_nodes).
@@ -69,7 +70,7 @@ pub fn stream_with_help(
 /// Requests one answer from every node for a task that reads no file.
 ///
 /// # Errors
-/// No errors from this call; taking answers can return the errors of [`stream_from_nodes`].
+/// This call returns no errors. Taking answers can return the errors of [`stream_from_nodes`].
 pub fn stream_from_each(
     nodes: &Nodes,
     job: &Context,
@@ -107,7 +108,7 @@ impl Streams {
         self.len() == 0
     }
 
-    /// Returns the next batch of a stream, or `None` at its end.
+    /// Returns the next batch of a stream, or `None` at the end of the stream.
     ///
     /// # Errors
     /// The reason why the node is lost. The caller can then [replace](Self::replace) the stream, except after
@@ -120,8 +121,8 @@ impl Streams {
         }
     }
 
-    /// Returns the next batch of a stream if the batch comes within `wait`: `None` if there is no batch yet,
-    /// `Some(None)` at the end.
+    /// Waits at most `wait` for the next batch of a stream. Returns `None` if no batch has arrived, and `Some(None)` at
+    /// the end of the stream.
     ///
     /// # Errors
     /// The errors are those of [`Self::next`].
@@ -165,18 +166,18 @@ impl Streams {
         self.failed(stream).map_or(Ok(()), Err)
     }
 
-    /// Returns true if this machine produces the answer.
+    /// Returns true if this machine produces the answer of a stream.
     pub fn is_here(&self, stream: usize) -> bool {
         self.gather.run.state().scheduler.puller(stream) == Puller::Client
     }
 
-    /// Returns the address of the node that answers.
+    /// Returns the address of the node that produces the answer of a stream.
     pub fn node(&self, stream: usize) -> &str {
         let puller = self.gather.run.state().scheduler.puller(stream);
         self.gather.run.address(puller)
     }
 
-    /// Returns the summary at the end of a stream.
+    /// Returns the summary of a stream, which arrives at the end of the stream.
     pub fn summary(&self, stream: usize) -> Option<&Value> {
         self.done.get(&stream).map(|done| &done.summary)
     }

@@ -1,5 +1,5 @@
-//! Records pulls and answers of attempts, and checks each against the shards that were assigned to the
-//! attempt.
+//! Records the pulls and answers of attempts. Checks that each pull or answer matches the shards that were assigned to
+//! the attempt.
 
 use std::time::Duration;
 

@@ -11,18 +11,18 @@ use super::{
     shards::{Attempt, AttemptState, ShardState},
 };
 
-/// The maximum number of unfinished shards of a puller: the current shard and the next shard. While no more
-/// than this number of shards is queued for each node, a puller receives only the current shard: the queued
-/// shards go to the puller that is free first, or to the client. At the end of a job, other pullers therefore
-/// wait for at most two shards of the slowest node.
+/// The maximum number of unfinished shards of a puller: the current shard and the next shard. If at most this number of
+/// shards for each node is queued, a puller receives a shard only when it has no other shard. The queued shards thus go
+/// to the puller that is free first. At the end of a job, the other pullers therefore wait for at most two shards of
+/// the slowest node.
 pub(super) const CREDIT: usize = 2;
 
 /// The total bytes up to which several small shards count as one shard, so that a thousand small files do not
 /// cost a thousand round trips.
 pub(super) const SMALL_BYTES: u64 = 64 << 10;
 
-/// The divisor for small shards: a node may hold one fourth of its share of the queued shards at once, so
-/// that the last shards are not all on one node.
+/// The divisor for small shards: a node may have one fourth of its share of the queued shards out at the same time, so
+/// that one node does not get all of the last shards.
 const SHARE: usize = 4;
 
 impl Scheduler {
@@ -71,8 +71,8 @@ impl Scheduler {
     }
 
     /// Begins a task on each node that may take a queued shard and has no task for it. With [`AnswerOrder::Window`] a
-    /// node has one task at a time: a second task could wait on the node for a slot behind the first task, and
-    /// the first task waits for its turn on the client.
+    /// node has one task at a time: a second task could wait for the slot of the first task, while the first task waits
+    /// until the client takes its answers.
     fn begin_where_needed(&mut self, now: Duration) {
         for node in 0..self.queues.len() {
             let mut groups = BTreeSet::new();
@@ -104,8 +104,8 @@ impl Scheduler {
         }
     }
 
-    /// Restarts one attempt if the first unanswered shard cannot be handed out: each holder of the shard has
-    /// later shards out, and the answers for the later shards wait for the first shard.
+    /// Restarts one attempt if the first unanswered shard cannot be handed out. This is the case if each holder of the
+    /// shard has later shards out, whose answers wait for the first unanswered shard.
     fn unblock_head(&mut self, now: Duration) {
         let AnswerOrder::Window(_) = self.order else { return };
         let head = self.head;
@@ -155,8 +155,8 @@ impl Scheduler {
         self.actions.push(Action::HandOut { attempt, shard });
     }
 
-    /// Returns the shard for the client: the first shard that the order of answers permits, or with
-    /// [`AnswerOrder::Combined`] the last shard of the node with the longest queue.
+    /// Returns the next shard for the client, which is the first shard that the order of answers permits. With
+    /// [`AnswerOrder::Combined`], the next shard is the last shard of the node with the longest queue.
     pub(super) fn next_for_client(&self, attempt: usize) -> Option<usize> {
         match self.order {
             AnswerOrder::Window(_) => self.eligible(attempt).filter(|&shard| self.is_in_turn(attempt, shard)),
@@ -168,7 +168,7 @@ impl Scheduler {
         }
     }
 
-    /// Returns the first queued shard that an attempt may take at some time.
+    /// Returns the first queued shard that an attempt may take, now or later.
     fn eligible(&self, attempt: usize) -> Option<usize> {
         let Attempt { puller, group, .. } = self.attempts[attempt];
         let queue = match puller {

@@ -22,7 +22,7 @@ impl Puller {
 /// The order in which answers are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AnswerOrder {
-    /// In the order of shards; the number is the window in bytes after the first unanswered shard.
+    /// In the order of shards. The number is the size, in bytes, of the window after the first unanswered shard.
     Window(u64),
     /// One combined answer of each attempt for all of its shards.
     Combined,
@@ -31,7 +31,7 @@ pub(crate) enum AnswerOrder {
 /// An event of the job.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
-    /// A puller requests more shards, and has finished reading the given number of its shards.
+    /// A puller requests more shards. It has finished reading the given number of its shards.
     Pulled { attempt: usize, finished: usize },
     /// A task makes progress or sends a message.
     Progressed { attempt: usize },
@@ -47,7 +47,7 @@ pub(crate) enum Event {
     Completed { attempt: usize, shards: Vec<usize> },
     /// A node cannot read a shard.
     Unreadable { attempt: usize, shard: usize, why: String },
-    /// An attempt is lost, and if `is_gone` also its node.
+    /// An attempt is lost. If `is_gone`, the node of the attempt is also lost.
     Failed { attempt: usize, why: String, is_gone: bool },
     /// The stream of an attempt ended with an error. The consumer of the answers receives the error later,
     /// unless the attempt has no shards.

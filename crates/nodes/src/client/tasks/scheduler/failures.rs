@@ -44,8 +44,8 @@ impl Scheduler {
         self.dispatch(now);
     }
 
-    /// Gives up an attempt that makes no progress while its answer is awaited, if other nodes hold the
-    /// outstanding shards.
+    /// Gives up an attempt that makes no progress while the client waits for its answer, if other nodes hold the
+    /// unanswered shards.
     pub(super) fn waited(&mut self, attempt: usize, now: Duration) {
         let own = &mut self.attempts[attempt];
         let node = own.puller.node();
@@ -73,10 +73,9 @@ impl Scheduler {
         }
     }
 
-    /// Marks the stalled nodes of a queued shard as slow, so that other nodes take the shard: a stalled node
-    /// may never pull again. A node whose later answers wait for this shard is not marked. If only such nodes
-    /// remain, one of their attempts is restarted. If all nodes are marked as slow, only the nodes that are
-    /// stalled at present keep the mark.
+    /// Marks the stalled holders of a queued shard as slow, so that other nodes take the shard: a stalled node may
+    /// never pull again. A node whose later answers wait for this shard is not marked. If all holders are marked as
+    /// slow, only those that are stalled at present stay marked.
     pub(super) fn starved(&mut self, shard: usize, now: Duration) {
         if self.shards[shard].state != ShardState::Queued {
             return;

@@ -32,7 +32,7 @@ enum Fault {
     None,
     /// No more messages arrive, and the connection stays open.
     Silent,
-    /// No messages arrive for some time, and then all of them.
+    /// No messages arrive for some time. Then all delayed messages arrive.
     Partition,
     Dies,
     /// The node refuses every task.
@@ -64,8 +64,9 @@ const FAULTS: [Fault; 9] = [
 struct Node {
     bytes_per_ms: u64,
     fault: Fault,
-    /// The time when the fault begins. `to` is the end of a partition.
+    /// The time when the fault begins, in milliseconds.
     from: u64,
+    /// The time when a partition ends, in milliseconds.
     to: u64,
 }
 
@@ -354,8 +355,8 @@ impl Simulation {
         self.go_on(attempt);
     }
 
-    /// Delivers a message to the client. Answers wait for their turn; all other messages go to the scheduler at
-    /// once.
+    /// Delivers a message to the client. Answers are queued until the client takes them. All other messages go to the
+    /// scheduler immediately.
     fn hears(&mut self, event: Event) {
         let attempt = match &event {
             Event::Answered { attempt, .. }
@@ -369,7 +370,7 @@ impl Simulation {
             _ => return self.tell(event),
         };
         if self.cancelled.contains(&attempt) {
-            // A late answer: the attempt is already over for the scheduler.
+            // This answer is late: the scheduler has already ended the attempt, and ignores the answer.
             assert!(self.scheduler.on(self.now(), event).is_empty());
             return;
         }
@@ -555,8 +556,8 @@ fn every_shard_is_answered_once_or_declared_missing_whatever_nodes_do() {
     assert!(good > all / 3 && good < all, "{good} of {all} jobs came to a good end");
 }
 
-/// Measures the tail due to read-ahead: if a slow node holds two of the last shards, the others wait for these
-/// two shards and no more.
+/// Checks that the slow node receives exactly `CREDIT` (two) shards in the whole job. At the end, the fast node
+/// therefore waits for at most these two shards.
 #[test]
 fn the_tail_of_a_slow_node_is_its_credit() {
     let mut world = Simulation::new(1);

@@ -32,9 +32,9 @@ pub(crate) struct ActiveTask {
     began: Instant,
     shards: Arc<ShardQueue>,
     key: Option<u64>,
-    /// The compression state that is shared by all reads that accompany this task. Each read lasts about a
-    /// second, and would otherwise have to find the best level anew. Each read holds a clone, so the
-    /// reference count limits the number of reads.
+    /// The compression state that is shared by all reads that accompany this task. Each read lasts about a second.
+    /// Without the shared state, each read would have to find the best compression level anew. Each read holds a clone
+    /// of the `Arc`, so that the reference count shows the number of these reads.
     compression_beside: Arc<Mutex<CompressionSelector>>,
 }
 
@@ -64,7 +64,7 @@ impl ActiveTask {
         }
     }
 
-    /// Returns the entry of the status for this task.
+    /// Returns the entry for this task in the status of the node.
     pub fn status(&self, number: u64) -> RunningTask {
         RunningTask {
             number,

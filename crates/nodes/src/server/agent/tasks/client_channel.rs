@@ -39,8 +39,8 @@ impl ClientChannel {
         loop {
             self.job.check_cancelled()?;
             let reserved = {
-                // `Handle::block_on` would panic in a thread of another runtime, and that runtime's task budget would
-                // end the wait early.
+                // `Handle::block_on` would panic in a thread of another runtime. `unconstrained` is used since the task
+                // budget of that runtime would end the wait early.
                 let _inside = self.runtime.enter();
                 let reserve = tokio::time::timeout(Duration::from_millis(100), self.out.reserve());
                 futures::executor::block_on(tokio::task::unconstrained(reserve))

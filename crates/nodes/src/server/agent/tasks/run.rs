@@ -101,8 +101,8 @@ impl Agent {
         }
     }
 
-    /// Removes a finished task from the running tasks. The same lock protects the sum of the bytes read, so that the
-    /// status counts no byte twice.
+    /// Removes a finished task from the running tasks. The lock of the running tasks also protects the sum of the bytes
+    /// read, so that the status counts no byte twice.
     fn remove_task(&self, number: u64, bytes_read: u64) -> ActiveTask {
         let mut tasks = self.0.tasks();
         self.0.counters.bytes_read.fetch_add(bytes_read, Ordering::Relaxed);

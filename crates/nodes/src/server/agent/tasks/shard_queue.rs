@@ -40,13 +40,14 @@ struct State {
     /// True after the task handler has failed. The task then takes no more shards.
     is_left: bool,
     taken: Vec<u64>,
-    /// The threads that have requested a shard. Each of these, except the current one, is reading one shard.
+    /// The threads that have requested a shard so far. When a thread requests a shard, each of the other threads may
+    /// still be reading one shard.
     askers: HashSet<ThreadId>,
 }
 
 impl State {
-    /// Registers that a thread has finished its shard and requests the next one. Returns the number of shards
-    /// taken so far, and the number of these that other threads are reading.
+    /// Registers that a thread has finished its shard and requests the next one. Returns the number of shards taken so
+    /// far, and the number of taken shards that other threads may still be reading.
     fn asks(&mut self, thread: ThreadId) -> (u64, u64) {
         self.askers.insert(thread);
         let taken = self.taken.len() as u64;

@@ -99,8 +99,8 @@ impl Agent {
         let default_bytes = if task.is_traversal() { visits::MEMORY_BYTES } else { config.task_memory_bytes };
         let default_bytes = default_bytes.max(handler.smallest_memory_bytes());
         let memory_bytes = request.memory_bytes.unwrap_or(default_bytes);
-        // The client processes a part of the task itself. Its read must not wait for the slot that the task
-        // occupies.
+        // The client processes some shards of the running task itself. A read for such a shard must not wait for the
+        // slot that the running task occupies.
         let beside = request
             .beside
             .filter(|_| handler.needs() == RequiredRight::Data && memory_bytes <= READ_BESIDE_BYTES);
@@ -113,7 +113,7 @@ impl Agent {
         }
     }
 
-    /// Enters the queue, or reserves memory at once for a task that needs no slot.
+    /// Enters a task into the queue. For a task that needs no slot, reserves memory immediately instead.
     fn enter_queue(
         &self,
         task: &ValidTask,
@@ -175,8 +175,8 @@ impl QueuedTask {
         }
     }
 
-    /// Waits until the queue admits the task. If the client disconnects meanwhile, the task leaves the queue
-    /// and the result is `None`.
+    /// Waits until the queue admits the task. If the client disconnects during the wait, the task leaves the queue and
+    /// the result is `None`.
     async fn wait_for(&self, place: BoxFuture<'static, Permit>) -> Result<Option<Permit>, Refusal> {
         let permit = tokio::select! {
             permit = place => permit,

@@ -78,7 +78,7 @@ impl Agent {
     }
 }
 
-/// Returns the right of a caller for the kind of a task.
+/// Returns the right that a caller needs for a kind of task that requires `required`.
 fn right(required: RequiredRight) -> Right {
     match required {
         RequiredRight::Data => Right::Read,
