@@ -82,7 +82,6 @@ pub(crate) struct SharedSource {
 
 /// The next action of a worker, as returned by [`Order::claim`].
 pub(crate) enum Claim {
-    /// The worker processes a block.
     Block {
         source: usize,
         number: u64,

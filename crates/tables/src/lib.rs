@@ -16,9 +16,10 @@
 //! ```
 //!
 //! Memory is bounded because sizes are checked *before* memory is allocated for them. The size of a Parquet page, an
-//! Arrow record batch, a CSV record, a line or a zstd window is compared with a quarter of the budget. A larger size is
-//! refused by an error that names the piece and its size. The libraries that decode (`parquet`, `arrow`, `zstd`,
-//! `flate2`) allocate first and check later. A check in this crate therefore guards each call of these libraries.
+//! Arrow record batch, a CSV record, a line or a zstd window is compared with a quarter of the budget. A larger size
+//! causes an error that names the page, batch, record, line or window and its size. The libraries that decode
+//! (`parquet`, `arrow`, `zstd`, `flate2`) allocate first and check later. A check in this crate therefore precedes each
+//! call of these libraries.
 //!
 //! ```
 //! # fn main() -> inshore_tables::Result<()> {

@@ -39,8 +39,8 @@ impl ReadBuffers {
         work: &mut impl FnMut(u64, &[u8], u64) -> bool,
     ) -> Result<()> {
         let (mut filled, mut searched, mut offset, mut ended) = (0, 0, 0, false);
-        // `left_out` is the number of zero bytes that were removed from the line in the buffer. `dense` is the number of
-        // bytes in the buffer that were already searched for zero bytes.
+        // `left_out` is the number of zero bytes that were removed from the line in the buffer.
+        // `dense` is the number of bytes in the buffer that were already searched for zero bytes.
         let (mut left_out, mut dense) = (0, 0usize);
         // Only blocks of lines may also use the margin of the buffer.
         let room = if self.by_line { buffer.len() } else { self.plan.cached_bytes };
