@@ -25,7 +25,7 @@ pub enum Error {
     /// A disk has too little free space. The free space is checked before the job begins.
     #[error("{place}: not enough space: the job needs {what}, and {} are free", format_bytes(*free))]
     NoRoom {
-        /// The store or the folder of the result.
+        /// The store, or the folder of the result file.
         place: String,
         /// The required amount of space and its purpose.
         what: String,

@@ -365,8 +365,8 @@ impl<K: Code> CountedKmers<K> {
             key_range: 1u64.checked_shl(2 * options.k).filter(|&range| range > 1),
             memory_bytes: sort_memory(budget, "counting k-mers", held, (15, 16), smallest)?,
             sinks: threads,
-            // There are about as many records as letters; a compressed file is assumed to have four letters for each
-            // byte.
+            // The estimate is one record for each byte of the files. An uncompressed file has about one record for each
+            // letter. A compressed file has more records than bytes.
             expected_records: sizes,
             keep,
             name: "kmers",
