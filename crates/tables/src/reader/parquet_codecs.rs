@@ -23,7 +23,7 @@ pub(super) enum Codec {
 }
 
 impl Codec {
-    /// Returns the codec; `None` for those that the library decompresses.
+    /// Returns the codec. Returns `None` for codecs that the library decompresses.
     pub fn of(compression: Compression) -> Option<Codec> {
         match compression {
             Compression::GZIP(_) => Some(Codec::Gzip),

@@ -36,7 +36,7 @@ pub(super) struct BatchSlices {
     name: String,
     schema: SchemaRef,
     batch_rows: usize,
-    /// The maximum bytes of strings in a slice of several rows; a single row may have more.
+    /// The maximum number of bytes of strings in a slice of several rows. A slice of a single row may have more.
     text_bytes_max: u64,
     batch: Option<RecordBatch>,
     next: usize,
