@@ -12,7 +12,7 @@ use crate::{Error, Input, Result};
 
 /// If `is_wanted` is true, opens the store's folder for the finished sorted runs of a job. The sorted runs of an
 /// interrupted job are found if that job had the same `what`, the same `question` and the same files. Files are
-/// compared by path, length and modification time.
+/// compared by path, inode, length and modification time.
 ///
 /// # Errors
 /// [`Error::Unsupported`] for an input that is no file; [`Error::Io`]; [`inshore_store::Error::InUse`].

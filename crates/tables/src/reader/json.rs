@@ -348,8 +348,8 @@ fn seen(value: &str) -> ValueClasses {
     }
 }
 
-/// Finds the position of a name among the members, or adds the name. The search begins at `next`, since most objects
-/// have the same members in the same order.
+/// Finds the position of a name among the members, or adds the name. The name at `next` is compared first, since most
+/// objects have the same members in the same order.
 struct MemberName<'a> {
     of: &'a mut Members,
     next: usize,

@@ -279,7 +279,7 @@ pub(super) struct ColumnChunk {
     column_name: String,
     /// The codec of the pages, if this crate decompresses them. The library then treats the chunk as uncompressed.
     codec: Option<Codec>,
-    /// The header that was read last; the library asks for a page's body right after its header.
+    /// The header that was read last. The library requests the body of a page directly after its header.
     header: Mutex<PageHeader>,
     /// The end offset of the chunk, as the footer states it.
     end: u64,
