@@ -112,8 +112,8 @@ impl Input {
     }
 
     /// Finds the files of a dataset of the job's store (`NAME`), or one file of a dataset (`NAME/FILE`). If the dataset
-    /// has a single file, the extension of the dataset's name determines the format. If the dataset's name has no
-    /// extension, the extension of the file's name determines the format. Files are read through the job, and every
+    /// has a single file, the extension of the dataset's name determines the format. Otherwise, the
+    /// extension of each file's name determines the format of the file. Files are read through the job, and every
     /// checksum is verified.
     ///
     /// # Errors
@@ -457,7 +457,7 @@ impl Pieces {
         }
     }
 
-    /// Returns the file for reads that bypass the page cache; `None` if the input is not a file with a path.
+    /// Returns the file for reads that bypass the page cache. Returns `None` if the input is not a file with a path.
     pub fn plain(&self) -> Option<PlainFile> {
         let Pieces::File(file, Some(path)) = self else { return None };
         PlainFile::of(file.try_clone().ok()?, path).ok()

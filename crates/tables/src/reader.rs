@@ -289,7 +289,7 @@ impl TableReader {
         &self.schema
     }
 
-    /// Returns the next rows, at least one; `None` at the end.
+    /// Returns the next rows, at least one. Returns `None` at the end.
     ///
     /// # Errors
     /// [`Error::BadValue`] with the line (CSV, JSON lines) or the row and column (others) of a value that is null or
@@ -350,7 +350,7 @@ impl TableReader {
     }
 
     /// Returns the smallest and the largest value of columns of whole numbers, dates or times, from the statistics of
-    /// Parquet; `None` for a column without statistics. The statistics may be wrong.
+    /// Parquet. Returns `None` for a column without statistics. The statistics may be wrong.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::Damaged`].
@@ -362,8 +362,8 @@ impl TableReader {
         without_panic(&self.name, || source.ranges_of(&places))
     }
 
-    /// Returns the number of row groups, which can be read one by one in any order; `None` for formats without row
-    /// groups (all but Parquet).
+    /// Returns the number of row groups, which can be read one by one in any order. Returns `None` for formats without
+    /// row groups (all but Parquet).
     pub fn row_groups(&self) -> Option<usize> {
         match &self.source {
             Source::Parquet(source) => Some(source.row_groups()),
@@ -371,7 +371,7 @@ impl TableReader {
         }
     }
 
-    /// Returns the byte range of a row group in the file; `None` for formats without row groups.
+    /// Returns the byte range of a row group in the file. Returns `None` for formats without row groups.
     ///
     /// # Errors
     /// [`Error::Damaged`].
@@ -436,8 +436,8 @@ impl TableReader {
     }
 }
 
-/// Returns the separator of fields in a file with this [extension](Input::extension); `None` for formats other than
-/// CSV.
+/// Returns the separator of fields in a file with this [extension](Input::extension). Returns `None` for formats other
+/// than CSV.
 pub fn separator(ending: &str) -> Option<u8> {
     match ending {
         "csv" => Some(b','),
@@ -451,7 +451,7 @@ fn is_json(ending: &str) -> bool {
 }
 
 impl Input {
-    /// Returns the separator of fields; `None` for formats other than CSV.
+    /// Returns the separator of fields. Returns `None` for formats other than CSV.
     fn separator(&self) -> Option<u8> {
         if self.is_stdin() { Some(b',') } else { separator(&self.extension()) }
     }

@@ -169,7 +169,7 @@ pub(crate) struct CompactWords<const N: usize> {
     least: [u64; N],
     /// The position of each word's lowest bit in the packed number.
     shift: [u32; N],
-    /// A mask of each word's bits, before they are shifted to that position.
+    /// A mask of each word's bits, before they are shifted to the position in `shift`.
     mask: [u32; N],
     bits: u32,
 }

@@ -34,7 +34,7 @@ pub trait Portable: Kernel + Sized {
     /// Appends the serialized part to `out`. Appends nothing if the part is empty.
     fn encode(part: &Self::Part, out: &mut Vec<u8>);
 
-    /// Deserializes a part; returns `None` if the bytes are invalid.
+    /// Deserializes a part. Returns `None` if the bytes are invalid.
     fn decode(bytes: &[u8]) -> Option<Self::Part>;
 
     /// Returns true if the result of the job needs no part of this file after `_part`.

@@ -41,7 +41,7 @@ impl Bytes {
         &self.name
     }
 
-    /// Returns the format that the bytes are decompressed from; `None` for bytes that are not compressed.
+    /// Returns the format that the bytes are decompressed from. Returns `None` for bytes that are not compressed.
     pub fn format(&self) -> Option<Compression> {
         self.source.format()
     }

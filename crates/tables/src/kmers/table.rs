@@ -85,7 +85,7 @@ impl RowBuilder {
         RowBuilder { schema, k: options.k as usize, min_count: options.min_count, codes: options.codes }
     }
 
-    /// Converts the k-mers that occur often enough to rows; `None` if there are none.
+    /// Converts the k-mers that occur often enough to rows. Returns `None` if there are none.
     fn batch<K: KmerCode>(&self, keys: &[K], counts: &[u32]) -> Option<RecordBatch> {
         let kept = || keys.iter().zip(counts).filter(|&(_, &count)| count >= self.min_count);
         let rows = if self.min_count <= 1 { keys.len() } else { kept().count() };

@@ -288,7 +288,7 @@ impl CsvSource {
         Ok(rows)
     }
 
-    /// Moves to the next row; returns false at the end.
+    /// Moves to the next row. Returns false at the end.
     fn next_row(&mut self) -> Result<bool> {
         if !std::mem::take(&mut self.has_row) && !self.records.next_record()? {
             return Ok(false);

@@ -107,7 +107,7 @@ impl Records {
         self.has_ended && self.unread.is_empty()
     }
 
-    /// Moves to the next record; returns false at the end.
+    /// Moves to the next record. Returns false at the end.
     pub fn next_record(&mut self) -> Result<bool> {
         self.skip_empty_lines()?;
         self.record_line = self.line;

@@ -125,8 +125,8 @@ fn count(columns: usize) -> usize {
 }
 
 impl Windows {
-    /// Creates windows for columns that are read at the same time; `None` if the page cache has the file, or the
-    /// budget has too little memory.
+    /// Creates windows for columns that are read at the same time. Returns `None` if the page cache has the file, or
+    /// the budget has too little memory.
     pub fn new(file: PlainFile, columns: usize, budget: &Budget) -> Option<Windows> {
         let count = count(columns);
         let bytes = (budget.memory_bytes() / BUDGET_SHARE / count as u64).min(WINDOW_BYTES_MAX);

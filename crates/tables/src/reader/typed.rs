@@ -38,7 +38,7 @@ impl Column {
         Column { values: Values::new(field.data_type()), origin, valid: field.is_nullable().then(Vec::new) }
     }
 
-    /// Adds a null; returns `None` if the column allows no nulls.
+    /// Adds a null. Returns `None` if the column allows no nulls.
     pub fn push_null(&mut self) -> Option<u64> {
         self.valid.as_mut()?.push(false);
         self.values.push_default();

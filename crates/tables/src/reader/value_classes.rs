@@ -120,7 +120,7 @@ fn digits(value: &str) -> Option<&str> {
     is_whole.then_some(digits)
 }
 
-/// Parses a number as `f64`; `None` for text, and for numbers beyond the range of `f64`.
+/// Parses a number as `f64`. Returns `None` for text, and for numbers beyond the range of `f64`.
 pub(super) fn fraction(value: &str) -> Option<f64> {
     let number: f64 = value.parse().ok()?;
     let is_too_large = number.is_infinite() && value.bytes().any(|byte| byte.is_ascii_digit());
