@@ -31,7 +31,7 @@ pub trait Kernel: Sync {
     /// Creates the state of a worker thread, within the memory budget of the job.
     ///
     /// # Errors
-    /// Errors of the compute kernel; an error if the budget is too small.
+    /// Errors of the compute kernel, and an error if the budget is too small.
     fn worker(&self, context: &Context) -> Result<Self::Worker, Self::Error>;
 
     /// Processes a block and returns its part.
@@ -137,7 +137,7 @@ pub struct Block<'a> {
     /// The bytes of the block. A block is empty only if the complete source is empty.
     pub bytes: &'a [u8],
     pub(crate) number: u64,
-    /// If the source is a shard of a file, the number of lines of the file before the shard; otherwise 0.
+    /// If the source is a shard of a file, the number of lines of the file before the shard. Otherwise 0.
     pub(crate) lines_before: u64,
     pub(crate) lines: Option<&'a LineCounts>,
     pub(crate) first_line: OnceCell<u64>,

@@ -39,7 +39,7 @@ pub struct Event<'a, K: Kernel> {
 pub struct ResumePosition {
     /// The number of bytes from the start of the source up to the position.
     pub bytes: u64,
-    /// The number of line feeds up to the position; 0 if the compute kernel does not number lines.
+    /// The number of line feeds up to the position. If the compute kernel does not number lines, the number is 0.
     pub lines: u64,
 }
 

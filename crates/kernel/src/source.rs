@@ -26,7 +26,7 @@ pub struct Source {
 pub struct SourceOffset {
     /// The number of bytes of the file before the source.
     pub offset: u64,
-    /// The number of line feeds of the file before the source; 0 if lines are not counted.
+    /// The number of line feeds of the file before the source. If lines are not counted, the number is 0.
     pub lines: u64,
 }
 
@@ -100,7 +100,8 @@ impl Source {
         self.part.as_ref()
     }
 
-    /// Returns the length in bytes of the range that [`Source::part`] returns; 0 if the source is not a dataset.
+    /// Returns the length in bytes of the range that [`Source::part`] returns. If the source is not a dataset, the
+    /// result is 0.
     pub fn part_bytes(&self) -> u64 {
         self.part.as_ref().map_or(0, |(_, range)| range.end - range.start)
     }

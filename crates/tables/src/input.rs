@@ -111,10 +111,10 @@ impl Input {
         Input::at(InputLocation::Path(path.to_path_buf()), path.display().to_string(), None)
     }
 
-    /// Finds the files of a dataset of the job's store (`NAME`), or one file of a dataset (`NAME/FILE`). If the dataset
-    /// has a single file, the extension of the dataset's name determines the format. Otherwise, the
-    /// extension of each file's name determines the format of the file. Files are read through the job, and every
-    /// checksum is verified.
+    /// Finds the files of a dataset of the job's store (`NAME`), or one file of a dataset (`NAME/FILE`). If `NAME` is a
+    /// dataset with a single file, the extension of the dataset's name determines the format. Otherwise, the extension
+    /// of each file's name determines the format of the file. Files are read through the job, and every checksum is
+    /// verified.
     ///
     /// # Errors
     /// [`inshore_store::Error::NotFound`] where there is no such dataset or file.

@@ -6,7 +6,7 @@
 //!   [`Bytes`], which decompress gzip, zstd, bzip2 and lz4.
 //! - [`LineBlocks`]: cuts [`Bytes`] into blocks of whole lines, to be parsed by many threads.
 //! - [`TableReader`]: reads chosen columns of a table (Parquet, CSV, TSV, JSON lines, Arrow) as Arrow record batches.
-//! - [`TableWriter`]: writes record batches as Parquet, Arrow or CSV; the file appears complete or not at all.
+//! - [`TableWriter`]: writes record batches as Parquet, Arrow or CSV. The file appears complete or not at all.
 //! - [`NewFile`]: a file that appears complete or not at all, for other formats.
 //!
 //! ```text

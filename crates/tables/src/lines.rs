@@ -29,7 +29,7 @@ const BYTE_ORDER_MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
 pub struct LineBlock {
     /// The lines with their line ends. Only the last line of a file may lack its line end.
     pub bytes: Vec<u8>,
-    /// The number of the first line; the first line of a file is 1.
+    /// The number of the first line of the block. Lines are counted from 1.
     pub first_line: u64,
 }
 

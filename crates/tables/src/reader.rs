@@ -380,7 +380,8 @@ impl TableReader {
         without_panic(&self.name, || source.bytes_of(group)).map(Some)
     }
 
-    /// Returns the byte ranges of the chosen columns of a row group; empty for formats without row groups.
+    /// Returns the byte ranges of the chosen columns of a row group. The result is empty for formats without row
+    /// groups.
     ///
     /// # Errors
     /// [`Error::Damaged`].

@@ -149,7 +149,7 @@ impl TableWriter {
     /// Adds rows. The rows are copied, so the memory of `batch` is not kept.
     ///
     /// The errors are those of [`NewFile::error`]: a full disk, or columns that are not those of the schema. After an
-    /// error the table cannot be finished; drop the writer.
+    /// error, the table cannot be finished, and the caller drops the writer.
     pub fn write(&mut self, batch: &RecordBatch) -> Result<()> {
         let batch = RecordBatch::try_new(self.batches.schema(), batch.columns().to_vec())
             .map_err(|error| self.target.error(error))?;
@@ -293,10 +293,10 @@ fn kind_of(path: &Path) -> Result<Kind> {
 }
 
 /// Chooses the encodings of a Parquet file. Whole numbers are stored as differences, since ids are usually sorted.
-/// Sorted ids take 0.33 bytes a value with zstd; plain values take 1.04 with zstd and 4.01 with Snappy. Differences of
-/// unsorted ids take hardly more than plain values. Level 1 of zstd was as fast as Snappy (0.35 s for 4 Mi rows of an
-/// id, a component and a rank). The file of zstd was a tenth smaller. Floating-point values stay plain:
-/// BYTE_STREAM_SPLIT would save a sixth of their bytes, but not every reader supports it.
+/// Differences of sorted ids take 0.33 bytes a value with zstd. Plain values take 1.04 bytes with zstd and 4.01 bytes
+/// with Snappy. Differences of unsorted ids take hardly more than plain values. Level 1 of zstd was as fast as Snappy
+/// (0.35 s for 4 Mi rows of an id, a component and a rank). The file of zstd was a tenth smaller. Floating-point values
+/// stay plain: BYTE_STREAM_SPLIT would save a sixth of their bytes, but not every reader supports it.
 fn parquet_properties(schema: &Schema) -> WriterProperties {
     let mut properties = WriterProperties::builder()
         .set_created_by(concat!("inshore ", env!("CARGO_PKG_VERSION")).to_string())

@@ -1,6 +1,6 @@
 //! Cuts the bytes of a CSV file into records, and each record into fields.
 //!
-//! A field that begins with a quote ends with the closing quote; a quote in any other position is an ordinary
+//! A field that begins with a quote ends with the closing quote. A quote in any other position is an ordinary
 //! character. A record ends with a line feed, or a carriage return and a line feed. Empty lines are skipped.
 //!
 //! A record is parsed once it is complete in the buffer, so that its fields are slices of the buffer. Only a quoted

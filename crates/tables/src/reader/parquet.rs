@@ -249,7 +249,7 @@ impl ParquetSource {
         self.metadata.row_groups().len()
     }
 
-    /// Begins to read `groups`, with the columns that were chosen before.
+    /// Begins to read the row groups `groups`. The chosen columns do not change.
     pub fn restart(&mut self, groups: Range<usize>) -> Result<()> {
         self.take_groups(groups);
         self.start()

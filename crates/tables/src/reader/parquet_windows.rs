@@ -50,7 +50,7 @@ pub(super) struct Windows {
     spare: FreeBuffers,
     /// The windows that are being read, the oldest first.
     ahead: Mutex<Vec<PendingWindow>>,
-    /// The queue of requests; `None` once the windows are being dropped.
+    /// The queue of requests. `None` only while the windows are dropped.
     requests: Option<Sender<WindowRequest>>,
     reader: Option<JoinHandle<()>>,
 }
@@ -92,7 +92,7 @@ impl FreeBuffers {
 }
 
 struct PooledBuffer {
-    /// The buffer; `None` while it is dropped.
+    /// The buffer. `None` only while this object is dropped.
     buffer: Option<Buffer>,
     spare: FreeBuffers,
 }
@@ -141,7 +141,7 @@ impl Windows {
         let read_all = move || {
             for WindowRequest { start, range, mut buffer, answer } in queue {
                 let read = read_from.read(start, &mut buffer[range]);
-                // The receiver of the answer may be dropped already.
+                // If the receiver of the answer was dropped, the answer is dropped too.
                 _ = answer.send((buffer, read));
             }
         };

@@ -39,7 +39,7 @@ pub(super) enum Outcome {
 #[derive(Clone, Copy, Debug)]
 struct WordSource {
     combine: Combine,
-    /// The column of the input; `None` for the number of rows.
+    /// The column of the input. `None` if the word is the number of rows.
     column: Option<usize>,
     /// The smallest word, and the difference between the largest and the smallest word, according to the statistics of
     /// the files.
@@ -328,7 +328,7 @@ fn strategy_name(strategy: Strategy) -> String {
     format!("{strategy:?}").to_lowercase()
 }
 
-/// Calls `work` on this number of threads, each time with the number of the thread.
+/// Calls `work` on `threads` threads. Each call receives the number of its thread.
 fn on_threads(threads: usize, work: &(impl Fn(usize) -> Result<()> + Sync)) -> Vec<Result<()>> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..threads).map(|number| scope.spawn(move_ref(work, number))).collect();

@@ -248,7 +248,7 @@ struct GroupCodec {
     /// The input column of each aggregate.
     columns: Vec<Option<usize>>,
     kinds: Vec<Option<DataType>>,
-    /// The encoders of the aggregates whose state is a value; `None` for other aggregates.
+    /// The encoders of the aggregates whose state is a value. `None` for other aggregates.
     values: Vec<Option<RowConverter>>,
     /// The encoding of null by each encoder in `values`.
     nulls: Vec<Vec<u8>>,

@@ -40,7 +40,7 @@ impl TestFolder {
     }
 }
 
-/// Makes a table; its column q has nulls if `with_nulls`.
+/// Makes a table. If `with_nulls` is true, the column q has nulls.
 fn table(place: &TestFolder, rows: i64, with_nulls: bool) -> Input {
     let columns: Vec<(&str, ArrayRef)> = vec![
         ("k", Arc::new(UInt64Array::from_iter_values((0..rows).map(|i| (i * 7919 % 40_000) as u64)))),

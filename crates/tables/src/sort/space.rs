@@ -10,8 +10,7 @@ use crate::{Error, NewFile, Result};
 /// Returns the share `part / of` of a budget's free memory, from which `beside` bytes are subtracted first.
 ///
 /// # Errors
-/// [`inshore_store::Error::BudgetTooSmall`] if the share is less than `smallest`; the error names a sufficient
-/// budget.
+/// [`inshore_store::Error::BudgetTooSmall`] if the share is less than `smallest`. The error names a sufficient budget.
 pub(crate) fn sort_memory(
     budget: &Budget,
     what: &str,

@@ -393,7 +393,7 @@ impl Table<'_> {
 }
 
 /// Divides a table into units that are read one after the other. A unit is the complete table, or one of the row groups
-/// that this machine has. The number of each unit is its share of the bytes of all inputs.
+/// that this machine has. The second value of each unit is its share of the bytes of all inputs.
 fn units(reader: &TableReader, input: &Input, sizes: Option<u64>) -> Result<Vec<(Option<usize>, f64)>> {
     let Some(groups) = reader.row_groups().filter(|_| input.is_of_parts()) else {
         return Ok(vec![(None, share_of(input, sizes))]);

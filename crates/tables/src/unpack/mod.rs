@@ -79,7 +79,7 @@ impl Compression {
     /// that is shorter. Returns `None` for bytes that are in no format with a magic number. Text is never taken for a
     /// format: if a magic number consists of letters, the following bytes are checked too.
     ///
-    /// A skippable frame counts as zstd, although lz4 may follow.
+    /// A skippable frame counts as zstd, although an lz4 frame may follow the skippable frame.
     ///
     /// ```
     /// use inshore_tables::Compression;

@@ -25,7 +25,7 @@ const MAGIC: u32 = 0xfd2f_b528;
 const HEADER_BYTES_MAX: usize = 18;
 const BUFFER_BYTES: usize = 128 << 10;
 
-/// The decompressed bytes of all frames of a stream.
+/// Reads the decompressed bytes of all frames of a stream.
 pub(crate) struct ZstdFrames<R> {
     inner: R,
     name: String,
