@@ -8,7 +8,7 @@ use std::time::Duration;
 /// per worker.
 const BLOCKS_MAX: u64 = 32;
 /// The target time of a batch. The fixed cost of a batch is about 20 us, so it is small compared with this time. On a
-/// busy machine, the operating system sometimes suspends a worker for about 10 ms.
+/// busy machine, the operating system sometimes suspends a worker for about this time.
 const TIME: Duration = Duration::from_millis(10);
 
 /// The batch size of a worker. The size adapts to the time that the previous batches took.
