@@ -2,8 +2,8 @@
 //!
 //! A process may use 64 MiB of memory in addition to its budget. Small states of the Parquet and zstd libraries are
 //! covered by these 64 MiB. Some files make the state large (a zstd window of 128 MiB, Parquet pages of 100 MiB). The
-//! part of such a state above [`UNCOUNTED_BYTES`] is reserved from the budget before the allocation. If the budget has too little
-//! free memory, the file is refused.
+//! part of such a state above [`UNCOUNTED_BYTES`] is reserved from the budget before the allocation. If the budget has
+//! too little free memory, the file is refused.
 
 use inshore_store::{Budget, Reservation};
 

@@ -56,8 +56,8 @@ impl BatchSlices {
         self.batch = None;
     }
 
-    /// Returns the next slice. `first_row` is the row of the file at which the slice begins.
-    /// Returns `None` at the end of the batch.
+    /// Returns the next slice. `first_row` is the row of the file at which the slice begins. Returns `None` at the end
+    /// of the batch.
     pub fn next_slice(&mut self, first_row: u64) -> Result<Option<RecordBatch>> {
         let Some(batch) = self.batch.take_if(|batch| self.next < batch.num_rows()) else {
             self.batch = None;
