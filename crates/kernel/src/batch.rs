@@ -4,14 +4,14 @@
 
 use std::time::Duration;
 
-/// The largest number of blocks in a batch. It is half of the number of block results per worker that may wait for
-/// delivery.
+/// The largest number of blocks in a batch. The number is half of the limit of undelivered parts (results of blocks)
+/// per worker.
 const BLOCKS_MAX: u64 = 32;
-/// The target time of a batch. A call takes about 20 us in addition to the processing of its blocks. On a busy machine,
-/// the scheduler sometimes suspends a worker for about as long as this target time.
+/// The target time of a batch. The fixed cost of a batch is about 20 us, so it is small compared with this time. On a
+/// busy machine, the operating system sometimes suspends a worker for about this time.
 const TIME: Duration = Duration::from_millis(10);
 
-/// The batch size of a worker. It follows the time that the last batches took.
+/// The batch size of a worker. The size adapts to the time that the previous batches took.
 #[derive(Debug)]
 pub(crate) struct Batch {
     blocks: u64,
@@ -28,7 +28,7 @@ impl Batch {
         self.blocks
     }
 
-    /// Adapts the batch size to the time that the last batch of `blocks` blocks took.
+    /// Adapts the batch size after a batch of `blocks` blocks has taken the time `time`.
     pub fn took(&mut self, blocks: u64, time: Duration) {
         if time > 2 * TIME {
             self.blocks = (self.blocks / 2).max(1);
@@ -49,7 +49,8 @@ mod tests {
             batch.took(batch.blocks(), TIME / 2);
         }
         assert_eq!(batch.blocks(), BLOCKS_MAX);
-        // A batch with fewer blocks than the batch size, as at the end of a file, does not change the batch size.
+        // A batch can have fewer blocks than the batch size, for example at the end of a file. Such a batch does not
+        // increase the batch size.
         let mut short = Batch::default();
         short.took(1, TIME / 2);
         assert_eq!(short.blocks(), Batch::default().blocks());

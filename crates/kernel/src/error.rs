@@ -28,7 +28,8 @@ pub enum Error {
         offset: u64,
         /// The largest accepted length of a line, in bytes.
         limit: u64,
-        /// True if the bytes of the line that were read contain a NUL byte. Text contains no NUL bytes.
+        /// True if the bytes of the line that were read contain a NUL byte. A NUL byte indicates that the source is not
+        /// text.
         has_nul: bool,
     },
 }
@@ -40,8 +41,8 @@ impl From<inshore_store::RuntimeError> for Error {
 }
 
 impl Error {
-    /// Converts an error of reading a stream. The error of a decompressor already contains the name of the source. To a
-    /// system error, the function adds `name`.
+    /// Converts an I/O error of reading a stream to an [`Error`]. An error of a decompressor already contains the name
+    /// of the source. A system error lacks the name, so the function adds `name`.
     pub fn from_read(name: &str, error: std::io::Error) -> Error {
         if error.get_ref().is_some() {
             return Error::Stream(error.into_inner().expect("looked at just now"));

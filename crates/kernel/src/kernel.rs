@@ -6,15 +6,17 @@ use inshore_store::Context;
 
 use crate::{Error, lines::LineCounts};
 
-/// The default block size for files in the page cache. A worker copies such a block into a buffer, which at this size
-/// fits the second-level cache of a core.
+/// The default block size in bytes for files in the page cache. A worker copies each block into a buffer. A buffer of
+/// this size fits the second-level cache of a core.
 pub(crate) const CACHED_BYTES: usize = 256 << 10;
 
-/// A compute kernel: a streaming function over blocks of sources. The results of blocks are called parts. If their
-/// order matters, the runner delivers the parts in order. Otherwise the compute kernel merges its results in the
-/// worker's state. Results can be merged in both cases, so a source may be cut anywhere.
+/// A compute kernel: a streaming function over blocks of sources. The result of a block is called a part, and the
+/// runner delivers the parts in order. If the order does not matter, the compute kernel can instead merge its results
+/// in the state of each worker. In both cases, the final result must not depend on the positions at which a source is
+/// cut into blocks.
 ///
-/// A compute kernel must not depend on the machine on which it runs. It receives bytes and never a path.
+/// A compute kernel must not depend on the machine on which it runs. It receives the bytes of blocks or an open file,
+/// and never a path.
 pub trait Kernel: Sync {
     /// The error type of the compute kernel.
     type Error: From<Error> + Send;
@@ -29,7 +31,7 @@ pub trait Kernel: Sync {
     /// Creates the state of a worker thread, within the memory budget of the job.
     ///
     /// # Errors
-    /// Errors of the compute kernel; an error if the budget is too small.
+    /// Errors of the compute kernel, and an error if the budget is too small.
     fn worker(&self, context: &Context) -> Result<Self::Worker, Self::Error>;
 
     /// Processes a block and returns its part.
@@ -39,31 +41,32 @@ pub trait Kernel: Sync {
     /// the error.
     fn block(&self, worker: &mut Self::Worker, block: &Block<'_>) -> Result<Self::Part, Self::Error>;
 
-    /// Returns the block size in bytes for files in the page cache, which is also the size of each worker's buffer. The
-    /// default is 256 KiB; compute kernels that take long to start a block choose a larger size.
+    /// Returns the block size in bytes for files in the page cache. Each worker has a buffer for a block of this size.
+    /// The default is 256 KiB. Compute kernels with a high fixed cost per block choose a larger size.
     fn cached_block_bytes(&self) -> usize {
         CACHED_BYTES
     }
 
-    /// Returns true if blocks of large cached files may be memory-mapped instead of copied. Mapped blocks have 1 MiB
-    /// each. While the compute kernel reads a mapped block, another process may write to the file and change the bytes
-    /// of the block. A compute kernel may return true only if it makes no assumption about the bytes (valid UTF-8 may
-    /// become invalid) and verifies every conclusion that it draws from them.
+    /// Returns true if blocks of large cached files may be memory-mapped instead of copied. A mapped block has 1 MiB.
+    /// While the compute kernel reads a mapped block, another process may write to the file and change the bytes of the
+    /// block. A compute kernel may therefore return true only if it does not rely on unchanged bytes. For example,
+    /// valid UTF-8 may become invalid. The compute kernel must check every value that it has derived from the bytes.
     fn takes_windows(&self) -> bool {
         false
     }
 
     /// Returns true if the compute kernel itself reads blocks of cached files, several at a time, in
-    /// [`Kernel::file_blocks`]. Compute kernels that run in another process read blocks themselves, so that the bytes
-    /// stay in the cache of that process's core. A compute kernel that needs line numbers cannot read blocks itself.
+    /// [`Kernel::file_blocks`]. Compute kernels that run in another process read blocks themselves. The bytes then stay
+    /// in the cache of the core that runs the other process. The runner ignores the value `true` if the compute kernel
+    /// needs line numbers, or if its border is [`Border::Byte`].
     fn reads_files(&self) -> bool {
         false
     }
 
     /// Reads and processes consecutive blocks of a cached file. For each block, the compute kernel adds an element to
-    /// `done`: the offset at which the lines of the block end, and the part. The element is `None` if the block has no
-    /// part. The compute kernel may stop before any block, and the next call begins at that block. If the compute
-    /// kernel adds no element, the runner reads the first block and calls [`Kernel::block`].
+    /// `done`. The element contains the offset at which the lines of the block end, and the part. The element is `None`
+    /// if no line begins in the block. The compute kernel may stop before any block, and the next call begins at that
+    /// block. If the compute kernel adds no element, the runner reads the first block and calls [`Kernel::block`].
     ///
     /// # Errors
     /// Errors of the compute kernel. The error belongs to the first block that has no element in `done`.
@@ -76,22 +79,23 @@ pub trait Kernel: Sync {
         Ok(())
     }
 
-    /// Returns true if the compute kernel treats bytes after a NUL byte as binary data. In a long line, the reader then
-    /// replaces consecutive NUL bytes (such as a hole in a file) by one NUL byte. Offsets of later bytes in the same
-    /// block are then too small.
+    /// Returns true if the compute kernel treats bytes after a NUL byte as binary data. In a line that extends far
+    /// beyond the end of its block, the reader then replaces consecutive NUL bytes (such as a hole in a file) by one
+    /// NUL byte. Offsets that the compute kernel computes for later bytes of this block are therefore too small.
     fn zeros_end_lines(&self) -> bool {
         false
     }
 
-    /// Returns the approximate memory of a part in bytes. The sum over all parts that wait for delivery is limited.
+    /// Returns the approximate memory of a part in bytes. The runner limits the total memory of the parts that wait for
+    /// delivery.
     fn part_bytes(&self, _part: &Self::Part) -> u64 {
         size_of::<Self::Part>() as u64
     }
 }
 
-/// Consecutive blocks of a file, for a compute kernel that [reads blocks itself](Kernel::reads_files). To a block
-/// belong the lines that begin within its bytes. A line that begins exactly at the block's start belongs to the
-/// previous block, unless the block is the first of the file.
+/// Consecutive blocks of a file, for a compute kernel that [reads blocks itself](Kernel::reads_files). A line belongs
+/// to the block in which it begins. As an exception, a line that begins exactly at the start of a block belongs to the
+/// previous block. The first line of the file belongs to the first block.
 #[derive(Clone, Copy, Debug)]
 pub struct FileBlocks<'a> {
     /// The file, open for reading.
@@ -100,11 +104,11 @@ pub struct FileBlocks<'a> {
     pub file_bytes: u64,
     /// The offset of the first block.
     pub start: u64,
-    /// The distance between two blocks in bytes.
+    /// The distance between the starts of two consecutive blocks, in bytes.
     pub stride: u64,
     /// The number of blocks.
     pub count: u64,
-    /// The offset of this file in the larger file of which it is one shard; 0 if the file is complete.
+    /// If the file is a shard of a larger file, the offset of the shard in the larger file. Otherwise 0.
     pub base: u64,
 }
 
@@ -124,7 +128,8 @@ pub enum Border {
 /// A block: the consecutive bytes of a source that a compute kernel processes in one call.
 #[derive(Debug)]
 pub struct Block<'a> {
-    /// The index of the source in the sources of the call of [`run`](crate::run), from 0.
+    /// The index of the source among the sources that the call of [`run`](crate::run) received. The first source has
+    /// index 0.
     pub source: usize,
     /// The offset of the bytes in the source. If the source is a shard of a file, the offset counts from the start of
     /// that file.
@@ -132,22 +137,22 @@ pub struct Block<'a> {
     /// The bytes of the block. A block is empty only if the complete source is empty.
     pub bytes: &'a [u8],
     pub(crate) number: u64,
-    /// If the source is a shard of a file, the number of lines of the file before the shard; otherwise 0.
+    /// If the source is a shard of a file, the number of lines of the file before the shard. Otherwise 0.
     pub(crate) lines_before: u64,
     pub(crate) lines: Option<&'a LineCounts>,
     pub(crate) first_line: OnceCell<u64>,
 }
 
 impl Block<'_> {
-    /// Returns true if the block begins at the first byte of its file. If the source is a shard of a file, the shard
-    /// must also begin there.
+    /// Returns true if the block begins at the first byte of its file. If the source is a shard of a larger file, the
+    /// block must begin at the first byte of the larger file.
     pub fn is_first(&self) -> bool {
         self.offset == 0
     }
 
-    /// Returns the number of the block's first line. Lines are counted from 1 at the beginning of the source or, if the
-    /// source is a shard of a file, of that file. The call waits until other workers have counted the lines of all
-    /// earlier blocks.
+    /// Returns the number of the block's first line. Lines are counted from 1 at the beginning of the source. If the
+    /// source is a shard of a larger file, lines are counted from the beginning of the larger file. The call waits
+    /// until other workers have counted the lines of all earlier blocks.
     ///
     /// # Panics
     /// Panics if the [`Border`] is not `numbered`.

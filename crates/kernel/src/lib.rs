@@ -14,14 +14,15 @@
 //!                        ──► worker: read ─ Kernel ──┴──► consumer (one at a time)
 //! ```
 //!
-//! The runner copies a file in the page cache in blocks that fit in a core's cache. It reads other files and datasets
-//! directly from the drive. While a worker processes one block, the reads of its next blocks are in flight. A block
-//! ends at a line end: the worker that has the beginning of a line also reads the rest of the line. Workers are
-//! therefore independent, and even different nodes can read different blocks of a source. A stream must be read
-//! sequentially, so one worker reads the complete stream.
+//! The runner copies a file in the page cache in blocks that fit in a core's cache, unless the compute kernel accepts
+//! memory maps. It reads other files and datasets directly from the drive. While a worker processes a block of such a
+//! file, the reads of its next blocks are in flight. If a compute kernel needs complete lines, a block ends at a line
+//! end: the worker that has the beginning of a line also reads the rest of the line. Workers are therefore independent,
+//! and even different nodes can read different blocks of a source. A stream must be read sequentially, so one worker
+//! reads the complete stream.
 //!
-//! The model for this crate are compute kernels that run in the storage device (2014 thesis, chapter 5; 2016 article,
-//! section 7; titles in `docs/from-the-papers.md`).
+//! The design follows compute kernels that run in the storage device (2014 thesis, chapter 5; 2016 article, section 7;
+//! titles in `docs/from-the-papers.md`).
 #![warn(missing_docs)]
 
 mod batch;

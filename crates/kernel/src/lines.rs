@@ -5,7 +5,7 @@ use std::{
     sync::{Condvar, Mutex},
 };
 
-/// The line counts of the blocks of a source. Workers record a count when they read a block.
+/// The line counts of the blocks of a source. A worker records the count of a block after it has read the block.
 #[derive(Debug, Default)]
 pub(crate) struct LineCounts {
     state: Mutex<Counts>,
@@ -14,13 +14,14 @@ pub(crate) struct LineCounts {
 
 #[derive(Debug, Default)]
 struct Counts {
-    /// For each counted block whose result a worker may still need: the number of lines before the block.
+    /// Maps a block to the number of lines before the block. Contains only blocks whose number a worker may still need.
     before: BTreeMap<u64, u64>,
-    /// The line counts of counted blocks that follow an uncounted block.
+    /// Maps a block to the number of its lines. Contains the counted blocks that come after the first uncounted block.
     early: BTreeMap<u64, u64>,
-    /// The uncounted blocks whose result no worker will need.
+    /// The blocks for which no worker needs the number of preceding lines. Contains only blocks for which this number
+    /// is still unknown.
     forgotten: BTreeSet<u64>,
-    /// True if the run has ended early, so that no further block will be counted.
+    /// True if the run has ended early. No further block is then counted.
     is_closed: bool,
     /// The first block that is not counted.
     next: u64,
@@ -47,7 +48,7 @@ impl LineCounts {
         self.changed.notify_all();
     }
 
-    /// Records that a block has no lines, unless the block was recorded before.
+    /// Records a line count of 0 for a block, unless a count of this block was recorded before.
     pub fn tell_none(&self, block: u64) {
         let counts = self.state.lock().expect("no panic under this lock");
         let told = counts.next > block || counts.early.contains_key(&block);
@@ -65,7 +66,7 @@ impl LineCounts {
         counts.expect("no panic under this lock").before.get(&block).copied().unwrap_or(0)
     }
 
-    /// Ends the waits of all workers when the run ends early.
+    /// Ends the waits of all workers in [`Self::before`]. The runner calls this function when the run ends early.
     pub fn close(&self) {
         if let Ok(mut counts) = self.state.lock() {
             counts.is_closed = true;
@@ -73,7 +74,7 @@ impl LineCounts {
         self.changed.notify_all();
     }
 
-    /// Drops the count of a block after its last use.
+    /// Removes the stored number of lines before a block, after its last use.
     pub fn forget(&self, block: u64) {
         let mut counts = self.state.lock().expect("no panic under this lock");
         if counts.before.remove(&block).is_none() {

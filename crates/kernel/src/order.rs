@@ -1,9 +1,9 @@
 //! Assigns blocks to workers, and delivers the parts (the results of blocks) in order.
 //!
 //! Workers claim sources in order, and the blocks of a source in order. Any worker may claim the next block of the
-//! first source that has unclaimed blocks. Parts are delivered in the same order, one at a time. Any worker that finds
-//! the next part ready delivers it. The number of parts that wait for delivery is bounded, so that a slow consumer
-//! slows down the readers.
+//! first source that has unclaimed blocks. Parts are delivered to the consumer in the order of their blocks, one at a
+//! time. Any worker that finds the next part ready delivers it. The number of parts that wait for delivery is bounded,
+//! so that a slow consumer slows down the readers.
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +17,7 @@ use crate::{SourceOffset, lines::LineCounts, reading::RandomAccessSource};
 pub enum Next {
     /// The run continues with the next event.
     Go,
-    /// The rest of this source is skipped; the end of the source is still delivered.
+    /// The rest of this source is skipped. The consumer still receives the end of the source.
     SkipSource,
     /// The run stops.
     Stop,
@@ -27,15 +27,16 @@ pub enum Next {
 pub(crate) struct Order<P> {
     state: Mutex<State<P>>,
     changed: Condvar,
-    /// The limits: `window` parts and `window_bytes` bytes of parts may wait for delivery, and `sources_max` sources
-    /// may be open.
+    /// The largest number of parts that may wait for delivery.
     window: u64,
+    /// The largest total size in bytes of the parts that wait for delivery.
     window_bytes: u64,
+    /// The largest number of sources that may be open.
     sources_max: usize,
 }
 
-/// The number of parts per worker that may wait for delivery. If the system suspends a worker for some milliseconds,
-/// the other workers can each compute about this many parts before they have to wait.
+/// The number of parts per worker that may wait for delivery. If the operating system suspends a worker for some
+/// milliseconds, each other worker can compute about this many parts before it has to wait.
 const PARTS_PER_WORKER: u64 = 64;
 /// The number of sources per worker that may be open.
 const SOURCES_PER_WORKER: usize = 4;
@@ -51,7 +52,8 @@ struct State<P> {
     all_claimed: bool,
     delivering: bool,
     stopped: bool,
-    /// The number of workers that wait for a change. If the number is 0, no system call is made to wake workers.
+    /// The number of workers that wait for a change of this state. If the number is 0, the system call that wakes
+    /// workers is omitted.
     waiting: usize,
 }
 
@@ -78,7 +80,7 @@ pub(crate) struct SharedSource {
     pub lines: LineCounts,
 }
 
-/// The next work for a worker.
+/// The next action of a worker, as returned by [`Order::claim`].
 pub(crate) enum Claim {
     Block {
         source: usize,
@@ -87,13 +89,13 @@ pub(crate) enum Claim {
     },
     /// The worker opens the next source.
     Source,
-    /// No work is available at the moment.
+    /// No block can be claimed at the moment. The worker continues with the blocks that it has already claimed.
     Nothing,
-    /// No more work will become available.
+    /// No further block or source can be claimed. The worker ends.
     End,
 }
 
-/// A delivery to the consumer.
+/// A delivery to the consumer: a part, or the end of a source.
 pub(crate) enum Delivery<P> {
     Part { source: usize, name: Arc<str>, part: P },
     End { source: usize, name: Arc<str> },
@@ -127,7 +129,7 @@ impl<P> Order<P> {
         state
     }
 
-    /// Wakes the workers that wait for a change.
+    /// Wakes the workers that wait for a change of the state.
     fn tell(&self, state: MutexGuard<'_, State<P>>) {
         let is_awaited = state.waiting > 0;
         drop(state);
@@ -136,8 +138,8 @@ impl<P> Order<P> {
         }
     }
 
-    /// Returns the next work for a worker. If `wait` is true, the call waits for work and never returns
-    /// [`Claim::Nothing`]. If `wait` is false, the call never returns [`Claim::Source`].
+    /// Returns the next action of a worker. If `wait` is true, the call waits and never returns [`Claim::Nothing`]. If
+    /// `wait` is false, the call never returns [`Claim::Source`].
     pub fn claim(&self, wait: bool) -> Claim {
         let mut state = self.lock();
         loop {
@@ -184,8 +186,9 @@ impl<P> Order<P> {
         Some(Claim::Block { source, number, shared })
     }
 
-    /// Claims up to `count` blocks of a source directly after block `number`, and returns the number of claimed blocks.
-    /// The result is 0 if another worker has claimed the next block, or if no further part may wait for delivery.
+    /// Claims up to `count` blocks of a source directly after block `number`. Returns the number of claimed blocks. The
+    /// result is 0 if another worker has already claimed the next block. The result is also 0 if no further part may
+    /// wait for delivery.
     pub fn claim_behind(&self, source: usize, number: u64, count: u64) -> u64 {
         let mut state = self.lock();
         let room = self.window.saturating_sub(state.parts.len() as u64);
@@ -205,21 +208,22 @@ impl<P> Order<P> {
         (state.parts.len() as u64) < self.window && state.bytes < self.window_bytes
     }
 
-    /// Registers a claimed source. Sources must be registered in order.
+    /// Registers a source that a worker has claimed. Sources must be registered in order.
     pub fn add_source(&self, source: usize, name: Arc<str>) {
         let claimed =
             ClaimedSource { name, taken: 0, total: None, shape: SourceState::Opening, skipped: false };
         self.lock().sources.insert(source, claimed);
     }
 
-    /// Records that no source is left.
+    /// Records that all sources are claimed.
     pub fn no_more_sources(&self) {
         let mut state = self.lock();
         state.all_claimed = true;
         self.tell(state);
     }
 
-    /// Records that a source has `blocks` blocks, at least one; the caller processes the first block.
+    /// Records that a source is divided into `blocks` blocks. `blocks` is at least 1. The caller processes the first
+    /// block.
     pub fn divide(&self, source: usize, blocks: u64, shared: Arc<SharedSource>) {
         let mut state = self.lock();
         let claimed = state.sources.get_mut(&source).expect("it has not ended");
@@ -229,7 +233,7 @@ impl<P> Order<P> {
         self.tell(state);
     }
 
-    /// Records that a source is a stream.
+    /// Records that a source is a stream, which only one worker reads.
     pub fn stream(&self, source: usize) {
         let mut state = self.lock();
         state.sources.get_mut(&source).expect("it has not ended").shape = SourceState::Stream;
@@ -257,7 +261,8 @@ impl<P> Order<P> {
         }
     }
 
-    /// Records that a stream, or a source that could not be opened, has ended after `blocks` blocks.
+    /// Records that a stream has ended after `blocks` blocks. For a source that could not be opened, `blocks` is 1: its
+    /// error counts as a block.
     pub fn end_of_stream(&self, source: usize, blocks: u64) {
         if let Some(claimed) = self.lock().sources.get_mut(&source)
             && !claimed.skipped
@@ -276,9 +281,9 @@ impl<P> Order<P> {
         }
     }
 
-    /// Stores the part of a block, unless its source was skipped. If the part exceeds the limit of waiting bytes, the
-    /// call waits until the part is the next to be delivered. The worker with the next part never waits, so the waits
-    /// of other workers end.
+    /// Stores the part of a block until it is delivered. Drops the part if its source has already ended. If the part
+    /// would exceed the limit of waiting bytes, the call waits for room. The wait also ends when the part is the next
+    /// to be delivered, so a part that is larger than the limit causes no deadlock.
     pub fn push(&self, source: usize, block: u64, part: P, bytes: u64) {
         let waits = |state: &State<P>| {
             let is_early = state.turn != (source, block) && state.sources.contains_key(&source);
@@ -298,7 +303,7 @@ impl<P> Order<P> {
     /// Delivers parts in order until the next part is missing. If another worker is delivering, the call does nothing.
     ///
     /// # Errors
-    /// Errors of `consume`; nothing is delivered afterwards.
+    /// Errors of `consume`. After an error, nothing further is delivered.
     pub fn deliver<E>(&self, mut consume: impl FnMut(Delivery<P>) -> Result<Next, E>) -> Result<(), E> {
         let mut state = self.lock();
         if state.delivering {
@@ -334,7 +339,7 @@ impl<P> Order<P> {
 }
 
 impl<P> State<P> {
-    /// Ends all waits for deliveries and for line counts.
+    /// Prevents further deliveries, and ends all waits for line counts.
     fn stop(&mut self) {
         self.stopped = true;
         for claimed in self.sources.values() {
@@ -344,7 +349,8 @@ impl<P> State<P> {
         }
     }
 
-    /// Removes and returns the next delivery, if its part is available.
+    /// Removes and returns the next delivery (a part, or the end of a source). Returns `None` if the next part is not
+    /// available.
     fn take_turn(&mut self) -> Option<Delivery<P>> {
         loop {
             if self.stopped {

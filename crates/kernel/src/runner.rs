@@ -22,49 +22,50 @@ use crate::{
 /// An event that the consumer of a [`run`] receives, in the order of sources and blocks.
 #[derive(Debug)]
 pub struct Event<'a, K: Kernel> {
-    /// The index of the source, counted from 0.
+    /// The index of the source. The first source has index 0.
     pub source: usize,
     /// The name of the source.
     pub name: &'a str,
-    /// The end position of this part in the source. All parts up to this position were delivered.
+    /// The position in the source up to which all parts were delivered, including the part of this event.
     pub reach: ResumePosition,
-    /// The part (the result of the compute kernel for a block), or the error; `None` at the end of the source. After an
-    /// error, the only further event of the source is its end.
+    /// The part (the result of the compute kernel for a block), or an error. `None` marks the end of the source. After
+    /// an error, the only further event of the source is its end.
     pub part: Option<std::result::Result<K::Part, K::Error>>,
 }
 
-/// The position of a line start in a source. A later run can start at this position and read exactly the rest of the
-/// source.
+/// A position in a source at which a later run can start. The later run then reads exactly the rest of the source. If
+/// blocks consist of lines, the position is the start of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResumePosition {
     /// The number of bytes from the start of the source up to the position.
     pub bytes: u64,
-    /// The number of line feeds up to the position; 0 if the compute kernel does not number lines.
+    /// The number of line feeds up to the position. If the compute kernel does not number lines, the number is 0.
     pub lines: u64,
 }
 
 /// Returns the smallest memory budget in bytes with which `threads` workers can read. A compute kernel may need more.
 pub fn smallest_memory_bytes(threads: usize) -> u64 {
-    // An eighth of the free memory is reserved for parts that wait for delivery, so the workers share seven eighths.
+    // An eighth of the free memory is reserved for parts that wait for delivery. The workers share the other seven
+    // eighths.
     threads as u64 * Plan::WORKER_BYTES_MIN * 8 / 7 + 8
 }
 
-/// Runs `kernel` over all blocks of `sources`, and passes the parts (the results of blocks) to `consume`, one at a
-/// time. Parts come in the order of the sources and of their blocks, for any number of threads. Returns the state of
-/// each worker thread. There are as many worker threads as the job's budget allows, or fewer if the free memory has no
-/// room for a block per thread.
+/// Runs `kernel` over all blocks of `sources`. Passes the parts (the results of blocks) to `consume`, one at a time.
+/// Parts come in the order of the sources and of their blocks, for any number of threads. Returns the state of each
+/// worker thread. The number of worker threads is the number of threads of the job's budget. It is smaller if the free
+/// memory has no room for a block per thread.
 ///
-/// If a source cannot be opened or read, the consumer receives an event and decides whether the run continues. The
-/// progress counter counts the bytes of files and datasets. The creator of a stream has to count the bytes of the
-/// stream.
+/// If a source cannot be opened or read, the consumer receives an event with the error and decides whether the run
+/// continues. The runner adds the bytes of files and datasets to the progress counter. The creator of a stream has to
+/// count the bytes of the stream.
 ///
-/// Memory: each worker has a buffer for a block ([`Kernel::cached_block_bytes`], by default 256 KiB). If some source is
-/// not in the page cache, each worker also has three buffers of up to 2 MiB. It has five such buffers if five take at
-/// most an eighth of the worker's share. If these buffers would take more than half of the free memory, they are
-/// smaller, but at least 256 KiB. Large files in the page cache may be mapped instead, by two memory maps of 16 MiB per
-/// file that all workers share. The memory of these maps belongs to the page cache and not to the job. A line may take
-/// a quarter of a worker's share. Parts that wait for delivery take up to an eighth of the free memory. The parts that
-/// workers are computing are not included.
+/// Memory: each worker has a buffer for a block ([`Kernel::cached_block_bytes`], by default 256 KiB). A worker that
+/// reads sources outside of the page cache also has three buffers of up to 2 MiB. It has five such buffers if five take
+/// at most an eighth of the worker's share of the memory. If these buffers would take more than half of the free
+/// memory, they are smaller, but at least 256 KiB. Large files in the page cache may be mapped instead of copied. All
+/// workers then share two memory maps of 16 MiB per file. The memory of these maps belongs to the page cache and not to
+/// the job. A line may take a quarter of a worker's share of the memory. Parts that wait for delivery take up to an
+/// eighth of the free memory. This eighth does not include parts that workers are still computing.
 ///
 /// # Errors
 /// Errors of `consume`; errors of [`Kernel::worker`]; [`Error::Store`] if the job was cancelled or the budget is too
@@ -78,8 +79,8 @@ pub fn run<K: Kernel>(
     run_or_leave(context, kernel, sources, &|| {}, consume)
 }
 
-/// Does the same as [`run`], for sources whose iterator may block. If a worker thread fails or panics, it calls
-/// `leave`. This function must end the blocking wait of another thread in the iterator.
+/// Runs `kernel` as [`run`] does, for sources whose iterator may block. A worker thread that fails or panics calls
+/// `leave`. If another thread waits in the iterator, `leave` must end this wait.
 pub(crate) fn run_or_leave<K: Kernel>(
     context: &Context,
     kernel: &K,
@@ -90,8 +91,8 @@ pub(crate) fn run_or_leave<K: Kernel>(
     let budget = context.budget();
     let waiting = budget.reserve(budget.free_bytes() / 8, "buffered results");
     let waiting = waiting.map_err(Error::from)?;
-    // The number of workers is limited to the number of block buffers that fit in memory. All buffers are allocated
-    // before a source is opened, so that a lack of memory leads to the same error in every run.
+    // The number of workers is limited to the number of block buffers that fit in memory. All block buffers are
+    // allocated before a source is opened, so that a lack of memory leads to the same error in every run.
     let fit = budget.free_bytes() / Plan::block_bytes(kernel.cached_block_bytes()) as u64;
     let threads = budget.threads().min(fit as usize).max(1);
     let plan = Plan::new(budget, threads, kernel.cached_block_bytes(), kernel.takes_windows());
@@ -140,11 +141,11 @@ struct Consumer<C> {
     reach: ResumePosition,
 }
 
-/// The result of a block: its end position and its part; `None` if no line began in the block.
+/// The result of a block: its end position and its part. The result is `None` if no line began in the block.
 type BlockResult<K> =
     std::result::Result<Option<(ResumePosition, <K as Kernel>::Part)>, <K as Kernel>::Error>;
 
-/// A block that a worker has claimed, with its read in flight.
+/// A block that a worker has claimed. If the source is slow, the read of the block is in flight.
 struct Task {
     source: usize,
     number: u64,
@@ -197,8 +198,8 @@ where
                 }
             }
             // While a worker processes a block, it may wait until earlier blocks are done. It must therefore process
-            // its earliest block first. Claimed blocks may be out of order, since two sources that are opened at the
-            // same time may be divided in any order.
+            // its earliest block first. Claimed blocks may be out of order: if two workers open sources at the same
+            // time, the later source may be divided into blocks first.
             let place = |task: &Task| (task.source, task.number);
             if let Some(earliest) = ahead.iter_mut().min_by_key(|task| place(task))
                 && place(earliest) < place(&task)
@@ -225,7 +226,8 @@ where
     }
 
     /// Claims and opens the next source, and returns its first block. If the source is a stream, the call processes the
-    /// complete stream and returns `None`.
+    /// complete stream and returns `None`. The result is also `None` if no source is left, or if the source is empty or
+    /// cannot be opened.
     fn open(
         &self,
         reading: &mut ReadBuffers,
@@ -289,7 +291,7 @@ where
             Err(error) => Err(error.into()),
         };
         if let Some(lines) = numbered {
-            // The first call has an effect only if no line began in the block, or if the block failed.
+            // `tell_none` has an effect only if no line began in the block, or if the block could not be read.
             lines.tell_none(number);
             lines.forget(number);
         }
@@ -444,8 +446,8 @@ where
     }
 }
 
-/// Stops all workers when it is dropped. A worker that ends without an error forgets the guard, so that it is never
-/// dropped.
+/// A guard that stops all workers when it is dropped. A worker that ends without an error forgets the guard, so that
+/// the guard is never dropped.
 struct StopOnDrop<'a, P>(&'a Order<P>, &'a (dyn Fn() + Sync));
 
 impl<P> Drop for StopOnDrop<'_, P> {

@@ -6,7 +6,8 @@ use inshore_store::{CheckedFile, Context, Job, PlainFile, file_bytes};
 
 use crate::{Error, Result};
 
-/// The dataset kind for datasets whose files are shards. The other shards of the same files are on other nodes.
+/// The kind of datasets whose files are shards of larger files. The remaining shards of these larger files are on other
+/// nodes.
 pub const SPREAD: &str = "spread";
 
 /// The name of the file, in a dataset of kind [`SPREAD`], that contains the locations of all shards.
@@ -25,7 +26,7 @@ pub struct Source {
 pub struct SourceOffset {
     /// The number of bytes of the file before the source.
     pub offset: u64,
-    /// The number of line feeds before the source, if lines are counted.
+    /// The number of line feeds of the file before the source. If lines are not counted, the number is 0.
     pub lines: u64,
 }
 
@@ -35,8 +36,8 @@ type OpenFunction = Box<dyn FnOnce(&Context) -> Result<OpenedSource> + Send>;
 pub enum OpenedSource {
     /// A file of the file system. Any worker may read any block.
     File(PlainFile),
-    /// A byte range of a dataset's file, and the job that reads from its store. Any worker may read any block, and
-    /// checksums are verified. The range begins at the start of a line.
+    /// A byte range of a dataset's file, and the job that reads from its store. The range begins at the start of a
+    /// line. Any worker may read any block. Reads verify checksums.
     Dataset(Job, CheckedFile, Range<u64>),
     /// A stream of bytes. One worker reads the complete stream.
     Stream(Box<dyn Read + Send>),
@@ -51,8 +52,8 @@ impl Source {
         Source { name: name.into(), base: SourceOffset::default(), part: None, open: Box::new(open) }
     }
 
-    /// Creates a source from a file of the file system. A file without a reliable size (a pipe, a file of /proc)
-    /// becomes a stream.
+    /// Creates a source from a file of the file system. An empty file, or a file without a reliable size (a pipe, a
+    /// file of /proc), becomes a stream.
     pub fn file(path: impl Into<PathBuf>) -> Source {
         let path = path.into();
         Source::new(path.display().to_string(), move |_| {
@@ -93,31 +94,32 @@ impl Source {
         Source { part, ..source }
     }
 
-    /// Returns the dataset's file and the byte range of this source, for callers that do not read its blocks in order.
-    /// Returns `None` if the source is not a dataset.
+    /// Returns the dataset's file and the byte range of this source, for callers that read the range without
+    /// [`run`](crate::run). Returns `None` if the source is not a dataset.
     pub fn part(&self) -> Option<&(CheckedFile, Range<u64>)> {
         self.part.as_ref()
     }
 
-    /// Returns the length in bytes of the range that [`Source::part`] returns; 0 if the source is not a dataset.
+    /// Returns the length in bytes of the range that [`Source::part`] returns. If the source is not a dataset, the
+    /// result is 0.
     pub fn part_bytes(&self) -> u64 {
         self.part.as_ref().map_or(0, |(_, range)| range.end - range.start)
     }
 
-    /// Returns the same source with another name for error messages.
+    /// Replaces the name of the source in error messages.
     pub fn called(mut self, name: impl Into<String>) -> Source {
         self.name = name.into();
         self
     }
 
-    /// Returns the same source as a shard that begins at position `base` of a larger file. Offsets and line numbers
-    /// then count from the start of the larger file.
+    /// Turns the source into a shard that begins at position `base` of a larger file. Offsets and line numbers then
+    /// count from the start of the larger file.
     pub fn behind(mut self, base: SourceOffset) -> Source {
         self.base = base;
         self
     }
 
-    /// Returns the position of the source within a larger file; 0 if the source is not a shard.
+    /// Returns the position of the source within a larger file. If the source is not a shard, both fields are 0.
     pub fn base(&self) -> SourceOffset {
         self.base
     }

@@ -81,7 +81,8 @@ impl Kernel for Echo {
             if let Some(meanwhile) = self.meanwhile.as_ref().filter(|_| start > 0) {
                 meanwhile();
             }
-            // The compute kernel stops before some blocks. It also stops if it cannot read a file that became shorter.
+            // The compute kernel stops before some blocks. It also stops if the file became shorter, so that it cannot
+            // read a block.
             let is_left = start as u64 / blocks.stride % 7 == 3;
             if is_left || file.read_exact_at(&mut text, 0).is_err() {
                 break;
@@ -212,7 +213,7 @@ fn files_in_the_page_cache_may_be_looked_at_where_they_lie() {
             assert!(found == [(bytes.clone(), None)], "{len} bytes, {threads} threads");
         }
     }
-    // The file becomes shorter during the run. The lost bytes must cause an error. They must not appear as zeros and
+    // The file becomes shorter during the run. The removed bytes must cause an error. They must not appear as zeros and
     // must not cause a crash.
     let bytes = text(40 << 20, 100, 5);
     for left in [0, 5 << 20, (21 << 20) + 77, (40 << 20) - 5] {

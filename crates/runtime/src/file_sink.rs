@@ -37,8 +37,8 @@ pub struct FileSink {
     edges: Option<FileEdges>,
 }
 
-/// `FileEdges` holds the bytes at the start and the end of a part of a file that do not fill a page. The page of such
-/// bytes also has bytes of the neighbouring part, so these bytes are written after all parts.
+/// `FileEdges` holds the bytes at the start and the end of a part of a file that do not fill a page. Such a page
+/// also contains bytes of the neighbouring part. The edges are therefore written after all parts.
 #[derive(Debug, Default)]
 pub struct FileEdges {
     /// Ranges of bytes with their offsets in the file.

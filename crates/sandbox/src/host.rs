@@ -51,8 +51,8 @@ impl Helper {
     }
 
     /// Passes the helper's path as `argv[0]`, instead of a name that marks a helper or a worker. An interpreter
-    /// such as Python finds its libraries by this path. The arguments make the interpreter call
-    /// [`crate::apart_main`].
+    /// such as Python finds its libraries by this path. The caller passes arguments ([`Helper::with_args`]) that make
+    /// the interpreter call [`crate::apart_main`].
     #[must_use]
     pub fn by_its_path(self) -> Helper {
         Helper { is_interpreter: true, ..self }

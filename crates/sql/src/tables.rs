@@ -66,7 +66,7 @@ impl Tables {
         self
     }
 
-    /// Sets columns of CSV and JSON Lines files that are read as text, even if all their values look like numbers.
+    /// Reads these columns of CSV and JSON Lines files as text, even if all their values look like numbers.
     pub fn with_text(mut self, columns: &[String]) -> Tables {
         self.as_text = columns.to_vec();
         self

@@ -402,7 +402,7 @@ fn processes_meet_even_if_they_open_different_drives() {
     let bytes = content("slow");
     writer.write(&bytes).unwrap();
     bench.mv("e0", "q0");
-    // A process that sees only one drive must not take extents that the other job has taken on this drive.
+    // The next job sees only e1. It must not take the extents of e1 that the running job `at_work` has taken.
     bench.put("e1", "fast", NONE).unwrap();
     assert_eq!(bench.open("e1").unwrap().jobs().unwrap().len(), 1);
     bench.mv("q0", "e0");

@@ -1,31 +1,31 @@
-//! Reserves memory for decoders whose memory callers cannot count.
+//! Reserves memory from the budget for decoders, which are libraries that allocate their memory themselves.
 //!
-//! The state of the Parquet and zstd libraries is covered by the fixed 64 MiB beyond the budget, as long as the state
-//! is small. Some files make the state large (a zstd window of 128 MiB, Parquet pages of 100 MiB). The rest of such a
-//! state is reserved from the budget before the allocation. If the budget has too little free memory, the file is
-//! refused.
+//! A process may use 64 MiB of memory in addition to its budget. Small states of the Parquet and zstd libraries are
+//! covered by these 64 MiB. Some files make the state large (a zstd window of 128 MiB, Parquet pages of 100 MiB). The
+//! part of such a state above [`UNCOUNTED_BYTES`] is reserved from the budget before the allocation. If the budget has
+//! too little free memory, the file is refused.
 
 use inshore_store::{Budget, Reservation};
 
 use crate::Result;
 
-/// The bytes of one input's decoder state that are not reserved from the budget. These bytes suffice for six Parquet
-/// columns with pages and dictionaries of the usual 1 MiB, or for the window of `zstd -19`. A few inputs that are open
-/// at once stay below 64 MiB.
+/// The number of bytes of one input's decoder state that are not reserved from the budget. These bytes suffice for six
+/// Parquet columns with pages and dictionaries of the usual 1 MiB, or for the window of `zstd -19`. The decoder states
+/// of a few open inputs together stay below 64 MiB.
 pub(crate) const UNCOUNTED_BYTES: u64 = 8 << 20;
 
-/// The purpose of a Parquet reader's memory, for messages of the budget.
+/// The purpose of a Parquet reader's memory, as error messages of the budget name it.
 pub(crate) const PAGES: &str = "reading Parquet";
 
-/// The divisor that gives the share of the budget for an indivisible piece of a file: a quarter.
+/// The divisor of the budget that gives the size limit of an indivisible piece of a file (such as a page or a line).
 pub(crate) const PIECE_SHARE: u64 = 4;
 
-/// Returns the largest indivisible piece of a file that is accepted, in bytes.
+/// Returns the size limit of an indivisible piece of a file (such as a page or a line), in bytes.
 pub(crate) fn piece_limit(budget: &Budget) -> u64 {
     budget.memory_bytes() / PIECE_SHARE
 }
 
-/// The memory of one decoder; all bytes above [`UNCOUNTED_BYTES`] are reserved.
+/// The memory of one decoder. All bytes above [`UNCOUNTED_BYTES`] are reserved from the budget.
 #[derive(Debug)]
 pub(crate) struct Allowance(Reservation);
 
@@ -34,7 +34,7 @@ impl Allowance {
         Ok(Allowance(budget.reserve(0, what)?))
     }
 
-    /// Returns the bytes that are reserved now.
+    /// Returns the number of bytes that are reserved from the budget.
     pub fn reserved_bytes(&self) -> u64 {
         self.0.bytes()
     }

@@ -22,10 +22,10 @@ pub enum Error {
     /// An error of sort-reduce.
     #[error(transparent)]
     SortReduce(inshore_sortreduce::Error),
-    /// A disk has too little free space; the check ran before the work began.
+    /// A disk has too little free space. The free space is checked before the job begins.
     #[error("{place}: not enough space: the job needs {what}, and {} are free", format_bytes(*free))]
     NoRoom {
-        /// The store or the folder of the result.
+        /// The store, or the folder of the result file.
         place: String,
         /// The required amount of space and its purpose.
         what: String,
@@ -71,7 +71,7 @@ pub enum Error {
         /// The fault, with its position if known.
         what: String,
     },
-    /// A piece of the file that cannot be divided is larger than the budget allows.
+    /// An indivisible piece of the file (such as a page or a line) is larger than the budget allows.
     #[error(
         "{place}: {what} of {} exceeds the limit of {} in memory{}",
         format_bytes(*bytes), format_bytes(*limit), advice(what, *limit, *enough)
@@ -81,14 +81,14 @@ pub enum Error {
         place: String,
         /// The kind of piece ("a Parquet page", "a zstd window", "a line").
         what: &'static str,
-        /// The size of the piece, or for lines and CSV records the size at which reading stopped.
+        /// The size of the piece in bytes. For lines and CSV records, the number of bytes at which reading stopped.
         bytes: u64,
         /// The maximum size that is accepted.
         limit: u64,
         /// A budget in which every piece of this kind in the file fits, if known.
         enough: Option<u64>,
     },
-    /// The ending of a file name is not one that can be read or written.
+    /// The extension of a file name belongs to no format that can be read or written.
     #[error("{file}: the file extension {ending:?} cannot be {what}: expected {expected}")]
     UnknownEnding {
         /// The file.
@@ -100,7 +100,7 @@ pub enum Error {
         /// The extensions that can be read or written.
         expected: &'static str,
     },
-    /// A requested column is missing in the file, or occurs twice.
+    /// A requested column is missing in the file, or several columns have its name.
     #[error("{file}: {}", no_column(column, *found, columns))]
     NoColumn {
         /// The file.
@@ -155,8 +155,8 @@ impl Error {
         matches!(self, Error::Contradiction { .. })
     }
 
-    /// Makes an error for a value that contradicts the type of its column. The type was guessed from the first rows,
-    /// or fits all rows if `is_known`.
+    /// Makes an error for a value that contradicts the type of its column. If `is_known` is true, the type fits all
+    /// rows or was set by the caller. Otherwise the type was inferred from the first rows.
     pub(crate) fn contradiction(
         file: &str,
         line: u64,
@@ -174,7 +174,7 @@ impl Error {
         }
     }
 
-    /// Makes the error for a column whose type is [not read](crate::is_readable).
+    /// Makes the error for a column whose type [cannot be read](crate::is_readable).
     pub fn unread_type(file: &str, column: &Field) -> Error {
         let (name, kind) = (column.name(), column.data_type());
         let holds = if kind.is_nested() {
@@ -211,7 +211,7 @@ impl Error {
     }
 }
 
-/// Returns advice on how a piece of a file that is too large can be read.
+/// Returns the advice of an error about a piece of a file that is too large.
 fn advice(what: &str, limit: u64, enough: Option<u64>) -> String {
     match enough {
         Some(enough) => format!(": a budget of {} is enough", format_bytes_up(enough)),
@@ -220,7 +220,7 @@ fn advice(what: &str, limit: u64, enough: Option<u64>) -> String {
     }
 }
 
-/// Describes a column name that is missing or repeated, and lists the columns there are.
+/// Returns the message about a column name that is missing or repeated. The message lists the columns of the file.
 fn no_column(column: &str, found: usize, columns: &[String]) -> String {
     let all =
         if columns.is_empty() { String::new() } else { format!("; the columns are {}", columns.join(", ")) };
@@ -233,7 +233,8 @@ fn no_column(column: &str, found: usize, columns: &[String]) -> String {
     }
 }
 
-/// Returns the most similar name, if at most a quarter of its letters plus one differ.
+/// Returns the name that is most similar to `wanted`. Their edit distance must be at most one plus a quarter of the
+/// letters of `wanted`.
 fn nearest<'a>(wanted: &str, names: &'a [String]) -> Option<&'a str> {
     let lower = wanted.to_lowercase();
     let is_short = |name: &&'a String| name.len().max(wanted.len()) <= NAME_BYTES_MAX;
@@ -242,8 +243,8 @@ fn nearest<'a>(wanted: &str, names: &'a [String]) -> Option<&'a str> {
     (edits <= 1 + wanted.chars().count() / 4).then_some(name)
 }
 
-/// Counts the insertions, deletions and replacements that turn one word into another. A crate for this function would
-/// be an additional dependency of every build.
+/// Returns the edit distance of two words: the number of insertions, deletions and replacements that turn one word into
+/// the other. A crate for this function would be an additional dependency of every build.
 fn edits(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();
@@ -259,10 +260,11 @@ fn edits(one: &str, other: &str) -> usize {
     row[other.len()]
 }
 
-/// The length of the longest name that is compared, since the time is the product of both lengths.
+/// The length of the longest name that is compared. The time of a comparison is proportional to the product of both
+/// lengths.
 const NAME_BYTES_MAX: usize = 100;
 
-/// Quotes a piece of foreign text for one line of a message.
+/// Quotes the beginning of an untrusted text, so that it fits one line of an error message.
 pub(crate) fn quote(text: &[u8]) -> String {
     const SHOWN: usize = 60;
     let text = String::from_utf8_lossy(&text[..text.len().min(4 * SHOWN)]);

@@ -25,11 +25,12 @@ pub fn one_nan(column: &ArrayRef) -> ArrayRef {
     }
 }
 
-/// Converts floating-point numbers so that equal numbers have equal bits: every NaN becomes the positive quiet NaN,
-/// and -0.0 becomes 0.0. Columns of other types are returned unchanged. A floating-point column is copied at the
-/// speed of memory.
+/// Converts floating-point numbers so that equal numbers have equal bits: every NaN becomes the positive quiet NaN, and
+/// -0.0 becomes 0.0. The function copies a floating-point column at the speed of memory. It returns columns of other
+/// types unchanged.
 ///
-/// The encoding of rows and the hash tables of the libraries compare bits; SQL compares values.
+/// The row encoding and the hash tables of the libraries compare bits, while SQL compares values. After this
+/// conversion, both comparisons have equal results.
 ///
 /// ```
 /// use std::sync::Arc;

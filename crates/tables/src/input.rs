@@ -1,8 +1,8 @@
 //! An input is a source of records: a path, standard input, a dataset, parts of a file, or a stream. Its bytes may be
 //! compressed.
 //!
-//! Compression is detected from the bytes themselves, never from the name: a download that was renamed, or that a
-//! browser decompressed, can still be read. The name determines the format of the decompressed bytes.
+//! Compression is detected from the bytes themselves, never from the name. A download that was renamed, or that a
+//! browser decompressed, can therefore be read. The name determines the format of the decompressed bytes.
 
 mod bytes;
 #[cfg(test)]
@@ -40,8 +40,8 @@ const AHEAD_BUDGET_BYTES: u64 = 16 * FILE_SOURCE_BYTES;
 /// The meaning of the first line of a CSV file: names of columns, or a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Header {
-    /// The line has names. A line that may be a row of data is refused: a field is a number, a date or a time, or is
-    /// empty, or occurs twice.
+    /// The line has names. If the line looks like a row of data, reading fails with an error. A line looks like a row
+    /// of data if a field is a number, a date or a time, is empty, or occurs twice.
     #[default]
     Detected,
     /// The line has names, of any form.
@@ -111,9 +111,9 @@ impl Input {
         Input::at(InputLocation::Path(path.to_path_buf()), path.display().to_string(), None)
     }
 
-    /// Finds the files of a dataset of the job's store (`NAME`), or one file of a dataset (`NAME/FILE`). If the
-    /// dataset has a single file, the extension of the dataset's name determines the format; without an extension in
-    /// the dataset's name, the file's own extension does. Files are read through the job, and every checksum is
+    /// Finds the files of a dataset of the job's store (`NAME`), or one file of a dataset (`NAME/FILE`). If `NAME` is a
+    /// dataset with a single file, the extension of the dataset's name determines the format. Otherwise, the extension
+    /// of each file's name determines the format of the file. Files are read through the job, and every checksum is
     /// verified.
     ///
     /// # Errors
@@ -123,7 +123,8 @@ impl Input {
         Ok(files.into_iter().map(|found| Input::of_stored(job, found)).collect())
     }
 
-    /// Makes an input of a file of a dataset that was found, as [`Input::stored`] does.
+    /// Makes an input of a dataset's file that the store has found, with the name and format that [`Input::stored`]
+    /// uses.
     pub fn of_stored(job: &Job, found: NamedFile) -> Input {
         let name = found.title();
         let ending = ending_of(Path::new(if found.is_all { &found.dataset } else { &found.name }));
@@ -132,9 +133,10 @@ impl Input {
     }
 
     /// Makes an input of a file of `len` bytes, of which this machine has only some parts. `name` names the file in
-    /// errors, and `ending` determines its format. If parts overlap, the first part is used. For formats that are
-    /// read from start to end (CSV, JSON lines), the input returns the bytes of one part after the other. Parquet
-    /// needs its footer, and a row group can be read only if one part [has all its bytes](Input::holds).
+    /// errors, and `ending` determines its format. If two parts overlap, only the part that comes first in `parts` is
+    /// used. For formats that are read from start to end (CSV, JSON lines), the input returns the bytes of one part
+    /// after the other. For Parquet, one part must have the footer. A row group can be read only if one part [has all
+    /// its bytes](Input::holds).
     pub fn of_parts(name: &str, ending: &str, len: u64, parts: Vec<FilePart>) -> Input {
         let parts = Arc::new(Parts::new(len, parts));
         Input::at(InputLocation::Parts(parts), name.to_string(), Some(ending.to_string()))
@@ -142,26 +144,27 @@ impl Input {
 
     /// Makes an input of a stream. The stream is never decompressed, since lines and records may begin with the same
     /// bytes as a compressed file. `name` names the stream in errors, and `ending` determines its format. The stream
-    /// can be opened once, also among clones of the input; its length is unknown.
+    /// can be opened once, by the input or by one of its clones. The length of the stream is unknown.
     pub fn stream(name: &str, ending: &str, stream: impl Read + Send + 'static) -> Input {
         let stream = SharedStream(Arc::new(Mutex::new(Some(Box::new(stream)))));
         Input::at(InputLocation::Stream(stream), name.to_string(), Some(ending.to_string()))
     }
 
-    /// Sets the number of the input, which is 0 by default. If sorted rows are merged with rows of other inputs, each
-    /// row has this number: see [`sorted_records`](crate::sorted_records).
+    /// Sets the number of the input, which is 0 by default. A sort that merges rows of several inputs adds this number
+    /// to each row: see [`sorted_records`](crate::sorted_records).
     pub fn numbered(mut self, number: u32) -> Input {
         self.number = number;
         self
     }
 
-    /// Returns the number of this input, which each of its rows has.
+    /// Returns the number of this input, which a sort adds to each row.
     #[cfg(feature = "records")]
     pub(crate) fn number(&self) -> u32 {
         self.number
     }
 
-    /// Sets the columns of a format without a schema (CSV, JSON lines): no types are inferred from the first rows.
+    /// Sets the columns of a table whose format has no schema (CSV, JSON lines). The reader then infers no types from
+    /// the first rows.
     pub fn with_columns(mut self, columns: SchemaRef) -> Input {
         self.columns = Some(columns);
         self
@@ -184,7 +187,8 @@ impl Input {
         self
     }
 
-    /// Makes every member of JSON lines that is not a column an error, even if the caller names the columns.
+    /// If `is_whole` is true, a member of JSON lines that is not a column is an error, even if the caller names the
+    /// columns.
     pub fn with_whole_rows(mut self, is_whole: bool) -> Input {
         self.is_whole = is_whole;
         self
@@ -195,12 +199,12 @@ impl Input {
         self.header
     }
 
-    /// Returns whether a member of JSON lines that is not a column is an error, and is not skipped.
+    /// Returns true if a member of JSON lines that is not a column is an error, even if the caller names the columns.
     pub(crate) fn has_whole_rows(&self) -> bool {
         self.is_whole
     }
 
-    /// Returns whether the input is a file, which can be read from its start again.
+    /// Returns true if the input is a file that can be read a second time from its start.
     pub(crate) fn can_be_read_again(&self) -> bool {
         match &self.place {
             InputLocation::Stored(_) => true,
@@ -214,7 +218,7 @@ impl Input {
         self.parts().is_some()
     }
 
-    /// Returns whether the input consists of parts or is a stream; neither is decompressed.
+    /// Returns true if the input consists of parts or is a stream. Such an input is never decompressed.
     #[cfg(feature = "records")]
     pub(crate) fn is_as_it_lies(&self) -> bool {
         matches!(self.place, InputLocation::Parts(_) | InputLocation::Stream(_))
@@ -229,21 +233,22 @@ impl Input {
         self.columns.as_ref()
     }
 
-    /// Returns whether one part on this machine has this whole byte range of the file. Inputs that are not [of
-    /// parts](Input::of_parts) have every range.
+    /// Returns true if one part on this machine has all bytes of `range`. An input that is not [of
+    /// parts](Input::of_parts) has every range.
     pub fn holds(&self, range: &Range<u64>) -> bool {
         self.parts().is_none_or(|parts| parts.hold(range))
     }
 
-    /// Sets a name for errors, and an extension that determines the format instead of the path's.
+    /// Sets the name of the input in errors, and the extension that determines the format. The extension of the path is
+    /// then ignored.
     pub fn called(mut self, name: &str, ending: &str) -> Input {
         self.name = name.to_string();
         self.ending = Some(ending.to_string());
         self
     }
 
-    /// Makes reads end with [`inshore_store::Error::Cancelled`] once `cancel` is set, even during a wait for an empty
-    /// pipe.
+    /// Sets the cancellation flag of the input. After `cancel` is set, reads end with
+    /// [`inshore_store::Error::Cancelled`], even while they wait for an empty pipe.
     pub fn stopped_by(mut self, cancel: &Cancel) -> Input {
         self.cancel = Some(cancel.clone());
         self
@@ -264,8 +269,8 @@ impl Input {
         matches!(self.place, InputLocation::Stdin)
     }
 
-    /// Returns the bytes of the file as stored on disk, for progress; `None` for standard input, streams, pipes, files
-    /// of unknown length ([`inshore_store::file_bytes`]) and files whose metadata cannot be read.
+    /// Returns the length of the file in bytes, before decompression, for progress. Returns `None` for standard input,
+    /// streams, pipes, files of unknown length ([`inshore_store::file_bytes`]) and files whose metadata cannot be read.
     pub fn compressed_bytes(&self) -> Option<u64> {
         match &self.place {
             InputLocation::Stored(stored) => Some(stored.len()),
@@ -279,7 +284,8 @@ impl Input {
         }
     }
 
-    /// Returns the number of bytes that this machine can read: the length of the file, or of its parts on flash.
+    /// Returns the number of bytes that this machine can read: the length of the file, or the total length of its parts
+    /// in the store.
     #[cfg(feature = "records")]
     pub(crate) fn bytes_here(&self) -> Option<u64> {
         match self.parts() {
@@ -304,21 +310,21 @@ impl Input {
         self.path().map(ending_of).unwrap_or_default()
     }
 
-    /// Opens the input, and decompresses gzip, zstd, bzip2 and lz4 (with any number of members or frames), detected
-    /// by their first bytes ([`Compression::of_head`]). The memory is two buffers of 128 KiB and the decompressor's
-    /// state.
+    /// Opens the input, and decompresses gzip, zstd, bzip2 and lz4 with any number of members or frames. The first
+    /// bytes determine the compression ([`Compression::of_head`]). The memory is two buffers of 128 KiB and the
+    /// decompressor's state.
     ///
     /// # Errors
     /// [`Error::Io`] if the input cannot be opened or read; [`Error::Unsupported`] for a format of compression that is
     /// not decompressed; [`Error::TooLarge`] for zstd with a window above a quarter of the budget; [`Error::Store`] if
-    /// the budget has too little free memory for the zstd window, or for those bytes of lz4's blocks that exceed 8 MiB.
-    /// [`Bytes::read`] reports damage in later bytes.
+    /// the budget has too little free memory for the zstd window, or for the part of the lz4 decoder's memory above 8
+    /// MiB. [`Bytes::read`] reports damage in later bytes.
     pub fn open(&self, budget: &Budget) -> Result<Bytes> {
         self.unpack(self.counted()?, budget, UNCOUNTED_BYTES)
     }
 
-    /// Opens one of many inputs that are open at the same time: the whole state of the decompressor is reserved from
-    /// the budget.
+    /// Opens one of many inputs that are open at the same time. All memory of the decompressor is reserved from the
+    /// budget.
     ///
     /// # Errors
     /// The errors are those of [`Input::open`].
@@ -327,7 +333,8 @@ impl Input {
     }
 
     /// Opens the input for a job that reads all of it. If a file has at least 1 MiB and is not in the page cache, reads
-    /// bypass the cache, with several requests in flight. Such reads take [`ahead_bytes`] more of the job's budget.
+    /// bypass the page cache, and several reads are in flight. Such reads take [`ahead_bytes`] more of the job's
+    /// budget.
     ///
     /// # Errors
     /// The errors are those of [`Input::open`].
@@ -415,7 +422,7 @@ impl Input {
 }
 
 /// Returns the additional memory that [`Input::open_ahead`] takes compared with [`Input::open`], in bytes. The result
-/// is 0 for a small budget, in which nothing is read ahead.
+/// is 0 for a small budget, since nothing is then read ahead.
 pub fn ahead_bytes(budget: &Budget) -> u64 {
     if budget.memory_bytes() < AHEAD_BUDGET_BYTES { 0 } else { FILE_SOURCE_BYTES }
 }
@@ -430,16 +437,16 @@ fn ending_of(path: &Path) -> String {
     .unwrap_or_default()
 }
 
-/// A file with random access.
+/// An input that can be read at any position.
 pub(crate) enum Pieces {
-    /// An open file with the path it was opened by, if it has one.
+    /// An open file, and the path by which the file was opened, if it has one.
     File(File, Option<PathBuf>),
     Stored(StoredPieces),
     Parts(PartPieces),
 }
 
 impl Pieces {
-    /// Fills `out` with the bytes from `start` on, which must be within the file.
+    /// Fills `out` with the bytes from offset `start` on. All these bytes must lie within the file.
     pub fn read_exact_at(&self, name: &str, out: &mut [u8], start: u64) -> Result<()> {
         match self {
             Pieces::File(file, _) => {
@@ -450,13 +457,14 @@ impl Pieces {
         }
     }
 
-    /// Returns the file with its path, for reads that bypass the page cache; `None` if the page cache has the file.
+    /// Returns the file for reads that bypass the page cache. Returns `None` if the input is not a file with a path.
     pub fn plain(&self) -> Option<PlainFile> {
         let Pieces::File(file, Some(path)) = self else { return None };
         PlainFile::of(file.try_clone().ok()?, path).ok()
     }
 
-    /// Returns the number of consecutive bytes from `start` on that are on this machine.
+    /// Returns the number of consecutive bytes from `start` on that are on this machine. If the complete file is on
+    /// this machine, the result is `u64::MAX`.
     pub fn bytes_from(&self, start: u64) -> u64 {
         match self {
             Pieces::File(..) | Pieces::Stored(_) => u64::MAX,

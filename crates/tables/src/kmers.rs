@@ -4,9 +4,10 @@
 //!   a reader ── blocks of bases ──► workers: codes of 2 bits a base ── SortReduce ──► one row for each k-mer
 //! ```
 //!
-//! A code has two bits for each base (A 0, C 1, G 2, T 3), the first base highest, so that codes compare as text does.
-//! A stretch and its reverse complement are the same piece of DNA. Unless the user wants separate strands, a stretch
-//! counts as the smaller of the two codes (the canonical k-mer). A letter other than a base (such as N) ends a stretch.
+//! A code is a number with two bits for each base (A 0, C 1, G 2, T 3). The first base has the highest bits, so codes
+//! have the same order as the text. A stretch and its reverse complement are the same piece of DNA. Unless the user
+//! wants separate strands, a stretch counts as the smaller of the two codes (the canonical k-mer). A letter other than
+//! a base (such as N) ends a stretch.
 //!
 //! Sequences whose pieces are on several machines are counted piece by piece ([`count_kmer_pieces`]). The client adds
 //! the counts of the pieces, and counts the stretches across their borders ([`kmer_codes`]). [`KmerWriter`] writes the
@@ -14,8 +15,8 @@
 //!
 //! # Cost
 //!
-//! Time: 2 ns for each base to update both codes, then the time of [`SortReduce`]. Bytes: each stretch that is not
-//! combined with an equal one in memory takes 12 bytes (20 beyond k = 32), which are written and read once.
+//! Time: 2 ns for each base to update both codes, then the time of [`SortReduce`]. Bytes: a stretch takes 12 bytes (20
+//! beyond k = 32), unless it is combined with an equal stretch in memory. These bytes are written and read once.
 
 mod table;
 
@@ -60,7 +61,7 @@ pub struct KmerOptions {
     pub min_count: u32,
     /// Writes codes instead of text (k up to 32).
     pub codes: bool,
-    /// Keeps finished sorted runs if the count is interrupted, and resumes an interrupted count with the same options.
+    /// Keeps finished sorted runs if the count is interrupted. Resumes an interrupted count that had the same options.
     pub resume: bool,
 }
 
@@ -86,11 +87,12 @@ pub struct KmerSummary {
     pub distinct: u64,
     /// The number of k-mers written: those that occur often enough.
     pub written: u64,
-    /// The number of distinct k-mers that occur once, twice, ...; the last element counts all that occur more often.
+    /// The number of distinct k-mers for each count: the first element is the number of k-mers that occur once. The
+    /// last of at most 256 elements also includes all k-mers that occur more often.
     pub histogram: Vec<u64>,
     /// The number of sorted runs written to the store's scratch space.
     pub runs: u64,
-    /// The number of bytes of those runs.
+    /// The number of bytes of the sorted runs that were written.
     pub bytes_spilled: u64,
     /// The estimated cost of each strategy.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -114,8 +116,8 @@ impl KmerOptions {
     }
 }
 
-/// Counts the k-mers of FASTA and FASTQ files, compressed or not, and writes a table with the columns kmer and count
-/// in the order of the text. A count that exceeds 2^32 - 1 is written as 2^32 - 1.
+/// Counts the k-mers of FASTA and FASTQ files, compressed or not, and writes a table with the columns kmer and count.
+/// The rows have the alphabetical order of the k-mers. A count that exceeds 2^32 - 1 is written as 2^32 - 1.
 ///
 /// # Errors
 /// [`Error::Unsupported`] for an invalid k; [`Error::BadValue`] and [`Error::Damaged`] for input that is neither FASTA
@@ -138,7 +140,7 @@ pub struct KmerPiece {
     pub begins: PieceStart,
 }
 
-/// Pieces that are counted together. The next piece is requested once the previous piece was read completely.
+/// Pieces whose k-mers are counted together. The next piece is requested after the previous piece was read completely.
 pub struct KmerPieces<'a> {
     next: Box<dyn Iterator<Item = Result<KmerPiece>> + 'a>,
     bytes: Option<u64>,
@@ -146,8 +148,8 @@ pub struct KmerPieces<'a> {
 }
 
 impl<'a> KmerPieces<'a> {
-    /// Creates pieces from an iterator: at most `count_max` pieces, which have `bytes` bytes in total if that is
-    /// known.
+    /// Creates pieces from an iterator of at most `count_max` pieces. `bytes` is the total size of the pieces in bytes,
+    /// if it is known.
     pub fn asked(
         next: impl Iterator<Item = Result<KmerPiece>> + 'a,
         bytes: Option<u64>,
@@ -156,7 +158,7 @@ impl<'a> KmerPieces<'a> {
         KmerPieces { next: Box::new(next), bytes, count_max }
     }
 
-    /// Makes pieces of a list.
+    /// Creates pieces from a list.
     pub fn of(pieces: Vec<KmerPiece>) -> KmerPieces<'a> {
         let bytes = pieces.iter().map(|piece| piece.input.compressed_bytes()).sum();
         let count_max = pieces.len();
@@ -164,11 +166,11 @@ impl<'a> KmerPieces<'a> {
     }
 }
 
-/// A part of the answer about pieces.
+/// A part of the result of [`count_kmer_pieces`].
 #[derive(Debug)]
 pub enum KmerAnswer<'a> {
-    /// The first and last k - 1 letters of each piece, in order. This part of the answer is passed first, once counting
-    /// is complete.
+    /// The first and last k - 1 letters of each piece, in order. The function passes them first, after it has read all
+    /// pieces.
     Ends(Vec<PieceEnds>),
     /// K-mers up to k = 32, at most [`KMER_BLOCK_ROWS`], in the order of their codes, with their counts.
     Short(KmerList<'a, u64>),
@@ -177,10 +179,10 @@ pub enum KmerAnswer<'a> {
 }
 
 /// Counts the k-mers that lie within pieces, and passes all of them to `each`. The caller counts the k-mers across
-/// borders by [`kmer_codes`] of the first and last letters of pieces. The summary lacks two numbers that only the
-/// written table determines: the number of distinct k-mers, and the histogram.
+/// borders by [`kmer_codes`] of the first and last letters of pieces. The summary lacks the number of distinct k-mers
+/// and the histogram, since only the written table determines them.
 ///
-/// The memory is that of the budget, and space for [`KMER_BLOCK_ROWS`] codes and counts in addition.
+/// The function uses the memory of the budget, and additional memory for [`KMER_BLOCK_ROWS`] codes and counts.
 ///
 /// # Errors
 /// The errors are those of [`count_kmers`], and of `each`.
@@ -202,15 +204,15 @@ pub type KmerList<'a, C> = (&'a [C], &'a [u32]);
 
 /// A number that holds a code: 2 bits for each base.
 pub trait KmerCode: Key {
-    /// Returns the code as a wide number.
+    /// Returns the code as a number of 128 bits.
     fn wide(self) -> u128;
 
-    /// Converts a wide number; `None` if the code does not fit.
+    /// Converts a number of 128 bits to a code. Returns `None` if the number does not fit.
     fn of_wide(wide: u128) -> Option<Self>;
 }
 
-/// Passes the code of every stretch of `k` bases in a text to the consumer, in the order of the text and in pieces.
-/// A letter other than a base ends a stretch.
+/// Passes the code of every stretch of `k` bases in a text to the consumer, in slices of several codes. The codes have
+/// the order of the stretches in the text. A letter other than a base ends a stretch.
 ///
 /// # Errors
 /// The errors are those of the consumer.
@@ -226,7 +228,7 @@ pub fn kmer_codes(
 trait Code: KmerCode {
     /// Creates an answer from a list of these codes.
     fn answer(list: KmerList<'_, Self>) -> KmerAnswer<'_>;
-    /// Passes the code of every stretch of `k` bases in a block to the consumer, in pieces.
+    /// Passes the code of every stretch of `k` bases in a block to the consumer, in slices of several codes.
     fn stretches(
         block: &[u8],
         k: u32,
@@ -284,7 +286,7 @@ macro_rules! code {
 code!(u64, KmerAnswer::Short);
 code!(u128, KmerAnswer::Long);
 
-/// Adds counts; a sum that is too large becomes the largest number.
+/// Adds the counts of equal k-mers. A sum that exceeds 32 bits becomes the largest 32-bit number.
 #[derive(Clone)]
 struct AddCounts<K>(PhantomData<K>);
 
@@ -314,7 +316,7 @@ fn count<K: Code>(job: &Job, inputs: &[Input], output: &Path, options: &KmerOpti
     Ok(summary)
 }
 
-/// Counts the k-mers of pieces, and passes them on in blocks.
+/// Counts the k-mers of pieces, and passes the result to `each` in blocks.
 fn answer<K: Code>(
     job: &Job,
     pieces: KmerPieces<'_>,
@@ -344,7 +346,7 @@ fn answer<K: Code>(
     Ok(counted.finish())
 }
 
-/// K-mers with their counts, in order.
+/// The distinct k-mers with their counts, in ascending order of their codes.
 struct CountedKmers<K: Code> {
     sorted: Sorted<AddCounts<K>>,
     summary: KmerSummary,
@@ -363,8 +365,8 @@ impl<K: Code> CountedKmers<K> {
             key_range: 1u64.checked_shl(2 * options.k).filter(|&range| range > 1),
             memory_bytes: sort_memory(budget, "counting k-mers", held, (15, 16), smallest)?,
             sinks: threads,
-            // There are about as many records as letters; a compressed file is assumed to have four letters for each
-            // byte.
+            // The estimate is one record for each byte of the files. An uncompressed file has about one record for each
+            // letter. A compressed file has more records than bytes.
             expected_records: sizes,
             keep,
             name: "kmers",
@@ -407,12 +409,13 @@ fn push_all<K: Code>(
     thread::scope(|scope| {
         let work = || {
             let pushed = reduce.sink().map_err(Error::from).and_then(|sink| push(sink, &queue, options));
-            // The queue is emptied, so that the reader does not wait for a worker that has ended.
+            // After a failure, the worker empties the queue, so that the reader does not wait for a worker that has
+            // ended.
             pushed.inspect_err(|_| while queue.lock().expect("no panic under this lock").recv().is_ok() {})
         };
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         let read = || -> Result<ReadCounters> {
-            // The receiver is gone only if a worker failed; that worker's error is returned below.
+            // The receiver is gone only if a worker failed. The error of the worker is returned below.
             let stopped = || Error::Store(inshore_store::Error::Cancelled);
             let mut numbers = 0..;
             let emit = |block| {

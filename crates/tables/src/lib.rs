@@ -6,7 +6,7 @@
 //!   [`Bytes`], which decompress gzip, zstd, bzip2 and lz4.
 //! - [`LineBlocks`]: cuts [`Bytes`] into blocks of whole lines, to be parsed by many threads.
 //! - [`TableReader`]: reads chosen columns of a table (Parquet, CSV, TSV, JSON lines, Arrow) as Arrow record batches.
-//! - [`TableWriter`]: writes record batches as Parquet, Arrow or CSV; the file appears complete or not at all.
+//! - [`TableWriter`]: writes record batches as Parquet, Arrow or CSV. The file appears complete or not at all.
 //! - [`NewFile`]: a file that appears complete or not at all, for other formats.
 //!
 //! ```text
@@ -16,9 +16,10 @@
 //! ```
 //!
 //! Memory is bounded because sizes are checked *before* memory is allocated for them. The size of a Parquet page, an
-//! Arrow record batch, a CSV record, a line or a zstd window is compared with a quarter of the budget. A larger size is
-//! refused by an error that names the piece and its size. The libraries that decode (`parquet`, `arrow`, `zstd`,
-//! `flate2`) allocate first and check later. A check in this crate therefore guards each call of these libraries.
+//! Arrow record batch, a CSV record, a line or a zstd window is compared with a quarter of the budget. A larger size
+//! causes an error that names the page, batch, record, line or window and its size. The libraries that decode
+//! (`parquet`, `arrow`, `zstd`, `flate2`) allocate first and check later. A check in this crate therefore precedes each
+//! call of these libraries.
 //!
 //! ```
 //! # fn main() -> inshore_tables::Result<()> {

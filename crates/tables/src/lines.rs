@@ -1,8 +1,8 @@
 //! Cuts bytes into blocks of whole lines, for parallel parsing.
 //!
-//! One thread cuts the input into blocks and many threads parse them. The first thread searches for a line end only at
-//! the end of a block, and counts the line ends in the block (memchr, above 10 GB/s). Parsing therefore remains the
-//! bottleneck. A byte order mark of UTF-8 at the beginning of the input is skipped.
+//! One thread cuts the input into blocks and many threads parse them. The cutting thread searches for a line end only
+//! at the end of a block. It also counts the line ends in the block (memchr, above 10 GB/s). Parsing therefore remains
+//! the bottleneck. A byte order mark of UTF-8 at the beginning of the input is skipped.
 
 use std::io::{ErrorKind, Read};
 
@@ -27,14 +27,14 @@ const BYTE_ORDER_MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
 /// A block of whole lines.
 #[derive(Debug)]
 pub struct LineBlock {
-    /// The lines with their line ends; only the last line of a file may lack it.
+    /// The lines with their line ends. Only the last line of a file may lack its line end.
     pub bytes: Vec<u8>,
-    /// The number of the first line; the first line of a file is 1.
+    /// The number of the first line of the block. Lines are counted from 1.
     pub first_line: u64,
 }
 
 impl LineBlocks {
-    /// Makes blocks of at most `block_bytes` bytes (at least 1); a longer line is refused.
+    /// Makes blocks of at most `block_bytes` bytes (at least 1). A line that is longer than a block causes an error.
     pub fn new(input: Bytes, block_bytes: usize) -> LineBlocks {
         LineBlocks {
             input,
@@ -46,9 +46,9 @@ impl LineBlocks {
         }
     }
 
-    /// Returns the next block, or `None` at the end. `recycled` is the memory for the block: any vector, preferably
-    /// that of an earlier block. The cost is a copy of at most one line. The memory is `block_bytes` for the block,
-    /// and less than `block_bytes` for a line that was cut.
+    /// Returns the next block, or `None` at the end. The block is stored in `recycled`, which can be any vector,
+    /// preferably the vector of an earlier block. A call copies at most one line. The memory is `block_bytes` for the
+    /// block, and less than `block_bytes` for a line that was cut.
     ///
     /// # Errors
     /// [`Error::TooLarge`] with file and line for a line longer than `block_bytes`, and the errors of reading.
@@ -73,12 +73,12 @@ impl LineBlocks {
         Ok(Some(LineBlock { bytes, first_line }))
     }
 
-    /// Returns the number of line ends in the blocks so far.
+    /// Returns the number of line ends in the blocks that were returned so far.
     pub fn lines(&self) -> u64 {
         self.next_line - 1
     }
 
-    /// Returns the compressed bytes taken from the file so far.
+    /// Returns the number of bytes that were read from the file so far, before decompression.
     pub fn position(&self) -> u64 {
         self.input.position()
     }
@@ -88,7 +88,8 @@ impl LineBlocks {
         self.input.name()
     }
 
-    /// Puts the first bytes of the input at the beginning of the first block, unless these bytes are a byte order mark.
+    /// Reads the first bytes of the input. Unless they are a byte order mark, they become the beginning of the first
+    /// block.
     fn pass_over_mark(&mut self) -> Result<()> {
         let mut head = [0; BYTE_ORDER_MARK.len()];
         let filled = self.input.fill(&mut head[..BYTE_ORDER_MARK.len().min(self.block_bytes)])?;
@@ -98,8 +99,8 @@ impl LineBlocks {
         Ok(())
     }
 
-    /// Fills `bytes` with the carried bytes and further input, and returns the length: `block_bytes` unless the input
-    /// has ended.
+    /// Fills `bytes` with the bytes in `carry`, followed by further input. Returns the number of bytes, which is
+    /// `block_bytes` unless the input has ended.
     fn fill(&mut self, bytes: &mut Vec<u8>) -> Result<usize> {
         bytes.reserve_exact(self.block_bytes.saturating_sub(bytes.len()));
         bytes.resize(self.block_bytes, 0);
@@ -110,7 +111,8 @@ impl LineBlocks {
             filled += self.input.fill(&mut bytes[filled..])?;
             self.ended = filled < self.block_bytes;
         }
-        // The next read tells whether a last line that exactly fills the block is complete.
+        // A line that exactly fills the block may be the last line. Another read then shows whether the line is
+        // complete.
         if filled == self.block_bytes && !self.ended && bytes[filled - 1] != b'\n' {
             self.peek_end(bytes, filled)?;
         }
@@ -161,7 +163,7 @@ impl LineBlock {
     }
 }
 
-/// Splits off the first line, without its `\n` or `\r\n`, and returns the lines after it too.
+/// Splits `lines` into the first line (without its `\n` or `\r\n`) and the remaining lines.
 #[inline]
 pub fn cut_line(lines: &[u8]) -> (&[u8], &[u8]) {
     let (line, after) = match memchr(b'\n', lines) {

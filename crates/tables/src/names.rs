@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-/// Makes column names unique, as DuckDB does: the first column keeps its name, and later ones of that name
+/// Makes column names unique, as DuckDB does. The first column with a name keeps the name. Later columns with this name
 /// get `_1`, `_2` and so on appended. A number is skipped if another column has the resulting name.
 ///
 /// ```

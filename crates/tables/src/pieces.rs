@@ -1,4 +1,4 @@
-//! Passes on the bytes of an input in pieces, which are read by the fastest available way.
+//! Reads the bytes of an input by the fastest available method, and passes them to a function in pieces.
 
 use std::{fs::File, io::Read, path::Path};
 
@@ -26,8 +26,8 @@ pub(crate) fn for_each_piece(
     }
 }
 
-/// Works as [`for_each_piece`] for a part of a file. A part is never decompressed, since its first bytes may happen
-/// to be those of a compressed format.
+/// Passes the bytes of a part of a file to `take`, as [`for_each_piece`] does. A part is never decompressed, since its
+/// first bytes may happen to be those of a compressed format.
 ///
 /// # Errors
 /// The errors are those of [`for_each_piece`].
@@ -39,8 +39,9 @@ pub(crate) fn for_each_piece_as_is(
     of_bytes(input.open_as_is()?, job, take)
 }
 
-/// Works as [`for_each_piece`], without the bytes before `start`. The function calls `begin` with the offset of the
-/// first piece, which is at most `start`. The last byte of the input is always passed on, if there is one.
+/// Passes bytes to `take` as [`for_each_piece`] does, but skips the bytes before `start`. The function calls `begin`
+/// with the offset of the first piece, which is at most `start`. Unless the input is empty, its last byte is always
+/// passed to `take`.
 ///
 /// # Errors
 /// The errors are those of [`for_each_piece`].
@@ -66,7 +67,8 @@ pub(crate) fn for_each_piece_from(
     }
 }
 
-/// Returns the path and length of an input that is an uncompressed file.
+/// Returns the path and the length in bytes of an input that is read without decompression from a file. Otherwise
+/// returns `None`.
 fn plain_file(input: &Input, may_unpack: bool) -> Result<Option<(&Path, u64)>> {
     let Some((path, bytes)) = input.path().zip(input.compressed_bytes()) else { return Ok(None) };
     Ok((!(may_unpack && is_packed(input, path)?)).then_some((path, bytes)))

@@ -1,8 +1,8 @@
 //! Reads chosen columns of a table as Arrow record batches, in bounded memory.
 //!
-//! The extension of the name chooses the format; standard input is CSV. Each format is a source that decodes batches
-//! of any size. [`slices`] cuts these batches to size and converts them to the types that the caller requested. CSV
-//! has no types of its own, so its values are parsed into the requested types directly.
+//! The extension of the name determines the format. Standard input is CSV. For each format, a source decodes batches of
+//! any size. [`slices`] cuts these batches to size and converts them to the types that the caller requested. CSV has no
+//! types of its own, so its values are parsed into the requested types directly.
 //!
 //! The caller passes the types for two reasons. A graph needs its ids as `UInt64`, whatever type the file has. A value
 //! that does not fit must be refused while the number of its row is known.
@@ -52,8 +52,8 @@ use self::{
 };
 use crate::{Error, Input, Result, allowance::piece_limit};
 
-/// Reads chosen columns of a Parquet (`.parquet`), CSV with header (`.csv` with commas, `.tsv` with tabs), JSON lines
-/// (`.jsonl`, `.ndjson`, `.json`) or Arrow IPC (`.arrow`, file or stream) file.
+/// Reads chosen columns of a table file. The formats are Parquet (`.parquet`), CSV with header (`.csv` with commas,
+/// `.tsv` with tabs), JSON lines (`.jsonl`, `.ndjson`, `.json`) and Arrow IPC (`.arrow`, file or stream).
 pub struct TableReader {
     name: String,
     schema: SchemaRef,
@@ -63,7 +63,7 @@ pub struct TableReader {
     first_row: u64,
     next_row: u64,
     failed: bool,
-    /// True if there are no rows to read, since another part has all rows.
+    /// True if this reader has no rows to read, since the reader of the first part returns all rows.
     ended: bool,
 }
 
@@ -85,9 +85,9 @@ pub struct TableDescription {
 #[cfg(feature = "records")]
 pub(crate) struct TextTable {
     pub reader: TableReader,
-    /// The number of the table's own columns, which come first.
+    /// The number of columns of the file. Copies of key columns follow these columns.
     pub columns: usize,
-    /// The position of each key column: one of the table's own columns, or a copy after them.
+    /// The position of each key column: one of the columns of the file, or a copy after them.
     pub keys: Vec<usize>,
 }
 
@@ -95,11 +95,11 @@ impl TableReader {
     /// Opens a table to read `columns`, in that order and as those types, in batches of at most `batch_rows` rows.
     ///
     /// Types may be `UInt64`, `Int64`, `UInt32`, `Int32`, `Float64`, `Float32` and `Utf8`. Batches have no nulls: a
-    /// null is an error (see [`TableReader::open_with`] for columns that may have some). Batches have fewer rows where
-    /// strings are long (a quarter of the budget bounds a batch's strings). In addition to the batches, the reader
-    /// takes memory for a page and a dictionary of each column (Parquet), one record batch (Arrow), twice a record
-    /// (CSV), or two blocks of lines of at most 1 MiB (JSON). Pages and record batches beyond 8 MiB are reserved in
-    /// `budget`.
+    /// null is an error (see [`TableReader::open_with`] for columns that may have some). The strings of a batch are
+    /// limited to about a quarter of the budget, so batches of long strings have fewer rows. In addition to the
+    /// batches, the reader takes memory for a page and a dictionary of each column (Parquet), one record batch (Arrow),
+    /// twice the size of a record (CSV), or two blocks of lines of at most 1 MiB (JSON). The memory of pages and record
+    /// batches beyond 8 MiB is reserved from `budget`.
     ///
     /// # Errors
     /// [`Error::UnknownEnding`]; [`Error::NoColumn`] for a column that is missing or repeated; [`Error::Unsupported`]
@@ -115,9 +115,9 @@ impl TableReader {
         Self::open_with(input, batch_rows, budget, |_| Ok(fields))
     }
 
-    /// Opens a table as [`TableReader::open`] does, with columns that `choose` picks from the names in the file, so
-    /// that the header of standard input can be used too. A column may have nulls if its field is nullable; in CSV a
-    /// null is an empty field.
+    /// Opens a table as [`TableReader::open`] does, with columns that `choose` selects. `choose` receives the column
+    /// names of the file, so a caller can select columns of standard input without a second read. A column may have
+    /// nulls if its field is nullable. In CSV, a null is an empty field.
     ///
     /// # Errors
     /// The errors are those of [`TableReader::open`], and of `choose`.
@@ -163,23 +163,24 @@ impl TableReader {
         })
     }
 
-    /// Opens a table to read `columns` with their stored types, in the order of `columns`; without `columns`, the
+    /// Opens a table to read `columns` with their stored types, in the order of `columns`. Without `columns`, the
     /// reader returns all columns. Columns of any flat type can be read: numbers, text, bytes, dates and times,
     /// decimals, truth values, with nulls. Every stored form of text is returned as `Utf8`, and every stored form of
     /// bytes as `Binary`.
     ///
-    /// Types of CSV and JSON lines are guessed: a column has the narrowest type that keeps the meaning of its first
-    /// 1,000 values (those of JSON in the first MiB). For whole numbers the type is `Int64`, else `UInt64`, else
-    /// `Decimal128(38, 0)`. If any number has a decimal point or an exponent, the type is `Float64`. Truth values of
-    /// JSON are `Boolean`. Other columns, and columns named in `as_text`, are `Utf8`. A later value of another type
-    /// ends the rows with [`Error::Contradiction`]; [`exact_columns`] infers types from all rows. An empty field of CSV
-    /// is null, as is a missing member of JSON lines.
+    /// Types of CSV and JSON lines are guessed: a column has the narrowest type that keeps the meaning of the values in
+    /// the first 1,000 rows (of JSON, at most in the first MiB). For whole numbers the type is `Int64`, else `UInt64`,
+    /// else `Decimal128(38, 0)`. If any number has a decimal point or an exponent, the type is `Float64`. Truth values
+    /// of JSON are `Boolean`. Other columns, and columns named in `as_text`, are `Utf8`. A later value of another type
+    /// is an [`Error::Contradiction`], and no further rows are returned. [`exact_columns`] infers types from all rows.
+    /// An empty field of CSV is null, as is a missing member of JSON lines.
     ///
     /// For a Parquet file [of parts](Input::of_parts), no row is read until the caller [names row
     /// groups](TableReader::read_row_groups).
     ///
-    /// `(number, count)` picks part `number` of `count` parts of the table, in order, so that `count` threads can
-    /// read. Parquet is divided by row groups; in other formats the first part has all rows.
+    /// `(number, count)` selects part `number` of `count` parts of the table, so that `count` threads can read one part
+    /// each. The parts are in the order of the rows. Parquet is divided by row groups. In other formats, the first part
+    /// has all rows.
     ///
     /// # Errors
     /// The errors are those of [`TableReader::open`].
@@ -243,9 +244,9 @@ impl TableReader {
         Ok(reader)
     }
 
-    /// Opens CSV or JSON lines to read all columns as text, digit for digit. Each column in `keys` that has a type
-    /// other than text is read a second time with that type, and these copies follow the table's own columns. Returns
-    /// `None` for a table that has types of its own.
+    /// Opens CSV or JSON lines to read all columns as text, so that numbers keep their digits. Each column in `keys`
+    /// that has a type other than text is read a second time with that type. These copies follow the columns of the
+    /// file. Returns `None` if the format of the table stores types.
     ///
     /// # Errors
     /// The errors are those of [`TableReader::open_stored`].
@@ -293,8 +294,8 @@ impl TableReader {
         Ok(Some(TextTable { reader, columns, keys: places }))
     }
 
-    /// Describes a table: all columns as [`TableReader::open_stored`] would return them, also columns of types that
-    /// cannot be read.
+    /// Describes a table. The description has all columns with the types that [`TableReader::open_stored`] would
+    /// return, including columns whose types cannot be read.
     ///
     /// # Errors
     /// The errors are those of [`TableReader::open`].
@@ -317,7 +318,7 @@ impl TableReader {
         &self.schema
     }
 
-    /// Returns the next rows, at least one; `None` at the end.
+    /// Returns the next rows, at least one. Returns `None` at the end.
     ///
     /// # Errors
     /// [`Error::BadValue`] with the line (CSV, JSON lines) or the row and column (others) of a value that is null or
@@ -363,7 +364,8 @@ impl TableReader {
         }
     }
 
-    /// Returns the number of the last batch's first row in the file (from 0, without a header).
+    /// Returns the row number in the file of the first row of the batch that was returned last. Rows are counted from
+    /// 0, without a header.
     pub fn place(&self) -> u64 {
         self.first_row
     }
@@ -377,7 +379,7 @@ impl TableReader {
     }
 
     /// Returns the smallest and the largest value of columns of whole numbers, dates or times, from the statistics of
-    /// Parquet; `None` for a column without statistics. The statistics may be wrong.
+    /// Parquet. Returns `None` for a column without statistics. The statistics may be wrong.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::Damaged`].
@@ -389,8 +391,8 @@ impl TableReader {
         without_panic(&self.name, || source.ranges_of(&places))
     }
 
-    /// Returns the number of row groups, which can be read one by one in any order; `None` for formats without row
-    /// groups (all but Parquet).
+    /// Returns the number of row groups, which can be read one by one in any order. Returns `None` for formats without
+    /// row groups (all but Parquet).
     pub fn row_groups(&self) -> Option<usize> {
         match &self.source {
             Source::Parquet(source) => Some(source.row_groups()),
@@ -406,7 +408,7 @@ impl TableReader {
         }
     }
 
-    /// Returns the byte range of a row group in the file; `None` for formats without row groups.
+    /// Returns the byte range of a row group in the file. Returns `None` for formats without row groups.
     ///
     /// # Errors
     /// [`Error::Damaged`].
@@ -415,7 +417,8 @@ impl TableReader {
         without_panic(&self.name, || source.bytes_of(group)).map(Some)
     }
 
-    /// Returns the byte ranges of the chosen columns of a row group; empty for formats without row groups.
+    /// Returns the byte ranges of the chosen columns of a row group. The result is empty for formats without row
+    /// groups.
     ///
     /// # Errors
     /// [`Error::Damaged`].
@@ -438,8 +441,8 @@ impl TableReader {
         Ok(())
     }
 
-    /// Returns the smallest value, the largest value and the number of nulls of columns in each row group, from the
-    /// statistics of Parquet. Returns `None` for columns without statistics or without an order.
+    /// Returns, for each column, the smallest value, the largest value and the number of nulls in each row group, from
+    /// the statistics of Parquet. Returns `None` for columns without statistics or without an order.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::Damaged`].
@@ -459,7 +462,8 @@ impl TableReader {
         }
     }
 
-    /// Returns the position of reading in the file, to be compared with [`Input::compressed_bytes`].
+    /// Returns the number of bytes of the file that were read so far, before decompression. [`Input::compressed_bytes`]
+    /// is the total.
     pub fn position(&self) -> u64 {
         match &self.source {
             Source::Csv(source) => source.position(),
@@ -470,8 +474,8 @@ impl TableReader {
     }
 }
 
-/// Returns the separator of fields in a file with this [extension](Input::extension); `None` for formats other than
-/// CSV.
+/// Returns the separator of fields in a file with this [extension](Input::extension). Returns `None` for formats other
+/// than CSV.
 pub fn separator(ending: &str) -> Option<u8> {
     match ending {
         "csv" => Some(b','),
@@ -485,7 +489,7 @@ fn is_json(ending: &str) -> bool {
 }
 
 impl Input {
-    /// Returns the separator of fields; `None` for formats other than CSV.
+    /// Returns the separator of fields. Returns `None` for formats other than CSV.
     fn separator(&self) -> Option<u8> {
         if self.is_stdin() { Some(b',') } else { separator(&self.extension()) }
     }

@@ -17,18 +17,18 @@ use crate::{
 pub(crate) trait Records: Send + Sync {
     /// Makes a sink for records. The configuration states the number of sinks that exist at the same time.
     fn sink(&self) -> Result<Box<dyn RecordSink>>;
-    /// Ends the input, once all sinks are finished.
+    /// Ends the input and returns the sorted records. All sinks must be finished before this call.
     fn finish(self: Box<Self>) -> Result<Box<dyn SortedRecords>>;
 }
 
 /// Takes the records that one thread pushes.
 pub(crate) trait RecordSink: Send {
-    /// Pushes records: each of `words` is a column as long as `keys`.
+    /// Pushes records. Each element of `words` is a column with one word for each key.
     fn push(&mut self, keys: &[u64], words: &[Vec<u64>]) -> Result<()>;
     fn finish(self: Box<Self>) -> Result<()>;
 }
 
-/// The records in ascending order of their keys; each key occurs once.
+/// The records in ascending order of their keys. Each key occurs once.
 pub(crate) trait SortedRecords: Send {
     fn next_block(&mut self) -> Result<Option<RecordBlock>>;
     /// Returns whether a sum exceeded 64 bits, so that the results are invalid.
@@ -39,11 +39,11 @@ pub(crate) trait SortedRecords: Send {
 /// A block of records in the order of their keys.
 pub(crate) struct RecordBlock {
     pub keys: Vec<u64>,
-    /// A column for each word.
+    /// The words of the records, one column for each word.
     pub words: Vec<Vec<u64>>,
 }
 
-/// Begins a sort-reduce. If `is_narrow`, keys have 32 bits, and otherwise 64.
+/// Begins a sort-reduce. Keys have 32 bits if `is_narrow` is true, and otherwise 64 bits.
 pub(crate) fn records(
     job: &Job,
     is_narrow: bool,

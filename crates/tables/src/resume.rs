@@ -1,4 +1,4 @@
-//! Lets a job continue where an interrupted job ended.
+//! Lets a job continue at the point where an interrupted job ended.
 
 use std::{
     fmt::Debug,
@@ -10,9 +10,9 @@ use inshore_store::{Job, Keep};
 
 use crate::{Error, Input, Result};
 
-/// If `is_wanted`, opens the store's folder for the finished sorted runs of a job. The sorted runs of an interrupted
-/// job are found again if that job had the same `what`, the same `question` and the same files, compared by path,
-/// length and modification time.
+/// If `is_wanted` is true, opens the store's folder for the finished sorted runs of a job. The sorted runs of an
+/// interrupted job are found if that job had the same `what`, the same `question` and the same files. Files are
+/// compared by path, inode, length and modification time.
 ///
 /// # Errors
 /// [`Error::Unsupported`] for an input that is no file; [`Error::Io`]; [`inshore_store::Error::InUse`].
@@ -46,12 +46,12 @@ pub(crate) fn keep(
     Ok(Some(job.store().keep(job, hash.finish(), &format!("{what} {first}{others}"))?))
 }
 
-/// Removes the stored runs at the end of a job.
+/// Removes the stored sorted runs at the end of a job.
 pub(crate) fn finish(keep: Option<Keep>) -> Result<()> {
     keep.map_or(Ok(()), |keep| Ok(keep.finish()?))
 }
 
-/// Returns the bytes of scratch space that the stored runs take.
+/// Returns the bytes of scratch space that the stored sorted runs take.
 pub(crate) fn bytes_kept(keep: Option<&Keep>) -> Result<u64> {
     let Some(keep) = keep else { return Ok(0) };
     Ok(keep.pieces()?.iter().map(|piece| piece.dataset.bytes()).sum())

@@ -1,4 +1,4 @@
-//! Encodes rows of tables as bytes that compare as their key columns do.
+//! Encodes rows of tables as bytes. The byte order of encoded rows is the order of their key columns.
 //!
 //! ```text
 //!   row     [ frame | key columns, encoded | all other columns, encoded ]
@@ -14,8 +14,8 @@ use inshore_sortreduce::rows::{FramedRows, RowShape, frame};
 
 use crate::{Error, Result};
 
-/// Encodes batches of a schema as framed rows that sort by chosen columns, and decodes them. Encoding takes about 20
-/// to 50 ns for each value, and so does decoding.
+/// Encodes batches of a schema as framed rows that sort by chosen columns, and decodes these rows. Encoding and
+/// decoding each take about 20 to 50 ns for each value.
 pub struct RowCodec {
     name: String,
     schema: SchemaRef,

@@ -30,7 +30,7 @@ const BYTE_ORDER_MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
 /// The position in a file at which a piece begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PieceStart {
-    /// The beginning of a file, whose first letter tells FASTA from FASTQ.
+    /// The beginning of a file. The first letter of the file shows whether the format is FASTA or FASTQ.
     File,
     /// The beginning of a line of FASTA, which may be in the middle of a sequence.
     FastaLine,
@@ -41,9 +41,9 @@ pub enum PieceStart {
 /// The first and last letters of a piece of FASTA. Letters that are no bases are replaced by N.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PieceEnds {
-    /// The letters before the first header of the piece: at most as many as the overlap of blocks.
+    /// The first letters of the piece, up to its first header. Their number is at most the overlap of blocks.
     pub head: String,
-    /// The letters after the last header of the piece: at most as many as the overlap of blocks.
+    /// The last letters of the piece, after its last header. Their number is at most the overlap of blocks.
     pub tail: String,
     /// True if the piece has a header.
     pub has_header: bool,
@@ -62,10 +62,11 @@ pub(crate) struct SequenceReader<F> {
     mark: usize,
     /// The number of the current record in its file, from 1.
     record: u64,
-    /// The number of letters of the current FASTQ sequence, and of its quality.
+    /// The number of letters of the current FASTQ sequence.
     letters: u64,
+    /// The number of quality letters of the current FASTQ sequence.
     qualities: u64,
-    /// The letters before the first header of the current piece: at most as many as a block repeats.
+    /// The first letters of the current piece, up to its first header. Their number is at most `overlap`.
     head: Vec<u8>,
     has_header: bool,
     pub sequences: u64,
@@ -78,7 +79,7 @@ enum State {
     /// Before the first byte of a file.
     Begin,
     FastaHeader,
-    /// At the beginning of a line.
+    /// At the beginning of a line of FASTA.
     FastaLine,
     FastaLetters,
     FastqBegin,
@@ -90,7 +91,7 @@ enum State {
 }
 
 impl<F: FnMut(Vec<u8>) -> Result<()>> SequenceReader<F> {
-    /// Makes blocks of at most `block_bytes` for `emit`.
+    /// Creates a reader that passes blocks of at most `block_bytes` bytes to `emit`.
     pub fn new(block_bytes: usize, overlap: usize, emit: F) -> Self {
         assert!(block_bytes > overlap + 1);
         SequenceReader {
@@ -123,9 +124,10 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> SequenceReader<F> {
         self.has_header = false;
     }
 
-    /// Returns the first and last letters of the current piece, once all of the piece was taken.
+    /// Returns the first and last letters of the current piece, after the complete piece was passed to [`Self::take`].
     pub fn ends(&self) -> PieceEnds {
-        // The block still has at least `overlap` letters from its predecessor.
+        // Every block but the first begins with `overlap` letters of the previous block, so the last letters are in
+        // memory.
         let last = &self.block[self.block.len().saturating_sub(self.overlap)..];
         let tail = last.iter().rposition(|&letter| letter == BREAK).map_or(last, |end| &last[end + 1..]);
         let bases = |letters: &[u8]| -> String {
@@ -135,7 +137,7 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> SequenceReader<F> {
         PieceEnds { head: bases(&self.head), tail: bases(tail), has_header: self.has_header }
     }
 
-    /// Takes the next bytes of a file called `name`.
+    /// Reads the next bytes of a file called `name`.
     ///
     /// # Errors
     /// [`Error::BadValue`] with the number of the record that is neither FASTA nor FASTQ; the errors of `emit`.
@@ -162,7 +164,7 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> SequenceReader<F> {
                         b'>' => State::FastaLine,
                         b'@' => State::FastqBegin,
                         b'\n' | b'\r' => {
-                            // A byte order mark is not skipped after a line.
+                            // After an empty line, a byte order mark is no longer skipped.
                             (used, self.mark) = (1, BYTE_ORDER_MARK.len());
                             State::Begin
                         }
@@ -236,7 +238,7 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> SequenceReader<F> {
         self.put(&[BREAK])
     }
 
-    /// Emits the last block; returns the numbers of sequences and letters.
+    /// Emits the last block. Returns the number of sequences and the number of letters.
     ///
     /// # Errors
     /// The errors are those of `emit`.
@@ -371,7 +373,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Random texts give the same sequences, or an error, for every division into pieces, and no panic.
+        /// Random texts cause no panic. For every division into pieces, they give the same sequences, or an error.
         #[test]
         fn any_bytes_are_read_the_same_however_they_are_cut(
             text in "[>@+ACI\r\n]{0,60}|@[AC]{0,4}\r?\n\\+\n[I@>]{0,4}\r?\n@?[ACI+\r\n]{0,20}",

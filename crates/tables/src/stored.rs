@@ -10,10 +10,10 @@ use inshore_store::{Buffer, CheckedFile, FileReader, Job};
 
 use crate::{Error, Result};
 
-/// The size of the smallest read, which is the size of the largest block that has a checksum.
+/// The minimum size of a read in bytes. This is also the size of the largest block that has a checksum.
 const WINDOW_BYTES: usize = 256 << 10;
-/// The maximum number of read buffers ("windows") of one file, so that as many columns are read at the same time
-/// without reading bytes twice. All windows together take at most a sixteenth of the budget.
+/// The maximum number of read buffers ("windows") of one file. As many columns can be read at the same time without
+/// reading bytes twice. All windows together take at most a sixteenth of the budget.
 const WINDOWS_MAX: usize = 32;
 
 /// A file of a dataset, and the job that reads it.
@@ -80,7 +80,7 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// Sorts the parts and removes overlaps: in an overlap, the part that was given first keeps its bytes.
+    /// Sorts the parts by their offsets. A part that overlaps with an earlier part of `parts` is dropped.
     pub fn new(len: u64, parts: Vec<FilePart>) -> Parts {
         let mut list: Vec<FilePart> = Vec::new();
         for part in parts {
@@ -112,7 +112,7 @@ impl Parts {
         stored.map(|part| part.range().end - part.at).sum()
     }
 
-    /// Streams one part after the other, without gaps.
+    /// Streams the parts of the file one after the other. Gaps between the parts are left out.
     pub fn stream(&self) -> PartsStream {
         PartsStream { parts: self.clone(), next: 0, current: None }
     }
@@ -166,8 +166,8 @@ pub(crate) struct PartPieces {
 }
 
 impl PartPieces {
-    /// Returns the number of bytes from `start` to the end of the part that contains `start`. If no part does, the
-    /// result is the maximum, and reading fails.
+    /// Returns the number of bytes from `start` to the end of the part that contains `start`. If no part contains
+    /// `start`, the result is the maximum, and a read at `start` fails.
     pub fn bytes_from(&self, start: u64) -> u64 {
         let mut parts = self.parts.list.iter().map(FilePart::range);
         parts.find(|part| part.contains(&start)).map_or(u64::MAX, |part| part.end - start)
@@ -231,10 +231,10 @@ pub(crate) struct StoredPieces {
     windows: Mutex<Vec<StoredWindow>>,
 }
 
-/// A part of a file in memory.
+/// A window: a read buffer that contains a range of the file.
 struct StoredWindow {
     range: Range<u64>,
-    /// The window's position in the buffer.
+    /// The position in the buffer of the first byte of the range.
     start: usize,
     buffer: Buffer,
 }
@@ -259,7 +259,7 @@ impl StoredPieces {
                 Some(at) => at,
                 None => self.load(&mut windows, start)?,
             };
-            // The list is ordered by use: the last window was used most recently.
+            // `windows` is ordered by use: the last window was used most recently.
             let window = windows.remove(at);
             let bytes = window.bytes(start);
             let len = bytes.len().min(out.len());
@@ -271,8 +271,8 @@ impl StoredPieces {
         Ok(())
     }
 
-    /// Reads the window around `start`, and returns its index. If the budget has no memory for another window, the
-    /// window that was not used for the longest time is replaced.
+    /// Reads the window around `start`, and returns its index. If no further window is allowed, or if the budget has no
+    /// memory for it, the least recently used window is replaced.
     fn load(&self, windows: &mut Vec<StoredWindow>, start: u64) -> Result<usize> {
         let StoredFile { job, file } = &self.stored;
         let window_bytes = self.stored.window_bytes();

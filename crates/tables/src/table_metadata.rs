@@ -1,5 +1,5 @@
-//! Describes a table on another machine. Client and node both make their plans from this description, so that the plans
-//! are equal.
+//! Describes a table on another machine. Client and node both make their plans from this description, so that they make
+//! the same plan.
 
 use std::sync::Arc;
 
@@ -17,10 +17,11 @@ pub struct TableMetadata {
     pub schema: SchemaRef,
     /// The number of rows, if known.
     pub rows: Option<u64>,
-    /// Columns of text that have no values in the first rows: see [`TableDescription::unseen`](crate::TableDescription).
+    /// The columns of a text file (CSV, JSON lines) without values in the first rows: see
+    /// [`TableDescription::unseen`](crate::TableDescription).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unseen: Vec<String>,
-    /// The name of a table on the nodes; empty for a table of the client.
+    /// The name of a table on the nodes. The name is empty for a table of the client.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub path: String,
 }
@@ -39,7 +40,8 @@ fn read_schema<'de, D: Deserializer<'de>>(input: D) -> std::result::Result<Schem
         .ok_or_else(|| D::Error::custom("invalid columns: expected a schema of Arrow"))
 }
 
-/// Reads the columns at the start of a stream. Arrow's own reader would allocate any length that the stream claims.
+/// Reads the schema at the start of an Arrow IPC stream. Arrow's own reader would allocate any length that the stream
+/// claims.
 fn schema_of(stream: &[u8]) -> Option<Schema> {
     let stream = stream.strip_prefix(&[0xff; 4])?;
     let (length, stream) = stream.split_first_chunk()?;

@@ -19,7 +19,7 @@ use inshore_sortreduce::{Key, Operation};
 
 use crate::{Error, Result};
 
-/// The maximum number of words of a record: with more words, records would be as slow as rows.
+/// The maximum number of 64-bit words in a record. With more words, records would be as slow as rows.
 pub(crate) const WORDS_MAX: usize = 4;
 
 /// The operation that combines two words of one group.
@@ -37,7 +37,7 @@ pub(crate) enum Combine {
 }
 
 impl Combine {
-    /// Returns the neutral word: another word combined with the neutral word stays the same.
+    /// Returns the neutral word of the operation. A word that is combined with the neutral word stays the same.
     fn neutral(self) -> u64 {
         match self {
             Combine::Min => u64::MAX,
@@ -48,7 +48,7 @@ impl Combine {
     }
 }
 
-/// The range of key words, from `first` to `first + last`. A record stores the difference of its key from `first`.
+/// The range of key words, from `first` to `first + last`. A record stores the difference between its key and `first`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Keys {
     pub first: u64,
@@ -60,7 +60,8 @@ impl Keys {
         Keys { first: 0, last: if is_narrow(kind) { u32::MAX.into() } else { u64::MAX } }
     }
 
-    /// Returns the range from the smallest to the largest value of a type.
+    /// Returns the range of the key words of values from `min` to `max` of type `kind`. Returns `None` if a value does
+    /// not fit the type.
     pub fn between(kind: &DataType, (min, max): (i128, i128)) -> Option<Keys> {
         let word = |value: i128| match (kind.is_unsigned_integer(), is_narrow(kind)) {
             (true, _) => u64::try_from(value).ok(),
@@ -76,15 +77,15 @@ impl Keys {
         self.last <= u32::MAX.into()
     }
 
-    /// Converts key words to keys of records; `None` if a key word lies outside of the range.
+    /// Converts key words to keys of records. Returns `None` if a key word lies outside of the range.
     pub fn of_records<K: Key>(self, keys: &[u64]) -> Option<Vec<K>> {
         let above_first = |&key: &u64| key.wrapping_sub(self.first);
         let inside = keys.iter().map(above_first).fold(0, u64::max) <= self.last;
         inside.then(|| keys.iter().map(|key| K::from_u64(above_first(key))).collect())
     }
 
-    /// Returns the size of the range for sort-reduce, which assumes that keys are evenly distributed. Returns `None`
-    /// if the range has many more values than there are rows, so that sort-reduce samples the keys.
+    /// Returns the number of possible keys for sort-reduce, which assumes that keys are evenly distributed. Returns
+    /// `None` if the range has many more possible keys than there are rows, so that sort-reduce samples the keys.
     pub fn range(self, rows: Option<u64>) -> Option<u64> {
         let range = self.last.checked_add(1)?;
         (range / KEYS_PER_ROW_MAX <= rows?).then_some(range)
@@ -94,7 +95,7 @@ impl Keys {
 /// The largest number of possible keys per row for which a range is passed to sort-reduce.
 pub(crate) const KEYS_PER_ROW_MAX: u64 = 64;
 
-/// Returns whether a column of this type consists of whole numbers.
+/// Returns true if columns of this type can be keys: whole numbers, dates and times.
 pub(crate) fn is_key(kind: &DataType) -> bool {
     kind.is_integer() || matches!(kind, DataType::Date32 | DataType::Date64 | DataType::Timestamp(..))
 }
@@ -161,24 +162,24 @@ where
     }
 }
 
-/// A compact form of the words of one record, used before records are combined: the differences of the words from
-/// their smallest values, packed into one number.
+/// A compact form of the words of one record, used before records are combined. For each word, the form contains the
+/// difference between the word and its smallest value. All differences are packed into one number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CompactWords<const N: usize> {
     least: [u64; N],
-    /// The position of each word's lowest bit in the packed number, below 32, and the mask of its bits before the
-    /// shift.
+    /// The position of each word's lowest bit in the packed number.
     shift: [u32; N],
+    /// A mask of each word's bits, before they are shifted to the position in `shift`.
     mask: [u32; N],
     bits: u32,
 }
 
-/// The maximum number of value bits that fit into one word together with a key's bits.
+/// The maximum number of value bits that fit into one 32-bit word together with a key's bits.
 const SHORT_BITS_MAX: u32 = 24;
 
 impl<const N: usize> CompactWords<N> {
-    /// Creates the form for words from `first` to `first + span`. With fewer than N ranges, the remaining words are
-    /// empty. Returns `None` if the words need too many bits.
+    /// Creates the form for words from `first` to `first + span`, for each pair in `ranges`. Words without a range take
+    /// no bits. Returns `None` if the words need too many bits.
     pub fn new(ranges: &[(u64, u64)]) -> Option<CompactWords<N>> {
         let mut short = CompactWords { least: [0; N], shift: [0; N], mask: [0; N], bits: 0 };
         for (i, &(first, span)) in ranges.iter().enumerate() {
@@ -232,13 +233,14 @@ pub(crate) fn combine_words(combine: Combine, a: u64, b: u64, overflow: &AtomicB
 
 pub(crate) const SIGN: u64 = 1 << 63;
 
-/// Converts a floating-point number to a whole number of the same order: NaN is the greatest, as in SQL.
+/// Converts a floating-point number to a whole number, so that the order is the same. NaN becomes the greatest number,
+/// as in SQL.
 pub(crate) fn ordered(value: f64) -> u64 {
     total(if value.is_nan() { f64::NAN } else { value })
 }
 
-/// Converts a floating-point number to a whole number in the total order of IEEE 754, in which negative NaN is the
-/// least.
+/// Converts a floating-point number to a whole number, so that the order is the total order of IEEE 754. In this order,
+/// negative NaN is the smallest number.
 pub(crate) fn total(value: f64) -> u64 {
     let bits = value.to_bits();
     if bits & SIGN != 0 { !bits } else { bits | SIGN }
@@ -248,7 +250,7 @@ pub(crate) fn unordered(bits: u64) -> f64 {
     f64::from_bits(if bits & SIGN != 0 { bits & !SIGN } else { !bits })
 }
 
-/// Converts a column to words of 64 bits.
+/// Converts a column to words of 64 bits that the operation `combine` can combine.
 pub(crate) fn words_of(array: &ArrayRef, combine: Combine, file: &str) -> Result<Vec<u64>> {
     let fail = |error: arrow_schema::ArrowError| Error::unsupported(file, error.to_string());
     let kind = array.data_type();
@@ -279,7 +281,7 @@ pub(crate) fn words_of(array: &ArrayRef, combine: Combine, file: &str) -> Result
     Ok(array.as_primitive::<Int64Type>().values().iter().map(|&value| word(value)).collect())
 }
 
-/// Converts words to a column of a type that [`words_of`] took.
+/// Converts words to a column of type `kind`. This conversion reverses [`words_of`].
 pub(crate) fn column_of(words: Vec<u64>, combine: Combine, kind: &DataType, file: &str) -> Result<ArrayRef> {
     let fail = |error: arrow_schema::ArrowError| Error::unsupported(file, error.to_string());
     let is_ordered = matches!(combine, Combine::Min | Combine::Max);
@@ -299,14 +301,14 @@ pub(crate) fn column_of(words: Vec<u64>, combine: Combine, kind: &DataType, file
     cast(&array, kind).map_err(fail)
 }
 
-/// Converts keys to unsigned numbers of the same order.
+/// Converts a column of keys to unsigned numbers, so that the order is the same.
 pub(crate) fn key_words(array: &ArrayRef, file: &str) -> Result<Vec<u64>> {
     let kind = array.data_type();
     if kind.is_unsigned_integer() {
         return words_of(array, Combine::Min, file);
     }
     let fail = |error: arrow_schema::ArrowError| Error::unsupported(file, error.to_string());
-    // Dates and times are whole numbers; 32-bit dates and times are cast to 32-bit numbers first.
+    // Keys are cast to 64-bit numbers, also dates and times. A 32-bit date is cast to a 32-bit number first.
     let narrow = is_narrow(kind);
     let array = match kind {
         DataType::Date32 => cast(array, &DataType::Int32).map_err(fail)?,
@@ -318,7 +320,7 @@ pub(crate) fn key_words(array: &ArrayRef, file: &str) -> Result<Vec<u64>> {
     Ok(array.as_primitive::<Int64Type>().values().iter().map(flip).collect())
 }
 
-/// Converts keys of records to a column.
+/// Converts keys of records to a column of type `kind`. This conversion reverses [`key_words`].
 pub(crate) fn key_column<K: Key>(keys: &[K], first: u64, kind: &DataType, file: &str) -> Result<ArrayRef> {
     let fail = |error: arrow_schema::ArrowError| Error::unsupported(file, error.to_string());
     let word = |key: &K| key.to_u64().wrapping_add(first);

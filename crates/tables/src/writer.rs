@@ -1,8 +1,8 @@
 //! Writes record batches as Parquet, Arrow or CSV.
 //!
-//! The extension of the name chooses the format. The same rows give the same bytes, for every division into batches
-//! and every budget: rows are regrouped into batches of [`BATCH_ROWS`] and row groups of [`ROW_GROUP_ROWS`]. The
-//! budget decides only whether finished pages wait in memory or in a file (see [`pages`]).
+//! The extension of the name determines the format. The bytes of the file depend only on the rows, and not on the
+//! budget or the division into batches. Rows are therefore regrouped into batches of [`BATCH_ROWS`] and row groups of
+//! [`ROW_GROUP_ROWS`]. The budget decides only whether finished pages wait in memory or in a file (see [`pages`]).
 
 #[cfg(feature = "records")]
 mod background;
@@ -35,18 +35,19 @@ use crate::{Error, Result};
 
 const WRITABLE: &str = ".parquet, .arrow or .csv, or - for CSV on standard output";
 
-/// The number of rows that a format's encoder gets at once, and the number of rows of a Parquet page. Under a budget of
-/// 8 MiB, a Parquet writer of three 8-byte columns holds 1.5 MiB, of which 0.5 MiB are reserved, and zstd holds about 1
-/// MiB more. With 16 Ki rows the writer took 0.8 MiB more, and the file was 0.3 % smaller.
+/// The number of rows that a format's encoder receives in one call, and the number of rows of a Parquet page. Under a
+/// budget of 8 MiB, a Parquet writer of three 8-byte columns holds 1.5 MiB, of which 0.5 MiB are reserved. zstd holds
+/// about 1 MiB more. With 16 Ki rows, the writer took 0.8 MiB more, and the file was 0.3 % smaller.
 const BATCH_ROWS: usize = 8 << 10;
-/// The bytes of texts after which a batch ends even if it has fewer rows. A page of Parquet exceeds these bytes by at
-/// most 1 MiB, so that readers with little memory can read the page.
+/// The number of bytes of text after which a batch ends even if it has fewer rows. The text in a Parquet page exceeds
+/// this number by at most 1 MiB, so that readers with little memory can read the page.
 const BATCH_TEXT_BYTES: usize = 2 << 20;
 /// The number of rows of a Parquet row group. The writer keeps about 0.5 KB of metadata for each column of each row
-/// group. A table of 10^10 rows therefore has 5 MB of metadata for each column, and readers keep as much.
+/// group. A table of 10^10 rows therefore has 5 MB of metadata for each column, and readers need the same memory for
+/// it.
 const ROW_GROUP_ROWS: usize = 1 << 20;
-/// The smallest budget in which columns of Parquet are encoded on several threads, since more batches are in memory
-/// then.
+/// The smallest budget in bytes in which several threads encode columns of Parquet. Several threads need memory for
+/// more batches.
 const THREADS_BUDGET_BYTES: u64 = 32 << 20;
 
 /// Writes record batches to a file that appears complete or not at all.
@@ -55,8 +56,9 @@ pub struct TableWriter {
     // removed.
     format: Format,
     batches: BatchCoalescer,
-    /// The numbers of rows and of text bytes in the batch that is not complete.
+    /// The number of rows in the batch that is not complete.
     open_rows: usize,
+    /// The number of bytes of text in the batch that is not complete.
     open_text_bytes: usize,
     target: NewFile,
     rows: u64,
@@ -78,13 +80,13 @@ enum Kind {
 }
 
 impl TableWriter {
-    /// Begins a table at `path`: `.parquet`, `.arrow` (IPC file) or `.csv`; `-` writes CSV to standard output. A device
-    /// or pipe whose name has no known ending (`/dev/null`) gets CSV too.
+    /// Begins a table at `path`: `.parquet`, `.arrow` (IPC file) or `.csv`. The path `-` writes CSV to standard output.
+    /// A device or pipe whose name has no known extension (`/dev/null`) also gets CSV.
     ///
-    /// The file has no name before [`TableWriter::finish`]; until then an existing file stays as it is. The writer
-    /// takes a sixteenth of `budget` if that is free (for Parquet). In addition, the writer takes about 2 MiB for three
-    /// numeric columns. From a budget of 32 MiB on, Parquet uses several threads and takes about 3 MiB. Parquet also
-    /// needs scratch space in the folder for one row group.
+    /// The file has no name before [`TableWriter::finish`], and an existing file stays unchanged until then. For
+    /// Parquet, the writer takes a sixteenth of `budget` if this memory is free. In addition, the writer takes about 2
+    /// MiB for three numeric columns. From a budget of 32 MiB on, Parquet uses several threads and takes about 3 MiB.
+    /// Parquet also needs scratch space in the folder for one row group.
     ///
     /// # Errors
     /// The errors are those of [`TableWriter::check_path`] and [`NewFile::create`], and
@@ -97,7 +99,8 @@ impl TableWriter {
     }
 
     fn to_target(target: NewFile, kind: Kind, schema: &Schema, budget: &Budget) -> Result<TableWriter> {
-        // The metadata of a schema is dropped: its order differs from run to run, and so would the bytes.
+        // The metadata of a schema is dropped. Its order, and therefore the bytes of the file, would differ from run to
+        // run.
         let schema = Arc::new(Schema::new(schema.fields().clone()));
         let wanted = if kind == Kind::Parquet { budget.memory_bytes() / 16 } else { 0 };
         let memory = budget.reserve(wanted, "Parquet pages that wait to be written").ok();
@@ -148,11 +151,11 @@ impl TableWriter {
     /// Adds rows. The rows are copied, so the memory of `batch` is not kept.
     ///
     /// The errors are those of [`NewFile::error`]: a full disk, or columns that are not those of the schema. After an
-    /// error the table cannot be finished; drop the writer.
+    /// error, the table cannot be finished, and the caller drops the writer.
     pub fn write(&mut self, batch: &RecordBatch) -> Result<()> {
         let batch = RecordBatch::try_new(self.batches.schema(), batch.columns().to_vec())
             .map_err(|error| self.target.error(error))?;
-        // The batch is copied piece by piece, since regrouping a large batch at once would copy all of it.
+        // The batch is copied in slices. If a large batch was regrouped in one step, all of it would be copied.
         let texts = TextLengths::of(&batch);
         let mut start = 0;
         while start < batch.num_rows() {
@@ -235,8 +238,8 @@ impl TextLengths<'_> {
         TextLengths(batch.columns().iter().filter(is_text).collect())
     }
 
-    /// Returns the number of rows, beginning with the first of `rows`, whose texts together reach `bytes_max`, and
-    /// the bytes of their texts.
+    /// Returns the smallest number of rows whose texts together reach `bytes_max`, and the bytes of these texts. The
+    /// first of these rows is the first of `rows`. If all texts are shorter, the result is the number of all rows.
     fn rows_within(&self, rows: Range<usize>, bytes_max: usize) -> (usize, usize) {
         let mut bytes = 0;
         if self.0.is_empty() {
@@ -264,7 +267,8 @@ fn text_length(array: &ArrayRef, row: usize) -> usize {
     }
 }
 
-/// Returns whether Parquet's own types cannot express the column's type: a time zone other than UTC, or a duration.
+/// Returns true if Parquet's own types cannot express the column's type. Such types are a time zone other than UTC, or
+/// a duration.
 fn needs_words(field: &Field) -> bool {
     match field.data_type() {
         DataType::Timestamp(_, Some(zone)) => &**zone != "UTC",
@@ -291,10 +295,10 @@ fn kind_of(path: &Path) -> Result<Kind> {
 }
 
 /// Chooses the encodings of a Parquet file. Whole numbers are stored as differences, since ids are usually sorted.
-/// Sorted ids take 0.33 bytes a value with zstd; plain values take 1.04 with zstd and 4.01 with Snappy. Differences of
-/// unsorted ids take hardly more than plain values. Level 1 of zstd was as fast as Snappy (0.35 s for 4 Mi rows of an
-/// id, a component and a rank). The file of zstd was a tenth smaller. Floating-point values stay plain:
-/// BYTE_STREAM_SPLIT would save a sixth of their bytes, but not every reader supports it.
+/// Differences of sorted ids take 0.33 bytes a value with zstd. Plain values take 1.04 bytes with zstd and 4.01 bytes
+/// with Snappy. Differences of unsorted ids take hardly more than plain values. Level 1 of zstd was as fast as Snappy
+/// (0.35 s for 4 Mi rows of an id, a component and a rank). The file of zstd was a tenth smaller. Floating-point values
+/// stay plain: BYTE_STREAM_SPLIT would save a sixth of their bytes, but not every reader supports it.
 fn parquet_properties(schema: &Schema) -> WriterProperties {
     let mut properties = WriterProperties::builder()
         .set_created_by(concat!("inshore ", env!("CARGO_PKG_VERSION")).to_string())

@@ -53,7 +53,8 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Returns the maximum number of bytes allocated at one moment of `work`, without those allocated before.
+/// Returns the maximum number of bytes that were allocated at the same time during `work`. Bytes that were allocated
+/// before `work` are not counted.
 fn peak_bytes<T>(work: impl FnOnce() -> T) -> (usize, T) {
     let before = HELD.load(Relaxed);
     PEAK.store(before, Relaxed);
@@ -143,7 +144,8 @@ fn pages_that_are_too_large_are_refused_before_they_are_allocated(folder: &Path)
     }
 }
 
-/// The library walks a schema by recursion, so that this file would overflow its stack and end the process.
+/// The library walks a schema by recursion. Without a check, this file would overflow the stack of the library and end
+/// the process.
 fn schemas_nested_without_end_are_refused_before_they_are_walked(folder: &Path) {
     let path = folder.join("deep.parquet");
     let levels = 100_000u32;
@@ -158,8 +160,8 @@ fn schemas_nested_without_end_are_refused_before_they_are_walked(folder: &Path) 
     assert!(error.contains("the schema is nested 100000 deep"), "{error}");
 }
 
-/// Any result is accepted, but neither a panic nor unbounded memory. Damage in plain values cannot be detected, since
-/// neither format has checksums by default.
+/// A damaged file may give any rows or an error, but no panic and no unbounded memory. Damage in plain values cannot be
+/// detected, since neither format has checksums by default.
 fn damaged_tables_neither_panic_nor_take_memory(folder: &Path) {
     let small = WriterProperties::builder().set_data_page_row_count_limit(16).build();
     let packed = WriterProperties::builder()

@@ -227,7 +227,7 @@ impl<S: State> StateReader<S> {
     }
 }
 
-/// Moves from block to block of states.
+/// Moves between the blocks of vertex states. At most one block is the current block.
 trait BlockWalk {
     /// Returns the number of the current block, and the block.
     fn at(&self) -> Option<(u32, &Buffer)>;

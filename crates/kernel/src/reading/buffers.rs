@@ -20,11 +20,11 @@ pub(crate) struct ReadBuffers {
     pub(super) by_line: bool,
     /// True if consecutive NUL bytes in long lines are replaced by a single NUL byte.
     pub(super) zeros_end_lines: bool,
-    /// The buffer for blocks of cached files and for streams. Like the blocks of files, the buffer begins at a page
+    /// The buffer for blocks of cached files and of streams. Both the buffer and the blocks of a file begin at a page
     /// border. If source and target are aligned differently, the copy by the operating system takes a quarter longer.
     pub(super) block_buffer: Option<Buffer>,
     spare: Vec<Buffer>,
-    /// The number of buffers that were lost with failed reads. After all buffers are lost, new buffers are allocated.
+    /// The number of buffers that were lost with failed reads. When all buffers are lost, new buffers are allocated.
     lost: usize,
     long_lines: LongLineReader,
 }
@@ -63,14 +63,15 @@ impl ReadBuffers {
         file.begin(&self.context, start..self.end(file, start), buffer)
     }
 
-    /// Returns the offset at which the first read for the block that begins at `start` ends.
+    /// Returns the end offset of the first read for the block that begins at `start`. If blocks consist of lines, the
+    /// read includes the margin after the block.
     fn end(&self, file: &RandomAccessSource, start: u64) -> u64 {
         let margin = if self.by_line { file.margin() } else { 0 };
         (start + file.stride(&self.plan) + margin).min(file.len())
     }
 
-    /// Calls `work` with the offset of a block, its bytes, and the offset of its end. Returns `None` without calling
-    /// `work` if no line begins in the block.
+    /// Reads a block. Calls `work` with the start offset of the block, its bytes, and its end offset. Returns `None`
+    /// without calling `work` if no line begins in the block.
     pub fn block<R>(
         &mut self,
         file: &RandomAccessSource,
@@ -111,7 +112,7 @@ impl ReadBuffers {
         result
     }
 
-    /// Takes the buffer for a block out of this object. The caller puts it back.
+    /// Takes the block buffer out of this object. The caller puts the buffer back after use.
     pub(super) fn take_block_buffer(&mut self) -> Result<Buffer> {
         match self.block_buffer.take() {
             Some(buffer) => Ok(buffer),
@@ -134,14 +135,14 @@ impl ReadBuffers {
     }
 
     /// Returns the start and the end of the block's lines within `bytes`. The end is `None` if the last line continues
-    /// after `bytes`. Returns `None` if no line begins in the block.
+    /// after `bytes`. The result is `None` if no line begins in the block.
     fn cut(&self, file: &RandomAccessSource, start: u64, bytes: &[u8]) -> Option<(usize, Option<usize>)> {
         let stride = (file.stride(&self.plan) as usize).min(bytes.len());
         if !self.by_line {
             return Some((0, Some(stride)));
         }
-        // A line that begins exactly at the start of a block belongs to the previous block, which extends to the first
-        // line end after its last byte.
+        // A block extends to the first line end after its last byte. A line that begins exactly at the start of this
+        // block is therefore in the previous block.
         let first = if start == 0 { 0 } else { memchr(b'\n', &bytes[..stride])? + 1 };
         if start + bytes.len() as u64 == file.len() && bytes.len() == stride {
             return (first < stride).then_some((first, Some(stride)));

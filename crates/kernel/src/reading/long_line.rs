@@ -1,4 +1,5 @@
-//! Reads lines that are longer than a block and its margin (the bytes that are read after the block).
+//! Reads lines that continue after the margin of their block. The margin is the range of bytes that is read after a
+//! block.
 
 use inshore_store::{Buffer, Context, Reservation};
 use memchr::{memchr, memrchr};
@@ -6,10 +7,11 @@ use memchr::{memchr, memrchr};
 use super::{Plan, random_access::RandomAccessSource};
 use crate::{Error, Result};
 
-/// The size of the buffer for further reads if a line does not end in the margin. One read fills half of this size.
+/// The size in bytes of the buffer for the rest of a line that does not end in the margin. One read covers half of this
+/// size.
 pub(super) const LONG_LINE_BYTES: usize = 64 << 10;
 
-/// The bytes of a block whose last line is longer than the block and its margin.
+/// The bytes of a block whose last line continues after the margin, up to the end of this line.
 pub(super) struct LongBlock {
     pub bytes: Vec<u8>,
     /// The offset in the source at which the block ends.
@@ -29,7 +31,8 @@ impl LongLineReader {
         LongLineReader { zeros_end_lines, buffer: None }
     }
 
-    /// Reads the rest of a block whose last line continues at `position`.
+    /// Reads the rest of a block whose last line continues at offset `position`. The block begins at offset `start`,
+    /// and `begun` contains the bytes that were already read.
     pub fn read_on(
         &mut self,
         context: &Context,
@@ -52,7 +55,7 @@ impl LongLineReader {
             }
             let room = bytes.len().max(LONG_LINE_BYTES) as u64 * 2;
             reservation.resize(room.min(2 * limit))?;
-            // At both ends, a read may include part of an additional checksum block.
+            // If the file has checksum blocks, the read may include part of an additional block at both ends.
             let needed = LONG_LINE_BYTES + 2 * file.margin() as usize;
             let fits = |buffer: &Buffer| buffer.len() >= needed;
             let buffer = match self.buffer.take().filter(fits) {

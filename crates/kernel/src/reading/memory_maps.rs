@@ -1,5 +1,5 @@
-//! Maps byte ranges of a file in the page cache into memory, for compute kernels that need no copy. A mapped range is
-//! called a window.
+//! Maps byte ranges of a file in the page cache into memory, so that compute kernels can read them without a copy. A
+//! mapped byte range is called a window.
 
 use std::{
     collections::VecDeque,
@@ -18,16 +18,17 @@ use inshore_store::{MemoryMap, PlainFile};
 use super::MARGIN_BYTES;
 use crate::{Error, Result};
 
-/// The size of a window: the byte range of a cached file that one memory map covers. Linux maps a folio of 2 MiB by one
-/// page table entry, and maps smaller folios in large batches, so mapping takes little time.
+/// The size in bytes of a window (a byte range of a cached file that one memory map covers). Mapping takes little time:
+/// Linux maps a folio (a group of adjacent pages) of 2 MiB by one page table entry, and smaller folios in large
+/// batches.
 pub(super) const WINDOW_BYTES: u64 = 16 << 20;
-/// The block size of a file that is read through windows. At the start of each block, a worker waits for main memory,
-/// so blocks are large.
+/// The block size in bytes of a file that is read through windows. Blocks are large because a worker waits for main
+/// memory at the start of each block.
 pub(super) const WINDOW_BLOCK_BYTES: u64 = 1 << 20;
 /// The number of windows of a file that stay mapped at a time.
 const WINDOWS_KEPT: usize = 2;
 
-/// The mapped windows of a file, each with its number in the file.
+/// The windows (mapped byte ranges) of a file. Each window has a number, counted from the start of the file.
 #[derive(Debug)]
 pub struct MemoryMaps {
     open: Mutex<VecDeque<(u64, Arc<MemoryMap>)>>,
@@ -55,8 +56,8 @@ impl MemoryMaps {
         let worked = panic::catch_unwind(AssertUnwindSafe(|| work(&window[place])));
         let checked = file.check(&window).map_err(Error::from);
         if self.done.fetch_add(1, Ordering::Relaxed) + 1 == file.len().div_ceil(WINDOW_BLOCK_BYTES) {
-            // After the last block, the source may stay open for long until its parts are delivered. The windows are
-            // therefore unmapped at this point.
+            // After the last block, the source may stay open for a long time, until its parts are delivered. The
+            // windows are no longer needed, so they are unmapped here.
             self.open.lock().expect("no panic under this lock").clear();
         }
         Some(match (checked, worked) {

@@ -20,18 +20,19 @@ pub(crate) use self::{
 use self::{long_line::LONG_LINE_BYTES, memory_maps::WINDOW_BLOCK_BYTES};
 use crate::kernel::CACHED_BYTES;
 
-/// The largest size of a direct read, which bypasses the page cache: one huge page. Virtual drives read this size
-/// fastest. Reads are smaller if the memory budget is small.
+/// The largest size in bytes of a direct read (a read that bypasses the page cache). The size is one huge page. Virtual
+/// drives read this size fastest. Reads are smaller if the memory budget is small.
 const DIRECT_BYTES: usize = 2 << 20;
 const DIRECT_BYTES_MIN: usize = 256 << 10;
-/// The number of direct reads that a worker has in flight while it processes a block. The number is [`AHEAD_MANY`] if
-/// the buffers take a small share of the budget.
+/// The number of direct reads that a worker has in flight while it processes a block. If the memory budget is large, a
+/// worker has [`AHEAD_MANY`] reads in flight instead.
 const AHEAD: usize = 2;
 const AHEAD_MANY: usize = 4;
-/// The margin: the number of bytes that are read after a block. They usually contain the end of the block's last line.
+/// The size in bytes of the margin, which is read after a block. The margin usually contains the end of the block's
+/// last line.
 const MARGIN_BYTES: usize = 4096;
 
-/// The sizes of the buffers and requests of each worker.
+/// The sizes of each worker's buffers and reads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     cached_bytes: usize,
@@ -42,9 +43,9 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Computes the sizes of the buffers of `workers` workers. Together they take at most half of the free memory, if
-    /// half suffices. Blocks of cached files are copied in blocks of `cached_bytes`. If the compute kernel accepts
-    /// windows (memory maps) and memory suffices, large files are mapped in blocks of 1 MiB instead.
+    /// Computes the buffer sizes for `workers` workers. All buffers together take at most half of the free memory,
+    /// unless the smallest sizes take more. Cached files are copied in blocks of `cached_bytes` bytes. If the compute
+    /// kernel accepts windows (memory maps) and memory suffices, large files are mapped in blocks of 1 MiB instead.
     pub fn new(budget: &Budget, workers: usize, cached_bytes: usize, takes_windows: bool) -> Plan {
         let each = budget.free_bytes() / workers as u64;
         let direct = (each / 2 / (AHEAD as u64 + 1)).min(DIRECT_BYTES as u64) as usize / DIRECT_BYTES_MIN;
@@ -53,7 +54,7 @@ impl Plan {
             direct_bytes: direct.max(1) * DIRECT_BYTES_MIN,
             ahead: if each / 8 >= ((AHEAD_MANY + 1) * DIRECT_BYTES) as u64 { AHEAD_MANY } else { AHEAD },
             line_bytes_max: (each / 4).clamp(1 << 16, 1 << 30),
-            // If the system cannot map a file, blocks of the same size are copied, so memory for such a copy is needed.
+            // If the system cannot map a file, the worker copies a block of this size, so it needs memory for the copy.
             takes_windows: takes_windows && each >= 4 * WINDOW_BLOCK_BYTES,
         }
     }

@@ -19,17 +19,16 @@ const PAGE_BYTES: u64 = 4096;
 /// A source that is read at any position.
 #[derive(Debug)]
 pub(crate) enum RandomAccessSource {
-    /// A file in the page cache. The memory maps are present if the compute kernel accepts mapped blocks in place of
-    /// copies.
+    /// A file in the page cache. The memory maps are present if blocks are mapped instead of copied.
     Cached(PlainFile, Option<MemoryMaps>),
     Direct(PlainFile),
-    /// A byte range of a dataset's file. Bytes outside of the range are not read.
+    /// A byte range of a dataset's file. Bytes outside of the range do not belong to the source.
     Dataset(Job, CheckedFile, Range<u64>),
 }
 
 impl RandomAccessSource {
-    /// Converts an opened source. The result is `Err` with a stream if the source cannot be read at any position, or if
-    /// it is a dataset whose checksum blocks are too large for the plan.
+    /// Converts an opened source. If the source can only be read sequentially, the result is `Err` with a stream. This
+    /// is also the case for a dataset whose checksum blocks are too large for the read size of the plan.
     pub fn of(opened: OpenedSource, plan: &Plan) -> Result<std::result::Result<RandomAccessSource, Stream>> {
         Ok(match opened {
             OpenedSource::File(file) if file.is_cached() => {
@@ -70,7 +69,8 @@ impl RandomAccessSource {
         !matches!(self, RandomAccessSource::Cached(..))
     }
 
-    /// Returns the distance between the starts of two blocks in bytes. A block and its margin fit into a buffer.
+    /// Returns the distance between the starts of two consecutive blocks, in bytes. The distance is chosen so that a
+    /// block and its margin fit into a buffer.
     pub fn stride(&self, plan: &Plan) -> u64 {
         let bytes = match self {
             RandomAccessSource::Cached(_, Some(_)) => WINDOW_BLOCK_BYTES as usize,

@@ -11,12 +11,14 @@ use super::{
 };
 use crate::{Error, Result};
 
-/// If a read returns fewer bytes than this, the stream counts as slow, and the available bytes are processed at once.
+/// A read that returns fewer bytes than this shows that the stream is slow. The bytes that are available are then
+/// processed without further reads.
 const PATIENT_BYTES: usize = 16 << 10;
 
 impl ReadBuffers {
-    /// Calls `work` with the offset, the bytes and the end offset of each piece of a stream, in order, until `work`
-    /// returns false. Complete lines of a slow stream are passed to `work` at once, before the buffer is full.
+    /// Reads a stream in blocks. Calls `work` with the start offset, the bytes and the end offset of each block, in
+    /// order, until `work` returns false. If the stream is slow, complete lines are passed to `work` before the buffer
+    /// is full.
     pub fn stream(
         &mut self,
         name: &str,
@@ -37,8 +39,8 @@ impl ReadBuffers {
         work: &mut impl FnMut(u64, &[u8], u64) -> bool,
     ) -> Result<()> {
         let (mut filled, mut searched, mut offset, mut ended) = (0, 0, 0, false);
-        // The number of zero bytes that were removed from the line in the buffer, and the number of bytes in the buffer
-        // that were already searched for zero bytes.
+        // `left_out` is the number of zero bytes that were removed from the line in the buffer.
+        // `dense` is the number of bytes in the buffer that were already searched for zero bytes.
         let (mut left_out, mut dense) = (0, 0usize);
         // Only blocks of lines may also use the margin of the buffer.
         let room = if self.by_line { buffer.len() } else { self.plan.cached_bytes };

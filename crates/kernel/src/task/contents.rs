@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use super::{RequiredRight, portable::Portable};
 use crate::{Block, Border, Error, Kernel};
 
-/// The compute kernel that returns the bytes of its sources unchanged. Clients use it for jobs that compute nothing on
-/// the nodes.
+/// The compute kernel that returns the bytes of its sources unchanged. Clients use it to read data from nodes if the
+/// nodes need not compute anything.
 #[derive(Clone, Copy, Debug)]
 pub struct Contents;
 

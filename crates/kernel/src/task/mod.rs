@@ -1,14 +1,15 @@
 //! Defines tasks, which a node runs on the data in its store, and their replies to the client.
 //!
-//! - [`TaskHandler`] runs one kind of task. Requests select it by its name. A node has a fixed set of [`TaskHandlers`].
+//! - [`TaskHandler`] runs one kind of task. A request names the kind of task. A node has a fixed set of
+//!   [`TaskHandlers`].
 //! - [`Task`] contains the job within the node's memory budget, the arguments, and the sources to read.
 //! - [`Reply`] is the sink through which a task sends record batches. A send blocks while the client is slow.
 //!
-//! A compute kernel whose parts (results of blocks) can be serialized is [`Portable`], and [`Parts`] makes a
-//! [`TaskHandler`] from it. The task sends the parts of the blocks in order. With each part it sends the end position
-//! of the part in its source, so that another node can continue from this position.
+//! A compute kernel is [`Portable`] if its parts (results of blocks) can be serialized. [`Parts`] makes a
+//! [`TaskHandler`] from such a compute kernel. The task sends the parts of the blocks in order. With each part, the
+//! task sends the end position of the part in its source, so that another node can continue from this position.
 //!
-//! The model for this module are the minions, responses and queries of the 2019 thesis, section 3.2.2 (title in
+//! The design follows the minions, responses and queries of the 2019 thesis, section 3.2.2 (title in
 //! `docs/from-the-papers.md`).
 
 mod contents;
@@ -41,7 +42,7 @@ pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 pub struct Task {
     /// The job of the task, which has the memory budget, the threads, the store and the cancellation flag.
     pub job: Job,
-    /// The arguments, in the form that the kind of task defines.
+    /// The arguments of the task. The kind of task defines their form.
     pub arguments: Value,
     /// The sources to read, in order.
     pub sources: Sources,
@@ -67,7 +68,7 @@ pub struct TaskSource {
     pub whole: u64,
     /// The bytes to read.
     pub source: Source,
-    /// The location of the source in the node's store; `None` if the source is elsewhere.
+    /// The location of the source in the node's store; `None` if the source is not in the store.
     pub stored: Option<StoredSource>,
 }
 
@@ -77,12 +78,12 @@ pub trait Reply: Send {
     /// announcement, since nodes send nothing before the first batch.
     ///
     /// # Errors
-    /// The errors are those of [`Reply::batch`].
+    /// Returns the errors of [`Reply::batch`].
     fn begun(&mut self, _columns: &SchemaRef) -> Result<(), Failure> {
         Ok(())
     }
 
-    /// Sends a batch; all batches of a task have the same columns. Blocks while the client is slow.
+    /// Sends a batch. All batches of a task have the same columns. The call blocks while the client is slow.
     ///
     /// # Errors
     /// [`inshore_store::Error::Cancelled`] if the client has disconnected.
@@ -92,7 +93,7 @@ pub trait Reply: Send {
 /// The right that a client needs for a kind of task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequiredRight {
-    /// The right to read.
+    /// The right to read data.
     Data,
     /// The right to run built-in kinds of tasks.
     BuiltIn,
@@ -112,12 +113,13 @@ pub trait TaskHandler: Send + Sync {
         RequiredRight::BuiltIn
     }
 
-    /// Returns the smallest default memory in bytes, for tasks whose request sets no memory.
+    /// Returns a lower bound of the default memory, in bytes. A task whose request sets no memory gets at least this
+    /// much.
     fn smallest_memory_bytes(&self) -> u64 {
         0
     }
 
-    /// Runs the task. After the last batch, the client receives the returned value, together with the cost of the job.
+    /// Runs the task. After the last batch, the client receives the returned value and the cost of the job.
     ///
     /// # Errors
     /// Any error that prevents the task from completing.
@@ -129,14 +131,14 @@ pub trait TaskHandler: Send + Sync {
 pub struct TaskHandlers(Vec<Arc<dyn TaskHandler>>);
 
 impl TaskHandlers {
-    /// Returns the set with one more kind of task.
+    /// Adds a handler for one more kind of task.
     #[must_use]
     pub fn with(mut self, work: impl TaskHandler + 'static) -> TaskHandlers {
         self.0.push(Arc::new(work));
         self
     }
 
-    /// Returns the set without the kind of task that has this name.
+    /// Removes the handler for the kind of task that has this name.
     #[must_use]
     pub fn without(mut self, kind: &str) -> TaskHandlers {
         self.0.retain(|work| work.kind() != kind);

@@ -15,9 +15,9 @@ pub(super) const BEGINNING: u8 = 3;
 /// The content of a row that [`Parts`](super::Parts) sends for a source.
 #[derive(Debug)]
 pub enum Answer {
-    /// The beginning of a part that is larger than a batch. The next rows contain the rest of the part.
+    /// The beginning of a part that is larger than a batch. The next row of the source continues the part.
     Beginning(Vec<u8>),
-    /// The serialized part of a block, or the last piece of a large part.
+    /// The serialized part of a block. If the part is larger than a batch, this is its last piece.
     Part(Vec<u8>),
     /// The end of the source. Either the source was read completely, or the rest of the source cannot change the
     /// result.
@@ -31,15 +31,19 @@ pub enum Answer {
 pub struct PartRow {
     /// The number of the source in the request.
     pub number: u64,
-    /// The position in the source up to which the client has received all parts, including this row.
+    /// The position in the source up to which the client has received all parts, including the part of this row. If the
+    /// row contains only the beginning of a part, the position is valid after the last row of the part.
     pub reach: ResumePosition,
     /// The content of the row.
     pub answer: Answer,
 }
 
-/// Returns the columns of the batches that [`Parts`](super::Parts) sends. The first column is the number of the source.
-/// The next two are the bytes and lines up to the resume position. Then follow the type of the row (0 a part, 1 the
-/// end, 2 an error, 3 the beginning of a part), and the part or the text of the error.
+/// Returns the columns of the batches that [`Parts`](super::Parts) sends:
+///
+/// - `source`: the number of the source.
+/// - `bytes` and `lines`: the number of bytes and of lines up to the resume position.
+/// - `what`: the type of the row. 0 is a part, 1 is the end of the source, 2 is an error, 3 is the beginning of a part.
+/// - `part`: the part, or the text of the error.
 pub fn part_schema() -> SchemaRef {
     let field = |name: &str, kind| Field::new(name, kind, false);
     Arc::new(Schema::new(vec![
@@ -51,8 +55,8 @@ pub fn part_schema() -> SchemaRef {
     ]))
 }
 
-/// Parses the rows of a batch with the columns of [`part_schema`]. Returns `None` if the batch has other columns, or
-/// rows of an unknown type.
+/// Parses the rows of a batch with the columns of [`part_schema`]. Returns `None` if the batch has other columns, or if
+/// a row has an unknown type.
 pub fn part_rows(batch: &RecordBatch) -> Option<Vec<PartRow>> {
     let numbers = |column: usize| batch.columns().get(column)?.as_any().downcast_ref::<UInt64Array>();
     let (sources, bytes, lines) = (numbers(0)?, numbers(1)?, numbers(2)?);

@@ -27,10 +27,11 @@ use crate::{Event, Next, ResumePosition, runner::run_or_leave};
 
 /// The target size of a batch of parts, in bytes.
 const BATCH_BYTES: usize = 256 << 10;
-/// The number of copies of a batch that may be in memory at once: as columns, serialized, and as queued messages.
+/// The number of copies of a batch that may be in memory at the same time: columns, serialized bytes and queued
+/// messages.
 const COPIES: u64 = 4;
-/// If this time has passed since the last batch, the next row is sent at once, even if the batch is not full. An
-/// observer therefore sees parts arrive steadily.
+/// A batch that is not full is sent with the next row if this time has passed since the previous batch. An observer
+/// therefore sees parts arrive steadily.
 const WAIT: Duration = Duration::from_millis(100);
 
 /// The task handler that runs a compute kernel over sources and sends its parts.
@@ -64,12 +65,12 @@ where
     }
 }
 
-/// Runs a compute kernel over sources and sends its parts as [`Parts`] does. The caller creates the compute kernel.
-/// Before the next source is requested, all parts in the buffer are sent.
+/// Runs a compute kernel over sources and sends its parts as [`Parts`] does. Here, the caller creates the compute
+/// kernel. Before the task requests its next source, it sends all parts in the buffer.
 ///
 /// # Errors
-/// The budget is too small, the next source is unavailable, the job was cancelled, or the client has disconnected. An
-/// error while reading a source is sent to the client as a row, and is no error of this function.
+/// The budget is too small, the next source is unavailable, the job was cancelled, or the client has disconnected. If a
+/// source cannot be read, the client receives a row with the error, and this function returns no error.
 pub fn answer_parts<K>(
     job: &Context,
     kernel: &K,
@@ -86,8 +87,8 @@ where
     let memory = job.budget().reserve(COPIES * BATCH_BYTES as u64, "buffered answers")?;
     let answers = Mutex::new(PartBatches::new(reply, memory));
     let enough = Mutex::new(HashSet::new());
-    // The sender of shards may wait for parts before it sends the next shard. While this task waits for a source, it
-    // therefore sends all parts at once.
+    // The sender of shards may wait for parts before it sends the next shard. The task therefore sends its buffered
+    // parts before it waits for a source. During the wait, it sends them whenever a source ends.
     let waits = AtomicBool::new(false);
     let no_source: Mutex<Option<Failure>> = Mutex::default();
     let (mut sources, leave) = sources.into_parts();

@@ -6,12 +6,12 @@ use serde_json::Value;
 use super::RequiredRight;
 use crate::Kernel;
 
-/// A compute kernel that a client can send to the node that has the data. The node can send the results of blocks
-/// (parts) back.
+/// A compute kernel that a client can send to the node that has the data. The node can send the parts (the results of
+/// blocks) back to the client.
 pub trait Portable: Kernel + Sized {
     /// The [`TaskHandler::kind`](super::TaskHandler::kind) of tasks that run the compute kernel.
     const KIND: &'static str;
-    /// The right that a client needs.
+    /// The right that a client needs to run the compute kernel on a node.
     const NEEDS: RequiredRight = RequiredRight::BuiltIn;
 
     /// Returns all arguments that another machine needs to create the same compute kernel.
@@ -23,7 +23,7 @@ pub trait Portable: Kernel + Sized {
     /// An error of the compute kernel if the arguments are invalid.
     fn of_arguments(arguments: &Value) -> Result<Self, Self::Error>;
 
-    /// Creates the compute kernel like [`Self::of_arguments`]. The compute kernel may reserve memory from this budget.
+    /// Creates the compute kernel from [`Self::arguments`]. The compute kernel may reserve memory from the budget.
     ///
     /// # Errors
     /// The errors of [`Self::of_arguments`], and an error if the budget is too small.
@@ -31,25 +31,25 @@ pub trait Portable: Kernel + Sized {
         Self::of_arguments(arguments)
     }
 
-    /// Serializes a part to `out`. Writes nothing if the part is empty.
+    /// Appends the serialized part to `out`. Appends nothing if the part is empty.
     fn encode(part: &Self::Part, out: &mut Vec<u8>);
 
-    /// Deserializes a part; returns `None` if the bytes are invalid.
+    /// Deserializes a part. Returns `None` if the bytes are invalid.
     fn decode(bytes: &[u8]) -> Option<Self::Part>;
 
-    /// Returns true if, after this part, the result needs no further part of the same file.
+    /// Returns true if the result of the job needs no part of this file after `_part`.
     fn suffices(&self, _part: &Self::Part) -> bool {
         false
     }
 
     /// True if a client may process shards of a job itself. The client then reads the data of the nodes as streams, and
-    /// the parts must be the same.
+    /// its parts must equal those that a node computes.
     const CAN_HELP: bool = false;
 
     /// Creates the compute kernel for a client that processes shards itself.
     ///
     /// # Errors
-    /// The errors are those of [`Self::of_arguments`].
+    /// Returns the errors of [`Self::of_arguments`].
     fn for_client(arguments: &Value) -> Result<Self, Self::Error> {
         Self::of_arguments(arguments)
     }

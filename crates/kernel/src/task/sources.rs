@@ -2,9 +2,9 @@
 
 use super::{Failure, TaskSource};
 
-/// An iterator over the sources of a task: either a known list, or shards that the task receives while it works. The
-/// task requests no source ahead of need, since each request shows the sender of the shards how far the task has
-/// progressed.
+/// An iterator over the sources of a task. The sources are a known list, or shards that the task receives while it
+/// works. The task requests a source only when it needs one. Each request shows the sender of the shards how far the
+/// task has progressed.
 pub struct Sources {
     next: Box<dyn Iterator<Item = Result<TaskSource, Failure>> + Send>,
     bytes: u64,
@@ -20,8 +20,8 @@ impl Sources {
         Sources::pulled(sources.into_iter().map(Ok), bytes, count_max)
     }
 
-    /// Creates sources from an iterator that may block. The iterator returns at most `count_max` sources, with about
-    /// `bytes` bytes together.
+    /// Creates sources from an iterator that may block. The iterator returns at most `count_max` sources. Together, the
+    /// sources have about `bytes` bytes.
     pub fn pulled(
         next: impl Iterator<Item = Result<TaskSource, Failure>> + Send + 'static,
         bytes: u64,

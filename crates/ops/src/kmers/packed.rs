@@ -325,7 +325,8 @@ mod tests {
         unpack_kmers(block, &mut codes, &mut counts).map(|()| (codes, counts))
     }
 
-    /// Generates ascending codes with counts. The codes, and the distances between them, have all sizes.
+    /// Generates ascending codes with counts. The codes, and the distances between adjacent codes, range from small
+    /// numbers to numbers of up to `bits` bits.
     fn kmers<C: PackedCode + std::fmt::Debug>(bits: u32) -> impl Strategy<Value = (Vec<C>, Vec<u32>)> {
         let code = (any::<u128>(), 128 - bits..128).prop_map(|(code, shift)| code >> shift);
         let count = prop_oneof![Just(1u32), 1u32..300, 1u32..];

@@ -36,8 +36,9 @@
 //! Alternatively, the module's process reads the blocks directly ([`FileBlocks`]). The process receives a file
 //! that is open for reading together with the call, and reads one block after the other into the module's memory.
 //! The bytes then stay in the cache of one core, and the two processes wake each other once for many blocks
-//! instead of twice for each block. The module sees only the blocks of the file. An attacker who controls the
-//! process could read all of this one file, which the module may read anyhow. The process stops before a block
+//! instead of twice for each block. The module itself cannot read the file. It sees only the blocks that its
+//! process reads into its memory. An attacker who controls the process could read all of this one file, which
+//! the module may read anyhow. The process stops before a block
 //! that it can't read. The calling process, which can report errors, then reads this block or fails.
 //!
 //! `memmem`, `hash64` and `decompress` are functions of the host, since the same code in a module is slower

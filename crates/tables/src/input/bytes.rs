@@ -21,7 +21,8 @@ use crate::{
 /// The decompressed bytes of an [`Input`](super::Input).
 ///
 /// Errors of its [`Read`] implementation carry an [`Error`] that names the file, also for damage and truncation of
-/// compressed data. A compressed file that was cut exactly between two members or frames looks complete.
+/// compressed data. If a compressed file was truncated exactly between two members or frames, the truncation is not
+/// detected.
 pub struct Bytes {
     pub(super) name: String,
     pub(super) source: DecompressedReader<CountingReader>,
@@ -29,7 +30,8 @@ pub struct Bytes {
 }
 
 impl Bytes {
-    /// Returns the compressed bytes taken from the file so far, to be compared with [`Input::compressed_bytes`](super::Input::compressed_bytes).
+    /// Returns the number of bytes that were read from the file so far, before decompression.
+    /// [`Input::compressed_bytes`](super::Input::compressed_bytes) is the total.
     pub fn position(&self) -> u64 {
         self.position.load(Ordering::Relaxed)
     }
@@ -39,13 +41,13 @@ impl Bytes {
         &self.name
     }
 
-    /// Returns the format that the bytes are decompressed from; `None` for bytes that are not compressed.
+    /// Returns the format that the bytes are decompressed from. Returns `None` for bytes that are not compressed.
     pub fn format(&self) -> Option<Compression> {
         self.source.format()
     }
 
-    /// Fills `out` with the next bytes and returns their number. A number below the length of `out`, also 0, means
-    /// the end.
+    /// Fills `out` with the next bytes and returns their number. If the number is smaller than the length of `out`, the
+    /// input has ended.
     ///
     /// # Errors
     /// [`Error::Io`]; damage and truncation of compressed data.
@@ -72,7 +74,7 @@ impl Read for Bytes {
     }
 }
 
-/// The bytes of the source without decompression.
+/// The bytes of the source before decompression.
 pub(super) enum RawBytes {
     File(File),
     Ahead(Box<ReadAheadFile>),
@@ -81,7 +83,7 @@ pub(super) enum RawBytes {
     Stream(Box<dyn Read + Send>),
 }
 
-/// A file that is read ahead, and the number of consumed bytes of the current piece.
+/// A file that is read ahead in pieces. `taken` is the number of bytes of the current piece that were already returned.
 pub(super) struct ReadAheadFile {
     pub(super) source: FileSource,
     pub(super) taken: usize,
@@ -103,7 +105,7 @@ impl Read for ReadAheadFile {
 pub(super) struct CountingReader {
     pub(super) inner: RawBytes,
     pub(super) position: Arc<AtomicU64>,
-    /// The cancellation of the job, for reads that may wait for a writer.
+    /// The cancellation flag of the job, for reads that may wait for a writer.
     pub(super) cancel: Option<Cancel>,
 }
 
@@ -111,7 +113,7 @@ pub(super) struct CountingReader {
 const POLL_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 impl CountingReader {
-    /// Waits until there are bytes to read, or the end.
+    /// Waits until the file has bytes to read, or has ended. Returns an error if the job is cancelled during the wait.
     fn wait(&self) -> io::Result<()> {
         let (Some(cancel), RawBytes::File(file)) = (&self.cancel, &self.inner) else { return Ok(()) };
         loop {

@@ -10,9 +10,9 @@ use inshore_store::Context;
 use super::{KmerCode, KmerOptions, KmerSummary};
 use crate::{Result, writer::BackgroundWriter};
 
-/// The largest number of counts in the histogram.
+/// The largest number of elements in the histogram. The last of them also counts all k-mers that occur more often.
 const HISTOGRAM: usize = 256;
-/// The maximum number of k-mers that are converted to rows at once.
+/// The maximum number of k-mers that are converted to rows in one step.
 const BATCH_ROWS: usize = 8 << 10;
 
 /// Writes a table of k-mers, which the caller passes in the order of their codes.
@@ -56,7 +56,8 @@ impl KmerWriter {
         }
     }
 
-    /// Completes and publishes the table, and completes the summary of counting.
+    /// Completes and publishes the table. Returns the summary `counted`, completed by the numbers that the table
+    /// determines.
     ///
     /// # Errors
     /// The errors are those of [`crate::TableWriter::finish`].
@@ -84,7 +85,7 @@ impl RowBuilder {
         RowBuilder { schema, k: options.k as usize, min_count: options.min_count, codes: options.codes }
     }
 
-    /// Converts the k-mers that occur often enough to rows; `None` if there are none.
+    /// Converts the k-mers that occur often enough to rows. Returns `None` if there are none.
     fn batch<K: KmerCode>(&self, keys: &[K], counts: &[u32]) -> Option<RecordBatch> {
         let kept = || keys.iter().zip(counts).filter(|&(_, &count)| count >= self.min_count);
         let rows = if self.min_count <= 1 { keys.len() } else { kept().count() };
@@ -108,7 +109,7 @@ impl RowBuilder {
     }
 }
 
-/// The letters of the four bases that a byte of a code stands for, for each value of the byte.
+/// The four letters of a byte of a code, for each value of the byte.
 const SPELLED: [[u8; 4]; 256] = {
     let mut all = [[0; 4]; 256];
     let mut code = 0;

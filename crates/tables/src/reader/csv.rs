@@ -1,7 +1,7 @@
 //! Reads a CSV file as a source of record batches. Values are parsed directly into columns of the wanted types.
 //!
 //! The first record has the names of columns, unless [`Header`] says otherwise. Column types can be inferred from the
-//! first rows ([`super::value_classes`]), which are kept and returned before all later rows.
+//! first rows ([`super::value_classes`]). These rows are kept in memory and returned before all later rows.
 
 use arrow_array::{Array, RecordBatch, StringArray, builder::StringBuilder};
 use arrow_schema::{Field, SchemaRef};
@@ -23,7 +23,7 @@ pub(super) struct CsvSource {
     /// True if the caller stated whether the first record has the column names.
     is_named: bool,
     records: Records,
-    /// True if the first record is a row of data that has not been returned.
+    /// True if the first record is a row of data that was not returned yet.
     has_row: bool,
     text_bytes_max: u64,
     /// The position of each wanted column in a record, and the origin of its type.
@@ -36,7 +36,7 @@ pub(super) struct CsvSource {
     is_known: bool,
 }
 
-/// The first rows as text, and the lines on which they begin.
+/// The first rows of the file. `columns` has their values as text, and `lines` has the line on which each row begins.
 struct Sample {
     columns: Vec<StringArray>,
     lines: Vec<u64>,
@@ -72,7 +72,7 @@ impl CsvSource {
         self.records.position()
     }
 
-    /// Chooses columns and their types. The first `carried` columns are text, whatever their values are.
+    /// Chooses columns and their types. The first `carried` columns of `columns` are read as text.
     pub fn choose(&mut self, columns: &[usize], wanted: &SchemaRef, carried: usize) {
         let origin = |(place, &column): (usize, &usize)| match place < carried {
             true => (column, TypeOrigin::Asked),
@@ -87,9 +87,10 @@ impl CsvSource {
         self.origins[column] == TypeOrigin::Unseen
     }
 
-    /// Returns all columns with the types that the first rows suggest; columns in `as_text` are text.
+    /// Returns all columns with the types that the first rows suggest. Columns in `as_text` are text.
     ///
-    /// A first record that may be a row is refused, since its values would silently become column names.
+    /// If the first record looks like a row of data, the result is an error. Otherwise the values of this row would
+    /// silently become column names.
     pub fn inferred_fields(&mut self, as_text: &[usize]) -> Result<Vec<Field>> {
         self.check_names()?;
         let sample = self.take_first_rows()?;
@@ -150,7 +151,7 @@ impl CsvSource {
         Ok(Sample { columns: columns.iter_mut().map(StringBuilder::finish).collect(), lines })
     }
 
-    /// Returns all columns with their known types.
+    /// Returns all columns with the types in `columns`, which the caller has set.
     pub fn known_fields(&mut self, columns: &SchemaRef, input: &Input) -> Result<Vec<Field>> {
         let names = columns.fields().iter().map(|field| field.name());
         if !names.eq(&self.names) {
@@ -197,7 +198,7 @@ impl CsvSource {
         self.check_returns()
     }
 
-    /// Refuses lines that end with a carriage return alone: the whole file would be one line.
+    /// Returns an error if lines end with a carriage return alone. The whole file would then be a single line.
     fn check_returns(&self) -> Result<()> {
         let is_joined = |&index: &usize| {
             !self.records.is_quoted(index) && memchr::memchr(b'\r', self.records.field(index)).is_some()
@@ -213,7 +214,7 @@ impl CsvSource {
         }
     }
 
-    /// Refuses a first line that may be a row, since the row would be lost.
+    /// Returns an error if the first line looks like a row of data. This row would otherwise be lost.
     fn check_names(&self) -> Result<()> {
         if self.is_named {
             return Ok(());
@@ -238,8 +239,8 @@ impl CsvSource {
         })
     }
 
-    /// Returns the next rows, beginning with those of the sample: at most `batch_rows`, and fewer where strings are
-    /// long.
+    /// Returns the next rows, beginning with those of the sample. The result has at most `batch_rows` rows, and fewer
+    /// if strings are long.
     pub fn next_batch(&mut self, batch_rows: usize) -> Result<Option<RecordBatch>> {
         let wanted = self.wanted.clone().expect("columns are chosen before batches are read");
         let mut columns: Vec<Column> = wanted
@@ -287,7 +288,7 @@ impl CsvSource {
         Ok(rows)
     }
 
-    /// Moves to the next row; returns false at the end.
+    /// Moves to the next row. Returns false at the end.
     fn next_row(&mut self) -> Result<bool> {
         if !std::mem::take(&mut self.has_row) && !self.records.next_record()? {
             return Ok(false);

@@ -1,15 +1,15 @@
 //! Cuts the bytes of a CSV file into records, and each record into fields.
 //!
-//! A field that begins with a quote ends with the closing quote; a quote in any other position is an ordinary
+//! A field that begins with a quote ends with the closing quote. A quote in any other position is an ordinary
 //! character. A record ends with a line feed, or a carriage return and a line feed. Empty lines are skipped.
 //!
 //! A record is parsed once it is complete in the buffer, so that its fields are slices of the buffer. Only a quoted
-//! field that contains quotes is copied. The buffer grows up to the longest record that is accepted, so a quote that
-//! is never closed does not fill the memory.
+//! field that contains quotes is copied. The size of the buffer is limited by the longest record that is accepted, so a
+//! quote that is never closed does not fill the memory.
 //!
 //! The `csv` crate is not used, for three reasons. It treats the end of the file as the end of an open quote. It treats
 //! text after a closing quote as a part of the field. It does not report whether a carriage return was in quotes. Each
-//! of these faults loses rows or letters silently.
+//! of these faults silently loses rows or characters.
 
 use std::ops::Range;
 
@@ -27,19 +27,21 @@ pub(super) struct Records {
     /// The maximum number of bytes of a record.
     limit: u64,
     buffer: Vec<u8>,
-    /// The bytes of the buffer that were read and not returned yet.
+    /// The range of the buffer that was read from the input and not yet returned in records.
     unread: Range<usize>,
     has_ended: bool,
     /// The line on which the unread bytes begin, from 1.
     line: u64,
-    /// The line on which the current record begins, and the record's fields.
+    /// The line on which the current record begins, from 1.
     record_line: u64,
+    /// The fields of the current record.
     fields: Vec<Field>,
-    /// The text of quoted fields that contain quotes; each doubled quote is a single quote here.
+    /// The text of quoted fields that contain quotes. Each doubled quote is stored as a single quote.
     copied: Vec<u8>,
 }
 
-/// A field: its range in the buffer, or in the copied bytes.
+/// A field of the current record. `place` is its range in the copied bytes if `is_copied` is true, and otherwise in the
+/// buffer.
 struct Field {
     place: Range<usize>,
     is_copied: bool,
@@ -48,7 +50,8 @@ struct Field {
 
 /// The result of parsing a record.
 enum ParsedRecord {
-    /// The record is complete: its number of bytes, including its end, and its number of line feeds.
+    /// The record is complete. The values are the number of its bytes, including its line end, and the number of its
+    /// lines.
     Whole(usize, u64),
     /// The end of the record is not in the buffer yet.
     Open,
@@ -104,7 +107,7 @@ impl Records {
         self.has_ended && self.unread.is_empty()
     }
 
-    /// Moves to the next record; returns false at the end.
+    /// Moves to the next record. Returns false at the end.
     pub fn next_record(&mut self) -> Result<bool> {
         self.skip_empty_lines()?;
         self.record_line = self.line;
@@ -133,7 +136,7 @@ impl Records {
                 [] | [b'\r'] if !self.has_ended => self.fill()?,
                 [b'\n', ..] => self.skip_line(1),
                 [b'\r', b'\n', ..] => self.skip_line(2),
-                // The last line ends with the file.
+                // A carriage return at the end of the file is an empty last line.
                 [b'\r'] => self.skip_line(1),
                 _ => return Ok(()),
             }
@@ -171,7 +174,7 @@ impl Records {
                 true => self.quoted_field(at, &mut feeds)?,
                 false => self.plain_field(at),
             };
-            // The position after the field is that of the separator or line end, or the end of the file.
+            // After the field, at `behind`, there is a separator, a line end or the end of the file.
             let Some(behind) = behind else { return Ok(ParsedRecord::Open) };
             match self.buffer[..end].get(behind) {
                 Some(&byte) if byte == self.separator => at = behind + 1,
@@ -183,8 +186,8 @@ impl Records {
         }
     }
 
-    /// Parses a field without quotes; returns the position after the field, or `None` if its end is not in the buffer
-    /// yet.
+    /// Parses a field without quotes. Returns the position after the field, or `None` if the end of the field is not in
+    /// the buffer yet.
     fn plain_field(&mut self, start: usize) -> Option<usize> {
         let rest = &self.buffer[start..self.unread.end];
         let length = memchr2(self.separator, b'\n', rest).or(self.has_ended.then_some(rest.len()))?;
@@ -196,7 +199,7 @@ impl Records {
         Some(start + length)
     }
 
-    /// Parses a field that begins with a quote; returns what [`Records::plain_field`] returns.
+    /// Parses a field that begins with a quote. The result is that of [`Records::plain_field`].
     fn quoted_field(&mut self, start: usize, feeds: &mut u64) -> Result<Option<usize>> {
         let (copied_before, mut from, mut feeds_inside) = (self.copied.len(), start + 1, 0);
         let closed = loop {

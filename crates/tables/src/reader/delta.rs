@@ -13,15 +13,15 @@
 
 use parquet::basic::Encoding;
 
-/// The number of strings of a page, and their bytes in total.
+/// The number of strings of a page, and the total number of their bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StringSizes {
     pub strings: u64,
     pub bytes: u64,
 }
 
-/// Adds up the lengths of strings in `values`; `None` for another encoding, or if there are more than `strings_max`
-/// strings.
+/// Adds up the lengths of the strings in `values`. Returns `None` if `values` is not valid in this encoding, or if
+/// there are more than `strings_max` strings.
 pub(super) fn coded(encoding: Encoding, values: &[u8], strings_max: u64) -> Option<StringSizes> {
     let (shared, rest) = match encoding {
         Encoding::DELTA_BYTE_ARRAY => lengths(values, strings_max)?,
@@ -34,7 +34,7 @@ pub(super) fn coded(encoding: Encoding, values: &[u8], strings_max: u64) -> Opti
     (is_whole && are_paired).then_some(all)
 }
 
-/// Decodes nonnegative lengths and adds them up; also returns the bytes after them.
+/// Decodes nonnegative lengths and adds them up. Also returns the bytes after the lengths.
 fn lengths(bytes: &[u8], count_max: u64) -> Option<(StringSizes, &[u8])> {
     let mut rest = bytes;
     let block_values = number(&mut rest)?;
@@ -72,7 +72,7 @@ fn lengths(bytes: &[u8], count_max: u64) -> Option<(StringSizes, &[u8])> {
     Some((StringSizes { strings, bytes: sum }, rest))
 }
 
-/// Returns the number at an index among packed numbers of `width` bits, lowest bits first.
+/// Returns the number at position `index` of packed numbers of `width` bits each. The lowest bits come first.
 fn unpacked(packed: &[u8], index: u64, width: u8) -> Option<u64> {
     if width == 0 {
         return Some(0);
@@ -86,7 +86,7 @@ fn unpacked(packed: &[u8], index: u64, width: u8) -> Option<u64> {
     Some((u128::from_le_bytes(word) >> shift) as u64 & mask)
 }
 
-/// Reads an unsigned number with 7 bits in each byte, lowest bits first.
+/// Reads an unsigned number that has 7 bits in each byte. The lowest bits come first.
 fn number(bytes: &mut &[u8]) -> Option<u64> {
     let mut number = 0u64;
     for shift in (0..64).step_by(7) {
@@ -100,7 +100,7 @@ fn number(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// Reads a signed number, whose sign is the lowest bit.
+/// Reads a signed number in zigzag encoding: the lowest bit is the sign.
 fn signed(bytes: &mut &[u8]) -> Option<i64> {
     let number = number(bytes)?;
     Some((number >> 1) as i64 ^ -((number & 1) as i64))

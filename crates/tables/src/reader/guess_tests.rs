@@ -48,7 +48,7 @@ impl TestFolder {
         Ok(batches)
     }
 
-    /// Returns all values of all columns as text, with the types of the columns.
+    /// Returns the types of all columns, and all values as text.
     fn values(&self, input: &Input) -> Result<(Vec<DataType>, Vec<String>)> {
         let batches = self.read(input, None)?;
         let schema = batches[0].schema();
@@ -132,7 +132,7 @@ fn exact_columns_keep_every_value_of_all_rows() {
         assert_eq!((kinds.last().unwrap(), &**values.last().unwrap()), (&kind, value), "{head} {last}");
         assert!(exact_columns(&place.job, &exact, &[]).unwrap().is_none(), "it is known already");
     }
-    // A value that fits no type is an error that names the line and gives advice.
+    // If a value fits no type, the error names the line and gives advice.
     for (head, last) in [("1", "9".repeat(39)), ("0.5", "9007199254740993".to_string())] {
         let input = place.write("late.csv", late("csv", head, &last));
         let exact = exact_columns(&place.job, &[input], &[]).unwrap().unwrap();
@@ -244,7 +244,7 @@ fn returns_end_lines_before_a_feed_alone() {
     let place = TestFolder::new();
     let error = place.refusal("cr.csv", "a,b\r3,4\r1,2\r");
     assert!(error.contains("cr.csv:1: expected lines that end with a line feed"), "{error}");
-    // Within quotes a carriage return is a letter, also at the end of the last field.
+    // Within quotes, a carriage return is an ordinary character, also at the end of the last field.
     let input = place.write("cr.csv", "a,b\r\n1,\"x\r\"\r\n2,\"y\r\n\"\n3,\"z\"\r\n4,w\r\n5,\"v\"\r");
     let batch = &place.read(&input, None).unwrap()[0];
     let values: Vec<&str> = batch.column(1).as_string::<i32>().iter().flatten().collect();

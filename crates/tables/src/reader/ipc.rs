@@ -11,7 +11,7 @@
 //!
 //! The lengths in the headers are read and compared with the budget before memory is allocated for them. Dictionaries
 //! of chosen columns stay in memory as long as the file is open. A dictionary column is returned as a column of its
-//! values; texts are views into the dictionary.
+//! values. Texts in such a column are views into the dictionary.
 
 use std::{
     collections::HashMap,
@@ -39,8 +39,8 @@ use crate::{
 
 const FILE_MAGIC: &[u8; 8] = b"ARROW1\0\0";
 const CONTINUATION: [u8; 4] = [0xff; 4];
-/// The size of the prefix of a compressed buffer: the uncompressed length, or -1 if the buffer is stored
-/// uncompressed.
+/// The size in bytes of the prefix of a compressed buffer. The prefix is the uncompressed length, or -1 if the buffer
+/// is stored uncompressed.
 const LENGTH_BYTES: u64 = 8;
 const BATCH: &str = "an Arrow record batch";
 const UNPACKED_BATCH: &str = "an unpacked Arrow record batch";
@@ -48,13 +48,15 @@ const UNPACKED_BATCH: &str = "an unpacked Arrow record batch";
 pub(super) struct IpcSource {
     input: Bytes,
     is_file: bool,
-    /// The schema of the file, and the schema with values instead of dictionaries.
+    /// The schema of the file.
     stored: SchemaRef,
+    /// The schema of the file, in which each dictionary column has the type of its values.
     plain: SchemaRef,
-    /// Dictionaries by their ids, and the memory of each.
+    /// The dictionaries, by their ids.
     dictionaries: HashMap<i64, ArrayRef>,
+    /// The memory of each dictionary in bytes, by the id of the dictionary.
     dictionary_bytes: HashMap<i64, u64>,
-    /// Chosen columns in the order of the file.
+    /// The chosen columns, in the order of the file.
     projection: Vec<usize>,
     /// The position of each requested column in `projection`.
     order: Vec<usize>,
@@ -136,7 +138,8 @@ impl IpcSource {
         self.skip(body_bytes)
     }
 
-    /// Reads the first header; the magic before it is padded to the alignment of the writer, up to 64 bytes.
+    /// Reads the first header. Zeros between the magic string and the header align the header for the writer. They end
+    /// at most 64 bytes after the magic string.
     fn header_after_magic(&mut self) -> Result<Option<Vec<u8>>> {
         let mut word = [0; 4];
         for _ in 0..64 / 4 {
@@ -145,7 +148,7 @@ impl IpcSource {
                 self.read_exact(&mut word)?;
                 break;
             }
-            // Files of versions before 0.15 have no continuation mark.
+            // Arrow files of versions before 0.15 have no continuation mark.
             if word != [0; 4] {
                 break;
             }
@@ -193,7 +196,7 @@ impl IpcSource {
         read.map_err(|error| self.damaged(error.to_string()))
     }
 
-    /// Reads the body of a message; also returns the memory of the body, decompressed buffers included.
+    /// Reads the body of a message. Returns the body, and its memory in bytes including decompressed buffers.
     fn read_body(
         &mut self,
         header: &arrow_ipc::RecordBatch,
@@ -236,7 +239,7 @@ impl IpcSource {
         Ok(batch)
     }
 
-    /// Checks that all buffers are within the body, since the decoder panics on other buffers.
+    /// Checks that all buffers lie within the body. The decoder panics on a buffer outside of the body.
     fn check_buffers(&self, header: &arrow_ipc::RecordBatch, body_bytes: u64) -> Result<()> {
         for buffer in header.buffers().iter().flatten() {
             let (offset, length) = (u64::try_from(buffer.offset()), u64::try_from(buffer.length()));
@@ -270,7 +273,7 @@ impl IpcSource {
     fn next_header(&mut self) -> Result<Option<Vec<u8>>> {
         let mut start = [0; 4];
         if !self.read_exact_or_end(&mut start)? {
-            // A stream may end without a mark; a file has an end mark and a footer.
+            // A stream may end without an end mark. A file must have an end mark and a footer.
             let end = if self.is_file { Err(self.truncated()) } else { Ok(None) };
             return end;
         }
@@ -301,7 +304,7 @@ impl IpcSource {
             .map_err(|_| self.damaged("a message has a body of negative length".to_string()))
     }
 
-    /// Reads a file to its end, and checks that the end is that of an Arrow file.
+    /// Reads a file to its end, and checks that the file ends with the magic string of Arrow.
     fn check_footer(&mut self) -> Result<()> {
         if !self.is_file {
             return Ok(());
@@ -370,8 +373,8 @@ impl IpcSource {
     }
 }
 
-/// Replaces dictionary columns by their values. Texts are views into the dictionary: copies of long texts of a short
-/// dictionary could fill gigabytes.
+/// Replaces dictionary columns by their values. Texts become views into the dictionary, since copies of long texts of a
+/// short dictionary could fill gigabytes.
 fn without_dictionaries(batch: RecordBatch) -> std::result::Result<RecordBatch, ArrowError> {
     let plain = |column: &ArrayRef| {
         let Some(coded) = column.as_any_dictionary_opt() else { return Ok(column.clone()) };

@@ -1,11 +1,11 @@
 //! Reads a file of JSON lines as a source of record batches: each line is one object, whose members are the columns.
 //!
 //! The columns are the members of the first lines. A member that a line does not have is null. If a later line has
-//! another member, the member is skipped if the caller named the columns, and is an error if all columns are read. If
-//! a member occurs twice in an object, the last value is used.
+//! another member and the caller named the columns, the member is skipped. If all columns are read, such a member is an
+//! error. If a member occurs twice in an object, the last value is used.
 //!
-//! Each line is parsed once. Values of requested members are kept as text until the column's type is known, so that a
-//! number is parsed as that type and never truncated.
+//! Each line is parsed once. Values of requested members remain text until the column's type is known. A number is then
+//! parsed as that type and never truncated.
 //!
 //! The `arrow-json` crate (59.3) is not used, for three reasons. It truncates floating-point numbers in columns of
 //! whole numbers. It reads numbers in quotes as numbers. It turns half of the escaped surrogate pairs into other
@@ -38,10 +38,10 @@ const MARK: &[u8] = "\u{feff}".as_bytes();
 pub(super) struct JsonSource {
     blocks: LineBlocks,
     block: LineBlock,
-    /// The number of bytes and the number of lines of the current block that were read.
+    /// The number of bytes and the number of lines of the current block that were already read.
     read: (usize, u64),
     schema: Schema,
-    /// The number of each column, by its name.
+    /// The index of each column, by the name of the column.
     places: HashMap<String, usize>,
     /// The origin of the type of each column.
     origins: Vec<TypeOrigin>,
@@ -53,7 +53,7 @@ pub(super) struct JsonSource {
 /// The columns that are read.
 struct ProjectedColumns {
     schema: SchemaRef,
-    /// The member and the origin of the type, for each column.
+    /// For each column, the index of its member and the origin of its type.
     columns: Vec<(usize, TypeOrigin)>,
     /// True if a member that is not a column is an error.
     is_strict: bool,
@@ -120,8 +120,8 @@ impl JsonSource {
         as_text.iter().for_each(|&index| self.origins[index] = TypeOrigin::Asked);
     }
 
-    /// Chooses columns and their types. The first `carried` columns are text, whatever their values are. If
-    /// `is_strict`, a member that is not a column is an error.
+    /// Chooses columns and their types. The first `carried` columns of `columns` are read as text. If `is_strict` is
+    /// true, a member that is not a column is an error.
     pub fn choose(&mut self, columns: &[usize], wanted: &SchemaRef, carried: usize, is_strict: bool) {
         let origin = |(place, &column): (usize, &usize)| {
             let is_own = wanted.field(place).data_type() == self.schema.field(column).data_type();
@@ -134,8 +134,8 @@ impl JsonSource {
         self.wanted = ProjectedColumns { schema: wanted.clone(), columns, is_strict };
     }
 
-    /// Finds the columns, which are the members of the first lines in the order of their first appearance. Each gets
-    /// a type that fits all its values in these lines.
+    /// Finds the columns, which are the members of the first lines in the order of their first appearance. Each column
+    /// gets a type that fits all its values in these lines.
     fn infer(&mut self) -> Result<()> {
         let (mut all, mut lines) = (Members::default(), 0);
         let mut rest = &self.block.bytes[self.read.0..];
@@ -159,7 +159,7 @@ impl JsonSource {
         Ok(())
     }
 
-    /// Adds the members of a line to those of the previous lines.
+    /// Adds the members of a line, and the classes of their values, to `all`.
     fn look(&self, line: &[u8], number: u64, all: &mut Members) -> Result<()> {
         if line.trim_ascii().is_empty() {
             return Ok(());
@@ -205,7 +205,7 @@ impl JsonSource {
         Ok(true)
     }
 
-    /// Returns the next rows: at most `batch_rows`, and fewer where strings are long.
+    /// Returns the next rows. The result has at most `batch_rows` rows, and fewer if strings are long.
     pub fn next_batch(&mut self, batch_rows: usize) -> Result<Option<RecordBatch>> {
         let ProjectedColumns { schema, columns, .. } = &self.wanted;
         let column = |(field, &(_, origin)): (&Arc<Field>, &(usize, TypeOrigin))| Column::new(field, origin);
@@ -225,7 +225,8 @@ impl JsonSource {
         Ok(Some(RecordBatch::try_new(schema, arrays).expect("columns of equal length and the wanted types")))
     }
 
-    /// Adds rows of the current block; returns the numbers of bytes and lines that were consumed.
+    /// Adds rows of the current block to `columns`. Returns the numbers of bytes and lines of the block that were read
+    /// so far.
     fn rows_of_block(
         &self,
         columns: &mut [Column],
@@ -314,7 +315,7 @@ struct Members {
     bytes: u64,
 }
 
-/// The memory of a member beyond two copies of its name, in bytes.
+/// The estimated memory of a member in bytes, in addition to two copies of its name.
 const MEMBER_BYTES: u64 = 128;
 
 impl<'de> Visitor<'de> for &mut Members {
@@ -347,7 +348,8 @@ fn seen(value: &str) -> ValueClasses {
     }
 }
 
-/// Looks up a name among the members, or adds the name; most objects have the same members in the same order.
+/// Finds the position of a name among the members, or adds the name. The name at `next` is compared first, since most
+/// objects have the same members in the same order.
 struct MemberName<'a> {
     of: &'a mut Members,
     next: usize,
@@ -383,13 +385,13 @@ impl<'de> Visitor<'de> for &mut MemberName<'_> {
     }
 }
 
-/// The values of a line.
+/// The values of the members in one line.
 struct LineValues<'a, 'de> {
     columns: &'a Schema,
     places: &'a HashMap<String, usize>,
     next: usize,
     values: &'a mut [Option<&'de RawValue>],
-    /// A member that is not a column.
+    /// The name of a member that is not a column, if the line has one.
     other: Option<String>,
 }
 

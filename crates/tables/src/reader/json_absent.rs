@@ -1,5 +1,5 @@
-//! Replaces the reader of JSON lines in a build without the feature `json`: such files are refused by name. No value
-//! of this type exists.
+//! Replaces the reader of JSON lines in a build without the feature `json`. Opening such a file is an error that names
+//! the file. No value of [`JsonSource`] exists.
 
 use arrow_array::RecordBatch;
 use arrow_schema::{Schema, SchemaRef};

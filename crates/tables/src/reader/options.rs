@@ -14,8 +14,8 @@ use crate::{Error, Input, Result};
 
 /// Returns the names of the columns of a table, in the order of the file.
 ///
-/// This call consumes standard input. [`TableReader::open_with`](super::TableReader::open_with) chooses columns by
-/// their names without a second read.
+/// If the input is standard input, this call consumes it. [`TableReader::open_with`](super::TableReader::open_with)
+/// chooses columns by their names without a second read.
 ///
 /// # Errors
 /// The errors are those of [`TableReader::open`](super::TableReader::open).
@@ -34,11 +34,12 @@ pub fn row_groups(input: &Input, budget: &Budget) -> Result<Vec<Range<u64>>> {
     })
 }
 
-/// Finds column types that fit all values in all rows of these inputs, and sets them for CSV and JSON lines. The
-/// columns of JSON lines are all members of all lines. The function reads every CSV and JSON input from its start to
-/// its end. It returns `None` if one of these inputs cannot be read twice, or if its columns are set already.
+/// Finds column types that fit all values in all rows of these inputs. Sets these types for the CSV and JSON inputs.
+/// The columns of JSON lines are all members of all lines. The function reads every CSV and JSON input from its start
+/// to its end. It returns `None` if no input is CSV or JSON, if such an input cannot be read twice, or if the columns
+/// of such an input are already set.
 ///
-/// A caller that received [`Error::Contradiction`] calls this function and then starts again.
+/// A caller that received [`Error::Contradiction`] calls this function and then restarts its job.
 ///
 /// # Errors
 /// The errors are those of [`TableReader::next_batch`](super::TableReader::next_batch), and cancellation of the job.
@@ -48,8 +49,8 @@ pub fn exact_columns(job: &Context, inputs: &[Input], as_text: &[String]) -> Res
         return Ok(None);
     }
     let check_cancelled = || -> Result<()> { Ok(job.check_cancelled()?) };
-    // `names` has the columns of each text file. `all` has each column of all text files once, with the classes of its
-    // values in all rows.
+    // `names` has the columns of each text file. `all` has each distinct column of all text files, with the classes of
+    // its values in all rows.
     let mut names: Vec<Vec<String>> = Vec::new();
     let mut all: Vec<(String, ValueClasses)> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();
@@ -80,7 +81,8 @@ pub fn exact_columns(job: &Context, inputs: &[Input], as_text: &[String]) -> Res
         }
         let own = names.next().unwrap_or_default();
         let of_name = |name: &String| places.get(name).map(|&place| all[place].clone());
-        // A file of JSON lines may lack some members, but a CSV file must have all columns.
+        // A CSV file gets only its own columns. A file of JSON lines gets the columns of all files, since its lines may
+        // lack members.
         let fields = if input.is_csv() { own.iter().filter_map(of_name).collect() } else { all.clone() };
         input.clone().with_columns(Arc::new(Schema::new(fields)))
     };
@@ -88,8 +90,8 @@ pub fn exact_columns(job: &Context, inputs: &[Input], as_text: &[String]) -> Res
 }
 
 /// Runs `work` on some inputs. If a value contradicts the guessed type of a column, `work` runs a second time on inputs
-/// with [exact types](exact_columns). The same happens if the first rows of JSON lines lack a column that later rows
-/// may have.
+/// with [exact types](exact_columns). If the first rows of JSON lines lack a requested column, `work` also runs a
+/// second time, since later rows may have the column.
 #[cfg(feature = "records")]
 pub(crate) fn with_exact_columns<T>(
     job: &Context,

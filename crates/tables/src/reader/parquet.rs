@@ -43,7 +43,7 @@ pub(super) struct ParquetSource {
     metadata: Arc<ParquetMetaData>,
     schema: Schema,
     reader: Option<ParquetRecordBatchReader>,
-    /// The columns that are read, in the order of the file, and the number of rows of a batch.
+    /// The columns that are read, in the order of the file, and the number of rows in a batch.
     chosen: (Vec<usize>, usize),
     /// The position of each requested column among the columns that are read, which are in the order of the file.
     order: Vec<usize>,
@@ -52,7 +52,7 @@ pub(super) struct ParquetSource {
     groups: Range<usize>,
 }
 
-/// Returns options that skip the unneeded parts of the footer.
+/// Returns options that skip the statistics and the Arrow metadata in the footer.
 fn options() -> ArrowReaderOptions {
     ArrowReaderOptions::new()
         .with_skip_arrow_metadata(true)
@@ -76,7 +76,7 @@ impl ParquetSource {
             let packed = input.path().is_some_and(|path| {
                 path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gz") || ending == "zst")
             });
-            // The metadata may take half of the budget; the other half is for the rest of the job.
+            // The metadata may take half of the budget. The other half is for the rest of the job.
             let held = |bytes| 2 * METADATA_BYTES_PER_FOOTER_BYTE * bytes;
             let needs = |bytes| PageMemory { piece_bytes: bytes, held_bytes: held(bytes) };
             match packed {
@@ -107,8 +107,8 @@ impl ParquetSource {
         &self.schema
     }
 
-    /// Returns the smallest and the largest value of columns of whole numbers in the statistics of all row groups;
-    /// `None` without such statistics. The statistics may be wrong.
+    /// Returns the smallest and the largest value of columns of whole numbers in the statistics of all row groups.
+    /// Returns `None` for a column without such statistics. The statistics may be wrong.
     pub fn ranges_of(&self, columns: &[Option<usize>]) -> Result<Vec<Option<(i128, i128)>>> {
         let descriptor = self.metadata.file_metadata().schema_descr();
         let leaf = |column: usize| {
@@ -132,7 +132,7 @@ impl ParquetSource {
         self.schema.fields().iter().map(|field| field.name().clone()).collect()
     }
 
-    /// Returns the statistics of each row group for some columns.
+    /// Returns the statistics of each row group for the columns at the positions `columns`.
     pub fn group_values(&self, columns: &[Option<usize>]) -> Result<Vec<Option<GroupValues>>> {
         let descriptor = self.metadata.file_metadata().schema_descr();
         let leaf = |column: usize| {
@@ -187,7 +187,8 @@ impl ParquetSource {
         self.file.position()
     }
 
-    /// Restricts reading to part `number` of `count` parts: the row groups whose first byte lies in that part.
+    /// Divides the bytes of all row groups into `count` parts. Restricts reading to the row groups whose first byte
+    /// lies in part `number`.
     pub fn take_part(&mut self, number: usize, count: usize) {
         let groups = self.metadata.row_groups();
         let bytes = |group: &RowGroupMetaData| group.compressed_size().max(0) as u64;
@@ -252,14 +253,14 @@ impl ParquetSource {
         self.metadata.row_groups().len()
     }
 
-    /// Begins to read `groups`, with the columns that were chosen before.
+    /// Begins to read the row groups `groups`. The chosen columns do not change.
     pub fn restart(&mut self, groups: Range<usize>) -> Result<()> {
         self.take_groups(groups);
         self.start()
     }
 
-    /// Hints to the operating system that the chosen columns of a row group will be read soon. The hints of all
-    /// columns together cover at most a quarter of the budget.
+    /// Hints to the operating system that the chosen columns of a row group will be read soon. The hints of all columns
+    /// together cover at most a quarter of the budget.
     pub fn will_read(&self, group: usize) {
         let Some(group) = self.metadata.row_groups().get(group) else { return };
         let columns = &self.chosen.0;
@@ -271,12 +272,12 @@ impl ParquetSource {
         }
     }
 
-    /// Returns the number of remaining rows of the part.
+    /// Returns the number of rows of the selected row groups that were not read yet.
     pub fn rows(&self) -> u64 {
         self.rows_left
     }
 
-    /// Returns the number of the part's first row in the file.
+    /// Returns the row number in the file of the first row of the selected row groups.
     pub fn first_row(&self) -> u64 {
         let before = &self.metadata.row_groups()[..self.groups.start];
         before.iter().map(|group| group.num_rows().max(0) as u64).fold(0, u64::saturating_add)
@@ -323,7 +324,8 @@ impl ParquetSource {
         Ok(())
     }
 
-    /// Returns the number of rows whose strings of average length take half of the largest accepted piece.
+    /// Returns the batch size for columns of strings. If strings have average length, the strings of such a batch take
+    /// half of the size limit of a piece.
     fn text_rows(&self, leaves: &[usize]) -> usize {
         let groups = || self.metadata.row_groups().iter();
         let bytes = |group: &RowGroupMetaData| {
@@ -348,8 +350,8 @@ impl ParquetSource {
         (self.file.piece_limit / 2 / row_bytes.max(1)).max(1) as usize
     }
 
-    /// Returns the error of this crate that caused an error of the library. The error names a budget in which the
-    /// chosen columns of all row groups can be read.
+    /// Converts an error of the library to the error of this crate that caused it. The resulting error names a budget
+    /// in which the chosen columns of all row groups can be read.
     fn refusal(&self, reported: impl ToString) -> Error {
         let needs = |bytes| {
             let descriptor = self.metadata.file_metadata().schema_descr();
@@ -378,11 +380,11 @@ impl ParquetSource {
     }
 }
 
-/// Adds type information that Parquet lacks, from the metadata `ARROW:schema` of the file: time zones, and durations
-/// stored as whole numbers.
+/// Adds type information that Parquet lacks: time zones, and durations that are stored as whole numbers. The
+/// information comes from the metadata `ARROW:schema` of the file.
 ///
-/// Times of 96 bits become microseconds: nanoseconds (the library's choice, parquet 59.3) end in 2262, and later times
-/// would wrap around.
+/// Times of 96 bits become microseconds. The library (parquet 59.3) would choose nanoseconds, which end in 2262, and
+/// later times would wrap around.
 fn with_times(schema: &Schema, metadata: &FileMetaData) -> Schema {
     let descriptor = metadata.schema_descr();
     let said = parquet_to_arrow_schema(descriptor, metadata.key_value_metadata()).ok();
@@ -410,7 +412,7 @@ fn with_times(schema: &Schema, metadata: &FileMetaData) -> Schema {
     Schema::new(schema.fields().iter().enumerate().map(field).collect::<Vec<_>>())
 }
 
-/// The statistics of a column, one value for each row group; a value is null if the row group has no statistics. The
+/// The statistics of a column, one value for each row group. A value is null if the row group has no statistics. The
 /// statistics may be wrong.
 #[derive(Clone, Debug)]
 pub struct GroupValues {
@@ -418,9 +420,9 @@ pub struct GroupValues {
     pub smallest: ArrayRef,
     /// The largest value, or a larger bound.
     pub largest: ArrayRef,
-    /// The number of nulls; null where the file does not have it.
+    /// The number of nulls in each row group. The element is null if the file does not state the number.
     pub nulls: UInt64Array,
-    /// The number of rows.
+    /// The number of rows in each row group.
     pub rows: Vec<u64>,
 }
 

@@ -1,6 +1,6 @@
 //! Decompresses pages of Parquet codecs that the library does not decompress safely. The library (parquet 59.3)
-//! decompresses gzip and Brotli to the end of their streams without a limit of size, and skips LZ4 frames of Hadoop
-//! that are shorter than the frame before.
+//! decompresses gzip and Brotli to the end of their streams without a limit of size. It skips LZ4 frames of Hadoop that
+//! are shorter than the previous frame.
 //!
 //! ```text
 //!   LZ4 of Hadoop   [ bytes of a block, unpacked | bytes of a part, packed | LZ4 | bytes of a part | LZ4 ... ] [ ... ]
@@ -23,7 +23,7 @@ pub(super) enum Codec {
 }
 
 impl Codec {
-    /// Returns the codec; `None` for those that the library decompresses.
+    /// Returns the codec. Returns `None` for codecs that the library decompresses.
     pub fn of(compression: Compression) -> Option<Codec> {
         match compression {
             Compression::GZIP(_) => Some(Codec::Gzip),
@@ -34,23 +34,23 @@ impl Codec {
         }
     }
 
-    /// Returns the bytes of the decoder's window, without those of the decompressed page.
+    /// Returns the memory of the decoder's window in bytes, without the memory of the decompressed page.
     #[cfg_attr(not(feature = "records"), allow(unused_variables))]
     pub fn window_bytes(self, packed: &[u8]) -> u64 {
         match self {
             Codec::Gzip | Codec::Lz4 => 0,
-            // The window grows step by step: its bytes are copied into a window of twice the size, and both windows
-            // exist during the copy.
+            // The window grows step by step. In each step, its bytes are copied into a window of twice the size, and
+            // both windows exist during the copy.
             #[cfg(feature = "records")]
             Codec::Brotli => (1u64 << brotli_window_bits(packed)) / 2 * 3,
         }
     }
 
-    /// Appends the decompressed bytes to `unpacked`: `bytes` bytes if the page is sound, and otherwise at most one
-    /// more.
+    /// Appends the decompressed page to `unpacked`. A valid page has `bytes` bytes. If the page is longer, at most one
+    /// additional byte is appended.
     ///
     /// # Errors
-    /// Damaged bytes give the decoder's error.
+    /// The decoder's error if the compressed bytes are damaged.
     pub fn unpack(self, packed: &[u8], bytes: usize, unpacked: &mut Vec<u8>) -> io::Result<()> {
         let most = bytes as u64 + 1;
         match self {
@@ -71,7 +71,7 @@ impl Codec {
             #[cfg(feature = "records")]
             Codec::Brotli => {
                 let mut decoder = brotli_decompressor::Decompressor::new(packed, BROTLI_BLOCK_BYTES);
-                // Windows of up to 1 GiB are not part of Brotli as in RFC 7932.
+                // Windows of up to 1 GiB are an extension that RFC 7932 (Brotli) does not have, so they are disabled.
                 decoder.set_parameter(BrotliDecoderParameter::BROTLI_DECODER_PARAM_LARGE_WINDOW, 0);
                 decoder.take(most).read_to_end(unpacked)?;
             }
@@ -80,8 +80,8 @@ impl Codec {
     }
 }
 
-/// Decompresses LZ4 with Hadoop's lengths; returns `false` if the form is different, or the result is not as long as
-/// `out`.
+/// Decompresses LZ4 blocks with the lengths of Hadoop. Returns `false` if the bytes have another form, or if the result
+/// is not exactly as long as `out`.
 fn unframe(packed: &[u8], out: &mut [u8]) -> bool {
     let length = |bytes: &mut &[u8]| {
         let (length, rest) = bytes.split_first_chunk()?;
@@ -117,7 +117,7 @@ fn brotli_window_bits(packed: &[u8]) -> u32 {
     match (first & 1, first >> 1 & 7, first >> 4 & 7) {
         (0, ..) => 16,
         (_, 0, 0) => 17,
-        // The caller refuses a large window.
+        // This header requests a large window, which the decoder refuses.
         (_, 0, 1) => 0,
         (_, 0, bits) => 8 + bits,
         (_, bits, _) => 17 + bits,

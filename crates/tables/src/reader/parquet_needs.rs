@@ -2,7 +2,7 @@
 //! succeeds.
 //!
 //! A reader that failed for lack of memory has read only some pages. The headers of all pages of the chosen columns are
-//! therefore read for the error message. Each page costs some KiB of reads.
+//! therefore read for the error message. For each page, some KiB are read.
 //!
 //! The pages that are held at the same time have to fit the memory that the rest of the job leaves. Most jobs divide
 //! the budget by fixed shares. The memory that was free for this reader is therefore assumed to grow in proportion to
@@ -20,7 +20,7 @@ use crate::{
     allowance::{PAGES, PIECE_SHARE, UNCOUNTED_BYTES},
 };
 
-/// The maximum number of page headers that are read. The pages of a file with more pages are small.
+/// The maximum number of page headers that are read. If a file has more pages, its pages are small.
 const HEADERS_MAX: usize = 10_000;
 /// The memory of Brotli decoding with the default window: 4 MiB, and the previous window of 2 MiB while it grows.
 const BROTLI_WINDOW_BYTES: u64 = 6 << 20;
@@ -35,7 +35,7 @@ pub(super) struct PageMemory {
 }
 
 impl PageMemory {
-    /// Computes the memory from the page headers of these leaf columns in all row groups, for batches of `batch_rows`
+    /// Computes the memory from the page headers of the columns `leaves` in all row groups, for batches of `batch_rows`
     /// rows. `bytes` is the size of the piece that was too large.
     pub fn of(
         file: &ParquetFile,
@@ -57,14 +57,14 @@ impl PageMemory {
             }
         }
         let pages = columns.iter().map(|(dictionary, page)| dictionary + page).sum::<u64>();
-        // If `bytes` is larger than every page, the decoding of one page needs these bytes, and pages are held at the
-        // same time.
+        // If `bytes` is larger than every page, these bytes are needed to decode one page, in addition to the pages in
+        // memory.
         let beside = if bytes > needs.piece_bytes { bytes } else { 0 };
         PageMemory { piece_bytes: needs.piece_bytes.max(bytes), held_bytes: pages + beside }
     }
 }
 
-/// The largest pages of a column chunk.
+/// The sizes of the largest pages of a column chunk, in bytes.
 #[derive(Default)]
 struct LargestPages {
     largest: u64,
@@ -84,7 +84,7 @@ impl LargestPages {
             let [Ok(packed), Ok(unpacked)] = sizes else { break };
             pages.largest = pages.largest.max(packed).max(unpacked);
             if header.is_dictionary {
-                // The memory holds the page and the values decoded from it.
+                // The memory contains the dictionary page and the values decoded from this page.
                 pages.dictionary = pages.dictionary.max(2 * unpacked);
             } else {
                 (pages.packed, pages.unpacked) = (pages.packed.max(packed), pages.unpacked.max(unpacked));
@@ -114,8 +114,8 @@ impl LargestPages {
     }
 }
 
-/// Adds a sufficient budget, larger than `budget`, to an error for lack of memory. This reader has reserved
-/// `reserved_bytes`. `needs` is called with the size of the piece that was too large.
+/// Adds a sufficient budget, larger than `budget`, to an error for lack of memory. The reader that failed has reserved
+/// `reserved_bytes`. `needs` is called with the size of the piece that was too large, or with 0.
 pub(super) fn enough(
     error: Error,
     needs: impl FnOnce(u64) -> PageMemory,

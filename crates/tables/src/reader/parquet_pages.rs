@@ -36,18 +36,21 @@ use super::{
 };
 use crate::{Error, allowance::Allowance, input::Pieces};
 
-/// The maximum size of a page header: some 30 bytes and the page's statistics, which are long for strings.
+/// The maximum size of a page header in bytes. A header has some 30 bytes, and the statistics of the page, which are
+/// long for strings.
 const HEADER_BYTES_MAX: usize = 1 << 20;
 const HEADER_BYTES_FIRST: usize = 4 << 10;
-/// The bytes of parsed metadata for each byte of the footer: an upper estimate for flat schemas without statistics.
+/// The memory of parsed metadata for each byte of the footer. This is an upper estimate for flat schemas without
+/// statistics.
 pub(super) const METADATA_BYTES_PER_FOOTER_BYTE: u64 = 8;
-/// Bytes of memory that the decoder keeps for each string beyond its text: two lengths.
+/// The memory in bytes that the decoder needs for each string in addition to its text: two lengths.
 const LENGTH_BYTES: u64 = 8;
 
 /// Bytes of memory that the decoder takes for each number of a list: the number, and its two levels.
 pub(super) const LIST_VALUE_BYTES: u64 = 8 + 4;
 
-/// The maximum bytes of a read-ahead hint for a column chunk: in longer chunks the system reads ahead by itself.
+/// The maximum size in bytes of a read-ahead hint for a column chunk. In longer chunks, the operating system reads
+/// ahead by itself.
 const READ_AHEAD_BYTES_MAX: u64 = 8 << 20;
 const READ_AHEAD_STEP_BYTES: usize = 512 << 10;
 
@@ -114,7 +117,7 @@ impl ParquetFile {
             is_text.map(|is_text| ColumnMemory { is_text, ..Default::default() }).collect();
     }
 
-    /// Frees the pages that the strings of the previous batch pointed into.
+    /// Removes the pages with strings of the previous batch from the counted memory.
     pub fn next_batch(&self) {
         let mut held = lock(&self.held);
         for column in held.columns.iter_mut().filter(|column| column.is_text) {
@@ -136,8 +139,8 @@ impl ParquetFile {
         self.refuse(Error::damaged(&self.name, what))
     }
 
-    /// Decides, at the first call, whether reads bypass the page cache. `columns` is the number of columns that are
-    /// read at the same time.
+    /// Decides at the first call whether reads bypass the page cache. `columns` is the number of columns that are read
+    /// at the same time.
     pub fn set_windows(&self, columns: usize, budget: &Budget) {
         self.windows.get_or_init(|| Windows::new(self.pieces.plain()?, columns, budget));
     }
@@ -154,7 +157,7 @@ impl ParquetFile {
         Ok(buffer.into())
     }
 
-    /// Checks a range of bytes that is about to be read.
+    /// Checks that a range that is about to be read lies within the file.
     fn check_range(&self, start: u64, length: usize) -> Result<()> {
         let end = start.checked_add(length as u64).filter(|&end| end <= self.bytes).ok_or_else(|| {
             let bytes = self.bytes;
@@ -166,8 +169,8 @@ impl ParquetFile {
         Ok(())
     }
 
-    /// Hints to the operating system that the first bytes of a column chunk, at most `limit`, will be read soon,
-    /// while other chunks are decoded.
+    /// Hints to the operating system that the first bytes of a column chunk will be read soon, while other chunks are
+    /// decoded. The hint covers at most `limit` bytes.
     pub fn will_read(&self, chunk: &ColumnChunkMetaData, limit: u64) {
         if let (Some(windows), Ok(start)) = (self.windows(), u64::try_from(start_of(chunk))) {
             let length = u64::try_from(chunk.compressed_size()).unwrap_or(0);
@@ -176,14 +179,15 @@ impl ParquetFile {
         let length = u64::try_from(chunk.compressed_size()).unwrap_or(0).min(READ_AHEAD_BYTES_MAX).min(limit);
         let Ok(start) = u64::try_from(start_of(chunk)) else { return };
         let end = start.saturating_add(length);
-        // For one hint, the system reads at most its read-ahead size, so there is a hint for each step.
+        // For one hint, the operating system reads at most its read-ahead size. The range is therefore divided into
+        // several hints.
         for step in (start..end).step_by(READ_AHEAD_STEP_BYTES) {
             let bytes = (end - step).min(READ_AHEAD_STEP_BYTES as u64);
             self.pieces.will_read(step, NonZeroU64::new(bytes).expect("steps end before the end"));
         }
     }
 
-    /// Returns the bytes that are reserved for pages now.
+    /// Returns the number of bytes that are reserved for pages.
     pub fn reserved_bytes(&self) -> u64 {
         lock(&self.held).allowance.reserved_bytes()
     }
@@ -212,8 +216,8 @@ impl ParquetFile {
         self.hold(|held| {
             let column = &mut held.columns[column];
             match (header.is_dictionary, column.is_text) {
-                // The memory holds the page and the values decoded from it; strings may still be views into the
-                // previous page.
+                // The memory contains the dictionary page and the values decoded from this page. Strings of the batch
+                // may still be views into the previous dictionary page.
                 (true, is_text) => {
                     column.page_bytes = if is_text { column.page_bytes + column.dictionary_bytes } else { 0 };
                     column.dictionary_bytes = 2 * unpacked;
@@ -226,7 +230,7 @@ impl ParquetFile {
 }
 
 /// Returns the start offset of a column chunk that the file states. Some writers write 0 as the offset of a missing
-/// dictionary; a page never begins at offset 0.
+/// dictionary. This value is ignored, since a page never begins at offset 0.
 pub(super) fn start_of(chunk: &ColumnChunkMetaData) -> i64 {
     chunk.dictionary_page_offset().filter(|&start| start != 0).unwrap_or(chunk.data_page_offset())
 }
@@ -276,11 +280,11 @@ pub(super) struct ColumnChunk {
     /// The index of the column among all leaf columns of the file.
     column: usize,
     column_name: String,
-    /// The codec of pages that this crate decompresses; for the library, the chunk is uncompressed.
+    /// The codec of the pages, if this crate decompresses them. The library then treats the chunk as uncompressed.
     codec: Option<Codec>,
-    /// The header that was read last; the library asks for a page's body right after its header.
+    /// The header that was read last. The library requests the body of a page directly after its header.
     header: Mutex<PageHeader>,
-    /// The end of the chunk, as its file states it.
+    /// The end offset of the chunk, as the footer states it.
     end: u64,
     window: Mutex<Window>,
 }
@@ -301,9 +305,9 @@ impl ColumnChunk {
         self.file.read_at(start, length)
     }
 
-    /// Reads the page header at `start`; returns its bytes and its fields.
+    /// Reads the page header at `start`. Returns its bytes and its fields.
     fn read_header(&self, start: u64) -> Result<(Bytes, PageHeader)> {
-        // In a file of parts, this machine may not have the next row group.
+        // In a file of parts, this machine may lack the bytes after the chunk, so the read must end before them.
         let here = self.file.bytes.saturating_sub(start).min(self.file.pieces.bytes_from(start));
         let available = here.min(HEADER_BYTES_MAX as u64) as usize;
         let mut length = HEADER_BYTES_FIRST.min(available);
@@ -396,7 +400,7 @@ pub(super) struct Pages {
     column_name: String,
     /// The maximum repetition level and the maximum definition level.
     levels_max: (i16, i16),
-    /// The smallest number of bytes that a dictionary value takes; 0 if the type has no dictionaries.
+    /// The smallest number of bytes that a dictionary value takes. The number is 0 if the type has no dictionaries.
     value_bytes_min: usize,
     chunk: Arc<ColumnChunk>,
     inner: SerializedPageReader<ColumnChunk>,
@@ -457,8 +461,8 @@ impl Pages {
         })
     }
 
-    /// Decompresses a page with a codec of this crate. The library has verified the checksum of the compressed bytes
-    /// already.
+    /// Decompresses a page with a codec of this crate. The library has already verified the checksum of the compressed
+    /// bytes.
     fn unpack(&self, mut page: Page) -> Result<Page> {
         if let Some(codec) = self.chunk.codec {
             let (Page::DataPage { buf, .. }
@@ -497,7 +501,8 @@ impl Pages {
         self.file.hold(|held| held.columns[self.column].page_bytes += bytes)
     }
 
-    /// Refuses a page whose strings, with lengths encoded as differences, do not fit.
+    /// Returns an error if the strings of a page exceed the size limit. The lengths of these strings are encoded as
+    /// differences.
     fn check_strings(&self, page: &Page, place: String) -> Result<()> {
         let strings_max = u64::from(page.num_values());
         let coded =
@@ -514,8 +519,8 @@ impl Pages {
         self.file.hold(|held| held.columns[self.column].page_bytes += bytes)
     }
 
-    /// Returns the values of a page, which follow the levels that mark nulls; `None` for the deprecated encoding of
-    /// levels.
+    /// Returns the values of a page, which follow the levels that mark nulls. Returns `None` for the deprecated
+    /// encoding of levels.
     fn values_of<'a>(&self, page: &'a Page) -> Option<&'a [u8]> {
         match page {
             Page::DataPage { buf, def_level_encoding, rep_level_encoding, .. } => {

@@ -1,9 +1,9 @@
-//! Windows are read buffers for pieces of column chunks; reads into windows bypass the page cache.
+//! Provides windows: read buffers for parts of column chunks. Reads into windows bypass the page cache.
 //!
-//! If a file is not in the page cache, each column chunk is read one window at a time. Pages are slices of windows
-//! and are not copied. While the pages of one window are decoded, a thread reads the next window of the chunk, or the
-//! first window of the column's next chunk. If a page lies across the end of a window, its first part is copied into
-//! a gap before the bytes of the next window, so that the page is contiguous.
+//! If a file is not in the page cache, each column chunk is read one window at a time. Pages are slices of windows and
+//! are not copied. While the pages of one window are decoded, a thread reads the next window of the chunk, or the first
+//! window of the column's next chunk. If a page lies across the end of a window, its first part is copied into a gap
+//! before the bytes of the next window. The page is then contiguous.
 //!
 //! ```text
 //!   chunk    [ page | page | pa|ge | page | page ]
@@ -11,12 +11,12 @@
 //!                   [ room | pa ge | page | page ]
 //! ```
 //!
-//! Reading through the page cache with a read-ahead hint would be simpler, but the system copies every byte once more.
-//! That costs a sixth of the CPU time: `inshore reduce` by popular keys takes 9.5 s of CPU time (both cores) through
-//! the cache, and 8.1 s with windows.
+//! Reading through the page cache with a read-ahead hint would be simpler, but the operating system would copy every
+//! byte once more. The additional copy costs a sixth of the CPU time: `inshore reduce` by popular keys takes 9.5 s of
+//! CPU time (both cores) through the page cache, and 8.1 s with windows.
 //!
-//! The windows of a reader are reserved from the budget if possible, and take at most a 32nd of it. Without memory
-//! for windows, and for pages larger than a window, bytes are read through the page cache.
+//! The windows of a reader are reserved from the budget if possible, and take at most a 32nd of the budget. If there is
+//! no memory for windows, or if a page is larger than a window, bytes are read through the page cache.
 
 use std::{
     ops::Range,
@@ -33,12 +33,14 @@ use inshore_store::{Budget, Buffer, PAGE_BYTES, PlainFile, RuntimeError};
 use crate::Result;
 
 const WINDOW_BYTES_MAX: u64 = 2 << 20;
-/// The minimum size of a window: smaller requests are slower than the page cache. A group-by of 250 million rows in 256
-/// MiB read the last row after 3.3 s with windows of 512 KiB, and after 1.8 s with windows of 1 MiB.
+/// The minimum size of a window in bytes. Smaller direct reads are slower than reads through the page cache. A group-by
+/// of 250 million rows in 256 MiB read the last row after 3.3 s with windows of 512 KiB, and after 1.8 s with windows
+/// of 1 MiB.
 const WINDOW_BYTES_MIN: u64 = 1 << 20;
-/// The divisor that gives one reader's share of the budget for windows.
+/// The divisor of the budget that gives the memory limit for all windows of one reader.
 const BUDGET_SHARE: u64 = 32;
-/// The divisor that gives the size of the gap, which takes the start of a page that began in the previous window.
+/// The divisor of the window size that gives the size of the gap. The gap takes the start of a page that began in the
+/// previous window.
 const ROOM_SHARE: usize = 4;
 
 /// The state that the windows of one reader share.
@@ -48,25 +50,25 @@ pub(super) struct Windows {
     spare: FreeBuffers,
     /// The windows that are being read, the oldest first.
     ahead: Mutex<Vec<PendingWindow>>,
-    /// The queue of requests; `None` once the windows are being dropped.
+    /// The queue of requests. `None` only while the windows are dropped.
     requests: Option<Sender<WindowRequest>>,
     reader: Option<JoinHandle<()>>,
 }
 
-/// A window and its bytes, which are a part of the file in memory.
+/// A window with bytes of the file, beginning at the file offset `start`.
 #[derive(Default)]
 pub(super) struct Window {
     start: u64,
     bytes: Bytes,
 }
 
-/// A window that is being read.
+/// A window whose read is in flight.
 struct PendingWindow {
     start: u64,
     answer: Receiver<(Buffer, std::result::Result<usize, RuntimeError>)>,
 }
 
-/// A request to fill a range of a buffer with the bytes at `start`.
+/// A request to fill a range of a buffer with bytes of the file from offset `start` on.
 struct WindowRequest {
     start: u64,
     range: Range<usize>,
@@ -74,7 +76,7 @@ struct WindowRequest {
     answer: SyncSender<(Buffer, std::result::Result<usize, RuntimeError>)>,
 }
 
-/// The unused buffers.
+/// The pool of unused buffers.
 #[derive(Clone)]
 struct FreeBuffers(Arc<Mutex<Vec<Buffer>>>);
 
@@ -90,7 +92,7 @@ impl FreeBuffers {
 }
 
 struct PooledBuffer {
-    /// The buffer; `None` while it is dropped.
+    /// The buffer. `None` only while this object is dropped.
     buffer: Option<Buffer>,
     spare: FreeBuffers,
 }
@@ -115,15 +117,16 @@ fn page_of(place: u64) -> u64 {
     place / PAGE_BYTES as u64 * PAGE_BYTES as u64
 }
 
-/// Returns the number of windows for a number of columns. Each column has two: one in use and one being read. Two
-/// more are for a page that is requested meanwhile, and for a window whose last page is still in use.
+/// Returns the number of windows for `columns` columns. Each column has one window in use and one window that is being
+/// read. Of two additional windows, one is for a page that is requested during these reads. The other is for a window
+/// whose last page is still in use.
 fn count(columns: usize) -> usize {
     2 * columns + 2
 }
 
 impl Windows {
-    /// Creates windows for columns that are read at the same time; `None` if the page cache has the file, or the
-    /// budget has too little memory.
+    /// Creates windows for columns that are read at the same time. Returns `None` if the page cache has the file, or
+    /// the budget has too little memory.
     pub fn new(file: PlainFile, columns: usize, budget: &Budget) -> Option<Windows> {
         let count = count(columns);
         let bytes = (budget.memory_bytes() / BUDGET_SHARE / count as u64).min(WINDOW_BYTES_MAX);
@@ -138,7 +141,7 @@ impl Windows {
         let read_all = move || {
             for WindowRequest { start, range, mut buffer, answer } in queue {
                 let read = read_from.read(start, &mut buffer[range]);
-                // The receiver of the answer may be dropped already.
+                // If the receiver of the answer was dropped, the answer is dropped too.
                 _ = answer.send((buffer, read));
             }
         };
@@ -169,8 +172,8 @@ impl Windows {
         }
     }
 
-    /// Returns `len` bytes at `start` of a column chunk that ends at `chunk_end`, and advances `window` to these
-    /// bytes. Returns `None` if no window is free.
+    /// Returns `len` bytes at `start` of a column chunk that ends at `chunk_end`, and advances `window` to these bytes.
+    /// Returns `None` if no window is free, or if a window is too small for the bytes.
     ///
     /// # Errors
     /// [`crate::Error::Store`] carries an error of the drive.
@@ -186,8 +189,9 @@ impl Windows {
         Ok(window.slice(start, len))
     }
 
-    /// Takes the window that was read ahead at the 4 KiB page of `start`, or at the end of `window` if `window`
-    /// contains `start`.
+    /// Replaces `window` by a window that was read ahead, and returns true. The window that was read ahead begins at
+    /// the 4 KiB page of `start`, or at the end of `window` if `window` contains this page. Returns false if no such
+    /// window was read ahead, or if the gap is too small.
     fn go_on(&self, window: &mut Window, start: u64) -> Result<bool> {
         let page = page_of(start);
         let there = window.slice_from(page);
@@ -209,8 +213,8 @@ impl Windows {
         Ok(true)
     }
 
-    /// Reads a window that contains the bytes, and waits for it; `false` if no buffer is free, or a buffer is too
-    /// small.
+    /// Reads a window that contains the `len` bytes at `start`, and waits until the read has ended. Returns `false` if
+    /// no buffer is free, or if a buffer is too small for the bytes.
     fn fill(&self, window: &mut Window, start: u64, len: usize, chunk_end: u64) -> Result<bool> {
         let (base, page_bytes) = (page_of(start), PAGE_BYTES as u64);
         let needed = (start + len as u64).next_multiple_of(page_bytes) - base;
@@ -258,8 +262,8 @@ impl Window {
         (to <= self.bytes.len()).then(|| self.bytes.slice(from..to))
     }
 
-    /// Returns the bytes from `start` on; `start` is a multiple of the page size of memory. The result is empty if
-    /// the window does not end at a multiple of that size.
+    /// Returns the bytes from `start` on. `start` is a multiple of the page size of memory. The result is empty if the
+    /// window does not end at a multiple of the page size.
     fn slice_from(&self, start: u64) -> Bytes {
         let end = self.end();
         if !(self.start..end).contains(&start) || !end.is_multiple_of(PAGE_BYTES as u64) {
@@ -275,7 +279,7 @@ mod tests {
 
     use super::*;
 
-    /// Reads pages of many lengths one after the other.
+    /// Reads pages of many lengths one after the other. Returns the number of pages for which no window was available.
     fn check(budget_mib: u64, columns: usize, page_bytes: impl Fn(usize) -> usize) -> Option<usize> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");

@@ -36,7 +36,7 @@ pub(super) struct BatchSlices {
     name: String,
     schema: SchemaRef,
     batch_rows: usize,
-    /// The maximum bytes of strings in a slice of several rows; a single row may have more.
+    /// The maximum number of bytes of strings in a slice of several rows. A slice of a single row may have more.
     text_bytes_max: u64,
     batch: Option<RecordBatch>,
     next: usize,
@@ -56,7 +56,8 @@ impl BatchSlices {
         self.batch = None;
     }
 
-    /// Returns the next slice. Its first row is row `first_row` of the file. Returns `None` at the end of the batch.
+    /// Returns the next slice. `first_row` is the row of the file at which the slice begins. Returns `None` at the end
+    /// of the batch.
     pub fn next_slice(&mut self, first_row: u64) -> Result<Option<RecordBatch>> {
         let Some(batch) = self.batch.take_if(|batch| self.next < batch.num_rows()) else {
             self.batch = None;

@@ -1,4 +1,4 @@
-//! A source reads batches in one of the formats.
+//! Defines sources. A source reads batches of a table in one of the formats.
 
 use std::{
     cell::Cell,
@@ -81,7 +81,8 @@ impl Source {
         }
     }
 
-    /// Returns all columns with their stored types, without views and large offsets.
+    /// Returns all columns with their stored types. Types with views or large offsets are replaced by their plain
+    /// types.
     fn stored_fields(&mut self, as_text: &[usize], input: &Input) -> Result<Vec<Field>> {
         let plain = |field: &Arc<Field>| Field::new(field.name(), plain_type(field.data_type()), true);
         match self {
@@ -156,7 +157,7 @@ impl Source {
 /// offset in a Parquet footer fails an assertion of the library). Such a panic means that the file is damaged. Only
 /// this function catches it. After a panic the reader returns no more rows, so that half-changed state is never used.
 pub(super) fn without_panic<T>(file: &str, decode: impl FnOnce() -> Result<T>) -> Result<T> {
-    // The panic's message is not printed: it describes the decoder, and does not help the user.
+    // The panic's message is not printed, since it describes the decoder and does not help the user.
     let depth = CATCHING.replace(CATCHING.get() + 1);
     let decoded = catch_unwind(AssertUnwindSafe(decode));
     CATCHING.set(depth);
@@ -168,8 +169,8 @@ thread_local! {
     static CATCHING: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Returns whether a panic of this thread would be caught by a decoder and become an error about a damaged file. A
-/// panic hook should then print nothing.
+/// Returns true if a decoder would catch a panic of this thread and report a damaged file. A panic hook should then
+/// print nothing.
 pub fn is_decoding() -> bool {
     CATCHING.get() > 0
 }

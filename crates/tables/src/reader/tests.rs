@@ -167,7 +167,7 @@ fn parquet_that_is_packed_by_brotli_is_read_or_refused_by_name() {
             continue;
         }
         check_edges(&found.unwrap(), 500);
-        // Every damaged file gives an error.
+        // A damaged file may be read or refused, but it must not cause a panic.
         for place in (0..bytes.len()).step_by(3) {
             for flip in [1, 0xff] {
                 let mut damaged = bytes.to_vec();
@@ -306,7 +306,7 @@ fn dictionary_columns_are_read_as_their_values() {
     let found = reader.next_batch().unwrap().unwrap();
     let found: Vec<Option<&str>> = found.column(0).as_string::<i32>().iter().collect();
     assert_eq!(found, [Some("a"), None, None]);
-    // A dictionary above a quarter of the budget is refused by its size, but only if its column is chosen.
+    // A dictionary above a quarter of the budget causes an error that names its size, but only if its column is chosen.
     let long: DictionaryArray<Int32Type> = ["x".repeat(3 << 20).as_str()].into_iter().collect();
     let whole = batch([("id", Arc::new(UInt64Array::from(vec![1])) as ArrayRef), ("name", Arc::new(long))]);
     let bytes = arrow_stream(&whole);
@@ -334,7 +334,7 @@ fn times_keep_their_zones_and_durations_are_no_numbers() {
     let bytes = parquet(&whole, WriterProperties::default());
     let (folder, input) = file("e.parquet", &bytes);
     let budget = Budget::new(SMALL, 1);
-    // The writer keeps the zones and durations too.
+    // The table writer also preserves time zones and durations.
     let copy = folder.path().join("copy.parquet");
     let mut writer = crate::TableWriter::create(&copy, whole.schema(), &budget).unwrap();
     writer.write(&whole).unwrap();
@@ -466,18 +466,18 @@ fn a_flipped_bit_in_a_parquet_page_with_a_checksum_is_an_error() {
     assert!(error.contains("c.parquet") && error.contains("checksum"), "{error}");
 }
 
-/// Dremio writes files like this.
+/// Dremio writes files in which the offset of a missing dictionary is 0.
 #[test]
 fn a_parquet_dictionary_at_offset_0_is_ignored() {
     let (offset, footer) = ("2608491c", "7a00000050415231");
     assert!(WITH_CHECKSUM.contains(offset) && WITH_CHECKSUM.ends_with(footer));
-    // Field 11 of the column's metadata has two bytes.
+    // The new field 11 of the column's metadata adds two bytes to the footer.
     let digits = WITH_CHECKSUM.replace(offset, "26082600291c").replace(footer, "7c00000050415231");
     let found = read("d.parquet", &bytes_of(&digits), &[("a", DataType::Int32)]).unwrap();
     assert_eq!(found.column(0).as_primitive::<Int32Type>().values(), &[1_000_001, 1_000_002, 1_000_003]);
 }
 
-/// The checksum of a page is that of its compressed bytes; see test_data/README.md.
+/// The checksum of a page covers its compressed bytes. The files are described in test_data/README.md.
 #[test]
 fn checksums_of_packed_parquet_pages_are_compared_before_unpacking() {
     let files: [&[u8]; 4] = [
@@ -546,7 +546,7 @@ fn a_csv_record_above_a_quarter_of_the_budget_is_refused_with_its_line() {
     );
 }
 
-/// A dictionary of one long string and a million rows that point to it would be 1 TiB of text. This test has 50 MiB.
+/// A million rows that refer to one dictionary string of 1 MiB would be 1 TiB of text. This test has 50 MiB.
 #[test]
 fn long_strings_that_repeat_come_in_batches_of_few_rows() {
     let text = "x".repeat(500 << 10);
@@ -598,7 +598,7 @@ fn strings_whose_lengths_are_differences_are_read_as_far_as_they_fit() {
             assert_eq!(concat_batches(reader.schema(), &batches).unwrap().columns(), nulls.columns());
         }
     }
-    // A page of a few kilobytes claims to have strings of 30 MB.
+    // A page of less than 400 KB claims to have strings of 30 MB.
     let same = "x".repeat(100_000);
     let whole = batch([("name", Arc::new(StringArray::from(vec![&same[..]; 300])) as ArrayRef)]);
     let bytes = coded(Encoding::DELTA_BYTE_ARRAY, WriterVersion::PARQUET_2_0, &whole);
@@ -661,7 +661,8 @@ fn only_the_present_parts_of_a_file_are_read() {
         bytes: PartBytes::Memory(bytes[range.start as usize..range.end as usize].into()),
     };
     let footer = groups[4].end..bytes.len() as u64;
-    // The first two parts are the second and the third row group; two more parts make up the last row group.
+    // The first two parts are the second and the third row group. Two further parts are the halves of the last row
+    // group.
     let middle = (groups[4].start + groups[4].end) / 2;
     let parts = [groups[1].start..groups[2].end, groups[4].start..middle, middle..groups[4].end, footer];
     let input = Input::of_parts("far", "parquet", bytes.len() as u64, parts.map(part).to_vec());
@@ -736,7 +737,7 @@ fn times_of_96_bits_reach_beyond_2262() {
         schema::parser::parse_message_type,
     };
     const DAY: i64 = 86_400_000_000;
-    // The days are counted from 1970; the file counts days from an epoch that is 2440588 days earlier.
+    // The days are counted from 1970. The file counts days from an epoch that is 2440588 days earlier.
     let days = [2_932_896i64, 0, -719_162];
     let schema = Arc::new(parse_message_type("message m { required int96 t; }").unwrap());
     let mut writer = SerializedFileWriter::new(Vec::new(), schema, Default::default()).unwrap();

@@ -1,4 +1,4 @@
-//! The part of Thrift's compact protocol that is needed to check a Parquet file before the library reads it.
+//! Parses the part of Thrift's compact protocol that is needed to check a Parquet file before the library reads it.
 //!
 //! The `parquet` crate allocates a page's stated size before it reads the page, and walks the schema by recursion
 //! without a limit of depth. This module therefore reads two structures first: the header of a page, for its sizes,
@@ -9,7 +9,7 @@
 //! list:   (length << 4 | type) values ...                  binary: length, bytes
 //! ```
 
-/// The deepest nesting that is parsed; the library has the same limit.
+/// The deepest nesting that is parsed. The library has the same limit.
 const DEPTH_MAX: usize = 64;
 
 const BOOL_TRUE: u8 = 1;
@@ -25,21 +25,22 @@ pub(super) struct PageHeader {
     pub is_dictionary: bool,
     pub uncompressed_bytes: i32,
     pub compressed_bytes: i32,
-    /// The bytes of repetition and definition levels before the values; levels are never compressed. Only pages of
-    /// version 2 state these bytes.
+    /// In pages of version 2: the number of bytes of repetition and definition levels, which precede the values and are
+    /// never compressed. In other pages 0.
     pub levels_bytes: i64,
     pub values_are_compressed: bool,
 }
 
-/// Reads the page header at the start of `bytes`; `None` if the header is malformed or does not end within `bytes`.
+/// Reads the page header at the start of `bytes`. Returns `None` if the header is malformed or does not end within
+/// `bytes`.
 pub(super) fn page_header(bytes: &[u8]) -> Option<PageHeader> {
     let mut input = Compact { bytes, at: 0 };
     let mut header = PageHeader { values_are_compressed: true, ..PageHeader::default() };
     let mut seen = 0u32;
     let mut last = 0;
     while let Some((id, kind)) = input.field(last)? {
-        // The library might use another value of a repeated field than this parser does, so repeated fields are
-        // refused.
+        // If a field is repeated, the library might use another of its values than this parser. Repeated fields are
+        // therefore refused.
         if id <= last {
             return None;
         }
@@ -57,7 +58,7 @@ pub(super) fn page_header(bytes: &[u8]) -> Option<PageHeader> {
     (seen & 0b1110 == 0b1110).then_some(header)
 }
 
-/// Returns the depth of the schema in a footer (`FileMetaData` in parquet.thrift), with depth 1 for the root; `None`
+/// Returns the depth of the schema in a footer (`FileMetaData` in parquet.thrift). The root has depth 1. Returns `None`
 /// if the footer is malformed.
 pub(super) fn schema_depth(footer: &[u8]) -> Option<usize> {
     let mut input = Compact { bytes: footer, at: 0 };
@@ -105,7 +106,7 @@ impl Compact<'_> {
         Some((value >> 1) as i64 ^ -((value & 1) as i64))
     }
 
-    /// Reads the id and type of the next field of a struct; `Some(None)` at its end.
+    /// Reads the id and the type of the next field of a struct. Returns `Some(None)` at the end of the struct.
     fn field(&mut self, last: i64) -> Option<Option<(i64, u8)>> {
         let byte = self.byte()?;
         match (byte >> 4, byte & 15) {
@@ -155,8 +156,8 @@ impl Compact<'_> {
         Some(())
     }
 
-    /// Skips an element of a list. A truth value in a list takes a byte; in a field, the type code has the truth
-    /// value.
+    /// Skips an element of a list. A truth value in a list takes a byte. A truth value in a field takes no byte, since
+    /// the type code of the field has the value.
     fn skip_element(&mut self, kind: u8, depth: usize) -> Option<()> {
         if matches!(kind, BOOL_TRUE | BOOL_FALSE) { self.advance(1) } else { self.skip(kind, depth) }
     }
@@ -185,7 +186,8 @@ impl Compact<'_> {
         Some(())
     }
 
-    /// Returns the depth of a tree that is stored as a list of `SchemaElement`, each with the number of its children.
+    /// Returns the depth of the schema tree. The tree is stored as a list of `SchemaElement`, each with the number of
+    /// its children.
     fn schema_depth(&mut self) -> Option<usize> {
         let (length, kind) = self.list()?;
         if kind != STRUCT {

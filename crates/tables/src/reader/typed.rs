@@ -16,11 +16,11 @@ use super::value_classes::{WIDE, exact_fraction, fraction, wide};
 /// The origin of a column's type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TypeOrigin {
-    /// The caller requested the type: any value that can be parsed as this type is accepted.
+    /// The caller requested the type. Any value that can be parsed as this type is accepted.
     Asked,
-    /// The type was inferred from values: a value of another kind, or beyond the type's range, is an error.
+    /// The type was inferred from values. A value of another kind, or beyond the type's range, is an error.
     Guessed,
-    /// The first rows had no value: any value is an error.
+    /// The first rows had no value in this column. Any later value is an error.
     Unseen,
 }
 
@@ -28,7 +28,7 @@ pub(super) enum TypeOrigin {
 pub(super) struct Column {
     values: Values,
     origin: TypeOrigin,
-    /// The rows that have a value; present only if null is allowed.
+    /// For each row, true if the row has a value. Present only if the column may have nulls.
     valid: Option<Vec<bool>>,
 }
 
@@ -38,15 +38,15 @@ impl Column {
         Column { values: Values::new(field.data_type()), origin, valid: field.is_nullable().then(Vec::new) }
     }
 
-    /// Adds a null; returns `None` if the column allows no nulls.
+    /// Adds a null. Returns `None` if the column allows no nulls.
     pub fn push_null(&mut self) -> Option<u64> {
         self.valid.as_mut()?.push(false);
         self.values.push_default();
         Some(0)
     }
 
-    /// Adds a field of CSV and returns the bytes of text that it took; `None` if the field cannot be parsed as the
-    /// type.
+    /// Adds a field of CSV and returns the number of bytes of text that it took. Returns `None` if the field cannot be
+    /// parsed as the type of the column.
     pub fn push_text(&mut self, field: &[u8]) -> Option<u64> {
         if field.is_empty() && self.valid.is_some() {
             return self.push_null();
@@ -59,7 +59,7 @@ impl Column {
         Some(bytes)
     }
 
-    /// Adds a value in its JSON form; the result is that of [`Column::push_text`].
+    /// Adds a value in its JSON form. The result is that of [`Column::push_text`].
     #[cfg(feature = "json")]
     pub fn push_json(&mut self, value: &str) -> Option<u64> {
         let first = *value.as_bytes().first()?;
@@ -110,7 +110,7 @@ impl Column {
     }
 }
 
-/// Parses a string of JSON; returns `None` for a string that is not valid Unicode, such as one half of a surrogate
+/// Parses a string of JSON. Returns `None` for a string that is not valid Unicode, such as one half of a surrogate
 /// pair.
 #[cfg(feature = "json")]
 fn unquoted(value: &str) -> Option<Cow<'_, str>> {
@@ -155,8 +155,8 @@ impl Values {
         }
     }
 
-    /// Adds a parsed value and returns the bytes of text that it took; `None` if the text cannot be parsed as the
-    /// type.
+    /// Adds a parsed value and returns the number of bytes of text that it took. Returns `None` if the text cannot be
+    /// parsed as the type.
     fn push(&mut self, text: &str, origin: TypeOrigin) -> Option<u64> {
         fn parse<T: std::str::FromStr>(values: &mut Vec<T>, text: &str) -> Option<u64> {
             values.push(text.trim().parse().ok()?);

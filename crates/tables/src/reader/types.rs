@@ -28,7 +28,8 @@ pub(super) fn unreadable(file: &str, stored: &Field, wanted: &DataType) -> Error
     Error::unsupported(file, format!("column '{name}' has type {kind}, which cannot be read as {wanted}"))
 }
 
-/// Returns whether columns of this type, as [`TableReader::describe`](super::TableReader::describe) gives it, are read.
+/// Returns true if columns of this type can be read. The type is one that
+/// [`TableReader::describe`](super::TableReader::describe) returns.
 pub fn is_readable(kind: &DataType) -> bool {
     is_flat(kind)
 }
@@ -43,8 +44,8 @@ pub fn list_of_numbers(kind: &DataType) -> Option<&DataType> {
     }
 }
 
-/// Returns the type that readers return for a stored type: a type without views and large offsets. A column of nulls
-/// alone has no type, and becomes text.
+/// Returns the type that readers return for a stored type: a type without views and large offsets. A column that has
+/// only nulls and no type becomes text.
 pub(super) fn plain_type(stored: &DataType) -> DataType {
     match stored {
         DataType::Null | DataType::LargeUtf8 | DataType::Utf8View => DataType::Utf8,

@@ -1,7 +1,7 @@
-//! Classifies the values of a column in a text file (CSV, JSON lines), to find the type that fits them all.
+//! Classifies the values of a column in a text file (CSV, JSON lines), to find the type that fits all values.
 //!
-//! A column's type is inferred from the first rows. Each value adds its class to a set ([`ValueClasses`]); the set determines
-//! the narrowest type in which every value keeps its meaning:
+//! A column's type is inferred from the first rows. Each value adds its class to a set ([`ValueClasses`]). The set
+//! determines the narrowest type in which every value keeps its meaning:
 //!
 //! ```text
 //!   whole numbers   Int64, else UInt64, else Decimal128(38, 0)
@@ -13,12 +13,12 @@ use std::ops::BitOrAssign;
 
 use arrow_schema::{DataType, Fields};
 
-/// The type of whole numbers that 64 bits do not hold.
+/// The type of whole numbers that need more than 64 bits.
 pub(super) const WIDE: DataType = DataType::Decimal128(WIDE_DIGITS, 0);
 const WIDE_DIGITS: u8 = 38;
 /// The smallest number with more than [`WIDE_DIGITS`] digits.
 const WIDE_END: u128 = 10u128.pow(WIDE_DIGITS as u32);
-/// The number of digits from which on a whole number may exceed 2^53: `f64` holds all whole numbers of fewer digits.
+/// Whole numbers with this many digits may exceed 2^53. `f64` represents all whole numbers with fewer digits exactly.
 const EXACT_DIGITS: usize = 16;
 
 /// A set of classes of the values of a column.
@@ -85,7 +85,7 @@ impl ValueClasses {
     }
 
     /// Returns the type in which all values keep their meaning. A column of nulls is text. Nested values get a type
-    /// that no reader supports, so that a query that reads the column fails with an error that names it.
+    /// that no reader supports. A query that reads such a column then fails with an error that names the column.
     pub fn data_type(self) -> DataType {
         if self.has(ValueClasses::NESTED) {
             return DataType::Struct(Fields::empty());
@@ -113,14 +113,14 @@ impl BitOrAssign for ValueClasses {
     }
 }
 
-/// Returns the digits of a whole number, without its sign.
+/// Returns the digits of a whole number, without its sign. Returns `None` if the value is not a whole number.
 fn digits(value: &str) -> Option<&str> {
     let digits = value.strip_prefix(['-', '+']).unwrap_or(value);
     let is_whole = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     is_whole.then_some(digits)
 }
 
-/// Parses a number as `f64`; `None` for text, and for numbers beyond the range of `f64`.
+/// Parses a number as `f64`. Returns `None` for text, and for numbers beyond the range of `f64`.
 pub(super) fn fraction(value: &str) -> Option<f64> {
     let number: f64 = value.parse().ok()?;
     let is_too_large = number.is_infinite() && value.bytes().any(|byte| byte.is_ascii_digit());
@@ -137,8 +137,8 @@ pub(super) fn is_time(value: &str) -> bool {
         && value.bytes().all(|byte| byte.is_ascii_digit() || is_sign(byte))
 }
 
-/// Parses a number as [`fraction`] does. Returns `None` also for a whole number that `f64` holds only approximately,
-/// since two different ids would become equal.
+/// Parses a number as [`fraction`] does. Also returns `None` for a whole number that `f64` represents only
+/// approximately, since two different ids would become equal.
 pub(super) fn exact_fraction(value: &str) -> Option<f64> {
     let number = fraction(value)?;
     if value.len() < EXACT_DIGITS {

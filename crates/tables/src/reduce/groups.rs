@@ -1,5 +1,5 @@
-//! Groups rows by one key of whole numbers, with aggregate states that are numbers, for callers that have the rows in
-//! memory, such as a query.
+//! Groups rows by one key of whole numbers, with aggregate states that are numbers. The callers have the rows in
+//! memory, as a query does.
 
 use arrow_array::{Array, ArrayRef};
 use arrow_buffer::NullBuffer;
@@ -19,9 +19,9 @@ use crate::{
 pub enum Fold {
     /// The sum.
     Sum,
-    /// The smallest number; NaN is greater than all others.
+    /// The smallest number. NaN counts as greater than all other numbers.
     Min,
-    /// The largest number.
+    /// The largest number. NaN counts as greater than all other numbers.
     Max,
 }
 
@@ -33,7 +33,7 @@ pub struct NumberState {
     pub kind: DataType,
     /// The operation that combines the numbers.
     pub fold: Fold,
-    /// True if the column may have nulls, which are ignored; the result of a group that has only nulls is null.
+    /// True if the column may have nulls. Nulls are ignored, but the result of a group that has only nulls is null.
     pub has_nulls: bool,
 }
 
@@ -52,16 +52,16 @@ impl NumberState {
     }
 }
 
-/// The expected number of rows and the memory of [`NumberGroups`].
+/// The settings of [`NumberGroups`]: the range of keys, the expected number of rows, and the memory.
 #[derive(Clone, Copy, Debug)]
 pub struct NumberConfig {
-    /// The smallest and the largest possible key, if known (inclusive); a narrow range makes records shorter.
+    /// The smallest and the largest possible key (inclusive), if known. A narrow range makes records shorter.
     pub range: Option<(i128, i128)>,
     /// An estimate of the number of rows.
     pub rows: Option<u64>,
     /// The memory that the groups take from the job's budget, in bytes.
     pub memory_bytes: u64,
-    /// A limit on chunks, as in [`Config::chunk_bytes`].
+    /// A limit on the size of chunks in bytes, as in [`Config::chunk_bytes`].
     pub chunk_bytes: Option<usize>,
 }
 
@@ -80,8 +80,8 @@ struct StateWords {
     key_type: DataType,
     keys: Keys,
     states: Vec<NumberState>,
-    /// The operation of each state's word. If a state may be null, one more word has a bit for each state that is not
-    /// null.
+    /// The operation of each state's word. If a state may be null, one more word follows. It has a bit for each state
+    /// that is not null.
     combine: Vec<Combine>,
 }
 
@@ -139,7 +139,7 @@ impl NumberGroups {
         Ok(NumberGroups { name: name.to_string(), shape, sink: records.sink()?, records })
     }
 
-    /// Adds rows: a key without nulls, and a column for each state.
+    /// Adds rows. `key` is a column without nulls, and `states` has one column for each state.
     ///
     /// # Errors
     /// The errors are those of [`inshore_sortreduce::Sink::push_many`], and [`Error::Damaged`] for a key out of the
@@ -183,7 +183,7 @@ impl NumberGroups {
         self.sink.push(&keys, &words)
     }
 
-    /// Returns the groups in ascending order.
+    /// Returns the groups in ascending order of their keys.
     ///
     /// # Errors
     /// The errors are those of [`inshore_sortreduce::SortReduce::finish`].
@@ -202,7 +202,8 @@ pub struct SortedGroups {
 }
 
 impl SortedGroups {
-    /// Returns the next groups, about 1,000: a column of keys, and one column for each state; `None` at the end.
+    /// Returns the next groups, about 1,000, as a column of keys and one column for each state. Returns `None` at the
+    /// end.
     ///
     /// # Errors
     /// The errors are those of [`inshore_sortreduce::Sorted::next_block`], and [`Error::Unsupported`] for a sum that 64

@@ -6,13 +6,13 @@
 //!   anything else                             ─► rows:     RowSort of (encoded keys, states)
 //! ```
 //!
-//! Both ways give equal results, and the first way is an order of magnitude faster. If the first way finds a null, the
-//! job restarts with the second way. Input that can be read only once uses the second way from the start.
+//! Both methods give equal results, and `numbers` is an order of magnitude faster. If `numbers` finds a null, the job
+//! restarts with `rows`. Input that can be read only once uses `rows` from the start.
 //!
 //! If all inputs are Parquet with statistics, the ranges of keys and values are known, and records are narrower. Groups
 //! in a small range of keys are combined in an array in memory. A larger range is partitioned into bins. In a bin, key
 //! and values of a row take one word of 32 bits if they fit (`CompactWords`). If a key or a value is outside of the
-//! known range, the first way restarts without the range.
+//! known range, `numbers` restarts without the range.
 
 mod aggregate;
 mod groups;
@@ -45,15 +45,15 @@ const BATCH_ROWS: usize = 8 << 10;
 /// The options of a reduce.
 #[derive(Clone, Debug, Default)]
 pub struct ReduceOptions {
-    /// The columns whose values make a group; without any, all rows are one group.
+    /// The columns whose values determine the group of a row. If there are none, all rows are one group.
     pub by: Vec<String>,
     /// The aggregates of each group, in the order of the result's columns.
     pub aggregates: Vec<Aggregate>,
     /// Columns of CSV that are read as text, even if their values look like numbers.
     pub as_text: Vec<String>,
-    /// Uses the general method even if the fast one is possible, for tests.
+    /// Uses the method `rows` even if the faster method `numbers` is possible. Only tests set this option.
     pub general: bool,
-    /// Keeps finished sorted runs if the reduce is interrupted, and resumes an interrupted reduce with the same
+    /// Keeps finished sorted runs if the reduce is interrupted. Resumes an interrupted reduce that had the same
     /// options.
     pub resume: bool,
 }
@@ -65,7 +65,7 @@ pub struct ReduceSummary {
     pub rows_in: u64,
     /// The number of groups written.
     pub groups: u64,
-    /// The way of grouping: "numbers" or "rows".
+    /// The method of grouping: "numbers" or "rows".
     pub way: &'static str,
     /// The method that combines groups: a strategy of sort-reduce, or "rows".
     pub strategy: String,
@@ -75,21 +75,21 @@ pub struct ReduceSummary {
     pub bytes_spilled: u64,
     /// The number of rows that the sorted runs of an earlier, interrupted reduce already contained.
     pub rows_kept: u64,
-    /// The estimated cost of each strategy; absent if there was no choice.
+    /// The estimated cost of each strategy. Absent if only one strategy was possible.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub choice: Option<Choice>,
 }
 
 /// Groups the rows of all inputs by some columns and writes one row for each group to `output`. The key columns come
-/// first, then the aggregates; rows are in ascending order of the keys, nulls last. Aggregates ignore nulls, as in
-/// SQL. All nulls of a key column form one group, and so do all NaNs; -0.0 is in the group of 0.0.
+/// first, then the aggregates. Rows are in ascending order of the keys, and nulls come last. Aggregates ignore nulls,
+/// as in SQL. All nulls of a key column form one group, and so do all NaNs. -0.0 is in the group of 0.0.
 ///
 /// Column types of CSV and JSON lines are guessed from the first rows. If a later row contradicts a guess, the types
-/// are found by reading all rows.
+/// are inferred from all rows.
 ///
-/// Sums of whole numbers are whole numbers of 64 bits; a sum that needs more bits is an error. A sum or mean of n
-/// floating-point numbers depends on the order of additions: two orders may differ by a relative `n * f64::EPSILON`
-/// of the sum of the magnitudes. All other results are the same at every budget and number of threads.
+/// Sums of whole numbers are whole numbers of 64 bits. A sum that needs more bits is an error. A sum or mean of n
+/// floating-point numbers depends on the order of additions: the results of two orders may differ by a relative `n *
+/// f64::EPSILON` of the sum of the magnitudes. All other results do not depend on the budget and the number of threads.
 ///
 /// # Errors
 /// The errors are those of [`TableReader::open_stored`] and [`TableWriter::create`], [`Error::NoColumn`], and
@@ -119,7 +119,7 @@ fn reduce_known(asked: &ReduceRequest<'_>) -> Result<ReduceSummary> {
     rows::reduce(asked)
 }
 
-/// The part of the budget that sorting may use; the rest is for pages, batches and the writer.
+/// The share of the budget that sorting may use. The rest is for pages, batches and the writer.
 const MEMORY_PART: (u64, u64) = (3, 4);
 
 /// A reduce with its inputs and options.
@@ -200,8 +200,8 @@ impl ReduceRequest<'_> {
         Schema::new(by.chain(aggregates).collect::<Vec<_>>()).into()
     }
 
-    /// Opens the store's folder for finished sorted runs, if the options ask for resuming. `way`, with its parameters,
-    /// and the columns identify the sorted runs of this reduce.
+    /// Opens the store's folder for finished sorted runs, if the options ask for resuming. The columns, and `way` with
+    /// its parameters, identify the sorted runs of this reduce.
     fn keep(&self, way: impl std::fmt::Debug, schema: &Schema) -> Result<Option<Keep>> {
         let ReduceOptions { by, aggregates, as_text, .. } = self.options;
         let question = (way, by, aggregates, as_text, schema.fields());
@@ -219,7 +219,7 @@ impl ReduceRequest<'_> {
         Error::unsupported(self.inputs[0].name(), what)
     }
 
-    /// Returns the bytes of the budget that sorting may use.
+    /// Returns the number of bytes of the budget that sorting may use.
     fn memory_bytes(&self, smallest: u64) -> Result<u64> {
         sort_memory(self.job.budget(), "grouping", 0, MEMORY_PART, smallest)
     }

@@ -1,4 +1,5 @@
-//! The fast method of grouping: one key of whole numbers, aggregates that are words of 64 bits, no nulls.
+//! Implements the fast method of grouping, for one key of whole numbers, aggregates that are words of 64 bits, and no
+//! nulls.
 //!
 //! Each row becomes a key of 32 or 64 bits and one or more words. Signed and floating-point numbers become unsigned
 //! numbers in the same order. All threads of the job read parts of the input and push records, so the result must not
@@ -38,11 +39,12 @@ pub(super) enum Outcome {
 #[derive(Clone, Copy, Debug)]
 struct WordSource {
     combine: Combine,
-    /// The column of the input; `None` for the number of rows.
+    /// The column of the input. `None` if the word is the number of rows.
     column: Option<usize>,
-    /// The smallest word, and the difference of the largest word from it, according to the statistics of the files.
+    /// The smallest word, and the difference between the largest and the smallest word, according to the statistics of
+    /// the files.
     range: Option<(u64, u64)>,
-    /// True if the sum of all these words fits 64 bits.
+    /// True if the sum of the words of all rows is known to fit 64 bits.
     is_bounded: bool,
 }
 
@@ -63,7 +65,7 @@ impl WordSource {
         WordSource { range, is_bounded: is_bounded && !is_ordered, ..self }
     }
 
-    /// Returns whether all of these words lie in the range.
+    /// Returns true if all `words` lie in the range.
     fn has(self, words: &[u64]) -> bool {
         let Some((first, span)) = self.range.filter(|_| self.column.is_some()) else { return true };
         words.iter().map(|word| word.wrapping_sub(first)).fold(0, u64::max) <= span
@@ -84,7 +86,7 @@ pub(super) struct RecordPlan {
 }
 
 impl RecordPlan {
-    /// Returns the conversion; `None` if rows cannot become records of numbers.
+    /// Returns the plan. Returns `None` if rows cannot become records of numbers.
     pub fn new(asked: &ReduceRequest<'_>, schema: &SchemaRef) -> Option<RecordPlan> {
         let [by] = &asked.options.by[..] else { return None };
         let key_type = schema.field_with_name(by).ok()?.data_type().clone();
@@ -105,7 +107,8 @@ impl RecordPlan {
             match aggregate.function {
                 Function::Count => words.push(WordSource::new(Combine::Count, None)),
                 Function::Sum => words.push(word(add()?)),
-                // A mean must not fail because the sum of whole numbers needs more than 64 bits.
+                // A mean must not fail because the sum of whole numbers needs more than 64 bits. Means of whole numbers
+                // therefore use the general method.
                 Function::Mean if add()? == Combine::AddFloat => {
                     words.extend([word(Combine::AddFloat), WordSource::new(Combine::Count, None)]);
                 }
@@ -149,7 +152,7 @@ impl RecordPlan {
         })
     }
 
-    /// Returns the conversion for any keys and words.
+    /// Returns a plan that accepts any keys and words.
     pub fn without_range(self) -> RecordPlan {
         let words = self.words.iter().map(|word| WordSource::new(word.combine, word.column)).collect();
         RecordPlan { keys: Keys::all(&self.key_type), words, rows: None, ..self }
@@ -157,7 +160,7 @@ impl RecordPlan {
 }
 
 impl RecordPlan {
-    /// Returns the maximum number of rows that one thread reads: row groups are divided among threads.
+    /// Returns the maximum number of rows that one thread reads. Row groups are divided among threads.
     fn rows_of_thread(&self, threads: usize) -> Option<u64> {
         let groups = self.row_groups.max(1);
         Some(self.rows?.div_ceil(groups as u64) * (groups / threads + 1).min(groups) as u64)
@@ -183,7 +186,8 @@ impl RecordPlan {
         }
     }
 
-    /// Returns the compact form of a record's words; `None` where no range is known.
+    /// Returns the compact form of a record's words. Returns `None` if the range of a word is unknown, or if the words
+    /// need too many bits.
     fn short<const N: usize>(&self) -> Option<CompactWords<N>> {
         CompactWords::new(&self.words.iter().map(|word| word.range).collect::<Option<Vec<_>>>()?)
     }
@@ -205,8 +209,8 @@ impl<T> TransposeSome<T> for Option<Option<T>> {
 }
 
 pub(super) fn reduce(asked: &ReduceRequest<'_>, plan: &RecordPlan) -> Result<Outcome> {
-    // Sort-reduce is compiled for each record shape, so there are few shapes: a record may have more words than
-    // needed.
+    // Sort-reduce is compiled for each record shape, so the number of shapes is small. A record may therefore have more
+    // words than the job needs.
     let is_sum = plan.words.iter().all(|word| word.is_bounded);
     match (plan.keys.is_narrow(), plan.words.len()) {
         (true, 1) if is_sum => run::<u32, 1, true>(asked, plan),
@@ -301,7 +305,7 @@ where
     }))
 }
 
-/// Writes the groups, and returns the writer, which is not finished yet.
+/// Writes the groups. Returns the writer, which the caller has to finish.
 fn write_groups<K: Key, const N: usize, const SUMS: bool>(
     asked: &ReduceRequest<'_>,
     plan: &RecordPlan,
@@ -324,7 +328,7 @@ fn strategy_name(strategy: Strategy) -> String {
     format!("{strategy:?}").to_lowercase()
 }
 
-/// Calls `work` on this number of threads, each time with the number of the thread.
+/// Calls `work` on `threads` threads. Each call receives the number of its thread.
 fn on_threads(threads: usize, work: &(impl Fn(usize) -> Result<()> + Sync)) -> Vec<Result<()>> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..threads).map(|number| scope.spawn(move_ref(work, number))).collect();

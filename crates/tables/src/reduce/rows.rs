@@ -1,5 +1,5 @@
-//! The general method of grouping: any number of keys of any types. Keys are encoded so that their bytes compare like
-//! their values, and the aggregate states follow the keys.
+//! Implements the general method of grouping, for any number of keys of any types. Keys are encoded so that their bytes
+//! compare like their values. The aggregate states follow the keys.
 //!
 //! ```text
 //!   row     [ frame | key columns, encoded | state of each aggregate ]
@@ -248,7 +248,7 @@ struct GroupCodec {
     /// The input column of each aggregate.
     columns: Vec<Option<usize>>,
     kinds: Vec<Option<DataType>>,
-    /// The encoders of the aggregates whose state is a value.
+    /// The encoders of the aggregates whose state is a value. `None` for other aggregates.
     values: Vec<Option<RowConverter>>,
     /// The encoding of null by each encoder in `values`.
     nulls: Vec<Vec<u8>>,
@@ -474,7 +474,7 @@ impl StateValues {
     }
 }
 
-/// Converts whole numbers and decimals to 128 bits; the result for a null is arbitrary.
+/// Converts whole numbers and decimals to 128 bits. The result for a null is arbitrary.
 fn whole_numbers(array: &ArrayRef) -> std::result::Result<Vec<i128>, ArrowError> {
     let kind = array.data_type();
     Ok(match kind {

@@ -1,4 +1,4 @@
-//! Compares both ways of grouping with a `BTreeMap`, in much and in little memory.
+//! Compares both methods of grouping with a `BTreeMap`, under large and small budgets.
 
 use std::{collections::BTreeMap, fs, path::PathBuf, sync::Arc};
 
@@ -40,7 +40,7 @@ impl TestFolder {
     }
 }
 
-/// Makes a table; its column q has nulls if `with_nulls`.
+/// Makes a table. If `with_nulls` is true, the column q has nulls.
 fn table(place: &TestFolder, rows: i64, with_nulls: bool) -> Input {
     let columns: Vec<(&str, ArrayRef)> = vec![
         ("k", Arc::new(UInt64Array::from_iter_values((0..rows).map(|i| (i * 7919 % 40_000) as u64)))),
@@ -113,7 +113,7 @@ fn keyed(place: &TestFolder, keys: ArrayRef) -> Input {
     Input::new(path)
 }
 
-/// Groups keyed tables in both ways, and checks that the results are equal.
+/// Groups a table by both methods, and checks that the results are equal.
 fn check_both_ways(place: &TestFolder, input: Input) {
     let run = |general| {
         let options = options(&["key"], vec![Aggregate::sum("v"), Aggregate::count()], general);
@@ -333,7 +333,7 @@ fn aggregates_without_an_answer_are_errors() {
     assert!(!place.path("out.parquet").exists());
 }
 
-/// Makes a file with one floating-point column `v`.
+/// Makes a file with a floating-point column `v` and a column `k` that has the same key in every row.
 fn fractions(place: &TestFolder, values: &[f64]) -> Input {
     let path = place.path("v.parquet");
     let column: ArrayRef = Arc::new(Float64Array::from(values.to_vec()));
@@ -383,7 +383,7 @@ fn columns_of_csv_that_later_rows_contradict_are_read_again() {
         arrow_cast::display::array_value_to_string(found.column(column), row).unwrap()
     };
     assert_eq!((value(0, 1), value(1, 1)), ("0.5".to_string(), u64::MAX.to_string()));
-    // Each of two files suggests another type.
+    // The values of the two files suggest different types.
     let other = place.path("other.csv");
     fs::write(&other, "k,v\n1.25,2\n").unwrap();
     let (summary, _) = place.reduce(&[Input::new(&other), Input::new(&path)], &asked, 16 << 20).unwrap();

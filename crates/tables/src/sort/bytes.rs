@@ -25,11 +25,11 @@ use crate::{
 /// The options of a sort.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SortOptions {
-    /// Puts the greatest row first; equal rows keep the order of the input.
+    /// Puts the greatest row first. Equal rows keep the order of the input.
     pub descending: bool,
-    /// Keeps only the first of rows with equal keys.
+    /// Keeps only the first row of all rows with equal keys.
     pub unique: bool,
-    /// Keeps finished sorted runs if the sort is interrupted, and resumes an interrupted sort with the same options
+    /// Keeps finished sorted runs if the sort is interrupted. Resumes an interrupted sort that had the same options
     /// ([`inshore_store::Store::kept`]).
     pub resume: bool,
 }
@@ -41,7 +41,8 @@ pub struct SortSummary {
     pub rows: u64,
     /// The number of bytes written.
     pub bytes: u64,
-    /// The expected bytes of scratch space, computed before the work began; absent if the size of the input is unknown.
+    /// The expected bytes of scratch space, computed before the sort begins. Absent if the size of the input is
+    /// unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scratch_bytes_expected: Option<u64>,
     /// The counters of the sort of rows.
@@ -49,14 +50,15 @@ pub struct SortSummary {
     pub stats: RowStats,
 }
 
-/// The bytes of the budget that the sort leaves for reading a file, and later for writing a file.
+/// The memory in bytes that the sort leaves for reading a file, and later for writing a file.
 const FILE_BYTES: u64 = (4 << 20) + (256 << 10);
 
-/// Sorts the lines of all inputs together, by their bytes, as `LC_ALL=C sort` does, and writes them to `output` (`-`:
-/// standard output). If the last line has no line feed, one is added. gzip, zstd, bzip2 and lz4 are decompressed.
+/// Sorts the lines of all inputs together, by their bytes, as `LC_ALL=C sort` does. Writes the sorted lines to `output`
+/// (`-` is standard output). If the last line of an input has no line feed, one is added. gzip, zstd, bzip2 and lz4 are
+/// decompressed.
 ///
-/// The bytes are moved four times (read from the input, written to runs, read from runs, written to the output), or
-/// twice if they fit the budget.
+/// All bytes are moved four times: read from the input, written to runs, read from runs, and written to the output. If
+/// the lines fit the budget, the bytes are moved only twice.
 ///
 /// # Errors
 /// [`Error::TooLarge`] for a line that does not fit the budget; [`Error::NoRoom`] before the work begins;
@@ -67,7 +69,7 @@ pub fn sort_lines(job: &Job, inputs: &[Input], output: &Path, options: SortOptio
 }
 
 /// Sorts as [`sort_lines`] does, and passes the lines to `each` in blocks of complete lines. A block has about
-/// `block_bytes` bytes; it exceeds them by at most one line.
+/// `block_bytes` bytes, and at most one line more.
 ///
 /// # Errors
 /// The errors are those of [`sort_lines`], and of `each`.
@@ -94,8 +96,8 @@ fn read_lines(job: &Job, input: &Input, sink: &mut dyn RowConsumer) -> Result<()
     if last == b'\n' { Ok(()) } else { sink.write(b"\n") }
 }
 
-/// Sorts records of a fixed number of bytes by some of their bytes; records with equal keys keep the order of the
-/// input. Files with endings of compressed files (`.gz`, `.zst`) are decompressed.
+/// Sorts records of a fixed number of bytes by some of their bytes. Records with equal keys keep the order of the
+/// input. Files with extensions of compressed files (`.gz`, `.zst`) are decompressed.
 ///
 /// # Errors
 /// The errors are those of [`sort_lines`], and [`Error::Damaged`] for a file whose length is not a multiple of the
@@ -126,7 +128,7 @@ pub fn sort_records(
 /// machine sorted, this number decides the order of equal keys.
 ///
 /// # Panics
-/// The function panics where the key is not inside the record, or the record has no bytes.
+/// Panics if the key is not inside the record, or if the record has no bytes.
 ///
 /// # Errors
 /// The errors are those of [`sort_records`], and of `each`.
@@ -164,8 +166,8 @@ pub fn sorted_records(
     })
 }
 
-/// Sorts inputs that arrive in any order. The key and the number of the input are put in front of each record, and
-/// records are sorted by both.
+/// Sorts inputs that arrive in any order. The key and the number of the input are put in front of each record. Records
+/// are sorted by the key and then by the number.
 fn sorted_by_number(
     job: &Job,
     inputs: Inputs<'_>,
@@ -212,7 +214,7 @@ fn sorted_by_number(
     })
 }
 
-/// The size of the number after a record.
+/// The size in bytes of the input number after a record.
 const NUMBER_BYTES: usize = size_of::<u32>();
 
 fn check_records(input: &Input, bytes: u64, record_bytes: u64) -> Result<()> {
@@ -227,7 +229,7 @@ fn check_records(input: &Input, bytes: u64, record_bytes: u64) -> Result<()> {
     }
 }
 
-/// Calls `take` with the bytes of an input that the sink has not skipped.
+/// Calls `take` with the bytes of an input, without the bytes that an interrupted sort has already sorted.
 fn pieces(
     job: &Job,
     input: &Input,
@@ -276,7 +278,7 @@ impl<S: RowShape, O: RowOperation> RowConsumer for RowSink<'_, S, O> {
 enum RowTarget<'a> {
     /// A file, or standard output.
     File(&'a Path, NewFile),
-    /// Blocks of complete rows: each has this number of bytes, and at most one row more.
+    /// Blocks of complete rows. Each block has about this number of bytes, and at most one row more.
     Blocks(usize, &'a mut dyn FnMut(&[u8]) -> Result<()>),
 }
 
@@ -388,8 +390,8 @@ impl Sorting<'_, '_> {
     }
 }
 
-/// Adds the input's name to the error about a row that is too long. Unless `is_only`, the row may be in an earlier
-/// input.
+/// Adds the input's name to the error about a row that is too long. Unless `is_only` is true, the row may be in an
+/// earlier input, and the message says so.
 fn name_row(what: &'static str, error: Error, (input, is_only): (&str, bool)) -> Error {
     use inshore_sortreduce::Error::RowTooLong;
     let place = if is_only { input.to_string() } else { format!("{input} or before it") };
@@ -401,8 +403,8 @@ fn name_row(what: &'static str, error: Error, (input, is_only): (&str, bool)) ->
     }
 }
 
-/// Writes rows to a file that is not published yet, with its expected length if that is known; returns the bytes
-/// written.
+/// Writes rows to a file that is not published yet. `hint` is the expected length of the file, if known. Returns the
+/// number of bytes written.
 fn write<S: RowShape, O: RowOperation>(
     job: &Job,
     path: &Path,
@@ -433,7 +435,7 @@ fn write_parts<S: RowShape, O: RowOperation>(
     let sinks = FileSink::in_parts(job, new.file()?, &name, bytes, &starts)?;
     let has_failed = AtomicBool::new(false);
     let write_part = |part: &mut SortedPart<S, O>, mut out: FileSink| -> Result<FileEdges> {
-        // After one part failed, the others stop.
+        // After an error in one part, the other parts stop.
         loop {
             if has_failed.load(Ordering::Relaxed) || !fill(job, &mut part.rows, &mut out)? {
                 return Ok(out.finish_part()?);
@@ -457,7 +459,7 @@ fn write_parts<S: RowShape, O: RowOperation>(
     Ok(bytes)
 }
 
-/// Writes until the buffer is full, and returns whether there may be more rows.
+/// Writes sorted rows until the buffer is full. Returns true if more rows may follow.
 fn fill<S: RowShape, O: RowOperation>(
     job: &Job,
     sorted: &mut SortedRows<S, O>,
@@ -470,7 +472,7 @@ fn fill<S: RowShape, O: RowOperation>(
     Ok(filled == room)
 }
 
-/// Passes rows on in blocks, and returns the number of bytes.
+/// Passes all rows to `each` in blocks. Returns the number of bytes.
 fn give<S: RowShape, O: RowOperation>(
     job: &Job,
     block_bytes: usize,

@@ -2,14 +2,14 @@
 
 use crate::{Input, Result};
 
-/// Inputs that are sorted together, in this order. The next input is requested once the previous input was read
+/// Inputs that are sorted together, in this order. The next input is requested after the previous input was read
 /// completely.
 pub struct Inputs<'a> {
     /// All files, if known.
     pub(super) files: &'a [Input],
     bytes: Option<u64>,
     next: Box<dyn Iterator<Item = Result<Input>> + 'a>,
-    /// The name for errors that concern all inputs.
+    /// The name that stands for all inputs in errors: the name of the first input.
     first: Option<String>,
     /// True if inputs may arrive in another order than that of their numbers.
     pub(super) in_any_order: bool,
@@ -22,14 +22,14 @@ impl<'a> Inputs<'a> {
         Inputs { files, bytes, next, first: None, in_any_order: false }
     }
 
-    /// Creates inputs from an iterator. If the total size `bytes` is known, the sort checks the space for scratch
-    /// before the work begins.
+    /// Creates inputs from an iterator. If the total size `bytes` is known, the sort checks before it begins that there
+    /// is enough scratch space.
     pub fn asked(next: impl Iterator<Item = Result<Input>> + 'a, bytes: Option<u64>) -> Inputs<'a> {
         Inputs { files: &[], bytes, next: Box::new(next), first: None, in_any_order: false }
     }
 
-    /// Lets the inputs arrive in any order. Rows with equal keys are ordered by the [numbers](Input::numbered) of
-    /// their inputs; if only the first of equal rows is kept, the first of each input is kept.
+    /// Lets the inputs arrive in any order. Rows with equal keys are ordered by the [numbers](Input::numbered) of their
+    /// inputs. If only the first of equal rows is kept, the first of each input is kept.
     #[must_use]
     pub fn in_any_order(self) -> Inputs<'a> {
         Inputs { in_any_order: true, ..self }
@@ -43,12 +43,12 @@ impl<'a> Inputs<'a> {
         Inputs { files, bytes, next, first, in_any_order }
     }
 
-    /// Returns the bytes of all inputs, if known.
+    /// Returns the total size of all inputs in bytes, if known.
     pub fn bytes(&self) -> Option<u64> {
         self.bytes
     }
 
-    /// Returns the name for errors that concern all inputs.
+    /// Returns the name that stands for all inputs in errors.
     pub(super) fn name(&self) -> &str {
         self.first.as_deref().unwrap_or_default()
     }

@@ -4,7 +4,7 @@
 //!   inputs ── RowSink ── (arenas, runs in the store's scratch) ── SortedRows ── a new file
 //! ```
 //!
-//! Reads and writes of uncompressed files bypass the page cache. The file of results appears complete or not at all.
+//! Reads and writes of uncompressed files bypass the page cache. The result file appears complete or not at all.
 
 mod bytes;
 mod inputs;

@@ -33,7 +33,7 @@ pub struct NumberColumn {
     pub order: SortOptions,
 }
 
-/// The expected number of rows and the memory of a [`NumberSort`].
+/// The settings of a [`NumberSort`]: the number of sinks, the expected number of rows, and the memory.
 #[derive(Clone, Copy, Debug)]
 pub struct NumberSortConfig {
     /// The number of sinks that push at the same time.
@@ -42,11 +42,11 @@ pub struct NumberSortConfig {
     pub rows: Option<u64>,
     /// The memory that the sort takes from the job's budget, in bytes.
     pub memory_bytes: u64,
-    /// A limit on chunks, as in [`Config::chunk_bytes`].
+    /// A limit on the size of chunks in bytes, as in [`Config::chunk_bytes`].
     pub chunk_bytes: Option<usize>,
 }
 
-/// Sorts rows of numbers, which may be larger than memory. The head of the module describes the method.
+/// Sorts rows of numbers, which may be larger than memory. Each row becomes a 64-bit key, and equal rows are counted.
 pub struct NumberSort {
     shape: KeyLayout,
     records: Box<dyn Records>,
@@ -64,7 +64,7 @@ pub struct SortedNumbers {
     sorted: Box<dyn SortedRecords>,
     keys: Vec<u64>,
     counts: Vec<u64>,
-    /// The index of the next key, and the number of its copies that were returned.
+    /// The index in `keys` of the next key, and the number of its copies that were already returned.
     at: (usize, u64),
 }
 
@@ -82,8 +82,9 @@ struct KeyPart {
     keys: Keys,
     /// The code of null, if the column may have nulls.
     null: Option<u64>,
-    /// The number of bits in a key that are lower than those of the column, and the number of the column's bits.
+    /// The number of bits of a key that are lower than the bits of the column.
     shift: u32,
+    /// The number of bits of the column in a key.
     bits: u32,
 }
 
@@ -100,7 +101,7 @@ impl KeyLayout {
                     None if is_fraction => Keys { first: 0, last: u64::MAX },
                     None => return None,
                 };
-            // Nulls take one more code: the first or the last code.
+            // Null takes one additional code, which is the first or the last code of the column.
             let last = if column.has_nulls { keys.last.checked_add(1)? } else { keys.last };
             let null = column.has_nulls.then_some(if column.order.nulls_first { 0 } else { last });
             let bits = u64::BITS - last.leading_zeros();
@@ -133,7 +134,7 @@ impl KeyPart {
         self.column.kind.is_floating()
     }
 
-    /// Adds a column to the keys.
+    /// Adds the bits of a column to the keys of all rows.
     fn add_to(&self, keys: &mut [u64], column: &ArrayRef, name: &str) -> Result<()> {
         let words = match self.is_fraction() {
             // Floating-point numbers are sorted by the total order, as in all other sorts.
@@ -163,7 +164,8 @@ impl KeyPart {
                         .wrapping_add(is_moved)
                 }
             };
-            // A column with one possible value has no bits. If 64 bits of other columns follow it, the shift is 64.
+            // A column with one possible value has no bits. If 64 bits of other columns follow this column, the shift
+            // is 64.
             *key |= code.checked_shl(self.shift).unwrap_or(0);
         }
         match is_outside {
@@ -254,7 +256,7 @@ impl NumberSort {
         Ok(NumberSink { shape: self.shape.clone(), sink: self.records.sink()? })
     }
 
-    /// Returns the rows in order, once all sinks are finished.
+    /// Returns the rows in order. All sinks must be finished before this call.
     ///
     /// # Errors
     /// The errors are those of [`inshore_sortreduce::SortReduce::finish`].
@@ -286,7 +288,7 @@ impl NumberSink {
 }
 
 impl SortedNumbers {
-    /// Returns the columns of the next rows, at most `rows`; `None` at the end.
+    /// Returns the columns of the next rows, at most `rows` rows. Returns `None` at the end.
     ///
     /// # Errors
     /// The errors are those of [`inshore_sortreduce::Sorted::next_block`].

@@ -7,11 +7,10 @@ use inshore_store::{Budget, Job, format_bytes};
 
 use crate::{Error, NewFile, Result};
 
-/// Returns a share of a budget's free memory: `beside` bytes are subtracted first, and `part / of` is the share.
+/// Returns the share `part / of` of a budget's free memory, from which `beside` bytes are subtracted first.
 ///
 /// # Errors
-/// [`inshore_store::Error::BudgetTooSmall`] if the share is less than `smallest`; the error names a sufficient
-/// budget.
+/// [`inshore_store::Error::BudgetTooSmall`] if the share is less than `smallest`. The error names a sufficient budget.
 pub(crate) fn sort_memory(
     budget: &Budget,
     what: &str,
@@ -29,8 +28,8 @@ pub(crate) fn sort_memory(
     Err(inshore_store::Error::BudgetTooSmall { what, given, smallest: needed }.into())
 }
 
-/// Returns an error for more rows than can be sorted in `memory_bytes`, which are `part / of` of the budget. Without
-/// this check, a sort that keeps all its rows would fail only after most of its work.
+/// Returns an error if rows of `row_bytes` bytes together cannot be sorted in `memory_bytes`, which are `part / of` of
+/// the budget. Without this check, a sort that keeps all its rows would fail only after most of its work.
 ///
 /// # Errors
 /// [`inshore_store::Error::BudgetTooSmall`], with a sufficient budget.
@@ -53,8 +52,8 @@ pub(crate) fn check_rows(
 /// Checks that the job's store has space for `scratch_bytes`, and the file system of `output` for `output_bytes`.
 ///
 /// # Errors
-/// [`Error::NoRoom`] if one of them has too little space; no file was written then. An unknown free space is not an
-/// error.
+/// [`Error::NoRoom`] if the store or the file system has too little space. In this case, no file was written. An
+/// unknown free space is not an error.
 pub fn check_space(job: &Job, scratch_bytes: u64, output: Option<&Path>, output_bytes: u64) -> Result<()> {
     let store = job.store();
     let usage = store.usage()?;
@@ -87,7 +86,8 @@ pub fn check_space(job: &Job, scratch_bytes: u64, output: Option<&Path>, output_
 /// Checks that the file system of `output` can hold `bytes`.
 ///
 /// # Errors
-/// [`Error::NoRoom`] if it has too little space; no file was written then. An unknown free space is not an error.
+/// [`Error::NoRoom`] if the file system has too little space. In this case, no file was written. An unknown free space
+/// is not an error.
 pub fn check_output_space(output: &Path, bytes: u64) -> Result<()> {
     let folder = folder_of(output);
     match free_bytes(folder) {

@@ -31,16 +31,16 @@ pub struct SortKey {
     pub descending: bool,
 }
 
-/// The part of the budget that sorting may use; the rest is for pages, batches in flight and the writer.
+/// The share of the budget that sorting may use. The rest is for pages, batches in flight and the writer.
 const MEMORY_PART: (u64, u64) = (3, 4);
 const BATCH_ROWS: usize = 8 << 10;
-/// The bytes of encoded rows that become one batch.
+/// The number of bytes of encoded rows that are decoded to one batch.
 const BLOCK_BYTES: usize = 1 << 20;
 
-/// Sorts the rows of tables (Parquet, CSV, TSV, Arrow) with the same columns by some of them, and writes them to
-/// `output`, whose ending chooses the format. Nulls come last. Rows with equal keys keep the order of the input; with
-/// [`SortOptions::unique`] only the first of them is kept (-0.0 equals 0.0, and every NaN is equal).
-/// [`SortOptions::descending`] reverses every key. Columns of CSV named in `as_text` are text.
+/// Sorts the rows of tables (Parquet, CSV, TSV, Arrow) that have equal columns. Rows are sorted by the columns `keys`
+/// and written to `output`, whose extension determines the format. Nulls come last. Rows with equal keys keep the order
+/// of the input. With [`SortOptions::unique`], only the first of these rows is kept (-0.0 equals 0.0, and all NaNs are
+/// equal). [`SortOptions::descending`] reverses every key. Columns of CSV named in `as_text` are text.
 ///
 /// Types of CSV and JSON lines are inferred from the first rows, or from all rows if a later row contradicts the types
 /// of the first rows. If the result is CSV too, values keep their digits.
@@ -94,7 +94,7 @@ fn sort(table: &Table<'_>, inputs: Inputs<'_>, target: TableTarget<'_>) -> Resul
 enum TableTarget<'a> {
     /// A file, or standard output.
     File(&'a Path),
-    /// Batches of about this number of bytes, with the number of each row's input.
+    /// Batches of about this number of bytes. The last column has the number of each row's input.
     Batches(usize, &'a mut dyn FnMut(RecordBatch) -> Result<()>),
 }
 
@@ -110,8 +110,8 @@ struct Table<'a> {
 /// The columns that a sort reads from a table.
 #[derive(Clone, Debug)]
 pub struct TableLayout {
-    /// The columns of the table. If columns pass through the sort as text, copies of the numeric keys follow, converted
-    /// to numbers.
+    /// The columns of the table. If all columns pass through the sort as text, copies of the numeric keys follow,
+    /// converted to numbers.
     pub read: SchemaRef,
     /// The number of the table's own columns.
     pub columns: usize,
@@ -165,7 +165,8 @@ impl TableLayout {
     }
 }
 
-/// The columns of encoded rows. Floating-point keys have a second copy in normal form, by which equal rows are found.
+/// The columns of encoded rows. If only unique rows are kept, each floating-point key has a copy with one zero and one
+/// NaN. Rows are compared by this copy.
 ///
 /// ```text
 ///   [ read | keys of fractions in their normal form, where equal rows become one | number of the input ]
@@ -310,7 +311,7 @@ impl Table<'_> {
         Ok(SortSummary { rows: stats.rows_out, bytes, scratch_bytes_expected: scratch.flatten(), stats })
     }
 
-    /// Passes the sorted rows to their target; returns the bytes of the file, and the counters of the sort.
+    /// Passes the sorted rows to their target. Returns the size of the file in bytes, and the counters of the sort.
     fn give_to<O: RowOperation>(
         &self,
         target: TableTarget<'_>,
@@ -348,8 +349,8 @@ impl Table<'_> {
         Ok((reader, layout))
     }
 
-    /// Checks that there is space for the sorted runs and the result. Returns the expected bytes of runs if the size of
-    /// the input is known. Sorted runs of `kept` bytes exist already.
+    /// Checks that there is space for the sorted runs and the result. Returns the expected bytes of sorted runs if the
+    /// size of the input is known. Sorted runs of `kept` bytes already exist.
     fn foresee(
         &self,
         target: &TableTarget<'_>,
@@ -391,8 +392,8 @@ impl Table<'_> {
     }
 }
 
-/// Divides a table into units that are read one after the other, each with its share of all bytes. A unit is the
-/// whole table, or one of the row groups that this machine has.
+/// Divides a table into units that are read one after the other. A unit is the complete table, or one of the row groups
+/// that this machine has. The second value of each unit is its share of the bytes of all inputs.
 fn units(reader: &TableReader, input: &Input, sizes: Option<u64>) -> Result<Vec<(Option<usize>, f64)>> {
     let Some(groups) = reader.row_groups().filter(|_| input.is_of_parts()) else {
         return Ok(vec![(None, share_of(input, sizes))]);
@@ -408,7 +409,8 @@ fn units(reader: &TableReader, input: &Input, sizes: Option<u64>) -> Result<Vec<
     Ok(here)
 }
 
-/// Finds the columns that rows are sorted by, and the order of each: nulls come last. `name` names the table in errors.
+/// Finds the columns that rows are sorted by, and the order of each column. Nulls come last. `name` names the table in
+/// errors.
 ///
 /// # Errors
 /// [`Error::NoColumn`]; [`Error::Unsupported`] where no column is named.
@@ -436,7 +438,7 @@ fn key_orders(name: &str, keys: &[SortKey], options: SortOptions) -> Result<Vec<
     Ok(keys.iter().map(order).collect())
 }
 
-/// Returns the fraction of the bytes of all inputs that lies in this input.
+/// Returns the fraction of the bytes of all inputs that belongs to this input.
 fn share_of(input: &Input, sizes: Option<u64>) -> f64 {
     match (input.bytes_here(), sizes) {
         (Some(bytes), Some(all)) if all > 0 => bytes as f64 / all as f64,
@@ -455,7 +457,7 @@ pub(crate) fn different(input: &Input, expected: &Schema, found: &Schema) -> Err
         fields.collect::<Vec<_>>().join(", ")
     };
     let (all_expected, all_found) = (list(expected), list(found));
-    // The types were guessed, so the difference may come from a guess.
+    // If the types of this input were guessed, a guess may have caused the difference.
     if input.is_text() && input.columns().is_none() {
         return Error::Contradiction {
             place: input.name().to_string(),
@@ -468,7 +470,7 @@ pub(crate) fn different(input: &Input, expected: &Schema, found: &Schema) -> Err
     Error::unsupported(input.name(), what)
 }
 
-/// Adds a name to the error about a row that does not fit.
+/// Adds the name `place` to the error about a row that does not fit the budget.
 pub(crate) fn too_long(error: inshore_sortreduce::Error, place: &str) -> Error {
     match error {
         inshore_sortreduce::Error::RowTooLong { bytes, limit, .. } => Error::TooLarge {

@@ -182,7 +182,7 @@ fn csv_that_looks_like_numbers_can_be_text() {
 #[test]
 fn inputs_that_come_in_any_order_are_sorted_as_if_they_came_in_that_of_their_numbers() {
     let place = TestFolder::new();
-    // There are few keys, in the second byte; the other bytes identify the record.
+    // There are few keys, in the second byte. The other bytes identify the record.
     let part = |part: u32| -> Vec<u8> {
         let record = |i: u32| [9, (i * 7 % 5) as u8].into_iter().chain((part << 16 | i).to_be_bytes());
         (0..2000).flat_map(record).collect()
@@ -226,7 +226,8 @@ fn inputs_that_come_in_any_order_are_sorted_as_if_they_came_in_that_of_their_num
                 assert_eq!(records([1, 2, 0], true), records([0, 1, 2], false), "{options:?}");
                 assert_eq!(rows([2, 0, 1], true), rows([0, 1, 2], false), "{options:?}");
             }
-            // With `unique`, the first record of each key stays: the first in the first input that has the key.
+            // With `unique`, a sort in any order keeps the first record of each key from each input. The first of these
+            // records is the record that the sort in the order of the numbers keeps.
             true => {
                 let (all, first) = (records([1, 2, 0], true), records([0, 1, 2], false));
                 assert_eq!((all.len(), first.len()), (15 * 10, 5 * 10));

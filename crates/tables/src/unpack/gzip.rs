@@ -1,4 +1,4 @@
-//! Decodes consecutive gzip members, with zeros between and after them.
+//! Decodes consecutive gzip members. Zeros between the members and after the last member are skipped.
 //!
 //! Tapes and some file systems pad a file to whole blocks with zeros, which gzip skips silently. flate2's decoder of
 //! several members (1.1.10) treats these zeros as the header of another member.
@@ -7,9 +7,9 @@ use std::io::{self, BufRead, Read};
 
 use flate2::bufread::GzDecoder;
 
-/// The bytes of all members. Another member, zeros, or the end of the file follows each member.
+/// Reads the decompressed bytes of all members. Another member, zeros, or the end of the file follows each member.
 pub struct GzipMembers<R> {
-    /// The source; `None` once the decoder of the first member has it.
+    /// The source. `None` after it was moved into the decoder of the first member.
     source: Option<R>,
     decoder: Option<GzDecoder<Reusable<R>>>,
 }
@@ -37,8 +37,8 @@ impl<R: BufRead> Read for GzipMembers<R> {
             if read > 0 || out.is_empty() {
                 return Ok(read);
             }
-            // The decoder stops directly after a member. It is reused, since files of many small members are common
-            // (bgzip).
+            // The decoder stops directly after a member. The decoder is reused, since files of many small members are
+            // common (bgzip).
             if !follows(decoder.get_mut())? {
                 return Ok(0);
             }

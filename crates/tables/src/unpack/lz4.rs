@@ -8,12 +8,13 @@ use lz4_flex::frame::FrameDecoder;
 
 use super::{is_skippable, skip_exact};
 
-/// The memory of a decoder: two uncompressed blocks of the largest size (later frames may have that size) and one
-/// compressed block. A compressed block is smaller, since a block that would not shrink is stored uncompressed. The
-/// part above `UNCOUNTED_BYTES` is reserved in the budget. A sort leaves memory for this part and a piece of 1 MiB.
+/// The memory of a decoder in bytes: two uncompressed blocks and one compressed block. The uncompressed blocks have the
+/// largest size of the format, since later frames may have this size. A compressed block is smaller, since a block that
+/// would not shrink is stored uncompressed. The memory above `UNCOUNTED_BYTES` is reserved from the budget. A sort
+/// leaves memory for this reservation and for a piece of 1 MiB.
 pub(super) const LZ4_BYTES: u64 = 2 * (4 << 20) + (3 << 20);
 
-/// The bytes of all frames. A truncated frame is an error.
+/// Reads the decompressed bytes of all frames. A truncated frame is an error.
 pub struct Lz4Frames<R: Read> {
     /// The source, while no frame is being decoded.
     source: Option<R>,
@@ -39,7 +40,8 @@ impl<R: BufRead> Read for Lz4Frames<R> {
                     self.decoder.take().expect("looked at above").into_inner();
                 self.source = Some(inner);
                 if has_ended {
-                    // A decoder at the end of a frame has read no further bytes.
+                    // At the end of a frame, the decoder does not read further. Since it has read to the end of the
+                    // source, the frame is truncated.
                     return Err(io::Error::new(
                         io::ErrorKind::UnexpectedEof,
                         "truncated: the data ends inside a frame",
@@ -58,7 +60,7 @@ impl<R: BufRead> Read for Lz4Frames<R> {
     }
 }
 
-/// Returns the first bytes of the next frame that is not skippable; `None` at the end.
+/// Returns the first bytes of the next frame that is not skippable. Returns `None` at the end of the source.
 fn next_frame(source: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
     loop {
         let mut magic = Vec::with_capacity(4);
@@ -75,8 +77,8 @@ fn next_frame(source: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// A source that first returns the bytes of a magic number that were read before. The flag tells whether the source has
-/// ended.
+/// A source that first returns the bytes of a magic number, which were already read from `inner`. `has_ended` is true
+/// after `inner` has ended.
 struct PrefixedSource<R> {
     magic: Cursor<Vec<u8>>,
     inner: R,

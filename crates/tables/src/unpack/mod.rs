@@ -29,7 +29,7 @@ use crate::{Error, Result};
 
 const BUFFER_BYTES: usize = 128 << 10;
 
-/// The memory of a bzip2 decoder: a block of 900 KB in which every byte takes 32 bits, and tables.
+/// The memory of a bzip2 decoder in bytes: a block of 900 KB in which every byte takes 32 bits, and tables.
 const BZIP2_BYTES: u64 = 4 << 20;
 
 /// The first of the 16 magic numbers with which skippable frames begin. zstd and lz4 share these numbers.
@@ -79,7 +79,7 @@ impl Compression {
     /// that is shorter. Returns `None` for bytes that are in no format with a magic number. Text is never taken for a
     /// format: if a magic number consists of letters, the following bytes are checked too.
     ///
-    /// A skippable frame counts as zstd, although lz4 may follow.
+    /// A skippable frame counts as zstd, although an lz4 frame may follow the skippable frame.
     ///
     /// ```
     /// use inshore_tables::Compression;
@@ -139,7 +139,7 @@ impl Compression {
         "rar", "tgz",
     ];
 
-    /// Returns whether an ending is one of compressed files.
+    /// Returns true if compressed files have this extension.
     pub(crate) fn is_ending(ending: &str) -> bool {
         Self::ENDINGS.iter().any(|known| known.eq_ignore_ascii_case(ending))
     }
@@ -182,7 +182,7 @@ fn is_lzma(head: &[u8]) -> bool {
 
 pub(crate) type PeekedReader<R> = io::Chain<Cursor<Vec<u8>>, R>;
 
-/// The bytes of a source, decompressed where it is compressed.
+/// Reads the bytes of a source. If the source is compressed, the bytes are decompressed.
 pub(crate) enum DecompressedReader<R: Read> {
     Plain(PeekedReader<R>),
     Gzip(Box<GzipMembers<BufReader<PeekedReader<R>>>>),
@@ -197,9 +197,9 @@ impl<R: Read> DecompressedReader<R> {
         DecompressedReader::Plain(Cursor::new(Vec::new()).chain(source))
     }
 
-    /// Detects the format of a source called `name`, and decompresses it. The first `uncounted` bytes of the state of
-    /// the bzip2 and lz4 decoders are not reserved from the budget. The state of gzip is small; that of zstd is
-    /// reserved as [`crate::allowance::UNCOUNTED_BYTES`] describes.
+    /// Detects the format of a source called `name`, and decompresses the source. The first `uncounted` bytes of the
+    /// state of the bzip2 and lz4 decoders are not reserved from the budget. The state of gzip is small. The state of
+    /// zstd is reserved as [`crate::allowance::UNCOUNTED_BYTES`] describes.
     pub fn open(mut source: R, name: &str, budget: &Budget, uncounted: u64) -> Result<DecompressedReader<R>> {
         let failed = |source| Error::from_read(name, source);
         let mut head = read_head(&mut source).map_err(failed)?;
@@ -257,7 +257,7 @@ impl<R: Read> DecompressedReader<R> {
     pub fn read(&mut self, name: &str, out: &mut [u8]) -> io::Result<usize> {
         let read = match self {
             DecompressedReader::Plain(source) => return source.read(out),
-            // The errors of this decoder are errors of this crate.
+            // The errors of this decoder are errors of this crate, and already name the file.
             DecompressedReader::Zstd(source) => return source.read(out),
             DecompressedReader::Gzip(source) => source.read(out),
             DecompressedReader::Bzip2 { decoder, .. } => decoder.read(out),
@@ -267,7 +267,8 @@ impl<R: Read> DecompressedReader<R> {
             let is_named = error.get_ref().is_some_and(|inner| inner.is::<Error>());
             let format = self.format().expect("it is unpacked");
             let what = match error.kind() {
-                // An error of the system keeps its meaning; an error of the decoder is damage.
+                // An error of the operating system is returned unchanged. An error of the decoder means that the file
+                // is damaged.
                 _ if is_named || error.raw_os_error().is_some() => return error,
                 io::ErrorKind::Interrupted => return error,
                 io::ErrorKind::UnexpectedEof => {
@@ -299,7 +300,8 @@ fn behind_skippable<R: Read>(mut whole: PeekedReader<R>) -> io::Result<(Vec<u8>,
         skip_exact(&mut whole, u32::from_le_bytes(length).into())?;
         let head = read_head(&mut whole)?;
         let (peeked, rest) = whole.into_inner();
-        // `head` is followed by the bytes of the first peek that were not consumed.
+        // `left` contains the bytes that an earlier peek has read and that were not consumed. These bytes follow
+        // `head`.
         let left = &peeked.get_ref()[peeked.position() as usize..];
         let is_more = is_skippable(&head);
         whole = Cursor::new([&head[..], left].concat()).chain(rest);
@@ -309,7 +311,7 @@ fn behind_skippable<R: Read>(mut whole: PeekedReader<R>) -> io::Result<(Vec<u8>,
     }
 }
 
-/// Skips `bytes` bytes; a source with fewer bytes is an error.
+/// Skips `bytes` bytes. If the source has fewer bytes, the result is an error.
 fn skip_exact(source: &mut impl Read, bytes: u64) -> io::Result<()> {
     match io::copy(&mut source.take(bytes), &mut io::sink())? {
         passed if passed == bytes => Ok(()),

@@ -25,7 +25,7 @@ const MAGIC: u32 = 0xfd2f_b528;
 const HEADER_BYTES_MAX: usize = 18;
 const BUFFER_BYTES: usize = 128 << 10;
 
-/// The decompressed bytes of all frames of a stream.
+/// Reads the decompressed bytes of all frames of a stream.
 pub(crate) struct ZstdFrames<R> {
     inner: R,
     name: String,
@@ -47,7 +47,8 @@ enum State {
 }
 
 impl<R: Read> ZstdFrames<R> {
-    /// Reads the header of the first frame at once, so that a window that is too large is refused here.
+    /// Creates a decoder, and reads the header of the first frame. A window that is too large is therefore refused by
+    /// this call.
     pub fn new(inner: R, name: &str, budget: &Budget) -> Result<Self> {
         let failed = |source| Error::io(name, "set up zstd", source);
         let mut decoder = Decoder::new().map_err(failed)?;
@@ -90,7 +91,7 @@ impl<R: Read> ZstdFrames<R> {
         Ok(0)
     }
 
-    /// Reads the next frame header; returns false at the end of the stream.
+    /// Reads the next frame header. Returns false at the end of the stream.
     fn begin_frame(&mut self) -> Result<bool> {
         while self.end - self.start < HEADER_BYTES_MAX && self.fill()? {}
         let head = &self.buffer[self.start..self.end];
@@ -162,7 +163,7 @@ impl<R: Read> ZstdFrames<R> {
         Err(Error::damaged(&self.name, "truncated: the zstd data ends inside a frame"))
     }
 
-    /// Adds compressed bytes to the buffer; returns false at the end.
+    /// Adds compressed bytes to the buffer. Returns false at the end of the stream.
     fn fill(&mut self) -> Result<bool> {
         self.buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
@@ -191,7 +192,7 @@ enum Header {
     Skippable { bytes: u64 },
 }
 
-/// Parses the header at the start of `head`; `None` if these bytes begin no frame.
+/// Parses the header at the start of `head`. Returns `None` if the bytes are not the beginning of a frame.
 fn frame_header(head: &[u8]) -> Option<Header> {
     let magic = u32::from_le_bytes(*head.first_chunk()?);
     if magic & !15 == SKIPPABLE_MAGIC {
@@ -224,7 +225,8 @@ mod tests {
 
     use super::*;
 
-    /// Compares the window of headers with every window that the encoder was given, and with many content sizes.
+    /// Compares the window size in frame headers with the window sizes that the encoder received, and with content
+    /// sizes.
     #[test]
     fn frame_headers_give_the_window_that_the_encoder_chose() {
         for log in 10..=24 {

@@ -20,8 +20,8 @@ pub(crate) struct BackgroundWriter {
 }
 
 impl BackgroundWriter {
-    /// Begins a table as [`TableWriter::create`] does. An error of that function is returned by the first write, or
-    /// by `finish`.
+    /// Begins a table as [`TableWriter::create`] does. An error of [`TableWriter::create`] is returned by a later
+    /// write, or by `finish`.
     pub fn create(path: &Path, schema: SchemaRef, budget: &Budget) -> BackgroundWriter {
         let (batches, queue) = sync_channel(2);
         let (path, budget) = (path.to_path_buf(), budget.clone());
@@ -45,7 +45,8 @@ impl BackgroundWriter {
     /// Ends the table as [`TableWriter::finish`] does.
     pub fn finish(mut self) -> Result<u64> {
         if let Some(queue) = self.batches.take() {
-            // An empty batch marks the end, since a queue that is closed without it means that the job failed.
+            // An empty batch marks the end of the table. A queue that is closed without an empty batch means that the
+            // job failed.
             let end = RecordBatch::new_empty(arrow_schema::Schema::empty().into());
             let _ = queue.send(end);
         }

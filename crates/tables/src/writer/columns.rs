@@ -35,9 +35,11 @@ pub(super) struct ColumnsWriter {
     factory: ArrowRowGroupWriterFactory,
     schema: SchemaRef,
     threads: usize,
-    /// The current row group: its number, its rows, and the threads that encode it.
+    /// The number of the current row group.
     group: usize,
+    /// The number of rows in the current row group.
     rows: usize,
+    /// The threads that encode the current row group.
     encoders: Vec<EncoderThread>,
 }
 
@@ -52,7 +54,7 @@ impl ColumnsWriter {
         Ok(ColumnsWriter { file, factory, schema, threads, group: 0, rows: 0, encoders: Vec::new() })
     }
 
-    /// Adds rows; row groups must end where a batch ends.
+    /// Adds rows. Row groups must end where a batch ends.
     pub fn write(&mut self, batch: &RecordBatch) -> Result<()> {
         if self.encoders.is_empty() {
             self.begin_group()?;
@@ -65,7 +67,7 @@ impl ColumnsWriter {
         if self.rows >= ROW_GROUP_ROWS { self.end_group() } else { Ok(()) }
     }
 
-    /// Writes the remaining rows, and the metadata.
+    /// Writes the remaining rows and the metadata of the file.
     pub fn finish(mut self) -> Result<()> {
         if !self.encoders.is_empty() {
             self.end_group()?;
@@ -102,7 +104,7 @@ impl ColumnsWriter {
 
 impl Drop for ColumnsWriter {
     fn drop(&mut self) {
-        // All threads end before the table does; their results are discarded with the table.
+        // All threads end before the table does. Their results are discarded with the table.
         self.encoders.drain(..).for_each(|encoder| _ = encoder.end());
     }
 }
@@ -127,7 +129,7 @@ impl EncoderThread {
         EncoderThread { batches, thread: thread::spawn(work) }
     }
 
-    /// Sends a batch; returns `false` if the thread has failed.
+    /// Sends a batch to the thread. Returns `false` if the thread has failed.
     fn send(&self, batch: &RecordBatch) -> bool {
         self.batches.send(batch.clone()).is_ok()
     }

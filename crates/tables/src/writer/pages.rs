@@ -1,10 +1,10 @@
 //! Stores finished Parquet pages until their row group ends.
 //!
-//! In a row group all pages of a column are contiguous, but rows arrive with all columns, so every page waits until
-//! its row group is complete. The size of row groups does not depend on the budget, so that a file has the same bytes
-//! under every budget. Pages wait in the memory that the writer could reserve. Further pages wait in an unnamed file
-//! in the folder of the table. The unnamed file is written and read once, mostly through the page cache, since a row
-//! group has about 10 MB.
+//! In a row group, all pages of a column are contiguous. Rows arrive with all columns, so every page waits until its
+//! row group is complete. The size of row groups does not depend on the budget, so that a file has the same bytes under
+//! every budget. Pages wait in the memory that the writer could reserve. Further pages wait in an unnamed file in the
+//! folder of the table. The unnamed file is written and read once, mostly through the page cache, since a row group has
+//! about 10 MB.
 
 use std::{
     fs::File,
@@ -30,13 +30,13 @@ struct PendingState {
     folder: PathBuf,
     file: Option<File>,
     file_end: u64,
-    /// The number of pages in the file; once all of them were read, the file is overwritten from its start.
+    /// The number of pages in the file. After all of them were read, the file is overwritten from its start.
     pages_in_file: u64,
 }
 
 impl PendingPages {
-    /// Holds up to `memory_bytes` of pages in memory. Further pages go to an unnamed file in `folder`, which is
-    /// created when the first page needs it.
+    /// Holds up to `memory_bytes` bytes of pages in memory. Further pages go to an unnamed file in `folder`. This file
+    /// is created when the first page needs it.
     pub fn new(memory_bytes: u64, folder: PathBuf) -> Self {
         let waiting = PendingState {
             memory_bytes_left: memory_bytes,
@@ -90,8 +90,8 @@ impl PendingState {
         let bytes = page.len();
         if let Some(left) = self.memory_bytes_left.checked_sub(bytes as u64) {
             self.memory_bytes_left = left;
-            // The page is copied: a reference would keep the library's buffer, which has the size of the uncompressed
-            // page.
+            // The page is copied. A reference would keep the library's buffer in memory, which has the size of the
+            // uncompressed page.
             return Ok(Page::InMemory(Bytes::copy_from_slice(&page)));
         }
         if self.file.is_none() {

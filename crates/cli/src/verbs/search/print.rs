@@ -271,7 +271,8 @@ impl<'a> Printer<'a> {
                 let bytes = &text[start as usize..end as usize];
                 self.prefix(whose, line, Some(start as usize), line.offset + u64::from(start))?;
                 self.paint(MATCH, bytes)?;
-                // The line end is added unless the replacement already ends with one.
+                // `bytes` is a match, or its replacement (`--replace`). If these bytes already end with a line end,
+                // none is added.
                 if !bytes.ends_with(b"\n") {
                     self.out.write_all(b"\n")?;
                 }

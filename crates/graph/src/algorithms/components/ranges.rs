@@ -273,9 +273,9 @@ pub(super) struct ComponentLabels<'a> {
     /// Parents of the current range, later overwritten by labels.
     labels: Buffer,
     members: Box<dyn Iterator<Item = u32> + 'a>,
-    /// The parents of the higher ranges (`done`), with the next range last, and the lookups in each range
-    /// (`questions`), with the current range last.
+    /// The files of parents of the higher ranges, from the topmost down. The next range is last.
     done: Vec<CheckedFile>,
+    /// The lookups in each remaining range, from high to low. The lookups in the current range are last.
     questions: Vec<Pairs>,
     /// The writers of answers to the lookups of higher ranges. The topmost range is the last.
     answers: Vec<PairWriter>,
