@@ -4,6 +4,8 @@ mod changes;
 mod datasets;
 mod import;
 mod index;
+#[cfg(feature = "sql")]
+mod predicate;
 mod query;
 
 use std::path::PathBuf;

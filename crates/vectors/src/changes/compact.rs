@@ -7,6 +7,7 @@ use zerocopy::IntoBytes;
 use super::{CHECK_BYTES as SMALL_CHECK_BYTES, live_bytes, live_rows};
 use crate::{
     Error, Result, RowSet, VectorIndex, Vectors, VectorsInfo,
+    columns::check_no_columns,
     dataset::{CENTER, ID_RUNS, KIND, VECTORS},
     ids::{IdRun, Ids},
     import::{BUFFER_BYTES, BUFFERS, CHECK_BYTES},
@@ -41,11 +42,12 @@ pub struct Compacted {
 /// ([`crate::build_index`]).
 ///
 /// # Errors
-/// [`Error::BadDataset`] if all vectors were removed; the errors of [`crate::build_index`]; I/O and damage; too little memory;
+/// [`Error::BadDataset`] if all vectors were removed, or the vectors have columns; the errors of [`crate::build_index`]; I/O and damage; too little memory;
 /// cancellation.
 pub fn compact_vectors(store: &Store, job: &Job, name: &str) -> Result<Compacted> {
     let is_sealed = store.dataset(name)?.summary().sealed;
     let vectors = Vectors::open(store, name)?;
+    check_no_columns(&vectors, "compact vectors")?;
     let info = vectors.info();
     if info.live() == 0 {
         return Err(Error::BadDataset {

@@ -9,3 +9,4 @@ mod layers;
 mod real;
 mod selected;
 mod support;
+mod tables;
