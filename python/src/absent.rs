@@ -27,6 +27,7 @@ const NAMES: [(&str, &[&str]); 5] = [
             "nearest add",
             "nearest upsert",
             "nearest remove",
+            "nearest compact",
             "nearest index",
             "nearest query",
             "nearest recall",

@@ -110,3 +110,27 @@ def test_vectors_are_listed_described_and_removed(tmp_path: Path) -> None:
         store.remove_vectors("indexed")
     with pytest.raises(inshore.NotFoundError, match="indexed"):
         store.describe_vectors("indexed")
+
+
+def test_vectors_are_added_replaced_removed_and_compacted(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    store = inshore.Store(tmp_path / "store")
+    base = rng.normal(0, 1, (50, 8)).astype(np.float32)
+    more = rng.normal(0, 1, (10, 8)).astype(np.float32)
+    store.import_vectors(base, name="base", memory="16MiB")
+    assert store.add_vectors("base", more, memory="16MiB")["first_id"] == 50
+    changed = store.upsert_vectors("base", more[:2], ids=np.array([3, 70]), memory="16MiB")
+    assert (changed["replaced"], changed["added"], changed["next_id"]) == (1, 1, 71)
+    (tmp_path / "ids.txt").write_text("5\n6\n")
+    assert store.remove_from_vectors("base", tmp_path / "ids.txt", memory="16MiB")["taken"] == 2
+    assert store.remove_from_vectors("base", [5], memory="16MiB")["absent"] == 1
+    live = {number: base[number] for number in range(50) if number not in (5, 6)}
+    live |= {50 + number: row for number, row in enumerate(more)} | {3: more[0], 70: more[1]}
+    for _ in range(2):
+        found = store.nearest("base", base[:7], k=5, memory="16MiB").table()["id"].to_numpy().reshape(7, 5)
+        for query, ids in zip(base[:7].astype(np.float64), found, strict=True):
+            far = sorted((((query - live[number]) ** 2).sum(), number) for number in live)
+            assert ids.tolist() == [number for _, number in far[:5]]
+        store.compact_vectors("base", memory="16MiB")
+    with pytest.raises(inshore.InputError, match="ids is 71"):
+        store.remove_from_vectors("base", [71], memory="16MiB")

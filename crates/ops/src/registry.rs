@@ -177,6 +177,8 @@ pub const OPERATIONS: &[Entry] = &[
     #[cfg(feature = "vectors")]
     Entry::of::<verbs::RemoveFromVectors>(),
     #[cfg(feature = "vectors")]
+    Entry::of::<verbs::CompactVectors>(),
+    #[cfg(feature = "vectors")]
     Entry::of::<verbs::IndexVectors>(),
     #[cfg(feature = "vectors")]
     Entry::of::<verbs::SearchVectors>(),

@@ -268,6 +268,7 @@ fn all_rows() -> Vec<Row> {
             json!({ "operation": "nearest remove", "version": 1, "dataset": "changed", "ids": [3, 150] }),
             None,
         ),
+        row(json!({ "operation": "nearest compact", "version": 1, "dataset": "changed" }), None),
         row(json!({ "operation": "nearest ls", "version": 1 }), None),
         row(json!({ "operation": "nearest info", "version": 1, "inputs": ["@points"] }), None),
         row(json!({ "operation": "nearest rm", "version": 1, "inputs": ["store:discarded"] }), None),
@@ -571,7 +572,9 @@ impl Setup {
             "kernel rm" => self.put_at(place, "gone.wasm"),
             "graph rm" => self.import_graph("copied"),
             "nearest rm" => self.index_points("discarded"),
-            "nearest add" | "nearest upsert" | "nearest remove" => self.index_points("changed"),
+            "nearest add" | "nearest upsert" | "nearest remove" | "nearest compact" => {
+                self.index_points("changed");
+            }
             "graph check" => drop(self.write_components("parts.csv")),
             _ => {}
         }

@@ -257,6 +257,17 @@ impl Vectors {
         Ok(Vectors { info, id: dataset.id(), file, center, removed, id_runs, columns, id_column })
     }
 
+    /// Describes vectors whose files were written, and which are not published yet.
+    pub(crate) fn unpublished(
+        info: VectorsInfo,
+        id: u64,
+        file: CheckedFile,
+        center: Option<CheckedFile>,
+        id_runs: Option<CheckedFile>,
+    ) -> Vectors {
+        Vectors { info, id, file, center, removed: None, id_runs, columns: None, id_column: None }
+    }
+
     /// Returns the random id of the dataset. A later dataset of the same name has another id; vectors that are added,
     /// replaced or removed do not change it.
     pub fn id(&self) -> u64 {

@@ -84,7 +84,7 @@ mod tiles;
 mod topk;
 
 pub use catalog::{Description, describe, list, remove, remove_index};
-pub use changes::{Changed, IdList, add_vectors, remove_vectors, upsert_vectors};
+pub use changes::{Changed, Compacted, IdList, add_vectors, compact_vectors, remove_vectors, upsert_vectors};
 pub use columns::{AnswerColumns, ROW_COLUMN, TableColumns, columns_input, import_table};
 pub use dataset::{Vectors, VectorsInfo};
 pub use element::{BITS_MAX, DIMENSIONS_MAX, Element};

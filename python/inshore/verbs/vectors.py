@@ -234,6 +234,50 @@ class StoredVectors(Target):
             fields = {"dataset": name, "ids": listed}
             return self._run(job, "nearest remove", fields, file, title=f"removal of vectors of {name!r}")
 
+    def compact_vectors(
+        self,
+        name: str,
+        *,
+        memory: str | int | None = None,
+        threads: int | None = None,
+    ) -> dict[str, Any]:
+        """Free the space of removed vectors, and merge the layers of the index into its lists.
+
+        Ids stay, and the centroids of the index too. Vectors and index change at once; running searches are
+        not disturbed.
+
+        Parameters
+        ----------
+        name : str
+            The vectors; see `import_vectors`.
+        memory, threads
+            The budget; see `Graph`.
+
+        Returns
+        -------
+        dict
+            ``freed``: the number of rows that were freed; ``lists``: that of the lists that were written, or
+            None; and ``vectors``, ``next_id`` and ``bytes`` of the dataset.
+
+        Raises
+        ------
+        NotFoundError, InputError, FileError, BudgetError
+            See `inshore.errors`. Nothing is changed then.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> _ = store.import_vectors(np.zeros((3, 2), np.float32), name="points", memory="16MiB")
+        >>> _ = store.remove_from_vectors("points", [1], memory="16MiB")
+        >>> compacted = store.compact_vectors("points", memory="16MiB")
+        >>> compacted["freed"], compacted["vectors"], compacted["next_id"]
+        (1, 2, 3)
+        >>> store.remove_vectors("points")
+        """
+        fields = {"dataset": name}
+        with self._store().job(memory, threads) as job:
+            return self._run(job, "nearest compact", fields, [], title=f"compaction of {name!r}")
+
     def index_vectors(
         self,
         name: str,

@@ -11,6 +11,20 @@ pub enum NearestCommand {
     Add(NearestAdd),
     Upsert(NearestUpsert),
     Remove(NearestRemove),
+    /// Free the space of removed vectors, and merge the layers of the index
+    ///
+    /// The vectors are written again without those that were removed, and the lists of the index with those that were added. Ids
+    /// and the centroids of the index stay. Both change at once: a command that is killed changes nothing, and searches that
+    /// run go on.
+    #[command(after_help = "\
+Examples:
+  inshore nearest compact sift
+  inshore nearest compact sift --memory 512MiB")]
+    Compact {
+        /// Name of the vectors
+        #[arg(value_name = "NAME")]
+        dataset: String,
+    },
     Index(NearestIndex),
     Query(NearestQuery),
     Recall(NearestRecall),

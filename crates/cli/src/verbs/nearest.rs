@@ -5,8 +5,8 @@ use inshore::{
     ops::{
         Attachments, Request,
         verbs::{
-            AddVectors, DescribeVectors, Found, ImportVectors, IndexVectors, ListVectors, MeasureRecall,
-            RemoveFromVectors, RemoveVectors, SearchVectors, UpsertVectors,
+            AddVectors, CompactVectors, DescribeVectors, Found, ImportVectors, IndexVectors, ListVectors,
+            MeasureRecall, RemoveFromVectors, RemoveVectors, SearchVectors, UpsertVectors,
         },
     },
     store::format_bytes,
@@ -38,6 +38,7 @@ pub fn nearest(options: GlobalOptions, command: &NearestCommand) -> Result<()> {
         NearestCommand::Add(arguments) => add(options, arguments),
         NearestCommand::Upsert(arguments) => upsert(options, arguments),
         NearestCommand::Remove(arguments) => remove(options, arguments),
+        NearestCommand::Compact { dataset } => compact(options, dataset),
         NearestCommand::Index(arguments) => index(options, arguments),
         NearestCommand::Query(arguments) => query(options, arguments),
         NearestCommand::Recall(arguments) => recall(options, arguments),
@@ -163,6 +164,20 @@ fn remove(options: GlobalOptions, arguments: &NearestRemove) -> Result<()> {
         |report, done| {
             let sentence = changes(&done.answer);
             Outcome::new("nearest remove", report, done, sentence)
+        },
+    )
+}
+
+fn compact(options: GlobalOptions, dataset: &str) -> Result<()> {
+    let operation = CompactVectors { dataset: dataset.to_string() };
+    let request = Request { operation, inputs: Vec::new(), output: None };
+    operations::run_on(options, StoreAccess::Existing, &request, Attachments::default())?.tell(
+        |report, done| {
+            let answer = &done.answer;
+            let lists =
+                answer.lists.map_or(String::new(), |lists| format!(", {} written", counted(lists, "list")));
+            let sentence = format!("{} freed{lists}; {}", counted(answer.freed, "row"), answer.info);
+            Outcome::new("nearest compact", report, done, sentence)
         },
     )
 }

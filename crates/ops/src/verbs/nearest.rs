@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use inshore_vectors::{Search, VectorFile};
 
 pub use self::{
-    changes::{AddVectors, RemoveFromVectors, UpsertVectors},
+    changes::{AddVectors, CompactVectors, RemoveFromVectors, UpsertVectors},
     datasets::{DescribeVectors, ListVectors, RemoveVectors, VectorsAnswer},
     import::ImportVectors,
     index::{IndexVectors, MeasureRecall},

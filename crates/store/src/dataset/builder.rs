@@ -263,19 +263,51 @@ impl DatasetBuilder {
     /// # Errors
     /// [`Error::NameExists`] and [`Error::Changed`] if another job committed first; [`Error::Io`];
     /// [`Error::Cancelled`].
-    pub fn commit(mut self, attributes: &[u8]) -> Result<()> {
-        self.job.check_cancelled()?;
-        assert!(self.unended == 0, "a file was begun and not added");
-        self.record.attributes = attributes.to_vec();
-        let places: Vec<ExtentAddress> = self.extents.iter().flat_map(|extents| extents.places()).collect();
-        let touched = places.clone();
-        self.record.runs = Run::without(&self.record.runs, &Run::collect(std::mem::take(&mut self.dropped)));
-        self.record.runs.extend(Run::collect(places));
-        let base = self.base.as_ref().map(|base| base.record.clone());
-        publish(&self.store, &self.job, Arc::new(self.record), base, &touched, || {
-            self.extents.iter().for_each(|extents| extents.keep());
+    pub fn commit(self, attributes: &[u8]) -> Result<()> {
+        DatasetBuilder::commit_all(vec![(self, attributes.to_vec())])
+    }
+
+    /// Publishes several datasets of one job, each with its attributes, by one record of the log: all of them are published,
+    /// or none.
+    ///
+    /// # Errors
+    /// The errors of [`DatasetBuilder::commit`], for any of the datasets.
+    pub fn commit_all(builders: Vec<(DatasetBuilder, Vec<u8>)>) -> Result<()> {
+        let Some((first, _)) = builders.first() else { return Ok(()) };
+        let (store, job) = (first.store.clone(), first.job.clone());
+        job.check_cancelled()?;
+        let (mut changes, mut touched, mut extents) = (Vec::new(), Vec::new(), Vec::new());
+        // The old datasets stay open until the commit is done.
+        let mut bases = Vec::new();
+        for (mut builder, attributes) in builders {
+            assert!(builder.unended == 0, "a file was begun and not added");
+            let record = &mut builder.record;
+            record.attributes = attributes;
+            let places: Vec<ExtentAddress> =
+                builder.extents.iter().flat_map(|extents| extents.places()).collect();
+            touched.extend_from_slice(&places);
+            record.runs = Run::without(&record.runs, &Run::collect(std::mem::take(&mut builder.dropped)));
+            record.runs.extend(Run::collect(places));
+            let base = builder.base.as_ref().map(|base| base.record.clone());
+            changes.push(Published { record: Arc::new(builder.record), base });
+            extents.append(&mut builder.extents);
+            bases.push(builder.base);
+        }
+        publish_all(&store, &job, changes, &touched, || {
+            extents.iter().for_each(|extents: &Arc<Extents>| extents.keep());
         })
     }
+
+    /// Returns the random id that the dataset will have: see [`Dataset::id`].
+    pub fn id(&self) -> u64 {
+        self.record.id
+    }
+}
+
+/// A record that becomes the dataset of its name, if the current record is still `base`.
+struct Published {
+    record: Arc<DatasetRecord>,
+    base: Option<Arc<DatasetRecord>>,
 }
 
 /// Makes the data at the addresses `places` durable, and then commits `record` to the log. The commit fails if the
@@ -289,6 +321,17 @@ pub(crate) fn publish(
     places: &[ExtentAddress],
     keep: impl FnOnce(),
 ) -> Result<()> {
+    publish_all(store, job, vec![Published { record, base }], places, keep)
+}
+
+/// Makes the data at the addresses `places` durable, and then publishes all records, or none.
+fn publish_all(
+    store: &Store,
+    job: &Job,
+    changes: Vec<Published>,
+    places: &[ExtentAddress],
+    keep: impl FnOnce(),
+) -> Result<()> {
     let mut touched: Vec<u16> = places.iter().map(|place| place.device).collect();
     touched.sort_unstable();
     touched.dedup();
@@ -297,12 +340,18 @@ pub(crate) fn publish(
         let device = job.device(number)?;
         device.sync().map_err(|error| Error::io("sync", device.name(), error))?;
     }
-    let (name, path) = (record.name.clone(), store.path().to_path_buf());
-    let done = store.0.commit(move |catalog| match (catalog.datasets.get(&name), base) {
-        (None, None) => Ok(vec![Edit::Put(record)]),
-        (Some(found), Some(base)) if *found == base => Ok(vec![Edit::Put(record)]),
-        (Some(_), None) => Err(Error::NameExists { name, store: path }),
-        (_, Some(_)) => Err(Error::Changed { name, store: path }),
+    let path = store.path().to_path_buf();
+    let done = store.0.commit(move |catalog| {
+        let edits = changes.into_iter().map(|Published { record, base }| {
+            let (name, store) = (record.name.clone(), path.clone());
+            match (catalog.datasets.get(&name), base) {
+                (None, None) => Ok(Edit::Put(record)),
+                (Some(found), Some(base)) if *found == base => Ok(Edit::Put(record)),
+                (Some(_), None) => Err(Error::NameExists { name, store }),
+                (_, Some(_)) => Err(Error::Changed { name, store }),
+            }
+        });
+        edits.collect()
     });
     // After an error while the log was written, the dataset may exist, so its extents must not be freed.
     if !matches!(&done, Err(CommitError { is_in_doubt: false, .. })) {
@@ -388,6 +437,38 @@ mod tests {
         put(&store, "a", b"first").unwrap();
         assert!(matches!(late.commit(&[]), Err(Error::NameExists { .. })));
         assert_eq!(store.dataset("a").unwrap().bytes(), 5);
+    }
+
+    #[test]
+    fn several_datasets_are_published_together_or_not_at_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path()).unwrap();
+        let job = store.job(Budget::new(1 << 20, 1), Cancel::default()).unwrap();
+        put(&store, "a", b"old").unwrap();
+        let begin = || {
+            let names = [("a", &b"new a"[..]), ("b", b"new b")];
+            names.map(|(name, bytes)| {
+                let mut builder = store.replace_dataset(&job, name, "test").unwrap();
+                let mut writer = builder.file("bytes", 4096, 4096).unwrap();
+                writer.write(bytes).unwrap();
+                builder.add(writer).unwrap();
+                (builder, name.as_bytes().to_vec())
+            })
+        };
+        // Another job makes one of the datasets first.
+        let late = begin();
+        put(&store, "b", b"first").unwrap();
+        assert!(matches!(DatasetBuilder::commit_all(late.into()), Err(Error::NameExists { .. })));
+        let bytes = |name: &str| store.dataset(name).unwrap().bytes();
+        assert_eq!((bytes("a"), bytes("b"), job.extents_in_use()), (3, 5, 0));
+        let both = begin();
+        let ids = both.each_ref().map(|(builder, _)| builder.id());
+        DatasetBuilder::commit_all(both.into()).unwrap();
+        let again = Store::open(store.path()).unwrap();
+        let found = ["a", "b"].map(|name| again.dataset(name).unwrap());
+        assert_eq!(found.each_ref().map(|dataset| (dataset.id(), dataset.bytes())), ids.map(|id| (id, 5)));
+        assert_eq!(found[1].attributes(), b"b");
+        DatasetBuilder::commit_all(Vec::new()).unwrap();
     }
 
     #[test]

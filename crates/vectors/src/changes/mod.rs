@@ -18,6 +18,7 @@
 //! [`ATTEMPTS`] others ends with [`inshore_store::Error::Changed`].
 
 mod add;
+mod compact;
 mod id_list;
 mod remove;
 
@@ -29,6 +30,7 @@ use zerocopy::{IntoBytes, little_endian::U64};
 
 pub use self::{
     add::{add_vectors, upsert_vectors},
+    compact::{Compacted, compact_vectors},
     id_list::IdList,
     remove::remove_vectors,
 };

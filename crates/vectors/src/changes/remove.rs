@@ -25,6 +25,15 @@ pub fn remove_vectors(store: &Store, job: &Job, name: &str, ids: &[u64]) -> Resu
 fn remove_once(store: &Store, job: &Job, name: &str, ids: &[u64]) -> Result<Changed> {
     let mut change = Change::begin(store, job, name)?;
     let info = change.info().clone();
+    // The user's ids are values of a column, and others than those by which this function finds rows.
+    if change.vectors.id_column.is_some() {
+        return Err(Error::BadDataset {
+            name: name.to_string(),
+            what: "ids",
+            found: "the values of a column".to_string(),
+            expected: "the numbers of vectors, to remove vectors: import the table again".to_string(),
+        });
+    }
     if let Some(id) = ids.iter().find(|id| **id >= info.next_id) {
         return Err(Error::BadOption {
             option: "ids",

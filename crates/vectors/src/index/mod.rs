@@ -44,7 +44,7 @@ mod table;
 mod tail;
 
 pub(crate) use self::{
-    build::extend_index,
+    build::{extend_index, remove_unused_layers, rewrite_index},
     centroids::{READ_ELEMENTS_BYTES, read_elements},
     dataset::KIND as INDEX_KIND,
     layers::layer_names,

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use inshore_store::{Device, History, Memory, Recording, Store, WriteFate, after_crash};
 use inshore_vectors::{
-    Approximate, Element, Index, Metric, Search, Strategy, VectorIndex, Vectors, describe, remove,
-    remove_index,
+    Approximate, Element, Index, Metric, Search, Strategy, VectorIndex, Vectors, compact_vectors, describe,
+    remove, remove_index, search as search_vectors,
 };
 
 use crate::{
     changes::{Model, add, remove as remove_ids, upsert},
     index::{ask, build},
-    support::{Made, Random, Row, Setup},
+    support::{Made, Random, Row, Setup, rows_of},
 };
 
 const EVERYTHING: Approximate = Approximate { recall: 1.0, probes: Some(1 << 31), strategy: None };
@@ -223,4 +223,122 @@ fn every_crash_while_layers_are_written_leaves_an_index_that_answers() {
     }
     // Rows without a layer, and with one.
     assert!(seen.len() >= 4, "{seen:?}");
+}
+
+#[test]
+fn a_compaction_keeps_ids_and_answers_and_frees_rows() {
+    for (element, is_indexed) in
+        [(Element::U8, true), (Element::F32, true), (Element::F16, false), (Element::Bits, false)]
+    {
+        let (setup, mut random, mut model) = (Setup::new(), Random(127), Model::default());
+        let metric = if element == Element::Bits { Metric::Hamming } else { Metric::L2 };
+        let make = |random: &mut Random, count: usize| {
+            Made::new(element, 128, count, || (110.0 + 40.0 * random.normal()).round().clamp(0.0, 255.0))
+        };
+        let base = make(&mut random, 3000);
+        setup.import("v", &base);
+        model.add(&base);
+        if is_indexed {
+            build(&setup, "v", &Index { metric, lists: Some(40), seed: 1 }, (64 << 20, 2));
+        }
+        let asked = make(&mut random, 20);
+        let queries = setup.file("q", &asked);
+        let search = Search { k: 15, metric, ..Search::default() };
+        for round in 0..3 {
+            let added = make(&mut random, 9000);
+            add(&setup, &added).unwrap();
+            model.add(&added);
+            let ids: Vec<u64> = (0..40).map(|number| 4 + 37 * number).collect();
+            let replacing = make(&mut random, 40);
+            upsert(&setup, &replacing, &ids).unwrap();
+            model.upsert(&replacing, &ids);
+            let gone: Vec<u64> = model.vectors.keys().copied().filter(|id| id % 9 == round).collect();
+            remove_ids(&setup, &gone).unwrap();
+            model.remove(&gone);
+            let opened = Vectors::open(&setup.store, "v").unwrap();
+            let before = opened.info().clone();
+            let job = setup.job(64 << 20, 2);
+            let compacted = compact_vectors(&setup.store, &job, "v").unwrap();
+            assert_eq!((job.budget().reserved_bytes(), compacted.freed), (0, before.removed));
+            let info = Vectors::open(&setup.store, "v").unwrap().info().clone();
+            assert_eq!((&info, info.removed, info.vectors), (&compacted.info, 0, model.vectors.len() as u64));
+            assert_eq!((info.next_id, compacted.lists.is_some()), (before.next_id, is_indexed));
+            let expected = model.answer(&base, &asked, &search);
+            let (rows, _) = setup.search("v", &queries, &search, (16 << 20, 2));
+            assert_eq!(rows, expected, "{element} round {round}");
+            if is_indexed {
+                assert_eq!((layers(&setup), setup.store.list().unwrap().len()), ((0, 0), 2));
+                let (found, _) = ask(&setup, "v", &queries, (&search, &EVERYTHING), (32 << 20, 2));
+                assert_eq!(found, expected, "{element} round {round}");
+                let good = Approximate { recall: 0.9, ..Approximate::default() };
+                let (_, searched) = ask(&setup, "v", &queries, (&search, &good), (32 << 20, 2));
+                assert!(searched.recall_estimate.is_some_and(|recall| recall >= 0.9), "{searched:?}");
+            }
+            // A second compaction has nothing to do, and a search that was open goes on.
+            let id = Vectors::open(&setup.store, "v").unwrap().id();
+            assert_eq!(compact_vectors(&setup.store, &job, "v").unwrap().freed, 0);
+            assert_eq!(Vectors::open(&setup.store, "v").unwrap().id(), id);
+            let mut old = Vec::new();
+            search_vectors(&job, &opened, &queries, &search, &mut |batch| {
+                old.extend(rows_of(&batch));
+                Ok(())
+            })
+            .unwrap();
+            assert_eq!(old, expected, "{element} round {round}");
+        }
+    }
+}
+
+#[test]
+fn a_compaction_without_vectors_is_refused_and_opens_sealed_ones() {
+    let (setup, mut random) = (Setup::new(), Random(131));
+    setup.import("v", &around(Element::U8, 8, 20, 0.0, &mut random));
+    setup.store.seal("v").unwrap();
+    assert!(remove_ids(&setup, &[1]).is_err());
+    let job = setup.job(16 << 20, 1);
+    assert_eq!(compact_vectors(&setup.store, &job, "v").unwrap().freed, 0);
+    remove_ids(&setup, &(0..20).collect::<Vec<_>>()).unwrap();
+    let error = compact_vectors(&setup.store, &job, "v").unwrap_err().to_string();
+    assert!(error.contains("none that was not removed, expected at least one: `nearest rm v`"), "{error}");
+}
+
+#[test]
+fn every_crash_of_a_compaction_leaves_the_old_vectors_and_index_or_the_new_ones() {
+    const EXTENTS: u32 = 300;
+    let history = History::default();
+    let device: Arc<dyn Device> = Arc::new(Recording::new(Arc::new(Memory::new(EXTENTS)), 0, &history));
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open_on(folder.path(), vec![device]).unwrap();
+    let setup = Setup { folder, store };
+    let mut random = Random(137);
+    let base = around(Element::U8, 16, 2000, 0.0, &mut random);
+    setup.import("v", &base);
+    build(&setup, "v", &Index { lists: Some(12), ..Index::default() }, (64 << 20, 2));
+    add(&setup, &around(Element::U8, 16, 500, 0.0, &mut random)).unwrap();
+    remove_ids(&setup, &(0..900).map(|id| 2 * id).collect::<Vec<_>>()).unwrap();
+    let begin = history.lock().unwrap().len();
+    let queries = Made { values: base.values[..16 * 3].to_vec(), ..base };
+    let search = Search::default();
+    let (expected, _) = setup.search("v", &setup.file("q", &queries), &search, (16 << 20, 1));
+    compact_vectors(&setup.store, &setup.job(64 << 20, 1), "v").unwrap();
+    let history = history.lock().unwrap().clone();
+    let mut seen = Vec::new();
+    for end in begin..=history.len() {
+        for fate in [WriteFate::Kept, WriteFate::Lost] {
+            let left = after_crash(&history[..end], &[Memory::new(EXTENTS)], |_| fate);
+            let left = left.into_iter().map(|device| Arc::new(device) as Arc<dyn Device>).collect();
+            let folder = tempfile::tempdir().unwrap();
+            let store = Store::open_on(folder.path(), left).unwrap();
+            let setup = Setup { folder, store };
+            let file = setup.file("q", &queries);
+            let (exact, _) = setup.search("v", &file, &search, (16 << 20, 1));
+            let (found, _) = ask(&setup, "v", &file, (&search, &EVERYTHING), (16 << 20, 1));
+            assert_eq!((&found, &exact), (&expected, &expected), "crash after {end}, {fate:?}");
+            let rows = Vectors::open(&setup.store, "v").unwrap().info().vectors;
+            if !seen.contains(&rows) {
+                seen.push(rows);
+            }
+        }
+    }
+    assert_eq!(seen, [2500, 1600]);
 }

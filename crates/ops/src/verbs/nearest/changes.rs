@@ -1,9 +1,9 @@
-//! The operations `nearest add`, `nearest upsert` and `nearest remove`.
+//! The operations `nearest add`, `nearest upsert`, `nearest remove` and `nearest compact`.
 
 use std::path::{Path, PathBuf};
 
 use inshore_store::{Execution, Job};
-use inshore_vectors::{self as vectors, Changed, IdList, VectorFile};
+use inshore_vectors::{self as vectors, Changed, Compacted, IdList, VectorFile};
 use serde::{Deserialize, Serialize};
 
 use super::only_file;
@@ -50,6 +50,14 @@ pub struct RemoveFromVectors {
     /// The ids of the vectors.
     #[serde(default)]
     pub ids: Option<Vec<u64>>,
+}
+
+/// Frees the rows of removed vectors, and writes the lists of the index again; see [`vectors::compact_vectors`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CompactVectors {
+    /// The dataset of vectors.
+    pub dataset: String,
 }
 
 fn with_bits(file: VectorFile, bits: bool) -> Result<VectorFile> {
@@ -161,5 +169,39 @@ impl Operation for RemoveFromVectors {
         let job = context.stored(job)?;
         let ids = ids_of(job, &self.ids, context.inputs)?;
         Ok(Response::local(vectors::remove_vectors(&job.store(), job, &self.dataset, &ids)?))
+    }
+}
+
+impl Operation for CompactVectors {
+    const NAME: &'static str = "nearest compact";
+    const PLACES: &'static [TargetKind] = &[TargetKind::Local];
+    const STORE: StoreUse = StoreUse::Here;
+    const FORM: NormalForm = NormalForm::Answer;
+    type Plan = ();
+    type Answer = Compacted;
+
+    fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, _place: TargetKind) -> Result<()> {
+        match inputs {
+            [] => Ok(()),
+            _ => {
+                let what = format!("inputs: found {}, expected none", inputs.len());
+                Err(Error::Request { operation: Self::NAME, what })
+            }
+        }
+    }
+
+    fn plan(&self, _context: &RequestContext<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn run(
+        &self,
+        (): (),
+        context: &RequestContext<'_>,
+        job: &Execution,
+        _attachments: Attachments<'_>,
+    ) -> Result<Response<Compacted>> {
+        let job = context.stored(job)?;
+        Ok(Response::local(vectors::compact_vectors(&job.store(), job, &self.dataset)?))
     }
 }

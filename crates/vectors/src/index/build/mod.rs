@@ -29,6 +29,7 @@ mod closure;
 mod extend;
 mod gather;
 mod plan;
+mod rewrite;
 mod sample;
 mod sort;
 mod train;
@@ -37,8 +38,11 @@ mod write;
 use inshore_store::{Job, Store};
 use serde::Serialize;
 
-pub(crate) use self::extend::extend_index;
 pub use self::plan::{BuildPlan, plan_index};
+pub(crate) use self::{
+    extend::{extend_index, remove_unused_layers},
+    rewrite::rewrite_index,
+};
 use super::{Clustered, compare::Space, dataset::IndexInfo, no_index_of};
 use crate::{Element, Metric, Result, Vectors, VectorsInfo, search::center_of_vectors, tiles::Instructions};
 
@@ -88,7 +92,7 @@ pub fn build_index(store: &Store, job: &Job, vectors: &Vectors, options: &Index)
         Element::I8 => Build::<i8>::run(store, job, vectors, options),
         Element::F16 | Element::Bf16 | Element::Bits => Err(no_index_of(vectors.info())),
     }?;
-    self::extend::remove_unused_layers(store, &vectors.info().name)?;
+    remove_unused_layers(store, &vectors.info().name)?;
     Ok(built)
 }
 
@@ -123,7 +127,9 @@ impl<T: Clustered> Build<'_, T> {
         let (sorted, counts) = build.gather(&upper)?;
         let centroids = build.train(upper, sorted, &counts, upper_memory)?;
         let sorted = build.assign(&centroids, &held_out, 0..vectors.info().vectors, None)?;
-        build.write(store, sorted, centroids, held_out)
+        let (builder, info) = build.write(store, sorted, centroids, held_out)?;
+        builder.commit(&info.to_attributes())?;
+        Ok(Built { info, plan: build.plan })
     }
 
     fn info(&self) -> &VectorsInfo {

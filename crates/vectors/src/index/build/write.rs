@@ -6,7 +6,7 @@ use inshore_store::{Buffer, DatasetBuilder, FileWriter, Job, Store};
 use zerocopy::IntoBytes;
 
 use super::{
-    Build, Built,
+    Build,
     plan::{CHECK_BYTES, LIST_BUFFER_BYTES, RECALL_K, SMALL_BUFFER_BYTES},
     sample::HeldOut,
     sort::{KEY_BYTES, Sorted, key_of},
@@ -28,14 +28,14 @@ use crate::{
 };
 
 impl<T: Clustered> Build<'_, T> {
-    /// Step 5: writes the lists, measures recall, and publishes the index.
+    /// Step 5: writes the lists, and measures recall. The index is to be committed with the attributes of its properties.
     pub(super) fn write(
         &self,
         store: &Store,
         mut sorted: Sorted,
         centroids: Centroids<T>,
         held_out: HeldOut<T>,
-    ) -> Result<Built> {
+    ) -> Result<(DatasetBuilder, IndexInfo)> {
         let (job, info) = (self.job, self.info());
         let HeldOut { ids, packed, tops, _reservation } = held_out;
         let neighbours = neighbours(&ids, tops);
@@ -65,8 +65,7 @@ impl<T: Clustered> Build<'_, T> {
                 copies.recall.points = self.measure(&index, &packed, &lists(all_lists))?;
             }
         }
-        builder.commit(&made.to_attributes())?;
-        Ok(Built { info: made, plan: self.plan.clone() })
+        Ok((builder, made))
     }
 
     /// Returns the facts about the index, without a table of recall.

@@ -1,0 +1,163 @@
+//! Compaction frees the rows of removed vectors, and merges the layers of an index into its lists.
+
+use inshore_store::{DatasetBuilder, FileReader, FileWriter, Job, Store};
+use serde::Serialize;
+use zerocopy::IntoBytes;
+
+use super::{CHECK_BYTES as SMALL_CHECK_BYTES, live_bytes, live_rows};
+use crate::{
+    Error, Result, RowSet, VectorIndex, Vectors, VectorsInfo,
+    columns::check_no_columns,
+    dataset::{CENTER, ID_RUNS, KIND, VECTORS},
+    ids::{IdRun, Ids},
+    import::{BUFFER_BYTES, BUFFERS, CHECK_BYTES},
+    index::{remove_unused_layers, rewrite_index},
+};
+
+/// The buffer of the small files.
+const SMALL_BUFFER_BYTES: usize = 64 << 10;
+/// The memory of a copy of rows, beside the set of live rows and the ids.
+const COPY_BYTES: u64 =
+    (2 * BUFFER_BYTES + BUFFERS * BUFFER_BYTES + 2 * CHECK_BYTES + 8 * SMALL_BUFFER_BYTES) as u64;
+
+/// The result of a compaction.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Compacted {
+    /// The dataset after the compaction.
+    #[serde(flatten)]
+    pub info: VectorsInfo,
+    /// The number of rows that were freed.
+    pub freed: u64,
+    /// The number of lists of the index; `None` if there is no index that can be used.
+    pub lists: Option<u64>,
+}
+
+/// Writes the vectors `name` again without the rows of removed vectors, and the lists of their index with all vectors. Ids
+/// stay. The centroids of the index stay, too, and its table of recall.
+///
+/// Vectors and index are replaced by one commit: a job that is killed changes nothing, and searches that are open go on. If
+/// another job changes the vectors meanwhile, this one ends with [`inshore_store::Error::Changed`] and changes nothing.
+///
+/// The cost is one read and one write of the vectors, if any were removed, and the last two steps of a build of the index
+/// ([`crate::build_index`]).
+///
+/// # Errors
+/// [`Error::BadDataset`] if all vectors were removed, or the vectors have columns; the errors of [`crate::build_index`]; I/O and damage; too little memory;
+/// cancellation.
+pub fn compact_vectors(store: &Store, job: &Job, name: &str) -> Result<Compacted> {
+    let is_sealed = store.dataset(name)?.summary().sealed;
+    let vectors = Vectors::open(store, name)?;
+    check_no_columns(&vectors, "compact vectors")?;
+    let info = vectors.info();
+    if info.live() == 0 {
+        return Err(Error::BadDataset {
+            name: name.to_string(),
+            what: "vectors",
+            found: "none that was not removed".to_string(),
+            expected: format!("at least one: `nearest rm {name}` removes the dataset"),
+        });
+    }
+    let index = match VectorIndex::open(store, &vectors) {
+        Err(Error::BadDataset { .. }) => None,
+        index => index?,
+    };
+    let is_whole = |index: &VectorIndex| index.info().vectors == info.vectors;
+    if info.removed == 0 && !is_sealed {
+        let Some(index) = index.filter(|index| !is_whole(index)) else {
+            remove_unused_layers(store, name)?;
+            return Ok(Compacted { info: info.clone(), freed: 0, lists: None });
+        };
+        let (builder, made) = rewrite_index(store, job, &vectors, &index)?;
+        builder.commit(&made.to_attributes())?;
+        remove_unused_layers(store, name)?;
+        return Ok(Compacted { info: info.clone(), freed: 0, lists: Some(made.lists) });
+    }
+    let (builder, compacted) = write_live(store, job, name)?;
+    let freed = info.vectors - compacted.info().vectors;
+    let mut changes = vec![(builder, compacted.info().to_attributes())];
+    let mut lists = None;
+    if let Some(index) = index {
+        let (builder, made) = rewrite_index(store, job, &compacted, &index)?;
+        lists = Some(made.lists);
+        changes.push((builder, made.to_attributes()));
+    }
+    DatasetBuilder::commit_all(changes)?;
+    remove_unused_layers(store, name)?;
+    Ok(Compacted { info: compacted.info().clone(), freed, lists })
+}
+
+/// Writes the live rows as a dataset that is not published yet.
+fn write_live(store: &Store, job: &Job, name: &str) -> Result<(DatasetBuilder, Vectors)> {
+    let mut builder = store.replace_dataset(job, name, KIND)?;
+    builder.unsealed();
+    let old = Vectors::of(builder.base().expect("the dataset was opened"))?;
+    let info = old.info().clone();
+    job.budget()
+        .need(COPY_BYTES + live_bytes(&info) + RowSet::bytes(info.vectors) + Ids::bytes(&info), || {
+            format!("compacting {name}")
+        })?;
+    let ids = Ids::read(job, &old)?;
+    let live = match live_rows(job, &old)? {
+        Some(live) => live,
+        None => RowSet::full(job.budget(), info.vectors)?,
+    };
+    let mut writer = builder.file_with_buffers(VECTORS, CHECK_BYTES, BUFFER_BYTES, BUFFERS)?;
+    job.start_phase("compacting", "vectors", info.vectors);
+    copy_live(job, &old, &live, &mut writer)?;
+    let file = builder.add_and_open(writer)?;
+    let center = match &old.center {
+        None => None,
+        Some(center) => {
+            let mut writer = builder.file(CENTER, CHECK_BYTES, CHECK_BYTES)?;
+            let mut reader = FileReader::new(job, center, 0..center.len(), CHECK_BYTES)?;
+            while let Some(piece) = reader.next_piece()? {
+                writer.write(piece)?;
+            }
+            Some(builder.add_and_open(writer)?)
+        }
+    };
+    let (mut runs, mut id_runs) = (0, None);
+    if live.rows().zip(0..).any(|(row, number)| ids.id(row) != number) {
+        let mut writer = builder.file(ID_RUNS, SMALL_CHECK_BYTES, SMALL_BUFFER_BYTES)?;
+        runs = write_runs(&mut writer, live.rows().map(|row| ids.id(row)))?;
+        id_runs = Some(builder.add_and_open(writer)?);
+    }
+    let info =
+        VectorsInfo { vectors: live.count(), removed: 0, id_runs: runs, bytes: builder.bytes(), ..info };
+    let vectors = Vectors::unpublished(info, builder.id(), file, center, id_runs);
+    Ok((builder, vectors))
+}
+
+/// Copies the elements of live rows.
+fn copy_live(job: &Job, vectors: &Vectors, live: &RowSet, writer: &mut FileWriter) -> Result<()> {
+    let row_bytes = vectors.info().row_bytes() as u64;
+    let mut reader = FileReader::new(job, &vectors.file, 0..vectors.file.len(), BUFFER_BYTES)?;
+    let mut start = 0;
+    while let Some(piece) = reader.next_piece()? {
+        let end = start + piece.len() as u64;
+        // The first and the last row may lie in two pieces.
+        for row in start / row_bytes..end.div_ceil(row_bytes) {
+            if live.contains(row) {
+                let from = (row * row_bytes).max(start) - start;
+                let until = ((row + 1) * row_bytes).min(end) - start;
+                writer.write(&piece[from as usize..until as usize])?;
+            }
+        }
+        job.progress().add(end / row_bytes - start / row_bytes);
+        start = end;
+    }
+    Ok(())
+}
+
+/// Writes the runs of ids of rows from 0 on. Returns their number.
+fn write_runs(writer: &mut FileWriter, ids: impl Iterator<Item = u64>) -> Result<u64> {
+    let (mut count, mut expected) = (0, None);
+    for (row, id) in (0..).zip(ids) {
+        if expected != Some(id) {
+            writer.write(IdRun::new(row, id).as_bytes())?;
+            count += 1;
+        }
+        expected = Some(id + 1);
+    }
+    Ok(count)
+}
