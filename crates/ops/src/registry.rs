@@ -169,6 +169,8 @@ pub const OPERATIONS: &[Entry] = &[
     #[cfg(feature = "vectors")]
     Entry::of::<verbs::ImportVectors>(),
     #[cfg(feature = "vectors")]
+    Entry::of::<verbs::ImportFiles>(),
+    #[cfg(feature = "vectors")]
     Entry::of::<verbs::IndexVectors>(),
     #[cfg(feature = "vectors")]
     Entry::of::<verbs::SearchVectors>(),

@@ -3,19 +3,21 @@
 //! ```text
 //!   vectors   the elements of all vectors, in the order of their ids, without gaps
 //!   center    f32 for each dimension: the mean of all vectors, rounded       f32, f16 and bf16 only
+//!   content   what queries of images or documents need                       vectors of images or documents only
 //! ```
 //!
 //! The id of a vector is its number, from 0. The center does not affect the answers: with any point near the data the
 //! [filter](crate::filter) excludes most pairs.
 
-use inshore_store::{CheckedFile, Dataset, Store, format_bytes};
+use inshore_store::{CheckedFile, Dataset, Job, Store, format_bytes};
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
     little_endian::{U32, U64},
 };
 
 use crate::{
-    Error, Result,
+    Content, Error, Result,
+    content::{CONTENT, read_content},
     element::{DIMENSIONS_MAX, Element},
 };
 
@@ -131,6 +133,7 @@ pub struct Vectors {
     id: u64,
     pub(crate) file: CheckedFile,
     pub(crate) center: Option<CheckedFile>,
+    content: Option<CheckedFile>,
 }
 
 impl Vectors {
@@ -152,12 +155,20 @@ impl Vectors {
             }
             Element::U8 | Element::I8 | Element::Bits => None,
         };
-        Ok(Vectors { info, id: dataset.id(), file, center })
+        Ok(Vectors { info, id: dataset.id(), file, center, content: dataset.file(CONTENT) })
     }
 
     /// Returns the random id of the dataset. A later dataset of the same name has another id.
     pub fn id(&self) -> u64 {
         self.id
+    }
+
+    /// Returns the content from which the vectors were computed; `None` for vectors of a file.
+    ///
+    /// # Errors
+    /// [`Error::BadDataset`] for damage and other versions; I/O; too little memory.
+    pub fn content(&self, job: &Job) -> Result<Option<Content>> {
+        self.content.as_ref().map(|file| read_content(job, &self.info, file)).transpose()
     }
 
     /// Returns the properties of the vectors.

@@ -4,6 +4,8 @@
 //!
 //! - [`VectorFile`]: a file of vectors in one of the usual formats, whose header has been checked.
 //! - [`Vectors`]: a dataset of vectors in the store, which [`import()`] makes; [`VectorsInfo`] has its properties.
+//! - [`ContentRows`]: vectors that are computed from images ([`Images`]) or documents, for [`import_content`] and
+//!   [`content_queries`].
 //! - [`Search`]: the options of a search; [`search()`] answers a batch of queries, after [`plan`].
 //! - [`VectorIndex`]: lists of vectors that are near each other, which [`build_index`] makes. For each query
 //!   [`search_index`] reads a few of these lists. [`RecallTable`] shows the fraction of the exact neighbours that the
@@ -61,6 +63,7 @@
 #![warn(missing_docs)]
 
 mod catalog;
+mod content;
 mod counts;
 mod dataset;
 mod element;
@@ -77,6 +80,10 @@ mod tiles;
 mod topk;
 
 pub use catalog::{Description, describe, list, remove, remove_index};
+pub use content::{
+    CONSUMER_BYTES, Content, ContentRows, Files, Images, ImportedContent, RowBatch, Vocabulary,
+    content_queries, each_row, import_content, list_files,
+};
 pub use dataset::{Vectors, VectorsInfo};
 pub use element::{BITS_MAX, DIMENSIONS_MAX, Element};
 pub use error::{Error, Result};

@@ -52,28 +52,50 @@ Examples:
     },
 }
 
-/// Import vectors from a file
+/// Import vectors from a file, or compute them from images or texts
 ///
 /// The file extension selects the format: .fvecs, .bvecs, .ivecs (TEXMEX); .fbin, .u8bin, .i8bin (big-ann-benchmarks); .hbin of
 /// f16 and .b1bin of packed bits, with the same header; .npy, an array of vectors and dimensions in C order, of f32, f64, f16,
 /// bfloat16 (<V2), u8, i8 or i32. Elements are stored as they are; f64 is rounded to f32, and i32 must fit f32 exactly. A vector's id is its number in the file, from 0. NaN and infinities, vectors of different lengths and truncated
 /// files are refused with their place.
+///
+/// With --images, each PNG or JPEG file becomes the joint histogram of its colours and edges: 256 f32, the shares of the pixels of
+/// the image scaled to 128 x 128. With --documents, each file (or with --lines, each line) becomes the counts of the words of a
+/// vocabulary: 8,000 u8, which stay at 255; the vocabulary is the most frequent words of all documents. Files below folders come in
+/// the order of paths. `nearest query` computes queries in the same way.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   inshore nearest import sift.fvecs --name sift
   inshore nearest import embeddings.npy --name texts --memory 64MiB
-  inshore nearest import fingerprints.npy --bits --name fingerprints")]
+  inshore nearest import fingerprints.npy --bits --name fingerprints
+  inshore nearest import photos/ --images --skip-errors --name photos
+  inshore nearest import books/ --documents --name books")]
 pub struct NearestImport {
-    /// The file of vectors
-    #[arg(value_name = "FILE")]
-    pub input: PathBuf,
+    /// The file of vectors; with --images or --documents, files and folders
+    #[arg(value_name = "FILE", required = true)]
+    pub inputs: Vec<PathBuf>,
     /// Name of the new dataset
     #[arg(long, value_name = "NAME")]
     pub name: String,
     /// Take each byte of the file as eight dimensions of one bit
     #[arg(long)]
     pub bits: bool,
+    /// Compute a histogram of each PNG or JPEG file
+    #[arg(long, conflicts_with_all = ["bits", "documents"])]
+    pub images: bool,
+    /// Leave malformed images out, and count them
+    #[arg(long, requires = "images")]
+    pub skip_errors: bool,
+    /// Count the words of each text
+    #[arg(long, conflicts_with = "bits")]
+    pub documents: bool,
+    /// Each line of the file is a document
+    #[arg(long, requires = "documents")]
+    pub lines: bool,
+    /// Words of the vocabulary, at most [default: 8000]
+    #[arg(long, value_name = "N", requires = "documents", value_parser = clap::value_parser!(u64).range(1..=vectors::DIMENSIONS_MAX as u64))]
+    pub words: Option<u64>,
 }
 
 /// Build an index for approximate answers
@@ -116,9 +138,12 @@ pub struct NearestRecall {
     /// Name of the vectors
     #[arg(value_name = "NAME")]
     pub dataset: String,
-    /// The file of queries, in any format of `nearest import`
-    #[arg(value_name = "QUERIES")]
-    pub queries: PathBuf,
+    /// The file of queries, in any format of `nearest import`; images, texts or folders of them, if the vectors were computed of such
+    #[arg(value_name = "QUERIES", required = true)]
+    pub queries: Vec<PathBuf>,
+    /// Each line of the file is a query (vectors of documents)
+    #[arg(long)]
+    pub lines: bool,
     /// Queries that are used, at equal distances in the file
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..))]
     pub sample: u64,
@@ -143,15 +168,18 @@ pub struct NearestRecall {
 Examples:
   inshore nearest query sift queries.fvecs -k 100 -o hits.parquet --memory 256MiB
   inshore nearest query sift queries.fvecs -k 10 --recall 0.95
-  inshore nearest query fingerprints queries.npy -k 10 --metric jaccard
+  inshore nearest query photos beach.jpg -k 20
   inshore nearest query sift queries.fvecs -k 1000 --radius 250 -o near.csv")]
 pub struct NearestQuery {
     /// Name of the vectors
     #[arg(value_name = "NAME")]
     pub dataset: String,
-    /// The file of queries, in any format of `nearest import`
-    #[arg(value_name = "QUERIES")]
-    pub queries: PathBuf,
+    /// The file of queries, in any format of `nearest import`; images, texts or folders of them, if the vectors were computed of such
+    #[arg(value_name = "QUERIES", required = true)]
+    pub queries: Vec<PathBuf>,
+    /// Each line of the file is a query (vectors of documents)
+    #[arg(long)]
+    pub lines: bool,
     /// Neighbours of each query, at most
     #[arg(short, value_name = "K", default_value_t = vectors::Search::default().k, value_parser = clap::value_parser!(u64).range(1..))]
     pub k: u64,

@@ -5,12 +5,12 @@ use inshore::{
     ops::{
         Attachments, Request,
         verbs::{
-            DescribeVectors, Found, ImportVectors, IndexVectors, ListVectors, MeasureRecall, RemoveVectors,
-            SearchVectors,
+            ContentKind, DescribeVectors, Found, ImportFiles, ImportVectors, IndexVectors, ListVectors,
+            MeasureRecall, RemoveVectors, SearchVectors,
         },
     },
     store::format_bytes,
-    vectors::{ApproximateSearched, MeasuredOn, RecallTable, Searched},
+    vectors::{ApproximateSearched, ImportedContent, MeasuredOn, RecallTable, Searched},
 };
 
 use serde_json::json;
@@ -94,14 +94,32 @@ fn info(options: GlobalOptions, name: &str) -> Result<()> {
 }
 
 fn import(options: GlobalOptions, arguments: &NearestImport) -> Result<()> {
-    let request = Request::new(
-        ImportVectors { name: arguments.name.clone(), bits: arguments.bits },
-        [&arguments.input],
-    );
+    if arguments.images || arguments.documents {
+        return import_content(options, arguments);
+    }
+    let request =
+        Request::new(ImportVectors { name: arguments.name.clone(), bits: arguments.bits }, &arguments.inputs);
     operations::run(options, &request)?.tell(|report, done| {
         let (sentence, rounded) = (done.answer.info.to_string(), done.answer.rounded);
         let notice =
             (rounded > 0).then(|| format!("{} rounded from f64 to f32", counted(rounded, "element")));
+        Outcome { notice, ..Outcome::new("nearest import", report, done, sentence) }
+    })
+}
+
+/// Imports images or documents.
+fn import_content(options: GlobalOptions, arguments: &NearestImport) -> Result<()> {
+    let NearestImport { inputs, name, images, skip_errors, lines, words, .. } = arguments;
+    let content = if *images { ContentKind::Images } else { ContentKind::Documents };
+    let (skip_errors, lines, words) = (*skip_errors, *lines, *words);
+    let operation = ImportFiles { name: name.clone(), content, skip_errors, lines, words };
+    operations::run(options, &Request::new(operation, inputs))?.tell(|report, done| {
+        let ImportedContent { info, skipped, first_skipped } = &done.answer;
+        let notice = first_skipped.as_ref().map(|first| match skipped {
+            1 => format!("1 malformed file was left out: {first}"),
+            _ => format!("{skipped} malformed files were left out, the first: {first}"),
+        });
+        let sentence = info.to_string();
         Outcome { notice, ..Outcome::new("nearest import", report, done, sentence) }
     })
 }
@@ -122,9 +140,9 @@ fn index(options: GlobalOptions, arguments: &NearestIndex) -> Result<()> {
 }
 
 fn recall(options: GlobalOptions, arguments: &NearestRecall) -> Result<()> {
-    let NearestRecall { dataset, queries, sample, k } = arguments;
-    let operation = MeasureRecall { dataset: dataset.clone(), k: *k, sample: *sample };
-    let request = Request { operation, inputs: vec![queries.clone()], output: None };
+    let NearestRecall { dataset, queries, lines, sample, k } = arguments;
+    let operation = MeasureRecall { dataset: dataset.clone(), k: *k, sample: *sample, lines: *lines };
+    let request = Request { operation, inputs: queries.clone(), output: None };
     operations::run_on(options, StoreAccess::Existing, &request, Attachments::default())?.tell(
         |report, done| {
             let sentence = recall_of(&done.answer);
@@ -166,10 +184,10 @@ fn query(options: GlobalOptions, arguments: &NearestQuery) -> Result<()> {
         recall: arguments.recall,
         probes: arguments.probes,
         strategy: arguments.strategy.map(Into::into),
+        lines: arguments.lines,
     };
     let is_index_wanted = arguments.recall.is_some();
-    let request =
-        Request { operation, inputs: vec![arguments.queries.clone()], output: arguments.output.clone() };
+    let request = Request { operation, inputs: arguments.queries.clone(), output: arguments.output.clone() };
     let mut rows = RowDisplay::new(&options);
     let attachments = Attachments { rows: Some(&mut rows), ..Attachments::default() };
     let ran = operations::run_on(options, StoreAccess::Existing, &request, attachments)?;

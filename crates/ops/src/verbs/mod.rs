@@ -43,8 +43,8 @@ pub use self::kernel::{
 };
 #[cfg(feature = "vectors")]
 pub use self::nearest::{
-    DescribeVectors, Found, ImportVectors, IndexVectors, ListVectors, MeasureRecall, RemoveVectors,
-    SearchVectors, VectorsAnswer,
+    ContentKind, DescribeVectors, Found, ImportFiles, ImportVectors, IndexVectors, ListVectors,
+    MeasureRecall, RemoveVectors, SearchVectors, VectorsAnswer,
 };
 #[cfg(feature = "sql")]
 pub use self::sql::{NamedTable, Sql};

@@ -1,8 +1,12 @@
 //! The operations on vectors of the local store, `nearest import` to `nearest rm`.
 
+mod content;
 mod datasets;
+#[cfg(feature = "text")]
+mod documents;
 mod import;
 mod index;
+mod queries;
 mod query;
 
 use std::path::PathBuf;
@@ -10,6 +14,7 @@ use std::path::PathBuf;
 use inshore_vectors::{Search, VectorFile};
 
 pub use self::{
+    content::{ContentKind, ImportFiles},
     datasets::{DescribeVectors, ListVectors, RemoveVectors, VectorsAnswer},
     import::ImportVectors,
     index::{IndexVectors, MeasureRecall},
@@ -22,6 +27,13 @@ use crate::{
 
 fn default_k() -> u64 {
     Search::default().k
+}
+
+/// Returns the error of a build that cannot count words.
+#[cfg(not(feature = "text"))]
+fn no_documents() -> Error {
+    let what = "content: found documents, but this build lacks the feature `text`".to_string();
+    Error::Request { operation: "nearest import content", what }
 }
 
 /// Opens the one input, a file of vectors.

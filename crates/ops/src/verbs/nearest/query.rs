@@ -6,11 +6,11 @@ use inshore_store::Execution;
 use inshore_tables::TableWriter;
 use inshore_vectors::{
     self as vectors, Approximate, ApproximateSearched, Element, Metric, Search, Searched, Strategy,
-    VectorFile, VectorIndex, Vectors,
+    VectorIndex, Vectors,
 };
 use serde::{Deserialize, Serialize};
 
-use super::{default_k, only_file};
+use super::{default_k, queries::Queries};
 use crate::{
     error::{Error, Result},
     operation::{Attachments, NormalForm, Operation, RequestContext, RowOutput, StoreUse},
@@ -18,7 +18,7 @@ use crate::{
     target_kind::TargetKind,
 };
 
-/// Finds the nearest vectors of a dataset for each query of a file: exactly ([`vectors::search()`]), or in the lists of its
+/// Finds the nearest vectors of a dataset for each query: exactly ([`vectors::search()`]), or in the lists of its
 /// index ([`vectors::search_index`]) if `recall` or `probes` is given.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -43,6 +43,9 @@ pub struct SearchVectors {
     /// How lists are read; the cheaper way by default.
     #[serde(default)]
     pub strategy: Option<Strategy>,
+    /// Each line of the one input is a query, for a dataset of documents.
+    #[serde(default)]
+    pub lines: bool,
 }
 
 /// Facts about an exact or an approximate search.
@@ -85,7 +88,7 @@ impl Operation for SearchVectors {
     const PLACES: &'static [TargetKind] = &[TargetKind::Local];
     const STORE: StoreUse = StoreUse::Here;
     const FORM: NormalForm = NormalForm::Bytes;
-    type Plan = VectorFile;
+    type Plan = Queries;
     type Answer = Found;
 
     fn check(&self, _inputs: &[PathBuf], output: Option<&Path>, _place: TargetKind) -> Result<()> {
@@ -102,19 +105,20 @@ impl Operation for SearchVectors {
         output.map_or(Ok(()), |output| Ok(TableWriter::check_path(output)?))
     }
 
-    fn plan(&self, context: &RequestContext<'_>) -> Result<VectorFile> {
-        only_file(Self::NAME, context.inputs)
+    fn plan(&self, context: &RequestContext<'_>) -> Result<Queries> {
+        Queries::plan(Self::NAME, context.inputs)
     }
 
     fn run(
         &self,
-        mut queries: VectorFile,
+        queries: Queries,
         context: &RequestContext<'_>,
         execution: &Execution,
         mut attachments: Attachments<'_>,
     ) -> Result<Response<Found>> {
         let job = context.stored(execution)?;
         let (vectors, options) = (Vectors::open(&job.store(), &self.dataset)?, self.options());
+        let mut queries = queries.open(Self::NAME, job, &vectors, self.lines)?;
         // Among bits, bytes are eight bits each: nothing else could be meant.
         if (vectors.info().element, queries.element()) == (Element::Bits, Element::U8) {
             queries = queries.as_bits()?;
