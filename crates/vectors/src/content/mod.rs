@@ -18,6 +18,7 @@ mod histogram;
 mod images;
 mod import;
 mod jpeg;
+mod png;
 mod queries;
 mod scale;
 mod stored;

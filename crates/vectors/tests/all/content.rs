@@ -2,30 +2,123 @@
 
 use std::{
     fs,
+    io::Write,
     path::{Path, PathBuf},
 };
 
+use crate::support::{Random, Setup};
 use inshore_vectors::{
     Content, ContentRows, Error, Images, ImportedContent, Metric, Result, Search, Vectors, content_queries,
     describe, import_content,
 };
-use png::{BitDepth, ColorType};
 
-use crate::support::{Random, Setup};
+const GREY: u8 = 0;
+const RGB: u8 = 2;
+const PALETTE: u8 = 3;
+const GREY_ALPHA: u8 = 4;
+const RGB_ALPHA: u8 = 6;
+
+/// The entries of the palette of generated images.
+fn palette(value: u8) -> [u8; 3] {
+    [value, value / 2, 255 - value]
+}
+
+/// Appends a chunk of a PNG file.
+fn push_chunk(png: &mut Vec<u8>, kind: &[u8; 4], data: &[u8]) {
+    png.extend((data.len() as u32).to_be_bytes());
+    let whole = [&kind[..], data].concat();
+    png.extend(&whole);
+    let mut crc = flate2::Crc::new();
+    crc.update(&whole);
+    png.extend(crc.sum().to_be_bytes());
+}
+
+/// Filters rows of packed samples, each with another filter.
+fn filtered(rows: &[Vec<u8>], pixel: usize) -> Vec<u8> {
+    let mut out = Vec::new();
+    for (number, row) in rows.iter().enumerate() {
+        let zeros = vec![0; row.len()];
+        let above = if number == 0 { &zeros } else { &rows[number - 1] };
+        let filter = number % 5;
+        out.push(filter as u8);
+        for (place, &byte) in row.iter().enumerate() {
+            let before = |row: &[u8]| if place < pixel { 0 } else { i32::from(row[place - pixel]) };
+            let (left, up, corner) = (before(row), i32::from(above[place]), before(above));
+            let predicted = match filter {
+                0 => 0,
+                1 => left,
+                2 => up,
+                3 => (left + up) / 2,
+                _ => {
+                    let target = left + up - corner;
+                    *[left, up, corner].iter().min_by_key(|value| (target - **value).abs()).unwrap()
+                }
+            };
+            out.push(byte.wrapping_sub(predicted as u8));
+        }
+    }
+    out
+}
+
+/// Encodes a PNG. `sample` is the value of a channel of the pixel x, y.
+fn encoded(
+    (color, depth, is_interlaced): (u8, usize, bool),
+    (width, height): (usize, usize),
+    sample: impl Fn(usize, usize, usize) -> u16,
+) -> Vec<u8> {
+    let channels = [1, 0, 3, 1, 2, 0, 4][usize::from(color)];
+    let row = |xs: &[usize], y: usize| -> Vec<u8> {
+        let bits = xs.iter().flat_map(|&x| (0..channels).map(move |channel| (x, channel)));
+        let bits: String =
+            bits.map(|(x, channel)| format!("{:0depth$b}", sample(x, y, channel), depth = depth)).collect();
+        let byte =
+            |bits: &[u8]| (0..8).fold(0, |byte, at| byte << 1 | bits.get(at).map_or(0, |bit| bit - b'0'));
+        bits.as_bytes().chunks(8).map(byte).collect()
+    };
+    let passes: &[[usize; 4]] = match is_interlaced {
+        false => &[[0, 0, 1, 1]],
+        true => &[
+            [0, 0, 8, 8],
+            [4, 0, 8, 8],
+            [0, 4, 4, 8],
+            [2, 0, 4, 4],
+            [0, 2, 2, 4],
+            [1, 0, 2, 2],
+            [0, 1, 1, 2],
+        ],
+    };
+    let mut data = Vec::new();
+    for &[x0, y0, dx, dy] in passes {
+        let xs: Vec<usize> = (x0..width).step_by(dx).collect();
+        let ys = (y0..height).step_by(dy).filter(|_| !xs.is_empty());
+        data.extend(filtered(&ys.map(|y| row(&xs, y)).collect::<Vec<_>>(), (channels * depth).div_ceil(8)));
+    }
+    let mut png = b"\x89PNG\r\n\x1a\n".to_vec();
+    let size = [(width as u32).to_be_bytes(), (height as u32).to_be_bytes()].concat();
+    push_chunk(
+        &mut png,
+        b"IHDR",
+        &[&size[..], &[depth as u8, color, 0, 0, u8::from(is_interlaced)]].concat(),
+    );
+    if color == PALETTE {
+        push_chunk(&mut png, b"PLTE", &(0..=255).flat_map(palette).collect::<Vec<u8>>());
+    }
+    let mut packed = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
+    packed.write_all(&data).unwrap();
+    // The data is in several chunks.
+    for part in packed.finish().unwrap().chunks(1000) {
+        push_chunk(&mut png, b"IDAT", part);
+    }
+    push_chunk(&mut png, b"IEND", &[]);
+    png
+}
 
 /// Encodes a PNG of 8 bits a channel.
-fn png_of(color: ColorType, width: u32, height: u32, data: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let mut encoder = png::Encoder::new(&mut bytes, width, height);
-    encoder.set_color(color);
-    encoder.set_depth(BitDepth::Eight);
-    if color == ColorType::Indexed {
-        encoder.set_palette(
-            (0..=255).flat_map(|value: u8| [value, value / 2, 255 - value]).collect::<Vec<u8>>(),
-        );
-    }
-    encoder.write_header().unwrap().write_image_data(data).unwrap();
-    bytes
+fn png_of(color: u8, width: usize, height: usize, data: &[u8]) -> Vec<u8> {
+    let channels = data.len() / (width * height);
+    encoded((color, 8, false), (width, height), |x, y, channel| {
+        data[(y * width + x) * channels + channel].into()
+    })
 }
 
 /// Encodes a baseline JPEG of squares of 8 x 8 pixels, each of one grey: the data has one coefficient for each square.
@@ -140,37 +233,30 @@ fn the_vector_of_an_image_is_its_histogram() {
     let cases: Vec<(&str, Vec<u8>, Vec<f32>)> = vec![
         (
             "a.png",
-            png_of(ColorType::Rgb, 128, 128, &noise[..128 * 128 * 3]),
+            png_of(RGB, 128, 128, &noise[..128 * 128 * 3]),
             naive_histogram(|x, y| at(3)(x, y).try_into().unwrap()),
         ),
-        (
-            "b.png",
-            png_of(ColorType::Grayscale, 128, 128, &noise[..128 * 128]),
-            naive_histogram(|x, y| [at(1)(x, y)[0]; 3]),
-        ),
+        ("b.png", png_of(GREY, 128, 128, &noise[..128 * 128]), naive_histogram(|x, y| [at(1)(x, y)[0]; 3])),
         (
             "c.png",
-            png_of(ColorType::Rgba, 128, 128, &noise),
+            png_of(RGB_ALPHA, 128, 128, &noise),
             naive_histogram(|x, y| [0, 1, 2].map(|channel| over_white(at(4)(x, y)[channel], at(4)(x, y)[3]))),
         ),
         (
             "d.png",
-            png_of(ColorType::GrayscaleAlpha, 128, 128, &noise[..128 * 128 * 2]),
+            png_of(GREY_ALPHA, 128, 128, &noise[..128 * 128 * 2]),
             naive_histogram(|x, y| [over_white(at(2)(x, y)[0], at(2)(x, y)[1]); 3]),
         ),
         (
             "e.png",
-            png_of(ColorType::Indexed, 128, 128, &noise[..128 * 128]),
-            naive_histogram(|x, y| {
-                let value = at(1)(x, y)[0];
-                [value, value / 2, 255 - value]
-            }),
+            png_of(PALETTE, 128, 128, &noise[..128 * 128]),
+            naive_histogram(|x, y| palette(at(1)(x, y)[0])),
         ),
         // Squares of two pixels, each of one colour, have the mean of that colour.
         (
             "f.PNG",
             png_of(
-                ColorType::Rgb,
+                RGB,
                 256,
                 256,
                 &(0..256 * 256)
@@ -211,6 +297,60 @@ fn the_vector_of_an_image_is_its_histogram() {
 }
 
 #[test]
+fn all_kinds_of_png_are_decoded() {
+    let setup = Setup::new();
+    let kinds = [
+        (GREY, &[1, 2, 4, 8, 16][..]),
+        (RGB, &[8, 16]),
+        (PALETTE, &[1, 2, 4, 8]),
+        (GREY_ALPHA, &[8, 16]),
+        (RGB_ALPHA, &[8, 16]),
+    ];
+    for (color, depths) in kinds {
+        for &depth in depths {
+            // Values of few bits come from a hash, so that each pixel has another.
+            let sample = |x: usize, y: usize, channel: usize| {
+                let mixed =
+                    (x * 7919 + y * 104_729 + channel * 31 + 17).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+                (mixed % (1 << depth)) as u16
+            };
+            let eight = |value: u16| match depth {
+                16 => (value / 256) as u8,
+                _ => (f64::from(value) * 255.0 / f64::from((1u32 << depth) - 1)) as u8,
+            };
+            let pixel = |x: usize, y: usize| {
+                let values = [0, 1, 2, 3].map(|channel| sample(x, y, channel));
+                let (rgb, opacity) = match color {
+                    GREY => ([eight(values[0]); 3], 255),
+                    PALETTE => (palette(values[0] as u8), 255),
+                    GREY_ALPHA => ([eight(values[0]); 3], eight(values[1])),
+                    RGB => ([0, 1, 2].map(|channel| eight(values[channel])), 255),
+                    _ => ([0, 1, 2].map(|channel| eight(values[channel])), eight(values[3])),
+                };
+                let opacity = f64::from(opacity) / 255.0;
+                rgb.map(|value| (f64::from(value) * opacity + 255.0 * (1.0 - opacity)).round() as u8)
+            };
+            let expected = naive_histogram(pixel);
+            for is_interlaced in [false, true] {
+                let path =
+                    setup.write("kind.png", &encoded((color, depth, is_interlaced), (128, 128), sample));
+                let (found, _) = rows(&setup, &[path], 32 << 20, 1);
+                assert_eq!(found, expected, "colour {color} of {depth} bits, interlaced: {is_interlaced}");
+            }
+        }
+    }
+    // Small interlaced images have passes without pixels.
+    for side in 1..6 {
+        let grey = |x: usize, y: usize, _: usize| (x * 40 + y * 9) as u16;
+        let [plain, interlaced] = [false, true].map(|is_interlaced| {
+            let path = setup.write("small.png", &encoded((GREY, 8, is_interlaced), (side, 6 - side), grey));
+            rows(&setup, &[path], 32 << 20, 1).0
+        });
+        assert_eq!(plain, interlaced);
+    }
+}
+
+#[test]
 fn truncated_images_are_refused_wherever_they_end() {
     let setup = Setup::new();
     let job = setup.job(32 << 20, 1);
@@ -218,7 +358,7 @@ fn truncated_images_are_refused_wherever_they_end() {
     let mut random = Random(1);
     let greys: Vec<u8> = (0..64).map(|_| random.next() as u8).collect();
     let noise: Vec<u8> = (0..40 * 30 * 3).map(|_| random.next() as u8).collect();
-    for bytes in [png_of(ColorType::Rgb, 40, 30, &noise), jpeg_of(8, &greys)] {
+    for bytes in [png_of(RGB, 40, 30, &noise), jpeg_of(8, &greys)] {
         fs::write(&path, &bytes).unwrap();
         assert!(Images::list(&job, std::slice::from_ref(&path), false).unwrap().next().is_ok());
         // The last four bytes of a PNG are the checksum of its end.
@@ -246,7 +386,7 @@ fn hostile_images_are_refused_by_name_or_skipped_and_counted() {
     let setup = Setup::new();
     let folder = setup.folder.path().join("images");
     fs::create_dir(&folder).unwrap();
-    let good = png_of(ColorType::Rgb, 2, 2, &[200; 12]);
+    let good = png_of(RGB, 2, 2, &[200; 12]);
     let jpeg = jpeg_of(2, &[5, 200]);
     let frame = jpeg.windows(2).position(|pair| pair == [0xff, 0xc0]).unwrap();
     let change = |place: usize, bytes: &[u8]| {
@@ -266,6 +406,11 @@ fn hostile_images_are_refused_by_name_or_skipped_and_counted() {
         ("none.png", resized(&good, 0, 2), "found 0 x 2 pixels"),
         ("short.png", resized(&good, 2, 50), "expected a whole image"),
         ("header.png", good[..20].to_vec(), "expected a PNG header"),
+        (
+            "sum.png",
+            [&good[..40], &[good[40] ^ 1], &good[41..]].concat(),
+            "found a wrong checksum of the chunk",
+        ),
         ("twelve.jpg", change(frame + 4, &[12]), "found 12 bits in a colour, expected 8"),
         ("lossless.jpg", change(frame + 1, &[0xc3]), "found a frame of kind C3"),
         ("bomb.jpg", change(frame + 5, &[255; 4]), "found 65535 x 65535 pixels"),
@@ -286,10 +431,10 @@ fn hostile_images_are_refused_by_name_or_skipped_and_counted() {
         assert!(Vectors::open(&setup.store, "images").is_err());
     }
     let error = imported(&setup, &folder, "images", true).unwrap_err().to_string();
-    assert!(error.contains("found 11 malformed") && error.contains("bomb.jpg"), "{error}");
+    assert!(error.contains("found 12 malformed") && error.contains("bomb.jpg"), "{error}");
     fs::write(folder.join("good.png"), &good).unwrap();
     let imported = imported(&setup, &folder, "images", true).unwrap();
-    assert_eq!((imported.info.vectors, imported.skipped), (1, 11));
+    assert_eq!((imported.info.vectors, imported.skipped), (1, 12));
     assert!(imported.first_skipped.unwrap().contains("bomb.jpg"), "the first by name");
 }
 
@@ -302,7 +447,7 @@ fn random_damage_never_fails_otherwise_than_by_name() {
     let greys: Vec<u8> = (0..32).map(|_| random.next() as u8).collect();
     let path = setup.folder.path().join("damaged");
     let mut refused = 0;
-    for bytes in [png_of(ColorType::Rgb, 16, 16, &noise), jpeg_of(8, &greys)] {
+    for bytes in [png_of(RGB, 16, 16, &noise), jpeg_of(8, &greys)] {
         for _ in 0..400 {
             let mut damaged = bytes.clone();
             for _ in 0..1 + random.below(4) {
@@ -326,7 +471,7 @@ fn random_damage_never_fails_otherwise_than_by_name() {
 #[test]
 fn an_image_that_exceeds_the_budget_is_refused_with_a_budget_that_works() {
     let setup = Setup::new();
-    let path = setup.write("large.png", &png_of(ColorType::Rgb, 3000, 2, &[7; 18_000]));
+    let path = setup.write("large.png", &png_of(RGB, 3000, 2, &[7; 18_000]));
     let interlaced = {
         // The memory of an interlaced image is that of all pixels, and its header alone decides it.
         let mut bytes = resized(&fs::read(&path).unwrap(), 3000, 2000);

@@ -279,3 +279,133 @@ impl ContentRows for Documents {
         Ok(Some(RowBatch { rows: &self.rows[..complete * dimensions], paths: &self.paths }))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::HashMap, fs, path::Path};
+
+    use inshore_store::{Budget, Cancel, Store};
+
+    use super::*;
+
+    fn job(folder: &Path, memory_bytes: u64, threads: usize) -> Job {
+        let store = Store::open(folder.join("store")).unwrap();
+        store.job(Budget::new(memory_bytes, threads), Cancel::default()).unwrap()
+    }
+
+    /// Counts the words of texts whose words stand between white space.
+    fn naive(texts: &[String], words: u64) -> (Vec<String>, Vec<Vec<u8>>) {
+        let of = |text: &str| -> Vec<String> {
+            text.to_lowercase().split_whitespace().map(String::from).collect()
+        };
+        let mut all: HashMap<String, u64> = HashMap::new();
+        texts.iter().flat_map(|text| of(text)).for_each(|word| *all.entry(word).or_default() += 1);
+        let mut vocabulary: Vec<(String, u64)> = all.into_iter().collect();
+        vocabulary.sort_by(|(a, m), (b, n)| n.cmp(m).then_with(|| a.cmp(b)));
+        vocabulary.truncate(words as usize);
+        let vocabulary: Vec<String> = vocabulary.into_iter().map(|(word, _)| word).collect();
+        let row = |text: &String| {
+            let found = of(text);
+            let count = |word: &String| found.iter().filter(|found| *found == word).count().min(255) as u8;
+            vocabulary.iter().map(count).collect()
+        };
+        let rows = texts.iter().map(row).collect();
+        (vocabulary, rows)
+    }
+
+    fn counted(
+        job: &Job,
+        inputs: &[PathBuf],
+        are_lines: bool,
+        words: u64,
+    ) -> (Vec<String>, Vec<Vec<u8>>, Vec<String>) {
+        let files = document_files(job, inputs, are_lines).unwrap();
+        let vocabulary = vocabulary_of(job, &files, words).unwrap();
+        let names = vocabulary.words().iter().map(|word| word.to_string()).collect();
+        let mut documents = Documents::new(job, files, are_lines, vocabulary).unwrap();
+        let (dimensions, mut rows, mut paths) = (documents.dimensions(), Vec::new(), Vec::new());
+        while let Some(batch) = documents.next().unwrap() {
+            rows.extend(batch.rows.chunks(dimensions).map(<[u8]>::to_vec));
+            paths.extend_from_slice(batch.paths);
+        }
+        drop(documents);
+        assert_eq!(job.budget().reserved_bytes(), 0);
+        (names, rows, paths)
+    }
+
+    /// Returns texts of all kinds: empty, of Unicode, with a word more than 255 times, and longer than a batch.
+    fn texts(separator: &str) -> Vec<String> {
+        let long: Vec<String> = (0..150_000u64).map(|number| format!("w{}", number * number % 977)).collect();
+        let mut texts = vec![
+            String::new(),
+            "Straße STRASSE straße naïve Ελλάδα ΕΛΛΆΔΑ".to_string(),
+            "the ".repeat(300),
+            long.join(separator),
+            "last w1 w4 the".to_string(),
+            String::new(),
+        ];
+        texts.extend((0..3000u64).map(|number| format!("w{} The w{}", number % 50, number * 7 % 977)));
+        texts
+    }
+
+    #[test]
+    fn counts_of_files_equal_a_scalar_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let documents = folder.path().join("documents");
+        fs::create_dir_all(documents.join("deep")).unwrap();
+        let texts = texts("\n");
+        let paths: Vec<PathBuf> =
+            (0..texts.len()).map(|number| documents.join(format!("deep/{number:05}.txt"))).collect();
+        paths.iter().zip(&texts).for_each(|(path, text)| fs::write(path, text).unwrap());
+        fs::write(documents.join(".hidden"), "hidden hidden").unwrap();
+        for (words, memory_bytes, threads) in [(8_000, 64 << 20, 1), (20, 256 << 20, 3)] {
+            let (vocabulary, expected) = naive(&texts, words);
+            let job = job(folder.path(), memory_bytes, threads);
+            let (names, rows, found) = counted(&job, std::slice::from_ref(&documents), false, words);
+            assert_eq!(names, vocabulary);
+            assert!(rows == expected, "counts with {words} words");
+            assert!(found.iter().map(PathBuf::from).eq(paths.iter().cloned()));
+        }
+    }
+
+    #[test]
+    fn counts_of_lines_equal_a_scalar_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lines.txt");
+        let texts = texts(" ");
+        let (vocabulary, expected) = naive(&texts, 500);
+        let joined = texts.join("\n");
+        let long_last = [&texts[4..], &texts[3..4]].concat();
+        let (_, expected_last) = naive(&long_last, 500);
+        for (text, expected) in [
+            (joined.clone(), &expected),
+            (joined + "\r\n", &expected),
+            (long_last.join("\n"), &expected_last),
+        ] {
+            fs::write(&path, text).unwrap();
+            let job = job(folder.path(), 64 << 20, 2);
+            let (names, rows, paths) = counted(&job, std::slice::from_ref(&path), true, 500);
+            assert_eq!((names.len(), paths.len()), (vocabulary.len(), 0));
+            assert!(rows == *expected, "{} and {} lines", rows.len(), expected.len());
+        }
+    }
+
+    #[test]
+    fn documents_without_words_and_texts_without_spaces_are_refused_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("signs.txt");
+        let job = job(folder.path(), 64 << 20, 1);
+        let inputs = [path.clone()];
+        fs::write(&path, "-- ... !!\n\n").unwrap();
+        let files = document_files(&job, &inputs, false).unwrap();
+        let error = vocabulary_of(&job, &files, 10).unwrap_err().to_string();
+        assert!(error.contains("signs.txt: all documents: found no words"), "{error}");
+        fs::write(&path, "x".repeat(2 * TEXT_BYTES)).unwrap();
+        let vocabulary = Vocabulary::new(job.budget(), vec!["x".into()]).unwrap().unwrap();
+        let mut documents = Documents::new(&job, files, false, vocabulary).unwrap();
+        let error = documents.next().map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains("signs.txt: its text: found 524288 bytes without white space"), "{error}");
+        let error = document_files(&job, &[folder.path().to_path_buf()], true).unwrap_err().to_string();
+        assert!(error.contains("lines is") && error.contains("a folder: expected one file"), "{error}");
+    }
+}
