@@ -63,6 +63,7 @@
 #![warn(missing_docs)]
 
 mod catalog;
+mod changes;
 mod content;
 mod counts;
 mod dataset;
@@ -70,16 +71,19 @@ mod element;
 mod error;
 mod file;
 mod filter;
+mod ids;
 mod import;
 mod index;
 mod metric;
 mod npy;
+mod row_set;
 mod search;
 mod subblock;
 mod tiles;
 mod topk;
 
 pub use catalog::{Description, describe, list, remove, remove_index};
+pub use changes::{Changed, IdList, add_vectors, remove_vectors, upsert_vectors};
 pub use content::{
     CONSUMER_BYTES, Content, ContentRows, Files, Images, ImportedContent, RowBatch, Vocabulary,
     content_queries, each_row, import_content, list_files,
@@ -91,9 +95,10 @@ pub use file::VectorFile;
 pub use import::{Imported, import};
 pub use index::{
     Approximate, ApproximateSearched, BuildPlan, Built, Index, IndexInfo, MeasuredOn, RecallPoint,
-    RecallTable, Strategy, StrategyPlan, VectorIndex, build_index, check_index_search, index_name,
+    RecallTable, Strategy, StrategyPlan, VectorIndex, build_index, check_index_search, index_name, is_sparse,
     measure_recall, plan_index, search_index,
 };
 pub use metric::Metric;
+pub use row_set::RowSet;
 pub use search::{Estimates, Kernel, Plan, Search, Searched, plan, schema, search};
 pub use tiles::Instructions;

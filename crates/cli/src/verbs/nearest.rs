@@ -5,18 +5,21 @@ use inshore::{
     ops::{
         Attachments, Request,
         verbs::{
-            ContentKind, DescribeVectors, Found, ImportFiles, ImportVectors, IndexVectors, ListVectors,
-            MeasureRecall, RemoveVectors, SearchVectors,
+            AddVectors, ContentKind, DescribeVectors, Found, ImportFiles, ImportVectors, IndexVectors,
+            ListVectors, MeasureRecall, RemoveFromVectors, RemoveVectors, SearchVectors, UpsertVectors,
         },
     },
     store::format_bytes,
-    vectors::{ApproximateSearched, ImportedContent, MeasuredOn, RecallTable, Searched},
+    vectors::{ApproximateSearched, Changed, ImportedContent, MeasuredOn, RecallTable, Searched},
 };
 
 use serde_json::json;
 
 use crate::{
-    args::{GlobalOptions, NearestCommand, NearestImport, NearestIndex, NearestQuery, NearestRecall},
+    args::{
+        GlobalOptions, Ids, NearestAdd, NearestCommand, NearestImport, NearestIndex, NearestQuery,
+        NearestRecall, NearestRemove, NearestUpsert,
+    },
     job::{
         operations::{self, StoreAccess},
         session::{check_stdout_is_free, store_path},
@@ -32,6 +35,9 @@ use crate::{
 pub fn nearest(options: GlobalOptions, command: &NearestCommand) -> Result<()> {
     match command {
         NearestCommand::Import(arguments) => import(options, arguments),
+        NearestCommand::Add(arguments) => add(options, arguments),
+        NearestCommand::Upsert(arguments) => upsert(options, arguments),
+        NearestCommand::Remove(arguments) => remove(options, arguments),
         NearestCommand::Index(arguments) => index(options, arguments),
         NearestCommand::Query(arguments) => query(options, arguments),
         NearestCommand::Recall(arguments) => recall(options, arguments),
@@ -73,7 +79,7 @@ fn ls(options: GlobalOptions) -> Result<()> {
         };
         vec![
             info.name.clone(),
-            info.vectors.to_string(),
+            info.live().to_string(),
             info.dimensions.to_string(),
             info.element.to_string(),
             format_bytes(info.bytes),
@@ -124,6 +130,71 @@ fn import_content(options: GlobalOptions, arguments: &NearestImport) -> Result<(
     })
 }
 
+fn add(options: GlobalOptions, arguments: &NearestAdd) -> Result<()> {
+    let NearestAdd { dataset, input, bits } = arguments;
+    let operation = AddVectors { dataset: dataset.clone(), bits: *bits };
+    let request = Request { operation, inputs: vec![input.clone()], output: None };
+    operations::run_on(options, StoreAccess::Existing, &request, Attachments::default())?.tell(
+        |report, done| {
+            let sentence = changes(&done.answer);
+            Outcome::new("nearest add", report, done, sentence)
+        },
+    )
+}
+
+fn upsert(options: GlobalOptions, arguments: &NearestUpsert) -> Result<()> {
+    let NearestUpsert { dataset, input, ids, bits } = arguments;
+    let (ids, file) = list_or_file(ids);
+    let operation = UpsertVectors { dataset: dataset.clone(), ids, bits: *bits };
+    let inputs = [input.clone()].into_iter().chain(file).collect();
+    let request = Request { operation, inputs, output: None };
+    operations::run_on(options, StoreAccess::Existing, &request, Attachments::default())?.tell(
+        |report, done| {
+            let sentence = changes(&done.answer);
+            Outcome::new("nearest upsert", report, done, sentence)
+        },
+    )
+}
+
+fn remove(options: GlobalOptions, arguments: &NearestRemove) -> Result<()> {
+    let NearestRemove { dataset, ids } = arguments;
+    let (ids, file) = list_or_file(ids);
+    let operation = RemoveFromVectors { dataset: dataset.clone(), ids };
+    let request = Request { operation, inputs: file.into_iter().collect(), output: None };
+    operations::run_on(options, StoreAccess::Existing, &request, Attachments::default())?.tell(
+        |report, done| {
+            let sentence = changes(&done.answer);
+            Outcome::new("nearest remove", report, done, sentence)
+        },
+    )
+}
+
+fn list_or_file(ids: &Ids) -> (Option<Vec<u64>>, Option<std::path::PathBuf>) {
+    match ids {
+        Ids::List(ids) => (Some(ids.clone()), None),
+        Ids::File(path) => (None, Some(path.clone())),
+    }
+}
+
+/// Describes a change.
+fn changes(changed: &Changed) -> String {
+    let counts = [
+        (changed.added, "added"),
+        (changed.replaced, "replaced"),
+        (changed.taken, "removed"),
+        (changed.absent, "removed before"),
+        (changed.rounded, "elements rounded from f64 to f32"),
+    ];
+    let counts = counts.into_iter().filter(|(count, _)| *count > 0);
+    let parts: Vec<String> = counts.map(|(count, what)| format!("{count} {what}")).collect();
+    let ids = match changed.first_id {
+        Some(first) if changed.added == 1 => format!(" (id {first})"),
+        Some(first) => format!(" (ids {first} to {})", first + changed.added - 1),
+        None => String::new(),
+    };
+    format!("{}{ids}; {}", parts.join(", "), changed.info)
+}
+
 fn index(options: GlobalOptions, arguments: &NearestIndex) -> Result<()> {
     let NearestIndex { dataset, metric, lists, seed } = arguments;
     let operation =
@@ -152,7 +223,7 @@ fn recall(options: GlobalOptions, arguments: &NearestRecall) -> Result<()> {
     )
 }
 
-/// Describes a table of recall by the probes that reach usual values.
+/// Describes a table of recall: for usual values of recall, the number of lists to probe.
 fn recall_of(table: &RecallTable) -> String {
     let reached = [0.8f32, 0.9, 0.95, 0.99].into_iter().filter_map(|recall| {
         let point = table.points.iter().find(|point| point.recall >= recall)?;
@@ -250,7 +321,7 @@ fn approximate(found: &ApproximateSearched) -> (String, Vec<(&'static str, Strin
     (sentence, how)
 }
 
-/// Counts queries.
+/// Formats a number of queries with its noun.
 fn queries(count: u64) -> String {
     if count == 1 { "1 query".to_string() } else { format!("{count} queries") }
 }

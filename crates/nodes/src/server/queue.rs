@@ -1,9 +1,9 @@
 //! The queue of tasks: fair between clients, bounded, with memory reserved before a task starts.
 //!
-//! Tasks of one client run in the order of arrival; clients take turns. A task starts when a slot and its memory are
-//! free. Small tasks do not overtake a large task forever: the task whose turn it is waits for its memory, and all
-//! others wait behind this task. A task is refused if the queue is full, or if its client already has half of the
-//! queue's places; the client is then told to retry.
+//! Tasks of one client run in the order of arrival; clients take turns. A task starts when a slot and its
+//! memory are free. Small tasks do not overtake a large task forever: the task whose turn it is waits for its
+//! memory, and all others wait behind this task. A task is refused if the queue is full, or if its client
+//! already has half of the queue's places; the refusal then contains a time to retry.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -101,17 +101,17 @@ impl Queue {
         Ok(async move { started.await.expect("the queue lives as long as its tasks wait") })
     }
 
-    /// Reserves memory without a slot, for work that computes little and must not wait. The reservation succeeds or
-    /// fails at once.
+    /// Reserves memory without a slot, for a task that computes little and must not wait. The reservation
+    /// succeeds or fails at once.
     ///
     /// # Errors
     /// The reason of the refusal.
-    pub fn beside(&self, memory_bytes: u64) -> Result<Permit, String> {
+    pub fn reserve_without_slot(&self, memory_bytes: u64) -> Result<Permit, String> {
         let mut state = self.0.state();
         let free = self.0.memory_bytes - state.used_bytes;
         if memory_bytes > free {
             return Err(format!(
-                "{} of memory is free beside running tasks, and this task needs {}",
+                "running tasks leave {} of memory free, and this task needs {}",
                 inshore_store::format_bytes(free),
                 inshore_store::format_bytes(memory_bytes)
             ));
@@ -158,7 +158,7 @@ impl State {
         self.count = self.waiting.values().map(VecDeque::len).sum();
     }
 
-    /// Removes and returns the task whose turn it is, if `fits` says that there is enough memory for it.
+    /// Removes and returns the task whose turn it is, if `fits` returns true for the memory of the task.
     fn take(&mut self, fits: impl Fn(&State, u64) -> bool) -> Option<QueuedTask> {
         self.forget_gone();
         let client = self.turns.front()?.clone();
@@ -263,15 +263,15 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_beside_the_slots_takes_memory_and_waits_for_none() {
+    fn a_reservation_without_a_slot_takes_memory_and_never_waits() {
         let queue = Queue::new(100, 1, 10);
         let first = started(&mut enter(&queue, "a", 60)).unwrap();
-        let beside = queue.beside(30).unwrap();
-        assert!(queue.beside(20).unwrap_err().contains("10 bytes of memory is free"));
+        let without_slot = queue.reserve_without_slot(30).unwrap();
+        assert!(queue.reserve_without_slot(20).unwrap_err().contains("leave 10 bytes of memory free"));
         let mut second = enter(&queue, "a", 80);
         drop(first);
         assert!(started(&mut second).is_none(), "its memory is not free");
-        drop(beside);
+        drop(without_slot);
         assert!(started(&mut second).is_some());
         assert_eq!(queue.fullness(), QueueLoad { used_bytes: 0, waiting: 0 });
     }
@@ -306,7 +306,7 @@ mod tests {
         assert!(pushback(&refusal).is_some(), "there may be room soon");
         let _others = [enter(&queue, "b", 1), enter(&queue, "c", 1)];
         assert!(queue.enter("d", 1).err().unwrap().message().contains("the queue is full"));
-        // Tasks that run, and tasks whose clients are gone, no longer wait.
+        // Running tasks, and tasks whose clients have disconnected, no longer wait.
         own.pop();
         own.push(enter(&queue, "a", 1));
         drop(running);

@@ -43,8 +43,8 @@ pub use self::kernel::{
 };
 #[cfg(feature = "vectors")]
 pub use self::nearest::{
-    ContentKind, DescribeVectors, Found, ImportFiles, ImportVectors, IndexVectors, ListVectors,
-    MeasureRecall, RemoveVectors, SearchVectors, VectorsAnswer,
+    AddVectors, ContentKind, DescribeVectors, Found, ImportFiles, ImportVectors, IndexVectors, ListVectors,
+    MeasureRecall, RemoveFromVectors, RemoveVectors, SearchVectors, UpsertVectors, VectorsAnswer,
 };
 #[cfg(feature = "sql")]
 pub use self::sql::{NamedTable, Sql};

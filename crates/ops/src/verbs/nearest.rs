@@ -1,5 +1,6 @@
 //! The operations on vectors of the local store, `nearest import` to `nearest rm`.
 
+mod changes;
 mod content;
 mod datasets;
 #[cfg(feature = "text")]
@@ -14,6 +15,7 @@ use std::path::PathBuf;
 use inshore_vectors::{Search, VectorFile};
 
 pub use self::{
+    changes::{AddVectors, RemoveFromVectors, UpsertVectors},
     content::{ContentKind, ImportFiles},
     datasets::{DescribeVectors, ListVectors, RemoveVectors, VectorsAnswer},
     import::ImportVectors,

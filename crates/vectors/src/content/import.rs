@@ -9,11 +9,11 @@
 use inshore_store::{Job, Store};
 use serde::Serialize;
 
-use super::{BUFFER_BYTES, BUFFERS, CONTENT, ContentRows, stored::write_content};
+use super::{CONTENT, ContentRows, stored::write_content};
 use crate::{
     Element, Error, Result, VectorsInfo,
     dataset::{CENTER, KIND, VECTORS},
-    import::CHECK_BYTES,
+    import::{BUFFER_BYTES, BUFFERS, CHECK_BYTES},
 };
 
 /// The result of an import of content.
@@ -44,6 +44,8 @@ pub fn import_content(
 ) -> Result<ImportedContent> {
     let (element, dimensions) = (content.element(), content.dimensions());
     let mut builder = store.create_dataset(job, name, KIND)?;
+    // Vectors can be added.
+    builder.unsealed();
     let mut writer = builder.file_with_buffers(VECTORS, CHECK_BYTES, BUFFER_BYTES, BUFFERS)?;
     let mut sums = vec![0.0f64; if element == Element::F32 { dimensions } else { 0 }];
     let mut vectors = 0;
@@ -77,7 +79,7 @@ pub fn import_content(
     let mut writer = builder.file(CONTENT, CHECK_BYTES, CHECK_BYTES)?;
     write_content(&mut writer, content.vocabulary())?;
     builder.add(writer)?;
-    let info = VectorsInfo { name: name.to_string(), vectors, dimensions, element, bytes: builder.bytes() };
+    let info = VectorsInfo::new(name, vectors, dimensions, element, builder.bytes());
     builder.commit(&info.to_attributes())?;
     Ok(ImportedContent { info, skipped, first_skipped })
 }

@@ -34,10 +34,11 @@ pub use self::{
     stored::Content,
     vocabulary::Vocabulary,
 };
-use crate::{Element, Result, import::CHECK_BYTES};
+use crate::{
+    Element, Result,
+    import::{BUFFER_BYTES, BUFFERS, CHECK_BYTES},
+};
 
-const BUFFER_BYTES: usize = 1 << 20;
-const BUFFERS: usize = 2;
 /// The memory that a source of rows leaves to its consumer.
 pub const CONSUMER_BYTES: u64 = (BUFFERS * BUFFER_BYTES + 8 * CHECK_BYTES + (512 << 10)) as u64;
 

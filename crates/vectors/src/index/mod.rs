@@ -28,9 +28,14 @@ mod plan;
 mod query;
 mod ranges;
 mod recall;
+mod selected;
 mod table;
+mod tail;
 
-pub(crate) use self::dataset::KIND as INDEX_KIND;
+pub(crate) use self::{
+    centroids::{READ_ELEMENTS_BYTES, read_elements},
+    dataset::KIND as INDEX_KIND,
+};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 pub use self::{
@@ -39,6 +44,7 @@ pub use self::{
     plan::{Strategy, StrategyPlan},
     query::{Approximate, ApproximateSearched, check_index_search, search_index},
     recall::measure_recall,
+    selected::is_sparse,
     table::{MeasuredOn, RecallPoint, RecallTable},
 };
 use crate::{Error, VectorsInfo, tiles::Tiled};

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! A query probes its nearest lists; if these have fewer than k vectors, it probes the next ones until they have k. The
-//! directory knows how many vectors a list has, so this is decided before a list is read.
+//! directory knows how many vectors a list has, so this is decided before a list is read. Searches of selected vectors:
+//! [`super::selected`].
 
 use std::{
     ops::Range,
@@ -30,10 +31,14 @@ use super::{
     plan::{DEPTH, Estimates, FOUND_AT_ONCE, SPAN_BYTES, Strategy, StrategyPlan},
     ranges::{BUFFERS, Ranges},
     recall::pack_next,
+    selected::{Selected, probes_among},
+    tail::compare_tail,
 };
 use crate::{
     Element, Error, Result, Search, VectorFile, Vectors, VectorsInfo,
+    changes::among_live,
     file::Rows,
+    ids::Ids,
     search::{AnswerRows, BATCH_ROWS, Row, center_of_vectors, check_dimensions},
     tiles::Instructions,
     topk::TopK,
@@ -107,6 +112,10 @@ pub struct ApproximateSearched {
     pub compared: u64,
     /// Pairs that were measured exactly.
     pub measured: u64,
+    /// Vectors that may be answers, if not all.
+    pub selected: Option<u64>,
+    /// Queries whose probed lists have too few selected vectors. They were compared with all selected vectors.
+    pub exhaustive: u64,
     /// The times of queries in microseconds, with the single strategy: half of them, and 99 of 100, were faster.
     pub latency_us: Option<[u64; 2]>,
     /// The plan.
@@ -129,6 +138,7 @@ pub fn search_index(
     each: &mut dyn FnMut(RecordBatch) -> Result<()>,
 ) -> Result<ApproximateSearched> {
     check_index_search(index, vectors.info(), queries, search, approximate)?;
+    let search = &*among_live(job, vectors, search)?;
     let probed = Probed { job, vectors, index, file: queries, search, approximate };
     match vectors.info().element {
         Element::F32 => probed.run::<f32>(each),
@@ -150,6 +160,7 @@ pub fn check_index_search(
     approximate: &Approximate,
 ) -> Result<()> {
     search.check()?;
+    search.check_selection(vectors)?;
     approximate.check()?;
     check_dimensions(queries, vectors)?;
     if search.metric != index.info().metric {
@@ -180,6 +191,7 @@ struct Probed<'a> {
 struct Loaded<T: Clustered> {
     directory: Directory,
     centroids: Centroids<T>,
+    ids: Ids,
     /// Where queries are compared with centroids.
     coarse: Space<T>,
     /// Where queries are compared with vectors: only those within the radius are near.
@@ -191,6 +203,7 @@ struct Loaded<T: Clustered> {
 struct Counts {
     compared: u64,
     measured: u64,
+    exhaustive: u64,
     times_us: Vec<u64>,
 }
 
@@ -205,25 +218,44 @@ impl Counts {
 }
 
 /// An index in memory, and queries.
-struct Round<'a, T: Clustered> {
-    job: &'a Job,
+pub(super) struct Round<'a, T: Clustered> {
+    pub job: &'a Job,
+    pub vectors: &'a Vectors,
     index: &'a VectorIndex,
     directory: &'a Directory,
     centroids: &'a Centroids<T>,
-    space: &'a Space<T>,
+    pub space: &'a Space<T>,
     coarse: &'a Space<T>,
-    plan: &'a StrategyPlan,
+    pub plan: &'a StrategyPlan,
     probes: u64,
     /// Vectors that the probed lists of a query need.
     k: u64,
-    packed: &'a Packed<T>,
-    tops: &'a [TopK],
-    compared: AtomicU64,
-    measured: AtomicU64,
+    pub packed: &'a Packed<T>,
+    pub tops: &'a [TopK],
+    pub selected: Option<Selected<'a>>,
+    pub ids: &'a Ids,
+    pub compared: AtomicU64,
+    pub measured: AtomicU64,
 }
 
 impl Probed<'_> {
+    /// Returns the lists that each query probes.
     fn probes(&self) -> u64 {
+        match (self.approximate.probes, &self.search.selection) {
+            (None, Some(selection)) => {
+                probes_among(selection, self.probes_among_all(), self.index.info().lists)
+            }
+            _ => self.probes_among_all(),
+        }
+    }
+
+    /// Returns the most neighbours that a query can have.
+    fn k(&self) -> u64 {
+        self.search.k.min(self.vectors.info().vectors)
+    }
+
+    /// Returns the lists that each query probes if all vectors may be answers.
+    fn probes_among_all(&self) -> u64 {
         let info = self.index.info();
         let wanted = self.approximate.probes;
         wanted.unwrap_or_else(|| info.recall.probes_for(self.approximate.recall, info.lists)).min(info.lists)
@@ -233,7 +265,7 @@ impl Probed<'_> {
         let (info, index) = (self.index.info(), self.index);
         let budget = self.job.budget();
         let probes = self.probes();
-        let k = self.search.k.min(info.vectors);
+        let k = self.k();
         let row_bytes = (info.dimensions * size_of::<T>()) as u64;
         let list_bytes_max = info.list_vectors_max * info.entry_bytes() as u64;
         // Groups have about the square root of all lists; a few are several times as large.
@@ -251,9 +283,11 @@ impl Probed<'_> {
             memory_bytes: budget.free_bytes(),
             threads: budget.threads(),
             fixed_bytes: index.directory_bytes()
+                + Ids::bytes(self.vectors.info())
                 + self.file.rows_bytes(false)
                 + 2 * BATCH_ROWS as u64 * 24
                 + row_bytes * 4
+                + self.search.selection.as_ref().map_or(0, |selection| Selected::bytes(selection, row_bytes))
                 + (64 << 10),
             lower_bytes: index.lower_bytes(),
             single_thread_bytes: finder
@@ -263,7 +297,10 @@ impl Probed<'_> {
             batch_thread_bytes: finder
                 + inshore_store::taken_bytes(BUFFERS * span_bytes(list_bytes_max)) as u64
                 + 64 * (probes + 16),
-            query_bytes: Packed::<T>::bytes_each(info.dimensions) + TopK::bytes(k) + 24,
+            query_bytes: Packed::<T>::bytes_each(info.dimensions)
+                + TopK::bytes(k)
+                + 24
+                + Selected::QUERY_BYTES,
             batch_query_bytes: probes * 8 + 8,
             batch_bytes: FOUND_AT_ONCE.min(self.file.count()) * pending * budget.threads() as u64,
             forced: self.approximate.strategy,
@@ -306,16 +343,22 @@ impl Probed<'_> {
         let probes = estimates.probes;
         Ok(ApproximateSearched {
             queries: self.file.count(),
-            vectors: info.vectors,
+            vectors: self.vectors.info().live(),
             dimensions: info.dimensions,
             element: info.element,
             rows: answer.rows,
             probes,
             lists: info.lists,
-            recall_estimate: if probes == info.lists { Some(1.0) } else { info.recall.recall_of(probes) },
+            recall_estimate: match probes == info.lists {
+                true => Some(1.0),
+                // The lists for a selection were chosen for the same recall.
+                false => info.recall.recall_of(self.probes_among_all()),
+            },
             recall_measured_seconds: info.recall.measured_seconds,
             compared: counts.compared,
             measured: counts.measured,
+            selected: self.search.selection.as_ref().map(|selection| selection.count()),
+            exhaustive: counts.exhaustive,
             latency_us: counts.latency_us(),
             plan,
         })
@@ -326,7 +369,7 @@ impl Probed<'_> {
         let (job, info) = (self.job, self.index.info());
         let plan = StrategyPlan::new(estimates, job.store().drive_profile().as_ref());
         job.budget().need(plan.smallest_bytes, || {
-            let k = self.search.k.min(info.vectors);
+            let k = self.k();
             format!("a search of {k} neighbours in the index of {}", info.name)
         })?;
         job.progress().tell(|| format!("search: {plan}"));
@@ -341,7 +384,8 @@ impl Probed<'_> {
         let instructions = self.search.instructions.unwrap_or_else(Instructions::best);
         let coarse = Space::<T>::new(metric, dimensions, &center, instructions);
         let space = coarse.within(self.search.radius);
-        Ok(Loaded { directory, centroids, coarse, space })
+        let ids = Ids::read(self.job, self.vectors)?;
+        Ok(Loaded { directory, centroids, ids, coarse, space })
     }
 
     /// Reads the queries `numbers`, and returns the near vectors of each.
@@ -354,14 +398,18 @@ impl Probed<'_> {
         counts: &mut Counts,
     ) -> Result<Vec<TopK>> {
         let info = self.index.info();
-        let (count, k) = ((numbers.end - numbers.start) as usize, self.search.k.min(info.vectors));
+        let (count, k) = ((numbers.end - numbers.start) as usize, self.k());
         let mut packed = Packed::<T>::with_capacity(info.dimensions, count);
         for number in numbers {
             pack_next(rows, self.file, self.vectors, number, &loaded.space, &mut packed)?;
         }
         let tops: Vec<TopK> = (0..count).map(|_| TopK::new(k as usize, loaded.space.bound())).collect();
+        let selection = self.search.selection.as_deref();
         let round = Round {
             job: self.job,
+            vectors: self.vectors,
+            selected: selection.map(|selection| Selected::new(selection, count)),
+            ids: &loaded.ids,
             index: self.index,
             directory: &loaded.directory,
             centroids: &loaded.centroids,
@@ -369,7 +417,7 @@ impl Probed<'_> {
             coarse: &loaded.coarse,
             plan,
             probes: self.probes(),
-            k,
+            k: k.min(info.vectors),
             packed: &packed,
             tops: &tops,
             compared: AtomicU64::new(0),
@@ -378,6 +426,13 @@ impl Probed<'_> {
         match plan.strategy {
             Strategy::Single => counts.times_us.extend(round.single()?),
             Strategy::Batch => round.batch()?,
+        }
+        let tail = info.vectors..self.vectors.info().vectors;
+        if !tail.is_empty() {
+            compare_tail(&round, tail)?;
+        }
+        if let Some(selected) = &round.selected {
+            counts.exhaustive += selected.complete(&round, k)?;
         }
         counts.compared += round.compared.into_inner();
         counts.measured += round.measured.into_inner();
@@ -460,7 +515,12 @@ impl<T: Clustered> Round<'_, T> {
             }
             let list = self.index.list::<T>(list, bytes, count)?;
             let queries = Members { packed: self.packed, members, heaps: &heaps };
-            comparer.compare(self.space, list.rows, |row| list.id(row), &queries);
+            match &self.selected {
+                None => comparer.compare(self.space, list.rows, |row| self.ids.id(list.row(row)), &queries),
+                Some(selected) => {
+                    selected.compare(self.space, (&list, self.ids), count, comparer, &queries);
+                }
+            }
         }
         Ok(())
     }

@@ -23,6 +23,7 @@ use super::{
 };
 use crate::{
     Element, Error, Result, VectorFile, Vectors,
+    changes::{live_bytes, live_rows},
     element::{aligned, bytes_of},
     import::CHECK_BYTES,
     search::center_of_vectors,
@@ -143,9 +144,8 @@ fn measure_elements<T: Clustered>(
     let k = k.min(info.vectors);
     let memory = sample * (Packed::<T>::bytes_each(info.dimensions) + TopK::bytes(k) + k * 64)
         + file.rows_bytes(false);
-    job.budget().need(memory + index.directory_bytes() + pass_bytes::<T>(job, info.dimensions), || {
-        format!("measuring recall with {sample} queries")
-    })?;
+    let others = live_bytes(info) + index.directory_bytes() + pass_bytes::<T>(job, info.dimensions);
+    job.budget().need(memory + others, || format!("measuring recall with {sample} queries"))?;
     let _memory = job.budget().reserve(memory, "queries and their neighbours")?;
     let holds_lower = index.lower_bytes() <= job.budget().free_bytes() / 4;
     let (directory, centroids) = index.load::<T>(job, holds_lower)?;
@@ -161,17 +161,23 @@ fn measure_elements<T: Clustered>(
         &mut packed,
     )?;
     let tops: Vec<TopK> = (0..sample).map(|_| TopK::new(k as usize, f64::INFINITY)).collect();
+    let live = live_rows(job, vectors)?;
     job.start_phase("finding exact neighbours", "vectors", info.vectors);
     let members: Vec<u32> = (0..sample as u32).collect();
     for_vectors::<T, _>(
         job,
         &vectors.file,
-        (info.vectors, info.dimensions),
+        // Later vectors are in no list: all queries find them.
+        (index.info().vectors, info.dimensions),
         || Comparer::<T>::new(info.dimensions),
         |comparer, first, rows| {
             let heaps = Tops { first: 0, tops: &tops };
             let queries = Members { packed: &packed, members: &members, heaps: &heaps };
-            comparer.compare(&space, rows, |row| first + row as u64, &queries);
+            let row_of = |row: usize| {
+                let row = first + row as u64;
+                live.as_ref().is_none_or(|live| live.contains(row)).then_some(row)
+            };
+            comparer.compare_some(&space, rows, row_of, &queries);
             Ok(())
         },
     )?;
@@ -298,7 +304,7 @@ fn lists_of_vectors<T: Clustered>(
             let (bytes, others) = rest.split_at(count * info.entry_bytes());
             rest = others;
             let members = index.list::<T>(list, bytes, count)?;
-            let ids = (0..count).map(|row| members.id(row)).filter(|id| wanted.contains_key(id));
+            let ids = (0..count).map(|place| members.row(place)).filter(|row| wanted.contains_key(row));
             found.extend(ids.map(|id| (id, list)));
         }
         job.progress().add(spans[number as usize].len() as u64);

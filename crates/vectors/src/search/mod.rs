@@ -22,9 +22,11 @@ use self::{
     scan::Pass,
 };
 use crate::{
-    Error, Metric, Result, VectorFile, Vectors, VectorsInfo,
+    Error, Metric, Result, RowSet, VectorFile, Vectors, VectorsInfo,
+    changes::{among_live, live_bytes},
     element::{Element, floats},
     filter::Filter,
+    ids::Ids,
     import::CHECK_BYTES,
     metric::Measured,
     tiles::{Instructions, Tiled},
@@ -43,6 +45,8 @@ pub struct Search {
     pub metric: Metric,
     /// The radius: the largest distance of a neighbour, or the smallest inner product.
     pub radius: Option<f64>,
+    /// The vectors that may be answers, by default all. The set is one of numbers below the number of vectors.
+    pub selection: Option<Arc<RowSet>>,
     /// The instruction set of the filter, for tests and measurements. The default is the best one of the processor. The
     /// choice does not change the answer.
     pub instructions: Option<Instructions>,
@@ -53,7 +57,7 @@ pub struct Search {
 impl Default for Search {
     /// Returns the ten nearest neighbours by Euclidean distance.
     fn default() -> Search {
-        Search { k: 10, metric: Metric::L2, radius: None, instructions: None, kernel: None }
+        Search { k: 10, metric: Metric::L2, radius: None, selection: None, instructions: None, kernel: None }
     }
 }
 
@@ -72,6 +76,21 @@ impl Search {
             Some(radius) if radius < 0.0 && self.metric != Metric::Ip => {
                 bad("radius", radius.to_string(), "a distance, at least 0")
             }
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that the selection is one of the vectors of this dataset.
+    ///
+    /// # Errors
+    /// [`Error::BadOption`].
+    pub(crate) fn check_selection(&self, vectors: &VectorsInfo) -> Result<()> {
+        match &self.selection {
+            Some(selection) if selection.len() != vectors.vectors => Err(Error::BadOption {
+                option: "selection",
+                found: format!("a set of {} vectors", selection.len()),
+                expected: format!("one of the {} vectors of {}", vectors.vectors, vectors.name),
+            }),
             _ => Ok(()),
         }
     }
@@ -112,22 +131,37 @@ pub fn schema() -> SchemaRef {
 /// # Errors
 /// A bad option; queries of other dimensions; too little memory for one query.
 pub fn plan(job: &Job, vectors: &VectorsInfo, queries: &VectorFile, search: &Search) -> Result<Plan> {
+    plan_beside(job, vectors, queries, search, live_bytes(vectors))
+}
+
+/// Plans a search beside the set of live rows, which will take so many bytes.
+fn plan_beside(
+    job: &Job,
+    vectors: &VectorsInfo,
+    queries: &VectorFile,
+    search: &Search,
+    live_bytes: u64,
+) -> Result<Plan> {
     search.check()?;
+    search.check_selection(vectors)?;
     search.metric.check(vectors.element)?;
     check_dimensions(queries, vectors)?;
     let budget = job.budget();
+    let live = (vectors.removed > 0).then_some(vectors.live());
+    let changes_bytes = live_bytes + Ids::bytes(vectors);
     let mut plan = Plan::new(&Estimates {
         vectors: vectors.vectors,
         dimensions: vectors.dimensions,
         element: vectors.element,
         metric: search.metric,
+        selected: search.selection.as_ref().map(|selection| selection.count()).or(live),
         queries: queries.count(),
         k: search.k,
-        memory_bytes: budget.free_bytes(),
+        memory_bytes: budget.free_bytes().saturating_sub(changes_bytes),
         threads: budget.threads(),
         reader_bytes: queries.rows_bytes(false),
     });
-    budget.need(plan.smallest_bytes(), || {
+    budget.need(plan.smallest_bytes() + changes_bytes, || {
         format!("a search of {} neighbours among {}", search.k.min(vectors.vectors), vectors.name)
     })?;
     if let Some(instructions) = search.instructions {
@@ -179,6 +213,8 @@ pub fn search(
     search: &Search,
     each: &mut dyn FnMut(RecordBatch) -> Result<()>,
 ) -> Result<Searched> {
+    plan(job, vectors.info(), queries, search)?;
+    let search = &*among_live(job, vectors, search)?;
     match vectors.info().element {
         Element::F32 | Element::F16 | Element::Bf16 => {
             search_elements::<f32>(job, vectors, queries, search, each)
@@ -196,9 +232,10 @@ fn search_elements<T: Tiled>(
     each: &mut dyn FnMut(RecordBatch) -> Result<()>,
 ) -> Result<Searched> {
     let info = vectors.info();
-    let plan = plan(job, info, file, search)?;
+    let plan = plan_beside(job, info, file, search, 0)?;
+    let ids = Ids::read(job, vectors)?;
     let row_elements = info.element.queried().row_bytes(info.dimensions) / size_of::<T>();
-    let buffer_bytes = plan.threads * plan::BUFFERS * plan.block_bytes;
+    let buffer_bytes = plan.threads * plan.buffers * plan.block_bytes;
     let buffers = Buffer::zeroed(job.budget(), buffer_bytes, "blocks of vectors")?;
     let mut buffers = buffers.split(plan.block_bytes);
     let others = plan.fixed_bytes.saturating_sub(inshore_store::taken_bytes(buffer_bytes) as u64);
@@ -232,6 +269,8 @@ fn search_elements<T: Tiled>(
             row_bytes: info.row_bytes(),
             plan: &plan,
             search,
+            selection: search.selection.as_deref(),
+            ids: &ids,
             filter,
             center: &center_lanes,
             queries: &queries,
@@ -249,7 +288,7 @@ fn search_elements<T: Tiled>(
     answer.flush()?;
     Ok(Searched {
         queries: file.count(),
-        vectors: info.vectors,
+        vectors: plan.selected.unwrap_or(info.vectors),
         dimensions: info.dimensions,
         element: info.element,
         rows: answer.rows,

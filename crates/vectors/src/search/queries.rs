@@ -68,7 +68,7 @@ impl<T: Tiled> Queries<T> {
     ) -> Result<Queries<T>> {
         let Batch { file, info, search, center, plan } = *batch;
         let count = (numbers.end - numbers.start) as usize;
-        let k = search.k.min(info.vectors) as usize;
+        let k = search.k.min(plan.selected.unwrap_or(info.vectors)).max(1) as usize;
         let element = info.element.queried();
         let row_bytes = element.row_bytes(info.dimensions);
         let dimensions = row_bytes / size_of::<T>();

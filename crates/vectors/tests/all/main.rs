@@ -1,9 +1,11 @@
 //! Tests of searches, imports and files through the public interface.
 
+mod changes;
 mod content;
 mod exact;
 mod files;
 mod hazards;
 mod index;
 mod real;
+mod selected;
 mod support;

@@ -1,7 +1,7 @@
 //! Limits the number of files that a node receives at once.
 //!
-//! A load takes memory of the node, but no slot: a load lasts as long as its client sends data, which may be slow, and
-//! hardly computes. Loads therefore delay no tasks.
+//! A load takes memory of the node, but no slot. A load lasts as long as its client sends data, which may be
+//! slow, and hardly computes. Loads therefore delay no tasks.
 
 use std::{
     collections::BTreeMap,
@@ -20,8 +20,8 @@ const LOADS_MAX: usize = 16;
 /// The number of loads at once of a single client.
 const LOADS_OF_CLIENT_MAX: usize = 8;
 
-/// The longest time that a load waits for admission. The wait is short: two clients that each hold a node and wait for
-/// the other's node would otherwise wait forever.
+/// The longest time that a load waits for admission. The wait is limited, since two clients could otherwise
+/// wait forever, each for a node on which the other client has a load.
 const WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// The running loads of a node.
@@ -53,7 +53,7 @@ impl RunningLoads {
         if all >= LOADS_MAX {
             return Err(format!("{all} files are being uploaded already, the limit of the node"));
         }
-        let _memory = queue.beside(RECEIVE_MEMORY_BYTES)?;
+        let _memory = queue.reserve_without_slot(RECEIVE_MEMORY_BYTES)?;
         *by_client.entry(client.to_string()).or_default() += 1;
         Ok(LoadPermit { client: client.to_string(), by_client: self.by_client.clone(), _memory })
     }
@@ -106,7 +106,7 @@ mod tests {
         own.pop();
         let _third = enter("c").unwrap();
         own.clear();
-        let memory = queue.beside(9 * RECEIVE_MEMORY_BYTES).unwrap();
+        let memory = queue.reserve_without_slot(9 * RECEIVE_MEMORY_BYTES).unwrap();
         assert!(enter("a").unwrap_err().contains("0 bytes of memory is free"));
         drop(memory);
         enter("a").unwrap();
