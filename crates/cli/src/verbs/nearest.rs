@@ -136,8 +136,8 @@ fn add(options: GlobalOptions, arguments: &NearestAdd) -> Result<()> {
     let request = Request { operation, inputs: vec![input.clone()], output: None };
     operations::run_on(options, StoreAccess::Existing, &request, Attachments::default())?.tell(
         |report, done| {
-            let sentence = changes(&done.answer);
-            Outcome::new("nearest add", report, done, sentence)
+            let (sentence, notice) = (changes(&done.answer), not_listed(&done.answer));
+            Outcome { notice, ..Outcome::new("nearest add", report, done, sentence) }
         },
     )
 }
@@ -150,8 +150,8 @@ fn upsert(options: GlobalOptions, arguments: &NearestUpsert) -> Result<()> {
     let request = Request { operation, inputs, output: None };
     operations::run_on(options, StoreAccess::Existing, &request, Attachments::default())?.tell(
         |report, done| {
-            let sentence = changes(&done.answer);
-            Outcome::new("nearest upsert", report, done, sentence)
+            let (sentence, notice) = (changes(&done.answer), not_listed(&done.answer));
+            Outcome { notice, ..Outcome::new("nearest upsert", report, done, sentence) }
         },
     )
 }
@@ -174,6 +174,12 @@ fn list_or_file(ids: &Ids) -> (Option<Vec<u64>>, Option<std::path::PathBuf>) {
         Ids::List(ids) => (Some(ids.clone()), None),
         Ids::File(path) => (None, Some(path.clone())),
     }
+}
+
+/// Tells why an index does not have the vectors of a change.
+fn not_listed(changed: &Changed) -> Option<String> {
+    let error = changed.index_error.as_ref()?;
+    Some(format!("approximate searches compare the new vectors one by one, since the index stays as it was: {error}"))
 }
 
 /// Describes a change.

@@ -5,6 +5,7 @@
 //! - a *list*: vectors near one *centroid*, contiguous in the file `lists`; every vector is in one list.
 //! - a *group*: lists whose centroids are near each other, with a centroid of its own ([`centroids`]).
 //! - to *probe* a list: to read it and to compare its vectors with the query.
+//! - a *layer*: vectors that were added since, by the same lists, in a dataset of its own ([`layers`]).
 //! - *recall*: the fraction of the k exact neighbours that are in an answer ([`recall`]).
 //!
 //! ```text
@@ -24,6 +25,8 @@ mod compare;
 mod dataset;
 mod heaps;
 mod kmeans;
+mod layers;
+mod parts;
 mod plan;
 mod query;
 mod ranges;
@@ -33,8 +36,10 @@ mod table;
 mod tail;
 
 pub(crate) use self::{
+    build::extend_index,
     centroids::{READ_ELEMENTS_BYTES, read_elements},
     dataset::KIND as INDEX_KIND,
+    layers::layer_names,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 

@@ -52,14 +52,14 @@ pub fn small(element: Element, random: &mut Random, count: usize) -> Made {
 }
 
 pub fn add(setup: &Setup, made: &Made) -> Result<Changed> {
-    let job = setup.job(16 << 20, 2);
+    let job = setup.job(40 << 20, 2);
     let changed = add_vectors(&setup.store, &job, "v", &setup.file("added", made));
     assert_eq!(job.budget().reserved_bytes(), 0);
     changed
 }
 
 pub fn upsert(setup: &Setup, made: &Made, ids: &[u64]) -> Result<Changed> {
-    let job = setup.job(16 << 20, 2);
+    let job = setup.job(40 << 20, 2);
     let changed = upsert_vectors(&setup.store, &job, "v", &setup.file("replacing", made), ids);
     assert_eq!(job.budget().reserved_bytes(), 0);
     changed

@@ -6,6 +6,7 @@ mod exact;
 mod files;
 mod hazards;
 mod index;
+mod layers;
 mod real;
 mod selected;
 mod support;
