@@ -72,7 +72,6 @@ Examples:
 #[command(after_help = "\
 Examples:
   inshore nearest import sift.fvecs --name sift
-  inshore nearest import embeddings.npy --name texts --memory 64MiB
   inshore nearest import fingerprints.npy --bits --name fingerprints
   inshore nearest import photos/ --images --skip-errors --name photos
   inshore nearest import books/ --documents --name books")]
