@@ -4,6 +4,9 @@
 //!
 //! - [`VectorFile`]: a file of vectors in one of the usual formats, whose header has been checked.
 //! - [`Vectors`]: a dataset of vectors in the store, which [`import()`] makes; [`VectorsInfo`] has its properties.
+//! - [`import_table`]: imports a column of lists of Parquet or Arrow, and keeps the other columns. [`AnswerColumns`] adds
+//!   them to answers.
+//! - [`RowSet`]: the vectors that may be answers.
 //! - [`ContentRows`]: vectors that are computed from images ([`Images`]) or documents, for [`import_content`] and
 //!   [`content_queries`].
 //! - [`Search`]: the options of a search; [`search()`] answers a batch of queries, after [`plan`].
@@ -64,6 +67,7 @@
 
 mod catalog;
 mod changes;
+mod columns;
 mod content;
 mod counts;
 mod dataset;
@@ -84,6 +88,7 @@ mod topk;
 
 pub use catalog::{Description, describe, list, remove, remove_index};
 pub use changes::{Changed, IdList, add_vectors, remove_vectors, upsert_vectors};
+pub use columns::{AnswerColumns, ROW_COLUMN, TableColumns, columns_input, import_table};
 pub use content::{
     CONSUMER_BYTES, Content, ContentRows, Files, Images, ImportedContent, RowBatch, Vocabulary,
     content_queries, each_row, import_content, list_files,

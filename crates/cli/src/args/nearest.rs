@@ -64,6 +64,10 @@ Examples:
 /// rounded to f32, and i32 must be exact in f32. The id of a vector is its number in the file, counted from 0. NaN,
 /// infinities, vectors of different lengths and truncated files are errors, which name the place in the file.
 ///
+/// One column of a table (.parquet, .arrow) has the vectors, as lists of numbers. The other columns are kept: with
+/// --where, `nearest query` selects vectors by them, and --select adds them to the answer. With --id, the answer has the
+/// values of a column as ids.
+///
 /// With --images, each PNG or JPEG file becomes the joint histogram of its colours and edges: 256 f32, the shares of the pixels of
 /// the image scaled to 128 x 128. With --documents, each file (or with --lines, each line) becomes the counts of the words of a
 /// vocabulary: 8,000 u8, which stay at 255; the vocabulary is the most frequent words of all documents. Files below folders come in
@@ -72,7 +76,7 @@ Examples:
 #[command(after_help = "\
 Examples:
   inshore nearest import sift.fvecs --name sift
-  inshore nearest import fingerprints.npy --bits --name fingerprints
+  inshore nearest import docs.parquet --name docs --column embedding --id doc_id
   inshore nearest import photos/ --images --skip-errors --name photos
   inshore nearest import books/ --documents --name books")]
 pub struct NearestImport {
@@ -85,6 +89,12 @@ pub struct NearestImport {
     /// Read each byte of the file as eight dimensions of one bit
     #[arg(long)]
     pub bits: bool,
+    /// Column of a table that has the vectors; may be left out if the table has one column of lists
+    #[arg(long, value_name = "COLUMN")]
+    pub column: Option<String>,
+    /// Column of a table whose values, integers or texts that occur once, are the ids of the vectors
+    #[arg(long, value_name = "COLUMN")]
+    pub id: Option<String>,
     /// Compute a histogram of each PNG or JPEG file
     #[arg(long, conflicts_with_all = ["bits", "documents"])]
     pub images: bool,
@@ -254,13 +264,17 @@ pub struct NearestRecall {
 /// With --recall, and an index of the vectors (`nearest index`), the answer is approximate: distances are exact, but
 /// some neighbours may be missing. The search probes as many lists as reached this recall in the measurement (`nearest
 /// recall`).
+///
+/// If the vectors were imported from a table, --where selects the vectors that may be answers, and --select adds columns
+/// to the answer. A query has k neighbours if k vectors are selected. If fewer than 1 % of the vectors are selected, the
+/// answer is exact.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   inshore nearest query sift queries.fvecs -k 100 -o hits.parquet --memory 256MiB
   inshore nearest query sift queries.fvecs -k 10 --recall 0.95
-  inshore nearest query photos beach.jpg -k 20
-  inshore nearest query sift queries.fvecs -k 1000 --radius 250 -o near.csv")]
+  inshore nearest query docs queries.npy -k 10 --where \"year > 2020 AND lang = 'en'\" --select title,url
+  inshore nearest query photos beach.jpg -k 20 --select path")]
 pub struct NearestQuery {
     /// Name of the vectors
     #[arg(value_name = "NAME")]
@@ -293,6 +307,12 @@ pub struct NearestQuery {
     /// each list once for all queries [default: the strategy with the lower estimated cost]
     #[arg(long, value_name = "STRATEGY", value_enum)]
     pub strategy: Option<Strategy>,
+    /// Only vectors whose columns satisfy this SQL expression
+    #[arg(long = "where", value_name = "EXPRESSION")]
+    pub predicate: Option<String>,
+    /// Columns of the vectors that the answer has besides its own
+    #[arg(long, value_name = "COLUMNS", value_delimiter = ',')]
+    pub select: Vec<String>,
     /// Write all rows to a file; .parquet, .arrow or .csv chooses the format, - is CSV on standard output
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,

@@ -10,7 +10,7 @@ use inshore::{
         },
     },
     store::format_bytes,
-    vectors::{ApproximateSearched, Changed, ImportedContent, MeasuredOn, RecallTable, Searched},
+    vectors::{ApproximateSearched, Changed, Imported, ImportedContent, MeasuredOn, RecallTable, Searched},
 };
 
 use serde_json::json;
@@ -103,12 +103,30 @@ fn import(options: GlobalOptions, arguments: &NearestImport) -> Result<()> {
     if arguments.images || arguments.documents {
         return import_content(options, arguments);
     }
-    let request =
-        Request::new(ImportVectors { name: arguments.name.clone(), bits: arguments.bits }, &arguments.inputs);
+    let request = Request::new(
+        ImportVectors {
+            name: arguments.name.clone(),
+            bits: arguments.bits,
+            column: arguments.column.clone(),
+            id: arguments.id.clone(),
+        },
+        &arguments.inputs,
+    );
     operations::run(options, &request)?.tell(|report, done| {
-        let (sentence, rounded) = (done.answer.info.to_string(), done.answer.rounded);
-        let notice =
-            (rounded > 0).then(|| format!("{} rounded from f64 to f32", counted(rounded, "element")));
+        let Imported { info, rounded, columns, left_out } = &done.answer;
+        let kept = match columns.is_empty() {
+            true => String::new(),
+            false => format!("; columns {}", columns.join(", ")),
+        };
+        let sentence = format!("{info}{kept}");
+        let mut notices = Vec::new();
+        if *rounded > 0 {
+            notices.push(format!("{} rounded from f64 to f32", counted(*rounded, "element")));
+        }
+        if !left_out.is_empty() {
+            notices.push(format!("left out, since they are nested: {}", left_out.join(", ")));
+        }
+        let notice = (!notices.is_empty()).then(|| notices.join("; "));
         Outcome { notice, ..Outcome::new("nearest import", report, done, sentence) }
     })
 }
@@ -261,6 +279,8 @@ fn query(options: GlobalOptions, arguments: &NearestQuery) -> Result<()> {
         recall: arguments.recall,
         probes: arguments.probes,
         strategy: arguments.strategy.map(Into::into),
+        predicate: arguments.predicate.clone(),
+        select: arguments.select.clone(),
         lines: arguments.lines,
     };
     let is_index_wanted = arguments.recall.is_some();
@@ -272,28 +292,40 @@ fn query(options: GlobalOptions, arguments: &NearestQuery) -> Result<()> {
     ran.tell(|report, done| {
         let place = arguments.output.as_deref().map_or(String::new(), written);
         let (sentence, how) = match &done.answer {
-            Found::Exact(found) => exact(found),
-            Found::Approximate(found) => approximate(found),
+            Found::Exact(found) => exact(found, arguments.predicate.is_some()),
+            Found::Approximate(found) => approximate(found, arguments.predicate.is_some()),
         };
-        let notice = matches!(&done.answer, Found::Exact(_)).then_some(arguments).filter(|_| is_index_wanted);
-        let notice = notice.map(|arguments| {
-            let name = &arguments.dataset;
-            format!("{name} has no index, so the answer is exact: `inshore nearest index {name}` builds one")
-        });
+        let notice = match &done.answer {
+            Found::Exact(found) if is_index_wanted => Some(why_exact(&arguments.dataset, found)),
+            _ => None,
+        };
         let sentence = sentence + &place;
         Outcome { sentence_aside: true, how, notice, ..Outcome::new("nearest query", report, done, sentence) }
     })
 }
 
+/// Tells why a search with `--recall` was exact.
+fn why_exact(name: &str, found: &Searched) -> String {
+    match found.plan.selected {
+        Some(selected) if found.is_sparse => {
+            format!("only {} selected, so the answer is exact", counted(selected, "vector"))
+        }
+        _ => {
+            format!("{name} has no index, so the answer is exact: `inshore nearest index {name}` builds one")
+        }
+    }
+}
+
 /// Describes an exact search: a sentence, and facts for `--explain`.
-fn exact(found: &Searched) -> (String, Vec<(&'static str, String)>) {
+fn exact(found: &Searched, has_predicate: bool) -> (String, Vec<(&'static str, String)>) {
     let passes = match found.plan.passes {
         1 => String::new(),
         passes => format!(", in {passes} passes (more --memory needs fewer)"),
     };
     let Searched { rows, vectors, dimensions, element, .. } = *found;
+    let selected = if has_predicate { "selected " } else { "" };
     let sentence = format!(
-        "{} of {} among {vectors} vectors of {dimensions} {element}{passes}",
+        "{} of {} among {vectors} {selected}vectors of {dimensions} {element}{passes}",
         counted(rows, "neighbour"),
         queries(found.queries)
     );
@@ -304,14 +336,18 @@ fn exact(found: &Searched) -> (String, Vec<(&'static str, String)>) {
 }
 
 /// Describes an approximate search: a sentence, and facts for `--explain`.
-fn approximate(found: &ApproximateSearched) -> (String, Vec<(&'static str, String)>) {
+fn approximate(found: &ApproximateSearched, has_predicate: bool) -> (String, Vec<(&'static str, String)>) {
     let ApproximateSearched { rows, vectors, dimensions, element, probes, lists, .. } = *found;
+    let among = match found.selected.filter(|_| has_predicate) {
+        Some(selected) => format!("{selected} of {vectors}"),
+        None => vectors.to_string(),
+    };
     let recall = match found.recall_estimate {
         Some(recall) => format!("recall about {recall:.3}"),
         None => "recall not measured".to_string(),
     };
     let sentence = format!(
-        "{} of {} among {vectors} vectors of {dimensions} {element}, {recall} ({probes} of {lists} lists each, {})",
+        "{} of {} among {among} vectors of {dimensions} {element}, {recall} ({probes} of {lists} lists each, {})",
         counted(rows, "neighbour"),
         queries(found.queries),
         found.plan.strategy,
@@ -321,6 +357,10 @@ fn approximate(found: &ApproximateSearched) -> (String, Vec<(&'static str, Strin
         ("plan", found.plan.to_string()),
         ("compared", format!("{each:.0} vectors with each query, {} pairs measured", found.measured)),
     ];
+    if found.exhaustive > 0 {
+        let what = "had too few selected vectors in their lists, and were compared with all";
+        how.push(("selection", format!("{} {what}", queries(found.exhaustive))));
+    }
     if let Some([half, most]) = found.latency_us {
         how.push(("latency", format!("50 % of queries within {half} us, 99 % within {most} us")));
     }

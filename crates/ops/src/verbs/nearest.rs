@@ -7,6 +7,8 @@ mod datasets;
 mod documents;
 mod import;
 mod index;
+#[cfg(feature = "sql")]
+mod predicate;
 mod queries;
 mod query;
 

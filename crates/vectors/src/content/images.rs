@@ -16,7 +16,10 @@ use super::{
     files::{Files, list_files},
     histogram::{BINS, histogram},
 };
-use crate::{Element, Error, Result};
+use crate::{
+    Element, Error, Result,
+    element::{aligned, bytes_of},
+};
 
 /// The file name extensions of images below a folder.
 const ENDINGS: [&str; 3] = ["jpg", "jpeg", "png"];
@@ -36,7 +39,7 @@ pub struct Images {
     is_skipping: bool,
     skipped: u64,
     first_skipped: Option<String>,
-    rows: Vec<u8>,
+    rows: Vec<u64>,
     paths: Vec<String>,
     room: Room,
 }
@@ -66,7 +69,7 @@ impl Images {
             is_skipping,
             skipped: 0,
             first_skipped: None,
-            rows: vec![0; BATCH * ROW_BYTES],
+            rows: aligned(BATCH * ROW_BYTES),
             paths: Vec::new(),
             room,
         })
@@ -93,13 +96,14 @@ impl ContentRows for Images {
     fn next(&mut self) -> Result<Option<RowBatch<'_>>> {
         self.paths.clear();
         let mut kept = 0;
+        let rows = bytes_of(&mut self.rows, BATCH * ROW_BYTES);
         while kept == 0 && self.next < self.files.paths.len() {
             let end = (self.next + BATCH).min(self.files.paths.len());
             let batch = &self.files.paths[self.next..end];
             let (job, room) = (&self.job, &self.room);
             let threads = job.budget().threads();
             let errors =
-                each_row(threads, batch, &mut self.rows, ROW_BYTES, !self.is_skipping, |path, row| {
+                each_row(threads, batch, rows, ROW_BYTES, !self.is_skipping, |path, row| {
                     job.check_cancelled()?;
                     let shares = histogram_of(job, room, path)?;
                     for (out, share) in row.as_chunks_mut::<4>().0.iter_mut().zip(shares) {
@@ -111,7 +115,7 @@ impl ContentRows for Images {
             for (number, error) in errors.into_iter().enumerate() {
                 match error {
                     None => {
-                        self.rows.copy_within(number * ROW_BYTES..(number + 1) * ROW_BYTES, kept * ROW_BYTES);
+                        rows.copy_within(number * ROW_BYTES..(number + 1) * ROW_BYTES, kept * ROW_BYTES);
                         self.paths.push(batch[number].display().to_string());
                         kept += 1;
                     }
@@ -124,7 +128,7 @@ impl ContentRows for Images {
             }
             self.next = end;
         }
-        Ok((kept > 0).then(|| RowBatch { rows: &self.rows[..kept * ROW_BYTES], paths: &self.paths }))
+        Ok((kept > 0).then(|| RowBatch { rows: &rows[..kept * ROW_BYTES], paths: &self.paths }))
     }
 
     fn skipped(&self) -> (u64, Option<String>) {

@@ -29,22 +29,16 @@ pub use self::{
     each::each_row,
     files::{Files, list_files},
     images::Images,
-    import::{ImportedContent, import_content},
+    import::{CONSUMER_BYTES, ImportedContent, import_content},
     queries::content_queries,
     stored::Content,
     vocabulary::Vocabulary,
 };
-use crate::{
-    Element, Result,
-    import::{BUFFER_BYTES, BUFFERS, CHECK_BYTES},
-};
-
-/// The memory that a source of rows leaves to its consumer.
-pub const CONSUMER_BYTES: u64 = (BUFFERS * BUFFER_BYTES + 8 * CHECK_BYTES + (512 << 10)) as u64;
+use crate::{Element, Result};
 
 /// Vectors of some items, which follow those of the batch before.
 pub struct RowBatch<'a> {
-    /// The elements of the vectors.
+    /// The elements of the vectors, at an aligned place.
     pub rows: &'a [u8],
     /// The path of the file of each vector; empty if all vectors are of one file.
     pub paths: &'a [String],

@@ -10,3 +10,4 @@ mod layers;
 mod real;
 mod selected;
 mod support;
+mod tables;
