@@ -486,8 +486,8 @@ fn an_image_that_exceeds_the_budget_is_refused_with_a_budget_that_works() {
         let mut images = Images::list(&job, std::slice::from_ref(path), false)?;
         images.next().map(|_| ())
     };
-    first(16 << 20, &path).unwrap();
-    for (path, small) in [(&path, 1 << 20), (&interlaced, 16 << 20)] {
+    first(32 << 20, &path).unwrap();
+    for (path, small) in [(&path, 1 << 20), (&interlaced, 24 << 20)] {
         let Err(Error::Store(inshore_store::Error::BudgetTooSmall { smallest, .. })) = first(small, path)
         else {
             panic!("{small} bytes are too few for {}", path.display());
