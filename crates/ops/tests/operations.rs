@@ -845,6 +845,7 @@ fn vectors_are_listed_described_and_removed_with_their_index_and_other_datasets_
     assert_eq!((&index["metric"], &index["vectors"]), (&json!("l2"), &json!(200)), "{indexed}");
     assert!(index["recall"]["points"].as_array().is_some_and(|points| !points.is_empty()), "{indexed}");
     assert!(index["recall"]["measured_seconds"].as_u64() > Some(1_600_000_000), "{indexed}");
+    run(json!({ "operation": "nearest rm", "inputs": ["documents"] }));
     assert_eq!(run(json!({ "operation": "nearest ls" })), json!({ "datasets": [indexed, plain] }));
 
     // The index alone.
