@@ -95,6 +95,8 @@ pub trait Operation: Serialize + DeserializeOwned {
     const STORE: StoreUse;
     /// The form in which answers are compared.
     const FORM: NormalForm;
+    /// Whether inputs may be folders.
+    const FOLDERS: bool = false;
     /// The results of all look-ups before a job begins.
     type Plan: Plan;
     /// The answer: counts and names, never a whole table.

@@ -197,7 +197,9 @@ fn list_or_file(ids: &Ids) -> (Option<Vec<u64>>, Option<std::path::PathBuf>) {
 /// Tells why an index does not have the vectors of a change.
 fn not_listed(changed: &Changed) -> Option<String> {
     let error = changed.index_error.as_ref()?;
-    Some(format!("approximate searches compare the new vectors one by one, since the index stays as it was: {error}"))
+    Some(format!(
+        "approximate searches compare the new vectors one by one, since the index stays as it was: {error}"
+    ))
 }
 
 /// Describes a change.

@@ -102,16 +102,15 @@ impl ContentRows for Images {
             let batch = &self.files.paths[self.next..end];
             let (job, room) = (&self.job, &self.room);
             let threads = job.budget().threads();
-            let errors =
-                each_row(threads, batch, rows, ROW_BYTES, !self.is_skipping, |path, row| {
-                    job.check_cancelled()?;
-                    let shares = histogram_of(job, room, path)?;
-                    for (out, share) in row.as_chunks_mut::<4>().0.iter_mut().zip(shares) {
-                        *out = share.to_le_bytes();
-                    }
-                    job.progress().add(1);
-                    Ok(())
-                });
+            let errors = each_row(threads, batch, rows, ROW_BYTES, !self.is_skipping, |path, row| {
+                job.check_cancelled()?;
+                let shares = histogram_of(job, room, path)?;
+                for (out, share) in row.as_chunks_mut::<4>().0.iter_mut().zip(shares) {
+                    *out = share.to_le_bytes();
+                }
+                job.progress().add(1);
+                Ok(())
+            });
             for (number, error) in errors.into_iter().enumerate() {
                 match error {
                     None => {

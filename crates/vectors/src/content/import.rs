@@ -101,7 +101,8 @@ struct Paths(ParquetStream<DatasetFile>);
 
 impl Paths {
     fn schema() -> SchemaRef {
-        let fields = [Field::new(PATH, DataType::Utf8, false), Field::new(ROW_COLUMN, DataType::UInt64, false)];
+        let fields =
+            [Field::new(PATH, DataType::Utf8, false), Field::new(ROW_COLUMN, DataType::UInt64, false)];
         Arc::new(Schema::new(fields.to_vec()))
     }
 

@@ -50,6 +50,7 @@ impl Operation for ImportFiles {
     const PLACES: &'static [TargetKind] = &[TargetKind::Local];
     const STORE: StoreUse = StoreUse::Here;
     const FORM: NormalForm = NormalForm::Dataset;
+    const FOLDERS: bool = true;
     type Plan = ();
     type Answer = ImportedContent;
 
