@@ -245,7 +245,7 @@ class StoredVectors(Target):
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> dict[str, Any]:
-        """Import PNG and JPEG files as vectors: a joint histogram of colours and edges for each.
+        r"""Import PNG and JPEG files as vectors: a joint histogram of colours and edges for each.
 
         The image is scaled to 128 x 128 pixels. Each pixel has four levels of red, green, blue and edgeness
         (the gradient that the Sobel filters find), and the vector has the share of the pixels in each of the
@@ -286,7 +286,7 @@ class StoredVectors(Target):
         >>> def png(grey):
         ...     header = chunk(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0))
         ...     data = chunk(b"IDAT", zlib.compress(bytes([0, grey])))
-        ...     return b"\\x89PNG\\r\\n\\x1a\\n" + header + data + chunk(b"IEND", b"")
+        ...     return b"\x89PNG\r\n\x1a\n" + header + data + chunk(b"IEND", b"")
         >>> folder = pathlib.Path("images")
         >>> folder.mkdir()
         >>> for name, grey in [("black.png", 0), ("white.png", 255), ("query.png", 250)]:
@@ -311,7 +311,7 @@ class StoredVectors(Target):
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> dict[str, Any]:
-        """Import texts as vectors: the counts of the words of a vocabulary for each.
+        r"""Import texts as vectors: the counts of the words of a vocabulary for each.
 
         The vocabulary consists of the most frequent words of all documents, in lower case, as
         `count_words` finds them. A count is a uint8 and stays at 255. `nearest` with ``metric="cosine"``
@@ -349,7 +349,7 @@ class StoredVectors(Target):
         --------
         >>> import pathlib
         >>> texts = pathlib.Path("texts.txt")
-        >>> _ = texts.write_text("the cat sat\\nthe dog and the dog\\n")
+        >>> _ = texts.write_text("the cat sat\nthe dog and the dog\n")
         >>> store.import_documents(texts, name="texts", lines=True, memory="32MiB")["dimensions"]
         5
         >>> query = pathlib.Path("query.txt")
