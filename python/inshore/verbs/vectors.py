@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from inshore import _native
 from inshore.results import Result, StrPath
+from inshore.sources import ArrowStream
 from inshore.verbs.target import Target
 
 if TYPE_CHECKING:
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
 
     import numpy as np
     import numpy.typing as npt
-
-    from inshore.sources import ArrowStream
 
     Vectors = StrPath | npt.NDArray[np.generic]
     Files = StrPath | Sequence[StrPath]
@@ -32,7 +31,7 @@ class StoredVectors(Target):
         name: str,
         bits: bool = False,
         column: str | None = None,
-        id: str | None = None,  # noqa: A002
+        id: str | None = None,
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> dict[str, Any]:
@@ -382,6 +381,7 @@ class StoredVectors(Target):
         metric: Literal["l2", "ip", "cosine"] = "l2",
         lists: int | None = None,
         seed: int = 0,
+        copies: int | None = None,
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> dict[str, Any]:
@@ -400,6 +400,11 @@ class StoredVectors(Target):
             The number of lists; by default as many as have 16 KiB, or 32 vectors.
         seed : int, default 0
             The number from which the samples of the training follow.
+        copies : int, optional
+            Write lists with copies of vectors near their borders, for the strategy ``"single"``. A list has
+            up to this number of times the size of an average list (2 to 16), and all lists take up to about
+            this number of times the bytes of the vectors. Single queries read about a quarter of the lists.
+            By default there are no copies.
         memory, threads
             The budget; see `Graph`. The lists do not depend on it.
 
@@ -407,7 +412,8 @@ class StoredVectors(Target):
         -------
         dict
             ``lists``, ``groups``, ``bytes``, and ``recall``: its ``points`` have the recall by the number of
-            lists probed, measured on vectors of the dataset.
+            lists probed, measured on vectors of the dataset. With copies also ``copies``, which has a
+            ``recall`` of its own.
 
         Raises
         ------
@@ -430,7 +436,7 @@ class StoredVectors(Target):
         >>> store.remove("points.index")
         >>> store.remove("points")
         """
-        fields = {"dataset": name, "metric": metric, "lists": lists, "seed": seed}
+        fields = {"dataset": name, "metric": metric, "lists": lists, "seed": seed, "copies": copies}
         with self._store().job(memory, threads) as job:
             return self._run(job, "nearest index", fields, [], title=f"index of {name!r}")
 
@@ -682,7 +688,7 @@ def _files(source: Vectors | ArrowStream | Files, job: _native.Job) -> list[StrP
 
 def _file(source: Vectors | ArrowStream, job: _native.Job) -> StrPath:
     """Return the file of vectors; an array or a table is written to a file of the job."""
-    if hasattr(source, "__arrow_c_stream__"):
+    if isinstance(source, ArrowStream):
         return _table_file(source, job)
     if not hasattr(source, "__array_interface__"):
         return source
@@ -701,7 +707,7 @@ def _table_file(source: ArrowStream, job: _native.Job) -> StrPath:
     table = pa.table(source)
     path = job.scratch_path("vectors.arrow")
     rows = max(1, min(8192, (1 << 20) * table.num_rows // max(1, table.nbytes)))
-    with pa.ipc.new_file(path, table.schema) as writer:
+    with pa.ipc.new_file(str(path), table.schema) as writer:
         writer.write_table(table, max_chunksize=rows)
     return path
 

@@ -2,6 +2,7 @@
 
 mod changes;
 mod content;
+mod copies;
 mod exact;
 mod files;
 mod hazards;
