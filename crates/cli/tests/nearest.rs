@@ -341,3 +341,55 @@ fn a_killed_import_leaves_nothing() {
     folder.run("nearest import points.fbin --name many").ok();
     assert!(folder.scratch().is_empty());
 }
+
+/// Returns a grey PNG whose data is stored without compression.
+fn png(width: u32, rows: &[Vec<u8>]) -> Vec<u8> {
+    let mut png = b"\x89PNG\r\n\x1a\n".to_vec();
+    let mut chunk = |kind: &[u8; 4], data: &[u8]| {
+        let whole = [&kind[..], data].concat();
+        png.extend((data.len() as u32).to_be_bytes());
+        png.extend(&whole);
+        let mut crc = flate2::Crc::new();
+        crc.update(&whole);
+        png.extend(crc.sum().to_be_bytes());
+    };
+    let size = [width.to_be_bytes(), (rows.len() as u32).to_be_bytes()].concat();
+    chunk(b"IHDR", &[&size[..], &[8, 0, 0, 0, 0]].concat());
+    let mut data = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
+    rows.iter().for_each(|row| data.write_all(&[&[0], &row[..]].concat()).unwrap());
+    chunk(b"IDAT", &data.finish().unwrap());
+    chunk(b"IEND", &[]);
+    png
+}
+
+#[test]
+fn images_and_documents_are_imported_and_queried_as_files() {
+    let folder = Folder::new();
+    std::fs::create_dir(folder.path("photos")).unwrap();
+    let plain = |grey: u8| png(4, &vec![vec![grey; 4]; 4]);
+    folder.write("photos/a.png", plain(10));
+    folder.write("photos/b.png", plain(250));
+    folder.write("photos/bad.png", &plain(1)[..40]);
+    folder.write("query.png", plain(200));
+    let said = folder.run("nearest import photos --images --name photos").exits(1);
+    assert!(said.stderr.contains("photos/bad.png: the image: found"), "{}", said.stderr);
+    let said = folder.run("nearest import photos --images --skip-errors --name photos").ok();
+    assert!(said.stdout.starts_with("photos: 2 vectors of 256 f32, "), "{said:?}");
+    assert!(said.stderr.contains("1 malformed file was left out: photos/bad.png"), "{}", said.stderr);
+    let said = folder.run("nearest query photos query.png -k 1").ok();
+    assert_eq!(said.stdout, "query,rank,id,distance\n0,1,1,0.0\n");
+    let said = folder.run("nearest query photos query.png -k 2 --select path").ok();
+    assert!(said.stdout.contains("\n0,1,1,0.0,photos/b.png\n0,2,0,"), "{}", said.stdout);
+
+    folder.write("lines.txt", "the cat sat\n\nthe dog, the dog\n");
+    folder.write("queries.txt", "DOG\nnothing of these\n");
+    let said = folder.run("nearest import lines.txt --documents --lines --name lines").ok();
+    assert!(said.stdout.starts_with("lines: 3 vectors of 4 u8, "), "{said:?}");
+    let said = folder.run("nearest query lines queries.txt --lines -k 3 --metric cosine").ok();
+    let rows: Vec<&str> = said.stdout.lines().collect();
+    // The second line of either file has no words, and all its distances are 1.
+    assert_eq!(rows[2..], ["0,2,0,1.0", "0,3,1,1.0", "1,1,0,1.0", "1,2,1,1.0", "1,3,2,1.0"], "{said:?}");
+    assert!(rows[1].starts_with("0,1,2,0.29289"), "{said:?}");
+    let said = folder.run("nearest query photos query.png --lines").exits(2);
+    assert!(said.stderr.contains("the queries are images, expected documents"), "{}", said.stderr);
+}

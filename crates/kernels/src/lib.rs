@@ -45,5 +45,6 @@ pub use texts::{
 };
 pub use walk::{WalkOptions, WalkedFile, file_types, walk};
 pub use words::{
-    CountsWords, Tally, WordOptions, WordSummary, count_words, smallest_word_memory_bytes, word_schema,
+    CountsWords, Tally, WordOptions, WordSummary, count_words, each_word, smallest_word_memory_bytes,
+    word_schema,
 };

@@ -97,6 +97,8 @@ pub trait Operation: Serialize + DeserializeOwned {
     const STORE: StoreUse;
     /// The form in which tests compare the answers of different targets.
     const FORM: NormalForm;
+    /// Tells whether inputs may be folders.
+    const FOLDERS: bool = false;
     /// The results of looking up the names in the request, before a job begins.
     type Plan: Plan;
     /// The answer: counts and names, never a whole table.

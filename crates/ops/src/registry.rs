@@ -171,6 +171,8 @@ pub const OPERATIONS: &[Entry] = &[
     #[cfg(feature = "vectors")]
     Entry::of::<verbs::ImportVectors>(),
     #[cfg(feature = "vectors")]
+    Entry::of::<verbs::ImportFiles>(),
+    #[cfg(feature = "vectors")]
     Entry::of::<verbs::AddVectors>(),
     #[cfg(feature = "vectors")]
     Entry::of::<verbs::UpsertVectors>(),

@@ -224,6 +224,11 @@ fn all_rows() -> Vec<Row> {
             None,
         ),
         row(
+            json!({ "operation": "nearest import content", "version": 1, "inputs": ["@lines.txt"],
+                    "name": "counted", "content": "documents", "lines": true, "words": 50 }),
+            None,
+        ),
+        row(
             json!({ "operation": "nearest query", "version": 1, "inputs": ["@points.u8bin"],
                     "dataset": "points", "k": 3, "metric": "cosine" }),
             "csv",

@@ -6,20 +6,22 @@
 //!   removed   the numbers of the rows of removed vectors                              if any was removed
 //!   id-runs   the ids of rows, as runs of numbers that follow each other              if ids are not the numbers of rows
 //!   columns.parquet, id-column                           if the vectors were imported from a table: `crate::columns`
+//!   content   what queries of images or documents need                                       vectors of images or documents only
 //! ```
 //!
 //! The id of a vector is the number of its row, from 0, until vectors are replaced or rows are compacted ([`crate::ids`]).
 //! The center does not affect the answers: with any point near the data the [filter](crate::filter) excludes most pairs.
 
-use inshore_store::{CheckedFile, Dataset, Store, format_bytes};
+use inshore_store::{CheckedFile, Dataset, Job, Store, format_bytes};
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
     little_endian::{U32, U64},
 };
 
 use crate::{
-    Error, Result,
+    Content, Error, Result,
     columns::{COLUMNS, ID_COLUMN},
+    content::{CONTENT, read_content},
     element::{DIMENSIONS_MAX, Element},
     ids::{ID_MAX, IdRun},
 };
@@ -220,6 +222,7 @@ pub struct Vectors {
     /// The columns of the table of which the vectors were imported, and the name of the column of ids.
     pub(crate) columns: Option<CheckedFile>,
     pub(crate) id_column: Option<CheckedFile>,
+    content: Option<CheckedFile>,
 }
 
 impl Vectors {
@@ -254,7 +257,8 @@ impl Vectors {
         let removed = optional(REMOVED, 8 * info.removed)?;
         let id_runs = optional(ID_RUNS, IdRun::BYTES * info.id_runs)?;
         let (columns, id_column) = (dataset.file(COLUMNS), dataset.file(ID_COLUMN));
-        Ok(Vectors { info, id: dataset.id(), file, center, removed, id_runs, columns, id_column })
+        let content = dataset.file(CONTENT);
+        Ok(Vectors { info, id: dataset.id(), file, center, removed, id_runs, columns, id_column, content })
     }
 
     /// Describes vectors whose files were written, and which are not published yet.
@@ -272,6 +276,14 @@ impl Vectors {
     /// replaced or removed do not change it.
     pub fn id(&self) -> u64 {
         self.id
+    }
+
+    /// Returns the content from which the vectors were computed; `None` for vectors of a file.
+    ///
+    /// # Errors
+    /// [`Error::BadDataset`] for damage and other versions; I/O; too little memory.
+    pub fn content(&self, job: &Job) -> Result<Option<Content>> {
+        self.content.as_ref().map(|file| read_content(job, &self.info, file)).transpose()
     }
 
     /// Returns the properties of the vectors.

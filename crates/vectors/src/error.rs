@@ -57,6 +57,9 @@ pub enum Error {
         /// The allowed range.
         expected: String,
     },
+    /// The source of content failed.
+    #[error("{0}")]
+    Content(Box<dyn std::error::Error + Send + Sync>),
     /// The receiver of the rows of an answer failed.
     #[error("{0}")]
     Rows(Box<dyn std::error::Error + Send + Sync>),

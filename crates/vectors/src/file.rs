@@ -67,6 +67,12 @@ pub struct VectorFile {
 }
 
 impl VectorFile {
+    /// Tells whether the ending of a name is one of files of vectors.
+    pub fn is_named(path: &Path) -> bool {
+        let ending = path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+        ending == "npy" || ENDINGS.iter().any(|(name, ..)| *name == ending)
+    }
+
     /// Opens a file and checks its header and its length. The ending of the name chooses the format.
     ///
     /// # Errors

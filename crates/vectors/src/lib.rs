@@ -7,6 +7,8 @@
 //! - [`import_table`]: imports a column of lists of Parquet or Arrow, and keeps the other columns. [`AnswerColumns`] adds
 //!   them to answers.
 //! - [`RowSet`]: the vectors that may be answers.
+//! - [`ContentRows`]: vectors that are computed from images ([`Images`]) or documents, for [`import_content`] and
+//!   [`content_queries`].
 //! - [`Search`]: the options of a search; [`search()`] answers a batch of queries, after [`plan`].
 //! - [`VectorIndex`]: lists of vectors that are near each other, which [`build_index`] makes. For each query
 //!   [`search_index`] reads a few of these lists. [`RecallTable`] shows the fraction of the exact neighbours that the
@@ -66,6 +68,7 @@
 mod catalog;
 mod changes;
 mod columns;
+mod content;
 mod counts;
 mod dataset;
 mod element;
@@ -86,6 +89,10 @@ mod topk;
 pub use catalog::{Description, describe, list, remove, remove_index};
 pub use changes::{Changed, Compacted, IdList, add_vectors, compact_vectors, remove_vectors, upsert_vectors};
 pub use columns::{AnswerColumns, ROW_COLUMN, TableColumns, columns_input, import_table};
+pub use content::{
+    CONSUMER_BYTES, Content, ContentRows, Files, Images, ImportedContent, RowBatch, Vocabulary,
+    content_queries, each_row, import_content, list_files,
+};
 pub use dataset::{Vectors, VectorsInfo};
 pub use element::{BITS_MAX, DIMENSIONS_MAX, Element};
 pub use error::{Error, Result};

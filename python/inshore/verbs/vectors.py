@@ -11,12 +11,13 @@ from inshore.sources import ArrowStream
 from inshore.verbs.target import Target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     import numpy as np
     import numpy.typing as npt
 
     Vectors = StrPath | npt.NDArray[np.generic]
+    Files = StrPath | Sequence[StrPath]
     Ids = StrPath | Iterable[int] | npt.NDArray[np.integer[Any]]
 
 
@@ -278,6 +279,145 @@ class StoredVectors(Target):
         with self._store().job(memory, threads) as job:
             return self._run(job, "nearest compact", fields, [], title=f"compaction of {name!r}")
 
+    def import_images(
+        self,
+        paths: Files,
+        *,
+        name: str,
+        skip_errors: bool = False,
+        memory: str | int | None = None,
+        threads: int | None = None,
+    ) -> dict[str, Any]:
+        r"""Import PNG and JPEG files as vectors: a joint histogram of colours and edges for each.
+
+        The image is scaled to 128 x 128 pixels. Each pixel has four levels of red, green, blue and edgeness
+        (the gradient that the Sobel filters find), and the vector has the share of the pixels in each of the
+        256 combinations, as float32. `nearest` computes queries in the same way.
+
+        Parameters
+        ----------
+        paths : path or sequence of paths
+            Files, and folders of files with the endings ``.png``, ``.jpg`` and ``.jpeg``. The id of an image
+            is its number, by folders in the order of paths.
+        name : str
+            The name of the new dataset.
+        skip_errors : bool, default False
+            Leave malformed images out, and count them.
+        memory, threads
+            The budget; see `Graph`.
+
+        Returns
+        -------
+        dict
+            ``vectors``, ``dimensions``, ``element`` and ``bytes``; ``skipped`` is the number of images that
+            were left out, and ``first_skipped`` the reason of the first.
+
+        Raises
+        ------
+        ExistsError
+            If a dataset of that name exists already.
+        InputError
+            For malformed images, and for folders without images; the message names the file.
+        FileError, BudgetError
+            See `inshore.errors`. No partial dataset is left.
+
+        Examples
+        --------
+        >>> import pathlib, struct, zlib
+        >>> def chunk(kind, data):
+        ...     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        >>> def png(grey):
+        ...     header = chunk(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0))
+        ...     data = chunk(b"IDAT", zlib.compress(bytes([0, grey])))
+        ...     return b"\x89PNG\r\n\x1a\n" + header + data + chunk(b"IEND", b"")
+        >>> folder = pathlib.Path("images")
+        >>> folder.mkdir()
+        >>> for name, grey in [("black.png", 0), ("white.png", 255), ("query.png", 250)]:
+        ...     _ = (folder / name).write_bytes(png(grey))
+        >>> images = store.import_images(folder, name="images", memory="32MiB")
+        >>> images["vectors"], images["dimensions"]
+        (3, 256)
+        >>> store.nearest("images", folder / "query.png", k=3, memory="32MiB").table()["id"].to_pylist()
+        [1, 2, 0]
+        >>> store.remove_vectors("images")
+        """
+        fields = {"name": name, "content": "images", "skip_errors": skip_errors}
+        return self._import_files(paths, name, fields, memory, threads)
+
+    def import_documents(
+        self,
+        paths: Files,
+        *,
+        name: str,
+        lines: bool = False,
+        words: int = 8000,
+        memory: str | int | None = None,
+        threads: int | None = None,
+    ) -> dict[str, Any]:
+        r"""Import texts as vectors: the counts of the words of a vocabulary for each.
+
+        The vocabulary consists of the most frequent words of all documents, in lower case, as
+        `count_words` finds them. A count is a uint8 and stays at 255. `nearest` with ``metric="cosine"``
+        finds documents of the same words, and computes queries in the same way.
+
+        Parameters
+        ----------
+        paths : path or sequence of paths
+            Files and folders of files. Each file is a document; the id is its number, by folders in the
+            order of paths.
+        name : str
+            The name of the new dataset.
+        lines : bool, default False
+            Each line of the one file is a document.
+        words : int, default 8000
+            The largest number of words of the vocabulary, which is that of the dimensions.
+        memory, threads
+            The budget; see `Graph`.
+
+        Returns
+        -------
+        dict
+            ``vectors``, ``dimensions``, ``element`` and ``bytes``.
+
+        Raises
+        ------
+        ExistsError
+            If a dataset of that name exists already.
+        InputError
+            For documents without words.
+        FileError, BudgetError
+            See `inshore.errors`. No partial dataset is left.
+
+        Examples
+        --------
+        >>> import pathlib
+        >>> texts = pathlib.Path("texts.txt")
+        >>> _ = texts.write_text("the cat sat\nthe dog and the dog\n")
+        >>> store.import_documents(texts, name="texts", lines=True, memory="32MiB")["dimensions"]
+        5
+        >>> query = pathlib.Path("query.txt")
+        >>> _ = query.write_text("A dog")
+        >>> found = store.nearest("texts", query, k=1, metric="cosine", memory="32MiB").table()
+        >>> found["id"].to_pylist()
+        [1]
+        >>> store.remove_vectors("texts")
+        """
+        fields = {"name": name, "content": "documents", "lines": lines, "words": words}
+        return self._import_files(paths, name, fields, memory, threads)
+
+    def _import_files(
+        self,
+        paths: Files,
+        name: str,
+        fields: dict[str, Any],
+        memory: str | int | None,
+        threads: int | None,
+    ) -> dict[str, Any]:
+        """Import images or documents."""
+        with self._store().job(memory, threads) as job:
+            title = f"import of vectors {name!r}"
+            return self._run(job, "nearest import content", fields, _files(paths, job), title=title)
+
     def index_vectors(
         self,
         name: str,
@@ -347,10 +487,11 @@ class StoredVectors(Target):
     def measure_recall(
         self,
         name: str,
-        queries: Vectors,
+        queries: Vectors | Files,
         *,
         sample: int = 200,
         k: int = 10,
+        lines: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> dict[str, Any]:
@@ -362,12 +503,14 @@ class StoredVectors(Target):
         ----------
         name : str
             The vectors, which have an index; see `index_vectors`.
-        queries : path or numpy.ndarray
-            The queries, in any form that `import_vectors` takes.
+        queries : path, sequence of paths or numpy.ndarray
+            The queries, in any form that `nearest` takes.
         sample : int, default 200
             The number of queries that are used, at equal distances.
         k : int, default 10
             The number of neighbours of each query.
+        lines : bool, default False
+            Each line of the one file is a query, for vectors of `import_documents`.
         memory, threads
             The budget; see `Graph`.
 
@@ -392,15 +535,15 @@ class StoredVectors(Target):
         >>> store.remove("points.index")
         >>> store.remove("points")
         """
-        fields = {"dataset": name, "sample": sample, "k": k}
+        fields = {"dataset": name, "sample": sample, "k": k, "lines": lines}
         with self._store().job(memory, threads) as job:
             title = f"recall of the index of {name!r}"
-            return self._run(job, "nearest recall", fields, [_file(queries, job)], title=title)
+            return self._run(job, "nearest recall", fields, _files(queries, job), title=title)
 
     def nearest(
         self,
         name: str,
-        queries: Vectors,
+        queries: Vectors | Files,
         *,
         k: int = 10,
         metric: Literal["l2", "ip", "cosine", "hamming", "jaccard"] = "l2",
@@ -410,6 +553,7 @@ class StoredVectors(Target):
         strategy: Literal["single", "batch"] | None = None,
         where: str | None = None,
         select: Iterable[str] = (),
+        lines: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> Result:
@@ -422,8 +566,9 @@ class StoredVectors(Target):
         ----------
         name : str
             The vectors; see `import_vectors`.
-        queries : path or numpy.ndarray
-            The queries, in any form that `import_vectors` takes.
+        queries : path, sequence of paths or numpy.ndarray
+            The queries, in any form that `import_vectors` takes; images or texts, for vectors of
+            `import_images` or `import_documents`.
         k : int, default 10
             The largest number of neighbours of each query.
         metric : str, default "l2"
@@ -443,6 +588,8 @@ class StoredVectors(Target):
             which it is true are answers. The budget is at least 32 MiB then.
         select : iterable of str, optional
             Columns of the vectors that the answer has besides its own.
+        lines : bool, default False
+            Each line of the one file is a query, for vectors of `import_documents`.
         memory, threads
             The budget; see `Graph`.
 
@@ -480,11 +627,11 @@ class StoredVectors(Target):
         >>> store.remove("places")
         """
         fields: dict[str, Any] = {"dataset": name, "k": k, "metric": metric, "radius": radius}
-        fields |= {"recall": recall, "probes": probes, "strategy": strategy}
+        fields |= {"recall": recall, "probes": probes, "strategy": strategy, "lines": lines}
         fields |= {"where": where, "select": list(select)}
 
         def start(job: _native.Job, output: StrPath | None) -> _native.Run:
-            return self._start(job, "nearest query", fields, [_file(queries, job)], output)
+            return self._start(job, "nearest query", fields, _files(queries, job), output)
 
         title = f"nearest query of {name!r} in {self!r}"
         return Result(title, lambda: self._store().job(memory, threads), start, counted="rows", gives="file")
@@ -574,6 +721,13 @@ class StoredVectors(Target):
         """
         with self._store().job("32MiB", 1) as job:
             self._run(job, "nearest rm", {"index": index}, [name], title=f"removal of vectors {name!r}")
+
+
+def _files(source: Vectors | ArrowStream | Files, job: _native.Job) -> list[StrPath]:
+    """Return the inputs: paths, or the file of an array."""
+    if isinstance(source, (list, tuple)):
+        return list(source)
+    return [_file(source, job)]  # type: ignore[arg-type]
 
 
 def _file(source: Vectors | ArrowStream, job: _native.Job) -> StrPath:

@@ -70,7 +70,7 @@ Examples:
     },
 }
 
-/// Import vectors from a file
+/// Import vectors from a file, or compute them from images or texts
 ///
 /// The file extension selects the format: .fvecs, .bvecs, .ivecs (TEXMEX); .fbin, .u8bin, .i8bin (big-ann-benchmarks);
 /// .hbin (f16) and .b1bin (packed bits), which have the header of .fbin; .npy, an array in C order with one row for
@@ -81,17 +81,22 @@ Examples:
 /// One column of a table (.parquet, .arrow) has the vectors, as lists of numbers. The other columns are kept: with
 /// --where, `nearest query` selects vectors by them, and --select adds them to the answer. With --id, the answer has the
 /// values of a column as ids.
+///
+/// With --images, each PNG or JPEG file becomes the joint histogram of its colours and edges: 256 f32, the shares of the pixels of
+/// the image scaled to 128 x 128. With --documents, each file (or with --lines, each line) becomes the counts of the words of a
+/// vocabulary: 8,000 u8, which stay at 255; the vocabulary is the most frequent words of all documents. Files below folders come in
+/// the order of paths. `nearest query` computes queries in the same way.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   inshore nearest import sift.fvecs --name sift
-  inshore nearest import embeddings.npy --name texts --memory 64MiB
   inshore nearest import docs.parquet --name docs --column embedding --id doc_id
-  inshore nearest import fingerprints.npy --bits --name fingerprints")]
+  inshore nearest import photos/ --images --skip-errors --name photos
+  inshore nearest import books/ --documents --name books")]
 pub struct NearestImport {
-    /// The file of vectors
-    #[arg(value_name = "FILE")]
-    pub input: PathBuf,
+    /// The file of vectors; with --images or --documents, files and folders
+    #[arg(value_name = "FILE", required = true)]
+    pub inputs: Vec<PathBuf>,
     /// Name of the new dataset
     #[arg(long, value_name = "NAME")]
     pub name: String,
@@ -104,6 +109,21 @@ pub struct NearestImport {
     /// Column of a table whose values, integers or texts that occur once, are the ids of the vectors
     #[arg(long, value_name = "COLUMN")]
     pub id: Option<String>,
+    /// Compute a histogram of each PNG or JPEG file
+    #[arg(long, conflicts_with_all = ["bits", "documents"])]
+    pub images: bool,
+    /// Leave malformed images out, and count them
+    #[arg(long, requires = "images")]
+    pub skip_errors: bool,
+    /// Count the words of each text
+    #[arg(long, conflicts_with = "bits")]
+    pub documents: bool,
+    /// Each line of the file is a document
+    #[arg(long, requires = "documents")]
+    pub lines: bool,
+    /// Words of the vocabulary, at most [default: 8000]
+    #[arg(long, value_name = "N", requires = "documents", value_parser = clap::value_parser!(u64).range(1..=vectors::DIMENSIONS_MAX as u64))]
+    pub words: Option<u64>,
 }
 
 /// Add vectors of a file to a dataset
@@ -239,9 +259,12 @@ pub struct NearestRecall {
     /// Name of the vectors
     #[arg(value_name = "NAME")]
     pub dataset: String,
-    /// The file of queries, in any format of `nearest import`
-    #[arg(value_name = "QUERIES")]
-    pub queries: PathBuf,
+    /// The file of queries, in any format of `nearest import`; images, texts or folders of them, if the vectors were computed of such
+    #[arg(value_name = "QUERIES", required = true)]
+    pub queries: Vec<PathBuf>,
+    /// Each line of the file is a query (vectors of documents)
+    #[arg(long)]
+    pub lines: bool,
     /// Number of queries in the sample, taken at equal intervals from the file
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..))]
     pub sample: u64,
@@ -274,14 +297,17 @@ Examples:
   inshore nearest query sift queries.fvecs -k 100 -o hits.parquet --memory 256MiB
   inshore nearest query sift queries.fvecs -k 10 --recall 0.95
   inshore nearest query docs queries.npy -k 10 --where \"year > 2020 AND lang = 'en'\" --select title,url
-  inshore nearest query sift queries.fvecs -k 1000 --radius 250 -o near.csv")]
+  inshore nearest query photos beach.jpg -k 20 --select path")]
 pub struct NearestQuery {
     /// Name of the vectors
     #[arg(value_name = "NAME")]
     pub dataset: String,
-    /// The file of queries, in any format of `nearest import`
-    #[arg(value_name = "QUERIES")]
-    pub queries: PathBuf,
+    /// The file of queries, in any format of `nearest import`; images, texts or folders of them, if the vectors were computed of such
+    #[arg(value_name = "QUERIES", required = true)]
+    pub queries: Vec<PathBuf>,
+    /// Each line of the file is a query (vectors of documents)
+    #[arg(long)]
+    pub lines: bool,
     /// Largest number of neighbours of each query
     #[arg(short, value_name = "K", default_value_t = vectors::Search::default().k, value_parser = clap::value_parser!(u64).range(1..))]
     pub k: u64,

@@ -112,7 +112,9 @@ pub fn run_on<O: Operation>(
     let job = Jobs::open(options, opens, needs_store, O::STORE)?;
     let target = target(job.options())?;
     let planned = request.plan(&target).map_err(advised)?;
-    let mut job = job.start(&request.inputs, place)?;
+    let is_checked = |path: &&PathBuf| !(O::FOLDERS && path.is_dir());
+    let checked: Vec<PathBuf> = request.inputs.iter().filter(is_checked).cloned().collect();
+    let mut job = job.start(&checked, place)?;
     let has_failed = AtomicBool::new(false);
     let failed = |error: &Error| {
         has_failed.store(true, Ordering::Relaxed);

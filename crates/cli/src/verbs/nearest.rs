@@ -5,12 +5,13 @@ use inshore::{
     ops::{
         Attachments, Request,
         verbs::{
-            AddVectors, CompactVectors, DescribeVectors, Found, ImportVectors, IndexVectors, ListVectors,
-            MeasureRecall, RemoveFromVectors, RemoveVectors, SearchVectors, UpsertVectors,
+            AddVectors, CompactVectors, ContentKind, DescribeVectors, Found, ImportFiles, ImportVectors,
+            IndexVectors, ListVectors, MeasureRecall, RemoveFromVectors, RemoveVectors, SearchVectors,
+            UpsertVectors,
         },
     },
     store::format_bytes,
-    vectors::{ApproximateSearched, Changed, Imported, MeasuredOn, RecallTable, Searched},
+    vectors::{ApproximateSearched, Changed, Imported, ImportedContent, MeasuredOn, RecallTable, Searched},
 };
 
 use serde_json::json;
@@ -101,6 +102,9 @@ fn info(options: GlobalOptions, name: &str) -> Result<()> {
 }
 
 fn import(options: GlobalOptions, arguments: &NearestImport) -> Result<()> {
+    if arguments.images || arguments.documents {
+        return import_content(options, arguments);
+    }
     let request = Request::new(
         ImportVectors {
             name: arguments.name.clone(),
@@ -108,7 +112,7 @@ fn import(options: GlobalOptions, arguments: &NearestImport) -> Result<()> {
             column: arguments.column.clone(),
             id: arguments.id.clone(),
         },
-        [&arguments.input],
+        &arguments.inputs,
     );
     operations::run(options, &request)?.tell(|report, done| {
         let Imported { info, rounded, columns, left_out } = &done.answer;
@@ -125,6 +129,23 @@ fn import(options: GlobalOptions, arguments: &NearestImport) -> Result<()> {
             notices.push(format!("left out, since they are nested: {}", left_out.join(", ")));
         }
         let notice = (!notices.is_empty()).then(|| notices.join("; "));
+        Outcome { notice, ..Outcome::new("nearest import", report, done, sentence) }
+    })
+}
+
+/// Imports images or documents.
+fn import_content(options: GlobalOptions, arguments: &NearestImport) -> Result<()> {
+    let NearestImport { inputs, name, images, skip_errors, lines, words, .. } = arguments;
+    let content = if *images { ContentKind::Images } else { ContentKind::Documents };
+    let (skip_errors, lines, words) = (*skip_errors, *lines, *words);
+    let operation = ImportFiles { name: name.clone(), content, skip_errors, lines, words };
+    operations::run(options, &Request::new(operation, inputs))?.tell(|report, done| {
+        let ImportedContent { info, skipped, first_skipped } = &done.answer;
+        let notice = first_skipped.as_ref().map(|first| match skipped {
+            1 => format!("1 malformed file was left out: {first}"),
+            _ => format!("{skipped} malformed files were left out, the first: {first}"),
+        });
+        let sentence = info.to_string();
         Outcome { notice, ..Outcome::new("nearest import", report, done, sentence) }
     })
 }
@@ -241,9 +262,9 @@ fn index(options: GlobalOptions, arguments: &NearestIndex) -> Result<()> {
 }
 
 fn recall(options: GlobalOptions, arguments: &NearestRecall) -> Result<()> {
-    let NearestRecall { dataset, queries, sample, k } = arguments;
-    let operation = MeasureRecall { dataset: dataset.clone(), k: *k, sample: *sample };
-    let request = Request { operation, inputs: vec![queries.clone()], output: None };
+    let NearestRecall { dataset, queries, lines, sample, k } = arguments;
+    let operation = MeasureRecall { dataset: dataset.clone(), k: *k, sample: *sample, lines: *lines };
+    let request = Request { operation, inputs: queries.clone(), output: None };
     operations::run_on(options, StoreAccess::Existing, &request, Attachments::default())?.tell(
         |report, done| {
             let sentence = recall_of(&done.answer);
@@ -291,10 +312,10 @@ fn query(options: GlobalOptions, arguments: &NearestQuery) -> Result<()> {
         strategy: arguments.strategy.map(Into::into),
         predicate: arguments.predicate.clone(),
         select: arguments.select.clone(),
+        lines: arguments.lines,
     };
     let is_index_wanted = arguments.recall.is_some();
-    let request =
-        Request { operation, inputs: vec![arguments.queries.clone()], output: arguments.output.clone() };
+    let request = Request { operation, inputs: arguments.queries.clone(), output: arguments.output.clone() };
     let mut rows = RowDisplay::new(&options);
     let attachments = Attachments { rows: Some(&mut rows), ..Attachments::default() };
     let ran = operations::run_on(options, StoreAccess::Existing, &request, attachments)?;

@@ -197,6 +197,47 @@ pub fn count_words(
     Ok(summary)
 }
 
+/// Calls `each` with each word of a text, as [`count_words`] finds them in a file. `space` is memory for a copy of the
+/// text in lower case, or without malformed bytes.
+pub fn each_word(text: &[u8], options: &WordOptions, space: &mut String, mut each: impl FnMut(&str)) {
+    let bytes = prepared(text, options, space);
+    each_range(bytes, options, |start, end| {
+        each(std::str::from_utf8(&bytes[start..end]).expect("whole characters"))
+    });
+}
+
+/// Returns a text as UTF-8, and in lower case if the options say so; in `lower` if it is not the same.
+fn prepared<'a>(text: &'a [u8], options: &WordOptions, lower: &'a mut String) -> &'a [u8] {
+    match std::str::from_utf8(text) {
+        Ok(text) if options.ignore_case => {
+            lower.clear();
+            if text.is_ascii() {
+                lower.push_str(text);
+                lower.make_ascii_lowercase();
+            } else {
+                *lower = text.to_lowercase();
+            }
+        }
+        Ok(text) => return text.as_bytes(),
+        // A text that is not valid UTF-8 is copied; such texts are rare.
+        Err(_) => {
+            *lower = String::from_utf8_lossy(text).into_owned();
+            if options.ignore_case {
+                *lower = lower.to_lowercase();
+            }
+        }
+    }
+    lower.as_bytes()
+}
+
+/// Calls `each` with the start and the end of each word of UTF-8.
+fn each_range(text: &[u8], options: &WordOptions, mut each: impl FnMut(usize, usize)) {
+    match options.split {
+        true => split::at_white_space(text, &mut each),
+        false => split::words(text, &mut each),
+    }
+}
+
 /// The kernel that counts words. The workers hold the counts until the end.
 struct Words {
     options: WordOptions,
@@ -296,29 +337,8 @@ impl Kernel for Words {
 
     fn block(&self, worker: &mut Worker, block: &Block<'_>) -> Result<()> {
         worker.bytes += block.bytes.len() as u64;
-        let valid = std::str::from_utf8(block.bytes);
         let mut lower = std::mem::take(&mut worker.lower);
-        let bytes = match valid {
-            Ok(text) if self.options.ignore_case => {
-                lower.clear();
-                if text.is_ascii() {
-                    lower.push_str(text);
-                    lower.make_ascii_lowercase();
-                } else {
-                    lower = text.to_lowercase();
-                }
-                lower.as_bytes()
-            }
-            Ok(text) => text.as_bytes(),
-            // A block that is not valid UTF-8 is copied. This is rare.
-            Err(_) => {
-                lower = String::from_utf8_lossy(block.bytes).into_owned();
-                if self.options.ignore_case {
-                    lower = lower.to_lowercase();
-                }
-                lower.as_bytes()
-            }
-        };
+        let bytes = prepared(block.bytes, &self.options, &mut lower);
         let mut failed = None;
         let mut take = |start: usize, end: usize| {
             worker.words += 1;
@@ -326,10 +346,7 @@ impl Kernel for Words {
                 failed = failed.take().or_else(|| self.add_to_full(worker, bytes, start, end).err());
             }
         };
-        match self.options.split {
-            true => split::at_white_space(bytes, &mut take),
-            false => split::words(bytes, &mut take),
-        }
+        each_range(bytes, &self.options, &mut take);
         worker.lower = lower;
         failed.map_or(Ok(()), Err)
     }

@@ -1,11 +1,15 @@
 //! The operations on vectors of the local store, `nearest import` to `nearest rm`.
 
 mod changes;
+mod content;
 mod datasets;
+#[cfg(feature = "text")]
+mod documents;
 mod import;
 mod index;
 #[cfg(feature = "sql")]
 mod predicate;
+mod queries;
 mod query;
 
 use std::path::PathBuf;
@@ -14,6 +18,7 @@ use inshore_vectors::{Search, VectorFile};
 
 pub use self::{
     changes::{AddVectors, CompactVectors, RemoveFromVectors, UpsertVectors},
+    content::{ContentKind, ImportFiles},
     datasets::{DescribeVectors, ListVectors, RemoveVectors, VectorsAnswer},
     import::ImportVectors,
     index::{IndexVectors, MeasureRecall},
@@ -26,6 +31,13 @@ use crate::{
 
 fn default_k() -> u64 {
     Search::default().k
+}
+
+/// Returns the error of a build that cannot count words.
+#[cfg(not(feature = "text"))]
+fn no_documents() -> Error {
+    let what = "content: found documents, but this build lacks the feature `text`".to_string();
+    Error::Request { operation: "nearest import content", what }
 }
 
 /// Opens the one input, a file of vectors.

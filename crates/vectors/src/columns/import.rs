@@ -20,8 +20,8 @@ const BATCH_ROWS: usize = 4 << 10;
 /// The bytes of vectors that are checked at once, but at least one vector.
 const CHUNK_BYTES: usize = 256 << 10;
 /// Check blocks and buffers of the file of columns.
-const COLUMNS_CHECK_BYTES: usize = 16 << 10;
-const COLUMNS_BUFFER_BYTES: usize = 256 << 10;
+pub(crate) const COLUMNS_CHECK_BYTES: usize = 16 << 10;
+pub(crate) const COLUMNS_BUFFER_BYTES: usize = 256 << 10;
 
 /// The columns of a table that have a meaning for an import.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -310,7 +310,7 @@ fn numbers(column: &ArrayRef, dimensions: usize) -> ArrayRef {
 }
 
 /// A file of a dataset, as a writer of bytes. An error of the store is kept inside that of the writer.
-struct DatasetFile(FileWriter);
+pub(crate) struct DatasetFile(pub FileWriter);
 
 impl io::Write for DatasetFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

@@ -18,6 +18,7 @@ mod unique;
 use inshore_store::{FileReader, Job, NamedFile};
 use inshore_tables::Input;
 
+pub(crate) use self::import::{COLUMNS_BUFFER_BYTES, COLUMNS_CHECK_BYTES, DatasetFile};
 pub use self::{
     answers::AnswerColumns,
     import::{TableColumns, import_table},

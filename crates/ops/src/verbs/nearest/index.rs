@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use inshore_store::Execution;
-use inshore_vectors::{self as vectors, Built, Index, Metric, RecallTable, VectorFile, VectorIndex, Vectors};
+use inshore_vectors::{self as vectors, Built, Index, Metric, RecallTable, VectorIndex, Vectors};
 use serde::{Deserialize, Serialize};
 
-use super::{default_k, only_file};
+use super::{default_k, queries::Queries};
 use crate::{
     error::{Error, Result},
     operation::{Attachments, NormalForm, Operation, RequestContext, StoreUse},
@@ -47,6 +47,9 @@ pub struct MeasureRecall {
     /// The number of queries that are drawn from the file.
     #[serde(default = "default_sample")]
     pub sample: u64,
+    /// Each line of the one input is a query, for a dataset of documents.
+    #[serde(default)]
+    pub lines: bool,
 }
 
 fn default_sample() -> u64 {
@@ -96,16 +99,16 @@ impl Operation for MeasureRecall {
     const PLACES: &'static [TargetKind] = &[TargetKind::Local];
     const STORE: StoreUse = StoreUse::Here;
     const FORM: NormalForm = NormalForm::Answer;
-    type Plan = VectorFile;
+    type Plan = Queries;
     type Answer = RecallTable;
 
-    fn plan(&self, context: &RequestContext<'_>) -> Result<VectorFile> {
-        only_file(Self::NAME, context.inputs)
+    fn plan(&self, context: &RequestContext<'_>) -> Result<Queries> {
+        Queries::plan(Self::NAME, context.inputs)
     }
 
     fn run(
         &self,
-        queries: VectorFile,
+        queries: Queries,
         context: &RequestContext<'_>,
         job: &Execution,
         _attachments: Attachments<'_>,
@@ -116,6 +119,7 @@ impl Operation for MeasureRecall {
         let Some(mut index) = VectorIndex::open(&store, &vectors)? else {
             return Err(vectors::Error::NoIndex { name: self.dataset.clone() }.into());
         };
+        let queries = queries.open(Self::NAME, job, &vectors, self.lines)?;
         let (sample, k) = (self.sample, self.k);
         Ok(Response::local(vectors::measure_recall(&store, job, &vectors, &mut index, &queries, sample, k)?))
     }

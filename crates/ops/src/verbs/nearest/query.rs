@@ -9,11 +9,11 @@ use inshore_store::{Execution, Job};
 use inshore_tables::TableWriter;
 use inshore_vectors::{
     self as vectors, AnswerColumns, Approximate, ApproximateSearched, Element, Metric, RowSet, Search,
-    Searched, Strategy, VectorFile, VectorIndex, Vectors, is_sparse,
+    Searched, Strategy, VectorIndex, Vectors, is_sparse,
 };
 use serde::{Deserialize, Serialize};
 
-use super::{default_k, only_file};
+use super::{default_k, queries::Queries};
 use crate::{
     error::{Error, Result},
     operation::{Attachments, NormalForm, Operation, RequestContext, RowOutput, StoreUse},
@@ -21,7 +21,7 @@ use crate::{
     target_kind::TargetKind,
 };
 
-/// Finds the nearest vectors of a dataset for each query of a file: exactly ([`vectors::search()`]), or in the lists of its
+/// Finds the nearest vectors of a dataset for each query: exactly ([`vectors::search()`]), or in the lists of its
 /// index ([`vectors::search_index`]) if `recall` or `probes` is given.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -52,6 +52,9 @@ pub struct SearchVectors {
     /// The columns of the vectors that the answer has besides its own.
     #[serde(default)]
     pub select: Vec<String>,
+    /// Each line of the one input is a query, for a dataset of documents.
+    #[serde(default)]
+    pub lines: bool,
 }
 
 /// Facts about an exact or an approximate search.
@@ -129,7 +132,7 @@ impl Operation for SearchVectors {
     const PLACES: &'static [TargetKind] = &[TargetKind::Local];
     const STORE: StoreUse = StoreUse::Here;
     const FORM: NormalForm = NormalForm::Bytes;
-    type Plan = VectorFile;
+    type Plan = Queries;
     type Answer = Found;
 
     fn check(&self, _inputs: &[PathBuf], output: Option<&Path>, _place: TargetKind) -> Result<()> {
@@ -146,19 +149,20 @@ impl Operation for SearchVectors {
         output.map_or(Ok(()), |output| Ok(TableWriter::check_path(output)?))
     }
 
-    fn plan(&self, context: &RequestContext<'_>) -> Result<VectorFile> {
-        only_file(Self::NAME, context.inputs)
+    fn plan(&self, context: &RequestContext<'_>) -> Result<Queries> {
+        Queries::plan(Self::NAME, context.inputs)
     }
 
     fn run(
         &self,
-        mut queries: VectorFile,
+        queries: Queries,
         context: &RequestContext<'_>,
         execution: &Execution,
         mut attachments: Attachments<'_>,
     ) -> Result<Response<Found>> {
         let job = context.stored(execution)?;
         let vectors = Vectors::open(&job.store(), &self.dataset)?;
+        let mut queries = queries.open(Self::NAME, job, &vectors, self.lines)?;
         // Among bits, bytes are eight bits each: nothing else could be meant.
         if (vectors.info().element, queries.element()) == (Element::Bits, Element::U8) {
             queries = queries.as_bits()?;

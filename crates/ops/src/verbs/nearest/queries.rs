@@ -1,0 +1,80 @@
+//! The queries of a search: a file of vectors, or images or documents whose vectors are computed as those of the
+//! dataset were.
+
+use std::path::PathBuf;
+
+use inshore_store::Job;
+use inshore_vectors::{self as vectors, Content, Images, VectorFile, Vectors, content_queries};
+
+#[cfg(feature = "text")]
+use super::documents::{Documents, document_files};
+use super::only_file;
+use crate::{
+    error::{Error, Result},
+    operation::Plan,
+};
+
+/// The inputs of a search, before the dataset is known.
+#[derive(Debug)]
+pub enum Queries {
+    /// A file of vectors, whose header was checked.
+    Vectors(VectorFile),
+    /// Files and folders of content.
+    Content(Vec<PathBuf>),
+}
+
+impl Plan for Queries {}
+
+impl Queries {
+    /// Looks at the inputs: one file with an ending of files of vectors is one.
+    pub(super) fn plan(operation: &'static str, inputs: &[PathBuf]) -> Result<Queries> {
+        match inputs {
+            [input] if VectorFile::is_named(input) => Ok(Queries::Vectors(VectorFile::open(input)?)),
+            [] => only_file(operation, inputs).map(Queries::Vectors),
+            _ => Ok(Queries::Content(inputs.to_vec())),
+        }
+    }
+
+    /// Returns a file of vectors: that of the inputs, or vectors that are computed of them. If `are_lines`, each line of
+    /// a file is a document.
+    pub(super) fn open(
+        self,
+        operation: &'static str,
+        job: &Job,
+        dataset: &Vectors,
+        are_lines: bool,
+    ) -> Result<VectorFile> {
+        let inputs = match self {
+            Queries::Vectors(file) if !are_lines => return Ok(file),
+            Queries::Vectors(file) => vec![file.path().to_path_buf()],
+            Queries::Content(inputs) => inputs,
+        };
+        let lines_refused = |what: &str| {
+            let what = format!("lines: the queries are {what}, expected documents");
+            Err(Error::Request { operation, what })
+        };
+        match dataset.content(job)? {
+            None if are_lines => lines_refused("vectors"),
+            None => only_file(operation, &inputs),
+            Some(Content::Images) if are_lines => lines_refused("images"),
+            Some(Content::Images) => Ok(content_queries(job, &mut Images::list(job, &inputs, false)?)?),
+            Some(Content::Documents(vocabulary)) => documents(job, &inputs, are_lines, vocabulary),
+        }
+    }
+}
+
+#[cfg(feature = "text")]
+fn documents(
+    job: &Job,
+    inputs: &[PathBuf],
+    are_lines: bool,
+    vocabulary: vectors::Vocabulary,
+) -> Result<VectorFile> {
+    let files = document_files(job, inputs, are_lines)?;
+    Ok(content_queries(job, &mut Documents::new(job, files, are_lines, vocabulary)?)?)
+}
+
+#[cfg(not(feature = "text"))]
+fn documents(_: &Job, _: &[PathBuf], _: bool, _: vectors::Vocabulary) -> Result<VectorFile> {
+    Err(super::no_documents())
+}

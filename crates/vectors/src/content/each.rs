@@ -1,0 +1,49 @@
+//! Work on a batch of items by several threads, each item with a row of its own.
+
+use std::{
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
+
+use crate::{Error, Result};
+
+/// Calls `work` with each item and its row. After an error no further items are begun if `is_stopped` is set. Returns
+/// the error of each item, or `None`.
+///
+/// Items are begun in order, so all items before the first error are complete.
+pub fn each_row<T: Sync>(
+    threads: usize,
+    items: &[T],
+    rows: &mut [u8],
+    row_bytes: usize,
+    is_stopped: bool,
+    work: impl Fn(&T, &mut [u8]) -> Result<()> + Sync,
+) -> Vec<Option<Error>> {
+    let mut errors: Vec<Option<Error>> = items.iter().map(|_| None).collect();
+    let failed = AtomicBool::new(false);
+    {
+        let next = Mutex::new(items.iter().zip(rows.chunks_exact_mut(row_bytes)).zip(&mut errors));
+        let run = || {
+            while !failed.load(Ordering::Relaxed) {
+                let Some(((item, row), outcome)) = next.lock().expect("no panic under this lock").next()
+                else {
+                    break;
+                };
+                if let Err(error) = work(item, row) {
+                    failed.store(is_stopped || error.is_cancelled(), Ordering::Relaxed);
+                    *outcome = Some(error);
+                }
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 1..threads.min(items.len()) {
+                scope.spawn(run);
+            }
+            run();
+        });
+    }
+    errors
+}

@@ -1,0 +1,121 @@
+//! The import of content as a dataset of vectors, in one pass.
+//!
+//! ```text
+//!   ContentRows ─► rows ──► `vectors`, `center`
+//!               ─► paths ─► `columns.parquet`: the column `path`, which answers and predicates may name
+//!   vocabulary ───────────► `content`
+//! ```
+
+use std::sync::Arc;
+
+use arrow_array::{RecordBatch, StringArray, UInt64Array};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use inshore_store::{DatasetBuilder, Job, Store};
+use inshore_tables::ParquetStream;
+use serde::Serialize;
+
+use super::{CONTENT, ContentRows, stored::write_content};
+use crate::{
+    Error, Result, VectorsInfo,
+    columns::{COLUMNS, COLUMNS_BUFFER_BYTES, COLUMNS_CHECK_BYTES, DatasetFile, ROW_COLUMN},
+    dataset::KIND,
+    import::{CHECK_BYTES, VectorWriter},
+};
+
+/// The memory that a source of rows leaves to its consumer.
+pub const CONSUMER_BYTES: u64 = VectorWriter::BUFFER_BYTES
+    + ParquetStream::<DatasetFile>::MEMORY_BYTES
+    + 2 * (COLUMNS_BUFFER_BYTES + COLUMNS_CHECK_BYTES) as u64
+    + 6 * CHECK_BYTES as u64
+    + (512 << 10);
+/// The name of the column of paths.
+const PATH: &str = "path";
+
+/// The result of an import of content.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ImportedContent {
+    /// The new dataset.
+    #[serde(flatten)]
+    pub info: VectorsInfo,
+    /// The number of malformed items that were left out.
+    pub skipped: u64,
+    /// The error of the first of them.
+    pub first_skipped: Option<String>,
+}
+
+/// Imports vectors that are computed from content as the dataset `name`, and keeps what queries need: the vocabulary of
+/// documents. The paths of files are the column `path`. A job that ends before the commit leaves nothing.
+///
+/// Memory: that of the rows, and [`super::CONSUMER_BYTES`].
+///
+/// # Errors
+/// [`Error::BadFile`] for malformed content, and if all items were left out; names that exist; I/O; too little memory;
+/// cancellation.
+pub fn import_content(
+    store: &Store,
+    job: &Job,
+    name: &str,
+    content: &mut dyn ContentRows,
+) -> Result<ImportedContent> {
+    let (element, dimensions) = (content.element(), content.dimensions());
+    let mut builder = store.create_dataset(job, name, KIND)?;
+    // Vectors can be added.
+    builder.unsealed();
+    let mut writer = VectorWriter::new(&mut builder, element, dimensions)?;
+    let mut paths = None;
+    let (unit, total) = content.total();
+    job.start_phase("computing vectors", unit, total);
+    while let Some(batch) = content.next()? {
+        writer.add(batch.rows)?;
+        if !batch.paths.is_empty() {
+            let paths = match &mut paths {
+                Some(paths) => paths,
+                None => paths.insert(Paths::new(job, &mut builder)?),
+            };
+            paths.add(batch.paths)?;
+        }
+    }
+    let (skipped, first_skipped) = content.skipped();
+    let sums = writer.end(&mut builder)?;
+    let vectors = sums.count;
+    if vectors == 0 {
+        let found =
+            first_skipped.map_or("none".to_string(), |first| format!("{skipped} malformed ({first})"));
+        let (file, expected) = (name.to_string(), "at least one".to_string());
+        return Err(Error::BadFile { file, place: unit.to_string(), found, expected });
+    }
+    sums.write(&mut builder)?;
+    if let Some(paths) = paths {
+        builder.add(paths.0.finish()?.0)?;
+    }
+    let mut writer = builder.file(CONTENT, CHECK_BYTES, CHECK_BYTES)?;
+    write_content(&mut writer, content.vocabulary())?;
+    builder.add(writer)?;
+    let info = VectorsInfo::new(name, vectors, dimensions, element, builder.bytes());
+    builder.commit(&info.to_attributes())?;
+    Ok(ImportedContent { info, skipped, first_skipped })
+}
+
+/// The column of paths.
+struct Paths(ParquetStream<DatasetFile>);
+
+impl Paths {
+    fn schema() -> SchemaRef {
+        let fields =
+            [Field::new(PATH, DataType::Utf8, false), Field::new(ROW_COLUMN, DataType::UInt64, false)];
+        Arc::new(Schema::new(fields.to_vec()))
+    }
+
+    fn new(job: &Job, builder: &mut DatasetBuilder) -> Result<Paths> {
+        let file = builder.file_with_buffers(COLUMNS, COLUMNS_CHECK_BYTES, COLUMNS_BUFFER_BYTES, 2)?;
+        Ok(Paths(ParquetStream::new(DatasetFile(file), COLUMNS, Paths::schema(), job.budget())?))
+    }
+
+    fn add(&mut self, paths: &[String]) -> Result<()> {
+        let first = self.0.rows();
+        let rows = UInt64Array::from_iter_values(first..first + paths.len() as u64);
+        let paths = StringArray::from_iter_values(paths);
+        let batch = RecordBatch::try_new(Paths::schema(), vec![Arc::new(paths), Arc::new(rows)]);
+        Ok(self.0.write(&batch.expect("columns of one length"))?)
+    }
+}
