@@ -239,7 +239,12 @@ fn a_compaction_keeps_ids_and_answers_and_frees_rows() {
         setup.import("v", &base);
         model.add(&base);
         if is_indexed {
-            build(&setup, "v", &Index { metric, lists: Some(40), seed: 1 }, (64 << 20, 2));
+            build(
+                &setup,
+                "v",
+                &Index { metric, lists: Some(40), seed: 1, ..Index::default() },
+                (64 << 20, 2),
+            );
         }
         let asked = make(&mut random, 20);
         let queries = setup.file("q", &asked);

@@ -2,10 +2,10 @@
 
 use inshore_store::{DatasetBuilder, Job, Store};
 
-use super::{Build, Index, plan::plan_index, sample::HeldOut};
+use super::{Build, COPIES_MAX, Index, plan::plan_index, sample::HeldOut};
 use crate::{
     Element, Metric, Result, Vectors,
-    index::{Clustered, IndexInfo, RecallTable, VectorIndex, compare::Space, no_index_of},
+    index::{Clustered, IndexInfo, RecallPoint, RecallTable, VectorIndex, compare::Space, no_index_of},
     search::center_of_vectors,
     tiles::Instructions,
 };
@@ -38,7 +38,10 @@ fn rewrite<T: Clustered>(
     index: &VectorIndex,
 ) -> Result<(DatasetBuilder, IndexInfo)> {
     let (info, rows) = (index.info(), vectors.info().vectors);
-    let options = Index { metric: info.metric, lists: Some(info.lists.min(rows)), seed: info.seed };
+    // Lists hold as many copies as before, relative to the vectors of an average list.
+    let average = info.vectors.div_ceil(info.lists);
+    let copies = info.copies.as_ref().map(|copies| (copies.list_vectors_max / average).clamp(2, COPIES_MAX));
+    let options = Index { metric: info.metric, lists: Some(info.lists.min(rows)), seed: info.seed, copies };
     let mut plan = plan_index(job, vectors.info(), &options)?;
     (plan.lists, plan.list_sample) = (info.lists, info.sample);
     let (_, centroids) = index.load::<T>(job, plan.holds_centroids)?;
@@ -49,9 +52,17 @@ fn rewrite<T: Clustered>(
     let build: Build<'_, T> = Build { job, vectors, options: &options, plan, space, exact };
     let sorted = build.assign(&centroids, &HeldOut::none(job)?, 0..rows, None)?;
     let (builder, mut made) = build.write(store, sorted, centroids, HeldOut::none(job)?)?;
-    let mut points = info.recall.points.clone();
-    points.retain(|point| point.probes < made.lists);
-    points.extend(made.recall.points.iter().copied());
-    made.recall = RecallTable { points, ..info.recall.clone() };
+    made.recall = kept(&info.recall, made.lists);
+    if let (Some(copies), Some(old)) = (&mut made.copies, &info.copies) {
+        copies.recall = kept(&old.recall, made.lists);
+    }
     Ok((builder, made))
+}
+
+/// Returns a table of recall for `lists` lists.
+fn kept(old: &RecallTable, lists: u64) -> RecallTable {
+    let mut points = old.points.clone();
+    points.retain(|point| point.probes < lists);
+    points.push(RecallPoint { probes: lists, recall: 1.0 });
+    RecallTable { points, ..old.clone() }
 }
