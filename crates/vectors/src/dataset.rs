@@ -269,7 +269,17 @@ impl Vectors {
         center: Option<CheckedFile>,
         id_runs: Option<CheckedFile>,
     ) -> Vectors {
-        Vectors { info, id, file, center, removed: None, id_runs, columns: None, id_column: None }
+        Vectors {
+            info,
+            id,
+            file,
+            center,
+            removed: None,
+            id_runs,
+            columns: None,
+            id_column: None,
+            content: None,
+        }
     }
 
     /// Returns the random id of the dataset. A later dataset of the same name has another id; vectors that are added,
