@@ -4,6 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import inshore
@@ -134,3 +136,29 @@ def test_vectors_are_added_replaced_removed_and_compacted(tmp_path: Path) -> Non
         store.compact_vectors("base", memory="16MiB")
     with pytest.raises(inshore.InputError, match="ids is 71"):
         store.remove_from_vectors("base", [71], memory="16MiB")
+
+
+def test_vectors_of_a_table_are_selected_and_shown_with_columns(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    base = rng.normal(size=(300, 4)).astype(np.float32)
+    lang = ["en" if row % 3 else "de" for row in range(300)]
+    ids = [f"d{row}" for row in range(300)]
+    table = pa.table({"doc": ids, "v": list(base), "lang": lang})
+    store = inshore.Store(tmp_path / "store")
+    made = store.import_vectors(table, name="docs", id="doc", memory="32MiB")
+    assert (made["vectors"], made["columns"]) == (300, ["doc", "lang"])
+    pq.write_table(table, tmp_path / "docs.parquet")
+    store.import_vectors(tmp_path / "docs.parquet", name="again", column="v", id="doc", memory="32MiB")
+    german = np.array([name == "de" for name in lang])
+    squares = ((base[:7, None] - base[None]).astype(np.float64) ** 2).sum(2)
+    squares[:, ~german] = np.inf
+    rows = np.argsort(squares, axis=1, kind="stable")[:, :5].ravel()
+    for name in ["docs", "again"]:
+        found = store.nearest(
+            name, base[:7], k=5, where="lang = 'de'", select=["lang"], memory="64MiB"
+        ).table()
+        assert found.column_names == ["query", "rank", "id", "distance", "lang"]
+        assert found["id"].to_pylist() == [ids[row] for row in rows]
+        assert set(found["lang"].to_pylist()) == {"de"}
+    with pytest.raises(inshore.InputError, match="twice"):
+        store.import_vectors(table, name="more", id="lang", memory="32MiB")

@@ -18,6 +18,8 @@ mod json;
 #[cfg(not(feature = "json"))]
 #[path = "reader/json_absent.rs"]
 mod json;
+#[cfg(test)]
+mod list_tests;
 mod options;
 mod parquet;
 mod parquet_codecs;
