@@ -20,7 +20,18 @@ const NAMES: [(&str, &[&str]); 5] = [
         ],
     ),
     ("sql", &["sql", "table_names"]),
-    ("vectors", &["nearest import", "nearest index", "nearest query", "nearest recall"]),
+    (
+        "vectors",
+        &[
+            "nearest import",
+            "nearest index",
+            "nearest query",
+            "nearest join",
+            "nearest graph",
+            "nearest dedup",
+            "nearest recall",
+        ],
+    ),
     ("nodes", &["connect", "serve"]),
 ];
 

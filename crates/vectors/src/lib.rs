@@ -67,6 +67,7 @@ mod element;
 mod error;
 mod file;
 mod filter;
+mod heaps;
 mod import;
 mod index;
 mod metric;
@@ -88,5 +89,5 @@ pub use index::{
     measure_recall, plan_index, search_index,
 };
 pub use metric::Metric;
-pub use search::{Estimates, Kernel, Plan, Search, Searched, plan, schema, search};
+pub use search::{Estimates, Kernel, Plan, Search, Searched, Source, plan, schema, search};
 pub use tiles::Instructions;

@@ -39,12 +39,20 @@ pub(crate) struct TopK {
     /// The bits of a key. No entry of the answer has a larger key.
     bound: AtomicU64,
     k: usize,
+    /// The id of an entry that is not kept.
+    excluded: Option<u64>,
 }
 
 impl TopK {
     /// Creates an empty heap with memory for `k` entries. No entry may exceed `bound`.
     pub fn new(k: usize, bound: f64) -> TopK {
-        TopK { entries: Mutex::new(BinaryHeap::with_capacity(k)), bound: AtomicU64::new(bound.to_bits()), k }
+        let entries = Mutex::new(BinaryHeap::with_capacity(k));
+        TopK { entries, bound: AtomicU64::new(bound.to_bits()), k, excluded: None }
+    }
+
+    /// Returns the same heap, which does not keep an entry of this id.
+    pub fn without(self, id: u64) -> TopK {
+        TopK { excluded: Some(id), ..self }
     }
 
     /// Returns the memory of a heap.
@@ -59,6 +67,9 @@ impl TopK {
 
     /// Adds an entry if it is among the k nearest entries so far.
     pub fn push(&self, entry: Entry) {
+        if self.excluded == Some(entry.id) {
+            return;
+        }
         let mut entries = self.entries.lock().expect("no panic under this lock");
         if entries.len() == self.k {
             let mut worst = entries.peek_mut().expect("k is at least 1");

@@ -3,10 +3,10 @@
 use anyhow::Result;
 use inshore::{
     ops::{
-        Attachments, Request,
+        Attachments, Operation, Request,
         verbs::{
-            DescribeVectors, Found, ImportVectors, IndexVectors, ListVectors, MeasureRecall, RemoveVectors,
-            SearchVectors,
+            DescribeVectors, Found, ImportVectors, IndexVectors, JoinVectors, ListVectors, MeasureRecall,
+            NeighbourGraph, RemoveVectors, SearchVectors,
         },
     },
     store::format_bytes,
@@ -16,7 +16,10 @@ use inshore::{
 use serde_json::json;
 
 use crate::{
-    args::{GlobalOptions, NearestCommand, NearestImport, NearestIndex, NearestQuery, NearestRecall},
+    args::{
+        GlobalOptions, NearestCommand, NearestGraph, NearestImport, NearestIndex, NearestJoin, NearestQuery,
+        NearestRecall,
+    },
     job::{
         operations::{self, StoreAccess},
         session::{check_stdout_is_free, store_path},
@@ -34,6 +37,8 @@ pub fn nearest(options: GlobalOptions, command: &NearestCommand) -> Result<()> {
         NearestCommand::Import(arguments) => import(options, arguments),
         NearestCommand::Index(arguments) => index(options, arguments),
         NearestCommand::Query(arguments) => query(options, arguments),
+        NearestCommand::Join(arguments) => join(options, arguments),
+        NearestCommand::Graph(arguments) => graph(options, arguments),
         NearestCommand::Recall(arguments) => recall(options, arguments),
         NearestCommand::Ls => ls(options),
         NearestCommand::Info { dataset } => info(options, dataset),
@@ -155,9 +160,6 @@ fn points(table: &RecallTable) -> String {
 }
 
 fn query(options: GlobalOptions, arguments: &NearestQuery) -> Result<()> {
-    if let Some(output) = &arguments.output {
-        check_stdout_is_free(&options, output)?;
-    }
     let operation = SearchVectors {
         dataset: arguments.dataset.clone(),
         k: arguments.k,
@@ -167,26 +169,66 @@ fn query(options: GlobalOptions, arguments: &NearestQuery) -> Result<()> {
         probes: arguments.probes,
         strategy: arguments.strategy.map(Into::into),
     };
-    let is_index_wanted = arguments.recall.is_some();
     let request =
         Request { operation, inputs: vec![arguments.queries.clone()], output: arguments.output.clone() };
+    find(options, &request, arguments.recall.map(|_| &*arguments.dataset))
+}
+
+fn join(options: GlobalOptions, arguments: &NearestJoin) -> Result<()> {
+    let NearestJoin { queries, dataset, neighbours } = arguments;
+    let operation = JoinVectors {
+        queries: queries.clone(),
+        dataset: dataset.clone(),
+        k: neighbours.k,
+        metric: neighbours.metric.into(),
+        radius: neighbours.radius,
+        recall: neighbours.index.recall,
+        probes: neighbours.index.probes,
+        strategy: neighbours.strategy.map(Into::into),
+    };
+    let request = Request { operation, inputs: Vec::new(), output: neighbours.output.clone() };
+    find(options, &request, neighbours.index.recall.map(|_| &**dataset))
+}
+
+fn graph(options: GlobalOptions, arguments: &NearestGraph) -> Result<()> {
+    let NearestGraph { dataset, neighbours } = arguments;
+    let operation = NeighbourGraph {
+        dataset: dataset.clone(),
+        k: neighbours.k,
+        metric: neighbours.metric.into(),
+        radius: neighbours.radius,
+        recall: neighbours.index.recall,
+        probes: neighbours.index.probes,
+        strategy: neighbours.strategy.map(Into::into),
+    };
+    let request = Request { operation, inputs: Vec::new(), output: neighbours.output.clone() };
+    find(options, &request, neighbours.index.recall.map(|_| &**dataset))
+}
+
+/// Runs an operation that finds neighbours, and prints or writes them. `indexed` is the dataset whose index is asked for.
+fn find<O: Operation<Answer = Found>>(
+    options: GlobalOptions,
+    request: &Request<O>,
+    indexed: Option<&str>,
+) -> Result<()> {
+    if let Some(output) = &request.output {
+        check_stdout_is_free(&options, output)?;
+    }
     let mut rows = RowDisplay::new(&options);
     let attachments = Attachments { rows: Some(&mut rows), ..Attachments::default() };
-    let ran = operations::run_on(options, StoreAccess::Existing, &request, attachments)?;
+    let ran = operations::run_on(options, StoreAccess::Existing, request, attachments)?;
     rows.print(ran.done.answer.rows())?;
     ran.tell(|report, done| {
-        let place = arguments.output.as_deref().map_or(String::new(), written);
+        let place = request.output.as_deref().map_or(String::new(), written);
         let (sentence, how) = match &done.answer {
             Found::Exact(found) => exact(found),
             Found::Approximate(found) => approximate(found),
         };
-        let notice = matches!(&done.answer, Found::Exact(_)).then_some(arguments).filter(|_| is_index_wanted);
-        let notice = notice.map(|arguments| {
-            let name = &arguments.dataset;
+        let notice = indexed.filter(|_| matches!(&done.answer, Found::Exact(_))).map(|name| {
             format!("{name} has no index, so the answer is exact: `inshore nearest index {name}` builds one")
         });
         let sentence = sentence + &place;
-        Outcome { sentence_aside: true, how, notice, ..Outcome::new("nearest query", report, done, sentence) }
+        Outcome { sentence_aside: true, how, notice, ..Outcome::new(O::NAME, report, done, sentence) }
     })
 }
 

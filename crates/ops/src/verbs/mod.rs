@@ -43,8 +43,8 @@ pub use self::kernel::{
 };
 #[cfg(feature = "vectors")]
 pub use self::nearest::{
-    DescribeVectors, Found, ImportVectors, IndexVectors, ListVectors, MeasureRecall, RemoveVectors,
-    SearchVectors, VectorsAnswer,
+    DescribeVectors, Found, ImportVectors, IndexVectors, JoinVectors, ListVectors, MeasureRecall,
+    NeighbourGraph, RemoveVectors, SearchVectors, VectorsAnswer,
 };
 #[cfg(feature = "sql")]
 pub use self::sql::{NamedTable, Sql};

@@ -3,6 +3,7 @@
 mod datasets;
 mod import;
 mod index;
+mod join;
 mod query;
 
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ pub use self::{
     datasets::{DescribeVectors, ListVectors, RemoveVectors, VectorsAnswer},
     import::ImportVectors,
     index::{IndexVectors, MeasureRecall},
+    join::{JoinVectors, NeighbourGraph},
     query::{Found, SearchVectors},
 };
 use crate::{
@@ -31,6 +33,16 @@ fn only_file(operation: &'static str, inputs: &[PathBuf]) -> Result<VectorFile> 
         _ => {
             let what = format!("inputs: found {}, expected one file of vectors", inputs.len());
             Err(Error::Request { operation, what })
+        }
+    }
+}
+
+/// Refuses inputs, for an operation that names its dataset.
+fn no_inputs(operation: &'static str, inputs: &[PathBuf]) -> Result<()> {
+    match inputs {
+        [] => Ok(()),
+        _ => {
+            Err(Error::Request { operation, what: format!("inputs: found {}, expected none", inputs.len()) })
         }
     }
 }

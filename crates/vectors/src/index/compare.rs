@@ -13,9 +13,10 @@
 //! the order in which they are measured decides how many are: the best ones come first. A scan measures hits in the order of
 //! the rows, since all but its first blocks have a bound.
 
-use super::{Clustered, heaps::Heaps};
+use super::Clustered;
 use crate::{
     filter::{Filter, QueryFacts},
+    heaps::Heaps,
     metric::{AT_ONCE, Metric},
     search::compared_value,
     subblock::{HITS, HITS_MAX, Preparation, Subblock, subblock_rows},
@@ -53,11 +54,6 @@ impl<T: Clustered> Space<T> {
     /// Returns the same space, where only rows within the radius are kept.
     pub fn within(&self, radius: Option<f64>) -> Space<T> {
         Space { radius, ..self.clone() }
-    }
-
-    /// Returns a key that no neighbour exceeds.
-    pub fn bound(&self) -> f64 {
-        self.radius.map_or(f64::INFINITY, |radius| self.metric.key_within(radius))
     }
 }
 

@@ -22,7 +22,6 @@ mod build;
 mod centroids;
 mod compare;
 mod dataset;
-mod heaps;
 mod kmeans;
 mod plan;
 mod query;

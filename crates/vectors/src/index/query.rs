@@ -26,15 +26,16 @@ use super::{
     centroids::{Centroids, Finder},
     compare::{Comparer, Members, Packed, Space},
     dataset::{Directory, VectorIndex},
-    heaps::Tops,
     plan::{DEPTH, Estimates, FOUND_AT_ONCE, SPAN_BYTES, Strategy, StrategyPlan},
     ranges::{BUFFERS, Ranges},
     recall::pack_next,
 };
 use crate::{
-    Element, Error, Result, Search, VectorFile, Vectors, VectorsInfo,
-    file::Rows,
-    search::{AnswerRows, BATCH_ROWS, Row, center_of_vectors, check_dimensions},
+    Element, Error, Result, Search, Vectors, VectorsInfo,
+    heaps::Tops,
+    search::{
+        AnswerRows, BATCH_ROWS, QueryRows, Source, center_of_vectors, check_dimensions, new_tops,
+    },
     tiles::Instructions,
     topk::TopK,
 };
@@ -119,17 +120,18 @@ pub struct ApproximateSearched {
 /// # Errors
 /// Bad options; an index for another metric; a query with a value that is not finite, or that the elements of the vectors
 /// cannot hold; too little memory; I/O and damage; cancellation; the errors of `each`.
-pub fn search_index(
+pub fn search_index<'a>(
     job: &Job,
     vectors: &Vectors,
     index: &VectorIndex,
-    queries: &VectorFile,
+    queries: impl Into<Source<'a>>,
     search: &Search,
     approximate: &Approximate,
     each: &mut dyn FnMut(RecordBatch) -> Result<()>,
 ) -> Result<ApproximateSearched> {
-    check_index_search(index, vectors.info(), queries, search, approximate)?;
-    let probed = Probed { job, vectors, index, file: queries, search, approximate };
+    let source = queries.into();
+    check_index_search(index, vectors.info(), source, search, approximate)?;
+    let probed = Probed { job, vectors, index, source, search, approximate };
     match vectors.info().element {
         Element::F32 => probed.run::<f32>(each),
         Element::U8 => probed.run::<u8>(each),
@@ -142,16 +144,16 @@ pub fn search_index(
 ///
 /// # Errors
 /// Bad options; an index for another metric; queries of other dimensions.
-pub fn check_index_search(
+pub fn check_index_search<'a>(
     index: &VectorIndex,
     vectors: &VectorsInfo,
-    queries: &VectorFile,
+    queries: impl Into<Source<'a>>,
     search: &Search,
     approximate: &Approximate,
 ) -> Result<()> {
     search.check()?;
     approximate.check()?;
-    check_dimensions(queries, vectors)?;
+    check_dimensions(queries.into(), vectors)?;
     if search.metric != index.info().metric {
         return Err(Error::BadOption {
             option: "metric",
@@ -171,7 +173,7 @@ struct Probed<'a> {
     job: &'a Job,
     vectors: &'a Vectors,
     index: &'a VectorIndex,
-    file: &'a VectorFile,
+    source: Source<'a>,
     search: &'a Search,
     approximate: &'a Approximate,
 }
@@ -233,7 +235,7 @@ impl Probed<'_> {
         let (info, index) = (self.index.info(), self.index);
         let budget = self.job.budget();
         let probes = self.probes();
-        let k = self.search.k.min(info.vectors);
+        let k = self.search.neighbours(info.vectors);
         let row_bytes = (info.dimensions * size_of::<T>()) as u64;
         let list_bytes_max = info.list_vectors_max * info.entry_bytes() as u64;
         // Groups have about the square root of all lists; a few are several times as large.
@@ -242,7 +244,7 @@ impl Probed<'_> {
         let groups = (info.groups).min(64 + 16 * probes);
         let pending = TopK::bytes(probes) + 16 * probes + 16 * groups + 64;
         Estimates {
-            queries: self.file.count(),
+            queries: self.source.count(),
             probes,
             lists: info.lists,
             list_bytes: info.vectors as f64 / info.lists as f64 * info.entry_bytes() as f64,
@@ -251,7 +253,7 @@ impl Probed<'_> {
             memory_bytes: budget.free_bytes(),
             threads: budget.threads(),
             fixed_bytes: index.directory_bytes()
-                + self.file.rows_bytes(false)
+                + self.source.rows_bytes()
                 + 2 * BATCH_ROWS as u64 * 24
                 + row_bytes * 4
                 + (64 << 10),
@@ -265,7 +267,7 @@ impl Probed<'_> {
                 + 64 * (probes + 16),
             query_bytes: Packed::<T>::bytes_each(info.dimensions) + TopK::bytes(k) + 24,
             batch_query_bytes: probes * 8 + 8,
-            batch_bytes: FOUND_AT_ONCE.min(self.file.count()) * pending * budget.threads() as u64,
+            batch_bytes: FOUND_AT_ONCE.min(self.source.count()) * pending * budget.threads() as u64,
             forced: self.approximate.strategy,
         }
     }
@@ -282,30 +284,24 @@ impl Probed<'_> {
             Strategy::Single => estimates.query_bytes,
             Strategy::Batch => estimates.query_bytes + estimates.batch_query_bytes,
         };
-        let _reader = job
-            .budget()
-            .reserve(self.file.rows_bytes(false) + 2 * BATCH_ROWS as u64 * 24, "queries and rows")?;
-        let mut rows = self.file.rows(job, 0, false)?;
+        let _answer = job.budget().reserve(2 * BATCH_ROWS as u64 * 24, "rows of the answer")?;
+        let mut rows = self.source.rows(job)?;
         let mut answer = AnswerRows::new(self.search.metric, each);
         let mut counts = Counts::default();
         let mut first = 0;
-        job.start_phase("searching", "queries", self.file.count());
-        while first < self.file.count() {
-            let end = self.file.count().min(first + plan.queries_at_once);
+        job.start_phase("searching", "queries", self.source.count());
+        while first < self.source.count() {
+            let end = self.source.count().min(first + plan.queries_at_once);
             let _memory =
                 job.budget().reserve((end - first) * query_bytes, "queries and their neighbours")?;
             let tops = self.round(&loaded, &plan, first..end, &mut rows, &mut counts)?;
-            for (query, top) in (first..end).zip(tops) {
-                for (rank, entry) in (1..).zip(top.into_sorted()) {
-                    answer.add(Row { query, rank, entry })?;
-                }
-            }
+            answer.add_all(first, tops)?;
             first = end;
         }
         answer.flush()?;
         let probes = estimates.probes;
         Ok(ApproximateSearched {
-            queries: self.file.count(),
+            queries: self.source.count(),
             vectors: info.vectors,
             dimensions: info.dimensions,
             element: info.element,
@@ -326,7 +322,7 @@ impl Probed<'_> {
         let (job, info) = (self.job, self.index.info());
         let plan = StrategyPlan::new(estimates, job.store().drive_profile().as_ref());
         job.budget().need(plan.smallest_bytes, || {
-            let k = self.search.k.min(info.vectors);
+            let k = self.search.neighbours(info.vectors);
             format!("a search of {k} neighbours in the index of {}", info.name)
         })?;
         job.progress().tell(|| format!("search: {plan}"));
@@ -350,16 +346,16 @@ impl Probed<'_> {
         loaded: &Loaded<T>,
         plan: &StrategyPlan,
         numbers: Range<u64>,
-        rows: &mut Rows,
+        rows: &mut QueryRows,
         counts: &mut Counts,
     ) -> Result<Vec<TopK>> {
         let info = self.index.info();
-        let (count, k) = ((numbers.end - numbers.start) as usize, self.search.k.min(info.vectors));
+        let (first, count) = (numbers.start, (numbers.end - numbers.start) as usize);
         let mut packed = Packed::<T>::with_capacity(info.dimensions, count);
         for number in numbers {
-            pack_next(rows, self.file, self.vectors, number, &loaded.space, &mut packed)?;
+            pack_next(rows, self.source, self.vectors, number, &loaded.space, &mut packed)?;
         }
-        let tops: Vec<TopK> = (0..count).map(|_| TopK::new(k as usize, loaded.space.bound())).collect();
+        let tops = new_tops(self.search, info.vectors, first..first + count as u64);
         let round = Round {
             job: self.job,
             index: self.index,
@@ -369,7 +365,7 @@ impl Probed<'_> {
             coarse: &loaded.coarse,
             plan,
             probes: self.probes(),
-            k,
+            k: self.search.needed(info.vectors),
             packed: &packed,
             tops: &tops,
             compared: AtomicU64::new(0),

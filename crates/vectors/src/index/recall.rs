@@ -17,15 +17,15 @@ use super::{
     centroids::{Centroids, Finder},
     compare::{Comparer, Members, Packed, Space},
     dataset::{Directory, VectorIndex, index_name},
-    heaps::Tops,
     ranges::{BUFFERS, Ranges},
     table::{MeasuredOn, RecallPoint, RecallTable},
 };
 use crate::{
     Element, Error, Result, VectorFile, Vectors,
     element::{aligned, bytes_of},
+    heaps::Tops,
     import::CHECK_BYTES,
-    search::center_of_vectors,
+    search::{QueryRows, Source, center_of_vectors},
     tiles::Instructions,
     topk::TopK,
 };
@@ -117,7 +117,7 @@ pub fn measure_recall(
             return Err(Error::BadOption { option, found: found.to_string(), expected });
         }
     }
-    crate::search::check_dimensions(queries, vectors.info())?;
+    crate::search::check_dimensions(queries.into(), vectors.info())?;
     let table = match vectors.info().element {
         Element::F32 => measure_elements::<f32>(job, vectors, index, queries, sample, k),
         Element::U8 => measure_elements::<u8>(job, vectors, index, queries, sample, k),
@@ -141,9 +141,9 @@ fn measure_elements<T: Clustered>(
     let info = vectors.info();
     let sample = sample.min(file.count());
     let k = k.min(info.vectors);
-    let memory = sample * (Packed::<T>::bytes_each(info.dimensions) + TopK::bytes(k) + k * 64)
-        + file.rows_bytes(false);
-    job.budget().need(memory + index.directory_bytes() + pass_bytes::<T>(job, info.dimensions), || {
+    let memory = sample * (Packed::<T>::bytes_each(info.dimensions) + TopK::bytes(k) + k * 64);
+    let reader_bytes = Source::from(file).rows_bytes();
+    job.budget().need(memory + reader_bytes + index.directory_bytes() + pass_bytes::<T>(job, info.dimensions), || {
         format!("measuring recall with {sample} queries")
     })?;
     let _memory = job.budget().reserve(memory, "queries and their neighbours")?;
@@ -154,7 +154,7 @@ fn measure_elements<T: Clustered>(
     let mut packed = Packed::with_capacity(info.dimensions, sample as usize);
     read_queries(
         job,
-        file,
+        file.into(),
         vectors,
         (0..sample).map(|number| number * file.count() / sample),
         &space,
@@ -222,38 +222,38 @@ pub(crate) fn for_vectors<T: Clustered, S: Send>(
     })
 }
 
-/// Reads some queries of a file, by rising numbers, and packs them.
+/// Reads some queries, by rising numbers, and packs them.
 ///
 /// # Errors
 /// A value that elements of the vectors cannot hold; I/O.
 pub(crate) fn read_queries<T: Clustered>(
     job: &Job,
-    file: &VectorFile,
+    source: Source<'_>,
     vectors: &Vectors,
     numbers: impl Iterator<Item = u64>,
     space: &Space<T>,
     packed: &mut Packed<T>,
 ) -> Result<()> {
-    let mut rows = file.rows(job, 0, false)?;
+    let mut rows = source.rows(job)?;
     let mut at = 0;
     for number in numbers {
         while at < number {
-            let skipped = rows.next(number - at)?.len() / file.element().row_bytes(file.dimensions());
+            let skipped = rows.next(number - at)?.len() / source.element().row_bytes(source.dimensions());
             at += skipped as u64;
         }
-        pack_next(&mut rows, file, vectors, number, space, packed)?;
+        pack_next(&mut rows, source, vectors, number, space, packed)?;
         at += 1;
     }
     Ok(())
 }
 
-/// Reads the next query of a file, and packs it.
+/// Reads the next query, and packs it.
 ///
 /// # Errors
 /// A value that elements of the vectors cannot hold; I/O.
 pub(crate) fn pack_next<T: Clustered>(
-    rows: &mut crate::file::Rows,
-    file: &VectorFile,
+    rows: &mut QueryRows,
+    source: Source<'_>,
     vectors: &Vectors,
     number: u64,
     space: &Space<T>,
@@ -262,9 +262,9 @@ pub(crate) fn pack_next<T: Clustered>(
     let info = vectors.info();
     let mut cast = Vec::with_capacity(info.row_bytes());
     let bytes = rows.next(1)?;
-    file.element().cast(bytes, info.element, &mut cast).map_err(|(dimension, value)| {
+    source.element().cast(bytes, info.element, &mut cast).map_err(|(dimension, value)| {
         let expected = format!("a value of {}, as the elements of {}", info.element, info.name);
-        file.bad_value(number, dimension, value.to_string(), expected)
+        source.bad_value(number, dimension, value.to_string(), expected)
     })?;
     let mut memory = aligned(cast.len());
     let bytes = bytes_of(&mut memory, cast.len());

@@ -7,8 +7,9 @@
 mod plan;
 mod queries;
 mod scan;
+mod source;
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use arrow_array::{ArrayRef, Float32Array, RecordBatch, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
@@ -16,19 +17,21 @@ use inshore_store::{Buffer, FileReader, Job};
 use serde::Serialize;
 
 pub use self::plan::{Estimates, Kernel, Plan};
-pub(crate) use self::queries::compared_value;
+pub use self::source::Source;
+pub(crate) use self::{queries::compared_value, source::QueryRows};
 use self::{
     queries::{Batch, Queries},
     scan::Pass,
 };
 use crate::{
-    Error, Metric, Result, VectorFile, Vectors, VectorsInfo,
+    Error, Metric, Result, Vectors, VectorsInfo,
     element::{Element, floats},
     filter::Filter,
+    heaps::Tops,
     import::CHECK_BYTES,
     metric::Measured,
     tiles::{Instructions, Tiled},
-    topk::Entry,
+    topk::{Entry, TopK},
 };
 
 /// The number of rows in a batch of the answer.
@@ -43,6 +46,9 @@ pub struct Search {
     pub metric: Metric,
     /// The radius: the largest distance of a neighbour, or the smallest inner product.
     pub radius: Option<f64>,
+    /// Excludes vector n from the neighbours of query n, whatever their distance. For a dataset that is joined with
+    /// itself.
+    pub excludes_itself: bool,
     /// The instruction set of the filter, for tests and measurements. The default is the best one of the processor. The
     /// choice does not change the answer.
     pub instructions: Option<Instructions>,
@@ -53,7 +59,14 @@ pub struct Search {
 impl Default for Search {
     /// Returns the ten nearest neighbours by Euclidean distance.
     fn default() -> Search {
-        Search { k: 10, metric: Metric::L2, radius: None, instructions: None, kernel: None }
+        Search {
+            k: 10,
+            metric: Metric::L2,
+            radius: None,
+            excludes_itself: false,
+            instructions: None,
+            kernel: None,
+        }
     }
 }
 
@@ -75,6 +88,27 @@ impl Search {
             _ => Ok(()),
         }
     }
+
+    /// Returns the largest number of neighbours that a query can have among `vectors` vectors, at least 1.
+    pub(crate) fn neighbours(&self, vectors: u64) -> u64 {
+        self.k.min(vectors - u64::from(self.excludes_itself)).max(1)
+    }
+
+    /// Returns the number of vectors among which a query has all its neighbours, if it does not have fewer.
+    pub(crate) fn needed(&self, vectors: u64) -> u64 {
+        self.k.saturating_add(u64::from(self.excludes_itself)).min(vectors)
+    }
+}
+
+/// Returns an empty heap for each of the queries `numbers`.
+pub(crate) fn new_tops(search: &Search, vectors: u64, numbers: Range<u64>) -> Vec<TopK> {
+    let k = search.neighbours(vectors) as usize;
+    let bound = search.radius.map_or(f64::INFINITY, |radius| search.metric.key_within(radius));
+    let top = |number| match search.excludes_itself {
+        true => TopK::new(k, bound).without(number),
+        false => TopK::new(k, bound),
+    };
+    numbers.map(top).collect()
 }
 
 /// The statistics of a search.
@@ -111,24 +145,30 @@ pub fn schema() -> SchemaRef {
 ///
 /// # Errors
 /// A bad option; queries of other dimensions; too little memory for one query.
-pub fn plan(job: &Job, vectors: &VectorsInfo, queries: &VectorFile, search: &Search) -> Result<Plan> {
+pub fn plan<'a>(
+    job: &Job,
+    vectors: &VectorsInfo,
+    queries: impl Into<Source<'a>>,
+    search: &Search,
+) -> Result<Plan> {
+    let source = queries.into();
     search.check()?;
     search.metric.check(vectors.element)?;
-    check_dimensions(queries, vectors)?;
+    check_dimensions(source, vectors)?;
     let budget = job.budget();
     let mut plan = Plan::new(&Estimates {
         vectors: vectors.vectors,
         dimensions: vectors.dimensions,
         element: vectors.element,
         metric: search.metric,
-        queries: queries.count(),
-        k: search.k,
+        queries: source.count(),
+        k: search.neighbours(vectors.vectors),
         memory_bytes: budget.free_bytes(),
         threads: budget.threads(),
-        reader_bytes: queries.rows_bytes(false),
+        reader_bytes: source.rows_bytes(),
     });
     budget.need(plan.smallest_bytes(), || {
-        format!("a search of {} neighbours among {}", search.k.min(vectors.vectors), vectors.name)
+        format!("a search of {} neighbours among {}", search.neighbours(vectors.vectors), vectors.name)
     })?;
     if let Some(instructions) = search.instructions {
         plan.instructions = instructions;
@@ -143,23 +183,23 @@ pub fn plan(job: &Job, vectors: &VectorsInfo, queries: &VectorFile, search: &Sea
 ///
 /// # Errors
 /// [`Error::BadFile`].
-pub(crate) fn check_dimensions(queries: &VectorFile, vectors: &VectorsInfo) -> Result<()> {
+pub(crate) fn check_dimensions(source: Source<'_>, vectors: &VectorsInfo) -> Result<()> {
     let is_bits = |element| element == Element::Bits;
-    if is_bits(queries.element()) != is_bits(vectors.element) {
+    if is_bits(source.element()) != is_bits(vectors.element) {
         return Err(Error::BadFile {
-            file: queries.path().display().to_string(),
+            file: source.name(),
             place: "the elements".to_string(),
-            found: queries.element().to_string(),
+            found: source.element().to_string(),
             expected: format!("{}, as the vectors of {}", vectors.element, vectors.name),
         });
     }
-    if queries.dimensions() == vectors.dimensions {
+    if source.dimensions() == vectors.dimensions {
         return Ok(());
     }
     Err(Error::BadFile {
-        file: queries.path().display().to_string(),
+        file: source.name(),
         place: "vector 0".to_string(),
-        found: format!("{} dimensions", queries.dimensions()),
+        found: format!("{} dimensions", source.dimensions()),
         expected: format!("{}, as the vectors of {}", vectors.dimensions, vectors.name),
     })
 }
@@ -172,36 +212,38 @@ pub(crate) fn check_dimensions(queries: &VectorFile, vectors: &VectorsInfo) -> R
 /// # Errors
 /// The errors of [`plan()`]; a query with a value that is not finite, or that the elements of the vectors cannot hold;
 /// I/O and damage; cancellation; the errors of `each`.
-pub fn search(
+pub fn search<'a>(
     job: &Job,
     vectors: &Vectors,
-    queries: &VectorFile,
+    queries: impl Into<Source<'a>>,
     search: &Search,
     each: &mut dyn FnMut(RecordBatch) -> Result<()>,
 ) -> Result<Searched> {
+    let source = queries.into();
     match vectors.info().element {
         Element::F32 | Element::F16 | Element::Bf16 => {
-            search_elements::<f32>(job, vectors, queries, search, each)
+            search_elements::<f32>(job, vectors, source, search, each)
         }
-        Element::U8 | Element::Bits => search_elements::<u8>(job, vectors, queries, search, each),
-        Element::I8 => search_elements::<i8>(job, vectors, queries, search, each),
+        Element::U8 | Element::Bits => search_elements::<u8>(job, vectors, source, search, each),
+        Element::I8 => search_elements::<i8>(job, vectors, source, search, each),
     }
 }
 
 fn search_elements<T: Tiled>(
     job: &Job,
     vectors: &Vectors,
-    file: &VectorFile,
+    source: Source<'_>,
     search: &Search,
     each: &mut dyn FnMut(RecordBatch) -> Result<()>,
 ) -> Result<Searched> {
     let info = vectors.info();
-    let plan = plan(job, info, file, search)?;
+    let plan = plan(job, info, source, search)?;
     let row_elements = info.element.queried().row_bytes(info.dimensions) / size_of::<T>();
     let buffer_bytes = plan.threads * plan::BUFFERS * plan.block_bytes;
     let buffers = Buffer::zeroed(job.budget(), buffer_bytes, "blocks of vectors")?;
     let mut buffers = buffers.split(plan.block_bytes);
-    let others = plan.fixed_bytes.saturating_sub(inshore_store::taken_bytes(buffer_bytes) as u64);
+    let elsewhere = inshore_store::taken_bytes(buffer_bytes) as u64 + source.rows_bytes();
+    let others = plan.fixed_bytes.saturating_sub(elsewhere);
     let _others = job.budget().reserve(others, "a search")?;
     // The kernel computes differences from the elements themselves, and needs no center.
     let center = match plan.kernel {
@@ -211,18 +253,19 @@ fn search_elements<T: Tiled>(
     };
     let filter = Filter::new(search.metric, row_elements, f32::norm(&center), T::IS_INTEGER);
     let filter = if plan.kernel == Kernel::Rows { filter.of_row_sums() } else { filter };
-    let batch = Batch { file, info, search, center: &center, plan: &plan };
+    let batch = Batch { source, info, metric: search.metric, center: &center, plan: &plan };
     let center_lanes: Vec<T::Lane> = center.iter().map(|&c| T::star(c.into())).collect();
-    let mut rows = file.rows(job, 0, false)?;
+    let mut rows = source.rows(job)?;
     let mut answer = AnswerRows::new(search.metric, each);
     let mut measured = 0;
     job.start_phase("searching", "vectors", info.vectors * plan.passes);
     let mut first = 0;
-    while first < file.count() {
-        let end = file.count().min(first + plan.queries_per_pass);
+    while first < source.count() {
+        let end = source.count().min(first + plan.queries_per_pass);
         let memory = (end - first) * plan.query_bytes;
         let memory = job.budget().reserve(memory, "queries and their neighbours")?;
         let queries = Queries::<T>::read(&mut rows, first..end, &batch, memory)?;
+        let tops = new_tops(search, info.vectors, first..end);
         let pass = Pass {
             job,
             file: &vectors.file,
@@ -235,20 +278,17 @@ fn search_elements<T: Tiled>(
             filter,
             center: &center_lanes,
             queries: &queries,
+            heaps: &Tops { first: 0, tops: &tops },
         };
         let (returned, pairs) = pass.run(buffers)?;
         buffers = returned;
         measured += pairs;
-        for (query, top) in (first..end).zip(queries.tops) {
-            for (rank, entry) in (1..).zip(top.into_sorted()) {
-                answer.add(Row { query, rank, entry })?;
-            }
-        }
+        answer.add_all(first, tops)?;
         first = end;
     }
     answer.flush()?;
     Ok(Searched {
-        queries: file.count(),
+        queries: source.count(),
         vectors: info.vectors,
         dimensions: info.dimensions,
         element: info.element,
@@ -279,10 +319,10 @@ pub(crate) fn center_of_vectors(job: &Job, vectors: &Vectors, metric: Metric) ->
     center_of(job, vectors, metric, &mut buffers.split(CHECK_BYTES))
 }
 
-pub(crate) struct Row {
-    pub query: u64,
-    pub rank: u32,
-    pub entry: Entry,
+struct Row {
+    query: u64,
+    rank: u32,
+    entry: Entry,
 }
 
 /// `AnswerRows` collects rows into batches.
@@ -299,9 +339,19 @@ impl<'a> AnswerRows<'a> {
         AnswerRows { each, metric, schema: schema(), pending: Vec::new(), rows: 0 }
     }
 
-    pub fn add(&mut self, row: Row) -> Result<()> {
+    fn add(&mut self, row: Row) -> Result<()> {
         self.pending.push(row);
         if self.pending.len() == BATCH_ROWS { self.flush() } else { Ok(()) }
+    }
+
+    /// Adds the entries of heaps, whose queries follow each other from number `first` on.
+    pub fn add_all(&mut self, first: u64, tops: Vec<TopK>) -> Result<()> {
+        for (query, top) in (first..).zip(tops) {
+            for (rank, entry) in (1..).zip(top.into_sorted()) {
+                self.add(Row { query, rank, entry })?;
+            }
+        }
+        Ok(())
     }
 
     pub fn flush(&mut self) -> Result<()> {

@@ -21,6 +21,7 @@ use crate::{
     Element, Result,
     counts::Count,
     filter::{BlockFacts, Filter},
+    heaps::Heaps,
     metric::{AT_ONCE, Metric},
     search::{
         Search,
@@ -48,6 +49,8 @@ pub(crate) struct Pass<'a, T: Tiled> {
     /// The center for l2, and zeros for the other metrics.
     pub center: &'a [T::Lane],
     pub queries: &'a Queries<T>,
+    /// The place where near vectors go.
+    pub heaps: &'a (dyn Heaps + Sync),
 }
 
 /// What the threads of a pass share and change.
@@ -188,14 +191,14 @@ impl<T: Tiled> Pass<'_, T> {
 
     /// Counts the distances of some rows and one query after the other.
     fn search_counts(&self, count: Count, (first, bytes): (u64, &[u8]), scratch: &mut Scratch<T::Lane>) {
-        for (query, top) in self.queries.tops.iter().enumerate() {
+        for query in 0..self.queries.count() {
             scratch.keys.clear();
             count.keys(self.plan.instructions, self.queries.bytes(query), bytes, &mut scratch.keys);
             scratch.candidates.measured += scratch.keys.len() as u64;
             for (id, &key) in (first..).zip(&scratch.keys) {
                 let is_within = |radius| self.search.metric.is_within(key, radius);
-                if key <= top.bound() && self.search.radius.is_none_or(is_within) {
-                    top.push(Entry { key, id });
+                if key <= self.heaps.bound(query) && self.search.radius.is_none_or(is_within) {
+                    self.heaps.push(query, Entry { key, id });
                 }
             }
         }
@@ -271,8 +274,7 @@ impl<T: Tiled> Pass<'_, T> {
     }
 
     fn limit(&self, query: usize, facts: &BlockFacts) -> f32 {
-        let queries = self.queries;
-        self.filter.limit(&queries.facts[query], facts, queries.tops[query].bound())
+        self.filter.limit(&self.queries.facts[query], facts, self.heaps.bound(query))
     }
 
     /// Measures all hits exactly, adds them to the best neighbours, and raises the limits.
@@ -301,10 +303,10 @@ impl<T: Tiled> Pass<'_, T> {
                 std::array::from_fn(|number| queries.facts[query(number)].norm),
             );
             for (number, hit) in hits.iter().enumerate() {
-                let (key, top) = (keys[number], &queries.tops[query(number)]);
+                let (key, query) = (keys[number], query(number));
                 let is_within = self.search.radius.is_none_or(|radius| metric.is_within(key, radius));
-                if key <= top.bound() && is_within {
-                    top.push(Entry { key, id: first + u64::from(hit.row) });
+                if key <= self.heaps.bound(query) && is_within {
+                    self.heaps.push(query, Entry { key, id: first + u64::from(hit.row) });
                 }
             }
         }

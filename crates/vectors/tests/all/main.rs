@@ -4,5 +4,6 @@ mod exact;
 mod files;
 mod hazards;
 mod index;
+mod join;
 mod real;
 mod support;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use inshore_store::Execution;
 use inshore_tables::TableWriter;
 use inshore_vectors::{
-    self as vectors, Approximate, ApproximateSearched, Element, Metric, Search, Searched, Strategy,
+    self as vectors, Approximate, ApproximateSearched, Element, Metric, Search, Searched, Source, Strategy,
     VectorFile, VectorIndex, Vectors,
 };
 use serde::{Deserialize, Serialize};
@@ -66,7 +66,7 @@ impl Found {
 }
 
 impl SearchVectors {
-    fn options(&self) -> Search {
+    pub(super) fn options(&self) -> Search {
         let SearchVectors { k, metric, radius, .. } = *self;
         Search { k, metric, radius, ..Search::default() }
     }
@@ -77,6 +77,74 @@ impl SearchVectors {
         let is_asked = recall.is_some() || probes.is_some();
         let recall = recall.unwrap_or(Approximate::default().recall);
         is_asked.then_some(Approximate { recall, probes, strategy })
+    }
+
+    /// Checks the options and the name of the output, for an operation that finds neighbours.
+    pub(super) fn check_options(&self, operation: &'static str, output: Option<&Path>) -> Result<()> {
+        self.options().check()?;
+        match (self.approximate(), self.strategy) {
+            (Some(approximate), _) => approximate.check()?,
+            (None, None) => {}
+            (None, Some(_)) => {
+                let what = "strategy: found without recall or probes, which ask for an approximate answer"
+                    .to_string();
+                return Err(Error::Request { operation, what });
+            }
+        }
+        output.map_or(Ok(()), |output| Ok(TableWriter::check_path(output)?))
+    }
+
+    /// Finds the neighbours of the queries of a source.
+    pub(super) fn find(
+        &self,
+        vectors: &Vectors,
+        queries: Source<'_>,
+        options: &Search,
+        context: &RequestContext<'_>,
+        execution: &Execution,
+        mut attachments: Attachments<'_>,
+    ) -> Result<Response<Found>> {
+        let job = context.stored(execution)?;
+        let index = match self.approximate() {
+            Some(approximate) => {
+                let index = VectorIndex::open(&job.store(), vectors)?;
+                if index.is_none() && approximate.probes.is_some() {
+                    return Err(vectors::Error::NoIndex { name: self.dataset.clone() }.into());
+                }
+                index.map(|index| (index, approximate))
+            }
+            None => None,
+        };
+        // A search that cannot work is refused before a file is begun.
+        match &index {
+            Some((index, approximate)) => {
+                vectors::check_index_search(index, vectors.info(), queries, options, approximate)?;
+            }
+            None => {
+                let plan = vectors::plan(job, vectors.info(), queries, options)?;
+                job.progress().tell(|| plan.to_string());
+            }
+        }
+        let receiver = attachments.rows.take().filter(|_| context.output.is_none());
+        let mut rows = RowOutput::begin(context.output, receiver, &vectors::schema(), execution)?;
+        let mut each = |batch| rows.batch(batch).map_err(|error| vectors::Error::Rows(error.into()));
+        let found = match &index {
+            Some((index, approximate)) => {
+                vectors::search_index(job, vectors, index, queries, options, approximate, &mut each)
+                    .map(Found::Approximate)
+            }
+            None => vectors::search(job, vectors, queries, options, &mut each).map(Found::Exact),
+        };
+        let answer = found.map_err(|error| match error {
+            // An error of the receiver of rows is one of this crate.
+            vectors::Error::Rows(inner) => match inner.downcast::<Error>() {
+                Ok(error) => *error,
+                Err(inner) => Error::Rows(inner),
+            },
+            error => error.into(),
+        })?;
+        rows.finish()?;
+        Ok(Response::local(answer))
     }
 }
 
@@ -89,17 +157,7 @@ impl Operation for SearchVectors {
     type Answer = Found;
 
     fn check(&self, _inputs: &[PathBuf], output: Option<&Path>, _place: TargetKind) -> Result<()> {
-        self.options().check()?;
-        match (self.approximate(), self.strategy) {
-            (Some(approximate), _) => approximate.check()?,
-            (None, None) => {}
-            (None, Some(_)) => {
-                let what = "strategy: found without recall or probes, which ask for an approximate answer"
-                    .to_string();
-                return Err(Error::Request { operation: Self::NAME, what });
-            }
-        }
-        output.map_or(Ok(()), |output| Ok(TableWriter::check_path(output)?))
+        self.check_options(Self::NAME, output)
     }
 
     fn plan(&self, context: &RequestContext<'_>) -> Result<VectorFile> {
@@ -111,53 +169,14 @@ impl Operation for SearchVectors {
         mut queries: VectorFile,
         context: &RequestContext<'_>,
         execution: &Execution,
-        mut attachments: Attachments<'_>,
+        attachments: Attachments<'_>,
     ) -> Result<Response<Found>> {
         let job = context.stored(execution)?;
-        let (vectors, options) = (Vectors::open(&job.store(), &self.dataset)?, self.options());
+        let vectors = Vectors::open(&job.store(), &self.dataset)?;
         // Among bits, bytes are eight bits each: nothing else could be meant.
         if (vectors.info().element, queries.element()) == (Element::Bits, Element::U8) {
             queries = queries.as_bits()?;
         }
-        let index = match self.approximate() {
-            Some(approximate) => {
-                let index = VectorIndex::open(&job.store(), &vectors)?;
-                if index.is_none() && approximate.probes.is_some() {
-                    return Err(vectors::Error::NoIndex { name: self.dataset.clone() }.into());
-                }
-                index.map(|index| (index, approximate))
-            }
-            None => None,
-        };
-        // A search that cannot work is refused before a file is begun.
-        match &index {
-            Some((index, approximate)) => {
-                vectors::check_index_search(index, vectors.info(), &queries, &options, approximate)?;
-            }
-            None => {
-                let plan = vectors::plan(job, vectors.info(), &queries, &options)?;
-                job.progress().tell(|| plan.to_string());
-            }
-        }
-        let receiver = attachments.rows.take().filter(|_| context.output.is_none());
-        let mut rows = RowOutput::begin(context.output, receiver, &vectors::schema(), execution)?;
-        let mut each = |batch| rows.batch(batch).map_err(|error| vectors::Error::Rows(error.into()));
-        let found = match &index {
-            Some((index, approximate)) => {
-                vectors::search_index(job, &vectors, index, &queries, &options, approximate, &mut each)
-                    .map(Found::Approximate)
-            }
-            None => vectors::search(job, &vectors, &queries, &options, &mut each).map(Found::Exact),
-        };
-        let answer = found.map_err(|error| match error {
-            // An error of the receiver of rows is one of this crate.
-            vectors::Error::Rows(inner) => match inner.downcast::<Error>() {
-                Ok(error) => *error,
-                Err(inner) => Error::Rows(inner),
-            },
-            error => error.into(),
-        })?;
-        rows.finish()?;
-        Ok(Response::local(answer))
+        self.find(&vectors, (&queries).into(), &self.options(), context, execution, attachments)
     }
 }

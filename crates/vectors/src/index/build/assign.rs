@@ -10,11 +10,11 @@ use super::{
 };
 use crate::{
     Result,
+    heaps::{Nearest, Tops},
     index::{
         Clustered,
         centroids::Centroids,
         compare::{Comparer, Members, Packed},
-        heaps::{Nearest, Tops},
         recall::{for_vectors, pass_bytes},
     },
 };

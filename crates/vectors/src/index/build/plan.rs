@@ -7,11 +7,11 @@ use serde::Serialize;
 use super::{Index, sort::KEY_BYTES};
 use crate::{
     Element, Error, Result, VectorsInfo,
+    heaps::Nearest,
     index::{
         Clustered,
         compare::{Comparer, Packed},
         dataset::{METRICS, id_bytes},
-        heaps::Nearest,
         kmeans, no_index_of,
         recall::pass_bytes,
     },
