@@ -401,12 +401,15 @@ const SLOW: [&str; 5] = [
 #[test]
 fn a_sql_query_that_does_not_hear_of_a_stop_is_ended_and_leaves_nothing() {
     let folder = with_table();
-    for query in SLOW {
+    // The first query gets one signal only: its worker ends by itself.
+    for (query, is_twice) in SLOW.into_iter().zip([false, true, true, true, true]) {
         let (child, worker) = start(&folder, query);
         send(child.id(), Signal::INT);
-        sleep(Duration::from_millis(200));
-        send(child.id(), Signal::INT);
-        let output = ends(child, "a query that was stopped twice", || {});
+        if is_twice {
+            sleep(Duration::from_millis(200));
+            send(child.id(), Signal::INT);
+        }
+        let output = ends(child, "a query that was stopped", || {});
         assert_eq!(output.status.code(), Some(130), "{query}: {output:?}");
         assert_eq!(parent(worker), None);
         assert!(folder.scratch().is_empty() && !folder.path("out.csv").exists(), "{query}");

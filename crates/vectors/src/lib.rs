@@ -72,6 +72,7 @@ mod import;
 mod index;
 mod metric;
 mod npy;
+mod row_set;
 mod search;
 mod subblock;
 mod tiles;
@@ -89,5 +90,6 @@ pub use index::{
     measure_recall, plan_index, search_index,
 };
 pub use metric::Metric;
+pub use row_set::RowSet;
 pub use search::{Estimates, Kernel, Plan, Search, Searched, Source, plan, schema, search};
 pub use tiles::Instructions;

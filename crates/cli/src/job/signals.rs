@@ -57,6 +57,18 @@ fn report_end_unclean(code: u8, why: &str) -> ! {
 /// The time in which a job must notice a stop request. Jobs check every few milliseconds; only waiting for a pipe or
 /// for a drive that does not answer takes longer.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The same time for a worker, which runs a query. One step of a join without an equality can take minutes, and the parent
+/// removes the scratch files of a worker that ended without cleaning up.
+#[cfg(feature = "sql")]
+const WORKER_PATIENCE: Duration = Duration::from_secs(1);
+
+fn patience() -> Duration {
+    #[cfg(feature = "sql")]
+    if IS_WORKER.load(Ordering::Relaxed) {
+        return WORKER_PATIENCE;
+    }
+    PATIENCE
+}
 
 /// Turns an abort into a failed command. If an allocation fails, the standard library prints a message and aborts the
 /// process, but for the user this is an error like any other.
@@ -113,7 +125,7 @@ pub fn listen(cancel: &Cancel) -> Result<()> {
             }
             cancel.cancel();
             thread::spawn(|| {
-                thread::sleep(PATIENCE);
+                thread::sleep(patience());
                 report_end_unclean(failure::STOPPED, "stopped");
             });
         }

@@ -106,12 +106,12 @@ impl Queue {
     ///
     /// # Errors
     /// The reason of the refusal.
-    pub fn beside(&self, memory_bytes: u64) -> Result<Permit, String> {
+    pub fn reserve_without_slot(&self, memory_bytes: u64) -> Result<Permit, String> {
         let mut state = self.0.state();
         let free = self.0.memory_bytes - state.used_bytes;
         if memory_bytes > free {
             return Err(format!(
-                "{} of memory is free beside running tasks, and this task needs {}",
+                "running tasks leave {} of memory free, and this task needs {}",
                 inshore_store::format_bytes(free),
                 inshore_store::format_bytes(memory_bytes)
             ));
@@ -263,15 +263,15 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_beside_the_slots_takes_memory_and_waits_for_none() {
+    fn a_reservation_without_a_slot_takes_memory_and_never_waits() {
         let queue = Queue::new(100, 1, 10);
         let first = started(&mut enter(&queue, "a", 60)).unwrap();
-        let beside = queue.beside(30).unwrap();
-        assert!(queue.beside(20).unwrap_err().contains("10 bytes of memory is free"));
+        let without_slot = queue.reserve_without_slot(30).unwrap();
+        assert!(queue.reserve_without_slot(20).unwrap_err().contains("leave 10 bytes of memory free"));
         let mut second = enter(&queue, "a", 80);
         drop(first);
         assert!(started(&mut second).is_none(), "its memory is not free");
-        drop(beside);
+        drop(without_slot);
         assert!(started(&mut second).is_some());
         assert_eq!(queue.fullness(), QueueLoad { used_bytes: 0, waiting: 0 });
     }

@@ -53,7 +53,7 @@ impl RunningLoads {
         if all >= LOADS_MAX {
             return Err(format!("{all} files are being uploaded already, the limit of the node"));
         }
-        let _memory = queue.beside(RECEIVE_MEMORY_BYTES)?;
+        let _memory = queue.reserve_without_slot(RECEIVE_MEMORY_BYTES)?;
         *by_client.entry(client.to_string()).or_default() += 1;
         Ok(LoadPermit { client: client.to_string(), by_client: self.by_client.clone(), _memory })
     }
@@ -106,7 +106,7 @@ mod tests {
         own.pop();
         let _third = enter("c").unwrap();
         own.clear();
-        let memory = queue.beside(9 * RECEIVE_MEMORY_BYTES).unwrap();
+        let memory = queue.reserve_without_slot(9 * RECEIVE_MEMORY_BYTES).unwrap();
         assert!(enter("a").unwrap_err().contains("0 bytes of memory is free"));
         drop(memory);
         enter("a").unwrap();

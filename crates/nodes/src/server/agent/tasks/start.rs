@@ -118,7 +118,7 @@ impl Agent {
     ) -> Result<BoxFuture<'static, Permit>, Refusal> {
         let (queue, memory_bytes) = (&self.0.queue, resources.memory_bytes);
         if task.is_traversal() || resources.compression_beside.is_some() {
-            let permit = queue.beside(memory_bytes).map_err(Refusal::resource_exhausted)?;
+            let permit = queue.reserve_without_slot(memory_bytes).map_err(Refusal::resource_exhausted)?;
             return Ok(futures::future::ready(permit).boxed());
         }
         queue.enter(&task.caller.name, memory_bytes).map(FutureExt::boxed)
