@@ -86,7 +86,7 @@ pub use file::VectorFile;
 pub use import::{Imported, import};
 pub use index::{
     Approximate, ApproximateSearched, BuildPlan, Built, Index, IndexInfo, MeasuredOn, RecallPoint,
-    RecallTable, Strategy, StrategyPlan, VectorIndex, build_index, check_index_search, index_name,
+    RecallTable, Strategy, StrategyPlan, VectorIndex, build_index, check_index_search, index_name, is_sparse,
     measure_recall, plan_index, search_index,
 };
 pub use metric::Metric;

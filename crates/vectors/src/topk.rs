@@ -86,6 +86,12 @@ impl TopK {
         }
     }
 
+    /// Forgets all entries. No later entry may exceed `bound`.
+    pub fn reset(&self, bound: f64) {
+        self.entries.lock().expect("no panic under this lock").clear();
+        self.bound.store(bound.to_bits(), Ordering::Relaxed);
+    }
+
     /// Calls `each` with the entries, in no order.
     pub fn each(&self, each: impl FnMut(&Entry)) {
         self.entries.lock().expect("no panic under this lock").iter().for_each(each);

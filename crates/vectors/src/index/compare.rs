@@ -55,6 +55,11 @@ impl<T: Clustered> Space<T> {
     pub fn within(&self, radius: Option<f64>) -> Space<T> {
         Space { radius, ..self.clone() }
     }
+
+    /// Returns a key that no neighbour exceeds.
+    pub fn bound(&self) -> f64 {
+        self.radius.map_or(f64::INFINITY, |radius| self.metric.key_within(radius))
+    }
 }
 
 /// `Packed` is queries with their elements for tiles.
@@ -164,6 +169,17 @@ impl<T: Clustered> Comparer<T> {
         id_of: impl Fn(usize) -> u64 + Copy,
         queries: &Members<'_, T, H>,
     ) {
+        self.compare_some(space, rows, |row| Some(id_of(row)), queries);
+    }
+
+    /// Compares some of `rows` with all members: those to which `id_of` gives an id.
+    pub fn compare_some<H: Heaps>(
+        &mut self,
+        space: &Space<T>,
+        rows: &[T],
+        id_of: impl Fn(usize) -> Option<u64> + Copy,
+        queries: &Members<'_, T, H>,
+    ) {
         let Comparer { panel, preparation, hits, measured } = self;
         let subblock_rows = rows_of::<T>(space.dimensions);
         let width = space.instructions.width();
@@ -198,7 +214,7 @@ impl<T: Clustered, H: Heaps> Compared<'_, T, H> {
         panel: &[T::Lane],
         lanes: usize,
         hits: &mut Vec<Hit>,
-        id_of: impl Fn(usize) -> u64 + Copy,
+        id_of: impl Fn(usize) -> Option<u64> + Copy,
     ) -> u64 {
         for (lane, &query) in self.members.iter().enumerate() {
             self.limits[lane] = self.limit(query as usize, self.queries.heaps.bound(query as usize));
@@ -218,9 +234,9 @@ impl<T: Clustered, H: Heaps> Compared<'_, T, H> {
     }
 
     /// Measures the hits that can be near, those of the best scores first, and takes them out. Returns their number.
-    fn measure_best_first(&mut self, hits: &mut Vec<Hit>, id_of: impl Fn(usize) -> u64) -> u64 {
+    fn measure_best_first(&mut self, hits: &mut Vec<Hit>, id_of: impl Fn(usize) -> Option<u64>) -> u64 {
         // A lane without a query can be hit by a NaN.
-        hits.retain(|hit| (hit.lane as usize) < self.members.len());
+        hits.retain(|hit| (hit.lane as usize) < self.members.len() && id_of(hit.row as usize).is_some());
         let mut measured = 0;
         for _ in 0..BEST_FIRST {
             // Limits rose since some hits were found.
@@ -251,7 +267,7 @@ impl<T: Clustered, H: Heaps> Compared<'_, T, H> {
     }
 
     /// Computes the exact distance of each hit, keeps the hits that are near enough, and returns the number of all.
-    fn measure_all(&mut self, hits: &[Hit], id_of: &impl Fn(usize) -> u64) -> u64 {
+    fn measure_all(&mut self, hits: &[Hit], id_of: &impl Fn(usize) -> Option<u64>) -> u64 {
         for hits in hits.chunks(AT_ONCE) {
             // A group that is not full repeats its last pair.
             let group = std::array::from_fn(|number| hits[number.min(hits.len() - 1)]);
@@ -265,7 +281,7 @@ impl<T: Clustered, H: Heaps> Compared<'_, T, H> {
     }
 
     /// Measures the first `count` hits of a group; the others may be any.
-    fn measure(&mut self, group: &[Hit; AT_ONCE], count: usize, id_of: &impl Fn(usize) -> u64) {
+    fn measure(&mut self, group: &[Hit; AT_ONCE], count: usize, id_of: &impl Fn(usize) -> Option<u64>) {
         let Compared { space, subblock, members, queries, .. } = *self;
         let query = |number: usize| members[group[number].lane as usize] as usize;
         let keys = T::keys(
@@ -279,7 +295,8 @@ impl<T: Clustered, H: Heaps> Compared<'_, T, H> {
             let is_within = space.radius.is_none_or(|radius| space.metric.is_within(key, radius));
             let bound = queries.heaps.bound(query);
             if key <= bound && is_within {
-                queries.heaps.push(query, Entry { key, id: id_of(hit.row as usize) });
+                let id = id_of(hit.row as usize).expect("hits of other rows were taken out");
+                queries.heaps.push(query, Entry { key, id });
                 let raised = queries.heaps.bound(query);
                 if raised < bound {
                     self.limits[hit.lane as usize] = self.limit(query, raised);

@@ -27,6 +27,7 @@ mod plan;
 mod query;
 mod ranges;
 mod recall;
+mod selected;
 mod table;
 
 pub(crate) use self::dataset::KIND as INDEX_KIND;
@@ -38,6 +39,7 @@ pub use self::{
     plan::{Strategy, StrategyPlan},
     query::{Approximate, ApproximateSearched, check_index_search, search_index},
     recall::measure_recall,
+    selected::is_sparse,
     table::{MeasuredOn, RecallPoint, RecallTable},
 };
 use crate::{Error, VectorsInfo, tiles::Tiled};

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! A query probes its nearest lists; if these have fewer than k vectors, it probes the next ones until they have k. The
-//! directory knows how many vectors a list has, so this is decided before a list is read.
+//! directory knows how many vectors a list has, so this is decided before a list is read. Searches of selected vectors:
+//! [`super::selected`].
 
 use std::{
     ops::Range,
@@ -29,6 +30,7 @@ use super::{
     plan::{DEPTH, Estimates, FOUND_AT_ONCE, SPAN_BYTES, Strategy, StrategyPlan},
     ranges::{BUFFERS, Ranges},
     recall::pack_next,
+    selected::{Selected, probes_among},
 };
 use crate::{
     Element, Error, Result, Search, Vectors, VectorsInfo,
@@ -108,6 +110,10 @@ pub struct ApproximateSearched {
     pub compared: u64,
     /// Pairs that were measured exactly.
     pub measured: u64,
+    /// Vectors that may be answers, if not all.
+    pub selected: Option<u64>,
+    /// Queries whose probed lists have too few selected vectors. They were compared with all selected vectors.
+    pub exhaustive: u64,
     /// The times of queries in microseconds, with the single strategy: half of them, and 99 of 100, were faster.
     pub latency_us: Option<[u64; 2]>,
     /// The plan.
@@ -152,6 +158,7 @@ pub fn check_index_search<'a>(
     approximate: &Approximate,
 ) -> Result<()> {
     search.check()?;
+    search.check_selection(vectors)?;
     approximate.check()?;
     check_dimensions(queries.into(), vectors)?;
     if search.metric != index.info().metric {
@@ -193,6 +200,7 @@ struct Loaded<T: Clustered> {
 struct Counts {
     compared: u64,
     measured: u64,
+    exhaustive: u64,
     times_us: Vec<u64>,
 }
 
@@ -207,25 +215,38 @@ impl Counts {
 }
 
 /// An index in memory, and queries.
-struct Round<'a, T: Clustered> {
-    job: &'a Job,
+pub(super) struct Round<'a, T: Clustered> {
+    pub job: &'a Job,
+    pub vectors: &'a Vectors,
     index: &'a VectorIndex,
     directory: &'a Directory,
     centroids: &'a Centroids<T>,
-    space: &'a Space<T>,
+    pub space: &'a Space<T>,
     coarse: &'a Space<T>,
-    plan: &'a StrategyPlan,
+    pub plan: &'a StrategyPlan,
     probes: u64,
     /// Vectors that the probed lists of a query need.
     k: u64,
-    packed: &'a Packed<T>,
-    tops: &'a [TopK],
+    pub packed: &'a Packed<T>,
+    pub tops: &'a [TopK],
+    selected: Option<Selected<'a>>,
     compared: AtomicU64,
-    measured: AtomicU64,
+    pub measured: AtomicU64,
 }
 
 impl Probed<'_> {
+    /// Returns the lists that each query probes.
     fn probes(&self) -> u64 {
+        match (self.approximate.probes, &self.search.selection) {
+            (None, Some(selection)) => {
+                probes_among(selection, self.probes_among_all(), self.index.info().lists)
+            }
+            _ => self.probes_among_all(),
+        }
+    }
+
+    /// Returns the lists that each query probes if all vectors may be answers.
+    fn probes_among_all(&self) -> u64 {
         let info = self.index.info();
         let wanted = self.approximate.probes;
         wanted.unwrap_or_else(|| info.recall.probes_for(self.approximate.recall, info.lists)).min(info.lists)
@@ -256,6 +277,7 @@ impl Probed<'_> {
                 + self.source.rows_bytes()
                 + 2 * BATCH_ROWS as u64 * 24
                 + row_bytes * 4
+                + self.search.selection.as_ref().map_or(0, |selection| Selected::bytes(selection, row_bytes))
                 + (64 << 10),
             lower_bytes: index.lower_bytes(),
             single_thread_bytes: finder
@@ -265,7 +287,10 @@ impl Probed<'_> {
             batch_thread_bytes: finder
                 + inshore_store::taken_bytes(BUFFERS * span_bytes(list_bytes_max)) as u64
                 + 64 * (probes + 16),
-            query_bytes: Packed::<T>::bytes_each(info.dimensions) + TopK::bytes(k) + 24,
+            query_bytes: Packed::<T>::bytes_each(info.dimensions)
+                + TopK::bytes(k)
+                + 24
+                + Selected::QUERY_BYTES,
             batch_query_bytes: probes * 8 + 8,
             batch_bytes: FOUND_AT_ONCE.min(self.source.count()) * pending * budget.threads() as u64,
             forced: self.approximate.strategy,
@@ -308,10 +333,16 @@ impl Probed<'_> {
             rows: answer.rows,
             probes,
             lists: info.lists,
-            recall_estimate: if probes == info.lists { Some(1.0) } else { info.recall.recall_of(probes) },
+            recall_estimate: match probes == info.lists {
+                true => Some(1.0),
+                // The lists for a selection were chosen for the same recall.
+                false => info.recall.recall_of(self.probes_among_all()),
+            },
             recall_measured_seconds: info.recall.measured_seconds,
             compared: counts.compared,
             measured: counts.measured,
+            selected: self.search.selection.as_ref().map(|selection| selection.count()),
+            exhaustive: counts.exhaustive,
             latency_us: counts.latency_us(),
             plan,
         })
@@ -356,8 +387,11 @@ impl Probed<'_> {
             pack_next(rows, self.source, self.vectors, number, &loaded.space, &mut packed)?;
         }
         let tops = new_tops(self.search, info.vectors, first..first + count as u64);
+        let selection = self.search.selection.as_deref();
         let round = Round {
             job: self.job,
+            vectors: self.vectors,
+            selected: selection.map(|selection| Selected::new(selection, count)),
             index: self.index,
             directory: &loaded.directory,
             centroids: &loaded.centroids,
@@ -374,6 +408,9 @@ impl Probed<'_> {
         match plan.strategy {
             Strategy::Single => counts.times_us.extend(round.single()?),
             Strategy::Batch => round.batch()?,
+        }
+        if let Some(selected) = &round.selected {
+            counts.exhaustive += selected.complete(&round, round.k)?;
         }
         counts.compared += round.compared.into_inner();
         counts.measured += round.measured.into_inner();
@@ -456,7 +493,10 @@ impl<T: Clustered> Round<'_, T> {
             }
             let list = self.index.list::<T>(list, bytes, count)?;
             let queries = Members { packed: self.packed, members, heaps: &heaps };
-            comparer.compare(self.space, list.rows, |row| list.id(row), &queries);
+            match &self.selected {
+                None => comparer.compare(self.space, list.rows, |row| list.id(row), &queries),
+                Some(selected) => selected.compare(self.space, &list, count, comparer, &queries),
+            }
         }
         Ok(())
     }

@@ -24,7 +24,7 @@ use self::{
     scan::Pass,
 };
 use crate::{
-    Error, Metric, Result, Vectors, VectorsInfo,
+    Error, Metric, Result, RowSet, Vectors, VectorsInfo,
     element::{Element, floats},
     filter::Filter,
     heaps::Tops,
@@ -49,6 +49,8 @@ pub struct Search {
     /// Excludes vector n from the neighbours of query n, whatever their distance. For a dataset that is joined with
     /// itself.
     pub excludes_itself: bool,
+    /// The vectors that may be answers, by default all. The set is one of numbers below the number of vectors.
+    pub selection: Option<Arc<RowSet>>,
     /// The instruction set of the filter, for tests and measurements. The default is the best one of the processor. The
     /// choice does not change the answer.
     pub instructions: Option<Instructions>,
@@ -64,6 +66,7 @@ impl Default for Search {
             metric: Metric::L2,
             radius: None,
             excludes_itself: false,
+            selection: None,
             instructions: None,
             kernel: None,
         }
@@ -89,9 +92,28 @@ impl Search {
         }
     }
 
+    /// Checks that the selection is one of the vectors of this dataset.
+    ///
+    /// # Errors
+    /// [`Error::BadOption`].
+    pub(crate) fn check_selection(&self, vectors: &VectorsInfo) -> Result<()> {
+        match &self.selection {
+            Some(selection) if selection.len() != vectors.vectors => Err(Error::BadOption {
+                option: "selection",
+                found: format!("a set of {} vectors", selection.len()),
+                expected: format!("one of the {} vectors of {}", vectors.vectors, vectors.name),
+            }),
+            _ => Ok(()),
+        }
+    }
+
     /// Returns the largest number of neighbours that a query can have among `vectors` vectors, at least 1.
     pub(crate) fn neighbours(&self, vectors: u64) -> u64 {
-        self.k.min(vectors - u64::from(self.excludes_itself)).max(1)
+        let among = match &self.selection {
+            Some(selection) => selection.count(),
+            None => vectors - u64::from(self.excludes_itself),
+        };
+        self.k.min(among).max(1)
     }
 
     /// Returns the number of vectors among which a query has all its neighbours, if it does not have fewer.
@@ -153,6 +175,7 @@ pub fn plan<'a>(
 ) -> Result<Plan> {
     let source = queries.into();
     search.check()?;
+    search.check_selection(vectors)?;
     search.metric.check(vectors.element)?;
     check_dimensions(source, vectors)?;
     let budget = job.budget();
@@ -161,6 +184,7 @@ pub fn plan<'a>(
         dimensions: vectors.dimensions,
         element: vectors.element,
         metric: search.metric,
+        selected: search.selection.as_ref().map(|selection| selection.count()),
         queries: source.count(),
         k: search.neighbours(vectors.vectors),
         memory_bytes: budget.free_bytes(),
@@ -239,7 +263,7 @@ fn search_elements<T: Tiled>(
     let info = vectors.info();
     let plan = plan(job, info, source, search)?;
     let row_elements = info.element.queried().row_bytes(info.dimensions) / size_of::<T>();
-    let buffer_bytes = plan.threads * plan::BUFFERS * plan.block_bytes;
+    let buffer_bytes = plan.threads * plan.buffers * plan.block_bytes;
     let buffers = Buffer::zeroed(job.budget(), buffer_bytes, "blocks of vectors")?;
     let mut buffers = buffers.split(plan.block_bytes);
     let elsewhere = inshore_store::taken_bytes(buffer_bytes) as u64 + source.rows_bytes();
@@ -275,6 +299,7 @@ fn search_elements<T: Tiled>(
             row_bytes: info.row_bytes(),
             plan: &plan,
             search,
+            selection: search.selection.as_deref(),
             filter,
             center: &center_lanes,
             queries: &queries,
@@ -289,7 +314,7 @@ fn search_elements<T: Tiled>(
     answer.flush()?;
     Ok(Searched {
         queries: source.count(),
-        vectors: info.vectors,
+        vectors: plan.selected.unwrap_or(info.vectors),
         dimensions: info.dimensions,
         element: info.element,
         rows: answer.rows,

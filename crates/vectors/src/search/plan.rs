@@ -17,7 +17,11 @@ use crate::{
 const BLOCK_BYTES_MAX: usize = 1 << 20;
 const BLOCK_BYTES_MIN: usize = 64 << 10;
 /// The number of buffers of each thread: one is searched while the other is read.
-pub(crate) const BUFFERS: usize = 2;
+const BUFFERS: usize = 2;
+/// The number of buffers of each thread if few vectors are selected: reads are small then, and many are in flight.
+const SPARSE_BUFFERS: usize = 16;
+/// Vectors are few if they are less than this share of the dataset.
+const SPARSE: f64 = 0.125;
 /// The largest number of queries for which rows are compared with one query after the other. With more queries, tiles
 /// are faster.
 const FEW: u64 = 4;
@@ -35,6 +39,8 @@ pub struct Estimates {
     pub element: Element,
     /// The metric of the search.
     pub metric: Metric,
+    /// The number of vectors that may be answers, if not all.
+    pub selected: Option<u64>,
     /// The number of queries.
     pub queries: u64,
     /// The number of neighbours of each query.
@@ -70,6 +76,8 @@ pub struct Plan {
     pub block_rows: usize,
     /// The size of a read buffer in bytes.
     pub block_bytes: usize,
+    /// The number of read buffers of each thread.
+    pub buffers: usize,
     /// The number of vectors in a subblock, the part of a block that fits the cache.
     pub subblock_rows: usize,
     /// The number of worker threads.
@@ -78,8 +86,11 @@ pub struct Plan {
     pub query_bytes: u64,
     /// The memory in bytes that does not depend on the number of queries.
     pub fixed_bytes: u64,
-    /// The number of bytes that a pass reads.
+    /// The number of bytes that a pass reads. If only some vectors are selected, this is an upper estimate for vectors
+    /// that are spread evenly.
     pub pass_bytes: u64,
+    /// The number of vectors that may be answers, if not all.
+    pub selected: Option<u64>,
     /// The instruction set of the filter.
     pub instructions: Instructions,
     /// The way in which vectors are compared with queries.
@@ -100,13 +111,16 @@ impl Plan {
         let subblock_rows = subblock_rows(lane_bytes);
         let widened = if lane_bytes == row_bytes { 0 } else { subblock_rows * lane_bytes };
         let hits = HITS_MAX * size_of::<Hit>();
-        let thread_bytes = widened + subblock_rows * 8 + hits;
-        let k = estimates.k.min(vectors);
+        let numbers = if estimates.selected.is_some() { subblock_rows * size_of::<u32>() } else { 0 };
+        let thread_bytes = widened + subblock_rows * 8 + hits + numbers;
+        let k = estimates.k.min(estimates.selected.unwrap_or(vectors)).max(1);
+        let is_sparse = estimates.selected.is_some_and(|rows| (rows as f64) < SPARSE * vectors as f64);
+        let buffers = if is_sparse { SPARSE_BUFFERS } else { BUFFERS };
         let padding = LANES_MAX as u64 * lane_bytes as u64;
         let output = 2 * BATCH_ROWS as u64 * 24;
         let others = dimensions as u64 * 4 + padding + output + reader_bytes;
         let memory_of = |threads: usize, block_bytes: usize| {
-            let buffers = inshore_store::taken_bytes(threads * BUFFERS * block_bytes);
+            let buffers = inshore_store::taken_bytes(threads * buffers * block_bytes);
             (buffers + threads * thread_bytes) as u64
         };
         let query_bytes =
@@ -120,7 +134,7 @@ impl Plan {
         while threads > 1 && !fits(threads, BLOCK_BYTES_MIN) {
             threads -= 1;
         }
-        let mut block_bytes = BLOCK_BYTES_MAX;
+        let mut block_bytes = if is_sparse { BLOCK_BYTES_MIN } else { BLOCK_BYTES_MAX };
         while block_bytes > BLOCK_BYTES_MIN && !fits(threads, block_bytes) {
             block_bytes /= 2;
         }
@@ -139,11 +153,13 @@ impl Plan {
             queries_per_pass,
             block_rows,
             block_bytes,
+            buffers,
             subblock_rows,
             threads: threads.min(vectors.div_ceil(block_rows as u64) as usize),
             query_bytes,
             fixed_bytes,
-            pass_bytes: vectors * row_bytes as u64,
+            pass_bytes: pass_bytes(estimates, row_bytes as u64, block_rows as u64),
+            selected: estimates.selected,
             instructions: Instructions::best(),
             kernel: match estimates.metric {
                 Metric::Hamming | Metric::Jaccard => Kernel::Counts,
@@ -157,6 +173,16 @@ impl Plan {
     pub fn smallest_bytes(&self) -> u64 {
         self.fixed_bytes + self.query_bytes
     }
+}
+
+/// Estimates the bytes that a pass reads: blocks without selected vectors are not read, nor what is before the first and
+/// after the last selected vector of a block.
+fn pass_bytes(estimates: &Estimates, row_bytes: u64, block_rows: u64) -> u64 {
+    let all = estimates.vectors * row_bytes;
+    let Some(selected) = estimates.selected else { return all };
+    let share = selected as f64 / estimates.vectors as f64;
+    let touched = 1.0 - (1.0 - share).powf(block_rows as f64);
+    ((all as f64 * touched) as u64).min(selected.saturating_mul(row_bytes + CHECK_BYTES as u64))
 }
 
 /// Returns the number of whole rows in a block of `block_bytes`, at least one.
@@ -181,10 +207,14 @@ impl std::fmt::Display for Plan {
             Kernel::Rows | Kernel::Counts => "query by query",
         };
         let workers = if *threads == 1 { "1 thread".to_string() } else { format!("{threads} threads") };
+        let among = match self.selected {
+            Some(selected) => format!(" for {selected} selected vectors"),
+            None => String::new(),
+        };
         let passed = if *passes == 1 { "1 pass".to_string() } else { format!("{passes} passes") };
         write!(
             out,
-            "{passed} over {}, each for up to {queries_per_pass} queries of {}; blocks of {} vectors, \
+            "{passed} over {}{among}, each for up to {queries_per_pass} queries of {}; blocks of {} vectors, \
              {workers}, {how}, {instructions}",
             format_bytes(self.pass_bytes),
             format_bytes(self.query_bytes),
@@ -204,6 +234,7 @@ mod tests {
             dimensions: 128,
             element: Element::F32,
             metric: Metric::L2,
+            selected: None,
             queries: 10_000,
             k: 100,
             memory_bytes: 64 << 20,
@@ -232,6 +263,12 @@ mod tests {
         // The plan has no more neighbours than vectors, and no thread without a block.
         let plan = Plan::new(&Estimates { vectors: 5, k: 1 << 40, ..base });
         assert_eq!((plan.passes, plan.threads), (1, 1));
+        // Few vectors are read in small blocks, many reads at once.
+        let plan = Plan::new(&Estimates { selected: Some(500), ..base });
+        assert_eq!((plan.block_bytes, plan.buffers), (64 << 10, SPARSE_BUFFERS));
+        assert!(plan.pass_bytes < 500 * (17 << 10), "{plan}");
+        let plan = Plan::new(&Estimates { selected: Some(500_000), ..base });
+        assert_eq!((plan.block_bytes, plan.buffers, plan.pass_bytes), (1 << 20, BUFFERS, 512_000_000));
         // If the memory is too small, the plan reports the memory that it needs.
         let plan = Plan::new(&Estimates { memory_bytes: 1 << 16, ..base });
         assert!(plan.smallest_bytes() > 1 << 16);

@@ -8,6 +8,7 @@
 
 use std::{
     collections::VecDeque,
+    ops::Range,
     sync::{
         Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -18,7 +19,7 @@ use inshore_store::{Buffer, CheckedFile, Job};
 use zerocopy::IntoBytes;
 
 use crate::{
-    Element, Result,
+    Element, Result, RowSet,
     counts::Count,
     filter::{BlockFacts, Filter},
     heaps::Heaps,
@@ -45,6 +46,8 @@ pub(crate) struct Pass<'a, T: Tiled> {
     pub row_bytes: usize,
     pub plan: &'a Plan,
     pub search: &'a Search,
+    /// The vectors that may be answers, if not all.
+    pub selection: Option<&'a RowSet>,
     pub filter: Filter,
     /// The center for l2, and zeros for the other metrics.
     pub center: &'a [T::Lane],
@@ -71,6 +74,22 @@ struct Scratch<L> {
     /// Rows of 16-bit floating-point numbers as f32.
     decoded: Vec<f32>,
     keys: Vec<f64>,
+    /// For each row of a subblock, its distance from the first row of the block, if only some vectors are selected.
+    offsets: Vec<u32>,
+}
+
+/// The numbers of the vectors in a subblock.
+#[derive(Clone, Copy)]
+struct Numbers<'a> {
+    first: u64,
+    /// For each row its distance from `first`. `None` if rows follow each other.
+    offsets: Option<&'a [u32]>,
+}
+
+impl Numbers<'_> {
+    fn of(&self, row: usize) -> u64 {
+        self.first + self.offsets.map_or(row as u64, |offsets| offsets[row].into())
+    }
 }
 
 /// The pairs that may be near.
@@ -90,7 +109,7 @@ impl<T: Tiled> Pass<'_, T> {
         let mut buffers = buffers.into_iter();
         std::thread::scope(|scope| {
             for _ in 0..self.plan.threads {
-                let spare: Vec<Buffer> = buffers.by_ref().take(super::plan::BUFFERS).collect();
+                let spare: Vec<Buffer> = buffers.by_ref().take(self.plan.buffers).collect();
                 let (shared, failure, returned) = (&shared, &failure, &returned);
                 scope.spawn(move || match self.work(shared, spare) {
                     Ok(spare) => returned.lock().expect("no panic under this lock").extend(spare),
@@ -121,84 +140,127 @@ impl<T: Tiled> Pass<'_, T> {
             ),
             // As many bytes as scales and shifts.
             keys: Vec::with_capacity(if is_counted { rows } else { 0 }),
+            offsets: Vec::with_capacity(if self.selection.is_some() { rows } else { 0 }),
             decoded: Vec::with_capacity(if self.is_decoded() { rows * self.dimensions } else { 0 }),
             candidates: Candidates { hits: Vec::with_capacity(HITS_MAX), measured: 0 },
         };
-        let (block_rows, row_bytes) = (self.plan.block_rows as u64, self.row_bytes as u64);
-        let blocks = self.vectors.div_ceil(block_rows);
+        let row_bytes = self.row_bytes as u64;
         let mut ahead = VecDeque::new();
         let mut free = Vec::new();
         loop {
             while let Some(buffer) = spare.pop() {
-                let block = shared.next_block.fetch_add(1, Ordering::Relaxed);
-                if block >= blocks {
+                let Some(rows) = self.next_rows(shared)? else {
                     free.push(buffer);
                     continue;
-                }
-                let first = block * block_rows;
-                let range = first * row_bytes..self.vectors.min(first + block_rows) * row_bytes;
-                ahead.push_back((first, self.file.submit_read(self.job, range, buffer)?));
+                };
+                let range = rows.start * row_bytes..rows.end * row_bytes;
+                ahead.push_back((rows, self.file.submit_read(self.job, range, buffer)?));
             }
-            let Some((first, pending)) = ahead.pop_front() else { break };
+            let Some((rows, pending)) = ahead.pop_front() else { break };
             self.job.check_cancelled()?;
-            let (buffer, wanted) = pending.wait()?;
+            let (mut buffer, wanted) = pending.wait()?;
             if shared.is_stopped.load(Ordering::Relaxed) {
                 break;
             }
-            let bytes = &buffer[wanted];
-            self.search_block(first, bytes, &mut scratch);
-            self.job.progress().add((bytes.len() / self.row_bytes) as u64);
+            let found = (rows.end - rows.start) as usize;
+            self.search_block(rows, &mut buffer[wanted], &mut scratch);
+            self.job.progress().add(found as u64);
             spare.push(buffer);
         }
         shared.measured.fetch_add(scratch.candidates.measured, Ordering::Relaxed);
         Ok(free)
     }
 
+    /// Returns the rows of the next block, from the first to the last selected one; `None` after the last block. Blocks
+    /// without selected rows are passed over.
+    fn next_rows(&self, shared: &Shared) -> Result<Option<Range<u64>>> {
+        let block_rows = self.plan.block_rows as u64;
+        loop {
+            let first = shared.next_block.fetch_add(1, Ordering::Relaxed) * block_rows;
+            if first >= self.vectors {
+                return Ok(None);
+            }
+            let rows = first..self.vectors.min(first + block_rows);
+            let Some(selection) = self.selection else { return Ok(Some(rows)) };
+            self.job.check_cancelled()?;
+            let bounds = selection.bounds_in(rows.clone());
+            let read = bounds.as_ref().map_or(0, |bounds| bounds.end - bounds.start);
+            self.job.progress().add(rows.end - rows.start - read);
+            if bounds.is_some() {
+                return Ok(bounds);
+            }
+        }
+    }
+
     fn is_decoded(&self) -> bool {
         matches!(self.element, Element::F16 | Element::Bf16)
     }
 
-    fn search_block(&self, first: u64, bytes: &[u8], scratch: &mut Scratch<T::Lane>) {
+    /// Searches the rows `rows`, whose bytes are `bytes`. If only some are selected, these are moved together.
+    fn search_block(&self, rows: Range<u64>, bytes: &mut [u8], scratch: &mut Scratch<T::Lane>) {
+        let Range { start: first, .. } = rows;
         let part_rows = self.plan.subblock_rows;
-        for (number, bytes) in bytes.chunks(part_rows * self.row_bytes).enumerate() {
-            let first = first + (number * part_rows) as u64;
-            if let Some(count) = Count::of(self.search.metric, self.element == Element::Bits) {
-                self.search_counts(count, (first, bytes), scratch);
-                continue;
+        let Some(selection) = self.selection else {
+            for (number, bytes) in bytes.chunks(part_rows * self.row_bytes).enumerate() {
+                let numbers = Numbers { first: first + (number * part_rows) as u64, offsets: None };
+                self.search_subblock(numbers, bytes, scratch);
             }
-            let Scratch { preparation, candidates, decoded, .. } = scratch;
-            decoded.clear();
-            let bytes = match self.is_decoded() {
-                true => {
-                    self.element.decode(bytes, decoded);
-                    decoded.as_bytes()
-                }
-                false => bytes,
-            };
-            let rows = T::rows(bytes);
-            match self.plan.kernel {
-                Kernel::Rows => self.search_rows((first, rows), preparation, candidates),
-                Kernel::Tiles | Kernel::Counts => {
-                    let subblock =
-                        preparation.prepare(self.plan.instructions, &self.filter, self.center, rows);
-                    for panel in &self.queries.panels {
-                        self.search_panel(panel, (first, rows), &subblock, candidates);
-                    }
+            return;
+        };
+        let count =
+            move_together(bytes, self.row_bytes, selection.rows_in(rows.clone()).map(|row| row - first));
+        let mut offsets = std::mem::take(&mut scratch.offsets);
+        let mut selected = selection.rows_in(rows).map(|row| (row - first) as u32);
+        for bytes in bytes[..count * self.row_bytes].chunks(part_rows * self.row_bytes) {
+            offsets.clear();
+            offsets.extend(selected.by_ref().take(bytes.len() / self.row_bytes));
+            self.search_subblock(Numbers { first, offsets: Some(&offsets) }, bytes, scratch);
+        }
+        scratch.offsets = offsets;
+    }
+
+    /// Compares the rows of a subblock with all queries.
+    fn search_subblock(&self, numbers: Numbers<'_>, bytes: &[u8], scratch: &mut Scratch<T::Lane>) {
+        if let Some(count) = Count::of(self.search.metric, self.element == Element::Bits) {
+            self.search_counts(count, (numbers, bytes), scratch);
+            return;
+        }
+        let Scratch { preparation, candidates, decoded, .. } = scratch;
+        decoded.clear();
+        let bytes = match self.is_decoded() {
+            true => {
+                self.element.decode(bytes, decoded);
+                decoded.as_bytes()
+            }
+            false => bytes,
+        };
+        let rows = T::rows(bytes);
+        match self.plan.kernel {
+            Kernel::Rows => self.search_rows((numbers, rows), preparation, candidates),
+            Kernel::Tiles | Kernel::Counts => {
+                let subblock = preparation.prepare(self.plan.instructions, &self.filter, self.center, rows);
+                for panel in &self.queries.panels {
+                    self.search_panel(panel, (numbers, rows), &subblock, candidates);
                 }
             }
         }
     }
 
     /// Counts the distances of some rows and one query after the other.
-    fn search_counts(&self, count: Count, (first, bytes): (u64, &[u8]), scratch: &mut Scratch<T::Lane>) {
+    fn search_counts(
+        &self,
+        count: Count,
+        (numbers, bytes): (Numbers<'_>, &[u8]),
+        scratch: &mut Scratch<T::Lane>,
+    ) {
         for query in 0..self.queries.count() {
             scratch.keys.clear();
             count.keys(self.plan.instructions, self.queries.bytes(query), bytes, &mut scratch.keys);
             scratch.candidates.measured += scratch.keys.len() as u64;
-            for (id, &key) in (first..).zip(&scratch.keys) {
+            for (row, &key) in scratch.keys.iter().enumerate() {
                 let is_within = |radius| self.search.metric.is_within(key, radius);
                 if key <= self.heaps.bound(query) && self.search.radius.is_none_or(is_within) {
-                    self.heaps.push(query, Entry { key, id });
+                    self.heaps.push(query, Entry { key, id: numbers.of(row) });
                 }
             }
         }
@@ -208,7 +270,7 @@ impl<T: Tiled> Pass<'_, T> {
     fn search_panel(
         &self,
         panel: &Panel<T::Lane>,
-        rows: (u64, &[T]),
+        rows: (Numbers<'_>, &[T]),
         subblock: &Subblock<'_, T>,
         candidates: &mut Candidates,
     ) {
@@ -229,7 +291,7 @@ impl<T: Tiled> Pass<'_, T> {
     /// Compares some rows with one query after the other.
     fn search_rows(
         &self,
-        (first, rows): (u64, &[T]),
+        (numbers, rows): (Numbers<'_>, &[T]),
         preparation: &mut Preparation<T::Lane>,
         candidates: &mut Candidates,
     ) {
@@ -266,10 +328,10 @@ impl<T: Tiled> Pass<'_, T> {
                     }
                 }
                 if candidates.hits.len() >= HITS {
-                    self.measure(panel.first, (first, rows), &mut limits, &facts, candidates);
+                    self.measure(panel.first, (numbers, rows), &mut limits, &facts, candidates);
                 }
             }
-            self.measure(panel.first, (first, rows), &mut limits, &facts, candidates);
+            self.measure(panel.first, (numbers, rows), &mut limits, &facts, candidates);
         }
     }
 
@@ -281,7 +343,7 @@ impl<T: Tiled> Pass<'_, T> {
     fn measure(
         &self,
         first_query: usize,
-        (first, rows): (u64, &[T]),
+        (numbers, rows): (Numbers<'_>, &[T]),
         limits: &mut [f32],
         facts: &BlockFacts,
         candidates: &mut Candidates,
@@ -306,7 +368,7 @@ impl<T: Tiled> Pass<'_, T> {
                 let (key, query) = (keys[number], query(number));
                 let is_within = self.search.radius.is_none_or(|radius| metric.is_within(key, radius));
                 if key <= self.heaps.bound(query) && is_within {
-                    self.heaps.push(query, Entry { key, id: first + u64::from(hit.row) });
+                    self.heaps.push(query, Entry { key, id: numbers.of(hit.row as usize) });
                 }
             }
         }
@@ -316,4 +378,17 @@ impl<T: Tiled> Pass<'_, T> {
         }
         candidates.hits.clear();
     }
+}
+
+/// Moves the rows with the numbers `selected`, which ascend, to the front of `bytes`. Returns how many there are.
+fn move_together(bytes: &mut [u8], row_bytes: usize, selected: impl Iterator<Item = u64>) -> usize {
+    let mut count = 0;
+    for row in selected {
+        let row = row as usize;
+        if row != count {
+            bytes.copy_within(row * row_bytes..(row + 1) * row_bytes, count * row_bytes);
+        }
+        count += 1;
+    }
+    count
 }

@@ -6,4 +6,5 @@ mod hazards;
 mod index;
 mod join;
 mod real;
+mod selected;
 mod support;

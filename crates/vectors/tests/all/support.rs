@@ -117,6 +117,9 @@ pub fn brute_force(vectors: &Made, queries: &Made, search: &Search) -> Vec<Row> 
     for (query, q) in queries.rows().into_iter().enumerate() {
         let mut found: Vec<(f64, u64, f64)> = Vec::new();
         for (id, x) in vectors.rows().into_iter().enumerate() {
+            if search.selection.as_ref().is_some_and(|selection| !selection.contains(id as u64)) {
+                continue;
+            }
             let count =
                 |is: &dyn Fn(f64, f64) -> bool| q.iter().zip(x).filter(|(q, x)| is(**q, **x)).count() as f64;
             let product = q.iter().zip(x).fold(0.0, |sum, (q, x)| sum + q * x);
