@@ -177,6 +177,8 @@ pub const OPERATIONS: &[Entry] = &[
     #[cfg(feature = "vectors")]
     Entry::of::<verbs::NeighbourGraph>(),
     #[cfg(feature = "vectors")]
+    Entry::of::<verbs::DedupVectors>(),
+    #[cfg(feature = "vectors")]
     Entry::of::<verbs::MeasureRecall>(),
     #[cfg(feature = "vectors")]
     Entry::of::<verbs::ListVectors>(),

@@ -245,6 +245,15 @@ fn all_rows() -> Vec<Row> {
             "csv",
         ),
         row(
+            json!({ "operation": "nearest dedup", "version": 1, "dataset": "points", "cosine": 0.9 }),
+            "csv",
+        ),
+        row(
+            json!({ "operation": "nearest dedup", "version": 1, "dataset": "points", "radius": 150.0,
+                    "groups": true }),
+            "csv",
+        ),
+        row(
             json!({ "operation": "nearest recall", "version": 1, "inputs": ["@points.u8bin"],
                     "dataset": "points", "sample": 50 }),
             None,

@@ -8,11 +8,14 @@
 //! - [`VectorIndex`]: lists of vectors that are near each other, which [`build_index`] makes. For each query
 //!   [`search_index`] reads a few of these lists. [`RecallTable`] shows the fraction of the exact neighbours that the
 //!   lists hold.
+//! - [`Source`]: the queries of a search, a file or a dataset. With a dataset the search is a join.
+//! - [`dedup()`]: all pairs of vectors within a distance, or the groups that such pairs connect.
 //! - [`Metric`]: Euclidean distance, inner product, cosine, Hamming or Jaccard distance.
 //!
 //! ```text
 //!   VectorFile ──import──► Vectors ─┐
-//!   VectorFile (queries) ───────────┴─search──► rows: query, rank, id, distance
+//!   VectorFile or Vectors (queries) ┴─search──► rows: query, rank, id, distance
+//!   Vectors ──────────────────────────dedup───► rows: id, duplicate, distance
 //! ```
 //!
 //! # How a search works
@@ -63,6 +66,7 @@
 mod catalog;
 mod counts;
 mod dataset;
+mod dedup;
 mod element;
 mod error;
 mod file;
@@ -80,6 +84,7 @@ mod topk;
 
 pub use catalog::{Description, describe, list, remove, remove_index};
 pub use dataset::{Vectors, VectorsInfo};
+pub use dedup::{Dedup, DedupPlan, Deduplicated, check_dedup_index, dedup, plan_dedup};
 pub use element::{BITS_MAX, DIMENSIONS_MAX, Element};
 pub use error::{Error, Result};
 pub use file::VectorFile;

@@ -12,6 +12,7 @@ pub enum NearestCommand {
     Query(NearestQuery),
     Join(NearestJoin),
     Graph(NearestGraph),
+    Dedup(NearestDedup),
     Recall(NearestRecall),
     /// List the vectors of the store
     ///
@@ -218,6 +219,45 @@ pub struct NearestGraph {
     pub dataset: String,
     #[command(flatten)]
     pub neighbours: Neighbours,
+}
+
+/// Find near-duplicates: all pairs of vectors within a distance, or groups of them
+///
+/// The result has columns id, duplicate and distance: one row for each pair within the distance, with id < duplicate, in the order of
+/// both. No number of neighbours limits the pairs of a vector; they are sorted on flash. With --groups the columns are id and group:
+/// one row for each vector that has a near-duplicate, where the group is the smallest id of all vectors that pairs connect. To keep one
+/// vector of each group, drop the vectors whose id is not their group.
+///
+/// The answer is exact without --recall and --probes, and the same for every memory and number of threads. With them, a pair is found if
+/// one of its vectors lies in a list that the other one probes.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore nearest dedup texts --cosine 0.97 -o pairs.parquet --memory 256MiB
+  inshore nearest dedup texts --cosine 0.97 --groups -o groups.parquet
+  inshore nearest dedup fingerprints --metric hamming --radius 3 -o pairs.csv
+  inshore nearest dedup sift --radius 120 --recall 0.95 -o pairs.parquet")]
+pub struct NearestDedup {
+    /// Name of the vectors
+    #[arg(value_name = "NAME")]
+    pub dataset: String,
+    /// Pairs whose cosine is at least this: short for --metric cosine --radius (1 - S)
+    #[arg(long, value_name = "S", allow_negative_numbers = true, conflicts_with_all = ["radius", "metric"], required_unless_present = "radius")]
+    pub cosine: Option<f64>,
+    /// Pairs up to this distance (for ip: from this inner product on)
+    #[arg(long, value_name = "R", allow_negative_numbers = true)]
+    pub radius: Option<f64>,
+    /// Distance between vectors [default: l2]
+    #[arg(long, value_name = "METRIC", value_enum)]
+    pub metric: Option<Metric>,
+    /// Return the groups of near-duplicates in the place of pairs
+    #[arg(long)]
+    pub groups: bool,
+    #[command(flatten)]
+    pub index: IndexUse,
+    /// Write all rows to a file; .parquet, .arrow or .csv chooses the format, - is CSV on standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
 }
 
 /// What `nearest join` and `nearest graph` find for each vector.

@@ -5,19 +5,19 @@ use inshore::{
     ops::{
         Attachments, Operation, Request,
         verbs::{
-            DescribeVectors, Found, ImportVectors, IndexVectors, JoinVectors, ListVectors, MeasureRecall,
+            DedupVectors, DescribeVectors, Found, ImportVectors, IndexVectors, JoinVectors, ListVectors, MeasureRecall,
             NeighbourGraph, RemoveVectors, SearchVectors,
         },
     },
     store::format_bytes,
-    vectors::{ApproximateSearched, MeasuredOn, RecallTable, Searched},
+    vectors::{ApproximateSearched, DedupPlan, Deduplicated, MeasuredOn, RecallTable, Searched},
 };
 
 use serde_json::json;
 
 use crate::{
     args::{
-        GlobalOptions, NearestCommand, NearestGraph, NearestImport, NearestIndex, NearestJoin, NearestQuery,
+        GlobalOptions, NearestCommand, NearestDedup, NearestGraph, NearestImport, NearestIndex, NearestJoin, NearestQuery,
         NearestRecall,
     },
     job::{
@@ -39,6 +39,7 @@ pub fn nearest(options: GlobalOptions, command: &NearestCommand) -> Result<()> {
         NearestCommand::Query(arguments) => query(options, arguments),
         NearestCommand::Join(arguments) => join(options, arguments),
         NearestCommand::Graph(arguments) => graph(options, arguments),
+        NearestCommand::Dedup(arguments) => dedup(options, arguments),
         NearestCommand::Recall(arguments) => recall(options, arguments),
         NearestCommand::Ls => ls(options),
         NearestCommand::Info { dataset } => info(options, dataset),
@@ -224,12 +225,64 @@ fn find<O: Operation<Answer = Found>>(
             Found::Exact(found) => exact(found),
             Found::Approximate(found) => approximate(found),
         };
-        let notice = indexed.filter(|_| matches!(&done.answer, Found::Exact(_))).map(|name| {
-            format!("{name} has no index, so the answer is exact: `inshore nearest index {name}` builds one")
-        });
+        let notice = indexed.filter(|_| matches!(&done.answer, Found::Exact(_))).map(without_index);
         let sentence = sentence + &place;
         Outcome { sentence_aside: true, how, notice, ..Outcome::new(O::NAME, report, done, sentence) }
     })
+}
+
+fn dedup(options: GlobalOptions, arguments: &NearestDedup) -> Result<()> {
+    let NearestDedup { dataset, cosine, radius, metric, groups, index, output } = arguments;
+    if let Some(output) = output {
+        check_stdout_is_free(&options, output)?;
+    }
+    let operation = DedupVectors {
+        dataset: dataset.clone(),
+        cosine: *cosine,
+        metric: metric.map(Into::into),
+        radius: *radius,
+        groups: *groups,
+        recall: index.recall,
+        probes: index.probes,
+    };
+    let request = Request { operation, inputs: Vec::new(), output: output.clone() };
+    let mut rows = RowDisplay::new(&options);
+    let attachments = Attachments { rows: Some(&mut rows), ..Attachments::default() };
+    let ran = operations::run_on(options, StoreAccess::Existing, &request, attachments)?;
+    rows.print(ran.done.answer.rows)?;
+    ran.tell(|report, done| {
+        let found = &done.answer;
+        let is_exact = matches!(found.plan, DedupPlan::Exact(_));
+        let notice = index.recall.filter(|_| is_exact).map(|_| without_index(dataset));
+        let sentence = duplicates(found) + &output.as_deref().map_or(String::new(), written);
+        let mut how = vec![("measured", format!("{} pairs", found.measured))];
+        if !is_exact {
+            how.push(("plan", found.plan.to_string()));
+        }
+        Outcome { sentence_aside: true, how, notice, ..Outcome::new("nearest dedup", report, done, sentence) }
+    })
+}
+
+/// Describes a search for near-duplicates.
+fn duplicates(found: &Deduplicated) -> String {
+    let Deduplicated { rows, vectors, dimensions, element, .. } = *found;
+    let what = match found.groups {
+        Some(groups) => format!("{} in {}", counted(rows, "vector"), counted(groups, "group")),
+        None => counted(rows, "pair"),
+    };
+    let how = match (&found.plan, found.probes) {
+        (DedupPlan::Exact(plan), _) if plan.passes > 1 => {
+            format!(", in {} passes (more --memory needs fewer)", plan.passes)
+        }
+        (_, Some([probes, lists])) => format!(", approximate ({probes} of {lists} lists each)"),
+        _ => String::new(),
+    };
+    format!("{what} of near-duplicates among {vectors} vectors of {dimensions} {element}{how}")
+}
+
+/// Tells that an approximate answer was asked for, and is exact.
+fn without_index(name: &str) -> String {
+    format!("{name} has no index, so the answer is exact: `inshore nearest index {name}` builds one")
 }
 
 /// Describes an exact search: a sentence, and facts for `--explain`.

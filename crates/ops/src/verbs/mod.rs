@@ -43,7 +43,7 @@ pub use self::kernel::{
 };
 #[cfg(feature = "vectors")]
 pub use self::nearest::{
-    DescribeVectors, Found, ImportVectors, IndexVectors, JoinVectors, ListVectors, MeasureRecall,
+    DedupVectors, DescribeVectors, Found, ImportVectors, IndexVectors, JoinVectors, ListVectors, MeasureRecall,
     NeighbourGraph, RemoveVectors, SearchVectors, VectorsAnswer,
 };
 #[cfg(feature = "sql")]

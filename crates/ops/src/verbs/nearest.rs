@@ -1,6 +1,7 @@
 //! The operations on vectors of the local store, `nearest import` to `nearest rm`.
 
 mod datasets;
+mod dedup;
 mod import;
 mod index;
 mod join;
@@ -12,6 +13,7 @@ use inshore_vectors::{Search, VectorFile};
 
 pub use self::{
     datasets::{DescribeVectors, ListVectors, RemoveVectors, VectorsAnswer},
+    dedup::DedupVectors,
     import::ImportVectors,
     index::{IndexVectors, MeasureRecall},
     join::{JoinVectors, NeighbourGraph},
@@ -44,6 +46,17 @@ fn no_inputs(operation: &'static str, inputs: &[PathBuf]) -> Result<()> {
         _ => {
             Err(Error::Request { operation, what: format!("inputs: found {}, expected none", inputs.len()) })
         }
+    }
+}
+
+/// Returns the error of a search. An error of the receiver of rows is one of this crate.
+fn error_of(error: inshore_vectors::Error) -> Error {
+    match error {
+        inshore_vectors::Error::Rows(inner) => match inner.downcast::<Error>() {
+            Ok(error) => *error,
+            Err(inner) => Error::Rows(inner),
+        },
+        error => error.into(),
     }
 }
 

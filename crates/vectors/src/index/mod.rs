@@ -30,7 +30,7 @@ mod recall;
 mod selected;
 mod table;
 
-pub(crate) use self::dataset::KIND as INDEX_KIND;
+pub(crate) use self::{dataset::KIND as INDEX_KIND, query::pairs_of_index};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 pub use self::{

@@ -34,7 +34,8 @@ use super::{
 };
 use crate::{
     Element, Error, Result, Search, Vectors, VectorsInfo,
-    heaps::Tops,
+    dedup::Pairs,
+    heaps::{SharedHeaps, Tops},
     search::{
         AnswerRows, BATCH_ROWS, QueryRows, Source, center_of_vectors, check_dimensions, new_tops,
     },
@@ -137,13 +138,25 @@ pub fn search_index<'a>(
 ) -> Result<ApproximateSearched> {
     let source = queries.into();
     check_index_search(index, vectors.info(), source, search, approximate)?;
-    let probed = Probed { job, vectors, index, source, search, approximate };
-    match vectors.info().element {
-        Element::F32 => probed.run::<f32>(each),
-        Element::U8 => probed.run::<u8>(each),
-        Element::I8 => probed.run::<i8>(each),
-        Element::F16 | Element::Bf16 | Element::Bits => Err(super::no_index_of(vectors.info())),
-    }
+    Probed { job, vectors, index, source, search, approximate, pairs: None }.run_elements(each)
+}
+
+/// Finds all pairs of vectors within the radius of `search` of which one lies in a list that the other one probes.
+///
+/// # Errors
+/// The errors of [`search_index`].
+pub(crate) fn pairs_of_index(
+    job: &Job,
+    vectors: &Vectors,
+    index: &VectorIndex,
+    search: &Search,
+    approximate: &Approximate,
+    pairs: &Pairs,
+) -> Result<ApproximateSearched> {
+    let source = Source::Stored(vectors);
+    check_index_search(index, vectors.info(), source, search, approximate)?;
+    Probed { job, vectors, index, source, search, approximate, pairs: Some(pairs) }
+        .run_elements(&mut |_| unreachable!("pairs are no rows"))
 }
 
 /// Checks the options of an approximate search, without I/O.
@@ -183,6 +196,8 @@ struct Probed<'a> {
     source: Source<'a>,
     search: &'a Search,
     approximate: &'a Approximate,
+    /// The place of all near pairs, where these are wanted and not the nearest vectors of each query.
+    pairs: Option<&'a Pairs>,
 }
 
 /// The parts of an index that stay in memory, and the spaces in which vectors are compared.
@@ -229,6 +244,8 @@ pub(super) struct Round<'a, T: Clustered> {
     k: u64,
     pub packed: &'a Packed<T>,
     pub tops: &'a [TopK],
+    /// The place where near vectors go: `tops`, or a sort of pairs.
+    heaps: SharedHeaps<'a>,
     selected: Option<Selected<'a>>,
     compared: AtomicU64,
     pub measured: AtomicU64,
@@ -348,6 +365,15 @@ impl Probed<'_> {
         })
     }
 
+    fn run_elements(&self, each: &mut dyn FnMut(RecordBatch) -> Result<()>) -> Result<ApproximateSearched> {
+        match self.vectors.info().element {
+            Element::F32 => self.run::<f32>(each),
+            Element::U8 => self.run::<u8>(each),
+            Element::I8 => self.run::<i8>(each),
+            Element::F16 | Element::Bf16 | Element::Bits => Err(super::no_index_of(self.vectors.info())),
+        }
+    }
+
     /// Chooses the strategy with the memory that is free in the budget of the job.
     fn plan(&self, estimates: &Estimates) -> Result<StrategyPlan> {
         let (job, info) = (self.job, self.index.info());
@@ -371,7 +397,7 @@ impl Probed<'_> {
         Ok(Loaded { directory, centroids, coarse, space })
     }
 
-    /// Reads the queries `numbers`, and returns the near vectors of each.
+    /// Reads the queries `numbers`, and returns the near vectors of each; none if pairs are collected.
     fn round<T: Clustered>(
         &self,
         loaded: &Loaded<T>,
@@ -386,7 +412,12 @@ impl Probed<'_> {
         for number in numbers {
             pack_next(rows, self.source, self.vectors, number, &loaded.space, &mut packed)?;
         }
-        let tops = new_tops(self.search, info.vectors, first..first + count as u64);
+        let tops = match self.pairs {
+            Some(_) => Vec::new(),
+            None => new_tops(self.search, info.vectors, first..first + count as u64),
+        };
+        let heaps = Tops { first: 0, tops: &tops };
+        let pairs = self.pairs.map(|pairs| pairs.of_queries(first, false));
         let selection = self.search.selection.as_deref();
         let round = Round {
             job: self.job,
@@ -402,6 +433,7 @@ impl Probed<'_> {
             k: self.search.needed(info.vectors),
             packed: &packed,
             tops: &tops,
+            heaps: pairs.as_ref().map_or(&heaps, |pairs| pairs),
             compared: AtomicU64::new(0),
             measured: AtomicU64::new(0),
         };
@@ -481,7 +513,6 @@ impl<T: Clustered> Round<'_, T> {
         comparer: &mut Comparer<T>,
         mut members_of: impl FnMut(u32) -> &'m [u32],
     ) -> Result<()> {
-        let heaps = Tops { first: 0, tops: self.tops };
         let mut rest = bytes;
         for list in lists {
             let count = self.directory.count(list) as usize;
@@ -492,13 +523,13 @@ impl<T: Clustered> Round<'_, T> {
                 continue;
             }
             let list = self.index.list::<T>(list, bytes, count)?;
-            let queries = Members { packed: self.packed, members, heaps: &heaps };
+            let queries = Members { packed: self.packed, members, heaps: &self.heaps };
             match &self.selected {
                 None => comparer.compare(self.space, list.rows, |row| list.id(row), &queries),
                 Some(selected) => selected.compare(self.space, &list, count, comparer, &queries),
             }
         }
-        Ok(())
+        self.heaps.check()
     }
 
     /// Answers one query after the other on each thread. Returns the microseconds that each took.

@@ -27,6 +27,7 @@ use crate::{
     Error, Metric, Result, RowSet, Vectors, VectorsInfo,
     element::{Element, floats},
     filter::Filter,
+    dedup::Pairs,
     heaps::Tops,
     import::CHECK_BYTES,
     metric::Measured,
@@ -173,7 +174,32 @@ pub fn plan<'a>(
     queries: impl Into<Source<'a>>,
     search: &Search,
 ) -> Result<Plan> {
-    let source = queries.into();
+    let k = search.neighbours(vectors.vectors);
+    let what = || format!("a search of {k} neighbours among {}", vectors.name);
+    plan_beside(job, vectors, queries.into(), search, &Beside { entries: k, bytes: 0, what: &what })
+}
+
+/// What a search keeps in memory beside blocks of vectors and queries.
+pub(crate) struct Beside<'a> {
+    /// The entries that are kept for each query.
+    pub entries: u64,
+    /// The bytes of memory that others use during the search.
+    pub bytes: u64,
+    /// Describes the search, for an error.
+    pub what: &'a dyn Fn() -> String,
+}
+
+/// Plans a search with the memory that is free in the budget of `job`, apart from that of `beside`.
+///
+/// # Errors
+/// A bad option; queries of other dimensions; too little memory for one query.
+pub(crate) fn plan_beside(
+    job: &Job,
+    vectors: &VectorsInfo,
+    source: Source<'_>,
+    search: &Search,
+    beside: &Beside<'_>,
+) -> Result<Plan> {
     search.check()?;
     search.check_selection(vectors)?;
     search.metric.check(vectors.element)?;
@@ -186,14 +212,12 @@ pub fn plan<'a>(
         metric: search.metric,
         selected: search.selection.as_ref().map(|selection| selection.count()),
         queries: source.count(),
-        k: search.neighbours(vectors.vectors),
-        memory_bytes: budget.free_bytes(),
+        k: beside.entries,
+        memory_bytes: budget.free_bytes().saturating_sub(beside.bytes),
         threads: budget.threads(),
         reader_bytes: source.rows_bytes(),
     });
-    budget.need(plan.smallest_bytes(), || {
-        format!("a search of {} neighbours among {}", search.neighbours(vectors.vectors), vectors.name)
-    })?;
+    budget.need(plan.smallest_bytes() + beside.bytes, beside.what)?;
     if let Some(instructions) = search.instructions {
         plan.instructions = instructions;
     }
@@ -243,74 +267,11 @@ pub fn search<'a>(
     search: &Search,
     each: &mut dyn FnMut(RecordBatch) -> Result<()>,
 ) -> Result<Searched> {
-    let source = queries.into();
-    match vectors.info().element {
-        Element::F32 | Element::F16 | Element::Bf16 => {
-            search_elements::<f32>(job, vectors, source, search, each)
-        }
-        Element::U8 | Element::Bits => search_elements::<u8>(job, vectors, source, search, each),
-        Element::I8 => search_elements::<i8>(job, vectors, source, search, each),
-    }
-}
-
-fn search_elements<T: Tiled>(
-    job: &Job,
-    vectors: &Vectors,
-    source: Source<'_>,
-    search: &Search,
-    each: &mut dyn FnMut(RecordBatch) -> Result<()>,
-) -> Result<Searched> {
-    let info = vectors.info();
+    let (info, source) = (vectors.info(), queries.into());
     let plan = plan(job, info, source, search)?;
-    let row_elements = info.element.queried().row_bytes(info.dimensions) / size_of::<T>();
-    let buffer_bytes = plan.threads * plan.buffers * plan.block_bytes;
-    let buffers = Buffer::zeroed(job.budget(), buffer_bytes, "blocks of vectors")?;
-    let mut buffers = buffers.split(plan.block_bytes);
-    let elsewhere = inshore_store::taken_bytes(buffer_bytes) as u64 + source.rows_bytes();
-    let others = plan.fixed_bytes.saturating_sub(elsewhere);
-    let _others = job.budget().reserve(others, "a search")?;
-    // The kernel computes differences from the elements themselves, and needs no center.
-    let center = match plan.kernel {
-        Kernel::Tiles => center_of(job, vectors, search.metric, &mut buffers)?,
-        Kernel::Rows => vec![0.0; row_elements],
-        Kernel::Counts => Vec::new(),
-    };
-    let filter = Filter::new(search.metric, row_elements, f32::norm(&center), T::IS_INTEGER);
-    let filter = if plan.kernel == Kernel::Rows { filter.of_row_sums() } else { filter };
-    let batch = Batch { source, info, metric: search.metric, center: &center, plan: &plan };
-    let center_lanes: Vec<T::Lane> = center.iter().map(|&c| T::star(c.into())).collect();
-    let mut rows = source.rows(job)?;
     let mut answer = AnswerRows::new(search.metric, each);
-    let mut measured = 0;
-    job.start_phase("searching", "vectors", info.vectors * plan.passes);
-    let mut first = 0;
-    while first < source.count() {
-        let end = source.count().min(first + plan.queries_per_pass);
-        let memory = (end - first) * plan.query_bytes;
-        let memory = job.budget().reserve(memory, "queries and their neighbours")?;
-        let queries = Queries::<T>::read(&mut rows, first..end, &batch, memory)?;
-        let tops = new_tops(search, info.vectors, first..end);
-        let pass = Pass {
-            job,
-            file: &vectors.file,
-            vectors: info.vectors,
-            dimensions: row_elements,
-            element: info.element,
-            row_bytes: info.row_bytes(),
-            plan: &plan,
-            search,
-            selection: search.selection.as_deref(),
-            filter,
-            center: &center_lanes,
-            queries: &queries,
-            heaps: &Tops { first: 0, tops: &tops },
-        };
-        let (returned, pairs) = pass.run(buffers)?;
-        buffers = returned;
-        measured += pairs;
-        answer.add_all(first, tops)?;
-        first = end;
-    }
+    let passes = Passes { job, vectors, source, search, plan: &plan };
+    let measured = passes.run(&mut Receiver::Answer(&mut answer))?;
     answer.flush()?;
     Ok(Searched {
         queries: source.count(),
@@ -321,6 +282,124 @@ fn search_elements<T: Tiled>(
         measured,
         plan,
     })
+}
+
+/// Finds all pairs of vectors of a dataset within the radius of `search`, and returns the number of pairs whose exact
+/// distances were computed. Each pair of vectors is compared once.
+///
+/// # Errors
+/// I/O and damage; cancellation.
+pub(crate) fn pairs_of_all(
+    job: &Job,
+    vectors: &Vectors,
+    search: &Search,
+    plan: &Plan,
+    pairs: &Pairs,
+) -> Result<u64> {
+    let source = Source::Stored(vectors);
+    Passes { job, vectors, source, search, plan }.run(&mut Receiver::Pairs(pairs))
+}
+
+/// Receives the near vectors that passes find.
+enum Receiver<'a, 'b> {
+    /// Keeps the nearest vectors of each query.
+    Answer(&'a mut AnswerRows<'b>),
+    /// Keeps all pairs of a query, which is a vector of the dataset, and a later vector.
+    Pairs(&'a Pairs),
+}
+
+/// All passes of a search.
+struct Passes<'a> {
+    job: &'a Job,
+    vectors: &'a Vectors,
+    source: Source<'a>,
+    search: &'a Search,
+    plan: &'a Plan,
+}
+
+impl Passes<'_> {
+    /// Runs all passes, and returns the number of pairs whose exact distances were computed.
+    fn run(&self, receiver: &mut Receiver<'_, '_>) -> Result<u64> {
+        match self.vectors.info().element {
+            Element::F32 | Element::F16 | Element::Bf16 => self.run_elements::<f32>(receiver),
+            Element::U8 | Element::Bits => self.run_elements::<u8>(receiver),
+            Element::I8 => self.run_elements::<i8>(receiver),
+        }
+    }
+
+    fn run_elements<T: Tiled>(&self, receiver: &mut Receiver<'_, '_>) -> Result<u64> {
+        let Passes { job, vectors, source, search, plan } = *self;
+        let info = vectors.info();
+        let row_elements = info.element.queried().row_bytes(info.dimensions) / size_of::<T>();
+        let buffer_bytes = plan.threads * plan.buffers * plan.block_bytes;
+        let buffers = Buffer::zeroed(job.budget(), buffer_bytes, "blocks of vectors")?;
+        let mut buffers = buffers.split(plan.block_bytes);
+        let elsewhere = inshore_store::taken_bytes(buffer_bytes) as u64 + source.rows_bytes();
+        let others = plan.fixed_bytes.saturating_sub(elsewhere);
+        let _others = job.budget().reserve(others, "a search")?;
+        // The kernel computes differences from the elements themselves, and needs no center.
+        let center = match plan.kernel {
+            Kernel::Tiles => center_of(job, vectors, search.metric, &mut buffers)?,
+            Kernel::Rows => vec![0.0; row_elements],
+            Kernel::Counts => Vec::new(),
+        };
+        let filter = Filter::new(search.metric, row_elements, f32::norm(&center), T::IS_INTEGER);
+        let filter = if plan.kernel == Kernel::Rows { filter.of_row_sums() } else { filter };
+        let batch = Batch { source, info, metric: search.metric, center: &center, plan };
+        let center_lanes: Vec<T::Lane> = center.iter().map(|&c| T::star(c.into())).collect();
+        let mut rows = source.rows(job)?;
+        let (mut first, mut measured) = (0, 0);
+        self.start_phase(receiver);
+        while first < source.count() {
+            let end = source.count().min(first + plan.queries_per_pass);
+            let memory = (end - first) * plan.query_bytes;
+            let memory = job.budget().reserve(memory, "queries and their neighbours")?;
+            let queries = Queries::<T>::read(&mut rows, first..end, &batch, memory)?;
+            let mut run = |heaps, only_later| {
+                let pass = Pass {
+                    job,
+                    file: &vectors.file,
+                    vectors: info.vectors,
+                    selection: search.selection.as_deref(),
+                    dimensions: row_elements,
+                    element: info.element,
+                    row_bytes: info.row_bytes(),
+                    plan,
+                    search,
+                    filter,
+                    center: &center_lanes,
+                    queries: &queries,
+                    heaps,
+                    only_later,
+                };
+                let (returned, pairs) = pass.run(std::mem::take(&mut buffers))?;
+                buffers = returned;
+                measured += pairs;
+                Ok::<_, Error>(())
+            };
+            match receiver {
+                Receiver::Answer(answer) => {
+                    let tops = new_tops(search, info.vectors, first..end);
+                    run(&Tops { first: 0, tops: &tops }, None)?;
+                    answer.add_all(first, tops)?;
+                }
+                Receiver::Pairs(pairs) => run(&pairs.of_queries(first, true), Some(first))?,
+            }
+            first = end;
+        }
+        Ok(measured)
+    }
+
+    /// Announces the number of vectors that all passes read.
+    fn start_phase(&self, receiver: &Receiver<'_, '_>) {
+        let (plan, vectors) = (self.plan, self.vectors.info().vectors);
+        let first_row = |pass: u64| match receiver {
+            Receiver::Answer(_) => 0,
+            Receiver::Pairs(_) => scan::first_row(plan, pass * plan.queries_per_pass),
+        };
+        let read = (0..plan.passes).map(|pass| vectors - first_row(pass)).sum();
+        self.job.start_phase("searching", "vectors", read);
+    }
 }
 
 /// Returns the center of the data for a metric that uses it, and otherwise zeros.

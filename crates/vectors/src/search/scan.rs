@@ -22,7 +22,7 @@ use crate::{
     Element, Result, RowSet,
     counts::Count,
     filter::{BlockFacts, Filter},
-    heaps::Heaps,
+    heaps::SharedHeaps,
     metric::{AT_ONCE, Metric},
     search::{
         Search,
@@ -53,7 +53,10 @@ pub(crate) struct Pass<'a, T: Tiled> {
     pub center: &'a [T::Lane],
     pub queries: &'a Queries<T>,
     /// The place where near vectors go.
-    pub heaps: &'a (dyn Heaps + Sync),
+    pub heaps: SharedHeaps<'a>,
+    /// If each query is a vector that is searched too, the number of the first query. Then only pairs of a query and a
+    /// later vector are of interest.
+    pub only_later: Option<u64>,
 }
 
 /// What the threads of a pass share and change.
@@ -99,13 +102,21 @@ struct Candidates {
     measured: u64,
 }
 
+/// Returns the first row of the block with vector `first`: a pass for vectors from `first` on reads from there.
+pub(crate) fn first_row(plan: &Plan, first: u64) -> u64 {
+    first / plan.block_rows as u64 * plan.block_rows as u64
+}
+
 impl<T: Tiled> Pass<'_, T> {
     /// Runs the pass with the buffers of all threads. Returns the buffers, and the number of measured pairs.
     ///
     /// # Errors
     /// I/O and damage; cancellation.
     pub fn run(&self, buffers: Vec<Buffer>) -> Result<(Vec<Buffer>, u64)> {
-        let (shared, failure, returned) = (Shared::default(), Mutex::new(None), Mutex::new(Vec::new()));
+        let first_row = self.only_later.map_or(0, |first| first_row(self.plan, first));
+        let first_block = first_row / self.plan.block_rows as u64;
+        let shared = Shared { next_block: AtomicU64::new(first_block), ..Shared::default() };
+        let (failure, returned) = (Mutex::new(None), Mutex::new(Vec::new()));
         let mut buffers = buffers.into_iter();
         std::thread::scope(|scope| {
             for _ in 0..self.plan.threads {
@@ -164,6 +175,7 @@ impl<T: Tiled> Pass<'_, T> {
             }
             let found = (rows.end - rows.start) as usize;
             self.search_block(rows, &mut buffer[wanted], &mut scratch);
+            self.heaps.check()?;
             self.job.progress().add(found as u64);
             spare.push(buffer);
         }
@@ -189,6 +201,16 @@ impl<T: Tiled> Pass<'_, T> {
             if bounds.is_some() {
                 return Ok(bounds);
             }
+        }
+    }
+
+    /// Returns the number of queries with which `rows` rows are compared.
+    fn compared(&self, numbers: Numbers<'_>, rows: usize) -> usize {
+        let all = self.queries.count();
+        match self.only_later {
+            // No later query has a later vector among these rows.
+            Some(first) => all.min(numbers.of(rows - 1).saturating_sub(first) as usize),
+            None => all,
         }
     }
 
@@ -239,7 +261,8 @@ impl<T: Tiled> Pass<'_, T> {
             Kernel::Rows => self.search_rows((numbers, rows), preparation, candidates),
             Kernel::Tiles | Kernel::Counts => {
                 let subblock = preparation.prepare(self.plan.instructions, &self.filter, self.center, rows);
-                for panel in &self.queries.panels {
+                let compared = self.compared(numbers, subblock.count());
+                for panel in self.queries.panels.iter().take_while(|panel| panel.first < compared) {
                     self.search_panel(panel, (numbers, rows), &subblock, candidates);
                 }
             }
@@ -253,7 +276,7 @@ impl<T: Tiled> Pass<'_, T> {
         (numbers, bytes): (Numbers<'_>, &[u8]),
         scratch: &mut Scratch<T::Lane>,
     ) {
-        for query in 0..self.queries.count() {
+        for query in 0..self.compared(numbers, bytes.len() / self.row_bytes) {
             scratch.keys.clear();
             count.keys(self.plan.instructions, self.queries.bytes(query), bytes, &mut scratch.keys);
             scratch.candidates.measured += scratch.keys.len() as u64;

@@ -10,7 +10,7 @@ use inshore_vectors::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{default_k, only_file};
+use super::{default_k, error_of, only_file};
 use crate::{
     error::{Error, Result},
     operation::{Attachments, NormalForm, Operation, RequestContext, RowOutput, StoreUse},
@@ -135,14 +135,7 @@ impl SearchVectors {
             }
             None => vectors::search(job, vectors, queries, options, &mut each).map(Found::Exact),
         };
-        let answer = found.map_err(|error| match error {
-            // An error of the receiver of rows is one of this crate.
-            vectors::Error::Rows(inner) => match inner.downcast::<Error>() {
-                Ok(error) => *error,
-                Err(inner) => Error::Rows(inner),
-            },
-            error => error.into(),
-        })?;
+        let answer = found.map_err(error_of)?;
         rows.finish()?;
         Ok(Response::local(answer))
     }
