@@ -234,7 +234,8 @@ fn near_in_index(
 ) -> Result<(Sorted, u64, Deduplicated)> {
     let what = || format!("a search for near-duplicates in the index of {}", vectors.info().name);
     job.budget().need(2 * sort_bytes_min() + components_bytes() + answer_bytes(), what)?;
-    let sort_bytes = (job.budget().free_bytes() / 4).max(sort_bytes_min());
+    // The refusal of a search that needs more memory names a budget of which others take an eighth.
+    let sort_bytes = (job.budget().free_bytes() / 8).max(sort_bytes_min());
     let pairs = Pairs::new(job, options.form(), (options.metric, options.radius), sort_bytes)?;
     let searched = pairs_of_index(job, vectors, index, &options.search(), approximate, &pairs)?;
     let mut found = found_of(vectors, searched.measured, DedupPlan::Approximate(searched.plan));
