@@ -111,7 +111,8 @@ class Bench:
     def inshore(self, *words: str) -> dict[str, object]:
         """Return what Inshore tells as JSON."""
         command = [self.options.inshore, "nearest", *words, "--memory", self.options.memory]
-        done = self.limited([*command, "--threads", "2", "--json"])
+        threads = [] if "--threads" in words else ["--threads", "2"]
+        done = self.limited([*command, *threads, "--json"])
         if done.returncode:
             raise SystemExit(done.stderr)
         told: dict[str, object] = json.loads(done.stdout)

@@ -1,16 +1,17 @@
 //! The `inshore` command.
 //!
-//! `main` is the table of contents: each arm of its `match` is one command, and calls one function of [`verbs`].
-//! [`args`] has the arguments, which [`parse`] reads. A [`job::session::Session`] is the state that all commands share
-//! (store, budget, stop flag). A [`report::outcome::Outcome`] is the result of a job, for a person or as JSON.
+//! The function `run` is the table of contents: each arm of its `match` is one command, and calls one function of
+//! [`verbs`]. [`args`] has the arguments, which [`parse`] reads. A [`job::session::Session`] is the state that all
+//! commands share (store, budget, stop flag). A [`report::outcome::Outcome`] is the result of a job, for a person or as
+//! JSON.
 //!
 //! ```text
 //!   args ─► Session ─► Run (a job and its progress bar) ─► Outcome ─► standard output, standard error, exit code
 //! ```
 //!
-//! A query runs in a child process with a memory limit, and the command waits for it: see [`job::worker`].
+//! `inshore sql` runs in a child process with a memory limit, and the parent waits for the child: see [`job::worker`].
 //!
-//! Exit codes: 0 means success, 1 that the answer is "no", 2 an error, and 130 that a signal stopped the command.
+//! Exit codes: 0 is success, 1 is the answer "no", 2 is an error, and 130 is a stop by a signal.
 
 mod args;
 mod job;
@@ -28,7 +29,8 @@ use parse::absent;
 use report::failure;
 use verbs::*;
 
-/// This allocator enforces the memory limit of queries, which is exact for large allocations.
+/// This allocator enforces the memory limit of `inshore sql`. It counts each allocation of 256 KiB or more before the
+/// memory is used.
 #[cfg(feature = "sql")]
 #[global_allocator]
 static ALLOCATOR: inshore::sandbox::LimitedAllocator = inshore::sandbox::LimitedAllocator;
@@ -48,9 +50,10 @@ fn main() -> ExitCode {
     done.unwrap_or_else(|error| failure::tell(&error))
 }
 
-/// Keeps panics of file decoders and of the SQL library off the terminal: they are caught, and become errors of this
-/// program. RUST_BACKTRACE shows them nevertheless. If the system refuses to start a thread, the panic ends the process
-/// with an error, since other threads might wait for that thread for ever.
+/// Suppresses the messages of panics in file decoders and in the SQL library. These panics are caught and become errors
+/// of this program. If RUST_BACKTRACE is set and not 0, the messages are shown. If a panic means that the system
+/// refused to start a thread, the process ends with an error. Other threads might otherwise wait for this thread for
+/// ever.
 fn quiet_caught_panics() {
     let tell = std::panic::take_hook();
     let is_shown = std::env::var_os("RUST_BACKTRACE").is_some_and(|asked| asked != "0");
@@ -70,7 +73,7 @@ fn run_to_deadline(cli: Cli) -> anyhow::Result<bool> {
     run(cli).map_err(|error| failure::at_deadline(error, deadline))
 }
 
-/// Runs one command. The result `false` means that the answer is "no", which is not an error.
+/// Runs one command. The result `false` means that the answer is "no" (exit code 1), which is not an error.
 fn run(cli: Cli) -> anyhow::Result<bool> {
     let Cli { everywhere: options, command } = cli;
     #[cfg(feature = "nodes")]

@@ -1,5 +1,5 @@
-//! Tests with system calls that strace makes fail or never return. Data that a command acknowledged must exist, and
-//! data that the system may have lost must be reported or repaired.
+//! Tests in which strace makes system calls fail, or kills the command at a call. Data that a command acknowledged must
+//! exist, and data that the system may have lost must be reported or repaired.
 
 use std::{
     fs,
@@ -26,8 +26,8 @@ fn strace() -> Option<PathBuf> {
     found
 }
 
-/// Runs a command under strace, which logs its system calls of these kinds in the file `trace`, and changes one of them
-/// as `inject` says.
+/// Runs a command under strace. strace logs the system calls named by `calls` in the file `trace`, and changes the call
+/// that `inject` describes.
 fn traced(run: Run, strace: &Path, calls: &str, inject: Option<&str>) -> Run {
     let calls = format!("trace={calls}");
     let inject = inject.map(|inject| format!("inject={inject}"));
@@ -36,7 +36,7 @@ fn traced(run: Run, strace: &Path, calls: &str, inject: Option<&str>) -> Run {
     run.under(strace, &words)
 }
 
-/// Returns the bytes that the store takes on its drive.
+/// Returns the number of bytes that the segments of the store occupy on the drive.
 fn taken(folder: &Folder) -> u64 {
     let entries = fs::read_dir(folder.path("store")).unwrap().map(|entry| entry.unwrap());
     let segments = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("segment-"));
@@ -59,8 +59,8 @@ fn a_sort_that_cannot_look_who_is_at_work_loses_none_of_the_runs_that_it_named()
     traced(folder.run(words), &strace, "getdents64", None).ok();
     let calls = folder.read("trace").lines().filter(|line| line.contains("getdents64(")).count();
     assert!(calls > 30, "{calls} calls");
-    // The calls that fail are at the beginning of the command (where the sort claims the name of its runs), in the
-    // middle, and near the end. Listing a folder takes two or three calls.
+    // In each run, one call fails: at the beginning of the command (where the sort claims the name of its runs), in the
+    // middle, or near the end. Listing a folder takes two or three calls.
     for call in [1, calls / 4, calls / 3, calls / 2, calls / 2 + 1, 2 * calls / 3, calls - 3] {
         let inject = format!("getdents64:error=EIO:when={call}");
         fs::remove_file(folder.path("out.txt")).unwrap();

@@ -9,7 +9,7 @@ use crate::{
     util::{CommandOutput, Folder, PATIENCE, Run},
 };
 
-/// Starts nodes with TLS. Returns them, and the options of a client with credentials.
+/// Starts nodes with TLS. Returns the nodes, and the options of a client with credentials.
 fn closed_cluster(folder: &Folder, count: usize) -> (Vec<Node>, String) {
     folder.run("node credentials keys --for-node n --address 127.0.0.1").ok();
     folder.run("node credentials keys --for-client c --rights read,run,write").ok();
@@ -51,7 +51,8 @@ fn a_stopped_node_is_lost_at_its_silence_and_copies_make_up_for_it() {
     assert!(told[0].ends_with("; copies on other nodes were read"), "{}", said.stderr);
     let said = ask("single", "--silence 2").exits(2);
     assert!(said.stderr.contains("were not read") && said.stderr.contains(&nodes[2].address), "{said:?}");
-    // If a step takes longer than the deadline allows, the client gives half of the time to the other replicas.
+    // The client waits for a connection for at most half of the time to the deadline. In the other half it can read
+    // replicas.
     let said = ask("safe", "--silence 3600 --deadline 8").ok();
     assert_eq!(said.stdout, right.stdout);
     let status = folder.run(&format!("node status --silence 2 {options}")).exits(1);
@@ -125,7 +126,7 @@ fn a_process_that_gets_no_threads_or_no_memory_ends_with_an_error() {
     let folder = Folder::new();
     folder.write("l", text());
     let within = |words: &str, mib: u64| folder.run(words).with_address_space(mib << 10).ends();
-    // The search finds the least address space with which the program can start at all.
+    // This loop finds the smallest address space in which the program can start.
     let enough = (1..200).map(|step| step * 8).find(|&mib| within("--version", mib).0 == Some(0));
     let enough = enough.expect("the program is not that large");
     let mut failed = 0;

@@ -1,8 +1,9 @@
-//! Tests of faults in nodes and links. The answer is right, perhaps from a replica or late, or there is a timely error
-//! that names the data that was not read. Nodes also stop working for clients that have gone.
+//! Tests of faults in nodes and network links. Each command must return the right answer, perhaps late or from a
+//! replica. Otherwise it must fail in time, with an error that names the data that was not read. Nodes must also stop
+//! working for clients that have disappeared.
 //!
-//! If the test may create network namespaces (as root), each node has one, with a link of its own that the test can cut
-//! and slow down.
+//! Some tests give each node a network namespace with a link of its own, which the test can cut and slow down. These
+//! tests are skipped if the machine does not allow network namespaces (which need root).
 
 use std::{
     path::PathBuf,
@@ -19,14 +20,13 @@ use crate::{
     util::{CommandOutput, Folder, PATIENCE, Run, until},
 };
 
-/// The largest time, on any machine, that a command may take if it does not wait for nodes. All timeouts in these tests
-/// are longer.
+/// The time limit, on any machine, of a command or a node that must not wait for a timeout.
 const AT_ONCE: Duration = Duration::from_secs(15);
-/// The largest time that a command with a deadline may take, or that noticing a fault after some seconds may take. A
-/// slowed node takes more than a minute.
+/// The time limit of a command with a deadline, or of a command that must notice a fault within some seconds. If a
+/// command waited for the slowed node, it would take more than a minute.
 const IN_TIME: Duration = Duration::from_secs(60);
 
-/// A hub, and network namespaces that each have a link to it: one for each node, and the last one for the client.
+/// A hub, and network namespaces with a link to the hub: one for each node, and the last one for the client.
 struct Net {
     ip: PathBuf,
     tc: PathBuf,
@@ -127,7 +127,7 @@ impl Drop for Net {
     }
 }
 
-/// Nodes in a network. They have a file once ("single"), and a file with two replicas ("safe").
+/// Nodes in a network. They have a dataset without replicas ("single"), and a dataset with two replicas ("safe").
 struct Cluster {
     nodes: Vec<Node>,
     net: Net,
@@ -233,7 +233,7 @@ fn a_node_killed_in_the_middle_is_made_up_for_by_copies_or_named() {
         cluster.in_the_middle("store get single -o none --quiet", || cluster.nodes[1].send(Signal::KILL));
     names_what_is_missing(ended, &cluster.net.address(1));
     assert!(!cluster.folder.path("none").exists());
-    // The node comes back, and has its data.
+    // The node is started again, and still has its data.
     cluster.nodes[1] = cluster.serve(1);
     cluster.client("store get single -o again --quiet").ok();
     cluster.has_text("again");
@@ -271,7 +271,7 @@ fn a_link_that_is_cut_is_survived_made_up_for_or_named() {
     cluster.has_text("made-up");
     let ended = cut("store get single -o none --quiet --silence 4");
     names_what_is_missing(ended, &cluster.net.address(1));
-    // The node takes new work at once, since it no longer works for a client that has gone.
+    // The node accepts new work at once, since it has stopped working for the client that disappeared.
     cluster.client("search -q ERROR store:single").ok();
     cluster.is_idle_soon();
 }
@@ -290,7 +290,7 @@ fn a_node_a_hundred_times_slower_is_waited_for_left_or_named_at_the_deadline() {
     let began = Instant::now();
     let (code, said) = cluster.client("store get single -o none --quiet --deadline 3").ends();
     names_what_is_missing((code, said, began.elapsed()), &cluster.net.address(1));
-    // Replicas have the node's data, so the client gives up the node when it has been silent for long enough.
+    // Replicas have the node's data, so the client abandons the slow node after --stall seconds without progress.
     let began = Instant::now();
     cluster.client("store get safe -o got --quiet --stall 2").ok();
     cluster.has_text("got");
@@ -339,7 +339,7 @@ fn a_node_that_stands_still_is_lost() {
     assert_eq!(ask("").ok().stdout, right);
 }
 
-/// Starts a command that prints more than its reader takes. It has little memory for output that waits.
+/// Starts a command that prints more than its reader takes. The command has little memory for buffered output.
 fn stuck(folder: &Folder, words: &str) -> Child {
     folder.run(&format!("{words} --memory 32MiB")).spawn()
 }
@@ -365,7 +365,8 @@ fn tasks_of_a_killed_client_end_within_seconds() {
     client.kill().unwrap();
     let began = Instant::now();
     until("tasks run on", || tasks(&folder, &named, "running") == 0);
-    // A node waits 20 s for a client that is alive and reads nothing.
+    // The limit of this test is shorter than 20 s, the time that a node waits for a client that is alive but reads
+    // nothing.
     println!("ended after {:.1} s", began.elapsed().as_secs_f64());
     assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
     client.wait().unwrap();
@@ -384,7 +385,7 @@ fn a_full_queue_refuses_with_the_reason() {
     clients.push(stuck(&folder, &ask));
     until("nothing waits", || tasks(&folder, named, "waiting") == 1);
     let began = Instant::now();
-    // The queue is full, but may have room soon, so the client retries until the deadline.
+    // A full queue may soon have room again, so the client retries until the deadline.
     let said = folder.run(&format!("search ERROR store:web.log --node {named} --deadline 2")).exits(2);
     let is_told = said.stderr.contains("the queue is full: 1 tasks run and 1 wait");
     assert!(is_told || said.stderr.contains("deadline"), "{}", said.stderr);

@@ -1,8 +1,9 @@
 //! Sends malformed bytes to an agent in a process of its own. The agent must survive, its memory must stay bounded, and
 //! it must still answer valid requests.
 //!
-//! Valid requests are damaged in one of their layers: the JSON, the protocol buffer around it, the gRPC frame around
-//! that, or the HTTP/2 frames. A failure prints its seed. INSHORE_SEEDS sets the number of seeds.
+//! Each test request is a valid request that is damaged in one layer: the JSON, the protocol buffer that contains the
+//! JSON, the gRPC frame of the protocol buffer, or the HTTP/2 frames. Every 200 seeds the test prints the seed, and
+//! checks that the agent still works. INSHORE_SEEDS sets the number of seeds.
 
 use std::{
     fs,
@@ -128,7 +129,7 @@ fn varint(mut value: usize) -> Vec<u8> {
     out
 }
 
-/// Builds a field of bytes in a protocol buffer.
+/// Builds a field of type `bytes` of a protocol buffer.
 fn field(number: usize, bytes: &[u8]) -> Vec<u8> {
     [varint(number << 3 | 2), varint(bytes.len()), bytes.to_vec()].concat()
 }
@@ -148,7 +149,8 @@ fn headers(method: &str) -> Vec<u8> {
     all.iter().flat_map(|(name, value)| [vec![0], text(name), text(value)].concat()).collect()
 }
 
-/// A request: its method, its messages as JSON with the number of their field, and other fields.
+/// A gRPC request: its method and its messages. A message has the number of a field, the JSON in this field, and the
+/// bytes of further fields.
 struct Request {
     method: &'static str,
     messages: Vec<(usize, Value, Vec<u8>)>,
@@ -210,7 +212,7 @@ fn requests(id: u64) -> Vec<Request> {
     ]
 }
 
-/// Returns the bytes of a conversation that begins with a request, damaged in one layer.
+/// Returns the bytes that a client sends for a request, damaged in one layer.
 fn conversation(request: &Request, dice: &mut Dice) -> Vec<u8> {
     let layer = dice.below(5);
     let broken = dice.below(request.messages.len());
@@ -231,7 +233,7 @@ fn conversation(request: &Request, dice: &mut Dice) -> Vec<u8> {
         }
         let mut prefix = [vec![0], (message.len() as u32).to_be_bytes().to_vec()].concat();
         if is_broken && layer == 3 {
-            // The frame says that it is compressed although no algorithm is named, or it has a wrong length.
+            // The damaged frame header either claims compression although no algorithm is named, or has a wrong length.
             prefix = match dice.below(4) {
                 0 => [vec![1], prefix[1..].to_vec()].concat(),
                 1 => [vec![0], u32::MAX.to_be_bytes().to_vec()].concat(),
@@ -265,7 +267,7 @@ fn say(address: &str, bytes: &[u8], patience: Duration) {
     let _ = stream.read(&mut [0; 4096]);
 }
 
-/// Returns the number of the only dataset, as the catalog lists it.
+/// Returns the id of the only dataset, as the catalog lists it.
 fn dataset_id(address: &str) -> u64 {
     let message = field(1, b"catalog");
     let body = [vec![0], (message.len() as u32).to_be_bytes().to_vec(), message].concat();
@@ -325,12 +327,13 @@ fn an_agent_outlives_whatever_is_sent_to_it() {
             is_well();
         }
     }
-    // Some messages are above the limit, and others never end. The agent keeps a bounded part of each.
+    // This message exceeds the size limit, and its stream never ends. The agent may keep only a bounded part of the
+    // message.
     let large = [vec![0], (64u32 << 20).to_be_bytes().to_vec(), vec![b' '; 40 << 20]].concat();
     let mut bytes = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), frame(4, 0, 0, &[])].concat();
     bytes.extend(frame(1, 4, 1, &headers("DoGet")));
     large.chunks(16 << 10).for_each(|chunk| bytes.extend(frame(0, 0, 1, chunk)));
-    // These headers never end.
+    // In this request the headers never end.
     let mut endless = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), frame(4, 0, 0, &[])].concat();
     endless.extend(frame(1, 0, 1, &headers("DoGet")));
     (0..2000).for_each(|_| endless.extend(frame(9, 0, 1, &[0x40; 16_000])));

@@ -13,7 +13,8 @@ fn gzip(text: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Returns the text in formats that Inshore does not decompress. Each has a file name and the name of its format.
+/// Returns the text in formats that Inshore does not decompress. Each entry has a file name, the content, and the name
+/// of the format.
 fn refused() -> Vec<(&'static str, Vec<u8>, &'static str)> {
     let xz = [
         0xfd, 0x37, 0x7a, 0x58, 0x5a, 0x00, 0x00, 0x04, 0xe6, 0xd6, 0xb4, 0x46, 0x02, 0x00, 0x21, 0x01, 0x1c,
@@ -29,7 +30,7 @@ fn refused() -> Vec<(&'static str, Vec<u8>, &'static str)> {
         ("text.xz", xz.to_vec(), "xz"),
         ("text.lzma", lzma.to_vec(), "lzma"),
         ("text.Z", vec![0x1f, 0x9d, 0x90, 0x68, 0xca, 0xb0, 0x61, 0xf3, 0xb6], "compress"),
-        // The format is recognized by the content, whatever the name of the file is.
+        // The format is recognized by the content, and not by the name of the file.
         ("text.txt", xz.to_vec(), "xz"),
     ]
 }
@@ -40,7 +41,7 @@ fn compressed_files_are_unpacked_by_every_verb_or_refused_by_name() {
     folder.write("text", TEXT);
     for format in ["gzip", "bzip2", "zstd", "lz4"] {
         folder.run(&format!("compress text -o packed --format {format} --force --quiet")).ok();
-        // The same content is tried under other usual names, and under a name without an extension.
+        // The same content is tried under a name without an extension, and under a name with the extension of CSV.
         for name in ["packed", "packed.csv"] {
             if name != "packed" {
                 fs::copy(folder.path("packed"), folder.path(name)).unwrap();
@@ -174,7 +175,7 @@ fn files_that_do_not_know_their_size_are_read_to_their_end() {
         folder.run(&format!("store put {path} --name it --quiet")).ok();
         assert_eq!(folder.run("store get it").ok().stdout, text, "{path}");
         folder.run("store rm it").ok();
-        // The first line of the table is its header.
+        // The only line of the file is the header of the table, so the table has no rows.
         symlink(path, folder.path("it.csv")).unwrap();
         let said = folder.run("sql --quiet SELECT/**/count(*)/**/AS/**/n/**/FROM/**/'it.csv'").ok().stdout;
         assert_eq!(said, "n\n0\n", "{path}");

@@ -1,4 +1,4 @@
-//! Tests of WebAssembly kernels: they are created, built, pushed to stores, and run over files here and on nodes.
+//! Tests that create, build and push WebAssembly kernels, and run them over files locally and on nodes.
 
 use std::{ffi::OsString, path::Path, process::Command, time::Instant};
 
@@ -86,7 +86,8 @@ fn text() -> String {
     (0..150_000).map(|number| format!("{} {number}\n", letters[number * 7 % 5])).collect()
 }
 
-/// Creates a folder with kernels and a text. If this machine cannot contain kernels, prints that and returns `None`.
+/// Creates a folder with kernels and a text. If this machine cannot run kernels in a sandbox, prints that and returns
+/// `None`.
 pub fn folder() -> Option<Folder> {
     let folder = Folder::new();
     folder.write("lines.wasm", lines());
@@ -100,7 +101,7 @@ pub fn folder() -> Option<Folder> {
     Some(folder)
 }
 
-/// Starts a node with memory for kernels.
+/// Starts a node with enough memory for kernels.
 fn start(folder: &Folder, number: usize, words: &str) -> Node {
     let serve = "node serve --memory 256MiB --listen 127.0.0.1:0 --json";
     Node::started(folder.run(&format!("{serve} --store node{number} {words}")))
@@ -140,7 +141,7 @@ fn results_are_the_same_here_and_on_nodes_whatever_memory_and_threads() {
         folder.run(&format!("kernel run count.wasm --output counted --quiet {way}")).ok();
         assert_eq!(counted(&folder, "counted"), 150_000, "{way}");
     }
-    // A pushed kernel is found by its name.
+    // A kernel that was pushed can be run by its name.
     for there in [String::new(), format!("--node {named}")] {
         let said = folder.run(&format!("kernel push lines.wasm --name c-lines {there}")).ok();
         assert!(said.stdout.contains("c-lines: a kernel of") && said.stdout.contains("in order"), "{said:?}");
@@ -197,7 +198,8 @@ fn lines_up_to(longest: u64, bytes: usize) -> String {
 #[test]
 fn files_that_the_modules_process_reads_give_what_streams_do() {
     let Some(folder) = folder() else { return };
-    // Lines that cross the end of a block end in the margin after it, after the margin, or only after the next block.
+    // A block is read with a margin after its end. Depending on its length, a line that crosses the end of a block ends
+    // in the margin, after the margin, or only after the next block.
     for (longest, bytes) in [(100, 9_000_000), (50_000, 9_000_000), (1_500_000, 20_000_000)] {
         let text = lines_up_to(longest, bytes);
         let expected: String =
@@ -216,7 +218,7 @@ fn files_that_the_modules_process_reads_give_what_streams_do() {
     }
 }
 
-/// Lists malicious modules, each with the error that is expected.
+/// Lists malicious modules: a name, the module, and a part of the expected error message.
 fn hostile() -> Vec<(&'static str, Vec<u8>, &'static str)> {
     let recurse = "(func $again (call $again) (call $again))";
     let garbage = r#"(func (export "inshore_state") (result i32) (call $emit (i32.const 0) (i32.const 13)) (i32.const 0))
@@ -269,7 +271,7 @@ fn hostile_kernels_end_with_an_error_and_the_nodes_live_on() {
         folder.run(&format!("kernel run spins.wasm store:big.txt --node {named} --deadline 2")).exits(2);
     assert!(said.stderr.contains("deadline"), "{}", said.stderr);
     assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
-    // This kernel never returns, so the time limit of a call ends it.
+    // This kernel never returns from a call, so the time limit for calls ends the kernel.
     let said = folder.run("kernel run spins.wasm big.txt --threads 1").exits(2);
     assert!(said.stderr.contains("its deadline passed"), "{}", said.stderr);
     folder.run(&format!("kernel run count.wasm store:big.txt --node {named} --output counted --quiet")).ok();
@@ -364,7 +366,7 @@ fn examples_work(folder: &Folder, language: &str) {
         let module = format!("{language}-{example}/{language}-{example}.wasm");
         let found = folder.run(&format!("kernel run {module} {args} text --threads 2")).ok();
         assert_eq!(found.stdout, expected, "{language} {example}");
-        // Several instances run, and their states are merged.
+        // With three threads, several instances run, and their results or states are merged.
         let here = folder.run(&format!("kernel run {module} {args} big.txt --threads 1")).ends().1.stdout;
         let there = folder.run(&format!("kernel run {module} {args} big.txt --threads 3")).ends().1.stdout;
         assert!(here == there && (!here.is_empty() || example == "search"), "{language} {example}");

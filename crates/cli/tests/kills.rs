@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::util::Folder;
 
-/// The redundancy of each worker's dataset, and the number of drives that it needs.
+/// For each worker, the number of drives that the redundancy of its dataset needs, and the options for this redundancy.
 const KEPT: [(u64, &str); 3] = [(1, ""), (2, "--copies 2"), (3, "--parity 2+1")];
 
 /// A SplitMix64 generator of pseudo-random numbers.
@@ -41,7 +41,7 @@ fn pattern(seed: u64, len: usize) -> Vec<u8> {
     (0..len).map(|at| block[at % 4096] ^ (at / 4096) as u8).collect()
 }
 
-/// Starts a command whose standard input is `input`. The thread that feeds it ends when the command ends.
+/// Starts a command whose standard input is `input`. The thread that writes the input ends when the command ends.
 fn start(folder: &Folder, words: &str, input: Vec<u8>) -> Child {
     let mut child = folder.run(words).spawn();
     let mut pipe = child.stdin.take().unwrap();
@@ -49,13 +49,14 @@ fn start(folder: &Folder, words: &str, input: Vec<u8>) -> Child {
     child
 }
 
-/// Runs one worker: it runs commands on a dataset of its own, and kills most of them. Returns the number of kills.
+/// Runs commands on a dataset of one worker, and kills most of the commands. Returns the number of kills.
 fn work(folder: &Folder, worker: u64, kept: &str, kills: u64) -> u64 {
     let mut chance = SplitMix64(worker);
     let name = format!("w{worker}");
     let mut known: Option<ExpectedContent> = None;
     let mut killed = 0;
-    // The usual time of a command, without the check of its result. Kills should come earlier than that.
+    // The average time of a command, without the check of its result. Most kills should come before the command has
+    // ended.
     let mut usual = Duration::from_millis(20);
     while killed < kills {
         let bytes = pattern(chance.below(u64::MAX), chance.below(3_000_000) as usize);
@@ -103,7 +104,8 @@ fn work(folder: &Folder, worker: u64, kept: &str, kills: u64) -> u64 {
                     is(&after)
                 );
                 killed += 1;
-                // The time of a killed command is too short for the average, so the average is corrected upwards.
+                // The time of a killed command says nothing about the average. Short commands are killed less often and
+                // would lower the average, so each kill increases it slightly.
                 usual += usual / 64;
             }
             code => panic!("{words}: {code:?} {}", String::from_utf8_lossy(&output.stderr)),
@@ -113,7 +115,7 @@ fn work(folder: &Folder, worker: u64, kept: &str, kills: u64) -> u64 {
     killed
 }
 
-/// Returns the length of the dataset, and whether it is sealed.
+/// Returns the length of the content, and whether the dataset is sealed.
 fn is(known: &Option<ExpectedContent>) -> Option<(usize, bool)> {
     known.as_ref().map(|known| (known.bytes.len(), known.sealed))
 }
@@ -147,7 +149,7 @@ fn killed(drives: u64, kills: u64) -> u64 {
         workers.into_iter().map(|worker| worker.join().unwrap()).sum()
     });
     folder.run("store verify").ok();
-    // The next job releases the extents of the dead ones.
+    // The next job releases the extents of the killed processes.
     folder.run("store put - --name last").stdin("last").ok();
     assert!(folder.scratch().is_empty());
     killed

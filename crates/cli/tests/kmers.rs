@@ -1,4 +1,4 @@
-//! Counts k-mers on nodes, and compares the counts with those of the same files counted here.
+//! Counts k-mers on nodes, and compares the result with a local count of the same files.
 
 use std::{fs, path::Path, process::Child, thread, time::Duration};
 
@@ -20,7 +20,8 @@ fn bases(count: usize, seed: u64) -> String {
     (0..count).map(|_| base()).collect()
 }
 
-/// Returns sequences: one with short lines that spans many shards, some small ones, and one on a single line.
+/// Returns FASTA sequences: a long sequence with short lines that spans many shards, many short sequences, and a long
+/// sequence on a single line.
 fn genome() -> String {
     let mut text = ">chromosome 1\n".to_string();
     for (number, line) in bases(300_000, 1).as_bytes().chunks(31).enumerate() {
@@ -44,7 +45,7 @@ fn reads() -> String {
     (0..5000).map(read).collect()
 }
 
-/// Returns those numbers of a summary that depend on the data alone.
+/// Returns the numbers of a summary that depend only on the data.
 fn numbers(said: &Value) -> Vec<Value> {
     ["sequences", "bases", "kmers", "distinct", "written", "histogram"]
         .map(|name| {
@@ -113,7 +114,8 @@ fn what_nodes_cannot_count_is_refused_and_leaves_nothing() {
     put("packed.fq.gz");
     put("table.csv");
     put("reads.fq --name records --record 100");
-    // The name does not tell that the file has FASTQ records, so the file was cut into shards at any line end.
+    // The extension of the name is not that of FASTQ, so shards of the file may end at any line, and not only after a
+    // record.
     folder.write("reads.txt", reads());
     put("reads.txt");
     for (words, expected) in [
@@ -150,7 +152,7 @@ fn k_mers_survive_a_node_that_is_killed_and_a_stop_leaves_nothing() {
     let count = |name: &str, output: &str| {
         folder.run(&format!("count kmers store:{name} --codes -o {output} --node {named} --json"))
     };
-    // Ctrl-C stops a count. The test tries until the signal arrives while the count runs.
+    // Ctrl-C stops a count. The test repeats this until the signal arrives while the count runs.
     let stopped = |_| {
         let mut child = count("safe.fa", "stopped.parquet").spawn();
         while !is_working(&folder, &nodes[1]) && child.try_wait().unwrap().is_none() {
@@ -181,7 +183,7 @@ fn k_mers_survive_a_node_that_is_killed_and_a_stop_leaves_nothing() {
     });
     let bytes = |name: &str| fs::read(folder.path(name)).unwrap();
     assert!(bytes("there.parquet") == bytes("here.parquet"));
-    // The same count runs with a node that was stopped before the count.
+    // The killed node is still named, so this count starts without it.
     count("safe.fa", "again.parquet").ok();
     assert!(bytes("again.parquet") == bytes("here.parquet"));
     let said = count("single.fa", "none.parquet").exits(2);

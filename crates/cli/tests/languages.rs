@@ -1,5 +1,5 @@
-//! Tests of `inshore language`: languages that were trained are identified, in samples of a few lines and in real
-//! sentences.
+//! Tests of `inshore language`: profiles are trained on samples of two lines or on real sentences, and then identify
+//! the language of other texts.
 
 use std::{fs, io::Read, path::Path};
 

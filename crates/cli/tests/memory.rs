@@ -1,6 +1,5 @@
-//! Contract 1: the resident size of a job stays below its budget plus 64 MiB, and a memory cgroup of the budget plus 96
-//! MiB does not kill it. The input of the test graph is sixteen times the budget, and its edges on flash are ten times
-//! the budget.
+//! Tests of the memory limit: the resident size of a job stays below its budget plus 64 MiB. In a memory cgroup of the
+//! budget plus 96 MiB, the system does not kill the job. Most inputs are several times as large as the budget.
 
 use std::{
     fs,
@@ -12,11 +11,12 @@ use std::{
 const MIB: u64 = 1 << 20;
 const BUDGET: u64 = 8 * MIB;
 
-/// A memory cgroup (version 1 or 2) that is removed on drop; `None` if no cgroup can be created.
+/// A memory cgroup (version 1 or 2) that is removed on drop.
 pub struct Cgroup(PathBuf);
 
 impl Cgroup {
-    /// Creates a cgroup. `purpose` distinguishes the groups of one process.
+    /// Creates a cgroup, or returns `None` if this machine does not allow that. `purpose` distinguishes the groups of
+    /// one process.
     pub fn new(purpose: &str, limit_bytes: u64) -> Option<Cgroup> {
         let name = format!("inshore-test-{purpose}-{}", std::process::id());
         for (root, limit) in
@@ -34,7 +34,7 @@ impl Cgroup {
         None
     }
 
-    /// Adds a process, and all processes that it starts afterwards.
+    /// Adds a process to the group. Processes that it starts afterwards also belong to the group.
     pub fn add(&self, process: u32) {
         fs::write(self.0.join("cgroup.procs"), process.to_string()).unwrap();
     }
@@ -53,7 +53,7 @@ impl Cgroup {
         text.lines().find_map(|line| line.strip_prefix("oom_kill ")).unwrap().parse().unwrap()
     }
 
-    /// Returns a shell command that joins the cgroup.
+    /// Returns a shell command by which the shell joins the group.
     pub fn join(&self) -> String {
         format!("echo $$ > {}/cgroup.procs; ", self.0.display())
     }
@@ -102,8 +102,8 @@ fn import_pagerank_and_bfs_of_ten_times_the_budget_keep_it() {
     if group.is_none() {
         println!("skipped: no memory cgroup can be made here; only the resident size is checked");
     }
-    // Making the input is not part of the measurement. The file has 16 bytes for each of 2^20 x 22 edges, and the
-    // format .bin halves this.
+    // The jobs that create the input are not measured. The graph has somewhat fewer than 2^20 x 22 edges. An edge takes
+    // 8 bytes in edges.bin, and about half of that on flash.
     run(
         &folder,
         None,
@@ -225,7 +225,7 @@ fn vectors_of_ten_times_the_budget_are_imported_indexed_and_searched_in_it() {
         let mut file = BufWriter::new(fs::File::create(folder.path().join(name)).unwrap());
         file.write_all(&[count.to_le_bytes(), dimensions.to_le_bytes()].concat()).unwrap();
         for _ in 0..count {
-            // Vectors around 64 centers.
+            // The vectors lie around 64 centers.
             let center = random() % 64;
             let element = |dimension| (center * dimension * 37 % 200 + random() % 56) as u8;
             file.write_all(&(0..u64::from(dimensions)).map(element).collect::<Vec<u8>>()).unwrap();
@@ -302,7 +302,7 @@ fn patterns_count_against_the_budget_or_are_refused_with_one_that_is_enough() {
             let (number, unit) = size.split_once(' ').unwrap();
             let scale = if unit == "GiB" { 1024.0 } else { 1.0 };
             let size = (number.parse::<f64>().unwrap() * scale * MIB as f64) as u64;
-            // If a size needs more than tests may use, it is only printed.
+            // A budget that is larger than tests may use is only printed, and not tested.
             if size < 640 * MIB {
                 assert_eq!(keeps(size), None, "{words} in {} MiB", size / MIB);
             }
@@ -412,9 +412,9 @@ fn text_of_bases(bases: usize) -> String {
 fn queries_over_more_than_the_budget_keep_it() {
     let folder = tempfile::tempdir().unwrap();
     let budget = 32 * MIB;
-    // In tests the query library is not optimised, so its code alone takes more memory than the rest of the program
-    // may. The memory of one query without tables is therefore added to the limit here. (`bench/sql.py` shows that
-    // queries of an optimised build stay below budget + 64 MiB.)
+    // In tests the query library is not optimised, so its code alone takes more than 64 MiB. The memory of one query
+    // without tables is therefore added to the limit. (`bench/sql.py` shows that queries of an optimised build stay
+    // below the budget plus 64 MiB.)
     let program = run(&folder, None, "sql \"SELECT 1\" -o one.csv --memory 32MiB").saturating_sub(32 * MIB);
     let group = Cgroup::new("queries", budget + 96 * MIB + program);
     if group.is_none() {

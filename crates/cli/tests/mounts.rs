@@ -1,4 +1,4 @@
-//! Tests of mounted datasets: a read returns the right bytes or an error, whatever happens to the store meanwhile.
+//! Tests of mounted datasets: a read returns the right bytes or an error, even if the store changes or is damaged.
 
 use std::{
     fs::{self, File},
@@ -23,7 +23,7 @@ use crate::{
 };
 
 const MIB: u64 = 1 << 20;
-/// A time longer than that for which the kernel caches a name.
+/// A little longer than the time for which the kernel caches a name.
 const LONG_AGO: Duration = Duration::from_millis(1100);
 
 /// Tells whether this machine can mount. If it cannot, prints why.
@@ -43,7 +43,7 @@ fn usable() -> bool {
     may_mount || helped
 }
 
-/// The mounted store of `folder`. If a test fails, it is unmounted and its process is killed.
+/// The mounted store of a test folder. On drop, the store is unmounted and its process is killed.
 struct Mounted {
     child: Option<Child>,
     point: PathBuf,
@@ -84,7 +84,8 @@ impl Mounted {
         names
     }
 
-    /// Sends a signal to the command, if one is given. Waits until the command ends, which must be with exit code 0.
+    /// Sends the signal, if there is one, and waits until the command ends. The exit code must be 0, and the store must
+    /// be unmounted.
     fn ends(mut self, signal: Option<Signal>) -> CommandOutput {
         let child = self.child.take().unwrap();
         if let Some(signal) = signal {
@@ -114,7 +115,7 @@ impl Drop for Mounted {
     }
 }
 
-/// Puts a dataset into the store. It has one file, or several files if these have names of their own.
+/// Creates a dataset with these files in the store.
 fn put(folder: &Folder, name: &str, kind: &str, files: &[(&str, &[u8])]) {
     let store = Store::open(folder.path("store")).unwrap();
     let job = store.job(Budget::new(16 * MIB, 1), Cancel::default()).unwrap();
@@ -170,7 +171,7 @@ fn a_mounted_dataset_reads_byte_for_byte() {
             let path = mounted.path(&name(len));
             let metadata = fs::metadata(&path).unwrap();
             assert_eq!((metadata.len(), metadata.mode() & 0o7777), (len as u64, 0o444));
-            // Random reads come first, while the kernel has not cached anything yet.
+            // Random reads come first, since the kernel has not cached any of the file yet.
             let file = File::open(&path).unwrap();
             let mut numbers = random(len as u64);
             for _ in 0..200 {
@@ -250,7 +251,7 @@ fn what_is_put_and_removed_meanwhile_comes_and_goes() {
     let first = fs::metadata(mounted.path("a")).unwrap();
     remove(&folder, "a");
     put_bytes(&folder, "a", b"other");
-    // The file is read at once, while the kernel still caches the name of the old one.
+    // The file is read at once, while the kernel still caches the name of the removed dataset.
     assert_eq!(fs::read(mounted.path("a")).unwrap(), b"other");
     thread::sleep(LONG_AGO);
     let other = fs::metadata(mounted.path("a")).unwrap();
@@ -298,7 +299,8 @@ fn a_removal_does_not_disturb_who_has_the_file_open() {
     let mut found = vec![0; 100_000];
     file.read_exact(&mut found).unwrap();
     remove(&folder, "data");
-    // Without the open file, the extents of the removed dataset would be free, and this dataset would overwrite them.
+    // Without the open file, the extents of the removed dataset would be free, and the new datasets would overwrite
+    // them.
     put_bytes(&folder, "data", &new);
     put_bytes(&folder, "more", &new);
     thread::sleep(LONG_AGO);
@@ -329,7 +331,7 @@ fn a_flipped_bit_is_an_error_that_is_told_once_and_never_wrong_bytes() {
     assert_eq!(errno(fs::read(mounted.path("data"))), Some(Errno::IO));
     let file = File::open(mounted.path("data")).unwrap();
     let block = (3 << 20) + 65_536..(3 << 20) + 131_072;
-    // Repeated reads must not exhaust any resource when they fail.
+    // Repeated reads that fail must not exhaust any resource.
     for _ in 0..2 {
         for start in (0..bytes.len()).step_by(4096) {
             let mut page = [0; 4096];

@@ -1,4 +1,4 @@
-//! Tests of `sort --node`: the result has the same bytes as that of a local sort.
+//! Tests of `sort --node`: the result has the same bytes as the result of a local sort.
 
 use std::io::Write;
 
@@ -9,7 +9,7 @@ use crate::{
     util::{Folder, until},
 };
 
-/// Sorts a file here and on nodes, and asserts that the results are equal.
+/// Sorts a file locally and on nodes, and asserts that the results are equal.
 fn same(folder: &Folder, named: &str, file: &str, words: &str, output: &str) {
     let here = format!("sort {file} {words} -o here.{output} --quiet");
     folder.run(&here).ok();
@@ -44,7 +44,7 @@ fn lines_and_records_are_sorted_on_nodes_as_they_are_here() {
     for words in ["", "--reverse", "--unique", "--reverse --unique"] {
         same(&folder, &named, "lines", words, "txt");
     }
-    // Equal keys are all over the file. The bytes after a key show where its record was.
+    // Records with equal keys are all over the file. The bytes after the key show the original position of a record.
     let record = |row: u64| {
         let key = (mixed(row) % 1000) as u16;
         [&[b'-'; 3][..], &key.to_be_bytes(), &row.to_le_bytes(), &[b'+'; 7]].concat()
@@ -67,7 +67,7 @@ fn tables_are_sorted_on_nodes_as_they_are_here() {
     let folder = Folder::new();
     let (_nodes, named) = cluster(&folder, 3);
     sales(&folder, 300_000);
-    // The table has a text column with line feeds in it, empty values, and numbers with nulls.
+    // The table has a text column with line feeds and empty values, and a column of numbers with nulls.
     let row = |row: u64| {
         let town = ["Ulm", "", "\"Bad\nHomburg\"", "\"a \"\"b\"\"\""][(mixed(row) % 4) as usize];
         let number = if mixed(row).is_multiple_of(9) { String::new() } else { (mixed(row) % 50).to_string() };
@@ -89,7 +89,8 @@ fn tables_are_sorted_on_nodes_as_they_are_here() {
     same(&folder, &named, "towns.csv", "--key number:desc,town --unique", "parquet");
     same(&folder, &named, "towns.csv", "--key number --text number", "csv");
     same(&folder, &named, "log.jsonl", "--key what,user", "csv");
-    // The first row may be a header or not. Nodes read only columns with names, and say so whatever `--header` is.
+    // The first row may be a header or data. Nodes need column names, so the sort is refused unless `--header yes` is
+    // given.
     folder.write("numbers.csv", "1,2\n3,4\n");
     folder.run(&format!("store put numbers.csv --node {named} --quiet")).ok();
     let sort = format!("sort store:numbers.csv -o none.csv --node {named}");
@@ -136,7 +137,8 @@ fn a_sort_on_nodes_that_is_stopped_leaves_nothing() {
             status[0]["status"][what].as_u64().unwrap() >= least
         });
     };
-    // A load that is in progress has a quarter of the node's memory, and the sort needs nearly all of it.
+    // A put that is in progress reserves a quarter of the node's memory. The sort requests nearly all of the memory, so
+    // it must wait.
     let mut load = folder.run(&format!("store put - --name slow --node {named} --piece 64KiB")).spawn();
     load.stdin.as_mut().unwrap().write_all("line\n".repeat(100_000).as_bytes()).unwrap();
     wait_for("memory_used_bytes", 1);
@@ -195,7 +197,8 @@ fn what_cannot_be_sorted_on_nodes_is_refused() {
         assert!(said.stderr.contains(expected), "{words}: {}", said.stderr);
         assert!(!folder.path("out.csv").exists(), "{words}");
     }
-    // The file was put with records of 100 bytes, which also are fifty records of two bytes each.
+    // The file was put with records of 100 bytes. Each of them consists of fifty records of two bytes, so this sort is
+    // allowed.
     folder.run(&format!("sort store:hundreds --record 2 -o out.bin --node {named}")).ok();
     assert!(folder.read("out.bin") == "a\n".repeat(50_000) + &"b\n".repeat(50_000));
     // Several files are sorted as one input, in the order in which they are named.

@@ -1,10 +1,10 @@
-//! Tests of `inshore nearest`, as a user calls it.
+//! Tests of `inshore nearest` on the command line.
 
 use std::{fs::File, io::Write};
 
 use crate::util::Folder;
 
-/// Returns the bytes of a file in the format that begins with the number of vectors.
+/// Returns the bytes of an .fbin file: the number of vectors, the number of dimensions, and the elements.
 fn floats(rows: &[[f32; 2]]) -> Vec<u8> {
     let head = [(rows.len() as u32).to_le_bytes(), 2u32.to_le_bytes()].concat();
     head.into_iter().chain(rows.iter().flatten().flat_map(|x| x.to_le_bytes())).collect()
@@ -95,7 +95,7 @@ fn an_index_answers_with_a_recall_and_without_one_the_answer_is_exact() {
         let said = folder.run(&format!("nearest query points queries.fbin {options}")).exits(2);
         assert!(said.stderr.contains(error), "{options}: {}", said.stderr);
     }
-    // An index of vectors that were replaced is refused, and can be built again.
+    // If the vectors were replaced, their old index is refused, and a new index can be built.
     folder.run("store rm points").ok();
     folder.run("nearest import points.fbin --name points").ok();
     let said = folder.run("nearest query points queries.fbin --recall 0.9").exits(2);
@@ -203,7 +203,7 @@ fn vectors_and_their_index_are_listed_described_and_removed() {
     assert_eq!((&json[0]["name"], &json[1]["index"]["lists"]), (&"more".into(), &2.into()));
     let said = folder.run("nearest info points").ok().stdout;
     assert!(said.contains("\n    metric         ip\n    lists          2 in 1 groups, "), "{said}");
-    // The date of the measurement: the year has four digits, and the last line has all lists.
+    // The date of the measurement has the form 2026-01-31. The last line of the table is the recall with all lists.
     let date = said.split_once("    measured       ").unwrap().1;
     assert!(
         date[..10].chars().filter(|c| *c == '-').count() == 2 && date[10..].starts_with(", on "),
@@ -235,7 +235,7 @@ fn vectors_and_their_index_are_listed_described_and_removed() {
 #[test]
 fn bits_are_compared_by_hamming_and_jaccard() {
     let folder = Folder::new();
-    // The three vectors of two bytes are 0000, ff00 and 0f00.
+    // The three vectors of two bytes are 0000, ff00 and 0f00 in hexadecimal digits.
     folder.write("bits.u8bin", [3, 0, 0, 0, 2, 0, 0, 0, 0, 0, 255, 0, 15, 0]);
     folder.write("queries.u8bin", [1, 0, 0, 0, 2, 0, 0, 0, 7, 0]);
     let said = folder.run("nearest import bits.u8bin --bits --name bits").ok();
@@ -268,7 +268,7 @@ fn vectors_are_a_dataset_like_others() {
     assert!(said.stderr.contains("points"), "{}", said.stderr);
 }
 
-/// The vectors are all equal, so that no distance excludes any of them.
+/// All vectors are equal, so that the search cannot skip a vector because of its distance.
 #[test]
 fn vectors_of_sixteen_times_the_budget_are_searched_within_it() {
     let folder = Folder::new();
@@ -329,7 +329,7 @@ fn refusals_name_the_file_and_the_place() {
 #[test]
 fn a_killed_import_leaves_nothing() {
     let folder = with_points();
-    // The file consists of zeros, and takes no space on the drive.
+    // The file is sparse: it consists of zeros, and takes no space on the drive.
     let count = 1u32 << 23;
     let mut file = File::create(folder.path("many.u8bin")).unwrap();
     file.write_all(&[count.to_le_bytes(), 128u32.to_le_bytes()].concat()).unwrap();

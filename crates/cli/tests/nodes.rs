@@ -1,4 +1,4 @@
-//! Tests of nodes: agents run in child processes, and commands name them.
+//! Tests of commands on nodes. The agents of the nodes run in child processes.
 
 use std::{
     fs::File,
@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::util::{Folder, PATIENCE, Run, until};
 
-/// An agent in a child process. It is killed if the test ends without stopping it.
+/// An agent in a child process. On drop, the process is killed.
 pub struct Node {
     child: Child,
     pub address: String,
@@ -35,7 +35,7 @@ impl Node {
         Node::started(folder.run(&serve))
     }
 
-    /// Runs a command that starts an agent, and waits until the agent serves.
+    /// Runs a command that starts an agent, and waits until the agent prints its address.
     pub fn started(serve: Run) -> Node {
         let mut child = serve.spawn();
         let mut line = String::new();
@@ -243,7 +243,7 @@ fn a_killed_node_is_told_or_made_up_for() {
     assert!(part > 0 && part < whole.trim().parse().unwrap());
     let said = folder.run(&format!("node status --node {named}")).exits(1);
     assert!(said.stdout.lines().count() == 3 && said.stderr.contains(&nodes[1].address), "{}", said.stdout);
-    // The node comes back, and has all acknowledged data.
+    // The node is started again, and has all acknowledged data.
     let again = Node::start(&folder, "node1", "");
     let named = named.replace(&nodes[1].address, &again.address);
     assert_eq!(folder.run(&format!("search -c ERROR store:single --node {named}")).ok().stdout, whole);
@@ -365,8 +365,8 @@ fn commands_that_the_operator_allows_run_where_the_data_lies() {
             .iter()
             .all(|one| one["code"] == 0 && one["protections"].as_str().unwrap().contains("files"))
     );
-    // A program need not read its input. Failures of programs are reported, and programs that are not allowed do not
-    // run.
+    // A program may end without reading its input. Failures of programs are reported, and programs that are not allowed
+    // do not run.
     folder.run(&format!("node run --node {named} --input store:web.log sh -c true")).ok();
     let said = folder.run(&format!("node run --node {named} sh -c nonsense-of-a-command")).exits(1);
     assert!(said.stderr.contains("ended with 127"), "{}", said.stderr);
@@ -389,7 +389,7 @@ fn commands_that_the_operator_allows_run_where_the_data_lies() {
 fn pointers_are_followed_from_node_to_node() {
     let folder = Folder::new();
     let (_nodes, named) = cluster(&folder, 3);
-    // Page n names page 5 n + 1 modulo 1024, and the number is at byte 8 of the page. All pages form one cycle.
+    // Page n points to page (5 n + 1) modulo 1024, and the pointer is at byte 8 of the page. All pages form one cycle.
     let next = |page: u64| (5 * page + 1) % 1024;
     let page = |number: u64| [&[7; 8][..], &next(number).to_le_bytes(), &[9; 496]].concat();
     folder.write("pages", (0..1024).flat_map(page).collect::<Vec<u8>>());
@@ -606,7 +606,7 @@ fn questions_are_answered_where_the_tables_lie() {
         let there = folder.run(&format!("sql --file q.sql --node {named} {}", tables("store:"))).ok().stdout;
         assert_eq!(there, here, "{question}");
         assert!(here.lines().count() > 1, "{question}");
-        // In this query the table of items is here, and the other tables are on nodes.
+        // In this query the table of items is a local file, and the other tables are on nodes.
         let mixed = tables("store:").replace("store:items", "items");
         let mixed = folder.run(&format!("sql --file q.sql --node {named} --threads 1 {mixed}")).ok().stdout;
         assert_eq!(mixed, here, "{question}");
@@ -624,7 +624,7 @@ fn questions_are_answered_where_the_tables_lie() {
         drop(here);
     }
     folder.write("q.sql", questions[0]);
-    // If pieces have copies, a node that begins late may get no piece, so this dataset has no copies.
+    // If shards had replicas, a node that starts late might get no shard, so this dataset has no replicas.
     let once = format!("store put sales.parquet --name once.parquet --node {named} --piece 100KiB --quiet");
     folder.run(&once).ok();
     let said = folder.run(&format!(

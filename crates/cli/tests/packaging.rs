@@ -16,7 +16,7 @@ fn systemd_understands_the_unit_of_a_node() {
         return;
     }
     let folder = Folder::new();
-    // In tests the program is in another folder than after an installation.
+    // In tests the program is not in the folder of an installation.
     folder.write(
         "inshore-node.service",
         unit().replace("/usr/local/bin/inshore", env!("CARGO_BIN_EXE_inshore")),

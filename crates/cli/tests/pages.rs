@@ -1,4 +1,4 @@
-//! Tests of a node's status page: its contents, its access control, and its look in a browser.
+//! Tests of a node's status page: its contents, its access control, and its rendering in a browser.
 
 use std::{
     io::{Read, Write},
@@ -16,13 +16,13 @@ use crate::{
     util::{Folder, PATIENCE, until},
 };
 
-/// Returns the head and the body of an answer.
+/// Sends an HTTP request. Returns the head and the body of the response.
 fn ask(address: &str, request: &str) -> (String, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
-    // If the page refuses a connection, it may close the connection before all of the answer was read.
+    // A server that refuses a request may close the connection before all of the response was read.
     let _ = stream.read_to_string(&mut answer);
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
     (head.to_string(), body.to_string())
@@ -53,7 +53,7 @@ fn a_page_tells_what_its_node_and_the_others_do() {
     assert!(head.starts_with("HTTP/1.1 200") && head.contains("text/html"), "{head}");
     assert!(head.contains("content-security-policy: default-src 'none'"), "{head}");
     assert!(!body.contains("{{nonce}}") && !body.contains("https://"), "it needs nothing from elsewhere");
-    // The test waits until each node has read its shards.
+    // The test waits until the page shows that the nodes have read all shards.
     until("the page never tells of all that was read", || {
         let nodes = status(&page)["nodes"].as_array().unwrap().clone();
         assert!(nodes.len() == 4 && nodes[0]["is_own"] == true && nodes[0]["status"]["name"] == "own");
@@ -93,14 +93,15 @@ fn what_is_no_look_at_the_page_is_refused() {
     let page = node.page.as_deref().unwrap();
     let code = |request: &str| ask(page, request).0.split(' ').nth(1).unwrap_or("none").to_string();
     assert_eq!(code("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"), "200");
-    // The request names a foreign host, whose name could resolve to this machine.
+    // The request names a foreign host, whose name could resolve to this machine (DNS rebinding).
     assert_eq!(code("GET /status.json HTTP/1.1\r\nHost: evil.example\r\n\r\n"), "403");
     assert_eq!(code("POST /status.json HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"), "405");
     assert_eq!(code("GET /../../etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n"), "404");
     let long = format!("GET / HTTP/1.1\r\nHost: localhost\r\nA: {}\r\n\r\n", "a".repeat(100_000));
     assert_ne!(code(&long), "200");
     assert_ne!(code("nonsense\r\n\r\n"), "200");
-    // The page closes connections that send nothing, and these do not lock out any client for long.
+    // The server closes connections that send nothing, so that such connections lock out other clients only for a short
+    // time.
     let silent: Vec<TcpStream> = (0..100).map(|_| TcpStream::connect(page).unwrap()).collect();
     until("nobody is served beside silent connections", || {
         code("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n") == "200"
@@ -139,7 +140,8 @@ fn key_hash(certificate: &Path) -> Option<String> {
     (hash.len() == 44 && made.stderr.is_empty()).then_some(hash)
 }
 
-/// Tests the certificate in Chromium, which refuses the handshake of an unknown key, whatever it is told to trust.
+/// Tests the certificate in Chromium. Chromium refuses a TLS handshake with an unsupported type of key, even if an
+/// option makes it trust the certificate.
 #[test]
 fn a_browser_opens_the_page_of_a_node_over_https() {
     let Some(browser) = browser() else {
@@ -167,7 +169,8 @@ fn a_browser_opens_the_page_of_a_node_over_https() {
     }
 }
 
-/// Checks the certificate chain by OpenSSL, as strictly as possible and with only the signatures that browsers accept.
+/// Checks the certificate chain with OpenSSL in strict mode, and allows only the signature algorithms that browsers
+/// accept.
 #[test]
 fn openssl_takes_the_certificate_of_a_node_with_the_signatures_of_browsers() {
     if !Command::new("openssl").arg("version").output().is_ok_and(|out| out.status.success()) {
@@ -197,7 +200,7 @@ fn openssl_takes_the_certificate_of_a_node_with_the_signatures_of_browsers() {
     assert!(said.contains("Verify return code: 0 (ok)"), "{said}");
 }
 
-/// Takes screenshots of the page if `INSHORE_SCREENSHOTS` names a folder for them.
+/// Copies the screenshots of the page to the folder `INSHORE_SCREENSHOTS`, if this variable is set.
 #[test]
 fn a_browser_shows_nodes_drives_and_tasks_and_runs_no_names() {
     let Some(browser) = browser() else {
@@ -221,7 +224,8 @@ fn a_browser_shows_nodes_drives_and_tasks_and_runs_no_names() {
     folder.write("web.log", text().repeat(12));
     folder.run(&format!("store put web.log --name a<b>&c {all} --piece 1MiB --quiet")).ends();
     folder.run(&format!("store put web.log {all} --piece 1MiB --quiet")).ok();
-    // Nothing reads this output, and little of it is buffered, so the command runs until the test ends.
+    // No process reads the output of this command, and little of the output is buffered, so the command runs until the
+    // test ends.
     let mut running = folder.run(&format!("search -n well store:web.log {all} --memory 32MiB")).spawn();
     let page = node.page.clone().unwrap();
     until("nothing runs", || {

@@ -1,23 +1,26 @@
-//! Tests of power losses while commands write files. If a command reported that it wrote a file, the file exists,
-//! complete and with the right mode. Before that, the file's name means the old file or the complete result. No input
-//! is removed before its result is durable.
+//! Tests of power losses while commands write files. After a command has reported success, its result must exist,
+//! complete and with the right mode. Before the report, the name of the result must stand for the complete result, or
+//! be as it was before (absent, or the old file). No input may be removed before its result is durable.
+//!
 //! ```text
-//!   command ── files ── kernel ── FUSE ── Disk       does everything in memory, and writes down each change
+//!   command ── files ── kernel ── FUSE ── Disk       keeps the files in memory, and records each change
 //!                                            │
-//!                                        Recording   the changes of one run, and what is synced when
+//!                                        Recording   the changes and the syncs of one run
 //!                                            │
-//!                       after each change: every state that a power loss may leave, judged
+//!             after each change: checks every state in which a power loss may leave the drive
 //! ```
 //!
-//! A command runs once. The states after power losses are computed from the recording, so that hundreds of losses take
-//! milliseconds. `INSHORE_POWER_LOSSES` is the number of losses for each command (300). If more are possible,
-//! `INSHORE_SEED` selects them.
+//! Each command runs once. The states after power losses are computed from the recording, so that hundreds of losses
+//! take milliseconds. `INSHORE_POWER_LOSSES` is the largest number of losses for each command (300 by default). If more
+//! losses are possible, they are drawn at random with the seed `INSHORE_SEED`.
 //!
-//! `blocks.rs` does the same with the blocks that ext4 writes, and mounts each state. `INSHORE_POWER_MOUNTS` is the
-//! number of states for each command. Without this variable, few states of few commands are mounted.
+//! `blocks.rs` records the blocks that ext4 writes instead of the changes of files, and mounts each state.
+//! `INSHORE_POWER_MOUNTS` is the number of states for each command. Without this variable, only a few states of a few
+//! commands are mounted.
 //!
-//! `power/files.txt` lists every argument that names a file. `src/args/mod.rs` compares the list with the command line,
-//! and each file that a command writes has a case in this test. The store follows other rules (docs/durability.md).
+//! `power/files.txt` lists every argument that names a file. A test in `src/args/mod.rs` compares the list with the
+//! arguments of all commands, and each listed file that a command writes has a case in this module. The files of the
+//! store are not tested here, since the store follows other rules (docs/durability.md).
 
 mod blocks;
 mod disk;
@@ -47,16 +50,17 @@ use rustix::{
 };
 use tree::Files;
 
-/// Every argument that names a file. A line tells whether the file is read, written, or in a store, and has the command
-/// and the argument.
+/// Lists every argument that names a file. A line has the use of the file (reads, writes or store), the command, and
+/// the argument.
 const FILES: &str = include_str!("power/files.txt");
-/// The file that gets the standard output of a command. The last write to this file is the command's report of success.
+/// The file for the standard output of a command. The last write to this file counts as the command's report of
+/// success.
 const REPORT: &str = ".report";
-/// The mode of files that are replaced or compressed. It differs from the mode that a new file gets.
+/// The mode of files that are replaced or compressed. This mode differs from the mode of a new file.
 const PRIVATE: u32 = 0o600;
 /// The number of states of ext4 that are mounted for each command by default.
 const MOUNTS: usize = 12;
-/// The number of commands that run at a time. Most of them wait.
+/// The number of commands that run concurrently. The commands mostly wait.
 const WORKERS: usize = 3;
 
 /// A command whose files are checked.
@@ -65,7 +69,7 @@ struct Case {
     words: String,
     /// The arguments in `files.txt` that this case tests.
     about: Vec<String>,
-    /// The names of results for which an old file exists before the command runs.
+    /// The results for which an old file exists before the command runs.
     old: Vec<&'static str>,
     /// Files that the command writes.
     results: Vec<&'static str>,
@@ -89,7 +93,7 @@ impl Case {
         }
     }
 
-    /// Expects that results have this mode, which is the mode of their sources.
+    /// Sets the mode that results must have, which is the mode of their input files.
     fn with_mode(self, mode: u32) -> Case {
         Case { mode: Some(mode), ..self }
     }
@@ -229,7 +233,7 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// Lists the same commands as other cases, over data on a node.
+/// Lists commands over data on a node. [`cases`] has similar commands over local files.
 fn cases_on_nodes() -> Vec<Case> {
     let near = |command: &str, arguments: &[&str], words: &str, results: &[&'static str]| {
         Case::replaces(command, arguments, &format!("{words} --node {{node}}"), results)
@@ -263,7 +267,7 @@ fn cases_on_nodes() -> Vec<Case> {
     ]
 }
 
-/// Mounts a drive with these files. If this machine cannot mount, prints that and returns `None`.
+/// Mounts a drive with these files. If this machine cannot mount by FUSE, prints that and returns `None`.
 fn mounted(files: &Files, knows_unnamed: bool) -> Option<Disk> {
     match Disk::mount(files, knows_unnamed) {
         Ok(disk) => Some(disk),
@@ -303,7 +307,7 @@ impl Trial {
         folder.run("language train en=lines.txt de=query.sql --name few").ok();
         folder.run("store put lines.txt").ok();
         folder.run("nearest import points.bvecs --name points").ok();
-        // A program that stands for clang and copies an existing kernel.
+        // This script replaces clang: it copies an existing kernel.
         let clang = format!(
             "#!/bin/sh\nwhile [ \"$1\" != -o ]; do shift; done\n/bin/cp {} \"$2\"\n",
             folder.path("lines.wasm").display()
@@ -353,8 +357,8 @@ impl Trial {
         files
     }
 
-    /// Runs a command in a folder, and writes its standard output to a file. The command must succeed. Returns false if
-    /// this machine cannot run it.
+    /// Runs the command of a case in `folder`, with `report` as standard output. The command must succeed. Returns
+    /// false if this machine cannot run the command.
     fn run(&self, case: &Case, folder: &Path, report: File) -> Result<bool, String> {
         let node = self.node.as_ref().map_or("", |node| &node.address);
         let elsewhere = self.folder.path("elsewhere");
@@ -371,7 +375,7 @@ impl Trial {
         }
     }
 
-    /// Simulates power losses between the changes of files.
+    /// Runs a case once, and simulates power losses between the changes of files.
     fn one(&self, case: &Case, knows_unnamed: bool) -> Result<usize, String> {
         let files = Trial::files(case);
         let disk = Disk::mount(&files, knows_unnamed).map_err(|error| error.to_string())?;
@@ -386,7 +390,7 @@ impl Trial {
         check(&recording)
     }
 
-    /// Simulates power losses between the writes of ext4's blocks.
+    /// Runs a case once, and simulates power losses between the block writes of ext4.
     fn one_on_ext4(&self, case: &Case, journal: Journal, losses_max: usize) -> Result<usize, String> {
         let told = |error: std::io::Error| error.to_string();
         let mut files = Trial::files(case);
@@ -405,7 +409,7 @@ impl Trial {
     }
 }
 
-/// Compares the files that a command wrote with those that the case names as results.
+/// Checks that a command wrote exactly the results of its case, with the right mode.
 fn wrote(case: &Case, recording: &Recording) -> Result<(), String> {
     let (found, mut wanted) = (recording.results().cloned().collect::<Vec<_>>(), case.results.clone());
     wanted.sort_unstable();
@@ -437,7 +441,8 @@ fn files_of_answers_of_nodes_survive_a_power_loss_after_any_change() {
     }
 }
 
-/// Tests a file system on which files without a name cannot be created, so that files get a temporary name.
+/// Tests a file system that does not support files without a name (O_TMPFILE). Commands then write files under a
+/// temporary name.
 #[test]
 fn files_survive_a_power_loss_where_all_files_have_names() {
     if mounted(&Files::new(), false).is_some() {
@@ -446,7 +451,7 @@ fn files_survive_a_power_loss_where_all_files_have_names() {
     }
 }
 
-/// Lists one command for each way in which files are written.
+/// Lists a few commands that together cover all ways in which files are written.
 fn few_cases() -> Vec<Case> {
     let mut cases = cases();
     cases.retain(|case| {
@@ -484,8 +489,8 @@ fn files_on_ext4_without_a_journal_survive_a_power_loss_after_any_block() {
     try_on_ext4(Journal::Without);
 }
 
-/// Tests a command that syncs each page. On some drives this takes longer than all other commands together, but here
-/// the drive is memory.
+/// Tests `inshore man`, which syncs each page. On some drives these syncs take longer than all other commands together,
+/// but the drive of this test is in memory.
 #[test]
 fn manual_pages_survive_a_power_loss_after_any_change() {
     let Some(disk) = mounted(&inputs(), true) else { return };
@@ -511,8 +516,8 @@ fn every_argument_that_names_a_file_to_write_is_tried() {
     }
 }
 
-/// A case of [`each_sync_that_is_left_out_is_found`]: its name, a function that works on files in a folder, and a part
-/// of the message about the fault that a power loss causes (`None` if a power loss causes no fault).
+/// A case of [`each_sync_that_is_left_out_is_found`]: its name, and a function that works on files in a folder. The
+/// last element is a part of the message about the fault that a power loss causes (`None`: no fault).
 type FileWorkload = (&'static str, fn(&Path), Option<&'static str>);
 
 fn write(path: &Path) -> File {
@@ -521,7 +526,7 @@ fn write(path: &Path) -> File {
     file
 }
 
-/// Renames the written file to its name.
+/// Renames the file `.part` to its final name.
 fn rename(folder: &Path, name: &str) {
     fs::rename(folder.join(".part"), folder.join(name)).unwrap();
 }
@@ -530,7 +535,7 @@ fn sync(path: &Path) {
     File::open(path).unwrap().sync_all().unwrap();
 }
 
-/// Creates a file without a name and links it.
+/// Creates a file without a name, and then gives it a name by a link.
 fn link_unnamed(folder: &Path, name: &str) -> File {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let mut file = File::from(rustix::fs::open(folder, flags, Mode::from_raw_mode(0o600)).unwrap());
@@ -541,7 +546,8 @@ fn link_unnamed(folder: &Path, name: &str) -> File {
     file
 }
 
-/// Tests the simulation of losses: it must find errors that are known, and accept sequences that are correct.
+/// Tests the simulation of losses itself. The simulation must detect known errors, and must accept sequences of
+/// operations that are correct.
 #[test]
 fn each_sync_that_is_left_out_is_found() {
     let habits: [FileWorkload; 12] = [
@@ -677,7 +683,7 @@ fn each_sync_that_is_left_out_is_found() {
     }
 }
 
-/// Tests the simulation under ext4: ext4 must lose what it is known to lose.
+/// Tests the simulation under ext4. The simulation must detect the losses that ext4 is known to cause.
 #[test]
 fn what_ext4_loses_is_found() {
     let habits: [(Journal, FileWorkload); 4] = [

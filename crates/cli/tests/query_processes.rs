@@ -1,5 +1,5 @@
-//! Tests of query fragments, which nodes run in child processes. A failure in a fragment ends its task and nothing
-//! else.
+//! Tests of query fragments, which nodes run in child processes. If a fragment fails, only its task fails, and the node
+//! goes on.
 
 use std::{
     fs,
@@ -34,7 +34,7 @@ fn peak_bytes(node: &Node) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
-/// Starts a node that has a table of words in groups.
+/// Starts a node, and puts a table of groups and texts onto the node.
 fn node(folder: &Folder, words: &str) -> Node {
     let node = Node::start_with(folder, "store", "192MiB", words);
     let row = |row: usize| format!("{},{}{}\n", row % 2000, "abcdefghij".repeat(5), row % 1000);
@@ -43,8 +43,8 @@ fn node(folder: &Folder, words: &str) -> Node {
     node
 }
 
-/// Creates a query that leaves all fragments to the node. On a busy machine the client's own threads would otherwise
-/// take a part of them.
+/// Creates a query whose fragments all run on the node. Without `--only-nodes`, the client would run some of the
+/// fragments itself if the machine is busy.
 fn ask(folder: &Folder, node: &Node, query: &str) -> Run {
     folder.write("q.sql", query);
     folder.run(&format!("sql --file q.sql --table t=store:t.csv --node {} --only-nodes", node.address))
@@ -52,7 +52,7 @@ fn ask(folder: &Folder, node: &Node, query: &str) -> Run {
 
 const EASY: &str = "SELECT count(*), sum(length(s)) FROM t WHERE g < 1000";
 
-/// Returns a query with twenty terms that each take quadratic time. The query takes minutes on any machine.
+/// Returns a query with twenty terms, each of which takes quadratic time. The query takes minutes on any machine.
 fn slow() -> String {
     let term = |number: u32| {
         format!("length(regexp_replace(repeat(s, 9) || '{number}', '[a-j0-9]*Q|[a-j0-9]', '', 'g'))")
@@ -76,8 +76,8 @@ fn a_fragment_that_takes_too_much_memory_ends_alone() {
     assert!(said.stderr.contains("it wanted more memory than the"), "{}", said.stderr);
     wait_for_children(&node, 0);
     assert!(peak_bytes(&node) < 128 << 20, "{}", peak_bytes(&node));
-    // Some queries have functions with small inputs and large results, and others have batches of text above the limit
-    // of the query library.
+    // In some of these queries, functions have small inputs and large results. In others, a batch of text exceeds the
+    // limit of the query library.
     for query in [
         "SELECT repeat('x', g * 1000000) FROM t",
         "SELECT count(*) FROM t WHERE lpad('x', g * 1000000) > 'a'",
@@ -152,7 +152,7 @@ fn a_fragment_ends_with_its_client_and_its_node() {
     node.send(Signal::KILL);
     until("it outlives its node", || parent(pids[0]).is_none());
     assert!(!client.wait().unwrap().success());
-    // The extents that the killed process had are free again, so the next node can work on this store.
+    // The extents of the killed process are free again, so that a new node can use this store.
     drop(node);
     node = Node::start_with(&folder, "store", "192MiB", "--log none");
     ask(&folder, &node, EASY).ok();

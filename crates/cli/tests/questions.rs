@@ -1,4 +1,4 @@
-//! Tests of `sql` on the command line. The crate of the query library tests the answers of queries.
+//! Tests of `inshore sql` on the command line. The answers of queries are tested in the crate `inshore-sql`.
 
 use crate::util::{Folder, Run};
 
@@ -50,8 +50,7 @@ fn datasets_are_asked_as_files_are() {
         LEFT JOIN t ON s.town = t.name GROUP BY s.town ORDER BY 1";
     let said = sql(&folder, query, "--table t=store:towns.jsonl --quiet").ok();
     assert_eq!(said.stdout, "town,amount,people\nKiel,10,\nUlm,8,126000\n");
-    // The Parquet file has several row groups with three columns each, and is read from the dataset through a few
-    // buffers.
+    // The Parquet file has several row groups of three columns. The dataset is read through only a few buffers.
     let query = "SELECT value AS k, value * 7919 % 100003 AS v, 'text ' || (value % 1000) AS s FROM generate_series(1, 1500000)";
     sql(&folder, query, "-o made.parquet --quiet").ok();
     folder.run("store put made.parquet --name made.parquet --quiet").ok();

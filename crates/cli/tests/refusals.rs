@@ -1,4 +1,4 @@
-//! Tests that errors are reported with the right exit code, and before more work is done than is needed to find them.
+//! Tests that errors are reported with the right exit code, and as early as possible.
 
 use std::{fs, io::Read, process::Command, sync::Arc};
 
@@ -10,8 +10,8 @@ use parquet::{
 
 use crate::util::{EDGES, Folder, Run};
 
-/// Runs a command that must fail with one line on standard error and no standard output. The line of the error may follow
-/// a note that a new store was created. Returns the line of the error.
+/// Runs a command that must fail, with a one-line error and no standard output. A note that a new store was created may
+/// precede the error. Returns the error.
 fn refused(run: Run) -> String {
     let said = run.exits(2);
     assert_eq!(said.stdout, "");
@@ -107,7 +107,7 @@ fn named(line: &str) -> Option<String> {
     Some(size.split_whitespace().take(2).collect())
 }
 
-/// Tests that a job fits in the budget that its error names, since a user should not have to try twice.
+/// Tests that a job succeeds with the budget that its error names, so that a user need not try several budgets.
 #[test]
 fn each_command_works_in_the_budget_that_its_refusal_names() {
     let folder = Folder::with_graph("g", EDGES);
@@ -212,8 +212,8 @@ fn each_command_works_in_the_budget_that_its_refusal_names() {
     assert!(refused > 30, "{refused}");
 }
 
-/// Creates a Parquet file of three columns with random values. Each column is one page. The footer has a key, and
-/// `footer_bytes` bytes.
+/// Creates a Parquet file of three columns with random values. Each column is one page. The footer has a metadata entry
+/// whose value has `footer_bytes` bytes.
 fn large_pages(rows: u64, has_dictionary: bool, footer_bytes: usize) -> Vec<u8> {
     let mixed = |row: u64| (row + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) >> 20;
     let columns: [(&str, ArrayRef); 3] = [
@@ -349,7 +349,7 @@ fn damage_on_flash_is_an_error_that_names_the_graph_and_not_an_answer() {
     folder.run("graph generate kronecker --scale 10 --name k").ok();
     let path = folder.path("store/segment-00000000");
     let mut bytes = fs::read(&path).unwrap();
-    // The headers, the superblock and the log are in the first extents. In each extent after these, one bit is flipped.
+    // The headers, the superblock and the log are in the first six extents. In each later extent, one bit is flipped.
     for extent in bytes.chunks_mut(2 << 20).skip(6).filter(|extent| extent.len() > 100) {
         extent[100] ^= 1;
     }

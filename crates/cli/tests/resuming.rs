@@ -30,14 +30,14 @@ fn sequences(bases: u64) -> String {
         .collect()
 }
 
-/// Creates a folder that has a store already, so that commands can query the store at once.
+/// Creates a folder with a store, so that `store jobs` works before the first job.
 fn folder_with_store() -> Folder {
     let folder = Folder::new();
     folder.run("store init store").ok();
     folder
 }
 
-/// Returns the kept runs that `store jobs` lists.
+/// Returns the finished work that `store jobs` lists.
 fn kept(folder: &Folder) -> Value {
     folder.run("store jobs --json").ok().json()["kept"].clone()
 }
@@ -46,8 +46,8 @@ fn kept_runs(folder: &Folder) -> u64 {
     kept(folder)[0]["pieces"].as_u64().unwrap_or(0)
 }
 
-/// Starts a job, and stops it when it has kept more than `runs` runs. Returns the number of kept runs, or `None` if the
-/// job ended before.
+/// Starts a job, and stops the job when it has kept more than `runs` runs. Returns the number of kept runs, or `None`
+/// if the job succeeded before the signal.
 fn interrupted(folder: &Folder, words: &str, runs: u64, signal: Signal) -> Option<u64> {
     let mut child = folder.run(words).spawn();
     let deadline = Instant::now() + PATIENCE;
@@ -69,7 +69,7 @@ fn interrupted(folder: &Folder, words: &str, runs: u64, signal: Signal) -> Optio
     Some(kept_runs(folder))
 }
 
-/// Interrupts a job. Tries as often as is needed on a busy machine.
+/// Interrupts a job. On a busy machine the job may end before the signal, so there are several attempts.
 fn surely_interrupted(folder: &Folder, words: &str) -> u64 {
     let attempt = |_| interrupted(folder, words, 1, Signal::KILL);
     (0..20).find_map(attempt).unwrap_or_else(|| panic!("{words} always ended before it was stopped"))
@@ -116,7 +116,7 @@ fn a_graph_job_that_is_killed_goes_on_with_the_states_that_it_kept() {
         let attempt = |signal| (0..20).find_map(|_| interrupted(&folder, &again, 0, signal));
         let left =
             attempt(Signal::KILL).unwrap_or_else(|| panic!("{words} always ended before it was stopped"));
-        // A job that is killed may leave a new checkpoint and the older one, which it had not removed yet.
+        // A killed job may leave two checkpoints: the new one, and the previous one, which the job had not removed yet.
         assert!((1..=2).contains(&left), "{words}: {left} checkpoints");
         let told = folder.run("store jobs").ok().stdout;
         assert!(told.contains("graph "), "{told}");
@@ -149,7 +149,7 @@ fn what_was_kept_is_told_removed_and_of_no_use_to_others() {
     assert_eq!(folder.run("store ls --json").ok().json(), serde_json::json!([]));
     folder.run("store verify").ok();
     let name = kept(&folder)[0]["name"].as_str().unwrap().to_string();
-    // A job with other options, or with the same options and another input, starts from scratch.
+    // A job with other options, or with the same options and a changed input, does not use the kept runs.
     let said = folder.run(&format!("{words} --reverse --json")).ok().json();
     assert_eq!(said["summary"]["rows_kept"], 0);
     folder.write("in.txt", lines(300_000));
@@ -174,7 +174,7 @@ fn only_one_process_keeps_the_same_runs() {
         while kept_runs(&folder) == 0 && child.try_wait().unwrap().is_none() {}
         let mut second = folder.run(words).spawn();
         second.wait().unwrap();
-        // On a busy machine, the first job may have ended already.
+        // On a busy machine, the first job may have ended before the second one started.
         let is_there = child.try_wait().unwrap().is_none();
         let said = second.wait_with_output().unwrap();
         assert!(child.wait().unwrap().success());

@@ -4,8 +4,8 @@ use std::{fs, path::Path, process::Command};
 
 use crate::util::Folder;
 
-/// Returns ripgrep's output and exit code. Returns `None` unless ripgrep is installed in the version with which the
-/// cases were compared, since other versions differ in details of context and colour.
+/// Returns the output and the exit code of ripgrep. Returns `None` unless version 13 of ripgrep is installed, since
+/// other versions differ in details of context and colour.
 fn ripgrep(folder: &Path, words: &[&str]) -> Option<(Vec<u8>, i32)> {
     static IS_KNOWN: std::sync::LazyLock<bool> = std::sync::LazyLock::new(|| {
         let output = Command::new("rg").arg("--version").output();
@@ -222,7 +222,7 @@ fn random_patterns_and_texts_give_what_ripgrep_gives() {
         seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (seed >> 33) as usize % below
     };
-    // The patterns have no \b, since ripgrep 13 misses some matches after a letter that is not ASCII.
+    // The patterns do not contain \b, since ripgrep 13 misses some of its matches after a letter that is not ASCII.
     let pieces = [
         "a", "b", "ab", "ba", ".", "a*", "b+", "(a|bb)", "[ab]", "[^a]", "^", "$", "ö", "\\w", "(?i)A",
         "a{2,3}", "c?",
@@ -346,7 +346,8 @@ fn a_search_across_lines_reads_what_it_must_and_says_where_it_cannot() {
     let said = folder.run(&format!("search -U -r {long} a\\n many --memory 32MiB")).exits(2);
     assert!(said.stderr.contains("many: adjacent matches"), "{}", said.stderr);
     assert_eq!(folder.run("search -U -c a\\n many --memory 16MiB").ok().stdout, "1500000\n");
-    // Binary files that the user did not name are skipped, whatever their size is. Datasets are searched unchanged.
+    // Binary files that the user did not name are skipped, even if they exceed the memory. Datasets are searched
+    // unchanged, including a byte order mark.
     fs::create_dir(folder.path("in")).unwrap();
     folder.write("in/zeros", vec![0; 40 << 20]);
     folder.write("in/text", "fox\nhen\n");
@@ -388,7 +389,7 @@ fn json_lines_are_those_of_ripgrep() {
         let parse = |bytes: &[u8]| -> Vec<serde_json::Value> {
             let lines = bytes.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
             let values = lines.map(|line| serde_json::from_slice::<serde_json::Value>(line).unwrap());
-            // The times and the number of bytes searched differ between runs.
+            // These messages have times and the number of searched bytes, which differ between the two programs.
             values.filter(|value| value["type"] != "end" && value["type"] != "summary").collect()
         };
         assert_eq!(parse(&found), parse(&expected), "{words:?}");
@@ -400,8 +401,8 @@ fn paths_and_exit_codes_agree_with_the_lines_that_are_shown_before_a_nul_byte() 
     let folder = Folder::new();
     fs::create_dir(folder.path("dir")).unwrap();
     let numbers: String = (1..=20_000).map(|number| format!("{number}\n")).collect();
-    // There are three cases: a match before the NUL byte and after the first 64 KiB, a match after the NUL byte, and a
-    // match in a file with a NUL byte at its start.
+    // In `before`, a match precedes a NUL byte after the first 64 KiB. In `behind`, the match follows this NUL byte. In
+    // `early`, the file begins with a NUL byte.
     for (name, text) in [
         ("before", format!("{numbers}wanted\n\0\n")),
         ("behind", format!("{numbers}\0\nwanted\n")),
@@ -465,7 +466,7 @@ fn lines_near_the_last_match_that_is_wanted_are_shown_whether_they_match_or_not(
     ] {
         assert_eq!(folder.run(&format!("search -n {words} m text")).ok().stdout, expected, "{words}");
     }
-    // If matches span lines, the search finds one match after the limit before it knows that the limit is reached.
+    // If matches span lines, the search finds one more match before it stops at the limit.
     let said = folder.run("search -U -n -m1 -A3 d\\nm text").ok().stdout;
     assert_eq!(said, "4:d\n5:m\n6-m\n7-g\n8-m\n");
     let said = folder.run("search -U -n -m1 -A2 (?s)b\\nm text").ok().stdout;
@@ -480,10 +481,11 @@ fn a_hole_longer_than_a_line_may_be_is_binary_and_what_lies_behind_it_is_searche
     let file = fs::File::create(folder.path("sparse")).unwrap();
     let write =
         |text: &[u8], place: u64| std::os::unix::fs::FileExt::write_all_at(&file, text, place).unwrap();
-    // With a NUL byte in the first 64 KiB, the whole file would be binary.
+    // The file starts with more than 64 KiB of text: with a NUL byte in the first 64 KiB, the whole file would be
+    // binary.
     let start = "filler\n".repeat(20_000) + "first\n";
     write(start.as_bytes(), 0);
-    // With 16 MiB of memory, the limit on the length of a line is far below that length.
+    // With 16 MiB of memory, the limit on the length of a line is far below the length of the hole.
     write(b"inside\nbehind\nlast\n", 30 << 20);
     let offset = start.len();
     let message = &*format!("binary file matches (found \"\\0\" byte around offset {offset})\n");

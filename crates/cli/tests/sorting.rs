@@ -1,4 +1,4 @@
-//! Tests of `sort`, `reduce` and `count` on the command line. Other crates test the results.
+//! Tests of `sort`, `reduce` and `count` on the command line. Other crates test the results in detail.
 
 use std::{fs, process::Command};
 
@@ -6,7 +6,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::util::Folder;
 
-/// Returns unsorted lines, which are far too many for 8 MiB of memory.
+/// Returns `count` unsorted lines. With a count of 400,000, the lines do not fit in 8 MiB of memory.
 fn lines(count: u64) -> String {
     let mut text = String::new();
     for i in 0..count {
@@ -95,7 +95,7 @@ fn rows_that_contradict_the_first_ones_are_read_again_from_files_and_told_of_sta
     assert!(said.stderr.contains("standard input:30002: expected a whole number"), "{}", said.stderr);
     assert!(said.stderr.contains("--text a"), "{}", said.stderr);
     assert_eq!(folder.run("reduce late.csv --min a --count -o -").ok().stdout, "count,min_a\n30001,0.0\n");
-    // When the query has to start again, it writes the file of results again from the beginning.
+    // The query has to start again, and then writes the output file again from the beginning.
     folder.write("q.sql", "SELECT a FROM 'late.csv'");
     folder.run("sql --file q.sql -o out.csv").ok();
     assert_eq!(folder.read("out.csv").lines().count(), 30_002);

@@ -24,7 +24,7 @@ fn processor_time_until_end(child: &Child) -> Duration {
     processor_time(child.id())
 }
 
-/// Makes a graph that is so large that a signal arrives while a job on it runs.
+/// A command that runs so long that a signal arrives before its end.
 const LONG_JOB: &str = "graph generate kronecker --scale 20 --name long --memory 16MiB";
 
 #[test]
@@ -68,14 +68,14 @@ fn a_signal_stops_an_import_that_waits_for_standard_input() {
 #[test]
 fn a_second_signal_ends_a_job_that_hangs() {
     let folder = Folder::new();
-    // No process ever writes to this pipe, so the command waits when it opens the pipe, and cannot act on the first
+    // No process ever writes to this pipe, so the command blocks when it opens the pipe, and cannot react to the first
     // signal.
     mknodat(CWD, folder.path("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
     let mut child = folder.run("graph import pipe --name g").spawn();
     folder.wait_for_job(&mut child);
     send(&child, Signal::INT);
-    // In this time a command that does not hang notices a signal. If the command hangs as it should, the test passes
-    // whatever the time is.
+    // A command that does not hang would react to the signal within this time. If the command hangs, as it should, the
+    // test passes for any time.
     std::thread::sleep(Duration::from_millis(200));
     assert!(child.try_wait().unwrap().is_none(), "the first signal was seen: this needs a job that hangs");
     let sent = Instant::now();

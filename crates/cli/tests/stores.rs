@@ -1,5 +1,5 @@
-//! Tests of the verbs of `inshore store`: bytes come back as they were put, on one device or several, whether the store
-//! is intact, damaged or full.
+//! Tests of the verbs of `inshore store`, on one or several devices, with intact, damaged and full stores. Bytes must
+//! be returned as they were put.
 
 use std::{
     fs::{self, File},
@@ -98,7 +98,7 @@ fn reading_makes_no_store_and_what_is_wrong_is_told() {
         let said = folder.run(&format!("store put - --name x {words} {two}")).exits(2).stderr;
         assert!(said.contains(told), "{words}: {said}");
     }
-    // The devices keep the size that was given when the store was created.
+    // The devices have the size that was given when the store was created.
     let df = folder.run(&format!("store df --json {two}")).ok().json();
     assert!(df.as_array().unwrap().iter().all(|device| device["capacity_bytes"] == 1 << 30));
 }
@@ -117,7 +117,7 @@ fn graphs_are_listed_and_their_files_can_be_had() {
     assert!(said.contains("g has no file \"nothing\": its files are "), "{said}");
 }
 
-/// Flips a bit in the first byte of an extent. The extent is in a segment file of a device.
+/// Flips a bit in one copy of each extent of a dataset, in the segment files of the devices.
 fn damage(folder: &Folder, name: &str, copy: usize, devices: &[&str]) {
     let found = folder.run(&format!("store locate {name} --store {} --json", devices[0])).ok().json();
     for piece in found["summary"]["places"].as_array().unwrap() {
@@ -158,7 +158,7 @@ fn damage_is_found_named_and_mended_from_copies_and_parity() {
                 folder.run("store scrub --store one").exits(1);
                 folder.run("store rm alone --store one").ok();
             }
-            // This damages more extents of a group (two of data and one of parity) than the parity can repair.
+            // The damage affects more extents of a group (two of data and one of parity) than the parity can repair.
             "parity" => drop(get.exits(2)),
             _ => {
                 get.ok();
@@ -222,7 +222,8 @@ fn a_drive_that_lost_its_superblock_leads_to_its_store_and_no_new_one_is_made_th
     folder.run("store scrub --store two").ok();
     folder.run("store verify --store one").ok();
     check("parity", "one", &all);
-    // Without the other drives the store cannot be found. No command may create a new store in its place.
+    // Without the other drives, the store of this drive cannot be found. No command may create a new store on this
+    // drive.
     lose();
     let away = |drive: &str| folder.path(&format!("{drive}-away"));
     ["two", "three"].iter().for_each(|drive| fs::rename(folder.path(drive), away(drive)).unwrap());
@@ -248,7 +249,7 @@ fn drives_come_and_go_while_data_stays() {
         df[device]["dataset_bytes"].as_u64().unwrap()
     };
     assert!(used(0) > 10_000_000 && used(1) > 10_000_000);
-    // The device by which the commands named the store can be removed too.
+    // The first device of the store can be removed too.
     folder.run("store remove-device one --store two").ok();
     folder.run("store get a --store two -o out").ok();
     assert!(fs::read(folder.path("out")).unwrap() == all);
@@ -403,7 +404,7 @@ fn what_a_command_leaves_behind_is_told() {
         assert!(said.contains("a device of the store"), "{said}");
     }
     assert_eq!(folder.run("store get b").ok().stdout, "b");
-    // The dataset exists even if standard output cannot be written.
+    // The dataset is stored even if the command cannot write to standard output.
     let full = File::options().write(true).open("/dev/full").unwrap();
     let status = Command::new(env!("CARGO_BIN_EXE_inshore"))
         .args(["store", "put", "Cargo.toml", "--name", "full", "--append", "--store"])
@@ -420,7 +421,7 @@ fn what_a_command_leaves_behind_is_told() {
 fn a_drive_that_leaves_stays_or_was_lost_is_told_of() {
     let folder = Folder::new();
     folder.run("store init one two --size 1GiB").ok();
-    // There are two datasets of one extent each, on two drives.
+    // The store has two datasets of one extent each. They are on different drives.
     for name in ["a", "b"] {
         folder.run(&format!("store put - --name {name} --store one")).stdin(name).ok();
     }
@@ -505,7 +506,7 @@ fn a_store_that_went_two_ways_is_told_and_one_side_given_up() {
     folder.run("store scrub --store two").ok();
     assert_eq!(folder.run("store get x --store two").ok().stdout, "x");
     assert!(folder.run("store get y --store two").exits(2).stderr.contains("there is no dataset \"y\""));
-    // The folders were moved to different places, so each of them must be named.
+    // The folders are now in different places, so the option must name both.
     fs::create_dir(folder.path("far")).unwrap();
     mv(two, "far/other");
     let stores = format!("{}:{}", folder.path("one").display(), folder.path("far/other").display());

@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 
 use crate::util::Folder;
 
-/// A text that sets a terminal's title, and turns the following text red.
+/// Control sequences that set the title of a terminal, and turn the following text red.
 const OBEYED: &str = "\u{1b}]0;owned\u{7}\u{1b}[31m";
 const SHOWN: &str = "\\u{1b}]0;owned\\u{7}\\u{1b}[31m";
 
@@ -47,7 +47,7 @@ fn names_and_rows_that_a_terminal_would_obey_are_shown_to_it() {
         let Some(sent) = on_terminal(&folder, words) else { return };
         assert!(sent.contains(SHOWN) && !sent.contains(['\u{1b}', '\u{7}']), "{words}: {sent:?}");
     }
-    // If the output is a pipe, it gets the bytes unchanged.
+    // A pipe gets the bytes unchanged.
     let listed = folder.run("search --files --no-ignore -g a*").ok().stdout;
     assert!(listed.contains(OBEYED), "{listed:?}");
 }

@@ -1,7 +1,7 @@
 //! Tests of the command line: each test runs the binary in a folder and with a store of its own.
 //!
-//! Other crates test the results of algorithms. These tests check that arguments work, that errors are reported, and
-//! that no data is lost, whatever happens.
+//! Other crates test the results of algorithms. These tests check that arguments work, that errors and damage are
+//! reported, and that no data is lost after kills and power losses.
 
 mod answers;
 mod calls;

@@ -8,8 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The time for which a test waits for an event. It is so long that a test does not fail because the machine is busy.
-/// Only a failing test waits to the end.
+/// The time for which a test waits for an event. The time is so long that a test does not fail because the machine is
+/// busy. Only a failing test waits for all of this time.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Waits until a condition holds.
@@ -29,7 +29,7 @@ impl Folder {
         Folder(tempfile::tempdir().unwrap())
     }
 
-    /// Creates a folder whose store has the graph `name` with some edges.
+    /// Creates a folder whose store has the graph `name` with these edges.
     pub fn with_graph(name: &str, edges: &str) -> Folder {
         let folder = Folder::new();
         folder.run(&format!("graph import - --name {name}")).stdin(edges).ok();
@@ -70,8 +70,7 @@ impl Folder {
         entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()).collect()
     }
 
-    /// Waits until the command has a scratch folder and all of its threads sleep. The command is then at its first
-    /// read.
+    /// Waits until the command has a scratch folder and all of its threads sleep. The command then waits for its input.
     pub fn wait_for_job(&self, child: &mut Child) {
         let began = Instant::now();
         let mut idle_looks = 0;
@@ -113,7 +112,7 @@ pub fn children(of: u32) -> Vec<u32> {
 
 /// Tells whether no thread of a process is running or able to run. A thread that waits for a core is able to run.
 fn all_threads_sleep(process: u32) -> bool {
-    // A thread that has just ended does not run.
+    // If the process or one of its threads has just ended, the result is false, and the caller checks again.
     let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { return false };
     let threads = threads.flatten();
     threads.map(|thread| thread.path().join("stat")).all(|path| {
@@ -122,7 +121,7 @@ fn all_threads_sleep(process: u32) -> bool {
     })
 }
 
-/// Returns the processor time of a process. The process may have ended, as long as no other process has waited for it.
+/// Returns the processor time of a process. The process may have ended, but its parent must not have waited for it yet.
 pub fn processor_time(process: u32) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
     let (_, fields) = stat.rsplit_once(") ").unwrap();
@@ -131,8 +130,8 @@ pub fn processor_time(process: u32) -> Duration {
     Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())
 }
 
-/// Returns the number of bytes in the extents that a job has recorded as allocated. A record has a device, a first
-/// extent and a count, in 10 bytes.
+/// Returns the number of bytes in the extents that a job has recorded as allocated. A record has 10 bytes: a device, a
+/// first extent, and the number of extents.
 fn bytes_taken(folder: &Path) -> u64 {
     let runs = fs::read(folder.join("lease")).unwrap_or_default();
     let counts = runs.chunks_exact(10).map(|run| u32::from_le_bytes(run[6..].try_into().unwrap()));
@@ -154,7 +153,7 @@ pub struct CommandOutput {
 }
 
 impl CommandOutput {
-    /// Parses standard output, which must be one JSON value in one line.
+    /// Parses standard output, which must be one JSON value on one line.
     pub fn json(&self) -> serde_json::Value {
         assert_eq!(self.stdout.lines().count(), 1, "{}", self.stdout);
         serde_json::from_str(&self.stdout).unwrap()
@@ -200,7 +199,7 @@ impl Run {
         self
     }
 
-    /// Sets a variable in the environment, which is otherwise nearly empty.
+    /// Sets an environment variable. The environment of the command has only a few other variables.
     pub fn env(mut self, name: &str, value: impl AsRef<std::ffi::OsStr>) -> Run {
         self.command.env(name, value);
         self

@@ -1,5 +1,5 @@
-//! Tests of the worker process in which `inshore sql` runs with a memory limit. No query may take more memory, and a
-//! worker leaves nothing behind, however it ends.
+//! Tests of the worker process in which `inshore sql` runs with a memory limit. No query may exceed the limit, and a
+//! worker must leave nothing behind, regardless of how it ends.
 
 use std::{
     fs,
@@ -19,8 +19,8 @@ use crate::{
 
 const MIB: u64 = 1 << 20;
 const BUDGET: u64 = 24 * MIB;
-/// Memory in addition to the budget: the amount that all commands may use, and the amount that a cgroup needs so that
-/// it does not kill the command.
+/// Memory in addition to the budget. Every command may use `BESIDE`. A cgroup needs `BESIDE_IN_GROUP`, so that the
+/// system does not kill the command.
 const BESIDE: u64 = 64 * MIB;
 const BESIDE_IN_GROUP: u64 = 96 * MIB;
 
@@ -29,7 +29,7 @@ fn sql(folder: &Folder, query: &str, words: &str) -> Run {
     folder.run(&format!("sql --file query.sql --threads 2 --memory {BUDGET} {words}"))
 }
 
-/// Creates a table of 60,000 rows, which have 20,000 different keys. Each row has three texts of 60 bytes.
+/// Creates a table of 60,000 rows with 20,000 different keys. Each row has a key and a text of 60 bytes.
 fn with_table() -> Folder {
     let folder = Folder::new();
     let row = |row: usize| format!("{},{}{row:010}\n", row % 20_000, "abcdefghij".repeat(5));
@@ -37,7 +37,8 @@ fn with_table() -> Folder {
     folder
 }
 
-/// Waits until the process ends. If this takes too long, kills the process and fails the test.
+/// Waits until the process ends, and calls `look` repeatedly until then. If this takes too long, kills the process and
+/// fails the test.
 fn ends(mut child: Child, what: &str, mut look: impl FnMut()) -> Output {
     let began = Instant::now();
     while child.try_wait().unwrap().is_none() {
@@ -51,7 +52,8 @@ fn ends(mut child: Child, what: &str, mut look: impl FnMut()) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// Lists queries with small inputs and large results. With each query comes its answer, if the memory suffices.
+/// Lists queries with small inputs and large intermediate results. An entry has a description, the query, and the
+/// expected answer if the memory suffices (empty: any answer).
 fn hostile() -> Vec<(&'static str, String, &'static str)> {
     let columns = |column: &dyn Fn(usize) -> String| (0..200).map(column).collect::<Vec<_>>().join(", ");
     let in_list = (0..50_000).map(|n| format!("'abcdefghij{n}'")).collect::<Vec<_>>().join(", ");
@@ -165,8 +167,8 @@ fn hostile() -> Vec<(&'static str, String, &'static str)> {
     ]
 }
 
-/// Tests functions with small inputs and large results, and large patterns. Each query is answered, ends for lack of
-/// memory, or is refused by the query library with the given words.
+/// Queries whose functions have small inputs and large results, or large patterns. Each query must succeed or fail for
+/// lack of memory. If the second text is not empty, an error of the query library with this text is allowed too.
 const HOSTILE_FUNCTIONS: &[(&str, &str)] = &[
     ("SELECT repeat(arrow_cast('x', 'LargeUtf8'), 4000000000000)", ""),
     ("SELECT repeat(s, 100000) FROM 't.csv'", ""),
@@ -232,7 +234,7 @@ const HOSTILE_FUNCTIONS: &[(&str, &str)] = &[
     ("SELECT count(*) FROM 't.csv' WHERE s ~ (s || '$')", ""),
 ];
 
-/// Pairs of a value and a step that doubles the value. A query has thirteen steps.
+/// Pairs of a first value and an expression that doubles the value `x`. A query applies the expression thirteen times.
 const DOUBLING: [(&str, &str); 11] = [
     ("repeat('x', 1000)", "concat(x, x)"),
     ("s", "concat(x, x)"),
@@ -247,11 +249,12 @@ const DOUBLING: [(&str, &str); 11] = [
     ("k", "[x, x]"),
 ];
 
-/// Runs a query in a cgroup of its budget plus [`BESIDE_IN_GROUP`]. The query must be answered, or end with one
-/// message, which says that it needs more memory or has the words `refusal`. Returns false if no cgroup can be created.
+/// Runs a query in a cgroup of its budget plus [`BESIDE_IN_GROUP`]. The query must succeed, or fail with one message,
+/// which says that the query needs more memory, or which contains `refusal`. Returns false if no cgroup can be created.
 ///
-/// Tests do not optimise the program, so the code of a query is larger than the memory that it may use in addition to
-/// its budget. Code is file-backed, and the group evicts it if memory is short. Only anonymous memory counts here.
+/// In tests the program is not optimised, so its code is larger than the memory that a query may use in addition to its
+/// budget. The pages of code are backed by a file, so the system evicts them if the group is short of memory. This test
+/// therefore measures only anonymous memory.
 fn keeps_to_its_memory(folder: &Folder, what: &str, query: &str, answer: &str, refusal: &str) -> bool {
     static GROUPS: AtomicUsize = AtomicUsize::new(0);
     let purpose = format!("hostile{}", GROUPS.fetch_add(1, Ordering::Relaxed));
@@ -262,11 +265,11 @@ fn keeps_to_its_memory(folder: &Folder, what: &str, query: &str, answer: &str, r
     folder.write("query.sql", query);
     let run = folder.run(&format!("--file query.sql --threads 2 --memory {BUDGET} --quiet"));
     let line = format!("{} exec \"$0\" sql \"$@\"", group.join());
-    // The variable is removed, since it would make the library's panics visible.
+    // `RUST_BACKTRACE` is 0, since any other value makes the panics of the query library visible.
     let child = run.under("/bin/sh".as_ref(), &["-c", &line]).env("RUST_BACKTRACE", "0").spawn();
     let mut peak = 0;
     let output = std::thread::scope(|scope| {
-        // The output is read while the command runs, and discarded.
+        // The output is read while the command runs. Only its beginning is kept.
         let (mut child, mut out) = (child, Vec::new());
         let mut stdout = child.stdout.take().unwrap();
         let reader = scope.spawn(move || {
@@ -286,7 +289,7 @@ fn keeps_to_its_memory(folder: &Folder, what: &str, query: &str, answer: &str, r
         Some(2) => {
             let is_told = errors.starts_with("inshore: the query needs more memory than it was given: ");
             let is_refused = !refusal.is_empty() && errors.contains(refusal);
-            // The library's message shows the pattern on the following lines.
+            // A message of the query library may have further lines that show the pattern.
             let is_one =
                 errors.matches("inshore: ").count() == 1 && (is_refused || errors.lines().count() == 1);
             assert!((is_told || is_refused) && is_one, "{what}: {errors}");
@@ -303,7 +306,7 @@ fn a_sql_query_keeps_to_its_memory_whatever_it_asks() {
     let folder = with_table();
     let only = std::env::var("INSHORE_HOSTILE").unwrap_or_default();
     let mut asked = hostile().into_iter().filter(|(what, ..)| what.contains(&only));
-    // If a cgroup cannot be created for one query, it cannot be created for any.
+    // If no cgroup can be created for one query, the other queries are skipped.
     asked.all(|(what, query, answer)| keeps_to_its_memory(&folder, what, &query, answer, ""));
 }
 
@@ -321,7 +324,7 @@ fn a_sql_query_keeps_to_its_memory_whatever_its_functions_make() {
     asked.all(|(query, refusal)| keeps_to_its_memory(&folder, &query, &query, "", refusal));
 }
 
-/// Returns a query that takes all free memory in small values.
+/// Returns a query that uses up the memory with many small values.
 fn large() -> String {
     let column = |number| format!("repeat(substr(s, {}), {})", number % 40 + 1, 16 + number / 40);
     let columns: Vec<String> = (0..200).map(column).collect();
@@ -343,13 +346,14 @@ fn a_sql_query_that_takes_too_much_leaves_nothing_but_a_message() {
     let names = fs::read_dir(folder.path("")).unwrap().count();
     assert_eq!(names, 4, "the table, the query, its output and the store");
     assert!(folder.scratch().is_empty());
-    // This query makes one allocation that is larger than the memory of the machine.
+    // This query makes one very large allocation.
     let query = "SELECT length(lpad('x', 500000000)) FROM 't.csv' LIMIT 1";
     let said = sql(&folder, query, "").exits(2);
     assert!(said.stderr.contains("needs more memory than it was given"), "{said:?}");
 }
 
-/// Starts a query that takes minutes, and waits until its worker has a scratch folder.
+/// Starts a query that takes minutes, and waits until its worker has a scratch folder. Returns the command and the
+/// worker's process id.
 fn start_slow(folder: &Folder) -> (Child, u32) {
     let query = "SELECT count(*) FROM generate_series(1, 100000) a, generate_series(1, 100000) b, generate_series(1, 9)";
     start(folder, query)
@@ -375,7 +379,7 @@ fn a_signal_to_a_sql_query_leaves_neither_file_nor_scratch_nor_process() {
     let folder = Folder::new();
     for (signal, to_both) in [(Signal::INT, false), (Signal::TERM, false), (Signal::INT, true)] {
         let (child, worker) = start_slow(&folder);
-        // A terminal sends the signal to both processes, as this test does.
+        // On Ctrl-C a terminal sends the signal to both processes, so this test does the same.
         if to_both {
             send(worker, signal);
         }
@@ -389,7 +393,8 @@ fn a_signal_to_a_sql_query_leaves_neither_file_nor_scratch_nor_process() {
     }
 }
 
-/// Each of these queries has a batch or a constant that takes minutes to years without a check for cancellation.
+/// Each of these queries has a batch or a constant expression that takes minutes or more, without a check for
+/// cancellation.
 const SLOW: [&str; 5] = [
     "SELECT count(*) FROM generate_series(1, 1000000) a, generate_series(1, 1000000) b WHERE a.value * b.value % 7 = 3",
     "SELECT levenshtein(repeat('a', 2000000), repeat('b', 2000000))",
@@ -401,7 +406,7 @@ const SLOW: [&str; 5] = [
 #[test]
 fn a_sql_query_that_does_not_hear_of_a_stop_is_ended_and_leaves_nothing() {
     let folder = with_table();
-    // The first query gets one signal only: its worker ends by itself.
+    // The first query gets only one signal. Its worker must end by itself after a time limit.
     for (query, is_twice) in SLOW.into_iter().zip([false, true, true, true, true]) {
         let (child, worker) = start(&folder, query);
         send(child.id(), Signal::INT);

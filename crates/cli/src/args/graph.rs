@@ -15,7 +15,8 @@ pub enum GraphCommand {
     Import(Import),
     /// Generate a synthetic graph
     ///
-    /// Use it for measurements and demonstrations. The same arguments give the same graph on every machine.
+    /// Generated graphs serve for measurements and demonstrations. The same arguments give the same graph on every
+    /// machine.
     #[command(
         arg_required_else_help = true,
         after_help = "\
@@ -38,8 +39,8 @@ Examples:
     Ls,
     /// Show the properties of a graph
     ///
-    /// Shows its vertices, edges, degrees, size on flash, and the smallest budget with which every job on it works. No
-    /// edges are read.
+    /// Shows the numbers of vertices and edges, the degrees, the size on flash, and the smallest memory budget that
+    /// suffices for every job on the graph. The command reads no edges.
     #[command(after_help = "\
 Examples:
   inshore graph info web
@@ -51,8 +52,8 @@ Examples:
     },
     /// Remove graphs from the store
     ///
-    /// Jobs that have a graph open are not disturbed. An unknown name is an error; the other graphs are removed
-    /// nevertheless.
+    /// A running job can still read a graph that is removed. An unknown name is an error, but the other graphs are
+    /// removed.
     #[command(after_help = "\
 Examples:
   inshore graph rm web
@@ -66,8 +67,8 @@ Examples:
     ///
     /// Writes one row for each edge, with columns source, target and (in a weighted graph) weight, in the order of the
     /// sources. The file extension selects the format: .parquet, .arrow, .csv, or .bin for raw pairs of little-endian
-    /// u32 without weights; - is CSV on standard output. An edge of an undirected graph is one row, from its smaller id
-    /// (import the file with --undirected). Vertices without edges have no row.
+    /// u32 without weights; - is CSV on standard output. An edge of an undirected graph is one row, and the smaller id
+    /// is the source; to import the file again, pass --undirected. Vertices without edges have no row.
     #[command(after_help = "\
 Examples:
   inshore graph export web -o edges.parquet
@@ -92,10 +93,10 @@ Examples:
 
 /// Import an edge list from files or standard input
 ///
-/// Reads SNAP text (two ids per line, separated by tabs, spaces or commas, with comments after #), CSV, Parquet, Arrow,
-/// Matrix Market, LDBC .v and .e, and raw pairs of little-endian u32. Files in gzip, zstd, bzip2 and lz4 are
-/// decompressed. Duplicate edges merge, and self-loops stay unless --drop-loops is given. The import works within
-/// --memory, and either makes the whole graph or leaves the store unchanged.
+/// Reads SNAP text, CSV, Parquet, Arrow, Matrix Market, LDBC .v and .e, and raw pairs of little-endian u32. SNAP text
+/// has two ids per line, separated by tabs, spaces or commas, and comments after #. Files in gzip, zstd, bzip2 and lz4
+/// are decompressed. Duplicate edges merge, and self-loops stay unless --drop-loops is given. The import works within
+/// --memory. It either creates the whole graph, or leaves the store unchanged.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -113,14 +114,14 @@ pub struct Import {
     /// Format of the inputs [default: by the file extension, else text]
     #[arg(long, value_name = "FORMAT", value_parser = edge_format())]
     pub format: Option<EdgeFormat>,
-    /// Take every edge in both directions
+    /// Use every edge in both directions
     #[arg(long)]
     pub undirected: bool,
     /// Leave out edges from a vertex to itself
     #[arg(long)]
     pub drop_loops: bool,
-    /// Keep weights: a third column of text, or the column weight. The smallest weight of
-    /// duplicate edges stays
+    /// Keep weights: the third column of a text file, or the column named weight of a table. Duplicate edges keep the
+    /// smallest weight
     #[arg(long)]
     pub weighted: bool,
     /// Keep in-edges too, so that no job has to compute them. The graph then takes twice the space
@@ -132,7 +133,7 @@ pub struct Import {
     /// Column of the edges' targets (CSV, Parquet, Arrow) [default: target, dst or to, else the second column]
     #[arg(long, value_name = "COLUMN")]
     pub target_column: Option<String>,
-    /// Column of the edges' weights (CSV, Parquet, Arrow); implies --weighted, which takes the column weight
+    /// Column of the edges' weights (CSV, Parquet, Arrow); implies --weighted [default with --weighted: weight]
     #[arg(long, value_name = "COLUMN")]
     pub weight_column: Option<String>,
 }
@@ -144,8 +145,8 @@ pub enum Generator {
 
 /// Make a Graph500 Kronecker graph
 ///
-/// The graph is directed and has 2^scale vertices: a few with very large degrees, and many with small ones. Duplicate
-/// edges merge, so that the graph has somewhat fewer than edge-factor edges per vertex.
+/// The graph is directed and has 2^scale vertices. A few vertices have very large degrees, and most vertices have small
+/// degrees. Duplicate edges merge, so that the graph has somewhat fewer than edge-factor edges per vertex.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -164,7 +165,7 @@ pub struct Kronecker {
     /// Name of the new graph
     #[arg(long, value_name = "NAME")]
     pub name: String,
-    /// Keep in-edges too
+    /// Keep in-edges too, so that no job has to compute them
     #[arg(long)]
     pub reverse: bool,
 }
@@ -181,10 +182,10 @@ pub struct AlgorithmArgs {
     /// Print the first N rows of the result, best first
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=TOP_MAX))]
     pub top: Option<u64>,
-    /// Force how updates are combined [default: dense where it fits the budget]
+    /// Force the strategy that combines updates [default: dense if it fits in the budget]
     #[arg(long, value_name = "STRATEGY")]
     pub strategy: Option<Strategy>,
-    /// Force the place of state and updates [default: as much in memory as the budget holds]
+    /// Force the place of vertex state and updates [default: as much in memory as the budget holds]
     #[arg(long, value_name = "REGIME", conflicts_with = "strategy")]
     pub regime: Option<Regime>,
 }
@@ -227,8 +228,8 @@ fn seconds(text: &str) -> Result<f64, String> {
 ///
 /// With --vertex-tolerance V ranks converge vertex by vertex: a vertex sends only the change of its rank, and only
 /// while the change is more than V times the rank. Late supersteps read few edges, and the job ends when no vertex has
-/// more to send. The differences of all ranks from the converged ranks then sum to at most 2 V damping / (1 - damping);
-/// the summary has the bound for this job.
+/// more to send. The absolute differences between the ranks and the converged ranks then sum to at most 2 V damping /
+/// (1 - damping). The summary of the job has this bound.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -243,7 +244,7 @@ pub struct Pagerank {
     pub resumed: ResumeArgs,
     #[command(flatten)]
     pub how: PagerankArgs,
-    /// Stop earlier, once all ranks together change by at most this much
+    /// Stop early, once the changes of all ranks in an iteration sum to at most T
     #[arg(long, value_name = "T", default_value_t = PageRankOptions::default().tolerance, conflicts_with = "vertex_tolerance")]
     pub tolerance: f64,
 }
@@ -274,7 +275,7 @@ impl PagerankArgs {
 ///
 /// The result has columns vertex, parent and level. The source is its own parent, at level 0. If a vertex has several
 /// possible parents, the smallest is its parent, so that the tree is the same at every budget. Unreached vertices have
-/// null.
+/// null as parent and level.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -313,10 +314,10 @@ pub struct Sssp {
 
 /// Find communities by label propagation
 ///
-/// Finds communities as LDBC defines them: every vertex begins with its own id as label. In each iteration it takes the
-/// most frequent label among its neighbours, or the smallest of equally frequent labels. The direction of edges does
-/// not count, but a neighbour with edges in both directions counts twice. The result has columns vertex and community.
-/// --top prints the largest communities and their sizes.
+/// Finds communities as LDBC defines them: every vertex begins with its own id as label. In each iteration every vertex
+/// takes the most frequent label among its neighbours, or the smallest of equally frequent labels. The direction of
+/// edges does not matter, but a neighbour with edges in both directions counts twice. The result has columns vertex and
+/// community. --top prints the largest communities and their sizes.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -334,10 +335,10 @@ pub struct Communities {
 
 /// Compute the clustering coefficient of each vertex
 ///
-/// Computes local clustering coefficients: the share of pairs of a vertex's neighbours that an edge joins. Neighbours
-/// are the other ends of a vertex's edges in both directions. Between two neighbours, an edge in one direction counts
-/// half. The result has columns vertex and coefficient; a vertex with fewer than two neighbours has 0. The summary has
-/// the number of triangles.
+/// Computes local clustering coefficients: the share of pairs of a vertex's neighbours that an edge joins. The
+/// neighbours of a vertex are the other ends of its in-edges and out-edges. Between two neighbours, an edge in one
+/// direction counts half. The result has columns vertex and coefficient; a vertex with fewer than two neighbours has 0.
+/// The summary has the number of triangles.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -350,8 +351,9 @@ pub struct Clustering {
 
 /// Find the connected components
 ///
-/// Finds weakly connected components: the direction of edges does not count. The result has columns vertex and
-/// component; a component has the name of the smallest id in it. --top prints the largest components and their sizes.
+/// Finds weakly connected components: the direction of edges does not matter. The result has columns vertex and
+/// component; a component is named by the smallest vertex id in the component. --top prints the largest components and
+/// their sizes.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -395,10 +397,10 @@ pub struct SampleArgs {
 
 /// Check a result against an independent, plain computation
 ///
-/// Takes a file that one of the algorithms wrote; the names of its columns tell which one. Pass the same options as to
-/// the job (after --tolerance, the number of iterations that the job reported). Ranks of a job with --vertex-tolerance
-/// are compared with converged ranks. Exit code 1 means that the result is wrong. The check loads the whole graph into
-/// memory, whatever --memory is.
+/// Reads a result file of one of the algorithms, which the column names identify. Pass the options of the job. If the
+/// job had --tolerance, pass --iterations with the number of iterations that the job reported. Ranks of a job with
+/// --vertex-tolerance are compared with converged ranks. Exit code 1 means that the result is wrong. The check loads
+/// the whole graph into memory, even if the graph exceeds --memory.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -427,9 +429,9 @@ pub struct Check {
 pub enum Regime {
     /// Vertex state and updates, and for shortest paths and betweenness also edges
     Memory,
-    /// Vertex state and updates (in communities and clustering only if they fit)
+    /// Vertex state and updates (for communities and clustering, only if they fit)
     SemiExternal,
-    /// Nothing must be: state is on flash, and updates are combined one part at a time
+    /// No part of the graph has to be in memory: state is on flash, and updates are combined one part at a time
     External,
 }
 
@@ -446,7 +448,7 @@ impl From<Regime> for graph::Regime {
 /// The strategy that combines updates in each superstep.
 #[derive(Clone, Copy, ValueEnum)]
 pub enum Strategy {
-    /// In an array with an element for every vertex
+    /// In an array with one element for each vertex
     Dense,
     /// By sorting and merging
     Merge,
@@ -461,7 +463,7 @@ impl From<Strategy> for sortreduce::Strategy {
     }
 }
 
-/// Parses a format by the library's own names, and lets help and completions list them.
+/// Parses an edge format by the names that the library defines. Help texts and shell completions list these names.
 fn edge_format() -> impl clap::builder::TypedValueParser<Value = EdgeFormat> {
     use clap::builder::{PossibleValuesParser, TypedValueParser};
     let all = [

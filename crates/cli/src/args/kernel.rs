@@ -21,7 +21,8 @@ Examples:
     Ls,
     /// Remove kernels from the store
     ///
-    /// Removes them from the local store, or from all nodes that --node names. Running kernels are not disturbed.
+    /// Removes the kernels from the local store, or from all nodes that --node names. A run that has begun is not
+    /// affected.
     #[command(after_help = "\
 Examples:
   inshore kernel rm errors
@@ -33,10 +34,10 @@ Examples:
     },
 }
 
-/// Create a kernel of your own: a folder with sources that build
+/// Create a kernel of your own: a folder with sources that can be built at once
 ///
-/// The folder has a small kernel to change, all files that a kernel in that language needs (no download), and a README. A kernel
-/// sees only blocks of lines and its arguments; docs/kernels-wasm.md describes its exports.
+/// The folder has a small kernel as a starting point, all files that a kernel in that language needs (no download), and
+/// a README. A kernel sees only blocks of lines and its arguments; docs/kernels-wasm.md describes its exports.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -78,31 +79,31 @@ pub enum Example {
 /// Build a kernel, and check that it can run
 ///
 /// A folder with a Cargo.toml is built by cargo for wasm32-unknown-unknown, and a folder with a .c file by clang. The
-/// module NAME.wasm appears in the folder when a sandbox has loaded it and it has the required exports. The variables
-/// CARGO, RUSTC and CLANG override the names of the tools.
+/// command writes the module NAME.wasm into the folder only if a sandbox can load the module and the module has the
+/// required exports. The variables CARGO, RUSTC and CLANG override the names of the tools.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   inshore kernel build errors
   CLANG=clang-19 inshore kernel build lines")]
 pub struct Build {
-    /// The folder
+    /// The folder with the sources
     #[arg(value_name = "DIR", default_value = ".")]
     pub folder: PathBuf,
 }
 
 /// Store a kernel for later runs
 ///
-/// Stores it in the local store. With --node it is stored on every node, or on none if one of them fails. `kernel run
-/// NAME` then finds the kernel. It becomes a dataset NAME.wasm. No kernel is overwritten: remove the old one first
-/// (`kernel rm`).
+/// The kernel is stored in the local store. With --node the kernel is stored on every node, or on none if one node
+/// fails. The kernel becomes the dataset NAME.wasm, which `kernel run NAME` finds. A stored kernel is never
+/// overwritten: remove the old kernel first (`kernel rm`).
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   inshore kernel push errors/errors.wasm
   inshore kernel push errors/errors.wasm --name errors-2 --node a.lan,b.lan")]
 pub struct Push {
-    /// The module
+    /// The WebAssembly module
     #[arg(value_name = "MODULE")]
     pub module: PathBuf,
     /// Name of the kernel [default: the file's name without .wasm]
@@ -110,13 +111,13 @@ pub struct Push {
     pub name: Option<String>,
 }
 
-/// Run a kernel over files, here or on nodes
+/// Run a kernel over files, on this machine or on nodes
 ///
-/// The kernel is a module (FILE.wasm) or the name of one in the store. It gets the lines of all files, on all threads,
-/// in a sandbox that has no files, no network and no clock, and only the memory of this job. Its result is written in
-/// the order of the files and does not depend on threads, memory or nodes. With --node it runs on each node that has
-/// shards of store:NAME; a module that is not stored there is sent along. Files in gzip, bzip2, zstd and lz4 are
-/// decompressed here. --explain shows the log of the kernel.
+/// KERNEL is a module (FILE.wasm) or the name of a kernel in the store. The kernel processes the lines of all files on
+/// all threads. Its sandbox has no files, no network and no clock, and only the memory of this job. The result is
+/// written in the order of the files, and does not depend on the number of threads, on memory or on nodes. With --node
+/// the kernel runs on each node that has shards of store:NAME. If the module is not stored on a node, it is sent with
+/// the task. Local files in gzip, bzip2, zstd and lz4 are decompressed. --explain shows the log of the kernel.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -124,7 +125,7 @@ Examples:
   inshore kernel run errors --args timeout store:app.log --node a.lan,b.lan --output errors.txt
   inshore kernel run words.wasm books/moby.txt --memory 512MiB --counters words.json")]
 pub struct RunKernel {
-    /// The module, or the name of one in the store
+    /// The module, or the name of a kernel in the store
     #[arg(value_name = "KERNEL")]
     pub kernel: String,
     /// Files; - is standard input, store:NAME a dataset

@@ -1,7 +1,7 @@
 //! The arguments of the command line, for clap: `inshore NOUN VERB`, and the global options.
 //!
-//! Arguments are flat tables in one file for each feature. Default values are read from the library, so that each
-//! stands in one place only.
+//! Each feature has a file with plain structs for its arguments. Default values are read from the library, so that each
+//! default is written in one place only.
 
 #[cfg(feature = "graph")]
 mod graph;
@@ -52,14 +52,16 @@ use inshore::{
     store::{Deadline, parse_bytes},
 };
 
-/// The largest number of rows for `--top`. It is limited since these rows are held in memory outside of the budget.
+/// The largest number of rows for `--top`. The number is limited, since these rows are held in memory outside of the
+/// budget.
 #[cfg(any(feature = "graph", feature = "text"))]
 const TOP_MAX: u64 = 100_000;
 
 /// Analytics on flash: data several times larger than memory, within a memory budget that you set.
 ///
-/// Graphs are imported into a store, a folder on a drive, and stay there. Each job gets a budget of memory (--memory): the
-/// process takes at most that plus 64 MiB, however large the graph is. Data that does not fit streams from the drive.
+/// Graphs are imported into a store, a folder on a drive, and stay there. Each job gets a memory budget (--memory). The
+/// process takes at most this budget plus 64 MiB, however large the graph is. Data that does not fit streams from the
+/// drive.
 #[derive(Parser)]
 #[command(name = "inshore", version, long_version = long_version(), arg_required_else_help = true, disable_help_subcommand = true)]
 #[command(after_help = "\
@@ -91,7 +93,8 @@ fn long_version() -> String {
     text
 }
 
-/// Parses a deadline, which is a number of seconds after the start of the command. The function runs at that start.
+/// Parses a deadline, which is a number of seconds after the start of the command. clap calls this function at the
+/// start of the command, so the deadline is computed from the present time.
 fn parse_deadline(text: &str) -> Result<Deadline, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.1..=31_536_000.0).contains(seconds));
     let deadline = seconds.and_then(|seconds| Deadline::after(Duration::from_secs_f64(seconds)));
@@ -102,17 +105,18 @@ fn parse_deadline(text: &str) -> Result<Deadline, String> {
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Global options")]
 pub struct GlobalOptions {
-    /// Memory that the job may use, such as 64MiB [default: a quarter of the machine's or cgroup's]
+    /// Memory that the job may use, such as 64MiB [default: a quarter of the memory of the machine or cgroup]
     #[arg(long, global = true, value_name = "SIZE", value_parser = parse_bytes)]
     pub memory: Option<u64>,
     /// Worker threads [default: one for each core that this process may use]
     #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
-    /// Folder of the store, created on first use [default: $INSHORE_STORE, else a folder in the user's data directory]. For a
-    /// store on several drives pass any of its folders, or DIR:DIR:... if they were moved apart
+    /// Folder of the store, created on first use [default: $INSHORE_STORE, else a folder in the user's data directory].
+    /// For a store on several drives, pass any of its folders; if the folders were moved to different places, pass all
+    /// of them as DIR:DIR:...
     #[arg(long, global = true, value_name = "DIR")]
     pub store: Option<PathBuf>,
-    /// Print counters and results as one JSON value on standard output, and nothing else there
+    /// Print counters and results as one JSON value, and nothing else, on standard output
     #[arg(long, global = true)]
     pub json: bool,
     /// Print no progress, no costs and no notices on standard error
@@ -128,10 +132,11 @@ pub struct GlobalOptions {
     /// put|get|ls|rm, node run|status|traverse): HOST or HOST:PORT of each
     #[arg(long, global = true, value_name = "HOST,...", value_delimiter = ',', help_heading = "Nodes")]
     pub node: Vec<String>,
-    /// File with this client's credentials, or with this node's for `node serve` (see `inshore node credentials`)
+    /// File with the credentials of this client (for `node serve`, of this node); see `inshore node credentials`
     #[arg(long, global = true, value_name = "FILE", help_heading = "Nodes")]
     pub credentials: Option<PathBuf>,
-    /// With --node: answer without the data of lost nodes, and report what is missing; otherwise a lost node is an error
+    /// With --node: answer without the data of lost nodes, and report the missing data; otherwise a lost node whose
+    /// data has no replica is an error
     #[arg(long, global = true, help_heading = "Nodes")]
     pub partial: bool,
     /// With --node: memory of the task on each node [default: the node's setting]
@@ -140,11 +145,12 @@ pub struct GlobalOptions {
     /// With --node: seconds of silence, without even a heartbeat, after which a node counts as lost
     #[arg(long, global = true, value_name = "SECONDS", default_value = "10", help_heading = "Nodes", value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub silence: u64,
-    /// With --node: seconds without progress on a shard after which other replicas are asked for it
+    /// With --node: seconds without progress on a shard after which the shard is requested from other replicas
     #[arg(long, global = true, value_name = "SECONDS", default_value = "30", help_heading = "Nodes", value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
     pub stall: u64,
-    /// With --node: leave all of the work to the nodes. Otherwise this machine's cores do a part of search, language identify,
-    /// compress, count, sort, reduce and sql if that is measured to be faster, although more bytes then cross the network
+    /// With --node: leave all of the work to the nodes. Otherwise the cores of this machine do a part of the work, if a
+    /// measurement shows that this is faster, although more bytes then cross the network (search, language identify,
+    /// compress, count, sort, reduce, sql)
     #[arg(long, global = true, help_heading = "Nodes")]
     pub only_nodes: bool,
 }
@@ -154,8 +160,8 @@ pub enum Command {
     #[cfg(feature = "graph")]
     /// Graphs larger than memory: import, analyse, export
     ///
-    /// A graph is imported once, from an edge list of any of the usual formats, and analysed as often as you like. Vertex ids are
-    /// any numbers of 64 bits; results have the same ids.
+    /// A graph is imported once, from an edge list of any of the usual formats, and analysed as often as you like.
+    /// Vertex ids are any 64-bit numbers; results have the same ids.
     #[command(
         arg_required_else_help = true,
         after_help = "\
@@ -170,7 +176,8 @@ Examples:
     },
     /// Datasets of the store, as files
     ///
-    /// A dataset is a sequence of bytes with a name, whose checksums are verified at every read; a graph has several files.
+    /// A dataset has a name and one or several files: a dataset of `store put` has one file, and a graph has several.
+    /// Checksums are verified at every read.
     #[command(
         arg_required_else_help = true,
         after_help = "\
@@ -185,8 +192,9 @@ Examples:
     #[cfg(feature = "nodes")]
     /// Nodes: machines that process their own data
     ///
-    /// Any machine with drives becomes a node: run `inshore node serve` there, and use --node NAME,... with search, count words
-    /// and store here. The command is sent to the data, and only the answer comes back.
+    /// Any machine with drives can become a node: run `inshore node serve` on that machine. Then pass --node NAME,...
+    /// to search, count words and store on your own machine. The command is sent to the data, and only the answer comes
+    /// back.
     #[command(
         arg_required_else_help = true,
         after_help = "\
@@ -204,8 +212,9 @@ Examples:
     #[cfg(feature = "wasm")]
     /// Kernels of your own, in WebAssembly: create, build, and run them near the data
     ///
-    /// A kernel is a module that gets lines and returns a result: in Rust, C or any language that compiles to WebAssembly. It
-    /// runs in a sandbox, with all threads, here or on nodes. docs/kernels-wasm.md describes its exports.
+    /// A kernel is a module that processes lines and returns a result. It is written in Rust, C or any language that
+    /// compiles to WebAssembly. Kernels run in a sandbox, on all threads, on this machine or on nodes.
+    /// docs/kernels-wasm.md describes its exports.
     #[command(
         arg_required_else_help = true,
         after_help = "\
@@ -262,10 +271,10 @@ Examples:
         command: CountCommand,
     },
     #[cfg(feature = "vectors")]
-    /// Nearest neighbours: import vectors, and find the nearest ones of a batch of queries
+    /// Nearest neighbours: import vectors, and find the nearest vectors of each query in a batch
     ///
-    /// Vectors are imported once. A search compares all queries with all vectors in one pass, exactly, in the memory
-    /// that you set.
+    /// Vectors are imported once. An exact search compares all queries with all vectors, within the memory that you
+    /// set.
     #[command(
         arg_required_else_help = true,
         after_help = "\
@@ -342,7 +351,7 @@ impl Command {
         }
     }
 
-    /// Tells whether the command groups rows of tables, for which nodes need queries.
+    /// Tells whether the command groups rows of tables. Nodes group rows by SQL queries, which need the feature `sql`.
     #[cfg(all(feature = "nodes", not(feature = "sql")))]
     pub fn groups(&self) -> bool {
         matches!(self, Command::Reduce(_) | Command::Count { command: CountCommand::Values(_) })
@@ -375,8 +384,8 @@ mod tests {
         });
     }
 
-    /// Every argument that names a file must be listed in `tests/power/files.txt`, which also says whether the file is
-    /// written. `tests/power.rs` tests the files in that list.
+    /// Every argument that names a file must be listed in `tests/power/files.txt`, together with the use of the file
+    /// (read, written, or in a store). `tests/power.rs` has a test for each listed file that is written.
     #[cfg(feature = "full")]
     #[test]
     fn every_argument_that_names_a_file_is_listed() {

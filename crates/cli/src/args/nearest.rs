@@ -25,9 +25,9 @@ Examples:
     Ls,
     /// Show the properties of vectors and of their index
     ///
-    /// Shows the type of elements, the dimensions, the number of vectors and the size on flash. An index has a metric, lists, a
-    /// size, and a table of recall with the date of the measurement: the build measures first, and `nearest recall` measures
-    /// again. The command reads no vectors.
+    /// Shows the type of elements, the dimensions, the number of vectors and the size on flash. For an index, also
+    /// shows the metric, the number of lists, the size, and a table of recall with the date of its measurement. The
+    /// build of the index measures recall, and `nearest recall` measures it again. The command reads no vectors.
     #[command(after_help = "\
 Examples:
   inshore nearest info sift
@@ -39,7 +39,8 @@ Examples:
     },
     /// Remove vectors with their index from the store
     ///
-    /// Searches that have them open are not disturbed. Unknown names are errors; the other vectors are removed nevertheless.
+    /// A running search can still read vectors that are removed. An unknown name is an error, but the other vectors are
+    /// removed.
     #[command(after_help = "\
 Examples:
   inshore nearest rm sift
@@ -57,10 +58,11 @@ Examples:
 
 /// Import vectors from a file
 ///
-/// The file extension selects the format: .fvecs, .bvecs, .ivecs (TEXMEX); .fbin, .u8bin, .i8bin (big-ann-benchmarks); .hbin of
-/// f16 and .b1bin of packed bits, with the same header; .npy, an array of vectors and dimensions in C order, of f32, f64, f16,
-/// bfloat16 (<V2), u8, i8 or i32. Elements are stored as they are; f64 is rounded to f32, and i32 must fit f32 exactly. A vector's id is its number in the file, from 0. NaN and infinities, vectors of different lengths and truncated
-/// files are refused with their place.
+/// The file extension selects the format: .fvecs, .bvecs, .ivecs (TEXMEX); .fbin, .u8bin, .i8bin (big-ann-benchmarks);
+/// .hbin (f16) and .b1bin (packed bits), which have the header of .fbin; .npy, an array in C order with one row for
+/// each vector, of f32, f64, f16, bfloat16 (<V2), u8, i8 or i32. Elements are stored unchanged, except that f64 is
+/// rounded to f32, and i32 must be exact in f32. The id of a vector is its number in the file, counted from 0. NaN,
+/// infinities, vectors of different lengths and truncated files are errors, which name the place in the file.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -74,18 +76,19 @@ pub struct NearestImport {
     /// Name of the new dataset
     #[arg(long, value_name = "NAME")]
     pub name: String,
-    /// Take each byte of the file as eight dimensions of one bit
+    /// Read each byte of the file as eight dimensions of one bit
     #[arg(long)]
     pub bits: bool,
 }
 
 /// Build an index for approximate answers
 ///
-/// The index cuts the vectors into lists around centroids, so that a query reads a few lists (`nearest query --recall`). It is the
-/// dataset NAME.index, and holds a copy of all vectors. The build reads the vectors three times and sorts them by list, within the
-/// memory; it is planned first (--explain), and a build that ends early changes nothing. The lists depend on vectors, metric, number
-/// of lists and seed only. Recall by lists probed is measured on vectors of the dataset and stored; `nearest recall` measures it on
-/// your queries.
+/// The index consists of inverted lists: each list has the vectors near one centroid, so that a query reads only a few
+/// lists (`nearest query --recall`). The index is the dataset NAME.index, which holds a copy of all vectors. The build
+/// reads the vectors three times and sorts them by list, within --memory; --explain prints the plan of the build. A
+/// build that is interrupted changes nothing. The lists depend only on the vectors, the metric, the number of lists and
+/// the seed. The build also measures the recall for several numbers of probed lists, on vectors of the dataset, and
+/// stores this table. `nearest recall` measures recall on your queries.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -95,21 +98,22 @@ pub struct NearestIndex {
     /// Name of the vectors
     #[arg(value_name = "NAME")]
     pub dataset: String,
-    /// Distance between vectors, in all searches
+    /// Distance between vectors, in all searches of the index
     #[arg(long, value_name = "METRIC", value_enum, default_value_t = Metric::L2)]
     pub metric: Metric,
-    /// Number of lists; by default as many as have 16 KiB, or 32 vectors
+    /// Number of lists [default: the number for lists of 16 KiB or 32 vectors on average, whichever is larger]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub lists: Option<u64>,
-    /// Number from which the samples of the training follow
+    /// Seed that determines the samples for the training of the centroids
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
 }
 
 /// Measure the recall of an index on your queries
 ///
-/// The exact neighbours of some queries of the file are found, and the share of them that an approximate answer has is measured by
-/// lists probed. The table replaces that of the index, so that `nearest query --recall` chooses by it.
+/// Finds the exact neighbours of a sample of the queries. For several numbers of probed lists, measures the share of
+/// these neighbours that an approximate answer contains. The new table of recall replaces the table of the index, and
+/// `nearest query --recall` then uses the new table.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -122,25 +126,28 @@ pub struct NearestRecall {
     /// The file of queries, in any format of `nearest import`
     #[arg(value_name = "QUERIES")]
     pub queries: PathBuf,
-    /// Queries that are used, at equal distances in the file
+    /// Number of queries in the sample, taken at equal intervals from the file
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..))]
     pub sample: u64,
-    /// Neighbours of each query
+    /// Number of neighbours of each query
     #[arg(short, value_name = "K", default_value_t = vectors::Search::default().k, value_parser = clap::value_parser!(u64).range(1..))]
     pub k: u64,
 }
 
 /// Find the nearest vectors of each query
 ///
-/// Without --recall the answer is exact: it equals brute force in f64 (for bytes: in integers), ties go to the smaller id, and it does not depend on
-/// memory and threads. One pass over the vectors answers all queries that fit the memory with their neighbours; --explain shows the
-/// passes. The result has columns query (from 0), rank (from 1), id and distance: the Euclidean distance (not its square), the
-/// inner product (falling), 1 - cosine, where a zero vector has the cosine 0 with any vector, the number of bits (or bytes) that
-/// differ (hamming), or 1 - the share of the bits of both that are common (jaccard). Vectors of bits have the last two metrics, and
-/// bytes also hamming; a file of bytes is taken as packed bits there.
+/// Without --recall and --probes the answer is exact: it equals the answer of brute force with distances in f64 (for
+/// bytes, in integers). Ties go to the smaller id. The answer does not depend on memory or threads. One pass over the
+/// vectors answers as many queries as fit in memory together with their neighbours; --explain shows the number of
+/// passes. The result has columns query (from 0), rank (from 1), id and distance. The distance depends on --metric. For
+/// l2 it is the Euclidean distance, and for ip the inner product, with the largest first. For cosine it is 1 - cosine;
+/// the cosine of a zero vector with any vector is 0. For hamming it is the number of different bits or bytes. For
+/// jaccard it is 1 - (bits set in both) / (bits set in at least one). Vectors of bits support only hamming and jaccard;
+/// vectors of bytes also support hamming. If the vectors are bits, a query file of bytes is read as packed bits.
 ///
-/// With --recall the answer is approximate, if the vectors have an index (`nearest index`): distances are exact, and some neighbours
-/// may be missing. As many lists are probed as reached that recall when it was measured (`nearest recall`).
+/// With --recall, and an index of the vectors (`nearest index`), the answer is approximate: distances are exact, but
+/// some neighbours may be missing. The search probes as many lists as reached this recall in the measurement (`nearest
+/// recall`).
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -155,26 +162,26 @@ pub struct NearestQuery {
     /// The file of queries, in any format of `nearest import`
     #[arg(value_name = "QUERIES")]
     pub queries: PathBuf,
-    /// Neighbours of each query, at most
+    /// Largest number of neighbours of each query
     #[arg(short, value_name = "K", default_value_t = vectors::Search::default().k, value_parser = clap::value_parser!(u64).range(1..))]
     pub k: u64,
     /// Distance between vectors
     #[arg(long, value_name = "METRIC", value_enum, default_value_t = Metric::L2)]
     pub metric: Metric,
-    /// Only neighbours up to this distance (for ip: from this inner product on)
+    /// Only neighbours up to this distance (for ip: with at least this inner product)
     #[arg(long, value_name = "R", allow_negative_numbers = true)]
     pub radius: Option<f64>,
-    /// Answer from the index, with this recall or more: above 0, and at most 1; exactly, if there is no index
+    /// Answer from the index with at least this recall (above 0, at most 1); without an index the answer is exact
     #[arg(long, value_name = "R", conflicts_with = "probes")]
     pub recall: Option<f64>,
     /// Answer from the index, and probe this number of lists
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub probes: Option<u64>,
-    /// Answer exactly, which is what happens without --recall and --probes
+    /// Answer exactly (the default without --recall and --probes)
     #[arg(long, conflicts_with_all = ["recall", "probes", "strategy"])]
     pub exact: bool,
-    /// How lists of the index are read: single, those of one query after the other; batch, each list once for all queries [default:
-    /// the cheaper one]
+    /// Order in which lists of the index are read: single reads the lists of one query after the other, batch reads
+    /// each list once for all queries [default: the strategy with the lower estimated cost]
     #[arg(long, value_name = "STRATEGY", value_enum)]
     pub strategy: Option<Strategy>,
     /// Write all rows to a file; .parquet, .arrow or .csv chooses the format, - is CSV on standard output
@@ -308,16 +315,16 @@ pub enum Metric {
     Cosine,
     /// Number of bits that differ (vectors of bytes: number of bytes)
     Hamming,
-    /// 1 - bits that both have / bits that one has
+    /// 1 - (bits set in both) / (bits set in at least one)
     Jaccard,
 }
 
 /// `--strategy`.
 #[derive(Clone, Copy, ValueEnum)]
 pub enum Strategy {
-    /// The lists of one query after the other
+    /// Read the lists of one query after the other
     Single,
-    /// Each list once, for all queries that probe it
+    /// Read each list once, for all queries that probe the list
     Batch,
 }
 

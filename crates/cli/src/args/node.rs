@@ -13,9 +13,9 @@ pub enum NodeCommand {
     Traverse(Traverse),
     /// Show the state of nodes
     ///
-    /// Shows for each node that --node names: its activity, its running and queued tasks, memory, load, temperature if
-    /// the machine has a sensor, free space, the number of bytes read and sent in answers since its start, and the end
-    /// of its credentials. The exit code is 1 if a node does not answer.
+    /// Shows for each node that --node names: its name, running and queued tasks, memory, load, temperature (if the
+    /// machine has a sensor) and free space. Also shows the bytes read and the bytes sent in answers since the start of
+    /// the node, and the date on which its credentials expire. The exit code is 1 if a node does not answer.
     #[command(after_help = "\
 Examples:
   inshore node status --node a.lan,b.lan,c.lan --credentials client-laptop.json
@@ -25,13 +25,13 @@ Examples:
 
 /// Serve the store of this machine, and run tasks of clients on it
 ///
-/// The command runs until it is stopped. Clients name the node with --node. Their tasks run here, near the data, and
-/// only answers are sent back. Without --credentials the node serves only this machine. After SIGTERM or Ctrl-C the
-/// node takes no more tasks, gives running tasks --drain seconds, and ends. A second signal ends it at once, which
-/// loses no data either.
+/// The command runs until it is stopped. Clients name the node with --node. Tasks of clients run on this machine, near
+/// the data, and only answers are sent back. Without --credentials the node serves only clients on this machine. After
+/// SIGTERM or Ctrl-C the node takes no more tasks, gives running tasks --drain seconds, and ends. A second signal ends
+/// the node at once, also without loss of data.
 ///
-/// All tasks together use at most --memory. Queued tasks of different clients run in turn. If the queue (--queue) is
-/// full, the client is told to retry.
+/// All tasks together use at most --memory. The node takes queued tasks of different clients in turn. If the queue
+/// (--queue) is full, the node refuses a task with a request to retry.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -71,14 +71,15 @@ pub struct Serve {
     /// in /usr/bin. Repeatable
     #[arg(long, value_name = "PROGRAM")]
     pub allow: Vec<String>,
-    /// Run commands only if the machine has every kind of containment that Inshore knows, including limits on memory
-    /// and network
+    /// Run commands only if the machine supports every kind of containment that Inshore can use, including limits on
+    /// memory and network
     #[arg(long)]
     pub strict: bool,
-    /// Log on standard error: each put, removal and task, with its client and result, and each refusal with its reason
+    /// Format of the log on standard error. The log has each put, removal and task with its client and result, and each
+    /// refusal with its reason
     #[arg(long, value_enum, default_value = "text")]
     pub log: Log,
-    /// Seconds that running tasks get when the node is stopped
+    /// Seconds for running tasks to finish when the node is stopped
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = clap::value_parser!(u64).range(0..=31_536_000))]
     pub drain: u64,
     #[command(flatten)]
@@ -98,11 +99,11 @@ pub enum Log {
 
 /// Run a command near the data
 ///
-/// Runs a program that the operator of each node allows (`inshore node serve --allow`). It runs on every node that has
-/// a part of --input, and gets this part as its standard input; without --input it runs on all nodes that --node names.
-/// The output is sent back, node by node. The program sees only its input and the files of the system's programs. It
-/// has no network, an unprivileged user, and the memory of a task, and at --deadline it is ended with all of its
-/// processes. The exit code is 1 if a program did not end with 0.
+/// Runs a program that the operator of each node allows (`inshore node serve --allow`). The program runs on every node
+/// that has a part of --input, and this part is its standard input. Without --input the program runs on all nodes that
+/// --node names. The output is sent back, node by node. The program can read only its input and the files of installed
+/// programs. It runs as an unprivileged user, without network, within the memory of a task. At --deadline all of its
+/// processes are killed. The exit code is 1 unless the program ended with exit code 0 on every node.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -122,13 +123,13 @@ pub struct RunCommand {
 
 /// Follow pointers from page to page, on the nodes
 ///
-/// A file on nodes is read as pages of equal size, numbered from 0. Each page names the next page: 8 bytes of the page,
-/// little endian, are its number, and 2^64 - 1 (all bits set) marks the last page. From each --start at most --steps
-/// pointers are followed, and all chains are followed at once. A node follows a chain through its own pages, and passes
-/// it to the node that has the next page. Only the end of a chain comes back: the last page, the number of steps, the
-/// number of changes of node, and a digest of all pages on the way. Put the file into the store with `store put
-/// --record 8192 --block 8KiB`, so that shards have complete pages and a page is one read. A pointer to a missing page
-/// is an error that names the page with the pointer.
+/// A file on nodes consists of pages of equal size, numbered from 0. Each page has a pointer to the next page: 8 bytes,
+/// little endian, with the number of the next page. The value 2^64 - 1 (all bits set) marks the last page. From each
+/// --start page at most --steps pointers are followed, and all chains are followed concurrently. A node follows a chain
+/// through its own pages, and then passes the chain to the node that has the next page. Only the end of a chain is sent
+/// back: the last page, the number of steps, the number of moves between nodes, and a digest of all visited pages. Put
+/// the file into the store with `store put --record 8192 --block 8KiB`, so that shards have complete pages and each
+/// page is read at once. A pointer to a missing page is an error that names the page with the pointer.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -148,35 +149,36 @@ pub struct Traverse {
     /// Size of a page
     #[arg(long, value_name = "SIZE", default_value = "8KiB", value_parser = parse_bytes)]
     pub page: u64,
-    /// Offset in each page of the number of the next page, in bytes
+    /// Offset of the pointer in each page, in bytes
     #[arg(long, value_name = "BYTE", default_value = "0")]
     pub at: u64,
-    /// Where pointers are followed
+    /// The machines that follow the pointers
     #[arg(long, value_enum, default_value = "nodes")]
     pub by: TraversalSideArg,
-    /// With --by client: memory for cached pages
+    /// With --by client: memory for a cache of pages
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub keep: Option<u64>,
 }
 
-/// Selects the machine that follows pointers.
+/// Selects the machines that follow pointers.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum TraversalSideArg {
-    /// On the nodes, which pass chains to each other
+    /// The nodes, which pass chains to each other
     Nodes,
-    /// On the nodes, but each node returns the chain to the client, which passes it to the next node
+    /// The nodes; each node returns the chain to the client, which passes the chain to the next node
     Turns,
-    /// On the client: every page is sent here
+    /// The client, to which every page is sent
     Client,
 }
 
 /// Create credentials for nodes and clients
 ///
-/// The first call creates an authority in the folder: the keys that sign the certificates of nodes and the tokens of clients.
-/// Keep authority.json; copy node-NAME.json to that node and client-NAME.json to that client, for --credentials; each file is
-/// readable by its owner alone. No file is overwritten: to renew credentials, remove the file and call again. --json also prints
-/// the claims of a client's token: its id (jti), name (sub), rights and times. In the last 14 days before credentials end, node
-/// status, the log of the node and the commands of the client print a warning.
+/// The first call creates an authority in the folder: the keys that sign the certificates of nodes and the tokens of
+/// clients. Keep authority.json in a safe place. Copy node-NAME.json to the node NAME and client-NAME.json to the
+/// client NAME, where --credentials names the file. Only the owner can read these files. No file is overwritten: to
+/// renew credentials, remove the file and run the command again. --json also prints the claims of a client's token: its
+/// id (jti), name (sub), rights and times. In the last 14 days before credentials expire, node status, the log of the
+/// node and the commands of the client print a warning.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -196,10 +198,10 @@ pub struct Credentials {
     /// Create credentials for the client of this name
     #[arg(long, value_name = "NAME")]
     pub for_client: Option<String>,
-    /// Rights of the client: read, run, write, run-wasm, run-commands, administer (and relay, for nodes)
+    /// Rights of the client: read, run, write, run-wasm, run-commands, administer (and relay, which only nodes need)
     #[arg(long, value_name = "RIGHT,...", value_delimiter = ',', default_value = "read,run")]
     pub rights: Vec<Right>,
-    /// Days until the credentials end
+    /// Days until the credentials expire
     #[arg(long, value_name = "N", default_value = "365", value_parser = clap::value_parser!(u32).range(1..=36_500))]
     pub days: u32,
 }
@@ -208,14 +210,14 @@ pub struct Credentials {
 #[derive(Args)]
 pub struct PageArgs {
     /// Serve a web page with the state of this node, and its counters for Prometheus under /metrics. On a local address
-    /// (127.0.0.1:4780) all users of this machine can read it; on others it is HTTPS with the node's certificate, and a token
-    /// with the right to read is the password
+    /// (127.0.0.1:4780) the page uses HTTP, and all users of this machine can read it. On other addresses the page uses
+    /// HTTPS with the node's certificate, and a client's token with the right to read is the password
     #[arg(long, value_name = "ADDRESS:PORT", help_heading = "Page")]
     pub page: Option<SocketAddr>,
     /// Other nodes to show on the page: HOST or HOST:PORT of each
     #[arg(long, value_name = "HOST,...", value_delimiter = ',', requires = "page", help_heading = "Page")]
     pub peers: Vec<String>,
-    /// Credentials of a client, with which the page asks the --peers for their state; the right to read is enough
+    /// Credentials of a client for requests to the --peers; the right to read is enough
     #[arg(long, value_name = "FILE", requires = "peers", help_heading = "Page")]
     pub peer_credentials: Option<PathBuf>,
 }

@@ -11,13 +11,13 @@ use super::Header;
 ///
 /// Lines are sorted by their bytes, as LC_ALL=C sort does. Records of a fixed number of bytes (--record) are sorted by
 /// some of their bytes, and tables (.parquet, .csv, .tsv, .arrow) by columns (--key). Equal rows keep the order of the
-/// input. If the input does not fit in --memory, sorted runs that are together as large as the input are in the store
-/// until the end; free space is checked first. The output appears complete or not at all. Input in gzip, zstd, bzip2
-/// and lz4 is decompressed.
+/// input. If the input does not fit in --memory, sorted runs are written to the store, and removed at the end of the
+/// job. The runs need as much space as the input; the command checks the free space first. The output appears complete
+/// or not at all. Input in gzip, zstd, bzip2 and lz4 is decompressed.
 ///
 /// With --node, each node sorts its shards of datasets (store:NAME) in the memory of its task, with runs in its own
-/// store. The sorted rows are merged here as they arrive, and the result has the same bytes as that of a local sort.
-/// Records must have been loaded with store put --record.
+/// store. This machine merges the sorted rows as they arrive, and the result has the same bytes as the result of a
+/// local sort. Files of records must have been loaded with store put --record.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -38,13 +38,14 @@ pub struct Sort {
     /// Columns of CSV that are text even if they look like numbers
     #[arg(long, value_name = "COLUMN", value_delimiter = ',', requires = "key")]
     pub text: Vec<String>,
-    /// Treat the first line of CSV as column names (yes) or as a row (no); without this option a line that may be a row is refused
+    /// Treat the first line of CSV as column names (yes) or as a row (no); without this option, a first line that may
+    /// be a row is an error
     #[arg(long, value_name = "yes|no", hide_possible_values = true, requires = "key")]
     pub header: Option<Header>,
     /// Sort records of this number of bytes instead of lines
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..=65536), conflicts_with = "key")]
     pub record: Option<u64>,
-    /// Range of bytes to sort records by, counted from 0: from A to before B [default: all bytes]
+    /// Range of bytes to sort records by, counted from 0 and without byte B [default: all bytes]
     #[arg(long, value_name = "A..B", requires = "record")]
     pub key_bytes: Option<KeyBytes>,
     /// Sort in descending order; columns with :desc are then sorted in ascending order
@@ -53,7 +54,8 @@ pub struct Sort {
     /// Keep only the first of equal lines, or of records and rows with equal keys
     #[arg(short, long)]
     pub unique: bool,
-    /// Keep finished runs if interrupted, and resume with the runs of an interrupted sort (store jobs lists them)
+    /// Keep finished runs if the sort is interrupted, and resume with the runs of an earlier interrupted sort (store
+    /// jobs lists them)
     #[arg(long)]
     pub resume: bool,
 }
@@ -143,20 +145,22 @@ pub struct Reduce {
     /// Columns of CSV that are text even if they look like numbers
     #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
     pub text: Vec<String>,
-    /// Treat the first line of CSV as column names (yes) or as a row (no); without this option a line that may be a row is refused
+    /// Treat the first line of CSV as column names (yes) or as a row (no); without this option, a first line that may
+    /// be a row is an error
     #[arg(long, value_name = "yes|no", hide_possible_values = true)]
     pub header: Option<Header>,
-    /// Keep finished runs if interrupted, and resume with the runs of an interrupted job (store jobs lists them)
+    /// Keep finished runs if the job is interrupted, and resume with the runs of an earlier interrupted job (store jobs
+    /// lists them)
     #[arg(long)]
     pub resume: bool,
 }
 
 /// Count the k-mers of FASTA and FASTQ files
 ///
-/// A k-mer is a sequence of k consecutive bases. A k-mer and its reverse complement count as one k-mer, the smaller of
-/// the two, unless --forward is given. Letters that are not bases end a sequence. The table has the columns kmer and
-/// count. With --node, each node counts its own shards of files that are not compressed; FASTQ files must have been
-/// loaded under a name that ends with .fastq or .fq.
+/// A k-mer is a sequence of k consecutive bases. Unless --forward is given, a k-mer and its reverse complement are
+/// counted together, under the smaller of the two. Letters that are not bases end a sequence. The table has the columns
+/// kmer and count. With --node, each node counts its own shards. These files must not be compressed, and FASTQ files
+/// must have been loaded under a name that ends with .fastq or .fq.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -180,20 +184,21 @@ pub struct Kmers {
     /// Write only k-mers with at least this count
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub min_count: u32,
-    /// Write numbers with two bits for each base (A 0, C 1, G 2, T 3) instead of text; k up to 32
+    /// Write k-mers as numbers with two bits for each base (A 0, C 1, G 2, T 3) instead of text; k may be at most 32
     #[arg(long)]
     pub codes: bool,
-    /// Also write how many k-mers occur once, twice, ...: CSV with the columns count and kmers
+    /// Also write a histogram as CSV: for each count, the number of k-mers with this count (columns count and kmers)
     #[arg(long, value_name = "FILE")]
     pub histogram: Option<PathBuf>,
-    /// Keep finished runs if interrupted, and resume with the runs of an interrupted count (store jobs lists them)
+    /// Keep finished runs if the count is interrupted, and resume with the runs of an earlier interrupted count (store
+    /// jobs lists them)
     #[arg(long)]
     pub resume: bool,
 }
 
 /// Count how often each value of a column occurs
 ///
-/// Does the same as reduce --by COLUMN --count: the table has the column and count, in the order of the values.
+/// The same as reduce --by COLUMN --count. The table has the columns COLUMN and count, in the order of the values.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -212,10 +217,12 @@ pub struct Values {
     /// Columns of CSV that are text even if they look like numbers
     #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
     pub text: Vec<String>,
-    /// Treat the first line of CSV as column names (yes) or as a row (no); without this option a line that may be a row is refused
+    /// Treat the first line of CSV as column names (yes) or as a row (no); without this option, a first line that may
+    /// be a row is an error
     #[arg(long, value_name = "yes|no", hide_possible_values = true)]
     pub header: Option<Header>,
-    /// Keep finished runs if interrupted, and resume with the runs of an interrupted count (store jobs lists them)
+    /// Keep finished runs if the count is interrupted, and resume with the runs of an earlier interrupted count (store
+    /// jobs lists them)
     #[arg(long)]
     pub resume: bool,
 }

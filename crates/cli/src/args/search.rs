@@ -8,9 +8,9 @@ use clap::{Args, ValueEnum};
 ///
 /// Works like ripgrep: patterns are regular expressions, folders are searched with the rules of .gitignore, .ignore and
 /// .rgignore, and hidden and binary files are skipped. The exit codes are 0 (a match), 1 (no match) and 2 (an error).
-/// Results come in the order of paths, whatever the number of threads. A large file is searched by all threads, and
-/// read past the page cache unless it is cached already. store:NAME names a dataset of the store. As in ripgrep, --json
-/// and -o select the output; the file to write is --output, and counters go to --counters.
+/// Results come in the order of paths, regardless of the number of threads. Large files are searched by all threads,
+/// and read past the page cache unless they are cached already. store:NAME names a dataset of the store. As in ripgrep,
+/// --json and -o select what is printed. --output names the file to write, and --counters names the file for counters.
 #[derive(Args)]
 #[command(
     args_override_self = true,
@@ -58,7 +58,7 @@ pub struct Search {
     /// Show the lines that do not match
     #[arg(short = 'v', long, help_heading = "Pattern")]
     pub invert_match: bool,
-    /// Let matches span lines; each file is read into memory. A dot matches no line feed except after (?s)
+    /// Let matches span lines; each file is read into memory. A dot does not match a line feed, except after (?s)
     #[arg(short = 'U', long, help_heading = "Pattern", overrides_with = "no_multiline")]
     pub multiline: bool,
     /// Let no match span lines (the default without -U)
@@ -86,10 +86,10 @@ pub struct Search {
     /// Show the paths of files without a match
     #[arg(long, help_heading = "Output")]
     pub files_without_match: bool,
-    /// Show nothing (as --quiet): the exit code tells whether there is a match
+    /// Show nothing (same as --quiet); the exit code tells whether there is a match
     #[arg(short = 'q', help_heading = "Output")]
     pub q: bool,
-    /// Show the matches and not their lines
+    /// Show only the matches, without the rest of their lines
     #[arg(short = 'o', long, help_heading = "Output")]
     pub only_matching: bool,
     /// Show this text instead of the match: $1 and $NAME stand for groups of the pattern, $0 for the whole match
@@ -98,10 +98,10 @@ pub struct Search {
     /// Show the byte offset, from 0, of each line in its file (with -o, of each match)
     #[arg(short = 'b', long, visible_alias = "offsets", help_heading = "Output")]
     pub byte_offset: bool,
-    /// Show numbers of lines, as on a terminal
+    /// Show line numbers (the default on a terminal)
     #[arg(short = 'n', long, help_heading = "Output", overrides_with = "no_line_number")]
     pub line_number: bool,
-    /// Show no numbers of lines
+    /// Show no line numbers
     #[arg(short = 'N', long, help_heading = "Output", overrides_with = "line_number")]
     pub no_line_number: bool,
     /// Show the column of the first match, in bytes from 1
@@ -113,7 +113,7 @@ pub struct Search {
     /// Never show paths
     #[arg(short = 'I', long, help_heading = "Output", overrides_with = "with_filename")]
     pub no_filename: bool,
-    /// Show the path above the lines of a file, as on a terminal
+    /// Show the path above the lines of a file (the default on a terminal)
     #[arg(long, help_heading = "Output", overrides_with = "no_heading")]
     pub heading: bool,
     /// Show the path before each line
@@ -137,17 +137,17 @@ pub struct Search {
     /// Show at most this number of matching lines of each file
     #[arg(short, long, value_name = "N", help_heading = "Output")]
     pub max_count: Option<u64>,
-    /// The file to write instead of standard output; it appears whole or not at all
+    /// The file to write instead of standard output; it appears complete or not at all
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub output: Option<PathBuf>,
     /// Write counters and results to this file, as JSON (other commands: --json)
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub counters: Option<PathBuf>,
 
-    /// Search files whose paths match, or do not match if a '!' comes first
+    /// Search only files whose paths match GLOB, or do not match GLOB if it begins with '!'
     #[arg(short, long, value_name = "GLOB", help_heading = "Files", allow_hyphen_values = true)]
     pub glob: Vec<String>,
-    /// Search files of a type, such as rust or csv; see --type-list
+    /// Search only files of a type, such as rust or csv; see --type-list
     #[arg(short = 't', long = "type", value_name = "TYPE", help_heading = "Files")]
     pub types: Vec<String>,
     /// Do not search files of a type
@@ -159,7 +159,7 @@ pub struct Search {
     /// Ignore .gitignore, .ignore and .rgignore
     #[arg(long, help_heading = "Files")]
     pub no_ignore: bool,
-    /// Skip fewer files: -u means --no-ignore, -uu also --hidden, and -uuu also searches binary files
+    /// Skip fewer files: -u means --no-ignore, -uu adds --hidden, and -uuu also searches binary files
     #[arg(short = 'u', long, action = clap::ArgAction::Count, help_heading = "Files")]
     pub unrestricted: u8,
     /// Follow symbolic links
@@ -169,7 +169,7 @@ pub struct Search {
     #[arg(short = 'd', long, value_name = "N", help_heading = "Files")]
     pub max_depth: Option<usize>,
     /// Decompress gzip, bzip2, zstd and lz4, recognized by their first bytes. Files in xz and other formats are
-    /// reported, and not searched
+    /// reported as errors
     #[arg(short = 'z', long, help_heading = "Files")]
     pub search_zip: bool,
     /// Search binary files as text
@@ -181,7 +181,7 @@ pub struct Search {
     /// Show the paths that would be searched, and search nothing
     #[arg(long, help_heading = "Files")]
     pub files: bool,
-    /// Show the types of files that -t and -T know
+    /// Show the types of files that -t and -T accept
     #[arg(long, exclusive = true, help_heading = "Files")]
     pub type_list: bool,
 }

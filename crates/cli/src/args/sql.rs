@@ -9,12 +9,13 @@ use super::Header;
 /// Query tables larger than memory in SQL
 ///
 /// Tables are Parquet, CSV, TSV, JSON lines or Arrow. Name them in quotes (FROM 'sales/*.parquet'), or give them names
-/// with --table and --tables. The SQL dialect is that of DataFusion, which is close to PostgreSQL's. If memory is
-/// short, grouping, sorting and joining continue with sort-reduce. EXPLAIN shows the plan; EXPLAIN ANALYZE and
-/// --explain show the work done. Without -o a terminal shows the first rows, and a file or pipe gets CSV.
+/// with --table and --tables. The SQL dialect is the dialect of DataFusion, which is close to PostgreSQL. If memory is
+/// short, grouping, sorting and joining continue with sorted runs on flash. EXPLAIN shows the plan; EXPLAIN ANALYZE and
+/// --explain show the work of each operator. Without -o, a terminal shows the first rows as a table, and a file or pipe
+/// gets all rows as CSV.
 ///
-/// With --node a table called store:NAME is on nodes. Filters, and the first half of grouping, run on the nodes, and
-/// only the results are sent back. Other tables, and the rest of the query, are processed here.
+/// With --node, a table called store:NAME is on nodes. The nodes run filters and partial aggregation, and send only the
+/// results. This machine reads all other tables, and runs the rest of the query.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -42,7 +43,8 @@ pub struct Sql {
     /// Columns of CSV and JSON lines that are text even if they look like numbers
     #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
     pub text: Vec<String>,
-    /// Treat the first line of CSV as column names (yes) or as a row (no); without this option a line that may be a row is refused
+    /// Treat the first line of CSV as column names (yes) or as a row (no); without this option, a first line that may
+    /// be a row is an error
     #[arg(long, value_name = "yes|no", hide_possible_values = true)]
     pub header: Option<Header>,
 }

@@ -35,8 +35,8 @@ Examples:
     Get(Get),
     /// Seal a dataset: no more bytes can be appended
     ///
-    /// Works on datasets that were created with `put --append`. Appended bytes stay; a command that is still appending
-    /// fails.
+    /// The datasets must have been created with `put --append`. Appended bytes stay. A command that is still appending
+    /// to a sealed dataset fails.
     #[command(after_help = "\
 Examples:
   inshore store seal logs
@@ -48,8 +48,8 @@ Examples:
     },
     /// Remove datasets
     ///
-    /// Commands that read a dataset are not disturbed. The space of a dataset is free when the last of them ends.
-    /// Datasets can also be removed from a full store.
+    /// Running commands can still read a dataset that is removed. The space of the dataset is free when the last of
+    /// these commands ends. Datasets can also be removed from a full store.
     #[command(after_help = "\
 Examples:
   inshore store rm logs
@@ -61,9 +61,9 @@ Examples:
     },
     /// List the processes that use the store, and the checkpoints of interrupted jobs
     ///
-    /// Lists jobs with the extents that they hold, and processes that have datasets open; the next job releases the
-    /// extents of dead processes. Then lists the finished work that jobs with --resume kept. This work stays until the
-    /// same command resumes and completes, or until --remove.
+    /// Lists jobs with the space of the extents that they hold, and processes that have datasets open. The next job
+    /// releases the extents of dead processes. The command also lists the finished work that interrupted jobs with
+    /// --resume kept. This work stays until the same command resumes and completes, or until --remove removes it.
     #[command(after_help = "\
 Examples:
   inshore store jobs
@@ -123,7 +123,7 @@ pub struct Init {
 /// With --node the file is spread over nodes in shards that end at a line end (.fastq and .fq files: after a record of
 /// four lines), so that later commands can run near the data.
 ///
-/// With --append the bytes go to the end of a dataset that was also created with --append; if there is none, it is
+/// With --append the bytes are appended to a dataset that was created with --append. If no dataset has this name, it is
 /// created. Either all of the bytes are appended or none. `inshore store seal` ends appending.
 #[derive(Args)]
 #[command(after_help = "\
@@ -136,37 +136,37 @@ pub struct Put {
     /// The file; - is standard input
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Name of the dataset [default: that of the file]: 1 to 100 letters, digits, '.', '_' and '-', beginning with a letter or
-    /// digit
+    /// Name of the dataset [default: the name of the file]: 1 to 100 letters, digits, '.', '_' and '-', beginning with
+    /// a letter or digit
     #[arg(long)]
     pub name: Option<String>,
-    /// Append to the dataset, or create one for appending
+    /// Append to the dataset, or create a dataset for appending
     #[arg(long)]
     pub append: bool,
-    /// Number of devices that keep every extent, 1 or 2: data that is damaged or lost on one device is read from the
-    /// other. With --node: number of nodes that keep every shard
+    /// Number of devices that store each extent, 1 or 2: data that is damaged or lost on one device is read from the
+    /// second device. With --node: number of nodes that store each shard
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
     pub copies: Option<u8>,
     /// Keep M extents of Reed-Solomon parity for every K extents of data, on K+M devices. Any M of these devices may
     /// fail
     #[arg(long, value_name = "K+M", value_parser = parse_parity, conflicts_with = "copies")]
     pub parity: Option<Redundancy>,
-    /// The unit of checksums, which is also the least that a random read transfers: a power of two from 4KiB to 2MiB
-    /// [default: 64KiB]
+    /// The unit of checksums, which is also the smallest amount that a random read transfers: a power of two from 4KiB
+    /// to 2MiB [default: 64KiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_block)]
     pub block: Option<usize>,
-    /// With --node: approximate bytes of a shard, 64KiB at least [default: by the size of the file]
+    /// With --node: approximate size of a shard, at least 64KiB [default: by the size of the file]
     #[arg(long, value_name = "SIZE", value_parser = parse_piece)]
     pub piece: Option<u64>,
-    /// With --node: shards end with a record of this number of bytes, and not with a line
+    /// With --node: the file has records of this number of bytes, and shards end after a record instead of a line
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
     pub record: Option<u64>,
 }
 
 /// Read the bytes of a dataset
 ///
-/// Writes them to standard output, or into a file that appears complete or not at all. The checksum of every byte is
-/// verified: after damage that redundancy cannot repair, the command fails and names the damaged place.
+/// Writes the bytes to standard output, or into a file that appears complete or not at all. Checksums are verified. If
+/// damage cannot be repaired from copies or parity, the command fails, and its error names the damaged place.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -177,7 +177,7 @@ Examples:
 pub struct Get {
     /// Name of the dataset
     pub name: String,
-    /// One of its files, if it has several (see `inshore store stat`)
+    /// File of the dataset, if the dataset has several (see `inshore store stat`)
     #[arg(long, value_name = "NAME")]
     pub file: Option<String>,
     /// First byte to read
@@ -193,9 +193,9 @@ pub struct Get {
 
 /// Verify all checksums
 ///
-/// Reads every extent with all copies and parity, and also headers, lists, superblocks and all copies of the log, and
-/// compares them with their checksums. Changes nothing (`inshore store scrub` repairs). The exit code is 1 if damage
-/// was found.
+/// Reads every extent with all copies and parity, and all metadata (headers, lists, superblocks, and every copy of the
+/// log). Compares all of this data with its checksums. Changes nothing (`inshore store scrub` repairs). The exit code
+/// is 1 if damage was found.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -225,10 +225,10 @@ pub struct Scrub {
 
 /// Measure a drive
 ///
-/// Measures sequential and random reads and writes of 4 KiB to 2 MiB with 1 to 64 requests in flight, as jobs do them:
-/// past the page cache, in free space of the store. A measurement takes half a minute for each device plus the time to
-/// write the working set, and writes tens of gigabytes on a fast drive (with --quick a fifth of that). Other load on
-/// the drive at the same time changes the results.
+/// Measures sequential and random reads and writes of 4 KiB to 2 MiB with 1 to 64 requests in flight. As in jobs,
+/// requests bypass the page cache; they use free space of the store. A measurement takes half a minute for each device,
+/// plus the time to write the working set. On a fast drive it writes tens of gigabytes. With --quick the time and the
+/// bytes are a fifth. Other load on the drive at the same time changes the results.
 ///
 /// The results are kept in the store (drive.json). With --explain, a later job then reports the time that the drive
 /// alone would have needed for its reads and writes. If the folder is not a device of a store, the measurement uses a
@@ -247,7 +247,7 @@ pub struct Bench {
     /// Seconds to measure each device [default: 30, with --quick 6]
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub seconds: Option<f64>,
-    /// Range in which blocks are read and written [default: 1GiB, or a quarter of the free space]
+    /// Size of the working set, in which blocks are read and written [default: 1GiB, or a quarter of the free space]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub size: Option<u64>,
     /// Measure fewer points for a shorter time
@@ -260,9 +260,9 @@ pub struct Bench {
 
 /// Defragment the store, and return free space to the file system
 ///
-/// Moves the data of nearly empty segments (256 MiB each) into gaps of others, and returns the space of empty segments
-/// to the file system. Other commands may read and write at the same time. If the command is stopped, completed moves
-/// remain.
+/// Moves the data of nearly empty segments (256 MiB each) into free space of other segments, and returns the space of
+/// empty segments to the file system. Other commands may read and write at the same time. If the command is stopped,
+/// completed moves remain.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -293,10 +293,11 @@ pub struct AddDevice {
 
 /// Remove a drive from the store
 ///
-/// Moves all data to the other drives while it stays readable, waits until no process reads from the drive, and leaves
-/// the drive empty. If the command is stopped, no new data goes to the drive; the same command resumes, and --keep
-/// cancels the removal. A lost drive can be removed too: its data is rebuilt from copies or parity, on as many drives
-/// as the redundancy needs (a store with parity 4+2 on six drives needs a new drive first).
+/// Moves all data to the other drives, waits until no process reads from the drive, and leaves the drive empty. Data
+/// stays readable during the move. If the command is stopped, the drive gets no new data: the same command resumes the
+/// removal, and --keep cancels it. A lost drive can be removed too. Its data is then rebuilt from copies or parity on
+/// the other drives. If there are too few drives for the redundancy, add a drive first (a store with parity 4+2 needs
+/// six drives).
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -315,17 +316,18 @@ pub struct RemoveDevice {
 
 /// Discard the separate commits of a drive, and let it rejoin the store
 ///
-/// Use this command if a store diverged: it was written while a drive was missing, and the drive was also written
-/// alone. Every command then fails with an error that names both sides, and no data is overwritten. Move one side away
-/// to look at the other one and to copy its own data. Then choose: the store of --store stays as it is, and commits
-/// that exist only on the drive in DIR are discarded. Run `inshore store scrub` afterwards.
+/// A store has diverged if commands wrote to the store while a drive was missing, and other commands wrote to this
+/// drive alone. Every command then fails with an error that names both sides, and no data is overwritten. To compare
+/// the sides, move one of them to another folder; the commands then work on the remaining side. This command keeps the
+/// side of --store unchanged, and discards the commits that exist only on the drive in DIR. Copy the data of these
+/// commits first. Run `inshore store scrub` afterwards.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   inshore store rejoin /mnt/nvme1/inshore --store /mnt/nvme0/inshore
   inshore store rejoin nvme1 --store nvme0 && inshore store scrub --store nvme0")]
 pub struct Rejoin {
-    /// Folder of the drive whose own commits are discarded
+    /// Folder of the drive whose separate commits are discarded
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
 }
@@ -333,10 +335,11 @@ pub struct Rejoin {
 #[cfg(feature = "nodes")]
 /// Remove outdated generations from nodes
 ///
-/// If a dataset was removed while one of its nodes was away, it comes back with that node. If it was also put again,
-/// two generations exist. Every command that names the dataset then fails with an error that names both generations.
-/// This command drops the shards of generations that were removed or replaced, on all nodes that --node names. If two
-/// generations were put on different nodes, and neither replaced the other, --keep selects the one that stays.
+/// If a dataset is removed while one of its nodes is unreachable, the shards on this node remain, and the dataset
+/// reappears together with the node. If the dataset is then put again, two generations of the dataset exist. Every
+/// command that names the dataset fails with an error that names both generations. This command drops the shards of
+/// generations that were removed or replaced, on all nodes that --node names. If two generations were put on different
+/// nodes, and neither replaced the other, --keep selects the generation that stays.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -353,9 +356,9 @@ pub struct Repair {
 
 /// Show the location of a dataset's bytes
 ///
-/// Prints one line for each extent: the offset of the range in the file, its length, and for each copy the device, the
-/// extent on the device and the offset in the extent. On a device that is a folder, extent e is at byte (e mod 128) x 2
-/// MiB of segment e / 128.
+/// Prints one line for each extent in the range: the offset in the file, the number of bytes, the offset in the extent,
+/// and for each copy the device and the number of the extent. In the folder of a device, extent e is at byte (e mod
+/// 128) x 2 MiB of the segment file e / 128.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -364,7 +367,7 @@ Examples:
 pub struct Locate {
     /// Name of the dataset
     pub name: String,
-    /// One of its files, if it has several
+    /// File of the dataset, if the dataset has several
     #[arg(long, value_name = "NAME")]
     pub file: Option<String>,
     /// Start of the range
@@ -377,10 +380,10 @@ pub struct Locate {
 
 /// Mount the datasets as read-only files in a folder
 ///
-/// A dataset of plain bytes is a file. Any other dataset (a graph) is a folder with its files. New and removed datasets
-/// show within a second. The checksum of every byte is verified: reading damaged data gives an input/output error,
-/// which is reported once on standard error, and never wrong bytes. An open file stays readable after its dataset is
-/// removed.
+/// A dataset of plain bytes is a file. Any other dataset, such as a graph, is a folder with files. A new dataset
+/// appears, and a removed dataset disappears, within a second. Checksums are verified at every read. A read of damaged
+/// data fails with an input/output error, which is also reported once on standard error. An open file stays readable
+/// after its dataset is removed.
 ///
 /// The command stays in the foreground until Ctrl-C, SIGTERM or `fusermount3 -u MOUNTPOINT`, and then ends with exit
 /// code 0. It needs /dev/fuse. Users other than root also need fusermount3 (from the package fuse3).
@@ -394,7 +397,7 @@ pub struct Mount {
     /// An empty folder
     #[arg(value_name = "MOUNTPOINT")]
     pub mountpoint: PathBuf,
-    /// Let other users read too (if not root, /etc/fuse.conf must say user_allow_other)
+    /// Let other users read too (unless you are root, /etc/fuse.conf must have the line user_allow_other)
     #[arg(long)]
     pub allow_other: bool,
 }
@@ -421,8 +424,8 @@ fn parse_block(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Parses the size of a shard. It must be at least 64 KiB, since searches look at that many bytes to tell whether a
-/// text is binary.
+/// Parses the size of a shard. The size must be at least 64 KiB, since a search reads this number of bytes to tell
+/// whether a text is binary.
 fn parse_piece(text: &str) -> Result<u64, String> {
     let bytes = parse_bytes(text).map_err(|error| error.to_string())?;
     if bytes < 64 << 10 { Err("pieces have 64KiB at least".to_string()) } else { Ok(bytes) }

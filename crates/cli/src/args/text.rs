@@ -9,10 +9,10 @@ use super::TOP_MAX;
 
 /// Count how often each word occurs in texts
 ///
-/// Words are those of Unicode (UAX #29) that have a letter or digit; with --split they are all text between white
+/// Words are the words of Unicode (UAX #29) that have a letter or digit. With --split, a word is any text between white
 /// space. The table has the columns word and count, in the order of the words' bytes; without -o the most frequent
 /// words are shown. Counts are exact for any number of different words: words that do not fit in --memory are kept in
-/// the store until the end. Input in gzip, bzip2, zstd and lz4 is decompressed; store:NAME names a dataset of the
+/// the store until the job ends. Input in gzip, bzip2, zstd and lz4 is decompressed; store:NAME names a dataset of the
 /// store.
 #[derive(Args)]
 #[command(after_help = "\
@@ -58,13 +58,13 @@ Examples:
   inshore language train cs.txt.gz da.txt.gz de.txt.gz --name europe
   inshore language train rust=main.rs rust=lib.rs python=setup.py --name code --grams 2000")]
 pub struct Train {
-    /// Samples: a file whose name up to the first dot is the label, or LABEL=FILE. A label may have several
+    /// Samples: FILE, whose name up to the first dot is the label, or LABEL=FILE. A label may have several samples
     #[arg(value_name = "[LABEL=]FILE", required = true)]
     pub samples: Vec<String>,
     /// Name of the set of profiles in the store
     #[arg(long, value_name = "NAME")]
     pub name: String,
-    /// Largest number of byte sequences per profile: the most frequent ones of the samples
+    /// Largest number of byte sequences per profile; the most frequent sequences of the samples are kept
     #[arg(long, value_name = "N", default_value_t = 5000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub grams: u32,
 }
@@ -72,8 +72,8 @@ pub struct Train {
 /// Identify the language of texts
 ///
 /// Writes one row for each file, for each line that is not empty (--lines), or for each row of a table (--column), in
-/// order. A row has the language and a confidence from 0 to 1, which is derived from the distance to the second-best
-/// language. If a text has no sequence of any profile, it has no language. Input in gzip, bzip2, zstd and lz4 is
+/// order. A row has the language and a confidence from 0 to 1, which depends on the distance to the second-best
+/// language. A text that contains no sequence of any profile has no language. Input in gzip, bzip2, zstd and lz4 is
 /// decompressed; store:NAME names a dataset of the store.
 #[derive(Args)]
 #[command(after_help = "\
@@ -101,9 +101,9 @@ pub struct Identify {
 
 /// Compress files with all cores: zstd, gzip, bzip2 or lz4
 ///
-/// Every program that knows the format can read the result. The same file gives the same bytes, for any memory and
-/// number of threads. Files are kept, and existing outputs are not replaced, unless options request it. The result has
-/// the permissions and the time of its file.
+/// Every program that supports the format can read the result. The same file gives the same bytes, for any memory and
+/// number of threads. Input files stay unless --rm is given, and existing outputs are replaced only with --force. The
+/// result has the permissions and the modification time of its input file.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -124,7 +124,7 @@ pub struct Compress {
 /// Decompress files with all cores: zstd, gzip, bzip2 and lz4, recognized by their first bytes
 ///
 /// Files that were compressed by this program or pbzip2, or that have several frames or members, are decompressed by
-/// all cores; other files by one core. Damage and truncation are errors, and leave no output.
+/// all cores; other files by one core. Damaged and truncated files are errors, and no output is written for them.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -136,13 +136,13 @@ pub struct Decompress {
     pub packed: Packed,
 }
 
-/// Inputs and outputs of compression and decompression.
+/// The inputs and the output of compression and decompression.
 #[derive(Args)]
 pub struct Packed {
     /// Files; - is standard input
     #[arg(value_name = "FILE", required = true)]
     pub inputs: Vec<PathBuf>,
-    /// The file to write instead of FILE with another extension; - is standard output
+    /// The file to write; - is standard output [default: FILE with another extension]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Replace existing files
@@ -155,8 +155,8 @@ pub struct Packed {
 
 /// Compute or check checksums of files
 ///
-/// Prints checksums in the format of sha256sum and similar programs, and reads this format with --check. Files are read
-/// in parallel. The exit code is 1 if a checked file differs.
+/// Prints checksums in the format of sha256sum and similar programs. With --check, reads checksums in this format.
+/// Files are read in parallel. The exit code is 1 if a checked file differs.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

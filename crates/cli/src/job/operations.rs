@@ -1,5 +1,5 @@
-//! Runs operations as commands. The global options determine the target and the job, and errors name options of the
-//! command line.
+//! Runs operations of the crate `inshore-ops` for commands. The global options determine the target and the job. Errors
+//! name the options of the command line instead of the fields of requests.
 //!
 //! ```text
 //!   arguments ─► Request ─┐
@@ -41,12 +41,12 @@ pub struct FinishedOperation<A> {
     pub report: Report,
     /// Descriptions of the work that nodes did, for `--explain`.
     pub costs: Vec<(&'static str, String)>,
-    /// True if an input could not be read. The error was reported then.
+    /// True if an input could not be read. The error was printed when it occurred.
     has_failed: bool,
 }
 
 impl<A> FinishedOperation<A> {
-    /// Prints the outcome and the work of nodes. Returns an error if an input could not be read.
+    /// Prints the outcome, and with `--explain` also the work of nodes. Returns an error if an input could not be read.
     pub fn tell<S: Serialize>(self, outcome: impl FnOnce(Report, Response<A>) -> Outcome<S>) -> Result<()> {
         let checked = self.check();
         let mut outcome = outcome(self.report, self.done);
@@ -60,7 +60,7 @@ impl<A> FinishedOperation<A> {
         self.has_failed
     }
 
-    /// Returns an error if an input could not be read. Callers call it after they have printed the results.
+    /// Returns an error if an input could not be read. Callers print the results first.
     pub fn check(&self) -> Result<()> {
         if self.has_failed() { Err(AlreadyReported.into()) } else { Ok(()) }
     }
@@ -98,8 +98,8 @@ pub fn run<O: Operation>(
     run_on(options, StoreAccess::OrMakes, request, Attachments::default())
 }
 
-/// Runs an operation on a store that is opened as `opens` says. `attachments` has the callbacks that belong to the
-/// request.
+/// Runs an operation. `opens` selects whether a missing store is created. `attachments` has the receivers of the
+/// answer's rows, bytes or matches.
 pub fn run_on<O: Operation>(
     options: GlobalOptions,
     opens: StoreAccess,
@@ -144,17 +144,19 @@ pub fn run_on<O: Operation>(
     Ok(FinishedOperation { done, options, report, costs, has_failed: has_failed.into_inner() })
 }
 
-/// The start of an operation's jobs: an open session of the store, or only the global options if the operation needs no
-/// store.
+/// The resources of an operation before its job starts.
 enum Jobs {
+    /// The job uses the open store of this session.
     OnStore(Session),
+    /// The job runs on nodes. The job gets a local store if this machine may do a part of the work.
     #[cfg(feature = "nodes")]
     Beside(GlobalOptions),
+    /// The job needs no store.
     Plain(GlobalOptions),
 }
 
 impl Jobs {
-    /// Opens the store if the operation needs one. If the operation reads datasets, the store must exist.
+    /// Opens the store if the operation needs a store. An operation that reads datasets needs an existing store.
     fn open(options: GlobalOptions, opens: StoreAccess, needs_store: bool, store: StoreUse) -> Result<Jobs> {
         Ok(match (needs_store, store) {
             (true, StoreUse::Datasets) => Jobs::OnStore(Session::open_existing(options)?),
@@ -175,7 +177,7 @@ impl Jobs {
         }
     }
 
-    /// Starts the job. If the store is missing, it is created only if all inputs exist.
+    /// Starts the job. A missing store is created only if all inputs can be read.
     fn start(self, inputs: &[PathBuf], place: TargetKind) -> Result<StartedOperation> {
         let inputs = if place == TargetKind::Local { inputs } else { &[] };
         Ok(match self {
@@ -211,8 +213,8 @@ impl StartedOperation {
     }
 }
 
-/// Converts an error of an operation. If the error is about an option of the library, the new error names the option of
-/// the command line.
+/// Converts an error of an operation. If the error names an option of the library, the new error names the
+/// corresponding option of the command line.
 pub fn advised(error: Error) -> anyhow::Error {
     match in_options(&error) {
         Some(told) => anyhow!(told),

@@ -33,7 +33,7 @@ pub struct Session {
 
 impl Session {
     /// Opens the store and begins to listen for signals. A missing store is created, with a notice, when it is first
-    /// [needed](Session::store). A command that fails before then creates none.
+    /// [needed](Session::store). A command that fails before this point creates no store.
     pub fn open(options: GlobalOptions) -> Result<Session> {
         Self::open_with(options, |folders| match Store::open_folders(folders) {
             Err(Error::NoStore { .. }) if folders.len() == 1 => Ok(None),
@@ -53,14 +53,15 @@ impl Session {
         Ok(self.store.get_or_init(|| store))
     }
 
-    /// Returns the store to the caller.
+    /// Consumes the session, and returns its store.
     #[cfg(feature = "nodes")]
     pub fn into_store(self) -> Result<Store> {
         self.store()?;
         Ok(self.store.into_inner().expect("made just now"))
     }
 
-    /// Opens the store, or creates it. The caller must listen for signals.
+    /// Opens the store, or creates it. Unlike [`Session::open`], this function does not listen for signals; the caller
+    /// must.
     #[cfg(feature = "nodes")]
     pub fn open_unheard(options: GlobalOptions) -> Result<Session> {
         let folders = folders(&store_path(&options)?);
@@ -88,7 +89,7 @@ impl Session {
         Ok(Session { store, folder, options, cancel })
     }
 
-    /// Refuses this output as [`check_stdout_is_free`] does.
+    /// Calls [`check_stdout_is_free`] with the options of this session.
     pub fn check_stdout_is_free(&self, output: &Path) -> Result<()> {
         check_stdout_is_free(&self.options, output)
     }
@@ -123,7 +124,7 @@ impl Session {
     }
 }
 
-/// Opens a file that a command will read, so that errors are reported early; standard input is not opened.
+/// Checks that a file can be opened, so that errors are reported early. Standard input is not checked.
 fn check_readable(path: &Path) -> Result<()> {
     let failed = |error| Error::io("open", path, error);
     if path == Path::new("-") {
@@ -133,14 +134,14 @@ fn check_readable(path: &Path) -> Result<()> {
     if found.is_dir() {
         return Err(failed(io::ErrorKind::IsADirectory.into()).into());
     }
-    // A pipe is not opened, since this would wait for a writer.
+    // A pipe is not opened, since the call would wait for a writer.
     if found.is_file() {
         File::open(path).map_err(failed)?;
     }
     Ok(())
 }
 
-/// Refuses an output on standard output (`-`) if `--json` uses standard output.
+/// Fails if the output is standard output (`-`) and `--json` uses standard output too.
 pub fn check_stdout_is_free(options: &GlobalOptions, output: &Path) -> Result<()> {
     if output == Path::new("-") && options.json {
         bail!("-o - and --json both use standard output: give -o FILE");
@@ -161,8 +162,9 @@ pub fn plain_operation(options: &GlobalOptions) -> Result<Run<Execution>> {
     Ok(run(Execution::Plain(context), options))
 }
 
-/// Starts an operation on nodes. It gets a local store if this machine may do a part of the work, since this part may
-/// need flash. If there is no place for a store, it gets none. Also returns the options.
+/// Starts an operation on nodes. If this machine may do a part of the work, the operation gets a local store, since
+/// this part may need flash. Without a path for a store, the operation gets no store. The options are returned to the
+/// caller.
 #[cfg(feature = "nodes")]
 pub fn run_beside_nodes(options: GlobalOptions) -> Result<(Run<Execution>, GlobalOptions)> {
     if options.only_nodes || store_path(&options).is_err() {
@@ -172,7 +174,7 @@ pub fn run_beside_nodes(options: GlobalOptions) -> Result<(Run<Execution>, Globa
     Ok((session.start_operation(&[])?, session.options))
 }
 
-/// Adds a progress bar and plans to a job, if the options request them.
+/// Adds a progress bar and the printing of plans to a job, if the options request them.
 fn run<J: Reports>(job: J, options: &GlobalOptions) -> Run<J> {
     let bar = Bar::draw(job.as_ref(), !options.quiet && !options.json, options.explain);
     Run { bar, job }
@@ -185,7 +187,7 @@ pub fn plain_context(options: &GlobalOptions) -> Result<store::Context> {
     Ok(store::Context::new(budget(options), cancel))
 }
 
-/// Returns the path of the store: the one that the option or the environment gives, or the default.
+/// Returns the path of the store: the path of `--store` or of `INSHORE_STORE`, or the default path.
 pub fn store_path(options: &GlobalOptions) -> Result<PathBuf> {
     options
         .store
@@ -194,7 +196,8 @@ pub fn store_path(options: &GlobalOptions) -> Result<PathBuf> {
         .context("no folder for the store: neither --store nor INSHORE_STORE nor a home directory is set")
 }
 
-/// Returns the folders that `--store` names, which are separated by ':'.
+/// Splits the value of `--store` into folders, which are separated by ':'. An existing path is one folder, even if its
+/// name has a ':'.
 pub fn folders(path: &Path) -> Vec<PathBuf> {
     let names = path.as_os_str().as_bytes();
     if !names.contains(&b':') || path.exists() {
@@ -203,7 +206,7 @@ pub fn folders(path: &Path) -> Vec<PathBuf> {
     names.split(|&byte| byte == b':').map(|name| PathBuf::from(OsStr::from_bytes(name))).collect()
 }
 
-/// A job or context that reports its cost at its end.
+/// A job, or a context without a store, whose cost is reported at its end.
 pub trait Reports: AsRef<store::Context> {
     /// Ends the last phase and returns the counters.
     fn report(&self) -> Report;
@@ -229,7 +232,7 @@ pub struct Run<J = Job> {
 }
 
 impl<J: Reports> Run<J> {
-    /// Erases the bar and reports the checkpoints of a job that failed or was stopped.
+    /// Erases the bar, and reports the work that a failed or stopped job of this process kept for `--resume`.
     pub fn tell_kept(&mut self, session: &Session) {
         self.bar = None;
         let mine = |kept: &ResumableWork| kept.process == Some(std::process::id());

@@ -1,10 +1,12 @@
-//! Ctrl-C and SIGTERM: the first signal asks the job to stop, the second ends the process at once. A deadline asks the job to
-//! stop too, and ends the process soon afterwards.
+//! Handles Ctrl-C and SIGTERM: the first signal requests that the job stops, and the second signal ends the process at
+//! once. An expired deadline also requests that the job stops. If the job has not stopped two seconds later, the
+//! process ends.
 //!
 //! A query runs in a worker process. The worker's parent receives the signals: see [`crate::job::worker`].
 //!
-//! SIGHUP keeps its default action, so that `nohup inshore ...` outlives its terminal. Ending the process at once, or
-//! by a kill, is safe: the store is consistent at every instant, and the next job removes the scratch folder.
+//! The command does not change the action of SIGHUP, so that `nohup inshore ...` survives the end of its terminal. A
+//! sudden end of the process is safe: the store is consistent at every instant, and the next job removes the scratch
+//! folder.
 
 #[cfg(feature = "sql")]
 use std::sync::Mutex;
@@ -28,7 +30,8 @@ use signal_hook::{
 
 use crate::report::{failure, outcome::say};
 
-/// A flag in the exit code of a worker that ended without cleaning up. The parent then cleans up and prints no message.
+/// This number is added to the exit code of a worker that ended without cleaning up. The parent then cleans up, and
+/// prints no message of its own.
 #[cfg(feature = "sql")]
 pub const UNCLEAN_WORKER: u8 = 64;
 
@@ -42,8 +45,8 @@ fn end_unclean(code: u8) -> ! {
     process::exit(code.into())
 }
 
-/// Prints the reason, and ends the process without cleaning up. A process that is not a worker also prints that nothing
-/// was cleaned up.
+/// Prints the reason, and ends the process without cleaning up. The message of a process that is not a worker also says
+/// that nothing was cleaned up.
 fn report_end_unclean(code: u8, why: &str) -> ! {
     match IS_WORKER.load(Ordering::Relaxed) {
         true => say(&format!("inshore: {why}")),
@@ -54,11 +57,11 @@ fn report_end_unclean(code: u8, why: &str) -> ! {
     end_unclean(code)
 }
 
-/// The time in which a job must notice a stop request. Jobs check every few milliseconds; only waiting for a pipe or
-/// for a drive that does not answer takes longer.
+/// The time in which a job must notice a stop request. Jobs check for requests every few milliseconds, unless they wait
+/// for a pipe or for a drive that does not respond.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The same time for a worker, which runs a query. One step of a join without an equality can take minutes, and the parent
-/// removes the scratch files of a worker that ended without cleaning up.
+/// The time in which a worker must notice a stop request. One step of a join without an equality condition can take
+/// minutes. The worker then ends without cleaning up, and its parent removes the scratch files.
 #[cfg(feature = "sql")]
 const WORKER_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -70,19 +73,20 @@ fn patience() -> Duration {
     PATIENCE
 }
 
-/// Turns an abort into a failed command. If an allocation fails, the standard library prints a message and aborts the
-/// process, but for the user this is an error like any other.
+/// Makes an aborted process end with the exit code of a failed command. The standard library aborts the process if an
+/// allocation fails, but for the user this is an ordinary error.
 pub fn exit_at_abort() {
     let always = Arc::new(AtomicBool::new(true));
-    // If the handler cannot be registered, an abort stays an abort.
+    // If the handler cannot be registered, an abort ends the process by the signal SIGABRT.
     let _ = flag::register_conditional_shutdown(SIGABRT, failure::FAILED.into(), always);
 }
 
-/// In a worker, stop requests come from its parent through this channel, and not from signals.
+/// The channel through which a worker gets the stop requests of its parent. The worker itself ignores SIGINT and
+/// SIGTERM.
 #[cfg(feature = "sql")]
 static STOPS: Mutex<Option<inshore::sandbox::StopRequests>> = Mutex::new(None);
 
-/// Declares that this process is a worker, whose parent sends stop requests.
+/// Marks this process as a worker, which gets stop requests from its parent instead of from signals.
 #[cfg(feature = "sql")]
 pub fn listen_to_parent(stops: inshore::sandbox::StopRequests) {
     *STOPS.lock().expect("no panic under this lock") = Some(stops);
@@ -102,10 +106,10 @@ fn stops() -> Result<Box<dyn Iterator<Item = ()> + Send>> {
 /// The time in which a job must notice that its deadline has passed.
 const LATE: Duration = Duration::from_secs(2);
 
-/// Begins to listen for stop requests. The first signal sets `cancel`.
+/// Begins to listen for stop requests. The first request sets `cancel`.
 pub fn listen(cancel: &Cancel) -> Result<()> {
     let stops = stops()?;
-    // If this signal is caught, a write beyond the limit on file sizes is an ordinary error.
+    // If SIGXFSZ is caught, a write beyond the limit on file sizes returns an error, and does not kill the process.
     flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).context("cannot listen for signals")?;
     if let Some(deadline) = cancel.deadline() {
         let wait = move || {

@@ -1,9 +1,10 @@
-//! Runs `inshore sql` in a worker: a child process with a memory limit. The command itself only waits for the worker.
+//! Runs `inshore sql` in a worker: a child process with a memory limit. The parent process forwards stop signals to the
+//! worker, waits for the end of the worker, and releases the extents that the worker could not release.
 //!
-//! The query library computes a function over a whole batch without a budget. The limit therefore applies to the
-//! process: a query succeeds, or ends with one message that names the limit and the running operator. Nothing else
-//! changes for the command: the worker reads, writes and draws as a command without a worker would
-//! (docs/decisions/0033). The limit is that of [`query_process`].
+//! The query library (DataFusion) does not count the memory of function results against the budget, and evaluates
+//! functions over whole batches of rows. The limit therefore applies to the whole process. A query succeeds, or ends
+//! with one message that names the limit and the running operator. The worker itself reads the input, writes the
+//! results and draws the progress bar (docs/decisions/0033). [`query_process`] defines the limit.
 
 use std::{
     io::{self, IsTerminal, Write},
@@ -27,7 +28,8 @@ use crate::{
     report::{failure, outcome::say},
 };
 
-/// Runs the command in a worker if it is a query. The first process waits for the worker and returns its exit code.
+/// Starts a worker if the command is a query. In the parent, waits for the worker, and returns the worker's exit code.
+/// In the worker, and for all other commands, returns `None`: the caller must then run the command.
 pub fn wait_if_contained(cli: &Cli) -> Result<Option<ExitCode>> {
     if !matches!(cli.command, Command::Sql(_)) {
         return Ok(None);
@@ -43,7 +45,7 @@ pub fn wait_if_contained(cli: &Cli) -> Result<Option<ExitCode>> {
             }
             WorkerFork::Parent(waiting) => waiting,
         };
-    // This process only waits from here on, so it releases the memory of its code.
+    // From this point on the parent only waits, so it releases the memory of its code.
     release_code();
     let end = waiting.wait().context("cannot wait for the process of the query")?;
     let code = match end {
@@ -76,7 +78,7 @@ fn release_extents(options: &GlobalOptions) {
 fn erase_bar() {
     let mut stderr = io::stderr();
     if stderr.is_terminal() {
-        // The result is ignored, since a line that stays is no failure.
+        // The result is ignored, since a progress line that remains is harmless.
         let _ = stderr.write_all(b"\r\x1b[2K");
     }
 }

@@ -1,5 +1,5 @@
-//! Handles verbs whose feature this build lacks. The command still knows the names of these verbs, so that its error
-//! can name the feature.
+//! Handles verbs whose feature this build lacks. The parser still accepts the names of these verbs, so that the error
+//! can name the missing feature.
 
 use anyhow::anyhow;
 use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
@@ -23,13 +23,14 @@ const VERBS: [(&[&str], &str); 13] = [
     (&["sql"], "sql"),
     (&["store", "repair"], "nodes"),
 ];
-/// The nouns that a build may lack with all of their verbs, each with its feature.
+/// The nouns that a build may lack together with all of their verbs, each with the feature that it needs.
 const NOUNS: [(&[&str], &str); 3] = [(&["kernel"], "wasm"), (&["node"], "nodes"), (&["nearest"], "vectors")];
 
 /// The names of all features, each with a flag that tells whether the build has it.
 type Features = [(&'static str, bool)];
 
-/// Reads the command line. Ends the process as clap does for `--help` and for arguments that cannot be parsed.
+/// Parses the command line. For `--help`, and for arguments that cannot be parsed, clap prints a text and this function
+/// ends the process.
 ///
 /// # Errors
 /// Fails if a verb needs a feature that this build lacks.
@@ -58,7 +59,7 @@ fn absent(features: &Features) -> impl Iterator<Item = (&'static [&'static str],
     VERBS.into_iter().chain(NOUNS).filter(move |(_, feature)| is_absent(feature))
 }
 
-/// Adds the verbs that this build lacks. Each of them accepts any arguments.
+/// Adds the verbs that this build lacks to the parser. Each added verb accepts any arguments.
 fn with_absent(command: Command, features: &Features) -> Command {
     absent(features).fold(command, |command, (path, feature)| add(command, path, feature))
 }
@@ -107,7 +108,7 @@ mod tests {
         }
     }
 
-    /// The command of a build whose only feature is `graph`; `scripts/features.sh` makes such a build.
+    /// Tests the parser of a build whose only feature is `graph`. `scripts/features.sh` tests such builds themselves.
     #[test]
     fn a_verb_whose_feature_is_absent_is_known_by_name() {
         let features = FEATURES.map(|(name, _)| (name, name == "graph"));

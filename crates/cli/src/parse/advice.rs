@@ -1,9 +1,9 @@
 //! Proposes corrections for command lines that cannot be parsed.
 //!
-//! clap compares an unknown argument with all others of the command, and proposes the most similar one even if it
-//! differs much (`--stall` for `--stats`). clap also searches for a verb only at the level of the wrong verb, so that
-//! `inshore put` does not lead to `inshore store put`. This module drops such proposals, and searches for verbs at all
-//! levels.
+//! For an unknown argument, clap proposes the most similar argument of the command, even if the two differ much
+//! (`--stall` for `--stats`). For an unknown verb, clap searches for similar verbs only at the level of this verb, so
+//! that `inshore put` does not lead to `inshore store put`. This module drops proposals that differ too much, and
+//! searches for verbs at all levels.
 
 use clap::{
     Command, Error,
@@ -11,7 +11,7 @@ use clap::{
     error::{ContextKind, ContextValue, ErrorKind},
 };
 
-/// Verbs of other programs, and the equivalent verb of this one.
+/// Names and verbs of other programs, each with the equivalent verb of Inshore.
 const ELSEWHERE: [(&str, &str); 21] = [
     ("bunzip2", "decompress"),
     ("bzip2", "compress"),
@@ -36,14 +36,15 @@ const ELSEWHERE: [(&str, &str); 21] = [
     ("wc", "count words"),
 ];
 
-/// Arguments of other programs that do not exist here, each with the command that has it and the equivalent here.
+/// Arguments of other programs that Inshore lacks: the verb of Inshore, the argument, and advice about equivalent
+/// arguments.
 const ARGUMENTS_ELSEWHERE: [(&str, &str, &str); 1] = [(
     "search",
     "--stats",
     "--counters FILE writes counters of the search as JSON, --explain prints the costs",
 )];
 
-/// Returns the error with better proposals, if there are any.
+/// Replaces the proposals in an error by better proposals, if there are any.
 pub fn advised(mut error: Error, command: &Command) -> Error {
     match error.kind() {
         ErrorKind::InvalidSubcommand => {
@@ -68,7 +69,7 @@ pub fn advised(mut error: Error, command: &Command) -> Error {
                 && !is_near(name_of(&found), name_of(proposed))
             {
                 error.remove(ContextKind::SuggestedArg);
-                // The usage line is removed, since it shows clap's own proposal.
+                // The usage line is removed, since it shows the proposal that was dropped.
                 error.remove(ContextKind::Usage);
             }
             let known = ARGUMENTS_ELSEWHERE.iter().find(|(verb, argument, _)| {
@@ -90,9 +91,11 @@ fn name_of(argument: &str) -> &str {
     name.split(['=', ' ']).next().unwrap_or(name)
 }
 
-/// Returns the verbs that the user may have meant by `found`. If verbs with this name exist at any level, these are
-/// returned; otherwise the equivalent of another program's verb of this name; otherwise all verbs with a similar
-/// spelling.
+/// Returns the verbs that the user may have meant by `found`. The first of these lists that is not empty is returned:
+///
+/// - the verbs with this name at any level,
+/// - the equivalent of another program's verb with this name,
+/// - all verbs with a similar spelling.
 fn verbs_for(found: &str, command: &Command) -> Vec<String> {
     let mut all = Vec::new();
     add_verbs(command, "", &mut all);
@@ -119,8 +122,8 @@ fn add_verbs(command: &Command, path: &str, all: &mut Vec<String>) {
     }
 }
 
-/// Tells whether one word may be a misspelling of the other. Letters may be wrong, missing, superfluous or swapped: at
-/// most a quarter of the shorter word's letters, or one letter.
+/// Tells whether one word may be a misspelling of the other word. The number of wrong, missing, superfluous or swapped
+/// letters may be at most a quarter of the shorter word's length, or 1 in short words.
 fn is_near(one: &str, other: &str) -> bool {
     let most = (one.len().min(other.len()) / 4).max(1);
     one.len() > 2 && one.len().abs_diff(other.len()) <= most && strsim::osa_distance(one, other) <= most

@@ -20,7 +20,7 @@ pub const FAILED: u8 = 2;
 /// The exit code of a command that a signal stopped: 128 + SIGINT, as in shells.
 pub const STOPPED: u8 = 130;
 
-/// An error that was already printed when it occurred.
+/// An error whose message was already printed when the error occurred.
 #[derive(Debug, thiserror::Error)]
 #[error("some of the input could not be read")]
 pub struct AlreadyReported;
@@ -28,17 +28,17 @@ pub struct AlreadyReported;
 /// Tells whether this process is a node that runs tasks of clients. A task can then fail without ending the process.
 pub static SERVES: AtomicBool = AtomicBool::new(false);
 
-/// Tells whether a panic means that the system can start no more threads. The panic messages are those of the standard
-/// library and of the async runtime.
+/// Tells whether a panic means that the system can start no more threads. The function searches for panic messages of
+/// the standard library and of the async runtime.
 fn is_without_threads(panic: &str) -> bool {
-    // The last message comes from a new thread, which allocates a stack for its signals.
+    // The last message comes from a new thread that cannot allocate a stack for its signal handlers.
     ["failed to spawn thread", "can't spawn worker thread", "failed to allocate an alternative stack"]
         .iter()
         .any(|words| panic.contains(words))
 }
 
-/// Ends the process with an error if a panic means that the system can start no more threads. A node goes on instead,
-/// and only its task fails.
+/// Ends the process with an error if a panic means that the system can start no more threads. A node does not end: only
+/// the task that panicked fails.
 pub fn end_without_threads(panic: &str) {
     if is_without_threads(panic) && !SERVES.load(Ordering::Relaxed) {
         say(
@@ -51,7 +51,7 @@ pub fn end_without_threads(panic: &str) {
 /// Prints `error` with its causes on standard error and returns the exit code.
 pub fn tell(error: &anyhow::Error) -> ExitCode {
     if error.chain().any(is_broken_pipe) {
-        // This is no failure: the reader of the output, such as `| head`, has read enough.
+        // A closed pipe is no failure: the reader of the output, such as `| head`, has read enough.
         return ExitCode::SUCCESS;
     }
     if !error.is::<AlreadyReported>() {
@@ -60,8 +60,8 @@ pub fn tell(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(if error.chain().any(is_cancelled) { STOPPED } else { FAILED })
 }
 
-/// If a command was stopped at its deadline, replaces its error by one that names the deadline, since no user stopped
-/// it.
+/// If the deadline stopped a command, replaces the command's error by an error that names the deadline. The exit code
+/// is then [`FAILED`] and not [`STOPPED`], since no user stopped the command.
 pub fn at_deadline(error: anyhow::Error, deadline: Option<Deadline>) -> anyhow::Error {
     let stopped_by = deadline.filter(|deadline| deadline.is_over() && error.chain().any(is_cancelled));
     match stopped_by {
@@ -75,7 +75,8 @@ pub fn deadline_message(deadline: Deadline) -> String {
     format!("the deadline of {} s has passed", deadline.given().as_secs_f64())
 }
 
-/// Returns the error and its causes. Many errors quote their cause, so a cause that was already quoted is skipped.
+/// Returns the error and its causes. Many errors quote their cause, so a cause that the message already contains is
+/// skipped.
 fn message(error: &anyhow::Error) -> String {
     let mut message = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {

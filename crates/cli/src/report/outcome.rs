@@ -1,4 +1,4 @@
-//! Results of commands: they are printed for a person, or with `--json` for a program.
+//! Prints the results of commands: as text for a person, or with `--json` for a program.
 //!
 //! ```text
 //!                       standard output                 standard error
@@ -96,7 +96,7 @@ pub fn print_line(line: &str) -> io::Result<()> {
 }
 
 /// Prints a line on standard error. Errors are ignored, since there is no other place to report them. Control
-/// characters are always escaped, since names of files and pieces of their text may contain terminal sequences.
+/// characters are always escaped, since file names and quoted text may contain terminal control sequences.
 pub fn say(line: &str) {
     let _ = writeln!(io::stderr(), "{}", printable(line));
 }
@@ -172,13 +172,13 @@ pub fn counted(count: u64, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
-/// Returns a phrase that names the file with the rows; empty if they went to standard output.
+/// Returns a phrase that names the output file; empty if the output is standard output.
 #[cfg(any(feature = "records", feature = "text"))]
 pub fn place(output: &std::path::Path) -> String {
     if output == std::path::Path::new("-") { String::new() } else { format!(" to {}", output.display()) }
 }
 
-/// Returns a phrase that names the file with the whole answer; empty if it went to standard output.
+/// Returns a phrase that says that the answer was written to the output file; empty if the output is standard output.
 #[cfg(any(feature = "records", feature = "sql", feature = "vectors"))]
 pub fn written(output: &std::path::Path) -> String {
     if output == std::path::Path::new("-") {

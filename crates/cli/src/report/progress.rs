@@ -1,8 +1,8 @@
 //! A progress bar on the terminal: phase, progress, rate and remaining time of a job.
 //!
-//! The job only counts. A thread reads the job's counters ten times a second and draws the bar. No bar is drawn if
-//! standard error is not a terminal. With `--explain` the thread also prints each plan of the job when the job has
-//! decided it.
+//! The job only updates counters. A thread reads the job's counters ten times a second and draws the bar. No bar is
+//! drawn if standard error is not a terminal. With `--explain` the thread also prints the plans of the job, each as
+//! soon as the job has chosen it.
 
 use std::{
     io::IsTerminal,
@@ -59,7 +59,7 @@ impl Bar {
                     bar = new_bar(&state);
                 }
                 bar.set_message(phase.pace(&state));
-                // The bar must not exceed 100 %, even if the work was estimated too low.
+                // The bar must not exceed 100 %, even if the estimate of the total work was too low.
                 bar.set_position(if state.total == 0 { state.done } else { state.done.min(state.total) });
             }
             bar.finish_and_clear();

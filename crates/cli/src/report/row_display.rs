@@ -1,5 +1,5 @@
-//! Displays the rows of an answer that has no output file: on a terminal as a table of the first rows, and otherwise as
-//! CSV.
+//! Displays the rows of an answer without an output file. A terminal shows the first rows as a table; a file or pipe
+//! gets all rows as CSV.
 
 use std::{
     io::{self, IsTerminal, Write},
@@ -93,7 +93,8 @@ impl RowDisplay {
         }
     }
 
-    /// Prints the rows that a person sees. `rows` is the number of all rows. If no batch arrived, nothing is printed.
+    /// Prints the table of the first rows, or the plans. `rows` is the number of all rows. Prints nothing if the answer
+    /// did not [begin](RowReceiver::begin).
     pub fn print(self, rows: u64) -> Result<()> {
         let text = match self {
             RowDisplay::Nothing | RowDisplay::Csv(_) => return Ok(()),

@@ -1,8 +1,8 @@
 //! Writes untrusted text to standard output and standard error: names, rows, logs of kernels, output of commands.
 //!
-//! Control characters in untrusted text could move the cursor, hide lines or set the clipboard. On a terminal
-//! they are escaped as in Rust (`\u{1b}`); files and pipes get all bytes unchanged. Results that a user requests as bytes (`store
-//! get -o -`, `decompress -o -`, lines that `search` finds) bypass this module.
+//! Control characters in untrusted text could move the cursor, hide lines or set the clipboard. Output to a terminal
+//! therefore has control characters escaped as in Rust (`\u{1b}`); files and pipes get all bytes unchanged. Results
+//! that a user requests as bytes (`store get -o -`, `decompress -o -`, lines that `search` finds) bypass this module.
 
 use std::{
     borrow::Cow,
@@ -40,7 +40,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Escapes bytes, such as the name of a file, which may not be UTF-8.
+/// Escapes bytes that need not be UTF-8, such as the name of a file.
 #[cfg(feature = "text")]
 pub fn printable_bytes(bytes: &[u8]) -> Vec<u8> {
     let mut shown = Vec::with_capacity(bytes.len());

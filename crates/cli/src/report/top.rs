@@ -1,7 +1,7 @@
 //! The best rows of a result, for `--top`.
 //!
-//! A heap holds the best N rows so far, with the worst of them on top: memory is bounded by N rows, and most rows of
-//! a large result cost one comparison.
+//! A heap holds the best N rows so far, with the worst of these rows on top. Memory is bounded by N rows, and most rows
+//! of a large result cost only one comparison with the top.
 
 use std::{collections::BinaryHeap, io, io::Write};
 
@@ -38,7 +38,7 @@ pub enum Order {
     Ascending(usize),
 }
 
-/// The sort key of a row. Rows with smaller keys are better, and null comes last.
+/// The sort key of a row. Rows with smaller keys are better. Rows with a null in the column of the [`Order`] come last.
 type SortKey = (bool, u64, u64);
 
 fn place(cells: &[Cell; COLUMNS_MAX], order: Order) -> SortKey {
@@ -53,7 +53,7 @@ fn place(cells: &[Cell; COLUMNS_MAX], order: Order) -> SortKey {
     }
 }
 
-/// Returns a number for each cell such that the numbers have the order of the cells.
+/// Maps a cell to a number; the numbers have the same order as the cells. A null has no number.
 fn ascending(cell: Cell) -> Option<u64> {
     match cell {
         Cell::Null => None,
@@ -90,7 +90,7 @@ impl PartialEq for TopRow {
 
 impl Eq for TopRow {}
 
-/// The best rows of those that were offered.
+/// Keeps the best of the rows that are offered.
 pub struct TopK {
     limit: usize,
     order: Order,
@@ -98,12 +98,12 @@ pub struct TopK {
 }
 
 impl TopK {
-    /// Keeps at most `limit` rows.
+    /// Creates an empty collection of at most `limit` rows.
     pub fn new(limit: usize, order: Order) -> TopK {
         TopK { limit, order, heap: BinaryHeap::new() }
     }
 
-    /// Keeps the row if it is among the best so far.
+    /// Keeps the row if it is among the best `limit` rows so far.
     pub fn offer(&mut self, cells: [Cell; COLUMNS_MAX]) {
         let place = place(&cells, self.order);
         if self.heap.len() < self.limit {
@@ -173,7 +173,8 @@ impl Top {
     }
 }
 
-/// Returns the number of decimals that shows six digits of each number of a column; `None` if the column would be too wide.
+/// Returns the number of decimals that shows at least six digits of each number of a column, except zeros. Returns
+/// `None` if the column would be too wide.
 fn decimals(reals: impl Iterator<Item = f64>) -> Option<usize> {
     const DIGITS: i32 = 6;
     const DECIMALS_MAX: i32 = 12;
@@ -228,7 +229,7 @@ mod tests {
 
     #[test]
     fn the_best_are_those_that_sorting_everything_finds() {
-        // With few distinct values, ties are common. With a fixed seed, a failure can be repeated.
+        // Few distinct values make ties common. A fixed seed makes failures reproducible.
         let mut seed = 7u64;
         let mut random = || {
             seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);

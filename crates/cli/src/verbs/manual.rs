@@ -11,7 +11,7 @@ use crate::args::Cli;
 
 /// Prints the completions of `shell`.
 pub fn completions(shell: Shell) -> Result<()> {
-    // The script is built in memory first: the generator panics if standard output is closed early.
+    // The script is built in memory first, since the generator panics if standard output is closed early.
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "inshore", &mut script);
     Ok(io::stdout().write_all(&script)?)
@@ -28,7 +28,7 @@ pub fn man(folder: Option<&Path>) -> Result<()> {
     write_pages(command, folder)
 }
 
-/// Writes the page of a command and those of its subcommands.
+/// Writes the page of a command and the pages of its subcommands.
 fn write_pages(command: Command, folder: &Path) -> Result<()> {
     for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
         write_pages(below.clone(), folder)?;

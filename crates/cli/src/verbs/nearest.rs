@@ -140,7 +140,7 @@ fn recall(options: GlobalOptions, arguments: &NearestRecall) -> Result<()> {
     )
 }
 
-/// Describes a table of recall by the probes that reach usual values.
+/// Describes a table of recall: for usual values of recall, the number of lists to probe.
 fn recall_of(table: &RecallTable) -> String {
     let reached = [0.8f32, 0.9, 0.95, 0.99].into_iter().filter_map(|recall| {
         let point = table.points.iter().find(|point| point.recall >= recall)?;
@@ -327,7 +327,7 @@ fn approximate(found: &ApproximateSearched) -> (String, Vec<(&'static str, Strin
     (sentence, how)
 }
 
-/// Counts queries.
+/// Formats a number of queries with its noun.
 fn queries(count: u64) -> String {
     if count == 1 { "1 query".to_string() } else { format!("{count} queries") }
 }

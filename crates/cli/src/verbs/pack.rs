@@ -44,7 +44,8 @@ pub fn decompress(options: GlobalOptions, arguments: &Decompress) -> Result<()> 
     pack(options, &arguments.packed, verbs::Decompress { force, remove })
 }
 
-/// Returns the output file. It is standard output by default if an input is standard input.
+/// Returns the value of `--output`. Without this option, returns `-` if an input is standard input, and otherwise
+/// `None`.
 fn output(arguments: &Packed) -> Option<&Path> {
     let stdin = arguments.inputs.iter().find(|path| *path == Path::new("-"));
     arguments.output.as_deref().or(stdin.map(PathBuf::as_path))
@@ -93,7 +94,7 @@ pub fn checksum(options: GlobalOptions, arguments: &Checksum) -> Result<bool> {
     Ok(all_right)
 }
 
-/// Formats the result of a file as `sha256sum` does.
+/// Formats the checksum of a file, or the result of its check, as `sha256sum` does.
 fn line(FileChecksum { name, checksum, is_right }: &FileChecksum) -> String {
     match (is_right, checksum) {
         (Some(true), _) => format!("{name}: OK\n"),

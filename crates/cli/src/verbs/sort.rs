@@ -50,7 +50,7 @@ fn sentence(summary: &SortSummary, what: &str, output: &Path) -> String {
     sentence + &kept(summary.stats.rows_kept, what)
 }
 
-/// Formats the amount of work that an interrupted job had kept.
+/// Formats the number of rows that an earlier, interrupted job had already sorted.
 pub fn kept(count: u64, what: &str) -> String {
     if count > 0 { format!("; {count} {what} were sorted by an interrupted run") } else { String::new() }
 }
@@ -95,7 +95,7 @@ pub fn reduce(options: GlobalOptions, arguments: &Reduce) -> Result<()> {
     })
 }
 
-/// Returns the aggregates in the order of the options in the help.
+/// Returns the aggregates, in the order of the options in the help text.
 fn aggregates(arguments: &Reduce) -> Vec<Aggregate> {
     let count = arguments.count.iter().map(|column| match &**column {
         "" => Aggregate::count(),

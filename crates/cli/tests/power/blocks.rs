@@ -1,16 +1,16 @@
-//! Simulates power losses under ext4. The image of the file system is a file on a [`Disk`], which records the kernel's
-//! writes and flushes.
+//! Simulates power losses under ext4. The image of the ext4 file system is a file on a [`Disk`], which records the
+//! kernel's writes and flushes.
 //!
 //! ```text
 //!   command ── files ── ext4 ── loop device ── image ── FUSE ── Disk
 //!                                                                │
-//!            one image for each power loss: blocks that were written before a flush, and any of the others
+//!            one image for each power loss: all blocks that a flush made durable, and any of the other blocks
 //!                                                                │
 //!              with a journal: mounted            without: checked by e2fsck, then mounted
 //! ```
 //!
-//! This test assumes nothing about the order in which a file system writes names and files, since ext4 itself tells
-//! which files a state has.
+//! The kernel's ext4 driver itself finds the files in each state. The simulation therefore makes no assumption about
+//! the order in which a file system writes names and files.
 
 use std::{
     fs::{self, File},
@@ -32,7 +32,8 @@ use super::{
 const IMAGE: &str = "image";
 /// The smallest image with room for a journal and the files of commands.
 const IMAGE_BYTES: u64 = 8 << 20;
-/// The size of a block. It is small, so that as few names, files and inodes as possible reach the drive together.
+/// The size of a block. Blocks are small, so that as few names, files and inodes as possible reach the drive in one
+/// write.
 const BLOCK_BYTES: usize = 1024;
 
 /// Tells whether the file system has a journal.
@@ -42,7 +43,7 @@ pub enum Journal {
     Without,
 }
 
-/// A file system of ext4 on a drive that records all writes.
+/// An ext4 file system on a drive that records all writes.
 pub struct Ext4 {
     mounted: Mounted,
     disk: Disk,
@@ -50,10 +51,11 @@ pub struct Ext4 {
 }
 
 impl Ext4 {
-    /// Creates and mounts a file system with these files. The file `report` is next to the image, on the same drive.
+    /// Creates and mounts a file system with these files. The file `report` is outside of this file system, next to the
+    /// image on the same drive.
     ///
     /// # Errors
-    /// Fails without FUSE or loop devices, or if this process must not mount.
+    /// Fails without FUSE or loop devices, or if this process has no right to mount.
     pub fn mount(files: &Files, report: &str, journal: Journal) -> io::Result<Ext4> {
         let image = image_of(files, journal)?;
         let drive = [(IMAGE, image), (report, Vec::new())];
@@ -69,19 +71,20 @@ impl Ext4 {
         self.mounted.path()
     }
 
-    /// Creates a file on the drive, outside of the file system.
+    /// Opens a file on the drive, outside of the ext4 file system.
     pub fn beside(&self, name: &str) -> io::Result<File> {
         File::options().write(true).open(self.disk.join(name))
     }
 
-    /// Begins the recording, and returns the present drive.
+    /// Begins the recording, and returns the content of the drive at this time.
     pub fn begin(&self) -> tree::Tree {
         let mut content = self.disk.content();
         content.changes.clear();
         content.tree.clone()
     }
 
-    /// Returns the changes of blocks since `before`, and the resulting files.
+    /// Returns the recording: the changes of blocks since [`Ext4::begin`], which returned `before`, and the resulting
+    /// files.
     ///
     /// # Errors
     /// Errors of reading files.
@@ -92,13 +95,13 @@ impl Ext4 {
         Ok(Recording::of_blocks(before, changes, report, self.old.clone(), new))
     }
 
-    /// Returns the files that ext4 finds on a drive with these blocks.
+    /// Mounts the image of a drive, and returns the files that ext4 finds.
     ///
     /// # Errors
     /// Fails if the drive has no file system.
     pub fn look(scratch: &Path, drive: &Files, journal: Journal) -> Result<Files, String> {
         let look = || -> io::Result<Files> {
-            // Each image is a new file, since the loop device of the last image may exist for a while longer, with
+            // Each image is a new file, since the loop device of the previous image may still exist for a while, with
             // cached data.
             let image = tempfile::NamedTempFile::new_in(scratch)?;
             fs::write(image.path(), &drive[IMAGE].bytes)?;
@@ -112,7 +115,7 @@ impl Ext4 {
     }
 }
 
-/// Creates a folder for images: in memory, if possible.
+/// Creates a folder for images, in memory if possible.
 ///
 /// # Errors
 /// Errors of creating a folder.
@@ -120,7 +123,7 @@ pub fn scratch() -> io::Result<TempDir> {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())
 }
 
-/// Returns the bytes of a file system that holds these files.
+/// Returns the image of a file system with these files.
 fn image_of(files: &Files, journal: Journal) -> io::Result<Vec<u8>> {
     let scratch = scratch()?;
     let (image, content) = (scratch.path().join("image"), scratch.path().join("content"));
@@ -144,9 +147,9 @@ fn image_of(files: &Files, journal: Journal) -> io::Result<Vec<u8>> {
     fs::read(&image)
 }
 
-/// Repairs a file system as a machine does when it starts after a power loss.
+/// Checks and repairs a file system, as a machine does when it starts after a power loss.
 fn check(image: &Path) -> io::Result<()> {
-    // 1 means that a repair was made.
+    // Exit code 1 means that e2fsck repaired the file system.
     done(Command::new("e2fsck").args(["-f", "-y"]).arg(image), |code| code <= 1)
 }
 
@@ -161,7 +164,7 @@ fn done(command: &mut Command, is_well: impl Fn(i32) -> bool) -> io::Result<()> 
     }
 }
 
-/// An image that is mounted through a loop device; unmounted on drop.
+/// An image that is mounted through a loop device. The image is unmounted on drop.
 struct Mounted(TempDir);
 
 impl Mounted {
@@ -188,7 +191,7 @@ impl Drop for Mounted {
     }
 }
 
-/// Returns all files in a folder, except those that a check of the file system found without a name.
+/// Returns all files in a folder, except files without a name, which a check of the file system moves to lost+found.
 fn files_in(top: &Path) -> io::Result<Files> {
     let mut files = Files::new();
     let mut folders = vec![(top.to_path_buf(), String::new())];

@@ -23,23 +23,23 @@ use rustix::{
 
 use super::tree::{Change, Files, Node, Tree};
 
-/// The time for which the kernel may cache anything is zero.
+/// The kernel may cache no names and no attributes, so that every use of a name is a request to this file system.
 const TTL: Duration = Duration::ZERO;
-/// The largest request. A socket accepts twice as many bytes at once.
+/// The largest read or write. A socket accepts twice as many bytes in one message.
 const REQUEST_BYTES: u32 = 64 << 10;
 const BLOCK_BYTES: u32 = 4096;
-/// Reported free space in blocks: 4 GiB.
+/// The free space that is reported, in blocks: 4 GiB.
 const FREE_BLOCKS: u64 = 1 << 20;
 
-/// Two operations of the FUSE protocol: one creates a file without a name, and the other one a file with a name.
+/// Operations of the FUSE protocol: `TMPFILE` creates a file without a name, and `CREATE` creates a file with a name.
 const TMPFILE: u32 = 51;
 const CREATE: u32 = 35;
-/// The name that the kernel passes for a file without a name. No file with a name can have it.
+/// The name in a request to create a file without a name. No named file can have this name.
 const NO_NAME: &str = "/";
 
 type Answer<T> = Result<T, Errno>;
 
-/// The present files on the drive, and the changes since it was mounted.
+/// The files on the drive, and the changes since the drive was mounted.
 pub struct Content {
     pub tree: Tree,
     pub changes: Vec<Change>,
@@ -173,7 +173,7 @@ impl ContentHandle {
         self.0.lock().expect("no panic under this lock")
     }
 
-    /// Runs `work`, which returns a node, and answers with the node.
+    /// Runs `work`, which returns a node or an error, and sends the result to the kernel.
     fn entry(&self, reply: ReplyEntry, work: impl FnOnce(&mut Content) -> Answer<u64>) {
         let mut content = self.content();
         match work(&mut content).and_then(|node| content.attributes(node)) {
@@ -192,7 +192,7 @@ impl ContentHandle {
 
 impl Filesystem for ContentHandle {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // An error means that the kernel's limit is lower already.
+        // The results are ignored: an error means that the kernel's limit is lower already.
         let _ = config.set_max_write(REQUEST_BYTES);
         let _ = config.set_max_readahead(REQUEST_BYTES);
         Ok(())
@@ -412,7 +412,7 @@ impl Filesystem for ContentHandle {
     }
 }
 
-/// The mounted file system; unmounted on drop.
+/// The mounted file system. It is unmounted on drop.
 pub struct Disk {
     content: Arc<Mutex<Content>>,
     /// The mountpoint.
@@ -421,11 +421,11 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Mounts a file system with these files. It supports files without names only if `knows_unnamed` is true, since
-    /// some file systems do not support them.
+    /// Mounts a file system with these files. If `knows_unnamed` is false, the file system does not support files
+    /// without a name, as some real file systems.
     ///
     /// # Errors
-    /// Fails without FUSE, or if this process must not mount.
+    /// Fails without FUSE, or if this process has no right to mount.
     pub fn mount(files: &Files, knows_unnamed: bool) -> io::Result<Disk> {
         let content = Content { tree: Tree::new(files), changes: Vec::new() };
         let content = Arc::new(Mutex::new(content));
@@ -445,9 +445,9 @@ impl Disk {
         Ok(disk)
     }
 
-    /// Relays requests of the kernel, and the answers to them. The crate fuser does not support files without names. A
-    /// request for a file without a name is therefore changed to a request for a file with the name that the kernel
-    /// passes; both requests have the same form.
+    /// Relays requests of the kernel to the crate fuser, and relays the answers to the kernel. fuser does not support
+    /// requests to create a file without a name. The relay therefore changes the operation of such a request from
+    /// `TMPFILE` to `CREATE`. The rest of the request is the same for both operations, and its name is [`NO_NAME`].
     fn relay(&mut self, device: Arc<File>, socket: OwnedFd, knows_unnamed: bool) -> io::Result<()> {
         let (answers, answered) = (socket.try_clone()?, device.clone());
         let mut buffer = vec![0; 2 * REQUEST_BYTES as usize];
@@ -489,7 +489,7 @@ impl Disk {
         self.path().join(name)
     }
 
-    /// Returns the present files, and all changes.
+    /// Returns the files on the drive, and all recorded changes.
     pub fn content(&self) -> MutexGuard<'_, Content> {
         self.content.lock().expect("no panic under this lock")
     }

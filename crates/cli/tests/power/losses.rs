@@ -1,36 +1,37 @@
 //! Computes all states in which a power loss may leave a drive, from the recorded changes.
 //!
-//! A power loss can come after any change. Changes that were synced before are kept. Each of the others may be lost,
-//! since POSIX promises no order. Without a journal (ext2, or ext4 without one) a check of the file system removes two
-//! kinds of files and folders. The first kind was not synced while it had a name. The second kind lost its last name:
-//! it may be freed before the folder that still has the name is written. A kill is a loss in which no change is lost.
+//! A power loss can come after any change. Changes that were synced before the loss are kept. Each other change may be
+//! lost, since POSIX promises no order. Without a journal (ext2, or ext4 without a journal), a check of the file system
+//! also removes two kinds of files and folders. Those of the first kind were never synced while they had a name. Those
+//! of the second kind had lost their last name: such a file may be freed on the drive before the change of the folder
+//! is written. A kill of the process is a loss in which no change is lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::tree::{Change, File, Files, Node, Tree};
 
-/// The largest number of changes of which all subsets are tried as losses.
+/// The largest number of unsynced changes for which every subset is tried as a loss.
 const SUBSETS_OF: usize = 5;
-/// The number of subsets that are drawn at random if there are more changes.
+/// The number of subsets that are drawn at random if there are more unsynced changes.
 const SUBSETS_DRAWN: usize = 32;
 
-/// One run of a command, and the changes of the drive.
+/// The recording of one run of a command: the changes of the drive.
 pub struct Recording {
     before: Tree,
     changes: Vec<Change>,
     pub old: Files,
     pub new: Files,
-    /// The number of changes after which the command reports success.
+    /// The number of changes that were made before the command reported success.
     reported: usize,
-    /// For each change, the index of the sync that makes it durable.
+    /// For each change, the index of the first sync that makes the change durable.
     durable_from: Vec<usize>,
-    /// For each file and folder that was created, the index of the first sync while it had a name.
+    /// For each file and folder that was created, the index of the first sync while the file or folder had a name.
     named_from: BTreeMap<u64, usize>,
-    /// For each file and folder that has no name in the end, the index of the change that removed its last name.
+    /// For each file and folder that has no name at the end, the index of the change that removed its last name.
     freed_from: BTreeMap<u64, usize>,
 }
 
-/// A power loss: when it comes, and which changes it loses.
+/// A power loss: the time at which it comes, and the changes that are lost.
 #[derive(Clone, Debug)]
 struct Loss {
     /// The number of changes that were made before the loss.
@@ -41,8 +42,8 @@ struct Loss {
 }
 
 impl Recording {
-    /// Records the changes of a drive that had the files `old`. The command reports success when it last writes to the
-    /// file `report`. If it never writes to this file, it reports success when it ends.
+    /// Creates the recording of a drive that had the files `old` before these changes. The command reports success when
+    /// it last writes to the file `report`. If it never writes to this file, it reports success when it ends.
     pub fn new(old: &Files, changes: Vec<Change>, report: &str) -> Recording {
         let before = Tree::new(old);
         let mut tree = before.clone();
@@ -55,8 +56,8 @@ impl Recording {
         Recording::of_blocks(before, changes, report, old, new)
     }
 
-    /// Records the changes of a drive whose file is an image of a file system: `before` is the drive, and `old` and
-    /// `new` are the files in the image.
+    /// Creates the recording of a drive that has the image of a file system as a file. `before` is the drive before
+    /// these changes. `old` and `new` are the files inside of the image, before and after the changes.
     pub fn of_blocks(before: Tree, changes: Vec<Change>, report: &str, old: Files, new: Files) -> Recording {
         let report_node = before.nodes[&super::tree::ROOT].names.get(report).copied();
         let is_report =
@@ -87,15 +88,15 @@ impl Recording {
         Recording { before, changes, old, new, reported, durable_from, named_from, freed_from }
     }
 
-    /// Checks the drive after each of at most `losses_max` power losses. Returns the number of losses.
+    /// Checks the files of the drive after each of at most `losses_max` power losses. Returns the number of losses.
     ///
     /// # Errors
-    /// Describes the fault that was found, and the loss that led to it.
+    /// Returns a description of the first fault, and of the loss that led to the fault.
     pub fn check(&self, losses_max: usize, seed: u64) -> Result<usize, String> {
         self.check_by(losses_max, seed, Ok)
     }
 
-    /// Checks as [`Recording::check`] does. `look` finds the files on a drive.
+    /// Checks as [`Recording::check`] does, but `look` converts the files of the drive to the files that are checked.
     ///
     /// # Errors
     /// Errors of [`Recording::check`] and of `look`.
@@ -113,14 +114,15 @@ impl Recording {
         Ok(losses.len())
     }
 
-    /// Tells whether a journal makes a difference. It does only if names change, which the blocks of a file system do
-    /// not have.
+    /// Tells whether losses with and without a journal differ. They differ only if changes affect names. A recording of
+    /// blocks has no such changes.
     fn journal_matters(&self) -> bool {
         self.changes.iter().any(Change::names)
     }
 
-    /// Lists power losses: after each change, one in which all changes that can be lost are lost, and one in which none
-    /// is. Losses of some changes follow. If there are too many of either kind, losses are drawn at random.
+    /// Lists power losses. For each number of changes before the loss, there is a loss of all changes that can be lost,
+    /// and a loss of none (plain losses). There are also losses of some of the changes (mixed losses). If there are too
+    /// many losses of a kind, a sample is drawn at random.
     fn losses(&self, losses_max: usize, seed: u64) -> Vec<Loss> {
         let mut random = Random(seed);
         let (mut plain, mut mixed) = (Vec::new(), Vec::new());
@@ -146,14 +148,14 @@ impl Recording {
                 }
             }
         }
-        // A third of all losses are those in which only some changes are lost.
+        // A third of the sample is reserved for mixed losses, if there are so many.
         let plain_max = losses_max - mixed.len().min(losses_max / 3);
         let mut losses = random.sample(plain, plain_max);
         losses.extend(random.sample(mixed, losses_max - losses.len()));
         losses
     }
 
-    /// Returns the files that are found after a power loss.
+    /// Returns the files on the drive after a power loss.
     fn found(&self, loss: &Loss) -> Files {
         let mut tree = self.before.clone();
         for (at, change) in self.changes[..loss.after].iter().enumerate() {
@@ -199,8 +201,8 @@ impl Recording {
         self.new.iter().filter(|(path, file)| self.old.get(*path) != Some(file)).map(|(path, _)| path)
     }
 
-    /// Iterates over the results of a file that was removed: files with the same name and another extension, or all
-    /// results if there are none.
+    /// Iterates over the results of an input file that was removed: results whose names differ from the name of the
+    /// file by an added or removed extension, or all results if there are no such names.
     fn results_of(&self, removed: &str) -> impl Iterator<Item = &String> {
         let is_kin = move |path: &&String| removed.starts_with(path.as_str()) || path.starts_with(removed);
         let has_kin = self.results().any(|path| is_kin(&path));
@@ -252,8 +254,8 @@ impl Random {
         mixed ^ mixed >> 31
     }
 
-    /// Draws a sample of at most `at_most` elements. It always has the last one, which is the loss after all changes in
-    /// which all changes that can be lost are lost.
+    /// Draws a sample of at most `at_most` elements. The sample always contains the last element: for plain losses,
+    /// this is the loss of all unsynced changes at the end.
     fn sample<T>(&mut self, mut all: Vec<T>, at_most: usize) -> Vec<T> {
         while all.len() > at_most {
             let place = self.next() as usize % (all.len() - 1).max(1);

@@ -13,12 +13,12 @@ pub struct Node {
     pub bytes: Vec<u8>,
     /// The entries of a folder: names, and the numbers of their nodes.
     pub names: BTreeMap<String, u64>,
-    /// Number of folders that contain the node.
+    /// The number of names that the node has.
     pub links: u32,
 }
 
-/// One change of the drive. A rename is two changes: without a journal, one of them may be on the drive and the other
-/// one not.
+/// One change of the drive. A rename consists of two changes, since without a journal only one of them may reach the
+/// drive.
 #[derive(Clone, Debug)]
 pub enum Change {
     /// Creates a file or folder that has no name yet.
@@ -40,7 +40,7 @@ pub enum Change {
         node: u64,
         mode: u32,
     },
-    /// Gives a name in a folder to a node, and takes the name from any other node.
+    /// Gives a name in a folder to a node. If another node has this name, that node loses the name.
     Enter {
         folder: u64,
         name: String,
@@ -50,7 +50,7 @@ pub enum Change {
         folder: u64,
         name: String,
     },
-    /// Makes all changes of a node durable. Its permissions are durable only if `all` is true.
+    /// Makes the changes of a node durable. Changes of permissions become durable only if `all` is true.
     Sync {
         node: u64,
         all: bool,
@@ -69,8 +69,7 @@ impl Change {
         }
     }
 
-    /// Returns the change. If it writes more than `bytes_max` bytes at once, returns changes that write parts of these
-    /// bytes.
+    /// Splits a write of more than `bytes_max` bytes into several writes. Other changes are returned unchanged.
     pub fn pieces(self, bytes_max: usize) -> Vec<Change> {
         let Change::Write { node, offset, bytes } = self else { return vec![self] };
         let pieces = bytes.chunks(bytes_max).enumerate();
@@ -80,7 +79,7 @@ impl Change {
             .collect()
     }
 
-    /// Tells whether the change creates a file, or adds or removes a name.
+    /// Tells whether the change creates a file or folder, or adds or removes a name.
     pub fn names(&self) -> bool {
         matches!(self, Change::Make { .. } | Change::Enter { .. } | Change::Leave { .. })
     }
@@ -91,7 +90,7 @@ impl Change {
     }
 }
 
-/// A file that was found by its path.
+/// The mode and the bytes of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
     pub mode: u32,
@@ -125,7 +124,7 @@ impl Tree {
         tree
     }
 
-    /// Returns a number that no node has yet.
+    /// Returns a number that no node has.
     pub fn free_number(&self) -> u64 {
         self.nodes.last_key_value().map_or(ROOT, |(last, _)| last + 1)
     }
@@ -174,7 +173,7 @@ impl Tree {
         self.nodes.get_mut(&number).expect("a node that was made")
     }
 
-    /// Returns all files, by their paths. A path is followed only through nodes for which `counts` is true.
+    /// Returns all files, by their paths. Files and folders for which `counts` is false are skipped.
     pub fn files(&self, counts: impl Fn(u64) -> bool) -> Files {
         let mut files = Files::new();
         let mut folders = vec![(ROOT, String::new())];

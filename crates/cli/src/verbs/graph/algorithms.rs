@@ -1,4 +1,5 @@
-//! For each algorithm: its request, the sentence that summarizes its answer, and the rows of `--top`.
+//! Runs the algorithms on graphs. Each function builds the request of an algorithm, the sentence that summarizes its
+//! answer, and the rows of `--top`.
 
 use std::path::Path;
 
@@ -168,11 +169,11 @@ struct TopRows {
     shown: TopContents,
     columns: Vec<String>,
     counted: Option<Counted>,
-    /// The rows of `--top`, once all rows have been received.
+    /// The rows for `--top`; `None` until all rows have been received.
     top: Option<Top>,
 }
 
-/// The rows of `--top` while rows are being received.
+/// The state of `--top` while rows are being received.
 enum Counted {
     Best(TopK),
     Sizes(Sizes),

@@ -1,4 +1,4 @@
-//! Commands on graphs: import, generate, ls, info, export and check. The command `rm` is that of `store`.
+//! Commands on graphs: import, generate, ls, info, export and check. The module `store` has the function for `rm`.
 
 pub mod algorithms;
 mod sizes;
@@ -74,7 +74,7 @@ fn kind(info: &GraphInfo) -> String {
     kind
 }
 
-/// Runs a request on an existing store, and prints no summary of the job's cost.
+/// Runs a request on an existing store. The caller prints the answer.
 fn asked<O: Operation>(options: GlobalOptions, request: &Request<O>) -> Result<FinishedOperation<O::Answer>> {
     operations::run_on(options, StoreAccess::Existing, request, Attachments::default())
 }

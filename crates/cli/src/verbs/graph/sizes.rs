@@ -1,8 +1,9 @@
 //! Counts the vertices of each component (or community), for `--top`.
 //!
-//! There can be as many components as vertices, so a sort-reduce counts them in a part of the job's budget: the key is
-//! the component, and the value is the number of vertices, which is summed. Adjacent rows of one component are counted
-//! together first. In most graphs this leaves little to sort, since most vertices are in one component.
+//! There can be as many components as vertices, so a sort-reduce counts the vertices within a part of the job's budget.
+//! The key of a record is the component, and the value is a number of vertices; values of equal keys are added.
+//! Adjacent rows of one component become one record. In most graphs few records remain to be sorted, since most
+//! vertices are in one component.
 
 use arrow_array::{RecordBatch, cast::AsArray, types::UInt64Type};
 use inshore::{
@@ -13,8 +14,8 @@ use inshore::{
 
 use crate::report::top::{Cell, Order, Top, TopK};
 
-/// The largest amount of memory for counting. It suffices for runs in large blocks, so that the checksums of many
-/// blocks fit (see [`Config::memory_bytes`]).
+/// The largest amount of memory for counting. With this amount the blocks of runs are large, so that the memory can
+/// index the blocks of many runs (see [`Config::records_max`]).
 const MEMORY_BYTES_MAX: u64 = 32 << 20;
 const MEMORY_BYTES_MIN: u64 = 1 << 20;
 
@@ -70,8 +71,8 @@ impl Sizes {
         Ok(())
     }
 
-    /// Returns the largest components. Equally large components are in the order of their ids. `column` is
-    /// the heading of the column of components.
+    /// Returns the largest components. Equally large components are in the order of their ids. `column` is the name of
+    /// the column of components.
     pub fn largest(mut self, limit: usize, column: String) -> graph::Result<Top> {
         self.flush()?;
         self.job.start_phase("sizing components", "components", 0);
@@ -97,7 +98,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the component of each row such that adjacent rows differ, and every row must be sorted.
+    /// Returns the component of each row. Adjacent rows have different components, so that every row becomes a record.
     fn components(vertices: u64, count: u64) -> Vec<u64> {
         (0..vertices).map(|vertex| vertex.wrapping_mul(0x9e37_79b9_7f4a_7c15) % count * 3).collect()
     }

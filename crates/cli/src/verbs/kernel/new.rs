@@ -22,7 +22,7 @@ use crate::{
     verbs::kernel::told,
 };
 
-/// Rust targets without an operating system. The first one that is installed is used.
+/// Rust targets for WebAssembly. The first installed target is used.
 const TARGETS: [&str; 2] = ["wasm32-unknown-unknown", "wasm32-wasip1"];
 
 const RUST_SDK: [(&str, &str); 2] = [
@@ -68,7 +68,7 @@ strip = true
     )
 }
 
-/// Enables vectors of 128 bits, which the sandbox supports.
+/// Enables SIMD instructions on vectors of 128 bits, and bulk memory operations, which the sandbox supports.
 const CARGO_CONFIG: &str = "\
 [target.'cfg(target_arch = \"wasm32\")']
 rustflags = [\"-C\", \"target-feature=+simd128,+bulk-memory\"]
@@ -174,12 +174,12 @@ pub fn build(options: &GlobalOptions, words: &Build) -> Result<()> {
     Ok(())
 }
 
-/// Returns the command of a tool: the value of the environment variable, or the default name.
+/// Returns the path or name of a tool: the value of the environment variable, or the default name.
 fn tool(variable: &str, name: &str) -> OsString {
     env::var_os(variable).unwrap_or_else(|| name.into())
 }
 
-/// Runs a tool. The tool itself reports its errors on standard error.
+/// Runs a tool, which prints its own errors on standard error. `missing` explains the error if the tool cannot be run.
 fn run(command: &mut Command, missing: &str) -> Result<()> {
     let shown = command.get_program().to_string_lossy().into_owned();
     let status = command.status().with_context(|| format!("cannot run {shown}: {missing}"))?;
@@ -206,7 +206,7 @@ fn build_rust(folder: &Path) -> Result<Module> {
     };
     let mut cargo = Command::new(tool("CARGO", "cargo"));
     cargo.args(["build", "--release", "--target", target]).current_dir(folder);
-    // The folder for the module is given here, so that it does not depend on the user's configuration.
+    // The option sets the folder for the module, which would otherwise depend on the user's configuration of cargo.
     cargo.arg("--target-dir").arg(folder.join("target"));
     run(&mut cargo, missing)?;
     let made = folder.join("target").join(target).join("release");

@@ -1,4 +1,4 @@
-//! The effect of `--node` on commands: the client of the nodes, and reports of their work.
+//! The effect of `--node` on commands: creates the client of the nodes, and reports the work of the nodes.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -15,7 +15,7 @@ pub fn are_named(options: &GlobalOptions) -> bool {
     !options.node.is_empty()
 }
 
-/// Refuses `--node` for a command that does not run on nodes.
+/// Returns an error if `--node` was given. Commands that cannot run on nodes call this function.
 pub fn refuse(options: &GlobalOptions) -> Result<()> {
     if are_named(options) {
         bail!(
@@ -58,7 +58,8 @@ pub fn run_options(options: &GlobalOptions) -> RunOptions {
     }
 }
 
-/// Reports lost nodes, and data that was not read, if replicas or a partial answer made up for them.
+/// Prints a note for each lost node and for each range of data that was not read. The command has succeeded
+/// nevertheless, since replicas had the data or `--partial` was given.
 pub fn tell_missing(options: &GlobalOptions, nodes: &Nodes, gathered: &GatherReport) {
     if options.quiet {
         return;
@@ -98,7 +99,7 @@ pub fn costs(gathered: &GatherReport) -> Vec<(&'static str, String)> {
     costs.chain(gathered.here.iter().map(|here| ("this machine", local_work(here)))).collect()
 }
 
-/// Describes the part of the work that this machine did, and the reason why the part was not larger.
+/// Describes the part of the work that this machine did, and the reason why this part was not larger.
 fn local_work(here: &HereCost) -> String {
     let HereCost { pieces, bytes, nodes_bytes_per_second: nodes, why, .. } = here;
     let speed = |bytes: f64| format!("{}/s", format_bytes(bytes as u64));

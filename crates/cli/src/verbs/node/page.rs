@@ -1,11 +1,11 @@
-//! The page of a node.
+//! The status page of a node.
 
 use anyhow::Result;
 use inshore::nodes::{Agent, Page, PageConfig, read_credentials};
 
 use crate::args::PageArgs;
 
-/// Serves the page of an agent, if requested.
+/// Serves the status page of an agent if `--page` is given.
 pub fn serve(agent: &Agent, arguments: &PageArgs) -> Result<Option<Page>> {
     let Some(listen) = arguments.page else { return Ok(None) };
     let peer_credentials = arguments.peer_credentials.as_deref().map(read_credentials).transpose()?;

@@ -1,4 +1,4 @@
-//! `inshore node run`: a command of the operators, run where the data lies.
+//! `inshore node run`: runs a program that the operators of nodes allow, on the nodes that have the data.
 
 use std::io::Write;
 
@@ -21,7 +21,7 @@ use crate::{
     },
 };
 
-/// Runs a command on nodes; returns whether all processes ended with exit code 0.
+/// Runs a command on nodes. Returns whether all processes ended with exit code 0.
 pub fn run(options: GlobalOptions, words: &RunCommand) -> Result<bool> {
     if words.program.starts_with("store:") {
         bail!("{} is not a program: pass the input of a command with --input {0}", words.program);
@@ -29,7 +29,7 @@ pub fn run(options: GlobalOptions, words: &RunCommand) -> Result<bool> {
     let operation = verbs::RunCommand { program: words.program.clone(), args: words.args.clone() };
     let request = Request::new(operation, &words.input);
     let mut out = terminal::stdout();
-    // JSON has what commands write.
+    // With `--json`, the output of the programs is a part of the JSON value.
     let bytes: Option<&mut (dyn Write + Send)> = if options.json { None } else { Some(&mut out) };
     let attachments = Attachments { bytes, ..Attachments::default() };
     let ran = operations::run_on(options, StoreAccess::Existing, &request, attachments)?;

@@ -95,7 +95,7 @@ pub fn serve(options: &GlobalOptions, words: &Serve) -> Result<()> {
     Ok(serving.stop()?)
 }
 
-/// Begins to log the actions of the node.
+/// Starts the log of the node in the requested format.
 fn log(how: Log) {
     let lines = tracing_subscriber::fmt().with_writer(terminal::stderr).with_target(false).with_ansi(false);
     match how {
@@ -105,7 +105,7 @@ fn log(how: Log) {
     }
 }
 
-/// Parses the name and path of an allowed program.
+/// Parses a value of `--allow` into the name and the path of a program.
 fn program(allowed: &str) -> Result<(String, PathBuf)> {
     let (name, path) = match allowed.split_once('=') {
         Some((name, path)) => (name, PathBuf::from(path)),

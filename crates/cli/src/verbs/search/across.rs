@@ -1,8 +1,9 @@
-//! `inshore search --multiline`: matches that go across the ends of lines, found and shown by ripgrep's own libraries.
+//! `inshore search --multiline`: searches for matches that span lines. The libraries of ripgrep find and print the
+//! matches.
 //!
-//! A match may be as long as a file, so each file is read into memory, one after the other, and searched by one
-//! thread. A third of the budget is for the file, a third for positions of matches and their replacements, and a
-//! third for lines with replacements.
+//! A match may be as long as a file, so each file is read into memory. One thread searches the files, one after the
+//! other. A third of the budget is for the file, a third for positions of matches and their replacements, and a third
+//! for lines with replacements.
 
 use std::{
     cell::Cell,
@@ -102,7 +103,7 @@ impl<'a> SearchPrinter<'a> {
         self.has_match
     }
 
-    /// Searches all texts. `failed` gets the error of an unreadable text.
+    /// Searches all texts. `failed` is called with the error of each text that cannot be read.
     pub fn show_all(
         &mut self,
         job: &Context,
@@ -154,8 +155,8 @@ impl<'a> SearchPrinter<'a> {
         needs_places && !self.words.invert_match
     }
 
-    /// Searches a text of up to `text_bytes_max` bytes and prints its matches. The inner error is that of a text that
-    /// cannot be searched.
+    /// Searches a text of up to `text_bytes_max` bytes, and prints its matches. The inner result is an error if this
+    /// text cannot be searched; the search continues with the next text. The outer error ends the search.
     fn show_text(
         &mut self,
         job: &Context,
@@ -265,10 +266,10 @@ impl<'a> Printer<'a> {
     }
 }
 
-/// Returns the reason why a text cannot be searched.
+/// Converts an error of a search to an error about the text.
 ///
 /// # Errors
-/// An error of the output, since further texts cannot be printed either.
+/// Returns an error if the output failed, since the matches of further texts cannot be printed either.
 fn text_error(
     path: &Path,
     bytes: &MonitoredReader<'_>,
@@ -291,18 +292,18 @@ fn text_error(
     Ok(Error::Rows(what.into()))
 }
 
-/// A text during its read: the number of bytes, and an error.
+/// A reader of a text that checks for cancellation, counts bytes, and remembers whether a read failed.
 struct MonitoredReader<'a> {
     bytes: Box<dyn Read + Send>,
     job: &'a Context,
     read: u64,
     failed: bool,
-    /// A NUL byte at the beginning makes a text binary, and the rest is not read.
+    /// True if a NUL byte in the first [`EARLY_BYTES`] bytes ends the read, since the text is then binary.
     ends_at_nul: bool,
     has_ended: bool,
 }
 
-/// The range in which a NUL byte makes the whole file binary.
+/// A NUL byte within this number of bytes at the start makes the whole file binary.
 const EARLY_BYTES: u64 = 64 << 10;
 
 impl Read for MonitoredReader<'_> {
@@ -326,20 +327,21 @@ impl Read for MonitoredReader<'_> {
     }
 }
 
-/// A matcher that checks for cancellation, and that stops if matches between two shown lines exceed the memory.
+/// A matcher that checks for cancellation, and that limits the memory for matches which the printer has not printed
+/// yet.
 struct CancellableMatcher<'a> {
     matcher: &'a RegexMatcher,
     job: &'a Context,
     room: usize,
-    /// Bytes of the replacement, and the largest number of its groups.
+    /// The length of the replacement in bytes, and an upper bound on the number of groups in it.
     replacement: (usize, usize),
     kept: Cell<usize>,
     is_full: Cell<bool>,
-    /// True once the requested number of matches was found: later lines count as lines without a match.
+    /// True once the requested number of matches was found. Later lines then count as lines without a match.
     has_all: Cell<bool>,
 }
 
-/// The reason why the search has ended.
+/// The reason why the matcher ended the search.
 #[derive(Debug)]
 struct SearchStopped(String);
 
@@ -368,7 +370,8 @@ impl<'a> CancellableMatcher<'a> {
         }
     }
 
-    /// Counts a match and its replacement.
+    /// Counts the memory of a match and of `bytes` bytes of its replacement. Returns an error if the memory exceeds the
+    /// limit or the job was cancelled.
     fn keep(&self, bytes: usize) -> Result<(), SearchStopped> {
         self.job.check_cancelled().map_err(|error| SearchStopped(error.to_string()))?;
         self.kept.set(self.kept.get().saturating_add(size_of::<Match>() + bytes));
@@ -435,13 +438,13 @@ impl Matcher for CancellableMatcher<'_> {
     }
 }
 
-/// Prints a number of matches, and the lines after the last match.
+/// A sink that prints at most `left` matches, and then at most `after` lines after the last of them.
 struct LimitedSink<'a, S> {
     sink: S,
     matcher: &'a CancellableMatcher<'a>,
     left: u64,
     after: usize,
-    /// Lines that matched.
+    /// The number of matching lines.
     lines: u64,
 }
 
@@ -459,7 +462,7 @@ impl<S: Sink> Sink for LimitedSink<'_, S> {
         if self.left == 0 && self.after == 0 {
             return Ok(false);
         }
-        // The match after the last requested one is found first; if it is near that match, it is printed too.
+        // Once `left` is 0, a further match is printed only because it lies within the `after` lines.
         let is_near = self.left == 0;
         self.matcher.has_all.set(false);
         let goes_on = self.sink.matched(searcher, found)?;

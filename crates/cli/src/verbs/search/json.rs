@@ -10,7 +10,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use inshore::kernels::{FoundLine, WalkedFile};
 use serde_json::{Value, json};
 
-/// Prints messages, and keeps the statistics for the message at the end.
+/// Prints messages, and collects the statistics for the last message.
 pub struct Json {
     started: Instant,
     files: u64,
@@ -85,7 +85,7 @@ fn path(whose: &WalkedFile) -> Value {
     bytes(whose.path.as_os_str().as_bytes())
 }
 
-/// Encodes UTF-8 as text, and other bytes in base 64.
+/// Encodes valid UTF-8 as text, and other bytes in base 64.
 fn bytes(bytes: &[u8]) -> Value {
     match std::str::from_utf8(bytes) {
         Ok(text) => json!({ "text": text }),

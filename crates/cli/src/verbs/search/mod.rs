@@ -122,7 +122,7 @@ struct MatchPrinter<'a> {
     style: Style,
     file: Option<&'a NewFile>,
     printer: Printer<'a>,
-    /// True if there was a match across lines so far; `None` if a match cannot span lines.
+    /// For a search whose matches can span lines: true if there was a match. `None` for other searches.
     across: Option<bool>,
 }
 
@@ -151,7 +151,8 @@ impl Matches for MatchPrinter<'_> {
         wanted(self.words, &self.style)
     }
 
-    /// Returns the replacement for matches. JSON output has the matches and no replacements, as in ripgrep 13.
+    /// Returns the replacement for matches. JSON output has the original matches, without replacements, as in ripgrep
+    /// 13.
     fn replacement(&self) -> Option<&str> {
         let is_shown = matches!(self.style.shown, OutputMode::Lines | OutputMode::Matches);
         self.words.replace.as_deref().filter(|_| is_shown)
@@ -167,7 +168,7 @@ impl Matches for MatchPrinter<'_> {
 
     fn failed(&mut self, file: &WalkedFile, error: &kernels::Error) -> io::Result<bool> {
         self.printer.failed()?;
-        // A binary file is skipped if it was found by a walk, and not named by the user.
+        // A binary file that the user did not name is skipped.
         let is_left = !(self.words.text || self.style.binary_is_named || file.is_named);
         Ok(!(is_left && error.is_binary_line()))
     }
@@ -184,7 +185,7 @@ impl Matches for MatchPrinter<'_> {
         failed: &dyn Fn(&ops::Error),
     ) -> ops::Result<SearchSummary> {
         let out = writer(self.file).map_err(|error| ops::Error::Rows(error.into()))?;
-        // After a failure the search prints no further results.
+        // This value remains if the search fails, so that `finish` prints nothing.
         self.across = Some(false);
         let mut shower = SearchPrinter::new(self.words, &self.style, out);
         let summary = shower.show_all(job, &matching.matcher, texts, failed)?;
@@ -205,8 +206,8 @@ fn is_quiet(options: &GlobalOptions, words: &Search) -> bool {
     options.quiet || words.q
 }
 
-/// Returns the pattern and the paths. The first of `words` is a path, and not the pattern, if other options give the
-/// patterns.
+/// Returns the pattern and the paths. If other options give the patterns, or `--files` needs no pattern, the first
+/// argument is a path and not a pattern.
 fn pattern_words(words: &Search) -> (Option<&str>, Vec<PathBuf>) {
     let mut paths = words.paths.clone();
     match &words.pattern {
@@ -218,7 +219,7 @@ fn pattern_words(words: &Search) -> (Option<&str>, Vec<PathBuf>) {
     }
 }
 
-/// Returns all patterns. A file of patterns that exceeds the budget is read to its end without being kept, so that
+/// Returns all patterns. If the patterns exceed the budget, the rest of them is read and counted but not kept, so that
 /// the error can name a sufficient budget.
 fn patterns(words: &Search, first: Option<&str>, budget: &Budget) -> Result<Vec<String>> {
     let (mut patterns, mut size) = (Vec::new(), PatternSize::new(&pattern_options(words)));
@@ -260,7 +261,7 @@ fn is_piped() -> bool {
     kind.is_ok_and(|kind| kind.is_file() || kind.is_fifo() || kind.is_socket())
 }
 
-/// Prints the files that would be searched, and returns whether there is any.
+/// Prints the paths of the files that would be searched, and returns whether there is any.
 fn list(words: &Search, request: &Request<verbs::Search>) -> Result<bool> {
     use std::os::unix::ffi::OsStrExt;
     let failed = AtomicBool::new(false);
@@ -291,7 +292,7 @@ fn style(options: &GlobalOptions, words: &Search, paths: &[PathBuf]) -> Style {
         Color::Never => false,
         Color::Auto => on_terminal && std::env::var_os("NO_COLOR").is_none(),
     };
-    // If there are no paths, the current folder is searched, which may have several files.
+    // Without paths the current folder is searched, which may have several files.
     let several = paths.len() != 1 || paths.iter().any(|path| path.is_dir());
     let around = |lines: Option<usize>| lines.or(words.context).unwrap_or(0);
     Style {

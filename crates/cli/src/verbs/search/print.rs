@@ -45,13 +45,13 @@ pub struct Style {
     /// The largest number of lines that are printed for one file.
     pub max_count: u64,
     pub include_zero: bool,
-    /// True if results are printed at once, and not buffered, since the output is a terminal.
+    /// True if the output is a terminal. Results are then printed at once, and not buffered.
     pub at_once: bool,
     /// True if every matching binary file is reported; otherwise only files that the user named are reported.
     pub binary_is_named: bool,
 }
 
-/// Prints results, block by block in the order of sources.
+/// Prints the matches of one block of a file after the other, in the order of the files.
 pub struct Printer<'a> {
     style: Style,
     out: Box<dyn Write + Send + 'a>,
@@ -68,7 +68,7 @@ struct State {
     lines: u64,
     matches: u64,
     begun: bool,
-    /// The offset of a NUL byte that was found. It is reported once a line after it matches.
+    /// The offset of the NUL byte that was found. The NUL byte is reported when a later line matches.
     nul: Option<u64>,
     /// True if the number of matching lines is unknown, since the rest of the file was not searched.
     is_left: bool,
@@ -76,7 +76,7 @@ struct State {
     after: usize,
     /// The number of the last line that was printed.
     last: u64,
-    /// The last lines, which are printed if a match follows.
+    /// The last lines without a match, which are printed if a match follows.
     before: VecDeque<(FoundLine, Vec<u8>)>,
 }
 
@@ -98,7 +98,7 @@ impl<'a> Printer<'a> {
         Printer { style, out, json, state, has_match: false, is_later: false }
     }
 
-    /// Shows the paths of files if `is_so` is true, whatever the style says.
+    /// Shows the paths of files if `is_so` is true, even if the style does not request paths.
     pub fn name_paths_if(&mut self, is_so: bool) {
         self.style.with_path |= is_so;
     }
@@ -107,7 +107,7 @@ impl<'a> Printer<'a> {
         self.has_match
     }
 
-    /// Prints the results of a block.
+    /// Prints the matches of a block.
     pub fn found(&mut self, whose: &WalkedFile, found: &BlockMatches) -> io::Result<Next> {
         let next = self.show_found(whose, found)?;
         if self.style.at_once && !found.lines.is_empty() {
@@ -123,14 +123,14 @@ impl<'a> Printer<'a> {
         let quits = found.nul.is_some() && !(whose.is_named || self.style.binary_is_named);
         match self.style.shown {
             OutputMode::Nothing | OutputMode::Paths | OutputMode::PathsWithout => {
-                // The rule is that of printed lines: lines before a NUL byte count, and lines after it count only if
-                // the search does not end at that byte.
+                // The same rule applies to printed lines: matches before a NUL byte count, and matches after the byte
+                // count only if the search does not end at this byte.
                 let has_match = found.line_count > 0 || found.matches_behind_nul && !quits;
                 if !has_match {
                     self.state.is_left |= quits;
                 } else {
                     self.state.lines += 1;
-                    // A file with a match is a result, except if files without a match are listed.
+                    // A matching file is a result, unless files without a match are listed.
                     self.has_match |= self.style.shown != OutputMode::PathsWithout;
                     let is_done = self.style.shown == OutputMode::Nothing;
                     return Ok(if is_done { Next::Stop } else { Next::SkipSource });
@@ -374,13 +374,13 @@ impl<'a> Printer<'a> {
         self.out.write_all(b"\n")
     }
 
-    /// Ends a file that could not be read to its end.
+    /// Records that a file could not be read to its end.
     pub fn failed(&mut self) -> io::Result<()> {
         self.state.is_left = true;
         self.out.flush()
     }
 
-    /// Ends a file: prints its counts, its path, or a note that it is binary.
+    /// Ends a file: prints its counts, its path, or the end message of JSON.
     pub fn end(&mut self, whose: &WalkedFile) -> io::Result<Next> {
         let state = std::mem::take(&mut self.state);
         if state.is_left && self.style.shown != OutputMode::Json {
@@ -416,7 +416,7 @@ impl<'a> Printer<'a> {
         Ok(Next::Go)
     }
 
-    /// Prints the end of the output, after the last source.
+    /// Prints the end of the output, after the last file.
     pub fn finish(&mut self) -> io::Result<()> {
         if self.style.shown == OutputMode::Json {
             self.json.summary(&mut self.out)?;

@@ -1,7 +1,7 @@
 //! `inshore store bench`: measures a drive, and prints a table, JSON or a figure.
 //!
-//! The devices of a store are measured in the store's scratch, and the results stay with the store. Any other folder
-//! gets a temporary store for the measurement.
+//! The devices of a store are measured in scratch space of the store, and the results are kept in the store. For any
+//! other folder, the measurement uses a temporary store in this folder.
 
 use std::{
     collections::BTreeSet,
@@ -32,7 +32,7 @@ use crate::{
 const BAR_CHARACTERS: f64 = 20.0;
 
 pub fn bench(mut options: GlobalOptions, arguments: &Bench) -> Result<()> {
-    // This variable comes first, so that the folder is removed last, when nothing uses it any more.
+    // This variable is declared first, so that it is dropped last: the folder is removed when nothing uses it any more.
     let mut temporary = None;
     let session = match &arguments.folder {
         None => Session::open_existing(options)?,
@@ -140,7 +140,7 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // The error is ignored: a folder that cannot be removed stays, and its name shows where it came from.
+        // The error is ignored: if the folder cannot be removed, its name shows the user where it came from.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -153,8 +153,8 @@ fn draw(file: NewFile, devices: &[DeviceProfile]) -> Result<()> {
     Ok(file.publish()?)
 }
 
-/// Prints a table of throughput for each access pattern, and a table of latencies. The throughput tables have bars if
-/// there is no figure.
+/// Prints a table of throughput for each access pattern, and a table of latencies. With `with_bars`, the throughput
+/// tables have a bar in each row.
 fn print_device(out: &mut impl Write, device: &DeviceProfile, with_bars: bool) -> io::Result<()> {
     let cache = if device.direct_io { "past the page cache" } else { "through the page cache" };
     let set = format_bytes(device.working_set_bytes);

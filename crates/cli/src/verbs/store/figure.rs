@@ -1,5 +1,5 @@
-//! Draws the figure of a measured drive as an SVG: it shows throughput over block size, with one line for each number
-//! of requests in flight.
+//! Draws the figure of a measured drive as an SVG. The figure shows throughput over block size, with one line for each
+//! number of requests in flight.
 //!
 //! ```text
 //!   title, what was measured, legend
@@ -7,8 +7,8 @@
 //!   random read       random write
 //! ```
 //!
-//! The SVG is written by hand, since it has only rectangles, lines and words; a plotting library would be larger than this
-//! program.
+//! This module writes the SVG itself, without a plotting library, since the figure has only rectangles, lines, circles
+//! and text.
 
 use std::{collections::BTreeSet, fmt::Write};
 
@@ -45,7 +45,7 @@ pub fn svg(devices: &[DeviceProfile]) -> String {
 /// The values that the axes of all panels show.
 struct Scales {
     blocks: Vec<u64>,
-    /// Rates in bytes per second, ascending. The first and the last one are the ends of the axis.
+    /// Rates in bytes per second, ascending. The first rate and the last rate are the ends of the axis.
     rates: Vec<f64>,
 }
 
@@ -70,8 +70,8 @@ impl Scales {
     }
 }
 
-/// Returns 1, 2 and 5 times each power of ten, from below `low` to above `high`. Returns only the powers of ten if
-/// these are too many.
+/// Returns the ticks of an axis from at most `low` to at least `high`: 1, 2 and 5 times each power of ten. If these are
+/// more than ten, returns only the powers of ten.
 fn ticks(low: f64, high: f64) -> Vec<f64> {
     let (first, last) = (low.log10().floor() as i32, high.log10().ceil() as i32 + 1);
     let of = |steps: &[f64]| -> Vec<f64> {
@@ -192,7 +192,7 @@ fn text(out: &mut String, place: (f64, f64), style: &str, words: &str) {
     let _ = writeln!(out, "<text x=\"{:.1}\" y=\"{:.1}\"{space}{style}>{words}</text>", place.0, place.1);
 }
 
-/// Escapes text for XML. Drops control characters, which XML does not allow.
+/// Escapes text for XML, and replaces control characters, which XML does not allow.
 fn escape(words: &str) -> String {
     let words: String = words.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
     words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")

@@ -34,7 +34,7 @@ use crate::{
     },
 };
 
-/// The number of bytes that an enlarged pipe holds.
+/// The size of the buffer of an enlarged pipe, in bytes.
 const PIPE_BYTES: usize = 1 << 20;
 
 pub fn init(words: &Init, json: bool, quiet: bool) -> Result<()> {
@@ -129,7 +129,7 @@ pub fn stat(session: &Session, name: &str) -> Result<()> {
     table::print_stdout(&header, &files.iter().map(row).collect::<Vec<_>>())
 }
 
-/// Returns the name of the dataset for a file.
+/// Returns the name of the new dataset: the value of `--name`, or the name of the file.
 fn name_of(words: &Put) -> Result<String> {
     let is_stdin = words.file == Path::new("-");
     Ok(match (&words.name, words.file.file_name()) {
@@ -171,9 +171,9 @@ pub fn put(options: GlobalOptions, words: &Put) -> Result<()> {
     told.with_context(|| format!("{name} is stored, but the message on standard output failed"))
 }
 
-/// Lets a pipe hold more than its usual 64 KiB, so that the program that writes to it waits less often.
+/// Enlarges the buffer of a pipe from the usual 64 KiB, so that the program at its other end waits less often.
 fn widen(pipe: &impl AsFd) {
-    // The error is ignored: the call changes nothing if standard input is not a pipe, or if the user's pipes are at
+    // The error is ignored: the call fails, without harm, if this is not a pipe or if the user's pipes have reached
     // their limit.
     let _ = rustix::pipe::fcntl_setpipe_size(pipe, PIPE_BYTES);
 }
@@ -195,7 +195,7 @@ pub fn get(options: GlobalOptions, words: &Get) -> Result<()> {
     )
 }
 
-/// Removes datasets, graphs or kernels, and prints the result for each.
+/// Removes datasets, graphs, vectors or kernels, and prints the result.
 pub fn rm<O>(operation: O, options: GlobalOptions, names: &[String]) -> Result<()>
 where
     O: Operation<Answer = RemoveAnswer>,
@@ -224,7 +224,7 @@ pub fn seal(session: &Session, names: &[String]) -> Result<()> {
     for_each(session, "store seal", "sealed", names, |name| store.seal(name))
 }
 
-/// Runs an action on each dataset. Reports each failure at once, and returns an error at the end if an action failed.
+/// Runs an action on each name, even if the action fails for some names. Returns one error with all failures.
 fn for_each(
     session: &Session,
     command: &'static str,
@@ -278,7 +278,7 @@ pub fn jobs(session: &Session, remove: &[String]) -> Result<()> {
     if kept.is_empty() { Ok(()) } else { print_kept(&kept) }
 }
 
-/// Prints the work that interrupted jobs kept. The same command with --resume continues from this work.
+/// Prints the work that interrupted jobs kept, and that a later run of the same command with --resume can use.
 fn print_kept(kept: &[ResumableWork]) -> Result<()> {
     let header = [
         ("kept", Align::Left),
@@ -316,7 +316,7 @@ fn print_jobs(jobs: &[JobUsage]) -> Result<()> {
     table::print_stdout(&header, &rows.collect::<Vec<_>>())
 }
 
-/// Verifies datasets, and repairs them if `repair` is true. Returns true if there is no damage left.
+/// Verifies datasets, and repairs damage if `repair` is true. Returns true if no damage remains.
 pub fn verify(session: &Session, names: &[String], repair: bool) -> Result<bool> {
     let mut run = session.start()?;
     let findings = session.store()?.verify(&run.job, names, repair)?;

@@ -1,19 +1,23 @@
 //! A memory cache of parts of files, from which the mounted file system answers reads.
 //!
-//! A slot has a buffer of one extent (2 MiB, which is one huge page, and no block of any file is larger). It is in one
-//! of these states:
+//! The cache consists of slots. A slot has a buffer of one extent, which is 2 MiB: the size of a huge page, and of the
+//! largest block of a file. A slot is in one of these states:
 //!
 //! ```text
-//!   free ──► busy ──► flying ──► busy ──► ready ──► free
-//!            a thread  a read on  a thread  any number
-//!            submits   its way    checks    of readers
+//!   free ──► busy ─────────► in flight ──► busy ───────────► ready ──► free
+//!            a thread                      a thread waits,   any number
+//!            submits a read                and checks the    of readers
+//!                                          bytes
 //! ```
 //!
-//! A slot is busy while one thread works on it, and flying while a read into its buffer is in flight.
+//! A slot is busy while one thread submits a read into its buffer, or waits for the read and checks the bytes. A slot
+//! is in flight while its read was submitted, and no thread waits for the read yet. Only read-ahead leaves a slot in
+//! flight: the thread of any other read does all steps, and the slot stays busy meanwhile.
 //!
-//! A sequential reader finds whole extents that were read ahead ([`Cache::begin`]). Any other reader gets only the
-//! blocks that it reads from. A slot that was read ahead is not evicted for other read-ahead. If there are more
-//! sequential readers than slots, the later readers therefore read block by block, and no block is read twice.
+//! For a sequential reader, whole extents are read ahead ([`Cache::begin`]). For any other reader, the cache reads only
+//! the blocks of each request. Read-ahead does not evict a slot that was itself read ahead, until a reader has read the
+//! end of the slot, or no reader has used the slot for the time [`FORGOTTEN`]. If there are more sequential readers
+//! than slots, some readers therefore read block by block.
 
 use std::{
     ops::{Deref, Range},
@@ -26,10 +30,10 @@ use inshore::store::{Buffer, CheckedFile, EXTENT_BYTES, Job, PendingRead, Result
 /// The size of a slot: one extent.
 pub const SLOT_BYTES: usize = EXTENT_BYTES;
 
-/// An extent that was read ahead may be evicted after this time if nothing has read it.
+/// Further read-ahead may evict an extent that was read ahead, if no reader has used the extent for this time.
 const FORGOTTEN: Duration = Duration::from_secs(1);
 
-/// A file, and a number that no other file in the cache has.
+/// A file, with a number that is unique among the files in the cache.
 #[derive(Debug)]
 pub struct Source {
     pub number: u64,
@@ -65,7 +69,7 @@ struct Slot {
     source: u64,
     range: Range<u64>,
     used: Instant,
-    /// True if the slot was read ahead, and no reader has reached the slot's end yet.
+    /// True if the slot was read ahead, and no reader has read the end of the slot yet.
     awaited: bool,
 }
 
@@ -83,7 +87,7 @@ impl Slot {
     fn is_idle(&self) -> bool {
         match &self.content {
             Content::Free(_) => true,
-            // The caller has the lock, without which no thread can take a reference to the buffer.
+            // The caller holds the lock, so that no other thread can take a reference to the buffer.
             Content::Ready(buffer) => Arc::strong_count(buffer) == 1,
             Content::Busy | Content::InFlight(_) => false,
         }
@@ -114,7 +118,7 @@ impl Deref for CachedBytes<'_> {
 impl Drop for CachedBytes<'_> {
     fn drop(&mut self) {
         self.buffer = None;
-        // The lock is taken so that no thread misses the signal between its check of a slot and its wait.
+        // Without the lock, a thread could miss the signal between its check of a slot and its wait.
         drop(self.cache.slots());
         self.cache.changed.notify_all();
     }
@@ -150,7 +154,7 @@ impl Cache {
             let buffer = claim(&mut slots[at], source, &range);
             slots[at].awaited = true;
             drop(slots);
-            // The error is not reported here: a later request reads the bytes again and reports it.
+            // The error is ignored: a later request reads the same bytes again, and reports the error.
             let content = match self.submit(source, &range, buffer) {
                 Ok(pending) => Content::InFlight(pending),
                 Err(_) => Content::Free(None),
@@ -167,7 +171,7 @@ impl Cache {
         let mut slots = self.slots();
         loop {
             let found = slots.iter().position(|slot| slot.holds(source.number, &range));
-            // If no slot is idle, this read waits for a read in flight, and uses its buffer.
+            // If no slot is idle, the oldest read in flight is awaited, and its slot can then be reused.
             let Some(at) = found.or_else(|| oldest(&slots, |_| true)).or_else(|| in_flight(&slots)) else {
                 slots = self.changed.wait(slots).expect("no panic under this lock");
                 continue;
@@ -176,7 +180,8 @@ impl Cache {
                 Content::Busy => slots = self.changed.wait(slots).expect("no panic under this lock"),
                 Content::InFlight(pending) => {
                     drop(slots);
-                    // If one block cannot be read, the read of the whole extent fails. Blocks are then read one by one.
+                    // If one block of an extent cannot be read, the read of the extent fails, and the loop then reads
+                    // only the requested blocks.
                     let landed = pending.wait();
                     let ready = |(buffer, _)| Content::Ready(Arc::new(buffer));
                     self.set_content(at, landed.map_or(Content::Free(None), ready));
@@ -215,8 +220,8 @@ impl Cache {
         CachedBytes { cache: self, buffer: Some(buffer), part }
     }
 
-    /// Starts to read whole blocks into a slot's buffer, or into a new buffer if a failed read did not return the old
-    /// one.
+    /// Starts to read whole blocks into the buffer of a slot. `None` means that a failed read did not return the
+    /// buffer; a new buffer is then allocated.
     fn submit(&self, source: &Source, blocks: &Range<u64>, lost: Option<Buffer>) -> Result<PendingRead> {
         let buffer = lost.map_or_else(|| buffer(&self.job), Ok)?;
         source.file.submit_read(&self.job, blocks.clone(), buffer)
@@ -230,7 +235,7 @@ impl Cache {
 }
 
 impl Slot {
-    /// Tells whether a reader is still expected to read the slot.
+    /// Tells whether the slot was read ahead for a reader that will probably read it soon.
     fn is_needed(&self) -> bool {
         self.awaited && matches!(self.content, Content::Ready(_)) && self.used.elapsed() < FORGOTTEN
     }

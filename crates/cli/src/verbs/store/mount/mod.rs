@@ -6,12 +6,11 @@
 //!                                               └──── Store
 //! ```
 //!
-//! Memory: the [`Cache`](cache::Cache) has slots of one extent, each thread has a buffer, and open files have state.
-//! All of this is reserved in the job's budget. The kernel has a page cache of its own, which it shrinks when memory is
-//! short.
+//! The job's budget covers the [`Cache`](cache::Cache), one buffer for each thread, and the state of open files. The
+//! kernel has a page cache of its own, which it shrinks when memory is short.
 //!
-//! FUSE was chosen over NFS and 9P, since it takes one mount call and no network, and any user may mount if fusermount3
-//! is installed.
+//! FUSE was chosen over NFS and 9P, since FUSE needs only one mount call and no network. With fusermount3, any user may
+//! mount.
 
 mod cache;
 mod tree;
@@ -43,17 +42,17 @@ use cache::SLOT_BYTES;
 use tree::Owner;
 use view::{MountStatistics, MountedFiles, REQUEST_BYTES};
 
-/// The number of threads that answer the kernel. They mostly wait for the drive, so this is the number of small reads
-/// in flight.
+/// The number of threads that answer the kernel. The threads mostly wait for the drive, so their number limits the
+/// number of small reads in flight.
 const THREADS: usize = 8;
-/// The number of slots in the cache. A reader needs at least two: one that it reads from, and one that is read ahead.
-/// More than 32 do not help, since the kernel has a cache too.
+/// The number of slots in the cache. A sequential reader needs two slots: one from which it reads, and one for
+/// read-ahead. More than 32 slots do not help, since the kernel has a cache too.
 const SLOTS: std::ops::RangeInclusive<u64> = 2..=32;
-/// Memory left for the state of open files.
+/// The memory for the state of open files.
 const OPEN_BYTES: u64 = 512 << 10;
 /// The smallest budget, the same as for every other job.
 const SMALLEST_BYTES: u64 = 8 << 20;
-/// The interval between two checks whether the command should end.
+/// The interval between two checks for the end of the mount or of the command.
 const TICK: Duration = Duration::from_millis(20);
 /// The time that other processes get to close their files after Ctrl-C.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -151,7 +150,8 @@ fn cannot_mount(mountpoint: &Path) -> String {
     }
 }
 
-/// Waits until another program unmounts the file system. If the command is asked to stop, unmounts it.
+/// Waits until another program unmounts the file system, or the command is cancelled. In the second case, unmounts the
+/// file system.
 fn serve(mounted: BackgroundSession, mountpoint: &Path, cancel: &Cancel) -> Result<()> {
     let device = fs::metadata(mountpoint).map(|root| root.dev()).ok();
     while !mounted.guard.is_finished() {
@@ -163,8 +163,8 @@ fn serve(mounted: BackgroundSession, mountpoint: &Path, cancel: &Cancel) -> Resu
     mounted.join().context("the file system failed")
 }
 
-/// Detaches the mount from the tree of folders, and waits a short time for processes with open files. After this
-/// process has ended, their reads fail.
+/// Detaches the mount from its folder, and waits a short time until other processes have closed their files. After the
+/// end of this process, reads of files that are still open fail.
 fn stop(mounted: BackgroundSession, mountpoint: &Path, device: Option<u64>) -> Result<()> {
     let place = mountpoint.display();
     // The device number is compared, since another process may have unmounted this file system and mounted a different
@@ -188,7 +188,7 @@ fn stop(mounted: BackgroundSession, mountpoint: &Path, device: Option<u64>) -> R
 
 fn detach(mountpoint: &Path) -> Result<()> {
     match unmount(mountpoint, UnmountFlags::DETACH) {
-        // Only root may unmount directly. For other users fusermount3 does it below.
+        // Only root may unmount directly. For other users, the code below runs fusermount3.
         Err(rustix::io::Errno::PERM) => {}
         result => return Ok(result?),
     }

@@ -1,4 +1,5 @@
-//! The nodes of the file system, which the kernel knows by number: the root, the datasets and their files.
+//! The nodes of the file system: the root, the datasets and their files. The kernel identifies a node by its number
+//! (inode number).
 //!
 //! ```text
 //!   /                     number 1
@@ -6,9 +7,9 @@
 //!   └── NAME/FILE         any other: a folder with its files
 //! ```
 //!
-//! The number of a file is computed from the dataset's own random number, from the file's index in the dataset, and
-//! from its length, which changes if bytes are appended. A number therefore always means the same bytes, even if the
-//! dataset's name is used again or bytes are appended. The kernel may therefore cache the bytes that it has read.
+//! The number of a file is computed from the random id of its dataset, its index in the dataset, and its length. A
+//! number therefore always stands for the same bytes, even if a new dataset gets the name of a removed one, or if bytes
+//! are appended. For this reason the kernel may cache the bytes of a number without a time limit.
 
 use std::{
     collections::HashMap,
@@ -26,7 +27,7 @@ const YEAR_MICROSECONDS: u64 = 365 * 24 * 3600 * 1_000_000;
 pub struct Node {
     /// Name of the dataset.
     pub name: String,
-    /// The id of the dataset, since another dataset may later have the same name.
+    /// The id of the dataset. The name does not suffice, since a later dataset may have the same name.
     pub id: u64,
     /// The file's name and length; `None` for a folder.
     pub file: Option<(String, u64)>,
@@ -68,8 +69,8 @@ impl Node {
     }
 }
 
-/// Returns the number of a dataset (`at` is 0) or of one of its files (`at` is 1 or more) while it has `len` bytes. The
-/// result is never 0, which is not a valid number, or 1, which is the root.
+/// Returns the number of a dataset (`at` is 0), or of a file of a dataset (`at` is 1 or more), with a length of `len`
+/// bytes. The result is greater than 1: 0 is not valid, and 1 is the root.
 fn number(id: u64, at: u64, len: u64) -> u64 {
     let number = [at, len].into_iter().fold(id, |number, word| mix(number ^ word));
     number.max(INodeNo::ROOT.0 + 1)
@@ -91,9 +92,9 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// Returns the attributes of a node, or of the root. They never change. The store keeps no times, so programs see
-    /// times in 1970 that are computed from the node's number. Programs that compare times can then tell datasets
-    /// apart, and notice appended bytes.
+    /// Returns the attributes of a node, or of the root. The attributes of a number never change. The store keeps no
+    /// times, so the times of files and folders are in 1970 and are computed from the node's number. Programs that
+    /// compare times therefore notice that a dataset was replaced, or that bytes were appended.
     pub fn attributes(self, number: u64, node: Option<&Node>) -> FileAttr {
         let size = node.and_then(|node| node.file.as_ref()).map_or(0, |(_, len)| *len);
         let kind = node.map_or(FileType::Directory, Node::kind);
@@ -128,7 +129,7 @@ impl Tree {
         self.0.lock().expect("no panic under this lock")
     }
 
-    /// Returns the node with this number, if the kernel holds it.
+    /// Returns the node with this number, if the kernel holds a reference to it.
     pub fn get(&self, number: u64) -> Option<Node> {
         self.nodes().get(&number).map(|(node, _)| node.clone())
     }

@@ -1,9 +1,9 @@
-//! The file system itself: it answers each request of the kernel, on one of the session's threads.
+//! Implements the file system: each request of the kernel is answered on one of the session's threads.
 //!
-//! Each lookup of a name goes to the store, so that a commit becomes visible when the kernel's cached entries have
-//! expired ([`TTL`]). An open file keeps the dataset of the time when it was opened, even if the dataset is removed.
-//! The store verifies all reads. If data cannot be read, the kernel gets `EIO`, and the command reports the error once
-//! on standard error.
+//! Each lookup of a name reads the store, so that a commit becomes visible when the kernel's cached entries have
+//! expired ([`TTL`]). An open file keeps its dataset as it was at the time of opening, even if the dataset is removed.
+//! The store verifies all reads. If data cannot be read, the kernel gets `EIO`, and the error is printed once on
+//! standard error.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -37,7 +37,7 @@ const NEAR_BYTES: u64 = 1 << 20;
 const STREAM_BYTES: u64 = 256 << 10;
 /// The number of extent headers that an open file caches.
 const HEADERS: u64 = 64;
-/// The number of error messages that are remembered, so that each is reported only once.
+/// The largest number of error messages that are remembered, so that each message is printed only once.
 const REPORTED_MAX: usize = 1000;
 
 /// Statistics of a mount.
@@ -73,7 +73,7 @@ struct OpenFiles {
     next: u64,
     files: HashMap<u64, Arc<Handle>>,
     folders: HashMap<u64, Arc<Vec<Entry>>>,
-    /// The files that are open at least once, by the numbers of their nodes.
+    /// The open files, by the numbers of their nodes. All handles of a node share one open file.
     open: HashMap<u64, Weak<OpenFile>>,
 }
 
@@ -92,13 +92,13 @@ struct OpenFile {
     _reservation: Reservation,
 }
 
-/// An open handle of a file, and the stream that its last reads belong to.
+/// An open handle of a file, and the stream of its last reads.
 struct Handle {
     file: Arc<OpenFile>,
     run: Mutex<Run>,
 }
 
-/// A stream of consecutive reads.
+/// A stream of reads that are nearly consecutive: the largest end of these reads, and the sum of their bytes.
 #[derive(Default)]
 struct Run {
     end: u64,
@@ -106,7 +106,7 @@ struct Run {
 }
 
 impl Run {
-    /// Tells whether a read continues the stream, and records the read.
+    /// Records a read. Returns whether the stream is long enough for read-ahead.
     fn goes_on(&mut self, range: &Range<u64>) -> bool {
         let bytes = range.end - range.start;
         if range.start.abs_diff(self.end) <= NEAR_BYTES {
@@ -159,7 +159,8 @@ impl MountedFiles {
         add(&mut self.served.lock().expect("no panic under this lock"));
     }
 
-    /// Reports an error to the user, unless it was reported before, and converts it to an error number for the kernel.
+    /// Returns the error number for the kernel. Prints the error, unless a name was not found or the same message was
+    /// printed before.
     fn errno_of(&self, error: &Error) -> Errno {
         match error {
             Error::NotFound { .. } | Error::BadName { .. } => return Errno::ENOENT,
@@ -179,7 +180,7 @@ impl MountedFiles {
         }
     }
 
-    /// Returns the dataset of a node. If another dataset now has this name, or the dataset has grown, the error is
+    /// Returns the dataset of a node. If the dataset was removed, or another dataset has its name, the error is
     /// `ESTALE`; the kernel then looks up the name again.
     fn dataset(&self, node: &Node) -> std::result::Result<Dataset, Errno> {
         match self.store.dataset(&node.name) {
@@ -240,7 +241,8 @@ impl MountedFiles {
         let closed = handles.files.remove(&handle);
         if let Some(number) = closed.as_ref().map(|handle| handle.file.source.number) {
             drop(closed);
-            // If a read of the file is in flight, the entry stays now, and the next close of the file removes it.
+            // If a read or another handle still uses the file, the entry remains, and a later close of the file removes
+            // the entry.
             if handles.open.get(&number).is_some_and(|open| open.strong_count() == 0) {
                 handles.open.remove(&number);
             }
@@ -291,8 +293,8 @@ impl MountedFiles {
 
 impl Filesystem for MountedFiles {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // The kernel limits reads by the larger one of two limits, so the limit of writes is set too, although no write
-        // ever comes. An error means that the kernel's limit is lower already.
+        // The kernel limits the size of reads by the larger of these two limits, so the limit of writes is set too,
+        // although no write ever comes. An error means that the kernel's limit is lower already.
         let _ = config.set_max_write(REQUEST_BYTES as u32);
         let _ = config.set_max_readahead(REQUEST_BYTES as u32);
         // The result is ignored, since old kernels refuse features that they do not know.
@@ -326,7 +328,7 @@ impl Filesystem for MountedFiles {
 
     fn open(&self, _request: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         match self.open_file(number.0) {
-            // The bytes of a node's number never change, so the kernel may keep the pages that it has cached.
+            // A node's number always stands for the same bytes, so the kernel may keep its cached pages.
             Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::FOPEN_KEEP_CACHE),
             Err(errno) => reply.error(errno),
         }
@@ -346,7 +348,7 @@ impl Filesystem for MountedFiles {
         let Some(handle) = self.handles().files.get(&handle.0).cloned() else {
             return reply.error(Errno::EBADF);
         };
-        // The kernel takes a short read for the end of the file, so a longer request fails.
+        // A short answer would mean the end of the file to the kernel, so a request that is too large fails.
         if size as usize > REQUEST_BYTES {
             return reply.error(Errno::EINVAL);
         }

@@ -1,0 +1,228 @@
+#!/usr/bin/env python3
+"""Recall against queries a second of nearest neighbours: Inshore, Faiss, USearch and LanceDB, as a table and a picture.
+
+    INSHORE_STORE=DIR bench/nearest_recall.py --inshore target/release/inshore --python PYTHON \\
+        --base sift1m.u8bin --queries queries.u8bin --picture docs/images/nearest-recall.svg
+
+PYTHON is an interpreter with numpy, matplotlib and the packages of the peers (faiss-cpu, usearch, lancedb). The queries run
+in a memory cgroup (version 1) of the budget and 96 MiB, after the page cache was dropped, each system in turn; a system
+that the limit kills runs again without the limit, and its rows say so. The builds of the peers are not limited. The exact
+answer of Inshore is the truth. One at a time: the first `--truth` queries, one thread for Inshore, two for the peers that use
+them. Batch: all queries, two threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import report
+from nearest_index import Bench, searching
+
+PEERS = Path(__file__).parent / "peers" / "nearest.py"
+PROBES = "8,16,32,64,96,128,192,256"
+SETTINGS = {
+    "faiss": PROBES,
+    "usearch": "16,32,64,128,256",
+    "lancedb": "4,8,16,32,64,128",
+}
+NAMES = {
+    "faiss": "Faiss IVF on disk",
+    "usearch": "USearch HNSW, mapped",
+    "lancedb": "LanceDB IVF_RQ",
+}
+
+DRAW = """
+import json, sys
+import matplotlib
+matplotlib.use("svg")
+matplotlib.rcParams["svg.hashsalt"] = "nearest"
+import matplotlib.pyplot as plt
+data = json.loads(sys.stdin.read())
+figure, axes = plt.subplots(1, 2, figsize=(9.5, 4.2), sharey=True)
+for axis, (title, curves) in zip(axes, data.items()):
+    for marker, (name, points) in zip("osD^vP", curves.items()):
+        points = sorted(points)
+        axis.plot([p[0] for p in points], [p[1] for p in points], marker=marker, markersize=4, label=name)
+    axis.set_title(title)
+    axis.set_xlabel("recall at 10")
+    axis.set_yscale("log")
+    axis.grid(True, which="both", alpha=0.25)
+    axis.legend(fontsize=8, loc="lower left")
+axes[0].set_ylabel("queries a second")
+figure.tight_layout()
+figure.savefig(sys.argv[1], metadata={"Date": None})
+"""
+
+
+class Curves(Bench):
+    """Measures each system at several settings."""
+
+    def truth(self) -> Path:
+        """Write the exact neighbours of the first queries as an array of NumPy."""
+        self.query(self.first, "-k", "10")[1].rename(self.folder / "exact.csv")
+        place = self.folder / "exact.npy"
+        program = (
+            "import sys, numpy as np; ids = np.loadtxt(sys.argv[1], delimiter=',', skiprows=1, usecols=2); "
+            "np.save(sys.argv[2], ids.astype(np.int64).reshape(-1, 10))"
+        )
+        subprocess.run(
+            [
+                self.options.python,
+                "-c",
+                program,
+                str(self.folder / "exact.csv"),
+                str(place),
+            ],
+            check=True,
+        )
+        return place
+
+    def ours(self, setting: int) -> list[dict]:
+        """Measure one number of lists: one query at a time with one thread, and all queries as a batch."""
+        words = ["-k", "10", "--probes", str(setting)]
+        told, hits = self.query(self.first, *words, "--strategy", "single", "--threads", "1")
+        recall, p50, p99 = self.recall(hits), *told["summary"]["latency_us"]
+        one = {
+            "setting": setting,
+            "recall": recall,
+            "count": self.options.truth,
+            "seconds": searching(told),
+        }
+        told, hits = self.query(self.options.queries, *words, "--strategy", "batch", "--threads", "2")
+        batch = {
+            "batch_recall": self.recall(hits),
+            "batch_count": told["summary"]["queries"],
+        }
+        return [one | batch | {"p50": p50 / 1e6, "p99": p99 / 1e6, "batch_seconds": searching(told)}]
+
+    def peer(self, system: str, truth: Path) -> tuple[list[dict], bool]:
+        """Measure a peer in the cgroup; without a limit if that kills it. Returns whether it was limited."""
+        folder = self.folder / system
+        if not folder.exists():
+            words = [
+                self.options.python,
+                str(PEERS),
+                "build",
+                system,
+                str(self.options.base),
+                str(folder),
+            ]
+            subprocess.run([*words, str(self.lists)], check=True, capture_output=True)
+        words = [
+            self.options.python,
+            str(PEERS),
+            "query",
+            system,
+            str(self.options.queries),
+            str(folder),
+        ]
+        words += [str(truth), SETTINGS[system]]
+        done = self.limited(words)
+        is_limited = done.returncode == 0
+        if not is_limited:
+            done = subprocess.run(words, capture_output=True, text=True, check=True)
+        return [json.loads(line) for line in done.stdout.splitlines()], is_limited
+
+    def run(self) -> None:
+        """Run all systems in turn, print the table and draw the picture."""
+        options = self.options
+        peers = {name: report.package(options.python, name) for name in ("faiss-cpu", "usearch", "lancedb")}
+        columns = [
+            "system",
+            "setting",
+            "recall at 10",
+            "one at a time, queries/s",
+            "p50",
+            "p99",
+        ]
+        table = report.Report(options, [*columns, "batch, queries/s"], peers)
+        listed = subprocess.run(
+            [options.inshore, "nearest", "ls"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if f"{self.name} " not in listed.stdout:
+            self.inshore("import", str(options.base), "--name", self.name)
+        self.lists = self.inshore("index", self.name)["summary"]["lists"]
+        truth = self.truth()
+        found = {"Inshore": [row for probes in PROBES.split(",") for row in self.ours(int(probes))]}
+        for system, name in NAMES.items():
+            rows, is_limited = self.peer(system, truth)
+            found[name if is_limited else f"{name} (killed by the limit, run without it)"] = rows
+        for name, rows in found.items():
+            for row in rows:
+                batch = f"{row['batch_count'] / row['batch_seconds']:.0f}" if "batch_seconds" in row else ""
+                each = f"{row['count'] / row['seconds']:.0f}"
+                times = [f"{1000 * row[which]:.2f} ms" for which in ("p50", "p99")]
+                table.row(
+                    name,
+                    str(row["setting"]),
+                    f"{row['recall']:.3f}",
+                    each,
+                    *times,
+                    batch,
+                )
+        table.write()
+        if options.picture:
+            self.draw(found)
+
+    def draw(self, found: dict[str, list[dict]]) -> None:
+        """Draw recall against queries a second, one at a time and as a batch."""
+        one = {
+            name: [(row["recall"], row["count"] / row["seconds"]) for row in rows]
+            for name, rows in found.items()
+        }
+        batch = {
+            name: [
+                (
+                    row.get("batch_recall", row["recall"]),
+                    row["batch_count"] / row["batch_seconds"],
+                )
+                for row in rows
+            ]
+            for name, rows in found.items()
+            if "batch_seconds" in rows[0]
+        }
+        data = json.dumps(
+            {
+                "one query at a time": one,
+                f"a batch of {rows_of(batch, found)} queries": batch,
+            }
+        )
+        command = [self.options.python, "-c", DRAW, str(self.options.picture)]
+        subprocess.run(command, input=data, text=True, check=True)
+
+
+def rows_of(batch: dict, found: dict[str, list[dict]]) -> str:
+    """Return the number of queries of a batch."""
+    return f"{found[next(iter(batch))][0]['batch_count']:,}"
+
+
+def main() -> None:
+    """Measure, print and draw."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    parser.add_argument("--inshore", default="target/release/inshore")
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--base", type=Path, required=True)
+    parser.add_argument("--queries", type=Path, required=True)
+    parser.add_argument(
+        "--truth",
+        type=int,
+        default=1000,
+        help="queries whose exact neighbours are found",
+    )
+    parser.add_argument("--memory", default="256MiB")
+    parser.add_argument("--picture", type=Path, help="draw the curves in this SVG file")
+    report.add_option(parser)
+    Curves(parser.parse_args()).run()
+
+
+if __name__ == "__main__":
+    main()
