@@ -7,11 +7,13 @@
 //! ```
 //!
 //! A search with k neighbours would lose pairs of a vector that has more than k duplicates. So the search keeps no heaps:
-//! each pair within the distance goes to a sort ([`pairs`]), whose memory does not depend on the number of pairs.
+//! each pair within the distance goes to a sort ([`pairs`]), whose memory does not depend on the number of pairs. Groups need
+//! only some of the pairs ([`links`]).
 //!
 //! The exact search compares each pair of blocks once: a block of queries meets the vectors from its own first one on.
 
 mod components;
+mod links;
 mod pairs;
 
 use std::sync::Arc;
@@ -22,7 +24,7 @@ use inshore_sortreduce::rows::smallest_row_memory_bytes;
 use inshore_store::Job;
 use serde::Serialize;
 
-pub(crate) use self::pairs::Pairs;
+pub(crate) use self::pairs::{Pairs, PairsOfQueries};
 use self::{
     components::{components, components_bytes},
     pairs::{Form, ROWS_BYTES, Sorted, each_row},
@@ -87,6 +89,9 @@ pub struct Deduplicated {
     pub rows: u64,
     /// The number of groups, if groups were asked for.
     pub groups: Option<u64>,
+    /// The number of rows that were sorted: one for each pair, or two for each link between vectors if groups were asked
+    /// for. Links connect the same vectors as pairs, and are fewer.
+    pub sorted: u64,
     /// The number of pairs whose exact distances were computed.
     pub measured: u64,
     /// The recall by the table of the index, of a search in an index.
@@ -189,6 +194,7 @@ pub fn dedup(
         Some((index, approximate)) => near_in_index(job, vectors, (index, approximate), options)?,
         None => near_in_all(job, vectors, options)?,
     };
+    found.sorted = sorted.stats().rows_in;
     let _memory = job.budget().reserve(answer_bytes(), "rows of the answer")?;
     match options.groups {
         true => write_groups(components(job, sorted, sort_bytes)?, options, &mut found, each)?,
@@ -208,6 +214,7 @@ fn found_of(vectors: &Vectors, measured: u64, plan: DedupPlan) -> Deduplicated {
         element: info.element,
         rows: 0,
         groups: None,
+        sorted: 0,
         measured,
         recall_estimate: None,
         probes: None,

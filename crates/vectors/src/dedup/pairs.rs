@@ -6,11 +6,15 @@
 //!
 //! Nothing limits the number of pairs of a vector: the pairs leave the search at once, and no heap keeps them.
 
-use std::sync::{Mutex, MutexGuard};
+use std::{
+    ops::Range,
+    sync::{Mutex, MutexGuard},
+};
 
 use inshore_sortreduce::rows::{FixedRows, KeepFirst, RowConfig, RowSort, SortedRows};
 use inshore_store::{Job, Reservation};
 
+use super::links::BlockLinks;
 use crate::{Error, Metric, Result, heaps::Heaps, topk::Entry};
 
 /// The bytes of two ids, by which rows are sorted: the larger digits come first.
@@ -106,14 +110,16 @@ impl Pairs {
 
     /// Returns the memory beside that of the sort.
     pub fn bytes() -> u64 {
-        (ROWS_BYTES + 2 * IDS_BYTES) as u64
+        (ROWS_BYTES + 2 * IDS_BYTES) as u64 + BlockLinks::bytes()
     }
 
-    /// Returns the heaps of the queries from number `first` on, if queries are vectors of the dataset that is searched. With
+    /// Returns the heaps of the queries `numbers`, if queries are vectors of the dataset that is searched. With
     /// `only_later`, pairs of a query and an earlier vector are dropped: a search finds them with the earlier vector as
     /// the query.
-    pub fn of_queries(&self, first: u64, only_later: bool) -> PairsOfQueries<'_> {
-        PairsOfQueries { pairs: self, first, only_later }
+    pub fn of_queries(&self, numbers: Range<u64>, only_later: bool) -> PairsOfQueries<'_> {
+        let first = numbers.start;
+        let links = (self.form == Form::Links).then(|| Mutex::new(BlockLinks::new(numbers)));
+        PairsOfQueries { pairs: self, first, only_later, links }
     }
 
     /// Ends the input, and returns the pairs in order.
@@ -132,6 +138,11 @@ impl Pairs {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no panic under this lock")
+    }
+
+    /// Returns the error of the sort.
+    fn check(&self) -> Result<()> {
+        self.state().failure.take().map_or(Ok(()), Err)
     }
 
     fn add(&self, one: u64, other: u64, key: f64) {
@@ -157,6 +168,22 @@ pub(crate) struct PairsOfQueries<'a> {
     pairs: &'a Pairs,
     first: u64,
     only_later: bool,
+    /// The connections of the queries, if links are wanted.
+    links: Option<Mutex<BlockLinks>>,
+}
+
+impl PairsOfQueries<'_> {
+    /// Passes on the links between queries.
+    ///
+    /// # Errors
+    /// I/O; cancellation.
+    pub fn finish(self) -> Result<()> {
+        if let Some(links) = self.links {
+            let links = links.into_inner().expect("no panic under this lock");
+            links.each(|one, other| self.pairs.add(one, other, 0.0));
+        }
+        self.pairs.check()
+    }
 }
 
 impl Heaps for PairsOfQueries<'_> {
@@ -165,13 +192,20 @@ impl Heaps for PairsOfQueries<'_> {
     }
 
     fn push(&self, query: usize, entry: Entry) {
-        let query = self.first + query as u64;
-        if entry.id != query && !(self.only_later && entry.id < query) {
-            self.pairs.add(query, entry.id, entry.key);
+        let number = self.first + query as u64;
+        if entry.id == number || (self.only_later && entry.id < number) {
+            return;
         }
+        if let Some(links) = &self.links {
+            let mut links = links.lock().expect("no panic under this lock");
+            if !links.connect(query as u32, entry.id) {
+                return;
+            }
+        }
+        self.pairs.add(number, entry.id, entry.key);
     }
 
     fn check(&self) -> Result<()> {
-        self.pairs.state().failure.take().map_or(Ok(()), Err)
+        self.pairs.check()
     }
 }

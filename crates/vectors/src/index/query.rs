@@ -34,7 +34,7 @@ use super::{
 };
 use crate::{
     Element, Error, Result, Search, Vectors, VectorsInfo,
-    dedup::Pairs,
+    dedup::{Pairs, PairsOfQueries},
     heaps::{SharedHeaps, Tops},
     search::{
         AnswerRows, BATCH_ROWS, QueryRows, Source, center_of_vectors, check_dimensions, new_tops,
@@ -417,7 +417,7 @@ impl Probed<'_> {
             None => new_tops(self.search, info.vectors, first..first + count as u64),
         };
         let heaps = Tops { first: 0, tops: &tops };
-        let pairs = self.pairs.map(|pairs| pairs.of_queries(first, false));
+        let pairs = self.pairs.map(|pairs| pairs.of_queries(first..first + count as u64, false));
         let selection = self.search.selection.as_deref();
         let round = Round {
             job: self.job,
@@ -446,6 +446,7 @@ impl Probed<'_> {
         }
         counts.compared += round.compared.into_inner();
         counts.measured += round.measured.into_inner();
+        pairs.map_or(Ok(()), PairsOfQueries::finish)?;
         Ok(tops)
     }
 }

@@ -383,7 +383,11 @@ impl Passes<'_> {
                     run(&Tops { first: 0, tops: &tops }, None)?;
                     answer.add_all(first, tops)?;
                 }
-                Receiver::Pairs(pairs) => run(&pairs.of_queries(first, true), Some(first))?,
+                Receiver::Pairs(pairs) => {
+                    let near = pairs.of_queries(first..end, true);
+                    run(&near, Some(first))?;
+                    near.finish()?;
+                }
             }
             first = end;
         }

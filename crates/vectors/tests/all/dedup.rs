@@ -132,6 +132,8 @@ fn no_number_of_neighbours_limits_the_pairs_of_a_vector() {
     let (groups, found) = find(&setup, "v", &options, None, (4 << 20, 2));
     assert!(groups == (0..count as u64).map(|id| (id, 0, 0)).collect::<Vec<_>>());
     assert_eq!(found.groups, Some(1));
+    // All queries are in one block, whose connections need 1,499 links and not a million pairs.
+    assert_eq!(found.sorted, 2 * 1499);
 }
 
 #[test]
