@@ -24,6 +24,9 @@ const NAMES: [(&str, &[&str]); 5] = [
         "vectors",
         &[
             "nearest import",
+            "nearest add",
+            "nearest upsert",
+            "nearest remove",
             "nearest index",
             "nearest query",
             "nearest join",

@@ -169,6 +169,12 @@ pub const OPERATIONS: &[Entry] = &[
     #[cfg(feature = "vectors")]
     Entry::of::<verbs::ImportVectors>(),
     #[cfg(feature = "vectors")]
+    Entry::of::<verbs::AddVectors>(),
+    #[cfg(feature = "vectors")]
+    Entry::of::<verbs::UpsertVectors>(),
+    #[cfg(feature = "vectors")]
+    Entry::of::<verbs::RemoveFromVectors>(),
+    #[cfg(feature = "vectors")]
     Entry::of::<verbs::IndexVectors>(),
     #[cfg(feature = "vectors")]
     Entry::of::<verbs::SearchVectors>(),

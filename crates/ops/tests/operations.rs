@@ -258,6 +258,20 @@ fn all_rows() -> Vec<Row> {
                     "dataset": "points", "sample": 50 }),
             None,
         ),
+        row(
+            json!({ "operation": "nearest add", "version": 1, "inputs": ["@points.u8bin"], "dataset": "changed",
+                    "bits": false }),
+            None,
+        ),
+        row(
+            json!({ "operation": "nearest upsert", "version": 1, "inputs": ["@points.u8bin"],
+                    "dataset": "changed", "ids": (100..300).collect::<Vec<u64>>(), "bits": false }),
+            None,
+        ),
+        row(
+            json!({ "operation": "nearest remove", "version": 1, "dataset": "changed", "ids": [3, 150] }),
+            None,
+        ),
         row(json!({ "operation": "nearest ls", "version": 1 }), None),
         row(json!({ "operation": "nearest info", "version": 1, "inputs": ["@points"] }), None),
         row(json!({ "operation": "nearest rm", "version": 1, "inputs": ["store:discarded"] }), None),
@@ -536,6 +550,7 @@ impl Setup {
             "kernel rm" => self.put_at(place, "gone.wasm"),
             "graph rm" => self.import_graph("copied"),
             "nearest rm" => self.index_points("discarded"),
+            "nearest add" | "nearest upsert" | "nearest remove" => self.index_points("changed"),
             "graph check" => drop(self.write_components("parts.csv")),
             _ => {}
         }

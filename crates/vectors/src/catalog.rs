@@ -101,9 +101,12 @@ fn check_kind(store: &Store, name: &str, kind: &str) -> Result<()> {
 impl std::fmt::Display for Description {
     /// Writes the properties as text lines.
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let VectorsInfo { name, vectors, dimensions, element, bytes } = &self.vectors;
+        let VectorsInfo { name, dimensions, element, bytes, removed, .. } = &self.vectors;
         writeln!(out, "{name}")?;
-        writeln!(out, "  vectors          {vectors}")?;
+        writeln!(out, "  vectors          {}", self.vectors.live())?;
+        if *removed > 0 {
+            writeln!(out, "  removed          {removed}, whose space `nearest compact {name}` frees")?;
+        }
         writeln!(out, "  dimensions       {dimensions}")?;
         writeln!(out, "  element type     {element}")?;
         writeln!(out, "  on flash         {}", format_bytes(*bytes))?;

@@ -1,12 +1,14 @@
 //! A dataset of vectors. Layout: `docs/format.md`, "Vectors".
 //!
 //! ```text
-//!   vectors   the elements of all vectors, in the order of their ids, without gaps
-//!   center    f32 for each dimension: the mean of all vectors, rounded       f32, f16 and bf16 only
+//!   vectors   the elements of all rows, without gaps; removed vectors keep their rows
+//!   center    f32 for each dimension: the mean of the imported vectors, rounded       f32, f16 and bf16 only
+//!   removed   the numbers of the rows of removed vectors                              if any was removed
+//!   id-runs   the ids of rows, as runs of numbers that follow each other              if ids are not the numbers of rows
 //! ```
 //!
-//! The id of a vector is its number, from 0. The center does not affect the answers: with any point near the data the
-//! [filter](crate::filter) excludes most pairs.
+//! The id of a vector is the number of its row, from 0, until vectors are replaced or rows are compacted ([`crate::ids`]).
+//! The center does not affect the answers: with any point near the data the [filter](crate::filter) excludes most pairs.
 
 use inshore_store::{CheckedFile, Dataset, Store, format_bytes};
 use zerocopy::{
@@ -17,14 +19,20 @@ use zerocopy::{
 use crate::{
     Error, Result,
     element::{DIMENSIONS_MAX, Element},
+    ids::{ID_MAX, IdRun},
 };
 
 /// The dataset kind of vectors.
 pub(crate) const KIND: &str = "vectors";
 pub(crate) const VECTORS: &str = "vectors";
 pub(crate) const CENTER: &str = "center";
+pub(crate) const REMOVED: &str = "removed";
+pub(crate) const ID_RUNS: &str = "id-runs";
 const MAGIC: [u8; 8] = *b"INSHVECT";
+/// Vectors of which none was removed, and whose ids are the numbers of their rows.
 const VERSION: u32 = 1;
+/// Vectors whose header has the counts of their changes.
+const CHANGED_VERSION: u32 = 2;
 
 /// The attributes of a dataset of vectors.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -40,12 +48,23 @@ struct Header {
 
 const _: () = assert!(size_of::<Header>() == 32);
 
+/// The attributes after the header, from version 2 on.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct ChangedHeader {
+    removed: U64,
+    next_id: U64,
+    id_runs: U64,
+}
+
+const _: () = assert!(size_of::<ChangedHeader>() == 24);
+
 /// Lists the properties of a dataset of vectors.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct VectorsInfo {
     /// Name in the store.
     pub name: String,
-    /// Number of vectors.
+    /// Number of rows. Removed vectors keep their rows until the dataset is compacted.
     pub vectors: u64,
     /// Number of dimensions.
     pub dimensions: usize,
@@ -53,19 +72,55 @@ pub struct VectorsInfo {
     pub element: Element,
     /// Bytes on flash.
     pub bytes: u64,
+    /// Number of rows whose vectors were removed.
+    pub removed: u64,
+    /// The id of the next vector that is added. It is larger than all ids that were used.
+    pub next_id: u64,
+    /// Number of runs of ids; 0 if the id of each vector is the number of its row.
+    #[serde(skip)]
+    pub(crate) id_runs: u64,
 }
 
 impl VectorsInfo {
+    /// Describes vectors that were never changed.
+    pub(crate) fn new(
+        name: &str,
+        vectors: u64,
+        dimensions: usize,
+        element: Element,
+        bytes: u64,
+    ) -> VectorsInfo {
+        let (name, next_id) = (name.to_string(), vectors);
+        VectorsInfo { name, vectors, dimensions, element, bytes, removed: 0, next_id, id_runs: 0 }
+    }
+
+    /// Returns the number of vectors that were not removed.
+    pub fn live(&self) -> u64 {
+        self.vectors - self.removed
+    }
+
+    /// Tells whether the header needs the counts of changes.
+    fn is_changed(&self) -> bool {
+        (self.removed, self.next_id, self.id_runs) != (0, self.vectors, 0)
+    }
+
     pub(crate) fn to_attributes(&self) -> Vec<u8> {
+        let version = if self.is_changed() { CHANGED_VERSION } else { VERSION };
         let header = Header {
             magic: MAGIC,
-            version: VERSION.into(),
+            version: version.into(),
             element: self.element.code().into(),
             dimensions: (self.dimensions as u32).into(),
             reserved: 0.into(),
             count: self.vectors.into(),
         };
-        header.as_bytes().to_vec()
+        let mut attributes = header.as_bytes().to_vec();
+        if self.is_changed() {
+            let (removed, next_id, id_runs) =
+                (self.removed.into(), self.next_id.into(), self.id_runs.into());
+            attributes.extend_from_slice(ChangedHeader { removed, next_id, id_runs }.as_bytes());
+        }
+        attributes
     }
 
     fn from_attributes(name: &str, bytes: u64, attributes: &[u8]) -> Result<VectorsInfo> {
@@ -75,17 +130,22 @@ impl VectorsInfo {
             found,
             expected,
         };
-        let Ok(header) = Header::read_from_bytes(attributes) else {
-            let (found, expected) = (attributes.len(), size_of::<Header>());
-            return Err(bad("header", format!("{found} bytes"), format!("{expected} bytes")));
+        let wrong_length = |expected: usize| {
+            bad("header", format!("{} bytes", attributes.len()), format!("{expected} bytes"))
+        };
+        let Ok((header, rest)) = Header::read_from_prefix(attributes) else {
+            return Err(wrong_length(size_of::<Header>()));
         };
         if header.magic != MAGIC {
             let show = |magic: &[u8]| magic.escape_ascii().to_string();
             return Err(bad("magic", show(&header.magic), show(&MAGIC)));
         }
-        if header.version != VERSION {
-            let expected = format!("{VERSION}: import it again, or use the version of Inshore that wrote it");
-            return Err(bad("version", header.version.to_string(), expected));
+        let version = header.version.get();
+        if version != VERSION && version != CHANGED_VERSION {
+            let expected = format!(
+                "{VERSION} or {CHANGED_VERSION}: import it again, or use the version of Inshore that wrote it"
+            );
+            return Err(bad("version", version.to_string(), expected));
         }
         let code = header.element.get();
         let element = Element::of_code(code).ok_or_else(|| {
@@ -107,7 +167,29 @@ impl VectorsInfo {
         if vectors == 0 || vectors > u64::MAX / (4 * DIMENSIONS_MAX as u64) {
             return Err(bad("vectors", vectors.to_string(), "at least 1".to_string()));
         }
-        Ok(VectorsInfo { name: name.to_string(), vectors, dimensions, element, bytes })
+        let info = VectorsInfo::new(name, vectors, dimensions, element, bytes);
+        if version == VERSION {
+            return if rest.is_empty() { Ok(info) } else { Err(wrong_length(size_of::<Header>())) };
+        }
+        let changed = ChangedHeader::read_from_bytes(rest)
+            .map_err(|_| wrong_length(size_of::<Header>() + size_of::<ChangedHeader>()))?;
+        let info = VectorsInfo {
+            removed: changed.removed.get(),
+            next_id: changed.next_id.get(),
+            id_runs: changed.id_runs.get(),
+            ..info
+        };
+        if info.removed > vectors {
+            return Err(bad("removed vectors", info.removed.to_string(), format!("at most {vectors}")));
+        }
+        if info.next_id > ID_MAX + 1 || info.next_id < info.live() {
+            let expected = format!("{} to {}", info.live(), ID_MAX + 1);
+            return Err(bad("next id", info.next_id.to_string(), expected));
+        }
+        if info.id_runs > vectors {
+            return Err(bad("runs of ids", info.id_runs.to_string(), format!("at most {vectors}")));
+        }
+        Ok(info)
     }
 
     /// Returns the number of bytes of a vector.
@@ -119,7 +201,8 @@ impl VectorsInfo {
 impl std::fmt::Display for VectorsInfo {
     /// Writes one line for people.
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let VectorsInfo { name, vectors, dimensions, element, bytes } = self;
+        let VectorsInfo { name, dimensions, element, bytes, .. } = self;
+        let vectors = self.live();
         write!(out, "{name}: {vectors} vectors of {dimensions} {element}, {}", format_bytes(*bytes))
     }
 }
@@ -131,6 +214,8 @@ pub struct Vectors {
     id: u64,
     pub(crate) file: CheckedFile,
     pub(crate) center: Option<CheckedFile>,
+    pub(crate) removed: Option<CheckedFile>,
+    pub(crate) id_runs: Option<CheckedFile>,
 }
 
 impl Vectors {
@@ -139,23 +224,35 @@ impl Vectors {
     /// # Errors
     /// [`inshore_store::Error::NotFound`]; [`Error::BadDataset`] if the dataset holds no vectors or is damaged.
     pub fn open(store: &Store, name: &str) -> Result<Vectors> {
-        let dataset = store.dataset(name)?;
+        Vectors::of(&store.dataset(name)?)
+    }
+
+    /// Opens the vectors of a dataset.
+    ///
+    /// # Errors
+    /// [`Error::BadDataset`] if the dataset holds no vectors or is damaged.
+    pub(crate) fn of(dataset: &Dataset) -> Result<Vectors> {
+        let name = dataset.name();
         if dataset.kind() != KIND {
             let (found, expected) = (dataset.kind().to_string(), KIND.to_string());
             return Err(Error::BadDataset { name: name.to_string(), what: "kind", found, expected });
         }
         let info = VectorsInfo::from_attributes(name, dataset.bytes(), dataset.attributes())?;
-        let file = file_of(&dataset, VECTORS, info.vectors * info.row_bytes() as u64)?;
+        let file = file_of(dataset, VECTORS, info.vectors * info.row_bytes() as u64)?;
         let center = match info.element {
             Element::F32 | Element::F16 | Element::Bf16 => {
-                Some(file_of(&dataset, CENTER, info.dimensions as u64 * 4)?)
+                Some(file_of(dataset, CENTER, info.dimensions as u64 * 4)?)
             }
             Element::U8 | Element::I8 | Element::Bits => None,
         };
-        Ok(Vectors { info, id: dataset.id(), file, center })
+        let optional = |name, len: u64| if len == 0 { Ok(None) } else { file_of(dataset, name, len).map(Some) };
+        let removed = optional(REMOVED, 8 * info.removed)?;
+        let id_runs = optional(ID_RUNS, IdRun::BYTES * info.id_runs)?;
+        Ok(Vectors { info, id: dataset.id(), file, center, removed, id_runs })
     }
 
-    /// Returns the random id of the dataset. A later dataset of the same name has another id.
+    /// Returns the random id of the dataset. A later dataset of the same name has another id; vectors that are added,
+    /// replaced or removed do not change it.
     pub fn id(&self) -> u64 {
         self.id
     }
@@ -186,13 +283,7 @@ mod tests {
     use super::*;
 
     fn info() -> VectorsInfo {
-        VectorsInfo {
-            name: "sift".into(),
-            vectors: 1000,
-            dimensions: 128,
-            element: Element::U8,
-            bytes: 128_000,
-        }
+        VectorsInfo::new("sift", 1000, 128, Element::U8, 128_000)
     }
 
     /// The format is frozen: a dataset of today must be readable for ever.
@@ -205,6 +296,22 @@ mod tests {
     }
 
     #[test]
+    fn the_header_of_changed_vectors_has_these_bytes() {
+        let changed = VectorsInfo { removed: 3, next_id: 1002, id_runs: 2, ..info() };
+        let base = b"INSHVECT\x02\0\0\0\x02\0\0\0\x80\0\0\0\0\0\0\0\xe8\x03\0\0\0\0\0\0";
+        let counts = b"\x03\0\0\0\0\0\0\0\xea\x03\0\0\0\0\0\0\x02\0\0\0\0\0\0\0";
+        assert_eq!(changed.to_attributes(), [&base[..], counts].concat());
+        let read = |info: &VectorsInfo| VectorsInfo::from_attributes("sift", 128_000, &info.to_attributes());
+        assert_eq!(read(&changed).unwrap(), changed);
+        let refused = |info: VectorsInfo| read(&info).unwrap_err().to_string();
+        let more = refused(VectorsInfo { removed: 1001, ..changed.clone() });
+        assert!(more.contains("removed vectors: found 1001, expected at most 1000"), "{more}");
+        assert!(refused(VectorsInfo { next_id: 996, ..changed.clone() }).contains("next id: found 996"));
+        assert!(refused(VectorsInfo { next_id: u64::MAX, ..changed.clone() }).contains("next id"));
+        assert!(refused(VectorsInfo { id_runs: 1001, ..changed }).contains("runs of ids: found 1001"));
+    }
+
+    #[test]
     fn a_header_of_another_format_is_refused_by_name() {
         let good = info().to_attributes();
         let change = |place: usize, byte: u8| {
@@ -213,7 +320,8 @@ mod tests {
             VectorsInfo::from_attributes("sift", 0, &bytes).unwrap_err().to_string()
         };
         assert!(change(0, b'X').contains("magic"));
-        assert!(change(8, 2).contains("version: found 2, expected 1: import it again"));
+        assert!(change(8, 3).contains("version: found 3, expected 1 or 2: import it again"));
+        assert!(change(8, 2).contains("header: found 32 bytes, expected 56 bytes"));
         assert!(change(12, 9).contains("element: found 9"));
         assert!(change(16, 0).contains("dimensions: found 0"));
         let bits = VectorsInfo { element: Element::Bits, dimensions: 65_535, ..info() }.to_attributes();

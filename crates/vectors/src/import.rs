@@ -20,8 +20,8 @@ use crate::{
 /// The size of a check block. A search reads whole vectors, about 1 MiB at once. The first and the last check block of
 /// a read are moved as a whole, which adds at most two check blocks.
 pub(crate) const CHECK_BYTES: usize = 16 << 10;
-const BUFFER_BYTES: usize = 1 << 20;
-const BUFFERS: usize = 2;
+pub(crate) const BUFFER_BYTES: usize = 1 << 20;
+pub(crate) const BUFFERS: usize = 2;
 
 /// The result of an import.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -46,6 +46,8 @@ pub fn import(store: &Store, job: &Job, name: &str, file: &VectorFile) -> Result
         .need(buffers + inshore_store::FILE_SOURCE_BYTES + work, || "importing vectors".to_string())?;
     let _work = job.budget().reserve(work, "vectors that are imported")?;
     let mut builder = store.create_dataset(job, name, KIND)?;
+    // Vectors can be added.
+    builder.unsealed();
     let mut writer = builder.file_with_buffers(VECTORS, CHECK_BYTES, BUFFER_BYTES, BUFFERS)?;
     let mut rows = file.rows(job, 0, true)?;
     let mut sums = vec![0.0f64; dimensions];
@@ -80,8 +82,7 @@ pub fn import(store: &Store, job: &Job, name: &str, file: &VectorFile) -> Result
         }
         builder.add(writer)?;
     }
-    let (name, bytes) = (name.to_string(), builder.bytes());
-    let info = VectorsInfo { name, vectors: file.count(), dimensions, element, bytes };
+    let info = VectorsInfo::new(name, file.count(), dimensions, element, builder.bytes());
     builder.commit(&info.to_attributes())?;
     Ok(Imported { info, rounded: rows.rounded() })
 }

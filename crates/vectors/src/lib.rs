@@ -64,6 +64,7 @@
 #![warn(missing_docs)]
 
 mod catalog;
+mod changes;
 mod counts;
 mod dataset;
 mod dedup;
@@ -72,6 +73,7 @@ mod error;
 mod file;
 mod filter;
 mod heaps;
+mod ids;
 mod import;
 mod index;
 mod metric;
@@ -83,6 +85,7 @@ mod tiles;
 mod topk;
 
 pub use catalog::{Description, describe, list, remove, remove_index};
+pub use changes::{Changed, IdList, add_vectors, remove_vectors, upsert_vectors};
 pub use dataset::{Vectors, VectorsInfo};
 pub use dedup::{Dedup, DedupPlan, Deduplicated, check_dedup_index, dedup, plan_dedup};
 pub use element::{BITS_MAX, DIMENSIONS_MAX, Element};

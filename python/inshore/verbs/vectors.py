@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Literal
 
 from inshore import _native
@@ -12,10 +13,13 @@ Metric = Literal["l2", "ip", "cosine", "hamming", "jaccard"]
 """The distance between two vectors."""
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import numpy as np
     import numpy.typing as npt
 
     Vectors = StrPath | npt.NDArray[np.generic]
+    Ids = StrPath | Iterable[int] | npt.NDArray[np.integer[Any]]
 
 
 class StoredVectors(Target):
@@ -76,6 +80,153 @@ class StoredVectors(Target):
             title = f"import of vectors {name!r}"
             fields = {"name": name, "bits": bits}
             return self._run(job, "nearest import", fields, [_file(source, job)], title=title)
+
+    def add_vectors(
+        self,
+        name: str,
+        source: Vectors,
+        *,
+        bits: bool = False,
+        memory: str | int | None = None,
+        threads: int | None = None,
+    ) -> dict[str, Any]:
+        """Add vectors of a file or an array to a dataset.
+
+        Their ids follow the largest id that was used. The vectors survive a power loss after the return.
+
+        Parameters
+        ----------
+        name : str
+            The vectors; see `import_vectors`.
+        source : path or numpy.ndarray
+            Vectors of the same dimensions and elements, in any form that `import_vectors` takes.
+        bits : bool, default False
+            Each byte is eight dimensions of one bit (``numpy.packbits``).
+        memory, threads
+            The budget; see `Graph`.
+
+        Returns
+        -------
+        dict
+            ``added``, ``first_id``, ``rounded``; and ``vectors`` (rows), ``removed`` and ``next_id`` of the
+            dataset.
+
+        Raises
+        ------
+        NotFoundError, InputError, FileError, BudgetError
+            See `inshore.errors`. Nothing is added then.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> _ = store.import_vectors(np.zeros((3, 2), np.float32), name="points", memory="16MiB")
+        >>> store.add_vectors("points", np.ones((2, 2), np.float32), memory="16MiB")["first_id"]
+        3
+        >>> store.remove_vectors("points")
+        """
+        fields = {"dataset": name, "bits": bits}
+        with self._store().job(memory, threads) as job:
+            return self._run(job, "nearest add", fields, [_file(source, job)], title=f"addition to {name!r}")
+
+    def upsert_vectors(
+        self,
+        name: str,
+        source: Vectors,
+        *,
+        ids: Ids,
+        bits: bool = False,
+        memory: str | int | None = None,
+        threads: int | None = None,
+    ) -> dict[str, Any]:
+        """Replace vectors by their ids, or add them.
+
+        All vectors change at once: a search sees the old ones or the new ones.
+
+        Parameters
+        ----------
+        name : str
+            The vectors; see `import_vectors`.
+        source : path or numpy.ndarray
+            Vectors of the same dimensions and elements, in any form that `import_vectors` takes.
+        ids : sequence of int, numpy.ndarray or path
+            The id of each vector; a path is that of a text file of numbers.
+        bits : bool, default False
+            Each byte is eight dimensions of one bit (``numpy.packbits``).
+        memory, threads
+            The budget; see `Graph`.
+
+        Returns
+        -------
+        dict
+            ``added`` and ``replaced``; the rest as `add_vectors`.
+
+        Raises
+        ------
+        NotFoundError, InputError, FileError, BudgetError
+            See `inshore.errors`. Nothing is changed then.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> _ = store.import_vectors(np.zeros((3, 2), np.float32), name="points", memory="16MiB")
+        >>> ones = np.ones((2, 2), np.float32)
+        >>> changed = store.upsert_vectors("points", ones, ids=[1, 7], memory="16MiB")
+        >>> changed["replaced"], changed["added"], changed["next_id"]
+        (1, 1, 8)
+        >>> store.remove_vectors("points")
+        """
+        with self._store().job(memory, threads) as job:
+            listed, file = _ids(ids)
+            fields = {"dataset": name, "ids": listed, "bits": bits}
+            return self._run(
+                job, "nearest upsert", fields, [_file(source, job), *file], title=f"replacement in {name!r}"
+            )
+
+    def remove_from_vectors(
+        self,
+        name: str,
+        ids: Ids,
+        *,
+        memory: str | int | None = None,
+        threads: int | None = None,
+    ) -> dict[str, Any]:
+        """Remove vectors of a dataset by their ids; `remove_vectors` removes the dataset.
+
+        Parameters
+        ----------
+        name : str
+            The vectors; see `import_vectors`.
+        ids : sequence of int, numpy.ndarray or path
+            The ids; a path is that of a text file of numbers.
+        memory, threads
+            The budget; see `Graph`.
+
+        Returns
+        -------
+        dict
+            ``taken``: the number of vectors that were removed; ``absent``: that of ids whose vectors had been
+            removed before; the rest as `add_vectors`.
+
+        Raises
+        ------
+        NotFoundError, InputError, FileError, BudgetError
+            See `inshore.errors`. An id that no vector has had is an error. Nothing is removed then.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> _ = store.import_vectors(np.zeros((3, 2), np.float32), name="points", memory="16MiB")
+        >>> removed = store.remove_from_vectors("points", [0, 2], memory="16MiB")
+        >>> removed["taken"], removed["absent"]
+        (2, 0)
+        >>> store.nearest("points", np.zeros((1, 2), np.float32), memory="16MiB").table()["id"].to_pylist()
+        [1]
+        >>> store.remove_vectors("points")
+        """
+        with self._store().job(memory, threads) as job:
+            listed, file = _ids(ids)
+            fields = {"dataset": name, "ids": listed}
+            return self._run(job, "nearest remove", fields, file, title=f"removal of vectors of {name!r}")
 
     def index_vectors(
         self,
@@ -554,3 +705,10 @@ def _file(source: Vectors, job: _native.Job) -> StrPath:
     path = job.scratch_path("vectors.npy")
     np.save(path, array, allow_pickle=False)
     return path
+
+
+def _ids(ids: Ids) -> tuple[list[int] | None, list[StrPath]]:
+    """Return ids as a list, or the input that has them."""
+    if isinstance(ids, str | os.PathLike):
+        return None, [ids]
+    return [int(number) for number in ids], []

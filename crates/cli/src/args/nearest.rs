@@ -8,6 +8,9 @@ use inshore::vectors;
 #[derive(Subcommand)]
 pub enum NearestCommand {
     Import(NearestImport),
+    Add(NearestAdd),
+    Upsert(NearestUpsert),
+    Remove(NearestRemove),
     Index(NearestIndex),
     Query(NearestQuery),
     Join(NearestJoin),
@@ -79,6 +82,86 @@ pub struct NearestImport {
     /// Read each byte of the file as eight dimensions of one bit
     #[arg(long)]
     pub bits: bool,
+}
+
+/// Add vectors of a file to a dataset
+///
+/// The vectors have the dimensions and the type of elements of the dataset, and get the ids that follow the largest id that was used.
+/// After the command has ended, the vectors survive a power loss; a command that is killed changes nothing. Searches that run go on
+/// without them. Many vectors at once are cheaper than many commands: each one writes up to 2 MiB again.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore nearest add sift more.fvecs
+  inshore nearest add fingerprints more.npy --bits")]
+pub struct NearestAdd {
+    /// Name of the vectors
+    #[arg(value_name = "NAME")]
+    pub dataset: String,
+    /// The file of vectors, in any format of `nearest import`
+    #[arg(value_name = "FILE")]
+    pub input: PathBuf,
+    /// Take each byte of the file as eight dimensions of one bit
+    #[arg(long)]
+    pub bits: bool,
+}
+
+/// Replace vectors by their ids, or add them
+///
+/// Each vector of the file replaces the one with its id, or is added if there is none. All of them change at once: a search sees the
+/// old vectors or the new ones.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore nearest upsert sift changed.fvecs --ids changed.txt
+  inshore nearest upsert sift two.npy --ids 17,1000042")]
+pub struct NearestUpsert {
+    /// Name of the vectors
+    #[arg(value_name = "NAME")]
+    pub dataset: String,
+    /// The file of vectors, in any format of `nearest import`
+    #[arg(value_name = "FILE")]
+    pub input: PathBuf,
+    /// The id of each vector: a text file of numbers, or numbers with commas between them
+    #[arg(long, value_name = "FILE|IDS", value_parser = ids)]
+    pub ids: Ids,
+    /// Take each byte of the file as eight dimensions of one bit
+    #[arg(long)]
+    pub bits: bool,
+}
+
+/// Remove vectors by their ids
+///
+/// The ids are not used again, unless `nearest upsert` puts vectors there. Searches that run go on with the vectors. An id whose
+/// vector was removed before is counted and is no error; an id that no vector has had is one. `nearest rm` removes whole datasets.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore nearest remove sift --ids 3,17,20
+  inshore nearest remove sift --ids old.txt")]
+pub struct NearestRemove {
+    /// Name of the vectors
+    #[arg(value_name = "NAME")]
+    pub dataset: String,
+    /// The ids: a text file of numbers, or numbers with commas between them
+    #[arg(long, value_name = "FILE|IDS", value_parser = ids)]
+    pub ids: Ids,
+}
+
+/// `--ids`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Ids {
+    List(Vec<u64>),
+    File(PathBuf),
+}
+
+/// Parses `--ids`: digits and commas are a list, anything else is the path of a file.
+fn ids(text: &str) -> Result<Ids, String> {
+    if !text.starts_with(|c: char| c.is_ascii_digit()) || text.contains(|c: char| !c.is_ascii_digit() && c != ',') {
+        return Ok(Ids::File(text.into()));
+    }
+    let id = |word: &str| word.parse().map_err(|_| format!("found {word:?}, expected the id of a vector"));
+    Ok(Ids::List(text.split(',').map(id).collect::<Result<_, _>>()?))
 }
 
 /// Build an index for approximate answers
@@ -346,5 +429,21 @@ impl From<Metric> for vectors::Metric {
             Metric::Hamming => vectors::Metric::Hamming,
             Metric::Jaccard => vectors::Metric::Jaccard,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_a_list_or_a_file() {
+        assert_eq!(ids("3,17"), Ok(Ids::List(vec![3, 17])));
+        assert_eq!(ids("5"), Ok(Ids::List(vec![5])));
+        for path in ["ids.txt", "./17", "17.txt", ",3"] {
+            assert_eq!(ids(path), Ok(Ids::File(path.into())));
+        }
+        assert_eq!(ids("3,"), Err("found \"\", expected the id of a vector".to_string()));
+        assert!(ids("18446744073709551616").is_err());
     }
 }

@@ -5,20 +5,22 @@ use inshore::{
     ops::{
         Attachments, Operation, Request,
         verbs::{
-            DedupVectors, DescribeVectors, Found, ImportVectors, IndexVectors, JoinVectors, ListVectors, MeasureRecall,
-            NeighbourGraph, RemoveVectors, SearchVectors,
+            AddVectors, DedupVectors, DescribeVectors, Found, ImportVectors, IndexVectors, JoinVectors, ListVectors,
+            MeasureRecall, NeighbourGraph, RemoveFromVectors, RemoveVectors, SearchVectors, UpsertVectors,
         },
     },
     store::format_bytes,
-    vectors::{ApproximateSearched, DedupPlan, Deduplicated, MeasuredOn, RecallTable, Searched},
+    vectors::{
+        ApproximateSearched, Changed, DedupPlan, Deduplicated, MeasuredOn, RecallTable, Searched,
+    },
 };
 
 use serde_json::json;
 
 use crate::{
     args::{
-        GlobalOptions, NearestCommand, NearestDedup, NearestGraph, NearestImport, NearestIndex, NearestJoin, NearestQuery,
-        NearestRecall,
+        GlobalOptions, Ids, NearestAdd, NearestCommand, NearestDedup, NearestGraph, NearestImport, NearestIndex,
+        NearestJoin, NearestQuery, NearestRecall, NearestRemove, NearestUpsert,
     },
     job::{
         operations::{self, StoreAccess},
@@ -35,6 +37,9 @@ use crate::{
 pub fn nearest(options: GlobalOptions, command: &NearestCommand) -> Result<()> {
     match command {
         NearestCommand::Import(arguments) => import(options, arguments),
+        NearestCommand::Add(arguments) => add(options, arguments),
+        NearestCommand::Upsert(arguments) => upsert(options, arguments),
+        NearestCommand::Remove(arguments) => remove(options, arguments),
         NearestCommand::Index(arguments) => index(options, arguments),
         NearestCommand::Query(arguments) => query(options, arguments),
         NearestCommand::Join(arguments) => join(options, arguments),
@@ -79,7 +84,7 @@ fn ls(options: GlobalOptions) -> Result<()> {
         };
         vec![
             info.name.clone(),
-            info.vectors.to_string(),
+            info.live().to_string(),
             info.dimensions.to_string(),
             info.element.to_string(),
             format_bytes(info.bytes),
@@ -110,6 +115,68 @@ fn import(options: GlobalOptions, arguments: &NearestImport) -> Result<()> {
             (rounded > 0).then(|| format!("{} rounded from f64 to f32", counted(rounded, "element")));
         Outcome { notice, ..Outcome::new("nearest import", report, done, sentence) }
     })
+}
+
+fn add(options: GlobalOptions, arguments: &NearestAdd) -> Result<()> {
+    let NearestAdd { dataset, input, bits } = arguments;
+    let operation = AddVectors { dataset: dataset.clone(), bits: *bits };
+    let request = Request { operation, inputs: vec![input.clone()], output: None };
+    operations::run_on(options, StoreAccess::Existing, &request, Attachments::default())?
+        .tell(|report, done| {
+            let sentence = changes(&done.answer);
+            Outcome::new("nearest add", report, done, sentence)
+        })
+}
+
+fn upsert(options: GlobalOptions, arguments: &NearestUpsert) -> Result<()> {
+    let NearestUpsert { dataset, input, ids, bits } = arguments;
+    let (ids, file) = list_or_file(ids);
+    let operation = UpsertVectors { dataset: dataset.clone(), ids, bits: *bits };
+    let inputs = [input.clone()].into_iter().chain(file).collect();
+    let request = Request { operation, inputs, output: None };
+    operations::run_on(options, StoreAccess::Existing, &request, Attachments::default())?
+        .tell(|report, done| {
+            let sentence = changes(&done.answer);
+            Outcome::new("nearest upsert", report, done, sentence)
+        })
+}
+
+fn remove(options: GlobalOptions, arguments: &NearestRemove) -> Result<()> {
+    let NearestRemove { dataset, ids } = arguments;
+    let (ids, file) = list_or_file(ids);
+    let operation = RemoveFromVectors { dataset: dataset.clone(), ids };
+    let request = Request { operation, inputs: file.into_iter().collect(), output: None };
+    operations::run_on(options, StoreAccess::Existing, &request, Attachments::default())?
+        .tell(|report, done| {
+            let sentence = changes(&done.answer);
+            Outcome::new("nearest remove", report, done, sentence)
+        })
+}
+
+fn list_or_file(ids: &Ids) -> (Option<Vec<u64>>, Option<std::path::PathBuf>) {
+    match ids {
+        Ids::List(ids) => (Some(ids.clone()), None),
+        Ids::File(path) => (None, Some(path.clone())),
+    }
+}
+
+/// Describes a change.
+fn changes(changed: &Changed) -> String {
+    let counts = [
+        (changed.added, "added"),
+        (changed.replaced, "replaced"),
+        (changed.taken, "removed"),
+        (changed.absent, "removed before"),
+        (changed.rounded, "elements rounded from f64 to f32"),
+    ];
+    let counts = counts.into_iter().filter(|(count, _)| *count > 0);
+    let parts: Vec<String> = counts.map(|(count, what)| format!("{count} {what}")).collect();
+    let ids = match changed.first_id {
+        Some(first) if changed.added == 1 => format!(" (id {first})"),
+        Some(first) => format!(" (ids {first} to {})", first + changed.added - 1),
+        None => String::new(),
+    };
+    format!("{}{ids}; {}", parts.join(", "), changed.info)
 }
 
 fn index(options: GlobalOptions, arguments: &NearestIndex) -> Result<()> {

@@ -43,8 +43,9 @@ pub use self::kernel::{
 };
 #[cfg(feature = "vectors")]
 pub use self::nearest::{
-    DedupVectors, DescribeVectors, Found, ImportVectors, IndexVectors, JoinVectors, ListVectors, MeasureRecall,
-    NeighbourGraph, RemoveVectors, SearchVectors, VectorsAnswer,
+    AddVectors, DedupVectors, DescribeVectors, Found, ImportVectors, IndexVectors, JoinVectors, ListVectors,
+    MeasureRecall, NeighbourGraph, RemoveFromVectors, RemoveVectors, SearchVectors, UpsertVectors,
+    VectorsAnswer,
 };
 #[cfg(feature = "sql")]
 pub use self::sql::{NamedTable, Sql};

@@ -1,5 +1,6 @@
 //! The operations on vectors of the local store, `nearest import` to `nearest rm`.
 
+mod changes;
 mod datasets;
 mod dedup;
 mod import;
@@ -12,6 +13,7 @@ use std::path::PathBuf;
 use inshore_vectors::{Search, VectorFile};
 
 pub use self::{
+    changes::{AddVectors, RemoveFromVectors, UpsertVectors},
     datasets::{DescribeVectors, ListVectors, RemoveVectors, VectorsAnswer},
     dedup::DedupVectors,
     import::ImportVectors,

@@ -159,6 +159,12 @@ impl DatasetBuilder {
         Ok(writer)
     }
 
+    /// Returns the dataset that this builder extends or replaces, as it was when the builder began; `None` for a new one.
+    /// The commit succeeds only if the dataset is still the same.
+    pub fn base(&self) -> Option<&Dataset> {
+        self.base.as_ref()
+    }
+
     /// Returns the check block size of an existing file to which data can be appended.
     pub fn block_bytes(&self, name: &str) -> Option<usize> {
         Some(self.base.as_ref()?.file(name)?.block_bytes())

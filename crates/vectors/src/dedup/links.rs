@@ -4,26 +4,25 @@
 //! union-find of its queries. A vector outside the block needs one link to the block; its further near queries are united
 //! with the first one. So a pass writes at most about one link for each query and each vector.
 
-use std::ops::Range;
-
 /// The vectors outside the block whose last links are remembered. A pass compares some hundred vectors at a time with all
 /// queries; a link that was forgotten is written again.
 const REMEMBERED: usize = 8 << 10;
 
 /// Connections of a block of queries.
-pub(super) struct BlockLinks {
-    queries: Range<u64>,
+pub(super) struct BlockLinks<'a> {
+    /// The ids of the queries. They ascend, unless vectors were replaced.
+    ids: &'a [u64],
     /// For each query a query of its component: itself for a root.
     parents: Vec<u32>,
     /// A vector and a query to which it has a link, at the place that follows from the number of the vector.
     last: Vec<(u64, u32)>,
 }
 
-impl BlockLinks {
+impl<'a> BlockLinks<'a> {
     /// Creates the connections of queries that have none.
-    pub fn new(queries: Range<u64>) -> BlockLinks {
-        let parents = (0..(queries.end - queries.start) as u32).collect();
-        BlockLinks { queries, parents, last: vec![(u64::MAX, 0); REMEMBERED] }
+    pub fn new(ids: &'a [u64]) -> BlockLinks<'a> {
+        let parents = (0..ids.len() as u32).collect();
+        BlockLinks { ids, parents, last: vec![(u64::MAX, 0); REMEMBERED] }
     }
 
     /// Returns the memory beside the 4 bytes of each query.
@@ -33,8 +32,9 @@ impl BlockLinks {
 
     /// Connects a query, by its place in the block, with a vector. Returns true if the pair is a link that must be written.
     pub fn connect(&mut self, query: u32, id: u64) -> bool {
-        if self.queries.contains(&id) {
-            self.unite(query, (id - self.queries.start) as u32);
+        // Among ids that do not ascend, some queries are not found: they are linked like any other vector.
+        if let Ok(other) = self.ids.binary_search(&id) {
+            self.unite(query, other as u32);
             return false;
         }
         let last = &mut self.last[(id % REMEMBERED as u64) as usize];
@@ -52,7 +52,7 @@ impl BlockLinks {
         for query in 0..self.parents.len() as u32 {
             let root = self.root(query);
             if root != query {
-                each(self.queries.start + u64::from(query), self.queries.start + u64::from(root));
+                each(self.ids[query as usize], self.ids[root as usize]);
             }
         }
     }
@@ -80,7 +80,8 @@ mod tests {
     #[test]
     fn equal_vectors_need_one_link_for_each_query_and_vector() {
         // Queries 10 to 29 and vectors 0 to 99, all near each other.
-        let mut block = BlockLinks::new(10..30);
+        let ids: Vec<u64> = (10..30).collect();
+        let mut block = BlockLinks::new(&ids);
         let mut links = Vec::new();
         for id in 0..100 {
             for query in 0..20 {
@@ -97,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_link_that_was_forgotten_is_written_again() {
-        let mut block = BlockLinks::new(0..2);
+        let mut block = BlockLinks::new(&[0, 1]);
         let other = 5 + REMEMBERED as u64;
         let written: Vec<bool> =
             [(0, 5), (1, 5), (0, other), (1, 5)].map(|(query, id)| block.connect(query, id)).to_vec();

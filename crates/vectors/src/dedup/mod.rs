@@ -31,6 +31,7 @@ use self::{
 };
 use crate::{
     Approximate, Element, Metric, Plan, Result, Search, StrategyPlan, VectorIndex, Vectors,
+    changes::{among_live, live_bytes},
     index::{check_index_search, pairs_of_index},
     search::{BATCH_ROWS, Beside, Source, pairs_of_all, plan_beside},
 };
@@ -161,7 +162,8 @@ fn plan_with(job: &Job, vectors: &Vectors, options: &Dedup, sort_bytes: u64) -> 
     let what = || format!("a search for near-duplicates in {}", vectors.info().name);
     // After the search, two sorts find components.
     job.budget().need(2 * sort_bytes + components_bytes() + answer_bytes(), what)?;
-    let beside = Beside { entries: 0, bytes: beside_bytes(sort_bytes), what: &what };
+    let bytes = beside_bytes(sort_bytes) + live_bytes(vectors.info());
+    let beside = Beside { entries: 0, bytes, what: &what };
     let plan = plan_beside(job, vectors.info(), Source::Stored(vectors), &options.search(), &beside)?;
     Ok((plan, sort_bytes))
 }
@@ -209,7 +211,7 @@ pub fn dedup(
 fn found_of(vectors: &Vectors, measured: u64, plan: DedupPlan) -> Deduplicated {
     let info = vectors.info();
     Deduplicated {
-        vectors: info.vectors,
+        vectors: info.live(),
         dimensions: info.dimensions,
         element: info.element,
         rows: 0,
@@ -228,7 +230,9 @@ fn near_in_all(job: &Job, vectors: &Vectors, options: &Dedup) -> Result<(Sorted,
     let large = plan_with(job, vectors, options, (free / 4).max(sort_bytes_min()));
     let (plan, sort_bytes) = large.or_else(|_| plan_with(job, vectors, options, sort_bytes_min()))?;
     let pairs = Pairs::new(job, options.form(), (options.metric, options.radius), sort_bytes)?;
-    let measured = pairs_of_all(job, vectors, &options.search(), &plan, &pairs)?;
+    let search = options.search();
+    let search = &*among_live(job, vectors, &search)?;
+    let measured = pairs_of_all(job, vectors, search, &plan, &pairs)?;
     Ok((pairs.finish()?, sort_bytes, found_of(vectors, measured, DedupPlan::Exact(plan))))
 }
 

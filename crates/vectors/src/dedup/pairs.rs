@@ -6,10 +6,7 @@
 //!
 //! Nothing limits the number of pairs of a vector: the pairs leave the search at once, and no heap keeps them.
 
-use std::{
-    ops::Range,
-    sync::{Mutex, MutexGuard},
-};
+use std::sync::{Mutex, MutexGuard};
 
 use inshore_sortreduce::rows::{FixedRows, KeepFirst, RowConfig, RowSort, SortedRows};
 use inshore_store::{Job, Reservation};
@@ -113,13 +110,11 @@ impl Pairs {
         (ROWS_BYTES + 2 * IDS_BYTES) as u64 + BlockLinks::bytes()
     }
 
-    /// Returns the heaps of the queries `numbers`, if queries are vectors of the dataset that is searched. With
-    /// `only_later`, pairs of a query and an earlier vector are dropped: a search finds them with the earlier vector as
-    /// the query.
-    pub fn of_queries(&self, numbers: Range<u64>, only_later: bool) -> PairsOfQueries<'_> {
-        let first = numbers.start;
-        let links = (self.form == Form::Links).then(|| Mutex::new(BlockLinks::new(numbers)));
-        PairsOfQueries { pairs: self, first, only_later, links }
+    /// Returns the heaps of queries with the ids `ids`, which are vectors of the dataset that is searched. With
+    /// `only_larger`, pairs of a query and a smaller id are dropped: a search finds them with the smaller id as the query.
+    pub fn of_queries<'a>(&'a self, ids: &'a [u64], only_larger: bool) -> PairsOfQueries<'a> {
+        let links = (self.form == Form::Links).then(|| Mutex::new(BlockLinks::new(ids)));
+        PairsOfQueries { pairs: self, ids, only_larger, links }
     }
 
     /// Ends the input, and returns the pairs in order.
@@ -166,10 +161,10 @@ impl Pairs {
 /// The pairs of some queries, in the place of their heaps.
 pub(crate) struct PairsOfQueries<'a> {
     pairs: &'a Pairs,
-    first: u64,
-    only_later: bool,
+    ids: &'a [u64],
+    only_larger: bool,
     /// The connections of the queries, if links are wanted.
-    links: Option<Mutex<BlockLinks>>,
+    links: Option<Mutex<BlockLinks<'a>>>,
 }
 
 impl PairsOfQueries<'_> {
@@ -192,8 +187,8 @@ impl Heaps for PairsOfQueries<'_> {
     }
 
     fn push(&self, query: usize, entry: Entry) {
-        let number = self.first + query as u64;
-        if entry.id == number || (self.only_later && entry.id < number) {
+        let id = self.ids[query];
+        if entry.id == id || (self.only_larger && entry.id < id) {
             return;
         }
         if let Some(links) = &self.links {
@@ -202,7 +197,7 @@ impl Heaps for PairsOfQueries<'_> {
                 return;
             }
         }
-        self.pairs.add(number, entry.id, entry.key);
+        self.pairs.add(id, entry.id, entry.key);
     }
 
     fn check(&self) -> Result<()> {

@@ -309,7 +309,8 @@ impl VectorIndex {
         }
         let facts = (info.vectors, info.dimensions, info.element);
         let expected = (vectors.info().vectors, vectors.info().dimensions, vectors.info().element);
-        if facts != expected {
+        // Vectors that were added since are compared one by one.
+        if (facts.1, facts.2) != (expected.1, expected.2) || facts.0 > expected.0 {
             return Err(bad(name, "vectors", format!("{facts:?}"), format!("{expected:?}")));
         }
         let row_bytes = info.element.row_bytes(info.dimensions) as u64;
@@ -425,7 +426,7 @@ impl VectorIndex {
         let (rows, ids) = bytes.split_at(count * row_bytes);
         let list_of = List { rows: T::rows(rows), ids, id_bytes: self.info.id_bytes() };
         for row in 0..count {
-            let id = list_of.id(row);
+            let id = list_of.row(row);
             if id >= self.info.vectors {
                 let (found, expected) =
                     (format!("id {id} in list {list}"), format!("ids below {}", self.info.vectors));
@@ -444,8 +445,9 @@ pub(crate) struct List<'a, T> {
 }
 
 impl<T> List<'_, T> {
-    pub fn id(&self, row: usize) -> u64 {
-        let bytes = &self.ids[row * self.id_bytes..][..self.id_bytes];
+    /// Returns the number of the row that a vector of the list has in the dataset.
+    pub fn row(&self, place: usize) -> u64 {
+        let bytes = &self.ids[place * self.id_bytes..][..self.id_bytes];
         match self.id_bytes {
             4 => u32::from_le_bytes(bytes.try_into().expect("four bytes")).into(),
             _ => u64::from_le_bytes(bytes.try_into().expect("eight bytes")),

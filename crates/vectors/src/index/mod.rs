@@ -29,8 +29,13 @@ mod ranges;
 mod recall;
 mod selected;
 mod table;
+mod tail;
 
-pub(crate) use self::{dataset::KIND as INDEX_KIND, query::pairs_of_index};
+pub(crate) use self::{
+    centroids::{READ_ELEMENTS_BYTES, read_elements},
+    dataset::KIND as INDEX_KIND,
+    query::pairs_of_index,
+};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 pub use self::{

@@ -31,11 +31,14 @@ use super::{
     ranges::{BUFFERS, Ranges},
     recall::pack_next,
     selected::{Selected, probes_among},
+    tail::compare_tail,
 };
 use crate::{
     Element, Error, Result, Search, Vectors, VectorsInfo,
+    changes::among_live,
     dedup::{Pairs, PairsOfQueries},
     heaps::{SharedHeaps, Tops},
+    ids::Ids,
     search::{
         AnswerRows, BATCH_ROWS, QueryRows, Source, center_of_vectors, check_dimensions, new_tops,
     },
@@ -138,6 +141,7 @@ pub fn search_index<'a>(
 ) -> Result<ApproximateSearched> {
     let source = queries.into();
     check_index_search(index, vectors.info(), source, search, approximate)?;
+    let search = &*among_live(job, vectors, search)?;
     Probed { job, vectors, index, source, search, approximate, pairs: None }.run_elements(each)
 }
 
@@ -155,6 +159,7 @@ pub(crate) fn pairs_of_index(
 ) -> Result<ApproximateSearched> {
     let source = Source::Stored(vectors);
     check_index_search(index, vectors.info(), source, search, approximate)?;
+    let search = &*among_live(job, vectors, search)?;
     Probed { job, vectors, index, source, search, approximate, pairs: Some(pairs) }
         .run_elements(&mut |_| unreachable!("pairs are no rows"))
 }
@@ -204,6 +209,7 @@ struct Probed<'a> {
 struct Loaded<T: Clustered> {
     directory: Directory,
     centroids: Centroids<T>,
+    ids: Ids,
     /// Where queries are compared with centroids.
     coarse: Space<T>,
     /// Where queries are compared with vectors: only those within the radius are near.
@@ -245,9 +251,10 @@ pub(super) struct Round<'a, T: Clustered> {
     pub packed: &'a Packed<T>,
     pub tops: &'a [TopK],
     /// The place where near vectors go: `tops`, or a sort of pairs.
-    heaps: SharedHeaps<'a>,
-    selected: Option<Selected<'a>>,
-    compared: AtomicU64,
+    pub heaps: SharedHeaps<'a>,
+    pub selected: Option<Selected<'a>>,
+    pub ids: &'a Ids,
+    pub compared: AtomicU64,
     pub measured: AtomicU64,
 }
 
@@ -273,7 +280,7 @@ impl Probed<'_> {
         let (info, index) = (self.index.info(), self.index);
         let budget = self.job.budget();
         let probes = self.probes();
-        let k = self.search.neighbours(info.vectors);
+        let k = self.search.neighbours(self.vectors.info().live());
         let row_bytes = (info.dimensions * size_of::<T>()) as u64;
         let list_bytes_max = info.list_vectors_max * info.entry_bytes() as u64;
         // Groups have about the square root of all lists; a few are several times as large.
@@ -291,6 +298,7 @@ impl Probed<'_> {
             memory_bytes: budget.free_bytes(),
             threads: budget.threads(),
             fixed_bytes: index.directory_bytes()
+                + Ids::bytes(self.vectors.info())
                 + self.source.rows_bytes()
                 + 2 * BATCH_ROWS as u64 * 24
                 + row_bytes * 4
@@ -336,15 +344,15 @@ impl Probed<'_> {
             let end = self.source.count().min(first + plan.queries_at_once);
             let _memory =
                 job.budget().reserve((end - first) * query_bytes, "queries and their neighbours")?;
-            let tops = self.round(&loaded, &plan, first..end, &mut rows, &mut counts)?;
-            answer.add_all(first, tops)?;
+            let (ids, tops) = self.round(&loaded, &plan, first..end, &mut rows, &mut counts)?;
+            answer.add_all(&ids, tops)?;
             first = end;
         }
         answer.flush()?;
         let probes = estimates.probes;
         Ok(ApproximateSearched {
             queries: self.source.count(),
-            vectors: info.vectors,
+            vectors: self.vectors.info().live(),
             dimensions: info.dimensions,
             element: info.element,
             rows: answer.rows,
@@ -379,7 +387,7 @@ impl Probed<'_> {
         let (job, info) = (self.job, self.index.info());
         let plan = StrategyPlan::new(estimates, job.store().drive_profile().as_ref());
         job.budget().need(plan.smallest_bytes, || {
-            let k = self.search.neighbours(info.vectors);
+            let k = self.search.neighbours(self.vectors.info().live());
             format!("a search of {k} neighbours in the index of {}", info.name)
         })?;
         job.progress().tell(|| format!("search: {plan}"));
@@ -394,10 +402,11 @@ impl Probed<'_> {
         let instructions = self.search.instructions.unwrap_or_else(Instructions::best);
         let coarse = Space::<T>::new(metric, dimensions, &center, instructions);
         let space = coarse.within(self.search.radius);
-        Ok(Loaded { directory, centroids, coarse, space })
+        let ids = Ids::read(self.job, self.vectors)?;
+        Ok(Loaded { directory, centroids, ids, coarse, space })
     }
 
-    /// Reads the queries `numbers`, and returns the near vectors of each; none if pairs are collected.
+    /// Reads the queries `numbers`, and returns their ids and the near vectors of each; none if pairs are collected.
     fn round<T: Clustered>(
         &self,
         loaded: &Loaded<T>,
@@ -405,24 +414,27 @@ impl Probed<'_> {
         numbers: Range<u64>,
         rows: &mut QueryRows,
         counts: &mut Counts,
-    ) -> Result<Vec<TopK>> {
+    ) -> Result<(Vec<u64>, Vec<TopK>)> {
         let info = self.index.info();
-        let (first, count) = (numbers.start, (numbers.end - numbers.start) as usize);
+        let k = self.search.needed(self.vectors.info().vectors);
+        let count = (numbers.end - numbers.start) as usize;
         let mut packed = Packed::<T>::with_capacity(info.dimensions, count);
+        let mut ids = Vec::with_capacity(count);
         for number in numbers {
-            pack_next(rows, self.source, self.vectors, number, &loaded.space, &mut packed)?;
+            pack_next(rows, (self.source, number), self.vectors, &loaded.space, &mut packed, &mut ids)?;
         }
         let tops = match self.pairs {
             Some(_) => Vec::new(),
-            None => new_tops(self.search, info.vectors, first..first + count as u64),
+            None => new_tops(self.search, self.vectors.info().live(), &ids),
         };
         let heaps = Tops { first: 0, tops: &tops };
-        let pairs = self.pairs.map(|pairs| pairs.of_queries(first..first + count as u64, false));
+        let pairs = self.pairs.map(|pairs| pairs.of_queries(&ids, false));
         let selection = self.search.selection.as_deref();
         let round = Round {
             job: self.job,
             vectors: self.vectors,
             selected: selection.map(|selection| Selected::new(selection, count)),
+            ids: &loaded.ids,
             index: self.index,
             directory: &loaded.directory,
             centroids: &loaded.centroids,
@@ -430,7 +442,7 @@ impl Probed<'_> {
             coarse: &loaded.coarse,
             plan,
             probes: self.probes(),
-            k: self.search.needed(info.vectors),
+            k: k.min(info.vectors),
             packed: &packed,
             tops: &tops,
             heaps: pairs.as_ref().map_or(&heaps, |pairs| pairs),
@@ -441,13 +453,17 @@ impl Probed<'_> {
             Strategy::Single => counts.times_us.extend(round.single()?),
             Strategy::Batch => round.batch()?,
         }
-        if let Some(selected) = &round.selected {
-            counts.exhaustive += selected.complete(&round, round.k)?;
+        let tail = info.vectors..self.vectors.info().vectors;
+        if !tail.is_empty() {
+            compare_tail(&round, tail)?;
+        }
+        if let (Some(selected), None) = (&round.selected, self.pairs) {
+            counts.exhaustive += selected.complete(&round, k)?;
         }
         counts.compared += round.compared.into_inner();
         counts.measured += round.measured.into_inner();
         pairs.map_or(Ok(()), PairsOfQueries::finish)?;
-        Ok(tops)
+        Ok((ids, tops))
     }
 }
 
@@ -526,8 +542,10 @@ impl<T: Clustered> Round<'_, T> {
             let list = self.index.list::<T>(list, bytes, count)?;
             let queries = Members { packed: self.packed, members, heaps: &self.heaps };
             match &self.selected {
-                None => comparer.compare(self.space, list.rows, |row| list.id(row), &queries),
-                Some(selected) => selected.compare(self.space, &list, count, comparer, &queries),
+                None => comparer.compare(self.space, list.rows, |row| self.ids.id(list.row(row)), &queries),
+                Some(selected) => {
+                    selected.compare(self.space, (&list, self.ids), count, comparer, &queries);
+                }
             }
         }
         self.heaps.check()

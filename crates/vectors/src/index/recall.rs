@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{
     Element, Error, Result, VectorFile, Vectors,
+    changes::{live_bytes, live_rows},
     element::{aligned, bytes_of},
     heaps::Tops,
     import::CHECK_BYTES,
@@ -143,7 +144,8 @@ fn measure_elements<T: Clustered>(
     let k = k.min(info.vectors);
     let memory = sample * (Packed::<T>::bytes_each(info.dimensions) + TopK::bytes(k) + k * 64);
     let reader_bytes = Source::from(file).rows_bytes();
-    job.budget().need(memory + reader_bytes + index.directory_bytes() + pass_bytes::<T>(job, info.dimensions), || {
+    let others = live_bytes(info) + index.directory_bytes() + pass_bytes::<T>(job, info.dimensions);
+    job.budget().need(memory + reader_bytes + others, || {
         format!("measuring recall with {sample} queries")
     })?;
     let _memory = job.budget().reserve(memory, "queries and their neighbours")?;
@@ -161,17 +163,23 @@ fn measure_elements<T: Clustered>(
         &mut packed,
     )?;
     let tops: Vec<TopK> = (0..sample).map(|_| TopK::new(k as usize, f64::INFINITY)).collect();
+    let live = live_rows(job, vectors)?;
     job.start_phase("finding exact neighbours", "vectors", info.vectors);
     let members: Vec<u32> = (0..sample as u32).collect();
     for_vectors::<T, _>(
         job,
         &vectors.file,
-        (info.vectors, info.dimensions),
+        // Later vectors are in no list: all queries find them.
+        (index.info().vectors, info.dimensions),
         || Comparer::<T>::new(info.dimensions),
         |comparer, first, rows| {
             let heaps = Tops { first: 0, tops: &tops };
             let queries = Members { packed: &packed, members: &members, heaps: &heaps };
-            comparer.compare(&space, rows, |row| first + row as u64, &queries);
+            let row_of = |row: usize| {
+                let row = first + row as u64;
+                live.as_ref().is_none_or(|live| live.contains(row)).then_some(row)
+            };
+            comparer.compare_some(&space, rows, row_of, &queries);
             Ok(())
         },
     )?;
@@ -235,33 +243,32 @@ pub(crate) fn read_queries<T: Clustered>(
     packed: &mut Packed<T>,
 ) -> Result<()> {
     let mut rows = source.rows(job)?;
-    let mut at = 0;
+    let mut ids = Vec::new();
     for number in numbers {
-        while at < number {
-            let skipped = rows.next(number - at)?.len() / source.element().row_bytes(source.dimensions());
-            at += skipped as u64;
+        // The number of all queries that were read, or passed over.
+        while (ids.len() as u64) < number {
+            rows.next(number - ids.len() as u64, &mut ids)?;
         }
-        pack_next(&mut rows, source, vectors, number, space, packed)?;
-        at += 1;
+        pack_next(&mut rows, (source, number), vectors, space, packed, &mut ids)?;
     }
     Ok(())
 }
 
-/// Reads the next query, and packs it.
+/// Reads the next query, whose number is given, and packs it. Its id is added to `ids`.
 ///
 /// # Errors
 /// A value that elements of the vectors cannot hold; I/O.
 pub(crate) fn pack_next<T: Clustered>(
     rows: &mut QueryRows,
-    source: Source<'_>,
+    (source, number): (Source<'_>, u64),
     vectors: &Vectors,
-    number: u64,
     space: &Space<T>,
     packed: &mut Packed<T>,
+    ids: &mut Vec<u64>,
 ) -> Result<()> {
     let info = vectors.info();
     let mut cast = Vec::with_capacity(info.row_bytes());
-    let bytes = rows.next(1)?;
+    let bytes = rows.next(1, ids)?;
     source.element().cast(bytes, info.element, &mut cast).map_err(|(dimension, value)| {
         let expected = format!("a value of {}, as the elements of {}", info.element, info.name);
         source.bad_value(number, dimension, value.to_string(), expected)
@@ -298,7 +305,7 @@ fn lists_of_vectors<T: Clustered>(
             let (bytes, others) = rest.split_at(count * info.entry_bytes());
             rest = others;
             let members = index.list::<T>(list, bytes, count)?;
-            let ids = (0..count).map(|row| members.id(row)).filter(|id| wanted.contains_key(id));
+            let ids = (0..count).map(|place| members.row(place)).filter(|row| wanted.contains_key(row));
             found.extend(ids.map(|id| (id, list)));
         }
         job.progress().add(spans[number as usize].len() as u64);

@@ -31,6 +31,7 @@ use super::{
 use crate::{
     Result, RowSet,
     heaps::{Heaps, Tops},
+    ids::Ids,
     import::CHECK_BYTES,
 };
 
@@ -55,7 +56,7 @@ pub(super) fn probes_among(selection: &RowSet, probes: u64, lists: u64) -> u64 {
 
 /// The selected vectors, and how many of them each query of a round met.
 pub(super) struct Selected<'a> {
-    rows: &'a RowSet,
+    pub(super) rows: &'a RowSet,
     count: u64,
     met: Vec<Met>,
 }
@@ -84,13 +85,14 @@ impl<'a> Selected<'a> {
     pub fn compare<T: Clustered, H: Heaps>(
         &self,
         space: &Space<T>,
-        list: &List<'_, T>,
+        (list, ids): (&List<'_, T>, &Ids),
         count: usize,
         comparer: &mut Comparer<T>,
         queries: &Members<'_, T, H>,
     ) {
-        let id_of = |row: usize| Some(list.id(row)).filter(|&id| self.rows.contains(id));
-        let selected = (0..count).filter(|&row| id_of(row).is_some()).count() as u64;
+        let row_of = |place: usize| Some(list.row(place)).filter(|&row| self.rows.contains(row));
+        let id_of = |place: usize| row_of(place).map(|row| ids.id(row));
+        let selected = (0..count).filter(|&place| row_of(place).is_some()).count() as u64;
         for &query in queries.members {
             let met = &self.met[query as usize];
             met.vectors.fetch_add(count as u64, Ordering::Relaxed);
@@ -152,7 +154,9 @@ impl<'a> Selected<'a> {
         let make = || Comparer::<T>::new(round.space.dimensions);
         let comparers = ranges.each(make, |comparer, number, bytes| {
             let first = selected_of(number).expect("a block that was read").start;
-            let id_of = |row: usize| Some(first + row as u64).filter(|&id| self.rows.contains(id));
+            let id_of = |row: usize| {
+                Some(first + row as u64).filter(|&row| self.rows.contains(row)).map(|row| round.ids.id(row))
+            };
             comparer.compare_some(round.space, T::rows(bytes), id_of, &members);
             Ok(())
         })?;

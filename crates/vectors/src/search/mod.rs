@@ -9,7 +9,7 @@ mod queries;
 mod scan;
 mod source;
 
-use std::{ops::Range, sync::Arc};
+use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Float32Array, RecordBatch, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
@@ -25,10 +25,12 @@ use self::{
 };
 use crate::{
     Error, Metric, Result, RowSet, Vectors, VectorsInfo,
+    changes::{among_live, live_bytes},
+    dedup::Pairs,
     element::{Element, floats},
     filter::Filter,
-    dedup::Pairs,
     heaps::Tops,
+    ids::Ids,
     import::CHECK_BYTES,
     metric::Measured,
     tiles::{Instructions, Tiled},
@@ -47,8 +49,8 @@ pub struct Search {
     pub metric: Metric,
     /// The radius: the largest distance of a neighbour, or the smallest inner product.
     pub radius: Option<f64>,
-    /// Excludes vector n from the neighbours of query n, whatever their distance. For a dataset that is joined with
-    /// itself.
+    /// Excludes the vector with the id of a query from its neighbours, whatever their distance. For a dataset that is
+    /// joined with itself.
     pub excludes_itself: bool,
     /// The vectors that may be answers, by default all. The set is one of numbers below the number of vectors.
     pub selection: Option<Arc<RowSet>>,
@@ -112,7 +114,7 @@ impl Search {
     pub(crate) fn neighbours(&self, vectors: u64) -> u64 {
         let among = match &self.selection {
             Some(selection) => selection.count(),
-            None => vectors - u64::from(self.excludes_itself),
+            None => vectors.saturating_sub(u64::from(self.excludes_itself)),
         };
         self.k.min(among).max(1)
     }
@@ -123,15 +125,15 @@ impl Search {
     }
 }
 
-/// Returns an empty heap for each of the queries `numbers`.
-pub(crate) fn new_tops(search: &Search, vectors: u64, numbers: Range<u64>) -> Vec<TopK> {
+/// Returns an empty heap for each of the queries with the ids `queries`.
+pub(crate) fn new_tops(search: &Search, vectors: u64, queries: &[u64]) -> Vec<TopK> {
     let k = search.neighbours(vectors) as usize;
     let bound = search.radius.map_or(f64::INFINITY, |radius| search.metric.key_within(radius));
-    let top = |number| match search.excludes_itself {
-        true => TopK::new(k, bound).without(number),
+    let top = |&id: &u64| match search.excludes_itself {
+        true => TopK::new(k, bound).without(id),
         false => TopK::new(k, bound),
     };
-    numbers.map(top).collect()
+    queries.iter().map(top).collect()
 }
 
 /// The statistics of a search.
@@ -174,9 +176,20 @@ pub fn plan<'a>(
     queries: impl Into<Source<'a>>,
     search: &Search,
 ) -> Result<Plan> {
-    let k = search.neighbours(vectors.vectors);
+    plan_answer(job, vectors, queries.into(), search, live_bytes(vectors))
+}
+
+/// Plans a search beside the set of live rows, which will take so many bytes.
+fn plan_answer(
+    job: &Job,
+    vectors: &VectorsInfo,
+    source: Source<'_>,
+    search: &Search,
+    live_bytes: u64,
+) -> Result<Plan> {
+    let k = search.neighbours(vectors.live());
     let what = || format!("a search of {k} neighbours among {}", vectors.name);
-    plan_beside(job, vectors, queries.into(), search, &Beside { entries: k, bytes: 0, what: &what })
+    plan_beside(job, vectors, source, search, &Beside { entries: k, bytes: live_bytes, what: &what })
 }
 
 /// What a search keeps in memory beside blocks of vectors and queries.
@@ -205,19 +218,21 @@ pub(crate) fn plan_beside(
     search.metric.check(vectors.element)?;
     check_dimensions(source, vectors)?;
     let budget = job.budget();
+    let live = (vectors.removed > 0).then_some(vectors.live());
+    let others_bytes = beside.bytes + Ids::bytes(vectors);
     let mut plan = Plan::new(&Estimates {
         vectors: vectors.vectors,
         dimensions: vectors.dimensions,
         element: vectors.element,
         metric: search.metric,
-        selected: search.selection.as_ref().map(|selection| selection.count()),
+        selected: search.selection.as_ref().map(|selection| selection.count()).or(live),
         queries: source.count(),
         k: beside.entries,
-        memory_bytes: budget.free_bytes().saturating_sub(beside.bytes),
+        memory_bytes: budget.free_bytes().saturating_sub(others_bytes),
         threads: budget.threads(),
         reader_bytes: source.rows_bytes(),
     });
-    budget.need(plan.smallest_bytes() + beside.bytes, beside.what)?;
+    budget.need(plan.smallest_bytes() + others_bytes, beside.what)?;
     if let Some(instructions) = search.instructions {
         plan.instructions = instructions;
     }
@@ -268,7 +283,9 @@ pub fn search<'a>(
     each: &mut dyn FnMut(RecordBatch) -> Result<()>,
 ) -> Result<Searched> {
     let (info, source) = (vectors.info(), queries.into());
-    let plan = plan(job, info, source, search)?;
+    plan(job, info, source, search)?;
+    let search = &*among_live(job, vectors, search)?;
+    let plan = plan_answer(job, info, source, search, 0)?;
     let mut answer = AnswerRows::new(search.metric, each);
     let passes = Passes { job, vectors, source, search, plan: &plan };
     let measured = passes.run(&mut Receiver::Answer(&mut answer))?;
@@ -284,8 +301,8 @@ pub fn search<'a>(
     })
 }
 
-/// Finds all pairs of vectors of a dataset within the radius of `search`, and returns the number of pairs whose exact
-/// distances were computed. Each pair of vectors is compared once.
+/// Finds all pairs of vectors of a dataset within the radius of `search`, which has the live vectors, and returns the number
+/// of pairs whose exact distances were computed. Each pair of vectors is compared once.
 ///
 /// # Errors
 /// I/O and damage; cancellation.
@@ -330,6 +347,7 @@ impl Passes<'_> {
     fn run_elements<T: Tiled>(&self, receiver: &mut Receiver<'_, '_>) -> Result<u64> {
         let Passes { job, vectors, source, search, plan } = *self;
         let info = vectors.info();
+        let ids = Ids::read(job, vectors)?;
         let row_elements = info.element.queried().row_bytes(info.dimensions) / size_of::<T>();
         let buffer_bytes = plan.threads * plan.buffers * plan.block_bytes;
         let buffers = Buffer::zeroed(job.budget(), buffer_bytes, "blocks of vectors")?;
@@ -361,6 +379,7 @@ impl Passes<'_> {
                     file: &vectors.file,
                     vectors: info.vectors,
                     selection: search.selection.as_deref(),
+                    ids: &ids,
                     dimensions: row_elements,
                     element: info.element,
                     row_bytes: info.row_bytes(),
@@ -379,12 +398,13 @@ impl Passes<'_> {
             };
             match receiver {
                 Receiver::Answer(answer) => {
-                    let tops = new_tops(search, info.vectors, first..end);
+                    let tops = new_tops(search, info.live(), &queries.ids);
                     run(&Tops { first: 0, tops: &tops }, None)?;
-                    answer.add_all(first, tops)?;
+                    answer.add_all(&queries.ids, tops)?;
                 }
                 Receiver::Pairs(pairs) => {
-                    let near = pairs.of_queries(first..end, true);
+                    // Later rows have larger ids, unless vectors were replaced.
+                    let near = pairs.of_queries(&queries.ids, ids.are_rows());
                     run(&near, Some(first))?;
                     near.finish()?;
                 }
@@ -452,9 +472,9 @@ impl<'a> AnswerRows<'a> {
         if self.pending.len() == BATCH_ROWS { self.flush() } else { Ok(()) }
     }
 
-    /// Adds the entries of heaps, whose queries follow each other from number `first` on.
-    pub fn add_all(&mut self, first: u64, tops: Vec<TopK>) -> Result<()> {
-        for (query, top) in (first..).zip(tops) {
+    /// Adds the entries of heaps, whose queries have the ids `queries`.
+    pub fn add_all(&mut self, queries: &[u64], tops: Vec<TopK>) -> Result<()> {
+        for (&query, top) in queries.iter().zip(tops) {
             for (rank, entry) in (1..).zip(top.into_sorted()) {
                 self.add(Row { query, rank, entry })?;
             }

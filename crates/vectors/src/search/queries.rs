@@ -52,6 +52,8 @@ pub(crate) struct Queries<T: Tiled> {
     count: usize,
     pub panels: Vec<Panel<T::Lane>>,
     pub facts: Vec<QueryFacts>,
+    /// The ids of the queries: for those of a file, their numbers.
+    pub ids: Vec<u64>,
     _reservation: Reservation,
 }
 
@@ -72,9 +74,10 @@ impl<T: Tiled> Queries<T> {
         let row_bytes = element.row_bytes(info.dimensions);
         let dimensions = row_bytes / size_of::<T>();
         let mut memory = aligned(count * row_bytes);
+        let mut ids = Vec::with_capacity(count);
         let (mut filled, mut row_out) = (0, Vec::with_capacity(row_bytes));
         while filled < count {
-            let bytes = rows.next((count - filled) as u64)?;
+            let bytes = rows.next((count - filled) as u64, &mut ids)?;
             for row in bytes.chunks_exact(source.element().row_bytes(info.dimensions)) {
                 row_out.clear();
                 source.element().cast(row, element, &mut row_out).map_err(|(dimension, value)| {
@@ -92,6 +95,7 @@ impl<T: Tiled> Queries<T> {
             count,
             panels: Vec::new(),
             facts: Vec::with_capacity(count),
+            ids,
             _reservation: reservation,
         };
         if plan.kernel != Kernel::Counts {

@@ -23,6 +23,7 @@ use crate::{
     counts::Count,
     filter::{BlockFacts, Filter},
     heaps::SharedHeaps,
+    ids::Ids,
     metric::{AT_ONCE, Metric},
     search::{
         Search,
@@ -48,14 +49,15 @@ pub(crate) struct Pass<'a, T: Tiled> {
     pub search: &'a Search,
     /// The vectors that may be answers, if not all.
     pub selection: Option<&'a RowSet>,
+    pub ids: &'a Ids,
     pub filter: Filter,
     /// The center for l2, and zeros for the other metrics.
     pub center: &'a [T::Lane],
     pub queries: &'a Queries<T>,
     /// The place where near vectors go.
     pub heaps: SharedHeaps<'a>,
-    /// If each query is a vector that is searched too, the number of the first query. Then only pairs of a query and a
-    /// later vector are of interest.
+    /// If the queries are live vectors of the dataset, in the order of their rows, the number of the first query. Then only
+    /// pairs of a query and a later row are of interest. The row of a query is its number, or a later one.
     pub only_later: Option<u64>,
 }
 
@@ -283,7 +285,7 @@ impl<T: Tiled> Pass<'_, T> {
             for (row, &key) in scratch.keys.iter().enumerate() {
                 let is_within = |radius| self.search.metric.is_within(key, radius);
                 if key <= self.heaps.bound(query) && self.search.radius.is_none_or(is_within) {
-                    self.heaps.push(query, Entry { key, id: numbers.of(row) });
+                    self.heaps.push(query, Entry { key, id: self.ids.id(numbers.of(row)) });
                 }
             }
         }
@@ -391,7 +393,7 @@ impl<T: Tiled> Pass<'_, T> {
                 let (key, query) = (keys[number], query(number));
                 let is_within = self.search.radius.is_none_or(|radius| metric.is_within(key, radius));
                 if key <= self.heaps.bound(query) && is_within {
-                    self.heaps.push(query, Entry { key, id: numbers.of(hit.row as usize) });
+                    self.heaps.push(query, Entry { key, id: self.ids.id(numbers.of(hit.row as usize)) });
                 }
             }
         }

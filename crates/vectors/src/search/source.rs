@@ -11,9 +11,11 @@
 use inshore_store::{FileReader, Job, Reservation};
 
 use crate::{
-    Element, Error, Result, VectorFile, Vectors,
+    Element, Error, Result, RowSet, VectorFile, Vectors,
+    changes::{live_bytes, live_rows},
     element::{aligned, bytes_of},
     file::Rows,
+    ids::Ids,
 };
 
 /// The size of each of the two buffers through which the vectors of a dataset are read.
@@ -55,7 +57,7 @@ impl Source<'_> {
     pub fn count(&self) -> u64 {
         match self {
             Source::File(file) => file.count(),
-            Source::Stored(vectors) => vectors.info().vectors,
+            Source::Stored(vectors) => vectors.info().live(),
         }
     }
 
@@ -83,14 +85,17 @@ impl Source<'_> {
 
     /// Returns the bytes of memory that [`Source::rows`] reserves.
     pub(crate) fn rows_bytes(&self) -> u64 {
-        let buffers = match self {
+        let reserved_by_others = match self {
             Source::File(_) => 0,
-            Source::Stored(_) => inshore_store::taken_bytes(2 * BUFFER_BYTES) as u64,
+            Source::Stored(vectors) => {
+                let buffers = inshore_store::taken_bytes(2 * BUFFER_BYTES) as u64;
+                buffers + live_bytes(vectors.info()) + Ids::bytes(vectors.info())
+            }
         };
-        buffers + self.others_bytes()
+        reserved_by_others + self.others_bytes()
     }
 
-    /// Returns the bytes of memory beside the buffers of a dataset, which reserve their own memory.
+    /// Returns the bytes of memory beside the buffers, live rows and ids of a dataset, which reserve their own memory.
     fn others_bytes(&self) -> u64 {
         match self {
             Source::File(file) => file.rows_bytes(false),
@@ -105,16 +110,20 @@ impl Source<'_> {
     pub(crate) fn rows(&self, job: &Job) -> Result<QueryRows> {
         let reservation = job.budget().reserve(self.others_bytes(), "queries")?;
         let reading = match self {
-            Source::File(file) => Reading::File(file.rows(job, 0, false)?),
+            Source::File(file) => Reading::File(file.rows(job, 0, false)?, 0),
             Source::Stored(vectors) => {
                 let file = &vectors.file;
+                let (live, ids) = (live_rows(job, vectors)?, Ids::read(job, vectors)?);
                 Reading::Stored(StoredRows {
+                    live,
+                    ids,
+                    next: 0,
                     reader: FileReader::new(job, file, 0..file.len(), BUFFER_BYTES)?,
                     at: 0,
                     rows: aligned(rows_at_once(vectors) * vectors.info().row_bytes()),
                     rows_at_once: rows_at_once(vectors) as u64,
                     row_bytes: vectors.info().row_bytes(),
-                    left: vectors.info().vectors,
+                    count: vectors.info().vectors,
                 })
             }
         };
@@ -134,44 +143,74 @@ pub(crate) struct QueryRows {
 }
 
 enum Reading {
-    File(Rows),
+    /// The rows of a file, and the number of the next one.
+    File(Rows, u64),
     Stored(StoredRows),
 }
 
 impl QueryRows {
     /// Returns the bytes of the next queries, at most `most` queries, as elements of [`Source::element`]. The result is
-    /// empty after the last query.
+    /// empty after the last query. Their ids are added to `ids`: the ids of vectors, or the numbers of queries of a file.
     ///
     /// # Errors
     /// For a file, [`Error::BadFile`] as of an import; I/O and damage; cancellation.
-    pub fn next(&mut self, most: u64) -> Result<&[u8]> {
+    pub fn next(&mut self, most: u64, ids: &mut Vec<u64>) -> Result<&[u8]> {
         match &mut self.reading {
-            Reading::File(rows) => rows.next(most),
-            Reading::Stored(rows) => rows.next(most),
+            Reading::File(rows, number) => {
+                let row_bytes = rows.row_bytes();
+                let bytes = rows.next(most)?;
+                let end = *number + (bytes.len() / row_bytes) as u64;
+                ids.extend(*number..end);
+                *number = end;
+                Ok(bytes)
+            }
+            Reading::Stored(rows) => rows.next(most, ids),
         }
     }
 }
 
 /// `StoredRows` reads the vectors of a dataset in order. Vectors may lie across the ends of reads, so they are copied.
 struct StoredRows {
+    /// The rows whose vectors were not removed; `None` if it is all.
+    live: Option<RowSet>,
+    ids: Ids,
+    /// The number of the next row, and of all rows.
+    next: u64,
+    count: u64,
     reader: FileReader,
     /// The bytes of the current piece of the reader that were copied.
     at: usize,
     rows: Vec<u64>,
     rows_at_once: u64,
     row_bytes: usize,
-    left: u64,
 }
 
 impl StoredRows {
-    fn next(&mut self, most: u64) -> Result<&[u8]> {
-        let count = most.min(self.left).min(self.rows_at_once);
-        let out = bytes_of(&mut self.rows, count as usize * self.row_bytes);
+    fn next(&mut self, most: u64, ids: &mut Vec<u64>) -> Result<&[u8]> {
+        let most = most.min(self.rows_at_once);
+        let mut count = 0;
+        while count < most && self.next < self.count {
+            let is_live = self.live.as_ref().is_none_or(|live| live.contains(self.next));
+            // The row of a removed vector is overwritten by the next one.
+            self.read_row(count as usize)?;
+            if is_live {
+                ids.push(self.ids.id(self.next));
+                count += 1;
+            }
+            self.next += 1;
+        }
+        Ok(bytes_of(&mut self.rows, count as usize * self.row_bytes))
+    }
+
+    /// Copies the next row to a place among those that are returned.
+    fn read_row(&mut self, place: usize) -> Result<()> {
+        let end = (place + 1) * self.row_bytes;
+        let out = &mut bytes_of(&mut self.rows, end)[place * self.row_bytes..];
         let mut filled = 0;
         while filled < out.len() {
             if self.at == self.reader.piece().len() {
-                // The length of the file was checked against the number of vectors.
-                assert!(self.reader.next_piece()?.is_some(), "the file has all its vectors");
+                // The length of the file was checked against the number of rows.
+                assert!(self.reader.next_piece()?.is_some(), "the file has all its rows");
                 self.at = 0;
             }
             let piece = &self.reader.piece()[self.at..];
@@ -180,7 +219,6 @@ impl StoredRows {
             self.at += part;
             filled += part;
         }
-        self.left -= count;
-        Ok(out)
+        Ok(())
     }
 }

@@ -9,8 +9,9 @@ use inshore_vectors::{
 };
 
 use crate::{
+    changes::{Model, add, remove, small, upsert},
     exact::{ELEMENTS, made, metrics},
-    index::{EVERYTHING, build, clustered},
+    index::{EVERYTHING, ask, build, clustered},
     support::{Made, Random, Setup, brute_force},
 };
 
@@ -249,4 +250,61 @@ fn a_cancelled_search_for_duplicates_returns_its_memory_and_flash() {
     assert!(stopped.unwrap_err().is_cancelled());
     assert!(batches >= 1);
     assert_eq!((job.budget().reserved_bytes(), job.extents_in_use()), (0, 0));
+}
+
+#[test]
+fn joins_and_duplicates_of_changed_vectors_have_the_ids_of_the_live_ones() {
+    for element in [Element::U8, Element::F32, Element::Bits] {
+        let (setup, mut random, mut model) = (Setup::new(), Random(72), Model::default());
+        let metric = if element == Element::Bits { Metric::Hamming } else { Metric::L2 };
+        let first = small(element, &mut random, 200);
+        setup.import("v", &first);
+        model.add(&first);
+        if element != Element::Bits {
+            build(&setup, "v", &Index { metric, lists: Some(10), seed: 1 }, (32 << 20, 2));
+        }
+        let (some, ids) = (small(element, &mut random, 4), [3, 150, 7, 60]);
+        upsert(&setup, &some, &ids).unwrap();
+        model.upsert(&some, &ids);
+        remove(&setup, &[10, 11, 199]).unwrap();
+        model.remove(&[10, 11, 199]);
+        let more = small(element, &mut random, 50);
+        add(&setup, &more).unwrap();
+        model.add(&more);
+        let live = Made { values: model.vectors.values().flatten().copied().collect(), ..first };
+        let ids: Vec<u64> = model.vectors.keys().copied().collect();
+
+        let search = Search { k: 5, metric, excludes_itself: true, ..Search::default() };
+        let mut expected = brute_force(&live, &live, &search);
+        expected.iter_mut().for_each(|row| {
+            row.0 = ids[row.0 as usize];
+            row.2 = ids[row.2 as usize];
+        });
+        let options = Dedup { metric, radius: 2.0, groups: false };
+        let named = |pair: &Pair| (ids[pair.0 as usize], ids[pair.1 as usize], pair.2);
+        let pairs: Vec<Pair> = pairs_by_force(&live, &options).iter().map(named).collect();
+        assert!(pairs.len() > 100, "{} pairs", pairs.len());
+        let groups: Vec<Pair> =
+            groups_by_force(&pairs).into_iter().map(|(id, group)| (id, group, 0)).collect();
+        for memory in [(16 << 20, 2), (4 << 20, 1)] {
+            let (mut rows, found) = setup.search("v", &setup.open("v"), &search, memory);
+            rows.sort_unstable();
+            assert_eq!(rows, expected, "{element}");
+            assert_eq!((found.queries, found.vectors), (247, 247));
+            assert_eq!(find(&setup, "v", &options, None, memory).0, pairs, "{element}");
+            let grouped = Dedup { groups: true, ..options.clone() };
+            assert_eq!(find(&setup, "v", &grouped, None, memory).0, groups, "{element}");
+            if element != Element::Bits {
+                let of_index = find(&setup, "v", &options, Some(&EVERYTHING), (32 << 20, memory.1)).0;
+                assert_eq!(of_index, pairs, "{element}");
+                let of_index = find(&setup, "v", &grouped, Some(&EVERYTHING), (32 << 20, memory.1)).0;
+                assert_eq!(of_index, groups, "{element}");
+            }
+        }
+        if element != Element::Bits {
+            let (mut rows, _) = ask(&setup, "v", &setup.open("v"), (&search, &EVERYTHING), (32 << 20, 2));
+            rows.sort_unstable();
+            assert_eq!(rows, expected, "{element}");
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! Tests of searches, imports and files through the public interface.
 
+mod changes;
 mod dedup;
 mod exact;
 mod files;

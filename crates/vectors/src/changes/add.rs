@@ -1,0 +1,159 @@
+//! Adds vectors of a file, with new ids or with given ones.
+
+use inshore_store::{FILE_SOURCE_BYTES, Job, Store};
+
+use super::{APPEND_BYTES, Change, Changed, RowsOfIds, check_ids, retried};
+use crate::{
+    Element, Error, Result, VectorFile, VectorsInfo,
+    dataset::VECTORS,
+    ids::{IdRun, Ids},
+    import::{BUFFER_BYTES, BUFFERS, CHECK_BYTES},
+};
+
+/// Adds the vectors of `file` to the dataset `name`. Their ids follow the largest id that was used.
+///
+/// The cost is one read of the file, one write of its vectors, and a copy of the last extent. Memory: that of
+/// [`crate::import()`], and 16 bytes for each run of ids ([`VectorsInfo`]).
+///
+/// # Errors
+/// [`Error::BadFile`] for other dimensions or elements, a malformed vector, or a value that is not finite;
+/// [`Error::BadDataset`] for a dataset that cannot be changed; [`inshore_store::Error::Changed`] if other jobs changed it
+/// again and again; I/O; too little memory; cancellation. Nothing is changed then.
+pub fn add_vectors(store: &Store, job: &Job, name: &str, file: &VectorFile) -> Result<Changed> {
+    retried(job, || {
+        let mut change = Change::begin(store, job, name)?;
+        let info = change.info().clone();
+        check_alike(file, &info)?;
+        let memory = Ids::bytes(&info);
+        job.budget().need(memory + append_bytes(file), || format!("adding vectors to {name}"))?;
+        let ids = Ids::read(job, &change.vectors)?;
+        let runs = ids.runs_of(info.vectors, info.next_id..info.next_id + file.count());
+        drop(ids);
+        let rounded = append_rows(&mut change, file)?;
+        change.append_runs(&runs)?;
+        let info = change.commit(VectorsInfo {
+            vectors: info.vectors + file.count(),
+            next_id: info.next_id + file.count(),
+            id_runs: info.id_runs + runs.len() as u64,
+            ..info
+        })?;
+        let first_id = Some(info.next_id - file.count());
+        Ok(Changed { added: file.count(), first_id, rounded, ..Changed::of(info) })
+    })
+}
+
+/// Puts the vectors of `file` into the dataset `name` under the ids `ids`, one for each vector: a vector replaces the one
+/// with its id, or is added if there is none. Both happen at once.
+///
+/// The cost is that of [`add_vectors`], and of a read of the numbers of removed rows. Memory: that of [`add_vectors`], 64
+/// bytes for each id, and an eighth of a byte for each row of the dataset.
+///
+/// # Errors
+/// The errors of [`add_vectors`]; [`Error::BadOption`] for ids that are not different, are too large, or are not as many as
+/// the vectors.
+pub fn upsert_vectors(
+    store: &Store,
+    job: &Job,
+    name: &str,
+    file: &VectorFile,
+    ids: &[u64],
+) -> Result<Changed> {
+    if ids.len() as u64 != file.count() {
+        return Err(Error::BadOption {
+            option: "ids",
+            found: format!("{} ids", ids.len()),
+            expected: format!("one for each of the {} vectors of {}", file.count(), file.path().display()),
+        });
+    }
+    let _memory = job.budget().reserve(ids.len() as u64 * 64, "ids of vectors that are replaced")?;
+    let mut sorted = ids.to_vec();
+    sorted.sort_unstable();
+    check_ids(&sorted)?;
+    retried(job, || {
+        let mut change = Change::begin(store, job, name)?;
+        let info = change.info().clone();
+        check_alike(file, &info)?;
+        let memory = RowsOfIds::bytes(&info).max(append_bytes(file));
+        job.budget().need(memory, || format!("replacing vectors of {name}"))?;
+        let (replaced, runs) = {
+            let known = RowsOfIds::read(job, &change.vectors)?;
+            let mut rows: Vec<u64> = known.find(&sorted).into_iter().flatten().collect();
+            rows.sort_unstable();
+            (rows, known.ids.runs_of(info.vectors, ids.iter().copied()))
+        };
+        let rounded = append_rows(&mut change, file)?;
+        change.append_removed(&replaced)?;
+        change.append_runs(&runs)?;
+        finish(change, info, &sorted, &replaced, &runs, rounded)
+    })
+}
+
+fn finish(
+    change: Change<'_>,
+    info: VectorsInfo,
+    sorted: &[u64],
+    replaced: &[u64],
+    runs: &[IdRun],
+    rounded: u64,
+) -> Result<Changed> {
+    let (count, replaced) = (sorted.len() as u64, replaced.len() as u64);
+    let info = change.commit(VectorsInfo {
+        vectors: info.vectors + count,
+        removed: info.removed + replaced,
+        next_id: info.next_id.max(sorted.last().map_or(0, |last| last + 1)),
+        id_runs: info.id_runs + runs.len() as u64,
+        ..info
+    })?;
+    Ok(Changed { added: count - replaced, replaced, rounded, ..Changed::of(info) })
+}
+
+/// Checks that a file has vectors like those of a dataset.
+fn check_alike(file: &VectorFile, info: &VectorsInfo) -> Result<()> {
+    let bad = |place: &str, found: String, expected: String| {
+        let expected = format!("{expected}, as the vectors of {}", info.name);
+        Err(Error::BadFile {
+            file: file.path().display().to_string(),
+            place: place.to_string(),
+            found,
+            expected,
+        })
+    };
+    if file.element() != info.element {
+        let expected = match (info.element, file.element()) {
+            (Element::Bits, Element::U8) => "bits (--bits takes each byte as eight of them)".to_string(),
+            (element, _) => element.to_string(),
+        };
+        return bad("the elements", file.element().to_string(), expected);
+    }
+    if file.dimensions() != info.dimensions {
+        return bad("vector 0", format!("{} dimensions", file.dimensions()), info.dimensions.to_string());
+    }
+    Ok(())
+}
+
+/// Returns the memory to append the vectors of a file.
+fn append_bytes(file: &VectorFile) -> u64 {
+    let buffers = (BUFFERS * BUFFER_BYTES + 2 * CHECK_BYTES + (64 << 10)) as u64;
+    buffers + file.rows_bytes(true).max(FILE_SOURCE_BYTES) + 2 * APPEND_BYTES
+}
+
+/// Appends all vectors of a file. Returns the number of elements that were rounded.
+fn append_rows(change: &mut Change<'_>, file: &VectorFile) -> Result<u64> {
+    let job = change.job;
+    let _work =
+        job.budget().reserve(file.rows_bytes(true) - FILE_SOURCE_BYTES, "vectors that are added")?;
+    let mut writer = change.builder.append(VECTORS, CHECK_BYTES, BUFFER_BYTES, BUFFERS)?;
+    let mut rows = file.rows(job, 0, true)?;
+    let row_bytes = change.info().row_bytes();
+    job.start_phase("adding", "vectors", file.count());
+    loop {
+        let bytes = rows.next(u64::MAX)?;
+        if bytes.is_empty() {
+            break;
+        }
+        writer.write(bytes)?;
+        job.progress().add((bytes.len() / row_bytes) as u64);
+    }
+    change.builder.add(writer)?;
+    Ok(rows.rounded())
+}

@@ -1,0 +1,135 @@
+//! Lists of ids, as the user gives them.
+
+use std::{
+    fs::File,
+    io::{BufRead, BufReader},
+    ops::Deref,
+    path::Path,
+};
+
+use inshore_store::{Job, Reservation};
+
+use crate::{Error, Result};
+
+/// `IdList` is a list of ids of vectors, in memory that is reserved in the budget.
+#[derive(Debug)]
+pub struct IdList {
+    ids: Vec<u64>,
+    _reservation: Reservation,
+}
+
+impl Deref for IdList {
+    type Target = [u64];
+
+    fn deref(&self) -> &[u64] {
+        &self.ids
+    }
+}
+
+impl IdList {
+    /// Copies a list of ids.
+    ///
+    /// # Errors
+    /// Too little memory.
+    pub fn of(job: &Job, ids: &[u64]) -> Result<IdList> {
+        let reservation = job.budget().reserve(size_of_val(ids) as u64, "a list of ids")?;
+        Ok(IdList { ids: ids.to_vec(), _reservation: reservation })
+    }
+
+    /// Reads a text file of ids: whole numbers, apart by spaces, commas or line breaks. The file is read twice, to count
+    /// the ids first. Memory: 8 bytes for each id.
+    ///
+    /// # Errors
+    /// [`Error::BadFile`] for a word that is no whole number, with its line; I/O; too little memory.
+    pub fn read(job: &Job, path: impl AsRef<Path>) -> Result<IdList> {
+        let path = path.as_ref();
+        let mut count = 0u64;
+        each_word(path, |_, _| {
+            count += 1;
+            Ok(())
+        })?;
+        let reservation = job.budget().reserve(count * 8, "a list of ids")?;
+        let mut ids = Vec::with_capacity(count as usize);
+        each_word(path, |line, word| {
+            let bad = |found: &str| Error::BadFile {
+                file: path.display().to_string(),
+                place: format!("line {line}"),
+                found: format!("{found:?}"),
+                expected: "an id, a whole number".to_string(),
+            };
+            if ids.len() as u64 == count {
+                return Err(bad("more ids, since another program changes the file"));
+            }
+            ids.push(word.parse().map_err(|_| bad(word))?);
+            Ok(())
+        })?;
+        Ok(IdList { ids, _reservation: reservation })
+    }
+}
+
+/// The longest word that is read as a whole. No id has as many digits.
+const WORD_BYTES_MAX: usize = 64;
+
+/// Calls `each` with every word of a file and the number of its line, from 1.
+fn each_word(path: &Path, mut each: impl FnMut(u64, &str) -> Result<()>) -> Result<()> {
+    let io = |error| inshore_store::Error::io("read", path, error);
+    let file = File::open(path).map_err(|error| inshore_store::Error::io("open", path, error))?;
+    let mut file = BufReader::new(file);
+    let (mut line, mut word) = (1, Vec::new());
+    loop {
+        let piece = file.fill_buf().map_err(io)?;
+        let len = piece.len();
+        let is_end = len == 0;
+        for &byte in piece.iter().chain(if is_end { &b"\n"[..] } else { &[] }) {
+            if byte.is_ascii_whitespace() || byte == b',' {
+                if !word.is_empty() {
+                    each(line, &String::from_utf8_lossy(&word))?;
+                    word.clear();
+                }
+                line += u64::from(byte == b'\n');
+            } else if word.len() < WORD_BYTES_MAX {
+                word.push(byte);
+            }
+        }
+        if is_end {
+            return Ok(());
+        }
+        file.consume(len);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use inshore_store::{Budget, Cancel, Store};
+
+    use super::*;
+
+    #[test]
+    fn a_file_of_ids_is_read_and_a_bad_word_is_refused_with_its_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path().join("store")).unwrap();
+        let job = store.job(Budget::new(1 << 20, 1), Cancel::default()).unwrap();
+        let read = |text: &str| {
+            let path = folder.path().join("ids.txt");
+            std::fs::write(&path, text).unwrap();
+            IdList::read(&job, path).map(|ids| ids.to_vec()).map_err(|error| error.to_string())
+        };
+        assert_eq!(read("3\n1, 2\r\n\n18446744073709551615").unwrap(), [3, 1, 2, u64::MAX]);
+        assert_eq!(read("").unwrap(), [0; 0]);
+        let many: Vec<u64> = (0..20_000).collect();
+        let text = many.iter().map(|id| format!("{id}\n")).collect::<String>();
+        assert_eq!(read(&text).unwrap(), many);
+        for word in ["x1", "-1", "1.0", "18446744073709551616", "\u{e4}"] {
+            let error = read(&format!("1\n2\n{word}\n")).unwrap_err();
+            assert!(error.ends_with(&format!("line 3: found {word:?}, expected an id, a whole number")), "{error}");
+        }
+        let error = read(&"7".repeat(100)).unwrap_err();
+        assert!(error.contains("line 1"), "{error}");
+        assert_eq!(job.budget().reserved_bytes(), 0);
+        let small = store.job(Budget::new(80_000, 1), Cancel::default()).unwrap();
+        std::fs::write(folder.path().join("many"), &text).unwrap();
+        assert!(IdList::read(&small, folder.path().join("many")).is_err());
+        assert!(IdList::of(&small, &many).is_err());
+        assert_eq!(*IdList::of(&small, &many[..9]).unwrap(), many[..9]);
+    }
+}
