@@ -286,7 +286,7 @@ fn joins_and_duplicates_of_changed_vectors_have_the_ids_of_the_live_ones() {
         assert!(pairs.len() > 50, "{} pairs", pairs.len());
         let groups: Vec<Pair> =
             groups_by_force(&pairs).into_iter().map(|(id, group)| (id, group, 0)).collect();
-        for memory in [(16 << 20, 2), (4 << 20, 1)] {
+        for memory in [(16 << 20, 2), (6 << 20, 1)] {
             let (mut rows, found) = setup.search("v", &setup.open("v"), &search, memory);
             rows.sort_unstable();
             assert_eq!(rows, expected, "{element}");
