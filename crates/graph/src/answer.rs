@@ -1,4 +1,4 @@
-//! Answers of algorithms: streamed rows, and a summary.
+//! Answers of algorithms. An answer consists of streamed rows and a summary.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use crate::{
     ids::IdStream,
 };
 
-/// Contains the rows of an algorithm, and a summary.
+/// The result of an algorithm: rows and a summary.
 #[derive(Debug)]
 pub struct Answer {
-    /// Properties of the run and of its result as a whole.
+    /// Facts about the whole run and its result.
     pub summary: Summary,
     /// One row for each vertex, in the order of the user's ids.
     pub rows: Rows,
@@ -26,7 +26,7 @@ pub struct Answer {
 /// Reports facts about a run and its result.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Summary {
-    /// The number of supersteps that were run, or of passes over the edges (clustering).
+    /// The number of supersteps that were run. For clustering and components it is the number of passes over the edges.
     pub supersteps: u32,
     /// The number of supersteps before the checkpoint from which the job resumed, if it resumed.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -35,10 +35,11 @@ pub struct Summary {
     pub edges_traversed: u64,
     /// The place of vertex state: "memory" or "flash".
     pub state: &'static str,
-    /// The strategy that combined updates: "columns", "dense", "partition", "merge", or several of them. It is
-    /// "look-up" if vertices read their neighbours' state and sent no updates, and "union-find" if edges joined trees.
+    /// The strategy that combined updates: "columns" (destination blocks), "dense", "partition", "merge", or several of
+    /// them. It is "look-up" if vertices read their neighbours' state and sent no updates, and "union-find" if edges
+    /// joined trees.
     pub strategy: String,
-    /// Tells whether edges were in memory, in addition to vertex state.
+    /// Tells whether all edges were read into memory.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub edges_held: bool,
     /// The number of vertices that were reached (BFS, shortest paths), including the source.
@@ -63,17 +64,17 @@ pub struct Summary {
     /// The user's ids of the sampled sources (betweenness).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<u64>,
-    /// A notice, if in-edges had to be computed for this job.
+    /// A notice for the user, if in-edges had to be computed for this job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub notice: Option<String>,
 }
 
-/// Computes the next rows of a table, at most some thousands.
+/// Computes the rows of a table in batches of at most some thousands of rows.
 pub(crate) trait RowSource: Send {
     fn next_batch(&mut self) -> Result<Option<RecordBatch>>;
 }
 
-/// Streams the rows of an answer, once. The rows hold the job's memory and scratch until dropped.
+/// Streams the rows of an answer once. The stream holds the job's memory and scratch files until it is dropped.
 pub struct Rows {
     schema: SchemaRef,
     job: Job,
@@ -101,13 +102,13 @@ impl Rows {
     /// Returns the next rows (some thousands at most), or `None` at the end.
     ///
     /// # Errors
-    /// I/O and damage on flash; cancellation.
+    /// Fails on I/O errors, damaged data and cancellation.
     pub fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
         self.source.next_batch()
     }
 
-    /// Removes the job's checkpoints. The caller calls this function when the rows are safe, since no job can resume
-    /// afterwards.
+    /// Removes the job's checkpoints. Call this function once the rows are stored safely, since no job can resume from
+    /// these checkpoints afterwards.
     ///
     /// # Errors
     /// [`inshore_store::Error::Io`].
@@ -125,7 +126,7 @@ impl Rows {
 /// negligible.
 const BATCH_ROWS: usize = 8 << 10;
 
-/// A row for each vertex: its id, and columns computed from its state.
+/// Makes a row for each vertex: the vertex's id, and columns that are computed from its state.
 pub(crate) struct VertexRows<S: State, C> {
     schema: SchemaRef,
     job: Job,

@@ -1,8 +1,8 @@
 //! Checks an answer with the textbook algorithm, in memory.
 //!
-//! The check is for users who do not trust the engine, and shares only the files of the graph with it: each algorithm's
-//! file has a `verify` that works on plain vectors. The whole graph must fit in memory, about 4 bytes per edge and 50
-//! per vertex. The check uses this memory whatever the job's budget is.
+//! The check is for users who do not trust the engine. It reads the files of the graph, but does not use the engine:
+//! each algorithm has a function `verify` that works on plain vectors. The whole graph must fit in memory, about 4
+//! bytes per edge and 50 per vertex. The job's budget does not limit this memory.
 
 use std::collections::HashMap;
 
@@ -37,7 +37,7 @@ pub struct CheckOptions {
     pub source: Option<u64>,
     /// Betweenness: the number of sources that were drawn.
     pub sources: u64,
-    /// Betweenness: the seed of the random numbers that drew the sources.
+    /// Betweenness: the seed of the random numbers by which the sources were drawn.
     pub seed: u64,
 }
 
@@ -64,7 +64,7 @@ pub struct CheckReport {
     pub facts: Vec<String>,
 }
 
-/// Checks the table that a job wrote. The names of the table's columns tell which algorithm wrote it.
+/// Checks the table that a job wrote. The names of the table's columns identify the algorithm that wrote it.
 ///
 /// # Errors
 /// Fails if the table is not an answer of this crate, or cannot be read; [`Error::NoSuchVertex`] if the graph does not
@@ -153,8 +153,8 @@ struct Table<'a> {
 }
 
 impl Table<'_> {
-    /// Calls `each` with the batches of the vertex column and of `columns` (name, type, whether nulls are allowed). The
-    /// vertex column must have the graph's ids in order.
+    /// Reads the vertex column and the given `columns` (name, type, whether nulls are allowed), and calls `each` with
+    /// each batch. The ids in the vertex column must be those of the graph, in ascending order.
     fn read(
         &self,
         columns: &[(&str, DataType, bool)],

@@ -1,14 +1,15 @@
 //! Checkpoints of jobs. At intervals, between two supersteps (in betweenness between two sources), the state of all
-//! vertices and the list of active vertices are saved. A job with the same options on the same graph resumes from them.
+//! vertices and the list of active vertices are saved. A job with the same options on the same graph resumes from a
+//! checkpoint.
 //!
 //! ```text
-//!   a kept piece   state    one state for each vertex
-//!                  active   u32 numbers of vertices, ascending     where not all are active
-//!                  said by its state:  vertices, bytes of a state, whether all are active, supersteps, edges walked,
-//!                                      and two that the algorithm counts: u64 each
+//!   a checkpoint   state         one state for each vertex
+//!                  active        u32 numbers of the active vertices, ascending     unless all vertices are active
+//!                  description   vertices, bytes of a state, whether all are active, supersteps, edges read,
+//!                                two counters
 //! ```
 //!
-//! The description that is stored with a checkpoint has the numbers of the last two lines, each as a u64.
+//! Each number of the description is a u64. The algorithm defines the two counters.
 //!
 //! A checkpoint is complete and durable, or absent. A new checkpoint is committed before the old one is removed, so
 //! after the first commit there is always a checkpoint. If there are two, the one with the most supersteps is used.
@@ -28,13 +29,13 @@ use crate::{
 };
 
 const BLOCK_BYTES: usize = 64 << 10;
-/// Memory of two buffers, a list of extents, and small allocations.
+/// The bytes of memory that two buffers, a list of extents, and small allocations take.
 const BESIDE_BYTES: u64 = 4 * BLOCK_BYTES as u64;
 /// The next checkpoint is due after at least this multiple of the time that the last checkpoint took, unless the job
 /// requested a checkpoint after every superstep.
 const TIMES: u32 = 20;
 
-/// Writes the interval between checkpoints as a number of seconds, and reads it.
+/// Serializes and deserializes the interval between checkpoints as a number of seconds.
 pub(crate) mod seconds {
     use std::time::Duration;
 
@@ -50,7 +51,7 @@ pub(crate) mod seconds {
     }
 }
 
-/// The checkpoints of a job; none unless the job requested them.
+/// Saves and loads the checkpoints of a job. If the job requested no checkpoints, nothing is saved or loaded.
 pub(crate) struct Checkpoints {
     keep: Option<Keep>,
     every: Duration,
@@ -67,8 +68,8 @@ pub(crate) struct CheckpointPosition {
 }
 
 impl Checkpoints {
-    /// Creates checkpoints for the job `what` on `graph`. `question` has the options that change the job's states.
-    /// `every` is the interval between two checkpoints; with `None` there are no checkpoints.
+    /// Creates checkpoints for the job `what` on `graph`. `question` has the options on which the states of vertices
+    /// depend. `every` is the interval between two checkpoints; with `None` there are no checkpoints.
     pub fn new(
         graph: &Graph,
         job: &Job,
@@ -80,7 +81,8 @@ impl Checkpoints {
             None => None,
             Some(_) => {
                 let mut hash = DefaultHasher::new();
-                // The version of the program is hashed too, since the format of states may differ between versions.
+                // The version of the program is hashed too, since the format of states may differ between versions of
+                // the program.
                 (env!("CARGO_PKG_VERSION"), what, graph.id(), format!("{question:?}")).hash(&mut hash);
                 let name = &graph.info().name;
                 Some(job.store().keep(job, hash.finish(), &format!("{what} {name}"))?)
@@ -99,7 +101,7 @@ impl Checkpoints {
         }
     }
 
-    /// Returns the newest checkpoint, whether all vertices are active in it, and its stored piece.
+    /// Returns the newest checkpoint, whether all vertices are active in it, and its stored data.
     fn newest<S: State>(&self, vertices: u64) -> Result<Option<(CheckpointPosition, bool, ResumablePiece)>> {
         let Some(keep) = &self.keep else { return Ok(None) };
         let mut newest: Option<(CheckpointPosition, bool, ResumablePiece)> = None;
@@ -115,7 +117,7 @@ impl Checkpoints {
     /// Returns the numbers that the algorithm counted up to the newest checkpoint, if there is one.
     ///
     /// # Errors
-    /// I/O and damage.
+    /// Fails on I/O errors and damaged data.
     pub fn numbers<S: State>(&self, vertices: u64) -> Result<Option<[u64; 2]>> {
         Ok(self.newest::<S>(vertices)?.map(|(point, ..)| point.numbers))
     }
@@ -123,7 +125,7 @@ impl Checkpoints {
     /// Loads the states of the newest checkpoint, if there is one, into `states`.
     ///
     /// # Errors
-    /// I/O and damage.
+    /// Fails on I/O errors and damaged data.
     pub fn resume_from<S: State>(
         &self,
         job: &Job,
@@ -167,10 +169,10 @@ impl Checkpoints {
         Ok(Some(point))
     }
 
-    /// Saves a checkpoint, if the interval has passed.
+    /// Saves a checkpoint if the interval between checkpoints has passed.
     ///
     /// # Errors
-    /// I/O (for example a full disk); cancellation.
+    /// Fails on I/O errors (for example a full disk) and on cancellation.
     pub fn save<S: State>(
         &mut self,
         job: &Job,
@@ -231,8 +233,8 @@ fn after(time: Duration) -> Instant {
     now.checked_add(time).unwrap_or(now + Duration::from_secs(1 << 30))
 }
 
-/// Parses the description that [`Checkpoints::save`] stored. Returns the position, and whether all vertices are active;
-/// `None` if the description is that of states of another kind.
+/// Parses the description that [`Checkpoints::save`] stored. Returns the position, and whether all vertices are active.
+/// Returns `None` if the description is malformed, or is for another number of vertices or another size of states.
 fn parse<S: State>(state: &[u8], vertices: u64) -> Option<(CheckpointPosition, bool)> {
     let (numbers, rest) = state.as_chunks::<8>();
     let numbers: Vec<u64> = numbers.iter().map(|number| u64::from_le_bytes(*number)).collect();

@@ -8,7 +8,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The store failed, for example because of I/O, damage, the budget, a name, or cancellation.
+    /// The store failed. The reason is, for example, an I/O error, damaged data, a budget that is too small, a name
+    /// that exists already, or cancellation.
     #[error(transparent)]
     Store(#[from] inshore_store::Error),
     /// Sorting and reducing failed.
@@ -41,7 +42,7 @@ pub enum Error {
         /// The largest number of vertices.
         limit: u64,
     },
-    /// The dataset is not a graph, or its version is one that this program cannot read.
+    /// The dataset is not a graph, or this program cannot read the version of the graph's format.
     #[error("{name}: {what}: found {found}, expected {expected}")]
     BadGraph {
         /// Name of the dataset.
@@ -76,7 +77,7 @@ pub enum Error {
     Program {
         /// Name of the program.
         program: &'static str,
-        /// Name of its function.
+        /// Name of the program's function that failed.
         function: &'static str,
         /// The original id of the vertex for which the function was called; `None` if it was not called for a vertex.
         vertex: Option<u64>,

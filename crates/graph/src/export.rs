@@ -27,7 +27,7 @@ const BATCH_EDGES: usize = 8 << 10;
 ///
 /// # Errors
 /// Fails if the file extension is unknown. A `.bin` file also fails if an id does not fit in 32 bits or if edges have
-/// weights. I/O and damage; cancellation.
+/// weights. Also fails on I/O errors, damaged data and cancellation.
 pub fn export(graph: &Graph, job: &Job, path: &Path) -> Result<u64> {
     check_budget(job, "export")?;
     let weighted = graph.info().weighted;
@@ -100,7 +100,7 @@ fn export_pairs(graph: &Graph, job: &Job, path: &Path) -> Result<u64> {
     Ok(count)
 }
 
-/// Calls `each(source, target, weight)` for every edge, in order.
+/// Calls `each(source, target, weight)` with the user's ids of every edge, in order.
 fn each_edge(
     graph: &Graph,
     job: &Job,
@@ -117,7 +117,8 @@ fn each_edge(
     })
 }
 
-/// Calls `each` with the vertex numbers of every edge. An undirected edge comes once, from the end of smaller number.
+/// Calls `each` with the vertex numbers of every edge. An undirected edge is passed once, with its smaller number as
+/// the source.
 fn each_number(
     graph: &Graph,
     job: &Job,
@@ -138,7 +139,7 @@ fn each_number(
     })
 }
 
-/// The ids of the sources of edges, in ascending order.
+/// Looks up the user's ids of sources of edges. Sources must come in ascending order.
 struct Sources {
     ids: IdStream,
     current: Option<(u32, u64)>,

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Describes a Graph500 Kronecker graph (specification 2.1: A = 0.57, B = C = 0.19). The graph is directed and has
-/// 2^scale vertices. `edge_factor` x 2^scale edges are drawn, of which duplicates merge. Vertex numbers are permuted.
+/// 2^scale vertices. `edge_factor` x 2^scale edges are drawn, and duplicates are merged. Vertex numbers are permuted.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Kronecker {
@@ -30,7 +30,7 @@ pub struct Kronecker {
 const A: u16 = (0.57 * 65536.0) as u16;
 const AB: u16 = (0.76 * 65536.0) as u16;
 const ABC: u16 = (0.95 * 65536.0) as u16;
-/// The number of edges that a worker draws before it takes the next part of the work.
+/// The number of edges that a worker draws before it takes the next range of edges.
 const STEP: u64 = 1 << 16;
 
 /// Returns the number with index `counter` of a random stream: the finalizer of SplitMix64 (Steele, Lea and Flood 2014)
@@ -87,7 +87,8 @@ impl Kronecker {
 ///
 /// # Errors
 /// [`Error::BadOption`] if the scale is outside of 1 to 31, or the graph would have no edges;
-/// [`inshore_store::Error::NameExists`]; [`inshore_store::Error::BudgetTooSmall`]; I/O; cancellation.
+/// [`inshore_store::Error::NameExists`]; [`inshore_store::Error::BudgetTooSmall`]. Also fails on I/O errors and on
+/// cancellation.
 pub fn generate(
     store: &Store,
     job: &Job,

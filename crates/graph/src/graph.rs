@@ -1,10 +1,11 @@
-//! A graph on flash: compressed sparse rows (2018 thesis, section 9.5.1). Layout: `docs/format.md`, "Graph".
+//! A graph is stored on flash as compressed sparse rows (2018 thesis, section 9.5.1). Layout: `docs/format.md`,
+//! "Graph".
 //!
 //! ```text
 //!   out.index    for each vertex its out-degree; every 1021 vertices the number of their first edge
 //!   out.edges    destinations, sorted within a source, sources in order; packed in blocks
 //!   out.blocks   which edges are in which block
-//!   out.weights  f64 beside each edge                                        weighted graphs only
+//!   out.weights  f64 for each edge                                           weighted graphs only
 //!   in.*         the same for in-edges                                       --reverse only
 //!   ids          u64 user's id of each vertex, ascending                     where they are not 0, 1, 2, ...
 //! ```
@@ -25,10 +26,11 @@ pub(crate) const KIND: &str = "graph";
 const MAGIC: [u8; 8] = *b"INSHGRPH";
 const VERSION: u32 = 2;
 
-/// The largest number of vertices that a graph can have. Numbers are 32 bits wide, and the largest one means "none".
+/// The largest number of vertices that a graph can have. Vertex numbers are 32 bits wide, and the largest 32-bit number
+/// means "no vertex".
 pub const VERTICES_MAX: u64 = u32::MAX as u64;
 
-/// The smallest budget with which every job on every graph works.
+/// The smallest memory budget in bytes that suffices for every job on every graph.
 pub const SMALLEST_BUDGET_BYTES: u64 = 8 << 20;
 
 /// Refuses a budget below [`SMALLEST_BUDGET_BYTES`].
@@ -43,8 +45,8 @@ pub(crate) fn check_budget(job: &Job, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// Creates the error of a budget that is too small. The error's smallest budget is the least number of whole MiB for
-/// which `fits` accepts the free part of the budget.
+/// Creates the error for a budget that is too small. The error names the smallest sufficient budget: the least number
+/// of whole MiB whose free part `fits` accepts.
 pub(crate) fn too_small(job: &Job, what: String, fits: impl Fn(u64) -> bool) -> crate::Error {
     let (given, free) = (job.budget().memory_bytes(), job.budget().free_bytes());
     let mut budgets = (given >> 20..).map(|mib| (mib + 1) << 20);
@@ -77,7 +79,7 @@ struct Header {
 
 const _: () = assert!(size_of::<Header>() == 88);
 
-/// Describes a graph, as far as this needs no pass over its edges.
+/// The properties of a graph that are known without a pass over its edges.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct GraphInfo {
     /// The name in the store.
@@ -90,7 +92,7 @@ pub struct GraphInfo {
     pub directed: bool,
     /// Tells whether edges have weights.
     pub weighted: bool,
-    /// Tells whether the graph also keeps in-edges. (An undirected graph needs none: its out-edges serve as both.)
+    /// Tells whether the graph also stores in-edges. (An undirected graph needs none: its out-edges serve as both.)
     pub reverse: bool,
     /// Tells whether the user's ids are 0, 1, 2, ... without a gap.
     pub dense_ids: bool,
@@ -110,7 +112,7 @@ pub struct GraphInfo {
     pub entries: u64,
     /// The size on flash in bytes.
     pub bytes: u64,
-    /// The smallest budget with which every job on the graph works.
+    /// The smallest memory budget in bytes that suffices for every job on the graph.
     pub smallest_budget_bytes: u64,
 }
 
@@ -205,7 +207,7 @@ impl std::fmt::Display for GraphInfo {
     }
 }
 
-/// Reads a graph; its files stay open, so that later changes of the store do not affect it.
+/// An open graph. Its files stay open, so later changes of the store do not affect the graph.
 #[derive(Clone, Debug)]
 pub struct Graph {
     info: GraphInfo,
@@ -239,7 +241,8 @@ impl Graph {
         &self.info
     }
 
-    /// Returns a number that differs between all graphs, even if one replaces another of the same name.
+    /// Returns a number that is unique to this graph. A graph that replaces another one of the same name has another
+    /// number.
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
@@ -254,13 +257,14 @@ impl Graph {
         &self.out
     }
 
-    /// Returns the in-edges of the dataset, if it has them.
+    /// Returns the in-edges that are stored with the graph, if there are any. In an undirected graph the out-edges
+    /// serve as in-edges.
     pub(crate) fn kept_in_edges(&self) -> Option<&csr::Csr> {
         if self.info.directed { self.reverse.as_ref() } else { Some(&self.out) }
     }
 
-    /// Returns the in-edges. They are those of the dataset, if it has them. Otherwise they are transposed from the
-    /// out-edges into the job's scratch, which costs one sort of all edges.
+    /// Returns the in-edges. If the graph has no stored in-edges, the out-edges are transposed into the job's scratch
+    /// space, which costs one sort of all edges.
     pub(crate) fn in_edges(&self, job: &Job) -> Result<csr::Csr> {
         match self.kept_in_edges() {
             Some(csr) => Ok(csr.clone()),
@@ -278,12 +282,12 @@ impl Graph {
         })
     }
 
-    /// Finds the vertex with an original id: the number that stood in the imported file.
+    /// Finds the vertex with this original id, which is the vertex's id in the imported file.
     ///
-    /// Cost: if ids are not 0, 1, 2, ..., a binary search on flash, which reads 64 KiB per step.
+    /// Cost: nothing if ids are 0, 1, 2, ...; otherwise a binary search on flash, which reads 64 KiB per step.
     ///
     /// # Errors
-    /// [`Error::NoSuchVertex`]; I/O and damage; cancellation.
+    /// [`Error::NoSuchVertex`]. Also fails on I/O errors, damaged data and cancellation.
     pub fn vertex_id(&self, job: &Job, original: u64) -> Result<VertexId> {
         Ok(VertexId::of_number(self.number_of(job, original)?))
     }
@@ -291,7 +295,8 @@ impl Graph {
     /// Returns the original id of a vertex of this graph. Cost: one read of 64 KiB if ids are not 0, 1, 2, ...
     ///
     /// # Errors
-    /// [`Error::NoSuchVertex`] if the vertex belongs to a larger graph; I/O and damage; cancellation.
+    /// [`Error::NoSuchVertex`] if the vertex belongs to a larger graph. Also fails on I/O errors, damaged data and
+    /// cancellation.
     pub fn original_id(&self, job: &Job, vertex: VertexId) -> Result<u64> {
         let (graph, number) = (self.info.name.clone(), vertex.number());
         let missing = Error::NoSuchVertex { graph, vertex: number };

@@ -1,10 +1,12 @@
-//! Looks up single entries of the file of the user's ids, in both directions. Ids are in ascending order.
+//! Looks up single entries of the file of the user's ids: the vertex number of an id, or the id of a vertex number. Ids
+//! are in ascending order.
 
 use inshore_store::{Buffer, CheckedFile, Job};
 
 use crate::Result;
 
-/// The unit of checksums of the ids file, which is read in order except for single lookups.
+/// The ids file has one checksum per block of this size. The file is read sequentially, except for lookups of single
+/// ids.
 pub(crate) const BLOCK_BYTES: usize = 64 << 10;
 const BLOCK_IDS: u64 = BLOCK_BYTES as u64 / 8;
 

@@ -11,7 +11,7 @@ pub(crate) enum IdStream {
     File { reader: FileReader, piece: Vec<u64>, used: usize },
 }
 
-/// Memory of an [`IdStream`].
+/// The bytes of memory that one [`IdStream`] takes.
 pub(crate) const STREAM_BYTES: u64 = 3 * BLOCK_BYTES as u64;
 
 impl IdStream {
@@ -53,18 +53,19 @@ impl IdStream {
     }
 }
 
-/// Translates numbers that belong to vertices (parents, labels, ends of edges) to ids. Lookups are in the order of the
-/// vertices.
+/// Translates vertex numbers that belong to vertices (parents, labels, ends of edges) to ids. Lookups must be in the
+/// order of the vertices to which the numbers belong.
 pub(crate) enum Translation {
     /// Each vertex number is its own id.
     Dense,
     /// All ids are in memory.
     Memory(Buffer),
-    /// A stream of `(vertex, number)` and the number's id in the order of vertices, which two sorts on flash made.
+    /// A stream of pairs `(vertex, number)`, each with the id of the number. The stream is in the order of vertices,
+    /// and is the result of two sorts on flash.
     Sorted { stream: Box<Sorted<SingleValue>>, keys: Vec<u64>, values: Vec<u64>, used: usize },
 }
 
-/// Keeps the value of a key that occurs once.
+/// Sorts records with a value, if each key occurs once.
 #[derive(Clone)]
 pub(crate) struct SingleValue;
 
@@ -76,7 +77,7 @@ impl Operation for SingleValue {
     }
 }
 
-/// Sorts pairs of two numbers. A pair is one key.
+/// Sorts pairs of two numbers. The key consists of both numbers.
 #[derive(Clone)]
 struct PairSort;
 
@@ -88,8 +89,9 @@ impl Operation for PairSort {
 
 impl Translation {
     /// Prepares to translate. `pairs` passes every `(vertex, number)` that will be looked up to its callback, in any
-    /// order. It is called only if the ids do not fit in half of the free budget. The pairs are then sorted by number,
-    /// joined with the ids, and sorted by vertex. Each of these two sorts has as many records as there are pairs.
+    /// order. `pairs` is called only if the ids do not fit in half of the free budget. The pairs are then sorted by
+    /// number, joined with the ids, and sorted by vertex. Each of these two sorts has as many records as there are
+    /// pairs.
     pub fn new(
         graph: &Graph,
         job: &Job,
@@ -117,7 +119,8 @@ impl Translation {
             for &key in block.keys {
                 let number = key >> 32;
                 while taken <= number {
-                    // Taking ids one by one is slow, but only if few numbers occur, and then there is little work.
+                    // The loop also takes the ids between two numbers that occur. This is slow only if few numbers
+                    // occur, and then there are few pairs to translate.
                     id = ids.take(1)?[0];
                     taken += 1;
                 }

@@ -2,13 +2,16 @@
 //!
 //! The main terms of the crate:
 //!
-//! - [`Graph`]: a graph on flash, opened from a store: compressed sparse rows of its out-edges (and in-edges on request),
-//!   degrees, weights, and the user's own vertex ids. Layout: `docs/format.md`.
+//! - [`Graph`]: a graph on flash, opened from a store. A graph has compressed sparse rows of its out-edges (and of its
+//!   in-edges on request), degrees, weights, and the user's vertex ids. Layout: `docs/format.md`.
 //! - [`import()`] and [`generate`] make graphs, [`export`] writes one to a file.
-//! - A *vertex program* is an algorithm, expressed as functions of one vertex. The superstep engine runs programs: it
-//!   streams edges from flash, and sorts and reduces updates (2018 thesis, section 9.4, algorithm 3). [`program`] runs
-//!   programs of users: [`VertexProgram`] and [`SearchProgram`].
-//! - [`Answer`]: the rows of a result, which are streamed to a file or a reader, and a summary.
+//! - A *vertex program* is an algorithm that is expressed as functions of one vertex. The superstep engine runs vertex
+//!   programs: it streams edges from flash, and sorts and reduces updates. The module [`program`] runs vertex programs
+//!   of users: [`VertexProgram`] and [`SearchProgram`].
+//! - [`Answer`]: the result of an algorithm. It has rows, which are streamed to a file or a reader, and a summary.
+//!
+//! The engine follows the 2018 thesis, section 9.4, algorithm 3. In this crate, "2018 thesis" stands for S.-W. Jun,
+//! "Big Data Analytics Made Affordable Using Hardware-Accelerated Flash Storage", PhD thesis, MIT, 2018.
 //!
 //! ```text
 //!   user's edges ─ import ─► Graph ─ superstep ─► Answer ─ rows ─► Parquet, Arrow, CSV
@@ -16,8 +19,8 @@
 //!                   └── sort-reduce ◄──┘  └── vertex state: in memory or on flash
 //! ```
 //!
-//! Start with [`algorithms`]: each algorithm is one short file. The module `engine` has the superstep engine that runs
-//! them.
+//! Start with [`algorithms`]: each algorithm is a file or a folder of its own. The module `engine` has the superstep
+//! engine that runs the algorithms.
 #![warn(missing_docs)]
 
 pub mod algorithms;

@@ -58,7 +58,7 @@ impl<T> Sequencer<T> {
     }
 }
 
-/// Marks the sequencer as failed when dropped by a failure or panic.
+/// Marks the sequencer as failed when it is dropped, which happens only after an error or a panic.
 struct FailOnDrop<'a, T>(&'a Sequencer<T>);
 
 impl<T> Drop for FailOnDrop<'_, T> {

@@ -22,7 +22,8 @@ pub struct Tuning {
     /// The step of each superstep, if the superstep allows it.
     #[serde(skip)]
     pub step: Option<Step>,
-    /// The seed of random choices: each superstep draws its memory layout and its step from all possible ones.
+    /// The seed of random choices: the job draws its memory layout, and each superstep draws its step, from all
+    /// possible ones.
     #[serde(skip)]
     pub draw: Option<u64>,
 }
@@ -62,7 +63,7 @@ impl Step {
 }
 
 impl Tuning {
-    /// Tells whether the state of vertices may be kept in an array in memory if the array fits.
+    /// Tells whether arrays with an element for each vertex may be in memory, if they fit.
     pub(crate) fn allows_dense(&self) -> bool {
         self.strategy.is_none_or(|strategy| strategy == Strategy::Dense)
             && self.regime != Some(Regime::External)

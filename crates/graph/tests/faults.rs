@@ -1,5 +1,5 @@
-//! Tests of drives that fail in the middle of jobs. A job then gives an error that names the drive, never a wrong
-//! answer or an incomplete graph.
+//! Tests of drives that fail in the middle of jobs. A job must then return an error, and never a wrong answer or an
+//! incomplete graph.
 
 mod support;
 
@@ -37,7 +37,7 @@ impl FaultyStore {
         FaultyStore { folder, store, device }
     }
 
-    /// Creates a job. This reads the superblock and the log, and may fail too.
+    /// Creates a job. This reads the superblock and the log of the store, and may fail too.
     fn job(&self) -> inshore_store::Result<Job> {
         self.store.job(Budget::new(8 * MIB, 2), Cancel::default())
     }
@@ -59,9 +59,10 @@ fn edges(rig: &FaultyStore) -> Vec<u8> {
     std::fs::read(path).unwrap()
 }
 
-/// Runs `work` with each fault. Asserts that it either fails with an error of this crate and leaves the store
-/// unchanged, or succeeds with the right edges. It may succeed because the schedule of threads varies: a run may need a
-/// few operations less than the run in which they were counted, and a fault may hit read-ahead that is not needed.
+/// Runs `work` with each fault. Each run must either fail with an error that describes the fault and leave no
+/// incomplete graph, or succeed with the right edges. A run may succeed because the schedule of threads varies. It may
+/// need a few operations less than the run in which they were counted, or a fault may hit read-ahead that is not
+/// needed.
 fn assert_fails(
     faults: impl Iterator<Item = Fault>,
     expected: &[u8],
@@ -160,8 +161,8 @@ fn algorithms_in_all_ways() -> impl Iterator<Item = ((&'static str, Algorithm), 
     })
 }
 
-/// Creates a store with a graph that has all features. Its vertices are on a ring, so that all of them are reached, and
-/// random edges connect them.
+/// Creates a store with a directed graph that has weights. Its vertices are on a ring, so that all of them are reached,
+/// and random edges connect them.
 fn ring() -> FaultyStore {
     let mut text = String::new();
     for n in 0..1u64 << 14 {
@@ -187,8 +188,8 @@ fn read(mut answer: Answer) -> inshore_graph::Result<Vec<RecordBatch>> {
     Ok(batches)
 }
 
-/// Lets each operation of a run fail, and expects the run to fail. (The schedule of threads varies, so the n-th
-/// operation is not the same in each run.)
+/// Lets a selection of the reads and writes of a run fail. Each run must return an error or the right answer. (The
+/// schedule of threads varies, so the n-th operation is not the same in each run.)
 #[test]
 fn every_algorithm_survives_every_kind_of_fault_at_any_time() {
     let FaultyStore { folder: made, store, .. } = ring();
@@ -232,8 +233,8 @@ fn every_algorithm_survives_every_kind_of_fault_at_any_time() {
     }
 }
 
-/// A job fails repeatedly, a little later each time, and resumes from its checkpoints. It must give the answer of an
-/// undisturbed job, and leave nothing behind.
+/// A job fails repeatedly, a little later each time, and resumes from its checkpoints. The job must give the answer of
+/// an undisturbed job, and must leave no checkpoint behind.
 #[test]
 fn every_algorithm_resumes_where_it_was_interrupted() {
     let FaultyStore { folder: made, store, .. } = ring();
@@ -248,7 +249,8 @@ fn every_algorithm_resumes_where_it_was_interrupted() {
         let graph = Graph::open(&rig.store, "g").unwrap();
         let expected = read(algorithm(&graph, &rig.job().unwrap(), tuning, None).unwrap()).unwrap();
         let (mut fails_at, mut runs, mut failed, mut went_on) = (4, 0, 0, 0);
-        // A fault may have no effect. The answer then comes too early, and the test begins again.
+        // A fault may have no effect on a job. The job then gives an answer, which counts only if the job resumed from
+        // a checkpoint.
         while went_on < 3 {
             let FaultyStore { folder, store, .. } = rig;
             drop(store);
@@ -292,7 +294,7 @@ fn checkpoints_of_another_question_are_not_used() {
     let search =
         |source, resume| bfs(&graph, &rig.job().unwrap(), &BfsOptions { resume, ..BfsOptions::new(source) });
     let expected = [0, 5].map(|source| read(search(source, None).unwrap()).unwrap());
-    // The rows were not read to their end, so the checkpoint stays.
+    // The rows are dropped without a call of `finish`, so the checkpoint stays.
     drop(search(0, Some(Duration::ZERO)).unwrap());
     assert_eq!(rig.store.kept().unwrap().len(), 1);
     let resumed = [0, 5].map(|source| read(search(source, Some(Duration::ZERO)).unwrap()).unwrap());
@@ -300,7 +302,7 @@ fn checkpoints_of_another_question_are_not_used() {
     assert!(rig.store.kept().unwrap().is_empty());
 }
 
-/// Tells whether the second columns are equal except for their last bits.
+/// Tells whether the second columns of two answers are equal, except for the last bits of their values.
 fn is_close(found: &[RecordBatch], expected: &[RecordBatch]) -> bool {
     let values = |batches: &[RecordBatch]| -> Vec<f64> {
         let columns = batches.iter().flat_map(|batch| batch.column(1).as_primitive::<Float64Type>().values());

@@ -113,10 +113,8 @@ fn ids_of_any_size_keep_their_order() {
     assert_eq!(edges(&world, &world.graph("g")), all);
 }
 
-/// 200,000 scattered ids take 1.6 MB, which is more than a quarter of the memory that a budget of 8 MiB leaves. They
-/// are therefore numbered in bins, and results are translated by sorting. Edges whose ids all have a bit in the bitmap
-/// are sorted at once, and other edges wait in logs until their ids have numbers. A graph can have both kinds of edges.
-/// The result must always equal a sorted set of edges.
+/// Edges whose ids all have a bit in the bitmap are sorted on arrival, and other edges wait in logs until their ids
+/// have numbers. A graph can have both kinds of edges. The result must always equal a sorted set of edges.
 #[test]
 fn low_and_high_ids_in_any_mixture_give_the_same_rows() {
     const EDGES: u64 = 60_000;
@@ -174,7 +172,7 @@ fn low_and_high_ids_in_any_mixture_give_the_same_rows() {
 #[test]
 fn formats_follow_each_other_in_any_order() {
     let world = TestStore::new();
-    // The number of pairs is that of pairs that are added at once, or one less or more, or much larger.
+    // An import adds 4096 pairs at once. The test has this number of pairs, one less, one more, and many more.
     for pairs in [4095u32, 4096, 4097, 50_000] {
         let bytes: Vec<u8> = (0..pairs).flat_map(|n| [n, n + 1]).flat_map(u32::to_le_bytes).collect();
         let text: String = (0..20_000u32).map(|n| format!("{n} {}\n", n + 2)).collect();
@@ -198,6 +196,7 @@ fn formats_follow_each_other_in_any_order() {
 fn ids_that_do_not_fit_in_memory_are_numbered_in_bins() {
     let world = TestStore::new();
     let id = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 1;
+    // These ids take 4.8 MB, which is more than half of the budget of 8 MiB.
     let count = 600_000;
     let mut text = String::new();
     for n in 0..count {
@@ -416,7 +415,7 @@ fn matrix_market_is_known_by_its_first_line_and_has_to_be_square() {
         let error = world.import("wide", &[path], &ImportOptions::default()).unwrap_err().to_string();
         assert!(error.contains("wide.mtx:2: expected as many columns as rows"), "{error}");
     }
-    // An import with the text format forced fails, since the line with the matrix's size would be an edge.
+    // If the text format is forced, the import fails, since the line with the matrix's size would be read as an edge.
     let path = world.file("forced.mtx", matrix("%%MatrixMarket", "2 2 2"));
     let text = ImportOptions { format: Some(EdgeFormat::Text), ..Default::default() };
     let error = world.import("forced", &[path], &text).unwrap_err().to_string();

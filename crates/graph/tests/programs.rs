@@ -23,7 +23,7 @@ fn id(number: u32) -> u64 {
     u64::from(number) * 3 + 2
 }
 
-/// A ring with chords and a hub: every vertex has edges, and many have several in-edges.
+/// Returns the edges of a ring with chords and a hub: every vertex has edges, and many vertices have several in-edges.
 fn edges() -> Vec<(u32, u32)> {
     let mut edges: Vec<_> = (0..VERTICES).map(|v| (v, (v + 1) % VERTICES)).collect();
     edges.extend((0..VERTICES).map(|v| (v, v * 7 % VERTICES)));
@@ -53,13 +53,13 @@ impl Fault {
     }
 }
 
-/// Sums the sums of in-neighbours, over three supersteps. A value contains its vertex, since some functions do not get
-/// the vertex as an argument.
+/// Adds the sums of all in-neighbours to the sum of each vertex, in three supersteps. A value also contains the number
+/// of its vertex, since some functions do not get the vertex as an argument.
 struct Sums {
     fault: Fault,
 }
 
-/// The number of low bits of a value or message. The bits above hold the number of a vertex.
+/// The number of low bits of a value, which hold a sum. The bits above hold the number of the vertex.
 const SHIFT: u32 = 40;
 
 impl Sums {
@@ -214,7 +214,7 @@ fn a_panic_in_any_function_is_an_error_that_names_program_function_and_vertex() 
             assert!(what.starts_with("panicked: "), "{what}");
             assert_eq!(job.budget().reserved_bytes(), 0, "{function}: memory came back");
         }
-        // The error may name any vertex that gets at least two messages.
+        // The error may name any vertex for which the function is called.
         for function in ["along", "reduce"] {
             let job = world.job(memory_bytes, 2);
             let fault = Fault(function, 0);
@@ -254,7 +254,8 @@ fn a_message_of_reserved_bits_is_an_error() {
     }
 }
 
-/// Counts supersteps at every vertex, in columns, and panics in `reduce` at one vertex.
+/// Counts the messages and supersteps of every vertex. If `fails` is set, `reduce` panics at the vertex that gets a
+/// hundred messages.
 struct Counts {
     fails: bool,
 }
@@ -411,7 +412,7 @@ impl SearchProgram for Levels {
     }
 }
 
-/// Returns the vertex with the original id of number 5.
+/// Returns the vertex with number 5.
 fn source(graph: &Graph, job: &Job) -> VertexId {
     graph.vertex_id(job, id(5)).unwrap()
 }
@@ -517,7 +518,7 @@ fn a_vertex_of_another_graph_is_an_error() {
 
 #[test]
 fn a_cancelled_program_ends_and_a_resumed_one_gives_the_same_rows() {
-    /// Cancels its own job in the second superstep, once.
+    /// Cancels its own job in the third superstep, once.
     struct CancelsItself<'a> {
         cancel: &'a Cancel,
         is_done: &'a AtomicBool,

@@ -436,7 +436,8 @@ fn sums_are_pulled_where_that_is_less_than_sending_along_all_edges() {
 type Found = Vec<(&'static str, Vec<(u64, Vec<Option<f64>>)>)>;
 
 impl StoredAndInMemory {
-    /// Runs each algorithm that has choices. Returns its rows, and the plans that it reported.
+    /// Runs each algorithm for which the engine has choices. Returns the rows of all answers, and the plans that the
+    /// jobs reported.
     fn answers(&self, memory_bytes: u64, tuning: Tuning) -> (Found, String) {
         let source = self.ids[0];
         let pagerank = PageRankOptions { iterations: Some(4), tuning, ..PageRankOptions::default() };
@@ -466,7 +467,8 @@ impl StoredAndInMemory {
     }
 }
 
-/// Asserts that values have equal bits. Sums of floating-point numbers may differ in their last digits.
+/// Asserts that two answers have equal bits. Only the values of betweenness, which are sums of floating-point numbers,
+/// may differ in their last digits.
 fn assert_same(expected: &Found, found: &Found, what: &str) {
     for ((name, expected), (_, found)) in expected.iter().zip(found) {
         if *name != "betweenness" {

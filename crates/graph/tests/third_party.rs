@@ -1,6 +1,6 @@
-//! Compares answers with those of other programs: LDBC Graphalytics, libgrape-lite's outputs for p2p-31, and SciPy's
-//! for graphs of SNAP and the Laboratory for Web Algorithmics. Each comparison runs at 16 MiB, at 4 GiB and with runs
-//! that spill.
+//! Compares answers with reference answers. These are the answers of LDBC Graphalytics, of libgrape-lite for the graph
+//! p2p-31, and of SciPy for graphs of SNAP and of the Laboratory for Web Algorithmics. Each comparison runs at 16 MiB,
+//! at 4 GiB, and with small buffers that make sorted runs spill.
 
 mod support;
 
@@ -224,7 +224,8 @@ fn ldbc_validation_graphs_give_ldbc_answers() {
             let expected = answers(&folder.join(format!("{algorithm}/{prefix}-output")));
             match algorithm {
                 "bfs" => assert_levels(&world, &graph, 1, &expected),
-                // LDBC's property files of test-pr-*, which are the same graphs, give these numbers of iterations.
+                // The graphs are those of LDBC's tests test-pr-*, whose property files give these numbers of
+                // iterations.
                 "pr" => {
                     assert_ranks(&world, &graph, if undirected { 26 } else { 14 }, &expected, LDBC_EPSILON)
                 }

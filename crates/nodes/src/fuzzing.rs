@@ -68,8 +68,8 @@ thread_local! {
     static MAY_PANIC: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs code that may panic on invalid batches without reporting the panic to the fuzzer. The Arrow library asserts
-/// some claims of a batch; the client catches these panics.
+/// Runs code that may panic on invalid batches without reporting the panic to the fuzzer. The Arrow library
+/// asserts some properties of a batch, and the client catches the panics of these assertions.
 fn unless_it_panics<T>(work: impl FnOnce() -> T) -> Option<T> {
     static QUIET: Once = Once::new();
     QUIET.call_once(|| {
@@ -95,7 +95,8 @@ pub fn input(bytes: &[u8]) {
     }
 }
 
-/// Decodes a task's answers: `bytes` as a message, and then a batch whose columns are made of `bytes`.
+/// Decodes a task's answers: first `bytes` as a message, and then a batch whose columns are generated from
+/// `bytes`.
 fn answers(bytes: &[u8]) {
     batch(bytes);
     let words: Vec<u64> =
@@ -147,7 +148,7 @@ mod tests {
         ]
     }
 
-    /// The range of at most `length` bytes that begins at an index.
+    /// Returns the range of at most `length` bytes that begins at an index.
     fn range(bytes: &[u8], at: &Index, length: usize) -> std::ops::Range<usize> {
         let start = at.index(bytes.len() + 1);
         start..(start + length).min(bytes.len())

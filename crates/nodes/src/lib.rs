@@ -3,10 +3,10 @@
 //! The main types:
 //!
 //! - [`Agent`]: the server on a node, with a store, a memory budget for all tasks together, and a set of
-//!   [works](inshore_kernel::TaskHandlers).
+//!   [task handlers](inshore_kernel::TaskHandlers).
 //! - [`Nodes`]: the client's view of a group of agents, with the [catalog](Catalog) of their datasets.
-//! - [`DistributedFile`]: a file on nodes, divided into [pieces](Piece). A piece ends with a line (or a record, or a
-//!   row group), and one or more nodes have it.
+//! - [`DistributedFile`]: a file on nodes, divided into [pieces](Piece). A piece ends with a line (or a
+//!   record, or a row group), and one or more nodes have it. A *shard* is a piece that a job has to process.
 //! - [`Page`]: an HTTP status page of a node, for people and for Prometheus.
 //! - [`Authority`], [`NodeCredentials`], [`ClientCredentials`]: authentication and rights.
 //!
@@ -18,21 +18,21 @@
 //! ```
 //!
 //! The modules: `client` finds data, loads files and runs tasks (`client::tasks`); `server` is the agent;
-//! [`protocol`] has the messages between them; `traversal` follows chains of reads, `credentials` has tokens and
-//! certificates, and `page` the status page. A task is a [`TaskHandler`](inshore_kernel::TaskHandler) of the crate
-//! [`inshore_kernel`]: this crate sends the task's arguments and its answer, and does not interpret them.
+//! [`protocol`] defines the messages between client and agent; `traversal` follows chains of reads,
+//! `credentials` has tokens and certificates, and `page` the status page. A task is a
+//! [`TaskHandler`](inshore_kernel::TaskHandler) of the crate [`inshore_kernel`]: this crate sends the task's
+//! arguments and its answer, and does not interpret them.
 //!
 //! The wire protocol is Arrow Flight: a task is a ticket, and its answer is a stream of record batches whose
 //! last message has the cost of the task. Loading is a stream in the other direction, and small requests are
 //! actions. Messages other than record batches are JSON ([`protocol`]).
 //!
-//! If each read depends on the result of the previous read, separate requests would cost a round trip for each
-//! read. A traversal (`traversal`, `server/agent/visits.rs`) therefore follows such chains on the nodes, from one
-//! node to the next.
-//!
-//! Each part of an answer counts once: an answer contains its position in the piece, and if a node is lost, another
-//! node with a copy continues after that position. Data that no node has leads to an error that names the data. If
-//! the client allows a partial answer, the answer lists the data as missing instead.
+//! If each read depends on the result of the previous read, separate requests would cost a round trip for
+//! each read. A traversal (`traversal`, `server/agent/visits.rs`) therefore follows such chains on the nodes,
+//! from one node to the next. Each part of an answer counts once: an answer contains its position in the
+//! piece, and if a node is lost, another node with a copy continues after that position. If no node has a
+//! part of the data, the job fails with an error that names this part. If the client allows a partial answer,
+//! the answer lists the data as missing instead.
 //!
 //! Papers: 2014 thesis chapter 5; 2016 article section 7; 2018 thesis 5.3; minions, 2019 thesis 3.2.2.
 

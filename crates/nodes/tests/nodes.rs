@@ -1,4 +1,4 @@
-//! Several agents in one process, and a client that runs jobs on these nodes.
+//! Tests jobs that a client runs on several agents in one process.
 
 #[path = "nodes/admission.rs"]
 mod admission;
@@ -439,7 +439,7 @@ fn what_a_lost_node_has_comes_from_copies_or_is_named() {
     };
     assert!(!missing.is_empty());
     assert_eq!(found.places, expected(&text).into_iter().filter(is_there).collect::<Vec<_>>());
-    // The load fails, and leaves nothing behind.
+    // The load fails, and leaves no data.
     let put = cluster.nodes.put(&job(), "new", ("text", None), Cursor::new(b"a\n"), &LoadOptions::default());
     assert!(told(put.unwrap_err()).contains(&address));
     assert!(!cluster.nodes.catalog().unwrap().has("new"));
@@ -466,7 +466,8 @@ fn a_node_that_dies_in_the_middle_of_a_task_is_replaced() {
     assert!(found.gathered.nodes.iter().any(|node| node.lost.is_some()), "{:?}", found.gathered);
 }
 
-/// Checks a line kernel that resumes in the middle of a piece: it starts to read between two blocks with checksums.
+/// Checks a line kernel that resumes in the middle of a piece, where the read begins within a block with a
+/// checksum.
 #[test]
 fn a_large_piece_is_taken_over_in_its_middle() {
     let cluster = Cluster::new(2);
@@ -637,8 +638,8 @@ fn a_node_that_repeats_what_is_over_is_lost() {
     cluster.put("b", &text, 1, 1 << 20);
     let catalog = cluster.nodes.catalog().unwrap();
     let wholes: Vec<_> = ["a", "b"].iter().flat_map(|name| catalog.named(name).unwrap()).collect();
-    // The client does not help: otherwise this machine would read the second dataset itself as soon as the node seems
-    // slow.
+    // The client does not help: otherwise this machine would process the second dataset as soon as the node
+    // seems slow.
     let options = RunOptions { help_from: None, ..RunOptions::default() };
     let find_first = || {
         let mut places = Vec::new();
@@ -867,13 +868,13 @@ fn requests_that_make_no_sense_are_refused_and_the_node_goes_on() {
         let ticket = format!(r#"{{"version":4,"kind":"contents","arguments":{many},"pieces":[]}}"#);
         let refused = client.do_get(Ticket { ticket: ticket.into() }).await.unwrap_err();
         assert!(refused.message().contains("the limit is 64 MiB"), "{refused}");
-        // An incomplete load leaves nothing behind.
+        // An incomplete load leaves no dataset.
         let step = |step: Value| FlightData { app_metadata: step.to_string().into(), ..FlightData::default() };
         let begin = json!({ "step": "begin", "version": 4, "name": "half", "id": "1".repeat(32), "block_bytes": 4096 });
         let steps = [step(begin), step(json!({ "step": "file", "name": "piece-00000000" }))];
         let mut answers = client.do_put(futures::stream::iter(steps)).await.unwrap().into_inner();
         while let Ok(Some(_)) = answers.message().await {}
-        // Names of pieces have a fixed form, and pieces come in order.
+        // Names of pieces have a fixed form, and pieces are sent in order.
         for names in [&["piece-0"][..], &["piece-99999999"], &["../piece-00000000"], &["map"], &["piece-00000002"; 2]] {
             let begin = json!({ "step": "begin", "version": 4, "name": "odd", "id": "1".repeat(32), "block_bytes": 4096 });
             let files = names.iter().map(|name| step(json!({ "step": "file", "name": name })));

@@ -1,4 +1,4 @@
-//! Traversals over chains of pages on several agents in one process.
+//! Tests traversals over chains of pages on several agents in one process.
 
 use std::{
     io::Cursor,
@@ -164,7 +164,7 @@ fn cycle(pages: u64) -> Vec<u64> {
     pointers
 }
 
-/// Walks a chain in memory as the reference: returns the final page with the digest, and whether the chain ended at a
+/// Walks a chain in memory as the reference: returns the final position, and true if the chain ended at a
 /// last page.
 fn walked(pointers: &[u64], start: u64, steps: u64) -> (ChainPosition, bool) {
     let mut walked = ChainPosition::at(start);
@@ -235,7 +235,7 @@ fn pages_that_the_client_keeps_are_not_fetched_again() {
     let cluster = Cluster::new(2);
     let pointers = cycle(64);
     cluster.put("pages", &file(&pointers), 8, 1);
-    // There are ten rounds; the first round fetches every page.
+    // The traversal goes ten times around the cycle of 64 pages. The first round fetches every page.
     for (kept, moved) in [(64, 64), (32, 64 + 9 * 32), (0, 640)] {
         let keep = TraverseOptions { keep_bytes: kept * (PAGE + 8), ..options(640, TraversalSide::Client) };
         let done = traverse(&cluster.nodes, "pages", &[7], &keep).unwrap();
@@ -537,7 +537,7 @@ fn a_node_that_cannot_show_who_it_is_hands_nothing_on_and_says_so() {
     }
 }
 
-/// Malformed messages of a hostile client: each is refused, and the node keeps serving.
+/// A hostile client sends malformed messages. The node refuses each message, and continues to serve.
 #[test]
 fn steps_that_make_no_sense_are_refused_and_the_node_goes_on() {
     let cluster = Cluster::new(1);
@@ -570,7 +570,8 @@ fn steps_that_make_no_sense_are_refused_and_the_node_goes_on() {
             let ticket = Ticket { ticket: bad.to_string().into() };
             assert!(client.do_get(ticket).await.is_err(), "{bad}");
         }
-        // The traversal has no local pieces, and its peer is the node itself, so that chains would go in a circle.
+        // The traversal has no local pieces, and its only peer is the node itself, so chains would return to
+        // the same node forever.
         let ticket = Ticket { ticket: request(&|_| {}).to_string().into() };
         let mut answers = client.do_get(ticket).await.unwrap().into_inner();
         assert!(answers.message().await.unwrap().is_some());

@@ -1,9 +1,10 @@
 //! A budget is the memory and the threads that a job may use.
 //!
-//! Memory is a number of bytes that is passed in, reserved before use and returned: [`Budget::reserve`] precedes every
-//! large allocation of a job, and the allocation lives no longer than the [`Reservation`]. Some memory is not counted:
-//! code, thread stacks, small vectors, and the internal state of the Parquet and zstd libraries. Memory that is not
-//! counted is covered by a fixed 64 MiB, which contract 1 of the memory promise adds to the budget.
+//! Memory is a number of bytes that is passed in, reserved before use and returned: [`Budget::reserve`]
+//! precedes every large allocation of a job, and the allocation lives no longer than the [`Reservation`].
+//! Some memory is not counted: code, thread stacks, small vectors, and the internal state of the Parquet and
+//! zstd libraries. For this memory, a process may take 64 MiB in addition to its budget
+//! (docs/guide/memory.md).
 
 use std::sync::{
     Arc,
@@ -22,7 +23,8 @@ struct Account {
     threads: usize,
     reserved_bytes: AtomicU64,
     reserved_bytes_max: AtomicU64,
-    /// The reservation that this budget holds in the budget that it is a part of; `None` if this budget is not a part.
+    /// If this budget is a part of a larger budget, the reservation of its bytes in the larger budget;
+    /// otherwise `None`.
     whole: Option<Reservation>,
 }
 
@@ -42,8 +44,9 @@ impl Budget {
         }))
     }
 
-    /// Creates a budget that is a part of this one. The part's bytes are reserved in this budget until all users of the
-    /// part are gone, so work in a part always finds the memory that was promised to it.
+    /// Creates a budget that is a part of this budget. The bytes of the part are reserved in this budget
+    /// until all users of the part are gone. A job that gets the part therefore always finds the promised
+    /// memory.
     ///
     /// # Errors
     /// [`Error::OverBudget`] if fewer bytes are free; `what` names the purpose in the message.
@@ -57,8 +60,8 @@ impl Budget {
         self.0.memory_bytes
     }
 
-    /// Returns true if the budget is a part of another one. The user set the size of the complete budget, and does not
-    /// know of this part.
+    /// Returns true if the budget is a part of a larger budget. The user set the size of the larger budget,
+    /// so errors of a part suggest no size.
     pub fn is_part(&self) -> bool {
         self.0.whole.is_some()
     }
@@ -110,12 +113,12 @@ impl Budget {
         }
     }
 
-    /// Checks that `bytes` are free, before a job starts to work.
+    /// Checks that `bytes` are free, before a job begins.
     ///
     /// # Errors
-    /// [`Error::BudgetTooSmall`] if fewer bytes are free. The error names a budget that would be enough, and `what`
-    /// names the job that cannot work. If other reservations exist, the named budget leaves them an eighth of the added
-    /// bytes.
+    /// [`Error::BudgetTooSmall`] if fewer bytes are free. The error names a budget that would be enough, and
+    /// `what` names the job that cannot run. If other reservations exist, the named budget leaves an eighth
+    /// of the added bytes to these reservations.
     pub fn need(&self, bytes: u64, what: impl FnOnce() -> String) -> Result<()> {
         let (given, free) = (self.memory_bytes(), self.free_bytes());
         if free >= bytes {
@@ -166,8 +169,8 @@ impl Drop for Reservation {
     }
 }
 
-/// Returns the size of a budget, in complete MiB, that has at least `missing` more bytes free than a budget of `total`
-/// bytes, if other reservations take at most half of the added bytes.
+/// Returns the size of a larger budget, rounded up to MiB, in which `missing` more bytes are free than in a
+/// budget of `total` bytes. Other reservations may take half of the added bytes.
 fn enough_for(total: u64, missing: u64) -> u64 {
     total.saturating_add(missing.saturating_mul(2)).checked_next_multiple_of(1 << 20).unwrap_or(u64::MAX)
 }
@@ -288,7 +291,8 @@ mod tests {
         let held = part.reserve(60, "all of it").unwrap();
         assert!(budget.part(41, 1, "second part").is_err());
         assert!(part.is_part() && !budget.is_part());
-        // A user who set the complete budget does not know of its parts, so the error names no larger budget.
+        // The user has set the complete budget, and does not know its parts. The error therefore suggests no
+        // larger budget.
         let error = part.reserve(1, "more").unwrap_err().to_string();
         assert!(error.ends_with("of the budget of 60 bytes free)"), "{error}");
         drop(part);

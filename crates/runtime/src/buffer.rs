@@ -1,10 +1,11 @@
-//! Buffers are memory for I/O and sorting: aligned, on huge pages from 2 MiB on, and counted in a budget.
+//! Buffers are memory for I/O and sorting. A buffer is aligned and counted in a budget; a buffer of 2 MiB or
+//! more lies on huge pages.
 //!
-//! O_DIRECT requires addresses that are multiples of the drive's block. In addition, huge pages make direct reads fast
-//! on virtual drives: a request over ordinary pages has a segment for each 4 KiB, and a drive may take only 254
-//! segments. Reads were measured at 1.1 to 1.5 GB/s with ordinary pages, and at 3 to 4.1 GB/s with pages of 2 MiB. The
-//! buffers of a job are therefore parts of one large region where possible ([`Buffer::split`]), and small buffers share
-//! huge pages ([`slab`](crate::slab)).
+//! O_DIRECT requires addresses that are multiples of the drive's block size. In addition, huge pages make
+//! direct reads fast on virtual drives: a request over ordinary pages has a segment for each 4 KiB, and a
+//! drive may accept only 254 segments per request. Reads were measured at 1.1 to 1.5 GB/s with ordinary
+//! pages, and at 3 to 4.1 GB/s with pages of 2 MiB. The buffers of a job are therefore parts of one large
+//! region where possible ([`Buffer::split`]), and small buffers share huge pages ([`slab`](crate::slab)).
 
 use std::{
     ops::{Deref, DerefMut},
@@ -34,7 +35,7 @@ pub const fn largest_buffer(bytes: usize) -> usize {
     bytes / page * page
 }
 
-/// A region is mapped memory of which buffers are parts.
+/// `Region` is a range of mapped memory that one or more buffers share.
 #[derive(Debug)]
 enum Region {
     /// The region is a separate anonymous mapping.
@@ -58,8 +59,8 @@ impl Drop for Region {
     }
 }
 
-/// A buffer holds bytes that are zero at first. The buffer's address is aligned to 4 KiB; from 2 MiB on, the address is
-/// aligned to 2 MiB and the buffer lies on huge pages.
+/// A buffer holds bytes that are zero at first. The buffer's address is aligned to 4 KiB. A buffer of 2 MiB
+/// or more is aligned to 2 MiB and lies on huge pages.
 ///
 /// Pages that were never touched take no physical memory, but count in full against the budget.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! A stop flag asks a job to end early.
+//! A stop flag makes a job end early.
 
 use std::sync::{
     Arc,
@@ -7,7 +7,7 @@ use std::sync::{
 
 use crate::Deadline;
 
-/// `Cancel` is a flag that asks a job to stop; clones share the flag. A job that finds the flag set ends with
+/// `Cancel` is a flag that makes a job stop; clones share the flag. A job that finds the flag set ends with
 /// [`Error::Cancelled`](crate::Error::Cancelled).
 #[derive(Clone, Debug, Default)]
 pub struct Cancel {

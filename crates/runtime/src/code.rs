@@ -1,13 +1,14 @@
-//! The program's own code takes memory, which can be released.
+//! Releases the memory that holds the machine code of this program.
 
 use std::fs;
 
 use rustix::mm::{Advice, madvise};
 
-/// Releases the memory of this program's code, or of the library that contains this function. The pages leave the
-/// resident size. Code that runs later returns from the page cache, 64 KiB at a time. The call is worth its cost after
-/// a step that ran much code once, such as planning a query (60 MiB) or connecting to nodes (40 MiB in a development
-/// build). The call costs a millisecond, and does nothing if /proc/self/smaps cannot be read.
+/// Releases the memory of this program's code, or of the library that contains this function. The pages leave
+/// the resident size. When the code runs again, the kernel maps it from the page cache, 64 KiB at a time. The
+/// call is worth its cost after a step that ran much code once, such as planning a query (60 MiB) or
+/// connecting to nodes (40 MiB in a development build). The call costs a millisecond, and does nothing if
+/// /proc/self/smaps cannot be read.
 pub fn release_code() {
     let maps = fs::read_to_string("/proc/self/smaps").unwrap_or_default();
     let Some((start, end)) = code_at(&maps, release_code as fn() as usize) else { return };

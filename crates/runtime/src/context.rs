@@ -1,4 +1,4 @@
-//! A context is one run of one command, without the parts of the run that need a store.
+//! A context holds the state of one run of a command that does not depend on a store.
 
 use std::{sync::Arc, time::Instant};
 
@@ -11,8 +11,8 @@ use crate::{
 
 /// `Context` holds the budget, I/O, counters, progress and stop flag of one run of one command. Clones share them.
 ///
-/// A context knows no store. A function that only reads and writes plain files takes a context, so the compiler ensures
-/// that the function uses no store. A job on a store contains a context.
+/// A context gives no access to a store. A function that only reads and writes plain files takes a context,
+/// so the compiler ensures that the function uses no store. A job on a store contains a context.
 #[derive(Clone, Debug)]
 pub struct Context {
     inner: Arc<Inner>,
@@ -50,7 +50,7 @@ impl Context {
         Context { inner: Arc::new(inner), budget }
     }
 
-    /// Returns a context of the same run whose work may use only `budget`, a [`Budget::part`] of the run's budget.
+    /// Returns a context of the same run that may use only `budget`, a [`Budget::part`] of the run's budget.
     pub fn within(&self, budget: Budget) -> Context {
         Context { inner: self.inner.clone(), budget }
     }
@@ -60,7 +60,7 @@ impl Context {
         &self.budget
     }
 
-    /// Returns the counters of the work so far.
+    /// Returns the counters of the job so far.
     pub fn counters(&self) -> &Counters {
         &self.inner.counters
     }
@@ -92,7 +92,7 @@ impl Context {
         &self.inner.cancel
     }
 
-    /// Checks the stop flag. Work calls this every few milliseconds.
+    /// Checks the stop flag. Long loops call this function every few milliseconds.
     ///
     /// # Errors
     /// [`Error::Cancelled`] once the flag is set or the deadline is over.
@@ -148,7 +148,7 @@ impl Context {
         self.inner.io.submit(direction, parts, buffer, guard)
     }
 
-    /// Starts to transfer bytes of a plain file, which are not counted.
+    /// Starts to transfer bytes of a plain file. The counters do not include these bytes.
     pub(crate) fn submit_uncounted(&self, direction: Direction, part: Part, buffer: Buffer) -> Pending {
         self.inner.io.submit(direction, vec![part], buffer, None)
     }

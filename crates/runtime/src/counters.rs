@@ -1,4 +1,4 @@
-//! Counters count the work of a job and of its process.
+//! Counters count the bytes, records and CPU time of a job and of its process.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +10,8 @@ use std::{
 
 use crate::{LevelReport, PhaseReport};
 
-/// `Counters` counts the work of a job so far: plain numbers, to which all its threads add.
+/// `Counters` counts the bytes, records, repairs and CPU time of a job so far. All threads of the job add to
+/// the same counters.
 #[derive(Debug, Default)]
 pub struct Counters {
     bytes_read: AtomicU64,
@@ -21,7 +22,7 @@ pub struct Counters {
     phases: Mutex<Vec<PhaseReport>>,
 }
 
-/// `ProcessCounts` holds the counts of the work of one process.
+/// `ProcessCounts` holds the counts of one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessCounts {
     /// Bytes read from devices.
@@ -88,8 +89,8 @@ impl Counters {
         self.repairs.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts records that entered and left a level of sort-reduce: level 0 forms runs (or updates a dense array),
-    /// level n is the n-th merge.
+    /// Counts records that entered and left a level of sort-reduce. Level 0 forms sorted runs (or updates a
+    /// dense array), and level n is the n-th merge.
     pub fn add_level(&self, level: u32, records_in: u64, records_out: u64) {
         let mut levels = self.levels.lock().expect("no panic under this lock");
         let sums = levels.entry(level).or_default();

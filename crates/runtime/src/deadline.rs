@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// `Deadline` is the moment by which a command must end. A command creates one value when it starts, and every phase
-/// gets a copy of it, as does each wait, each request and the [stop flag](crate::Cancel) of the job.
+/// `Deadline` is the moment by which a command must end. A command creates one value when it starts. Each
+/// phase, wait and request of the command gets a copy, as does the [stop flag](crate::Cancel) of its job.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline {
     at: Instant,

@@ -10,8 +10,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// `Error` lists the errors of memory, files and jobs. A message says what failed, where, what was found and what was
 /// expected.
 ///
-/// The list is exhaustive: errors of dependent crates convert each variant, so the compiler reports a new variant
-/// there.
+/// The list is exhaustive: crates that use this crate convert each variant to an error of their own, so the
+/// compiler reports a new variant in these crates.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The operating system refused an operation on a file or folder (no permission, disk full, I/O error).
@@ -43,14 +43,14 @@ pub enum Error {
         /// The size of a budget in which the reservation would fit; `None` if this budget is a part of a larger one.
         enough: Option<u64>,
     },
-    /// The budget is smaller than the job needs to work at all.
+    /// The budget is too small for the job to run at all.
     #[error("{what} cannot work in {}: the smallest budget that works is {}", format_bytes(*given), format_bytes_up(*smallest))]
     BudgetTooSmall {
         /// A description of the job.
         what: String,
-        /// The budget that was named, in bytes.
+        /// The size of the given budget in bytes.
         given: u64,
-        /// The smallest budget that works, in bytes.
+        /// The smallest budget in which the job can run, in bytes.
         smallest: u64,
     },
     /// A text is not a size.
@@ -59,13 +59,13 @@ pub enum Error {
         /// The text that was found.
         text: String,
     },
-    /// The job was asked to stop.
+    /// The job ended early because its stop flag was set.
     #[error("the job was stopped before it was done; the store is unchanged")]
     Cancelled,
 }
 
 impl Error {
-    /// Returns true if the job was asked to stop.
+    /// Returns true if the job ended early because its stop flag was set.
     pub fn is_cancelled(&self) -> bool {
         matches!(self, Error::Cancelled)
     }

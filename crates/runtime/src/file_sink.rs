@@ -1,8 +1,8 @@
 //! Writes a plain file of the file system without the page cache, for results that are as large as the input.
 //!
-//! Ten gigabytes of results that are written through the cache push everything else out of memory, and a process in a
-//! memory cgroup waits for its own dirty pages. A file sink therefore has a few buffers on huge pages in flight to the
-//! drive while it fills the next one.
+//! Ten gigabytes of results that are written through the cache push all other cached data out of memory, and
+//! a process in a memory cgroup waits for its own dirty pages. A file sink therefore has a few buffers on
+//! huge pages in flight to the drive while it fills the next one.
 
 use std::{
     collections::VecDeque,
@@ -56,9 +56,10 @@ impl FileSink {
         Self::with(context, Arc::new(output), BUFFER_BYTES)
     }
 
-    /// Begins to write `file` in parts, which may be written at the same time. `starts` are the offsets of the parts
-    /// and ascend from 0. Each part reaches to the start of the next one, and the last part to `bytes`. All parts share
-    /// four buffers of 1 MiB. The caller passes the results of [`FileSink::finish_part`] to [`FileEdges::write`].
+    /// Begins to write `file` in parts, which may be written at the same time. `starts` are the offsets of
+    /// the parts and ascend from 0. Each part ends at the start of the next part, and the last part ends at
+    /// offset `bytes`. All parts share four buffers of 1 MiB. The caller passes the results of
+    /// [`FileSink::finish_part`] to [`FileEdges::write`].
     ///
     /// # Errors
     /// The errors of [`FileSink::new`].
@@ -207,7 +208,7 @@ impl FileSink {
         Ok(self.offset)
     }
 
-    /// Writes the remaining bytes of a part except its edges.
+    /// Writes the remaining bytes of a part except its edges, and returns the edges.
     ///
     /// # Errors
     /// The errors of [`FileSink::advance`].
@@ -248,7 +249,8 @@ impl FileEdges {
     /// [`Error::Io`].
     pub fn write(parts: Vec<FileEdges>, file: &File, name: &str, bytes: u64) -> Result<()> {
         let write = || -> io::Result<()> {
-            // Direct writes and the writes of edges never touch the same page.
+            // Edges do not fill pages, so they are written without O_DIRECT. Direct writes and writes of
+            // edges never touch the same page.
             fcntl_setfl(file, fcntl_getfl(file)? - OFlags::DIRECT)?;
             for (offset, edge) in parts.iter().flat_map(|part| &part.bytes) {
                 file.write_all_at(edge, *offset)?;
@@ -272,7 +274,7 @@ impl Output {
     fn new(file: File, name: &str, bytes_hint: Option<u64>) -> Result<Output> {
         let fail = |error: io::Error| Error::io("write", name, error);
         let kind = file.metadata().map_err(fail)?.file_type();
-        // On file systems without O_DIRECT the same writes go through the cache.
+        // On file systems without O_DIRECT, the same writes go through the page cache.
         let direct = kind.is_file()
             && fcntl_getfl(&file).and_then(|flags| fcntl_setfl(&file, flags | OFlags::DIRECT)).is_ok();
         if let Some(bytes) = bytes_hint.filter(|&bytes| bytes > 0 && kind.is_file()) {
@@ -352,7 +354,7 @@ mod tests {
             let parts =
                 std::iter::zip(&starts, &ends).map(|(&start, &end)| &bytes[start as usize..end as usize]);
             let mut edges = Vec::new();
-            // The last part is written first, which works since no part waits for another.
+            // The last part is written first, which is possible since no part waits for another.
             for (mut sink, part) in sinks.into_iter().zip(parts).collect::<Vec<_>>().into_iter().rev() {
                 part.chunks(70_001).for_each(|piece| sink.write(piece).unwrap());
                 edges.push(sink.finish_part().unwrap());

@@ -135,8 +135,8 @@ const MADE_UP: [u32; 14] = [
     0x4249_4e4d, // binfmt_misc
     0x6e73_6673, // nsfs
 ];
-/// The magic number of FUSE. A program may also generate files of a FUSE file system (lxcfs); generated files are
-/// small.
+/// The magic number of FUSE. The program behind a FUSE file system may also generate files, as lxcfs does.
+/// Generated files are small.
 const FUSE: u32 = 0x6573_5546;
 const SMALL_BYTES: u64 = 64 << 10;
 
@@ -156,9 +156,9 @@ pub fn file_bytes(file: &File) -> io::Result<Option<u64>> {
     Ok(is_known.then_some(found.len()))
 }
 
-/// Returns true if most of a file is in the page cache, that is, if a sample of its pages can be read without waiting.
-/// Each call samples different pages, since the system starts to read a missing page in the background. A later call of
-/// this process or another one would find the same pages in the cache.
+/// Returns true if most of a file is in the page cache, that is, if a sample of its pages can be read without
+/// waiting. Each call samples different pages: a probe of a missing page makes the system read that page in
+/// the background, so a later probe of the same page would find it in the cache.
 fn is_cached(file: &File, len: u64) -> bool {
     // The offset within each sample is random.
     let place = RandomState::new().build_hasher().finish() % (len / SAMPLES).max(1);

@@ -1,10 +1,10 @@
 //! I/O runs in the background while the caller computes.
 //!
-//! A request owns its buffer until it is done, and the buffer is then returned with the result, so no other thread can
-//! use it meanwhile. If the storage is a file and the system allows it, the mechanism is io_uring ([`crate::ring`]).
-//! Otherwise (a device of a test, a container that forbids io_uring, `INSHORE_IO_URING=0`) a pool of up to sixteen
-//! threads calls the storage, which keeps sixteen requests in flight. The threads of the pool sleep in the kernel and
-//! do not count as worker threads of the budget.
+//! A request owns its buffer until the transfer is done, so no other thread can use the buffer meanwhile. The
+//! buffer is returned with the result. If the storage is a file and the system allows it, the mechanism is
+//! io_uring ([`crate::ring`]). Otherwise (a device of a test, a container that forbids io_uring,
+//! `INSHORE_IO_URING=0`) a pool of up to sixteen threads calls the storage, so up to sixteen requests are in
+//! flight. The threads of the pool sleep in the kernel and do not count as worker threads of the budget.
 
 use std::{
     io,
@@ -67,9 +67,9 @@ impl Pending {
         }
     }
 
-    /// Waits until one of `pending` is done, and returns its index. If some requests are in the ring and some in the
-    /// pool, the function does not wait and returns 0, although the first request may still be in flight. Ring and pool
-    /// are mixed only on a device with half-written segments.
+    /// Waits until one of `pending` is done, and returns its index. If some requests are in the ring and some
+    /// in the pool, the function does not wait and returns 0, although the first request may still be in
+    /// flight. Ring and pool are mixed only on a device on which some segment files do not exist yet.
     ///
     /// # Panics
     /// Panics if `pending` is empty.

@@ -1,16 +1,17 @@
 //! The runtime provides memory, threads, files, progress and cancellation to every job, with or without a store.
 //!
-//! These are the nouns, from the bottom up:
+//! The main types, from the bottom up:
 //!
 //! - A [`Budget`] is the memory and threads that a job may use. Memory is reserved before it is allocated, and returned
 //!   when the [`Reservation`] is dropped.
 //! - A [`Buffer`] is aligned memory for direct I/O, counted in a budget; large buffers lie on huge pages.
-//! - A [`Storage`] is bytes at offsets, which a [`Part`] of a request reads or writes. [`Pending`] is a request in
-//!   flight, by io_uring or, if io_uring is forbidden, by a pool of threads.
-//! - A [`Context`] is one run of one command, with a budget, I/O, [`Counters`], [`Progress`], and a [`Cancel`] flag,
-//!   which a [`Deadline`] may set. [`Report`] is the summary of the run at its end.
-//! - [`PlainFile`], [`FileSource`], [`FileSink`] and [`MemoryMap`] are for files of the file system, which are read and
-//!   written without the page cache, or mapped from the page cache.
+//! - A [`Storage`] holds bytes at offsets, and a [`Part`] of a request reads or writes a range of these
+//!   bytes. [`Pending`] is a request in flight, by io_uring or, if io_uring is forbidden, by a pool of
+//!   threads.
+//! - A [`Context`] holds the state of one run of one command: a budget, I/O, [`Counters`], [`Progress`], and
+//!   a [`Cancel`] flag, which a [`Deadline`] may set. [`Report`] is the summary of the run at its end.
+//! - [`PlainFile`], [`FileSource`], [`FileSink`] and [`MemoryMap`] access files of the file system. Files are
+//!   read and written without the page cache, or mapped from the page cache.
 //!
 //! ```text
 //!   Context ── Budget ── Reservation ── Buffer
@@ -18,9 +19,9 @@
 //!     └── Counters, Progress, Cancel
 //! ```
 //!
-//! The crate does not know extents, datasets or records. A request holds a [`Guard`], which keeps a resource alive
-//! until the bytes are transferred. A job on a store contains a `Context` (`inshore_store::Job`). A function that takes
-//! a `Context` needs no store, and the compiler ensures this.
+//! The crate contains no code for extents, datasets or records. A request holds a [`Guard`], which keeps a
+//! resource alive until the bytes are transferred. A job on a store contains a `Context`
+//! (`inshore_store::Job`). A function that takes a `Context` needs no store, and the compiler ensures this.
 //!
 //! ```
 //! use inshore_runtime::{Budget, Cancel, Context, FileSource};

@@ -7,8 +7,9 @@
 //! - The file may become shorter, or the drive may fail, while the bytes are read. The kernel then sends SIGBUS. A
 //!   signal handler maps zeros in place of the lost pages and sets a flag, which [`MemoryMap::check`] reports. A SIGBUS
 //!   outside of all memory maps goes to the previous handler.
-//! - Other processes may write to the file while the bytes are read, so the same byte may have two values. Memory maps
-//!   are therefore only for callers that check every byte on which they rely, as they do with untrusted input.
+//! - Other processes may write to the file while the bytes are read, so two reads of the same byte may
+//!   differ. Memory maps are therefore only for callers that check every byte on which they rely, as they do
+//!   with untrusted input.
 
 use std::{
     fs::File,
@@ -32,8 +33,8 @@ const WINDOWS_MAX: usize = 256;
 /// `MemoryMapSlot` describes an existing memory map to the signal handler.
 struct MemoryMapSlot {
     is_taken: AtomicBool,
-    /// The number of the first page and the number of pages in one word, so that both always belong to the same memory
-    /// map; 0 if the slot is unused.
+    /// The number of the first page and the number of pages, packed into one integer, so that both always
+    /// belong to the same memory map; 0 if the slot is unused.
     pages: AtomicU64,
     has_failed: AtomicBool,
 }
@@ -88,7 +89,8 @@ impl MemoryMap {
         Some(MemoryMap { address, len, slot, end: start + len as u64 })
     }
 
-    /// Checks that all bytes read so far were the file's bytes. The check asks the system for the length of the file.
+    /// Checks that all bytes read so far were the file's bytes. The check also compares the length of the
+    /// file with the end of the range.
     ///
     /// # Errors
     /// [`Error::Io`] if the file at `path` became shorter or the drive failed: the memory map then contained zeros.
@@ -226,14 +228,14 @@ mod tests {
         let path = folder.path().join("file");
         fs::write(&path, vec![1; 4096]).unwrap();
         let file = File::open(&path).unwrap();
-        // Other tests also have memory maps.
+        // Other tests may hold memory maps at the same time.
         let all: Vec<_> = (0..=WINDOWS_MAX).map_while(|_| MemoryMap::open(&file, 0, 4096)).collect();
         assert!(all.len() > WINDOWS_MAX / 2 && all.len() <= WINDOWS_MAX, "{}", all.len());
         drop(all);
         assert!(MemoryMap::open(&file, 0, 4096).is_some());
     }
 
-    /// The test runs in a process of its own, which the signal ends as it would without memory maps.
+    /// The test runs in a child process. SIGBUS must end the process as if it had no memory maps.
     #[test]
     fn a_lost_page_outside_of_all_windows_ends_the_process() {
         const IS_CHILD: &str = "INSHORE_TEST_LOSES_A_PAGE";

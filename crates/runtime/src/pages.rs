@@ -6,7 +6,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 /// The size and alignment of a huge page.
 pub(crate) const HUGE_BYTES: usize = 2 << 20;
-/// The unit of O_DIRECT: offsets and lengths of all I/O are multiples of this number of bytes.
+/// The unit of O_DIRECT: offsets and lengths of all direct I/O are multiples of this number of bytes.
 pub const PAGE_BYTES: usize = 4096;
 
 /// Maps `len` bytes. From 2 MiB on, the mapping is aligned to 2 MiB and uses huge pages.

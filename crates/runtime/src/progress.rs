@@ -1,4 +1,4 @@
-//! Progress shows how far a job is, and how the job does its work.
+//! Progress shows how much of its work a job has done, and describes the current step.
 
 use std::{
     sync::{
@@ -8,24 +8,24 @@ use std::{
     time::Instant,
 };
 
-/// `Progress` is the progress of a job, which a display reads.
+/// `Progress` is the progress of a job, for a display.
 #[derive(Debug, Default)]
 pub struct Progress {
     state: Mutex<(String, &'static str, Option<Instant>)>,
     done: AtomicU64,
     total: AtomicU64,
-    /// The lines for the display; `None` if no display listens.
+    /// The lines for the display; `None` if no display has called [`Progress::listen`].
     messages: Mutex<Option<Messages>>,
 }
 
-/// `Messages` holds the lines about the work of a job that no display has taken yet.
+/// `Messages` holds lines that describe the work of a job and that no display has taken yet.
 #[derive(Debug, Default)]
 struct Messages {
     waiting: Vec<String>,
     last: String,
 }
 
-/// The largest number of lines that are kept for the display. Further lines are dropped.
+/// The largest number of lines that wait for the display. Further lines are dropped.
 const MESSAGES_MAX: usize = 100;
 
 /// `ProgressState` is a snapshot of a job's [`Progress`].
@@ -61,7 +61,7 @@ impl Progress {
         }
     }
 
-    /// Starts to keep lines until they are [taken](Self::take_told).
+    /// Starts to store lines for the display, which [takes](Self::take_told) them.
     pub fn listen(&self) {
         self.messages.lock().expect("no panic under this lock").get_or_insert_default();
     }
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(progress.take_told(), ["a", "b", "a"]);
         progress.tell(|| "a".to_string());
         assert!(progress.take_told().is_empty());
-        // More lines are added than are kept.
+        // More lines are added than the limit allows.
         (0..2 * MESSAGES_MAX).for_each(|number| progress.tell(|| number.to_string()));
         assert_eq!(progress.take_told().len(), MESSAGES_MAX);
     }

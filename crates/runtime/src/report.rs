@@ -27,7 +27,7 @@ pub struct Report {
     pub direct_io: bool,
     /// The mechanism of the I/O on files: "io_uring", "threads", or "none" if there was no I/O.
     pub io: &'static str,
-    /// The time that the drives need at least; `None` if their rates were not measured.
+    /// The minimum time that the drives need; `None` if their rates were not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drive_floor: Option<DriveFloor>,
     /// The time of each phase, in order. Times of phases with the same name are summed.
@@ -59,7 +59,7 @@ pub struct PhaseReport {
 /// `LevelReport` holds the counts of one level of sort-reduce.
 #[derive(Clone, Debug, Serialize)]
 pub struct LevelReport {
-    /// The number of the level: level 0 forms runs, and level n is the n-th merge.
+    /// The number of the level: level 0 forms sorted runs, and level n is the n-th merge.
     pub level: u32,
     /// The number of records that entered the level.
     pub records_in: u64,

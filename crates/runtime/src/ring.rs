@@ -1,14 +1,14 @@
-//! A ring moves bytes with io_uring, without threads.
+//! A ring transfers bytes with io_uring, without threads of its own.
 //!
 //! ```text
 //!   submit    one slot for the request, one entry of the ring for each part of it; the kernel begins at once
-//!   wait      the first waiting thread sleeps in the kernel on behalf of all, and distributes the completions; when its
-//!             own request is among them, the next waiting thread takes over
+//!   wait      the first waiting thread sleeps in the kernel on behalf of all, and distributes the completions; when
+//!             its own request is among them, the next waiting thread takes over
 //! ```
 //!
-//! No thread stands between a caller and the drive, so a request costs two system calls, and fewer if many are in
-//! flight. The slot owns the buffer until the kernel has released it. A caller that gives up leaves both slot and
-//! buffer behind, and [`Ring::drain`] waits for them.
+//! A request passes through no other thread, so it costs two system calls, and fewer if many requests are in
+//! flight. The slot owns the buffer until the kernel has released it. Dropping a [`PendingSlot`] waits for
+//! the end of its request, and [`Ring::drain`] waits for all requests.
 
 use std::{
     fs::File,
@@ -40,7 +40,7 @@ pub(crate) struct Ring {
 struct State {
     slots: Vec<Slot>,
     free: Vec<usize>,
-    /// The number of parts that the kernel has taken and not finished.
+    /// The number of parts that were submitted and are not complete.
     in_flight: usize,
     /// True while a thread sleeps in the kernel on behalf of all waiting threads.
     has_sleeper: bool,
@@ -85,8 +85,7 @@ impl Ring {
         self.state.lock().expect("no panic under this lock")
     }
 
-    /// Starts to transfer `parts` of `buffer`. Each part is read from or written to its element of `places` (file and
-    /// offset).
+    /// Starts to transfer `parts` of `buffer`. `places` contains the file and the offset for each part.
     ///
     /// # Panics
     /// Panics if the kernel refuses a submission with an error other than EINTR, EAGAIN or EBUSY.
@@ -115,9 +114,9 @@ impl Ring {
                 Direction::Write => opcode::Write::new(fd, bytes.as_ptr(), len).offset(*offset).build(),
             };
             let entry = entry.user_data((slot as u64) << PART_BITS | number as u64);
-            // SAFETY: the buffer and the file go into the slot, which keeps both until the kernel has answered, and
-            // `drain` waits for all answers before the ring is dropped. The queue is used only under the lock of the
-            // state.
+            // SAFETY: the buffer and the file go into the slot, which holds both until the kernel has
+            // answered, and `drain` waits for all answers before the ring is dropped. The queue is used only
+            // under the lock of the state.
             unsafe { self.ring.submission_shared().push(&entry) }
                 .expect("no more entries than the queue has");
         }

@@ -1,6 +1,6 @@
 //! Formats numbers of bytes for people.
 
-/// Writes a size with the largest binary unit that keeps it at 1 or more.
+/// Writes a size in the largest binary unit in which the number is 1 or more.
 ///
 /// ```
 /// assert_eq!(inshore_runtime::format_bytes(64 << 20), "64 MiB");
@@ -11,7 +11,7 @@ pub fn format_bytes(bytes: u64) -> String {
     if value.fract() == 0.0 { format!("{value} {unit}") } else { format!("{value:.1} {unit}") }
 }
 
-/// Writes a size as [`format_bytes`] does, but rounds up, so that a message that asks for this size asks for enough.
+/// Writes a size as [`format_bytes`] does, but rounds up: a budget of the printed size is never too small.
 ///
 /// ```
 /// assert_eq!(inshore_runtime::format_bytes_up(7 << 20), "7 MiB");
@@ -27,7 +27,7 @@ pub fn format_bytes_up(bytes: u64) -> String {
     }
 }
 
-/// Converts a size to the largest binary unit that keeps it at 1 or more.
+/// Converts a size to the largest binary unit in which the number is 1 or more.
 fn in_units(bytes: u64) -> (f64, &'static str) {
     let units = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut value = bytes as f64;

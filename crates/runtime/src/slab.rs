@@ -5,8 +5,9 @@
 //! from huge pages and 1.4 GB/s from ordinary pages, and requests of 64 KiB reach 2.4 and 1.6 GB/s. Small budgets have
 //! small buffers, so these are parts of huge pages that the complete process shares.
 //!
-//! The free space of the shared huge pages is memory that no budget counts. The huge pages take at most half of a
-//! budget, and are at most [`PAGES_MAX`] pages of 2 MiB. Buffers for which they have no room get ordinary pages.
+//! The free space of the shared huge pages is memory that no budget counts. A buffer adds a shared page only
+//! if all shared pages then take at most half of its budget, and number at most [`PAGES_MAX`]. A buffer that
+//! finds no room in the shared pages gets ordinary pages.
 
 use std::{
     ptr::NonNull,
@@ -111,7 +112,7 @@ impl Drop for Place {
             .find_map(|(number, page)| Some((number, within(page)?)))
             .expect("pages stay while parts of them are used");
         pages[number].used &= !bits((place / UNIT_BYTES) as u32, self.units);
-        // One free page is kept, since buffers are allocated and freed often.
+        // One free page stays allocated, since buffers are allocated and freed often.
         let are_free = pages.iter().filter(|page| page.used == 0).count();
         if pages[number].used == 0 && are_free > 1 {
             let page = pages.swap_remove(number);

@@ -2,8 +2,8 @@
 
 use std::{any::Any, fmt::Debug, fs::File, io, ops::Range, sync::Arc};
 
-/// `Storage` is bytes that are read and written at offsets: a file, or an extent of a device. All functions take
-/// `&self` and may be called by any thread at any time.
+/// `Storage` holds bytes that are read and written at offsets: a file, or an extent of a device. All
+/// functions take `&self` and may be called by any thread at any time.
 pub trait Storage: Send + Sync + Debug {
     /// Fills `buffer` with the bytes from `offset` on.
     ///
@@ -31,7 +31,7 @@ pub trait Storage: Send + Sync + Debug {
     fn note_written(&self) {}
 }
 
-/// A `Guard` is kept alive by a request until the bytes are transferred.
+/// A request keeps its `Guard` alive until the bytes are transferred.
 pub type Guard = Arc<dyn Any + Send + Sync>;
 
 /// `Direction` is the direction of a transfer.

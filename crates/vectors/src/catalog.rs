@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::{
     Error, IndexInfo, MeasuredOn, Result, VectorIndex, Vectors, VectorsInfo,
     dataset::KIND,
-    index::{INDEX_KIND, index_name},
+    index::{INDEX_KIND, index_name, layer_names},
 };
 
 /// Lists the properties of vectors and of their index.
@@ -18,6 +18,10 @@ pub struct Description {
     pub vectors: VectorsInfo,
     /// The index, if the vectors have one that can be used.
     pub index: Option<IndexInfo>,
+    /// The number of layers of the index: vectors that were added since its lists were written, by the same lists.
+    pub layers: u64,
+    /// The number of rows that no list has. An approximate search compares them one by one.
+    pub unlisted: u64,
     /// The reason why an index cannot be used: damage, another version, or vectors that were replaced.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub index_error: Option<String>,
@@ -30,11 +34,14 @@ pub struct Description {
 pub fn describe(store: &Store, name: &str) -> Result<Description> {
     let vectors = Vectors::open(store, name)?;
     let (index, index_error) = match VectorIndex::open(store, &vectors) {
-        Ok(index) => (index.map(|index| index.info().clone()), None),
+        Ok(index) => (index, None),
         Err(error @ Error::BadDataset { .. }) => (None, Some(error.to_string())),
         Err(error) => return Err(error),
     };
-    Ok(Description { vectors: vectors.info().clone(), index, index_error })
+    let layers = index.as_ref().map_or(0, |index| index.layers.len() as u64);
+    let unlisted = index.as_ref().map_or(0, |index| vectors.info().vectors - index.end());
+    let index = index.map(|index| index.info().clone());
+    Ok(Description { vectors: vectors.info().clone(), index, layers, unlisted, index_error })
 }
 
 /// Describes all vectors of a store, by name.
@@ -75,14 +82,22 @@ pub fn remove(store: &Store, name: &str) -> Result<()> {
 /// [`Error::BadDataset`] if the dataset with the name of the index is of another kind; I/O.
 pub fn remove_index(store: &Store, name: &str) -> Result<()> {
     let index = index_name(name);
-    match check_kind(store, &index, INDEX_KIND) {
+    let removed = match check_kind(store, &index, INDEX_KIND) {
         Ok(()) => Ok(store.remove(&index)?),
         Err(Error::Store(inshore_store::Error::NotFound { .. })) => {
             check_kind(store, name, KIND)?;
             Err(Error::NoIndex { name: name.to_string() })
         }
-        Err(error) => Err(error),
+        Err(error) => return Err(error),
+    };
+    // Layers without an index are of no use.
+    for layer in layer_names(store, name)? {
+        match store.remove(&layer) {
+            Ok(()) | Err(inshore_store::Error::NotFound { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
+    removed
 }
 
 fn check_kind(store: &Store, name: &str, kind: &str) -> Result<()> {
@@ -111,7 +126,10 @@ impl std::fmt::Display for Description {
         writeln!(out, "  element type     {element}")?;
         writeln!(out, "  on flash         {}", format_bytes(*bytes))?;
         match (&self.index, &self.index_error) {
-            (Some(index), _) => write_index(index, out),
+            (Some(index), _) => {
+                write_index(index, out)?;
+                write!(out, "\n    layers         {}, and {} rows in no list", self.layers, self.unlisted)
+            }
             (None, Some(error)) => write!(out, "  index            not usable: {error}"),
             (None, None) => write!(out, "  index            none"),
         }

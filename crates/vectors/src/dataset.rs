@@ -116,8 +116,7 @@ impl VectorsInfo {
         };
         let mut attributes = header.as_bytes().to_vec();
         if self.is_changed() {
-            let (removed, next_id, id_runs) =
-                (self.removed.into(), self.next_id.into(), self.id_runs.into());
+            let (removed, next_id, id_runs) = (self.removed.into(), self.next_id.into(), self.id_runs.into());
             attributes.extend_from_slice(ChangedHeader { removed, next_id, id_runs }.as_bytes());
         }
         attributes
@@ -245,7 +244,8 @@ impl Vectors {
             }
             Element::U8 | Element::I8 | Element::Bits => None,
         };
-        let optional = |name, len: u64| if len == 0 { Ok(None) } else { file_of(dataset, name, len).map(Some) };
+        let optional =
+            |name, len: u64| if len == 0 { Ok(None) } else { file_of(dataset, name, len).map(Some) };
         let removed = optional(REMOVED, 8 * info.removed)?;
         let id_runs = optional(ID_RUNS, IdRun::BYTES * info.id_runs)?;
         Ok(Vectors { info, id: dataset.id(), file, center, removed, id_runs })

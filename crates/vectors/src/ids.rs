@@ -11,10 +11,7 @@
 //! ties go to the smaller id, so they hold the runs in memory: 16 bytes for each. A vector has one live row at most.
 
 use inshore_store::{Job, Reservation};
-use zerocopy::{
-    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
-    little_endian::U64,
-};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, little_endian::U64};
 
 use crate::{
     Error, Result, Vectors, VectorsInfo,

@@ -157,7 +157,9 @@ pub enum Ids {
 
 /// Parses `--ids`: digits and commas are a list, anything else is the path of a file.
 fn ids(text: &str) -> Result<Ids, String> {
-    if !text.starts_with(|c: char| c.is_ascii_digit()) || text.contains(|c: char| !c.is_ascii_digit() && c != ',') {
+    if !text.starts_with(|c: char| c.is_ascii_digit())
+        || text.contains(|c: char| !c.is_ascii_digit() && c != ',')
+    {
         return Ok(Ids::File(text.into()));
     }
     let id = |word: &str| word.parse().map_err(|_| format!("found {word:?}, expected the id of a vector"));

@@ -121,11 +121,12 @@ fn add(options: GlobalOptions, arguments: &NearestAdd) -> Result<()> {
     let NearestAdd { dataset, input, bits } = arguments;
     let operation = AddVectors { dataset: dataset.clone(), bits: *bits };
     let request = Request { operation, inputs: vec![input.clone()], output: None };
-    operations::run_on(options, StoreAccess::Existing, &request, Attachments::default())?
-        .tell(|report, done| {
-            let sentence = changes(&done.answer);
-            Outcome::new("nearest add", report, done, sentence)
-        })
+    operations::run_on(options, StoreAccess::Existing, &request, Attachments::default())?.tell(
+        |report, done| {
+            let (sentence, notice) = (changes(&done.answer), not_listed(&done.answer));
+            Outcome { notice, ..Outcome::new("nearest add", report, done, sentence) }
+        },
+    )
 }
 
 fn upsert(options: GlobalOptions, arguments: &NearestUpsert) -> Result<()> {
@@ -134,11 +135,12 @@ fn upsert(options: GlobalOptions, arguments: &NearestUpsert) -> Result<()> {
     let operation = UpsertVectors { dataset: dataset.clone(), ids, bits: *bits };
     let inputs = [input.clone()].into_iter().chain(file).collect();
     let request = Request { operation, inputs, output: None };
-    operations::run_on(options, StoreAccess::Existing, &request, Attachments::default())?
-        .tell(|report, done| {
-            let sentence = changes(&done.answer);
-            Outcome::new("nearest upsert", report, done, sentence)
-        })
+    operations::run_on(options, StoreAccess::Existing, &request, Attachments::default())?.tell(
+        |report, done| {
+            let (sentence, notice) = (changes(&done.answer), not_listed(&done.answer));
+            Outcome { notice, ..Outcome::new("nearest upsert", report, done, sentence) }
+        },
+    )
 }
 
 fn remove(options: GlobalOptions, arguments: &NearestRemove) -> Result<()> {
@@ -146,11 +148,12 @@ fn remove(options: GlobalOptions, arguments: &NearestRemove) -> Result<()> {
     let (ids, file) = list_or_file(ids);
     let operation = RemoveFromVectors { dataset: dataset.clone(), ids };
     let request = Request { operation, inputs: file.into_iter().collect(), output: None };
-    operations::run_on(options, StoreAccess::Existing, &request, Attachments::default())?
-        .tell(|report, done| {
+    operations::run_on(options, StoreAccess::Existing, &request, Attachments::default())?.tell(
+        |report, done| {
             let sentence = changes(&done.answer);
             Outcome::new("nearest remove", report, done, sentence)
-        })
+        },
+    )
 }
 
 fn list_or_file(ids: &Ids) -> (Option<Vec<u64>>, Option<std::path::PathBuf>) {
@@ -158,6 +161,12 @@ fn list_or_file(ids: &Ids) -> (Option<Vec<u64>>, Option<std::path::PathBuf>) {
         Ids::List(ids) => (Some(ids.clone()), None),
         Ids::File(path) => (None, Some(path.clone())),
     }
+}
+
+/// Tells why an index does not have the vectors of a change.
+fn not_listed(changed: &Changed) -> Option<String> {
+    let error = changed.index_error.as_ref()?;
+    Some(format!("approximate searches compare the new vectors one by one, since the index stays as it was: {error}"))
 }
 
 /// Describes a change.

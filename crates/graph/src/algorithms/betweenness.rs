@@ -1,19 +1,19 @@
-//! Betweenness centrality by Brandes' algorithm (2001), from sampled sources or from all.
+//! Betweenness centrality by Brandes' algorithm (2001), with all vertices or a sample of them as sources.
 //!
 //! A breadth-first search from each source counts shortest paths: the `paths` of a vertex is the sum of the `paths` of
-//! its predecessors. Then levels are visited in reverse order: a vertex w sends `(1 + dependency) / paths` along its
-//! in-edges, and a vertex v one level above w multiplies the sum of these messages by its own `paths`. The centrality
-//! of v is the sum of its dependencies over all sources. Centralities are not scaled: if all vertices of an undirected
-//! graph are sources, each pair of vertices counts twice.
+//! its predecessors. Then levels are visited in reverse order. A vertex w sends `(1 + dependency) / paths` along its
+//! in-edges. The dependency of a vertex v one level above w is the sum of these messages, multiplied by the `paths` of
+//! v. The centrality of v is the sum of its dependencies over all sources. Centralities are not scaled: if all vertices
+//! of an undirected graph are sources, each pair of vertices counts twice.
 //!
-//! The lists of vertices of all levels, which the reverse pass needs, are kept on flash (4 bytes per reached vertex).
+//! The lists of vertices of all levels, which the reverse pass needs, are stored on flash (4 bytes per reached vertex).
 //! Supersteps read 16 bytes of state per vertex. Sums over several sources are stored separately, since they change
-//! once per source. If messages fit in memory, both passes may pull: a vertex reads the values of its predecessors (in
-//! the reverse pass, of its successors) if that reads fewer edges. On Kronecker graphs pulling halves the number of
-//! edges that are read.
+//! once per source. If messages fit in memory, both passes may pull if that reads fewer edges: a vertex then reads the
+//! values of its predecessors (in the reverse pass, of its successors). On Kronecker graphs pulling halves the number
+//! of edges that are read.
 //!
 //! Path counts are 64-bit floats, exact to 2^53. The last bits of dependencies depend on the order of sums.
-//! Centralities therefore agree to about 10^-9 between budgets and numbers of threads, but not bit for bit. (The
+//! Centralities therefore agree to about 10^-9 between budgets and numbers of threads, but not bit for bit. (The 2018
 //! thesis, section 9.7.1, counts paths along one parent only; Brandes counts paths along all parents.)
 
 use std::{
@@ -49,11 +49,11 @@ pub struct BetweennessOptions {
     /// Number of vertices to search from, drawn without repetition; 16 by default. If the graph has no more vertices
     /// than this number, the search starts from each of them.
     pub sources: u64,
-    /// The seed of the random numbers that draw the sources; 1 by default.
+    /// The seed of the random numbers by which the sources are drawn; 1 by default.
     pub seed: u64,
     /// Resumes an interrupted job with the same options on the same graph, and saves checkpoints at about this
-    /// interval.
-    /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. `None` neither resumes nor saves.
+    /// interval. [`Rows::finish`](crate::Rows::finish) removes the checkpoints. With `None`, the job does not resume,
+    /// and saves no checkpoints.
     #[serde(with = "seconds")]
     pub resume: Option<Duration>,
     /// Overrides the choices of the engine, for tests and comparisons.
@@ -72,7 +72,8 @@ impl Default for BetweennessOptions {
 struct SearchState {
     /// The number of shortest paths; 0 if the vertex was not reached.
     paths: f64,
-    /// Holds the level, as [`waiting`] encodes levels, until the reverse pass reaches the vertex.
+    /// The dependency of the vertex. Until the reverse pass reaches the vertex, this field holds the level, encoded by
+    /// [`waiting`].
     dependency: f64,
 }
 
@@ -87,13 +88,13 @@ impl SearchState {
     }
 }
 
-/// Encodes the level of a vertex whose dependency is not known yet, as a negative number, since dependencies are not
-/// negative.
+/// Encodes the level of a vertex whose dependency is not known yet. The code is negative, which distinguishes it from a
+/// dependency.
 fn waiting(level: u32) -> f64 {
     -1.0 - f64::from(level)
 }
 
-/// Counts paths, from the source outwards.
+/// The vertex program of the forward pass: counts shortest paths from the source outwards.
 #[derive(Clone)]
 struct CountPaths {
     level: u32,
@@ -127,8 +128,8 @@ impl StepProgram for CountPaths {
     }
 }
 
-/// Sums the dependencies of the vertices at `level - 1`, from the messages that vertices at `level` send towards the
-/// source.
+/// The vertex program of the reverse pass: vertices at `level` send messages towards the source. The vertices at `level
+/// - 1` compute their dependencies from the sums of these messages.
 #[derive(Clone)]
 struct SumDependencies {
     level: u32,
@@ -142,7 +143,8 @@ impl StepProgram for SumDependencies {
     const REREADS: bool = true;
 
     fn edge_program(&self, _vertex: u32, state: &SearchState, _degree: u32) -> Option<f64> {
-        // A vertex that still holds its level has no successor, and its dependency is 0.
+        // If the field still holds the vertex's level, no shortest path continues from the vertex, and the dependency
+        // is 0.
         Some((1.0 + state.dependency.max(0.0)) / state.paths)
     }
 
@@ -168,12 +170,13 @@ impl StepProgram for SumDependencies {
 
 /// Computes the centrality of all vertices, in columns `vertex`, `centrality`.
 ///
-/// Cost for each source: at most two reads of the edges of the reached vertices, one in each direction, and two
-/// passes over vertex state (16 bytes a vertex, and 8 for its sum if there are several sources). A directed graph
-/// that was imported without in-edges is transposed first, with a notice in the summary.
+/// Cost for each source: the edges of reached vertices are read at most once in each direction. There are two passes
+/// over vertex state: 16 bytes per vertex, and 8 more for the vertex's sum if there are several sources. A directed
+/// graph that was imported without in-edges is transposed first, with a notice in the summary.
 ///
+/// # Errors
 /// [`Error::BadOption`] if the number of sources is 0; [`Error::Overflow`] if a vertex has more than 10^308 shortest
-/// paths; [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
+/// paths; [`inshore_store::Error::BudgetTooSmall`]. Also fails on I/O errors, damaged data and cancellation.
 pub fn betweenness(graph: &Graph, job: &Job, options: &BetweennessOptions) -> Result<Answer> {
     check_budget(job, "betweenness")?;
     if options.sources == 0 {
@@ -257,7 +260,7 @@ fn search(engine: &mut Engine<SearchState>, job: &Job, source: u32) -> Result<()
     engine.set(source, |state| *state = SearchState { paths: 1.0, dependency: waiting(0) })?;
     let mut active = Frontier::one(source);
     let mut level = 0;
-    // The number of edges out of the vertices of each level.
+    // The number of edges out of the vertices of each level; element 0 is that of the source.
     let mut edges: Vec<u64> = Vec::new();
     // The first level whose rows are cached in memory.
     let mut cached_from = u32::MAX;
@@ -310,7 +313,8 @@ pub(crate) fn draw(vertices: u64, count: u64, seed: u64) -> Box<dyn Iterator<Ite
     Box::new(drawn.into_iter())
 }
 
-/// Compares centralities with those of Brandes' published algorithm in memory; each may differ by 10^-6.
+/// Compares centralities with those that Brandes' published algorithm computes in memory. A difference may be at most
+/// 10^-6 of the expected centrality, or 10^-6 if the expected centrality is below 1.
 ///
 /// # Errors
 /// Returns a description of the difference, in the ids of the user.

@@ -1,7 +1,8 @@
-//! Breadth-first search: finds the level (number of edges from the source) and the parent of each vertex.
+//! Breadth-first search: finds the level of each vertex (the number of edges from the source) and its parent.
 //!
-//! The program is that of the thesis (section 9.7.1): an edge carries the id of its source. All candidate parents lie one level
-//! above, and the smallest wins, so the answer does not depend on the order of messages.
+//! As in the 2018 thesis (section 9.7.1), a message along an edge is the number of the edge's source. All senders to an
+//! unreached vertex are one level above that vertex. The sender with the smallest number becomes the vertex's parent.
+//! The answer therefore does not depend on the order of messages.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -28,11 +29,11 @@ use crate::{
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BfsOptions {
-    /// Id (the user's) of the vertex to start from.
+    /// The user's id of the vertex at which the search starts.
     pub source: u64,
     /// Resumes an interrupted job with the same options on the same graph, and saves checkpoints at about this
-    /// interval.
-    /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. `None` neither resumes nor saves.
+    /// interval. [`Rows::finish`](crate::Rows::finish) removes the checkpoints. With `None`, the job does not resume,
+    /// and saves no checkpoints.
     #[serde(default, with = "seconds")]
     pub resume: Option<Duration>,
     /// Overrides the choices of the engine, for tests and comparisons.
@@ -87,7 +88,8 @@ impl StepProgram for Bfs {
         if *visit == UNREACHED { Visit { parent, level: self.level } } else { *visit }
     }
 
-    /// Returns 0 for a visited vertex, so that it accepts no message: 0 is below every id.
+    /// Returns 0, so that a visited vertex accepts no message: messages are reduced to the smallest, and no vertex
+    /// number is below 0.
     fn kept(&self, _visit: &Visit) -> u32 {
         0
     }
@@ -98,14 +100,16 @@ impl StepProgram for Bfs {
 }
 
 /// Searches breadth first, and returns the parent and level of all vertices in columns `vertex`, `parent`, `level`. The
-/// source is its own parent, at level 0; unreached vertices have null. Edges are followed in their direction.
+/// source is its own parent, at level 0; unreached vertices have null. The search follows edges from source to
+/// destination.
 ///
 /// Cost: each edge is read at most once, in whole blocks of the edge file. If the graph has in-edges, a superstep pulls
 /// along the in-edges of unreached vertices if that reads fewer edges. The rows of vertices that remain unreached are
 /// cached in memory if they fit, so that in-edges are read once.
 ///
 /// # Errors
-/// [`crate::Error::NoSuchVertex`]; [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
+/// [`crate::Error::NoSuchVertex`]; [`inshore_store::Error::BudgetTooSmall`]. Also fails on I/O errors, damaged data and
+/// cancellation.
 pub fn bfs(graph: &Graph, job: &Job, options: &BfsOptions) -> Result<Answer> {
     check_budget(job, "BFS")?;
     let source = graph.number_of(job, options.source)?;
@@ -161,7 +165,7 @@ pub fn bfs(graph: &Graph, job: &Job, options: &BfsOptions) -> Result<Answer> {
         let reached = Some(NullBuffer::from(reached)).filter(|reached| reached.null_count() > 0);
         let (mut parents, mut levels) = (Vec::with_capacity(visits.len()), Vec::with_capacity(visits.len()));
         for (vertex, visit) in (first..).zip(visits) {
-            // Arrow also needs a value in a null's place: 0.
+            // Arrow stores a value even for a null; this value is 0.
             let is_reached = *visit != UNREACHED;
             parents.push(if is_reached { translation.id(vertex, visit.parent)? } else { 0 });
             levels.push(if is_reached { visit.level } else { 0 });

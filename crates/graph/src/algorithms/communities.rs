@@ -5,10 +5,10 @@
 //! both directions. Vertex numbers serve as labels because they have the same order as the user's ids.
 //!
 //! Unlike a sum, a most frequent label cannot be combined from partial results. If labels fit in memory, each vertex
-//! looks up its neighbours' labels: edges are streamed without a sort, and only rows of more than 65,536 edges go
-//! through sort-reduce. If labels do not fit, each edge carries the label of its source, and sort-reduce counts records
-//! whose key is destination and label. Messages to a vertex are then adjacent, and equal labels to one vertex are
-//! combined before they are written.
+//! looks up its neighbours' labels. Edges are then streamed without a sort, and only rows of more than 65,536 edges go
+//! through sort-reduce. If labels do not fit, a message with the label of the source is sent along each edge.
+//! Sort-reduce counts these messages, with destination and label as the key. Sorted messages to one vertex are
+//! adjacent, and equal labels to one vertex are combined before they are written to flash.
 
 use std::{
     ops::Range,
@@ -43,12 +43,12 @@ pub struct CommunitiesOptions {
     /// The largest number of iterations; 10 by default. The job ends earlier if no label changes.
     pub iterations: u32,
     /// Resumes an interrupted job with the same options on the same graph, and saves checkpoints at about this
-    /// interval.
-    /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. `None` neither resumes nor saves.
+    /// interval. [`Rows::finish`](crate::Rows::finish) removes the checkpoints. With `None`, the job does not resume,
+    /// and saves no checkpoints.
     #[serde(with = "seconds")]
     pub resume: Option<Duration>,
-    /// Overrides the choices of the engine, for tests and comparisons. With any strategy but `dense`, edges carry
-    /// labels.
+    /// Overrides the choices of the engine, for tests and comparisons. With any strategy but `dense`, labels are sent
+    /// along edges through sort-reduce.
     pub tuning: Tuning,
 }
 
@@ -60,10 +60,11 @@ impl Default for CommunitiesOptions {
 
 /// The largest number of neighbours' labels that a thread sorts in memory: 256 KiB of labels.
 const GATHERED_MAX: u32 = 64 << 10;
-/// Memory for sorting longer rows.
+/// The usual limit on the memory in which the labels of rows with more than [`GATHERED_MAX`] edges are sorted. The
+/// limit is higher if sort-reduce needs more.
 const LONG_ROWS_BYTES_MAX: u64 = 64 << 20;
 
-/// Counts how often a label arrives at a vertex: the key consists of the vertex and the label.
+/// Counts how often a label arrives at a vertex. The key of the count consists of the vertex and the label.
 #[derive(Clone)]
 struct CountLabels;
 
@@ -104,12 +105,12 @@ impl Sender for SendLabels {
 
 /// Finds the community of all vertices, in columns `vertex`, `community` (the user's id that serves as label).
 ///
-/// Cost: each iteration reads all edges, in both directions if the graph is directed, and takes 8 bytes of memory per vertex;
-/// with less memory it sorts a record of 12 bytes for each of these edges. A directed graph that was imported without
-/// in-edges is transposed first by a sort of all edges, with a notice in the summary.
+/// Cost: each iteration reads all edges, in both directions if the graph is directed. Labels take 8 bytes of memory per
+/// vertex. With less memory, each iteration sorts a record of 12 bytes for each edge that it reads. A directed graph
+/// that was imported without in-edges is transposed first by a sort of all edges, with a notice in the summary.
 ///
 /// # Errors
-/// [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
+/// [`inshore_store::Error::BudgetTooSmall`]. Also fails on I/O errors, damaged data and cancellation.
 pub fn communities(graph: &Graph, job: &Job, options: &CommunitiesOptions) -> Result<Answer> {
     check_budget(job, "communities")?;
     let mut rows = vec![graph.out().unweighted()];
@@ -151,12 +152,13 @@ pub fn communities(graph: &Graph, job: &Job, options: &CommunitiesOptions) -> Re
 fn most_frequent(labels: &mut [u32]) -> u32 {
     labels.sort_unstable();
     let runs = labels.chunk_by(|a, b| a == b);
-    // The first of several runs of equal length wins, since it has the smallest label.
+    // Of several labels that are equally frequent, the first one wins, since it is the smallest.
     let longest = runs.reduce(|best, run| if run.len() > best.len() { run } else { best });
     longest.expect("at least one label")[0]
 }
 
-/// Calls `each` with every vertex to which a label was sent, in order, and with its most frequent label.
+/// Calls `each` with every vertex to which a label was sent, and with the most frequent label that was sent to it. The
+/// vertices are in ascending order.
 fn for_most_frequent(
     mut arrived: Sorted<CountLabels>,
     mut each: impl FnMut(u32, u32) -> Result<()>,
@@ -182,7 +184,7 @@ fn for_most_frequent(
     best.map_or(Ok(()), |(vertex, label, _)| each(vertex, label))
 }
 
-/// Runs the iterations in which edges carry labels.
+/// Runs all iterations by sending labels along edges through sort-reduce.
 fn exchange(
     job: &Job,
     vertices: u64,
@@ -190,7 +192,7 @@ fn exchange(
     options: &CommunitiesOptions,
     checkpoints: &mut Checkpoints,
 ) -> Result<(Summary, StateStream<u32>)> {
-    // Keys that consist of two numbers have no range that could be partitioned.
+    // The partition strategy divides the range of keys, and a key of a vertex and a label has no known range.
     let strategy = options.tuning.strategy.filter(|&strategy| strategy != Strategy::Partition);
     let tuning = Tuning { strategy, ..options.tuning };
     let kept_bytes = checkpoints.bytes::<u32>(vertices);
@@ -219,7 +221,7 @@ fn exchange(
     Ok((engine.summary(), engine.into_stream()?))
 }
 
-/// Runs the iterations in which vertices look up labels in memory.
+/// Runs all iterations with labels in memory: each vertex looks up the labels of its neighbours.
 struct Lookup<'a> {
     job: &'a Job,
     vertices: u64,
@@ -340,7 +342,7 @@ impl<'a> Lookup<'a> {
     }
 }
 
-/// Compares labels (vertex numbers) with those that the same iterations give over plain vectors.
+/// Compares labels (vertex numbers) with the labels that the same iterations over plain vectors give.
 ///
 /// # Errors
 /// Returns a description of the difference, in the ids of the user.

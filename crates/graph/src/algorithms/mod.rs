@@ -1,5 +1,5 @@
-//! The algorithms, each in one file (PageRank in two). A file has the vertex program, names its source, and has an
-//! independent verifier that does not use supersteps.
+//! The graph algorithms, each in a file or a folder of its own. Each algorithm names its source, and has an independent
+//! verifier that does not use supersteps.
 
 pub mod betweenness;
 pub mod bfs;
@@ -9,5 +9,5 @@ pub mod components;
 pub mod pagerank;
 pub mod sssp;
 
-/// Represents a missing vertex number or level.
+/// Stands for a vertex number or a level that does not exist.
 pub(crate) const NONE: u32 = u32::MAX;

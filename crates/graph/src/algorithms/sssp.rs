@@ -1,12 +1,12 @@
 //! Single-source shortest paths: finds for each vertex the least sum of weights of a path from the source.
 //!
-//! A vertex whose distance shrank sends the new distance to its neighbours (Bellman 1958, Ford 1956, with a list of
-//! active vertices as in Pregel, Malewicz et al. 2010). Each superstep extends paths by one edge, so the number of
-//! supersteps is at most the number of edges of the longest shortest path. An edge is read again only if the distance
-//! of its source has decreased.
+//! A vertex whose distance has decreased sends the new distance to its neighbours (Bellman 1958, Ford 1956). The list
+//! of active vertices is that of Pregel (Malewicz et al. 2010). Each superstep extends paths by one edge, so the number
+//! of supersteps is at most the number of edges of the longest shortest path. An edge is read again only if the
+//! distance of its source has decreased.
 //!
-//! Sums of floating-point weights are taken along each path from its source, so they do not depend on the order of messages, and
-//! the answer is the same bit for bit.
+//! The weights of a path are added in the order of its edges, from the source on. The floating-point sums therefore do
+//! not depend on the order of messages, and the answer is the same bit for bit in every run.
 
 use std::{
     cmp::Reverse,
@@ -36,11 +36,11 @@ use crate::{
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SsspOptions {
-    /// Id (the user's) of the vertex to start from.
+    /// The user's id of the vertex at which the search starts.
     pub source: u64,
     /// Resumes an interrupted job with the same options on the same graph, and saves checkpoints at about this
-    /// interval.
-    /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. `None` neither resumes nor saves.
+    /// interval. [`Rows::finish`](crate::Rows::finish) removes the checkpoints. With `None`, the job does not resume,
+    /// and saves no checkpoints.
     #[serde(default, with = "seconds")]
     pub resume: Option<Duration>,
     /// Overrides the choices of the engine, for tests and comparisons.
@@ -76,7 +76,7 @@ impl StepProgram for Sssp {
     #[inline]
     fn along(&self, _to: u32, distance: f64, weight: f64) -> f64 {
         if weight < 0.0 {
-            // Among negative numbers the least has the greatest bits.
+            // Of several negative numbers, the least one has the greatest bits, compared as unsigned integers.
             self.negative.fetch_max(weight.to_bits(), Ordering::Relaxed);
         }
         distance + weight
@@ -100,14 +100,14 @@ impl StepProgram for Sssp {
 }
 
 /// Computes the distances of all vertices from the source in columns `vertex`, `distance`. The distance is null if no
-/// path to the vertex has a length that a 64-bit float can hold. Edges are followed in their direction.
+/// path to the vertex has a length that a 64-bit float can hold. Paths follow edges from source to destination.
 ///
 /// Cost: the edges of a reached vertex are read once, and again whenever its distance decreases. An edge with its
 /// weight is 12 bytes. State is 8 bytes per vertex.
 ///
 /// # Errors
 /// [`Error::BadInput`] if the graph has no weights, or a reached edge has a negative weight; [`Error::NoSuchVertex`];
-/// [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
+/// [`inshore_store::Error::BudgetTooSmall`]. Also fails on I/O errors, damaged data and cancellation.
 pub fn sssp(graph: &Graph, job: &Job, options: &SsspOptions) -> Result<Answer> {
     check_budget(job, "shortest paths")?;
     let bad = |found: String, expected: &str| Error::BadInput {
@@ -172,7 +172,8 @@ pub fn verify(
     answer: &[Option<f64>],
 ) -> std::result::Result<String, String> {
     let mut distances = vec![None; graph.vertices()];
-    // Weights are not negative, so the order of their bits is the order of the weights.
+    // Weights are not negative, so the bits of distances, compared as unsigned integers, have the order of the
+    // distances.
     let mut queue = BinaryHeap::from([Reverse((0.0f64.to_bits(), source))]);
     let mut reached = 0;
     while let Some(Reverse((bits, vertex))) = queue.pop() {

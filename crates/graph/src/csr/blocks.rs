@@ -7,7 +7,7 @@ use inshore_store::{Buffer, Job};
 use super::{BLOCK_BYTES, Csr, packed::FRAME, typed};
 use crate::{Error, Result};
 
-/// Memory of a [`BlockCursor`].
+/// The bytes of memory that one [`BlockCursor`] takes.
 pub(super) const CURSOR_BYTES: u64 = BLOCK_BYTES as u64;
 const WINDOW_BLOCKS: u64 = CURSOR_BYTES / 4;
 
@@ -36,7 +36,7 @@ impl BlockCursor {
         &self.entries
     }
 
-    /// Finds the block of `entry`, which must not come before block `hint`.
+    /// Finds the block that holds `entry`. The block must not come before block `hint`.
     #[inline]
     pub fn find(&mut self, entry: u64, hint: u64) -> Result<u64> {
         if self.entries.contains(&entry) { Ok(self.found) } else { self.look_up(entry, hint) }
@@ -48,8 +48,8 @@ impl BlockCursor {
         if low >= self.blocks || self.first_entry(low)? > entry {
             return Err(self.bad(format!("no block for edge {entry} (searched from block {low})")));
         }
-        // Searches the block numbers in memory, and then those that follow in the file, for the last block that begins
-        // at or before the entry.
+        // Searches for the last block that begins at or before the entry. The search begins with the blocks whose first
+        // frames are in memory, and continues with the following blocks of the file.
         loop {
             let first = (low - self.window.start) as usize;
             let starts = &self.starts()[first..];
@@ -68,8 +68,8 @@ impl BlockCursor {
         Ok(low)
     }
 
-    /// Returns the number of the first entry of a block, or the number of all entries if `block` is after the last
-    /// block.
+    /// Returns the number of the first entry of a block. If `block` is after the last block, returns the number of all
+    /// entries of the file.
     pub fn first_entry(&mut self, block: u64) -> Result<u64> {
         if block >= self.blocks {
             return Ok(self.csr.entries);

@@ -20,7 +20,7 @@ pub(crate) struct IndexCursor {
     window: Option<(u64, u64, Buffer, usize)>,
     ahead: Option<(u64, u64, PendingRead)>,
     spare: Vec<Buffer>,
-    /// The number of pages to read next. It is doubled if the pages follow those in memory.
+    /// The number of pages to read next. The number is doubled if these pages follow the pages in memory.
     grown: u64,
     page: u64,
     slot: usize,
@@ -28,7 +28,7 @@ pub(crate) struct IndexCursor {
     blocks: BlockCursor,
 }
 
-/// Memory of an [`IndexCursor`].
+/// The bytes of memory that one [`IndexCursor`] takes.
 pub(crate) const CURSOR_BYTES: u64 = 2 * WINDOW_BYTES as u64 + blocks::CURSOR_BYTES;
 
 /// A range of consecutive entries, and the range of blocks that hold these entries.
@@ -67,8 +67,8 @@ impl IndexCursor {
         self.csr.index.name() == csr.index.name()
     }
 
-    /// Returns the first of the given entries, and their blocks: as many as fit in `blocks_max` blocks. `entries` must
-    /// not be empty, and must not begin before the row of the last lookup.
+    /// Returns as many of the given entries, from the first one on, as are in at most `blocks_max` blocks, and the
+    /// range of these blocks. `entries` must not be empty, and must not begin before the row of the last lookup.
     pub fn span(&mut self, entries: Range<u64>, blocks_max: u64) -> Result<Span> {
         let (_, hint, _) = self.present();
         let first = self.blocks.find(entries.start, hint)?;
@@ -121,8 +121,8 @@ impl IndexCursor {
         Ok(self.present().2)
     }
 
-    /// Returns the number of the first edge of the current page, a block that does not come after that edge, and the
-    /// degrees.
+    /// Returns the number of the first edge of the current page, the number of a block that begins at or before that
+    /// edge, and the degrees.
     fn present(&self) -> (u64, u64, &[u32]) {
         let (first, _, buffer, start) = self.window.as_ref().expect("loaded");
         let at = start + ((self.page - first) * PAGE_BYTES) as usize;

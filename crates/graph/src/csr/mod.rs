@@ -1,18 +1,19 @@
-//! Compressed sparse rows on flash: lookups (`cursor.rs`), scans (`scan.rs`) and writing (`write.rs`). Layout: `docs/format.md`,
-//! "Graph".
+//! Compressed sparse rows on flash: lookups (`cursor.rs`), scans (`scan.rs`) and writing (`write.rs`). Layout:
+//! `docs/format.md`, "Graph".
 //!
 //! ```text
 //!   index page (4 KiB):  u64 entry   number of the first edge of the page's first vertex
-//!                        u32 block   in which that edge lies, or one before
+//!                        u32 block   number of the block with that edge, or of an earlier block
 //!                        u32 degree  x 1021
 //!
 //!   index ──► number of an edge ──► blocks: first frames ──► block of packed edges
 //! ```
 //!
-//! A degree per vertex and an edge number per page take 4 bytes per vertex, where an array of edge numbers takes 8. The
+//! A degree per vertex and an edge number per page take 4 bytes per vertex. An array of edge numbers would take 8. The
 //! number of a vertex's first edge is the page's edge number plus the degrees of the page's earlier vertices. This sum
-//! takes at most 1020 additions in cache, and one addition if vertices are looked up in order. Edges are packed
-//! (`packed.rs`). A file with 4 bytes per block (`blocks.rs`), of which a part is in memory, maps an edge to its block.
+//! takes at most 1020 additions in cache, and one addition if vertices are looked up in order. Edges are packed in
+//! blocks (`packed.rs`). A separate file holds the number of each block's first frame in 4 bytes, and thereby maps an
+//! edge to its block (`blocks.rs`). A part of this file is in memory.
 
 mod blocks;
 mod cursor;
@@ -39,7 +40,8 @@ pub(crate) const PAGE_VERTICES: u64 = 1021;
 const PAGE_BYTES: u64 = 4096;
 /// The number of bytes before the degrees of a page.
 const PAGE_HEADER_BYTES: usize = 12;
-/// The unit of checksums of index and edge files: small, since sparse supersteps read blocks at random.
+/// Index and edge files have one checksum per block of this size. Blocks are small, since supersteps with few active
+/// vertices read blocks at random.
 pub(crate) const BLOCK_BYTES: usize = 16 << 10;
 /// The number of bytes that a scan reads at once, and the most that a cursor reads at once.
 pub(crate) const WINDOW_BYTES: usize = 256 << 10;
@@ -51,7 +53,7 @@ pub(crate) fn checksum_bytes(csr: &Csr) -> u64 {
     checksum_bytes_max(csr.vertices, csr.entries, false)
 }
 
-/// Returns the memory of the checksums for a number of vertices and entries that are not written yet.
+/// Returns an upper bound on the memory of the checksums, before this number of vertices and entries is written.
 fn checksum_bytes_max(vertices: u64, entries: u64, weighted: bool) -> u64 {
     let edges = packed::blocks_bytes_max(entries) + if weighted { entries * 8 } else { 0 };
     // The file of blocks has one checksum per 4096 blocks of edges.
@@ -89,8 +91,8 @@ impl Csr {
         Error::BadGraph { name: self.index.name().to_string(), what: "degrees", found, expected }
     }
 
-    /// Refuses numbers beyond the last vertex. Checksums prove that bytes are unchanged, but not that the bytes belong
-    /// to a graph.
+    /// Returns an error if a target is beyond the last vertex. Checksums prove that bytes are unchanged, but not that
+    /// the bytes belong to a graph.
     pub fn check_targets(&self, targets: &[u32]) -> Result<()> {
         let max = targets.iter().copied().max().unwrap_or(0);
         if u64::from(max) < self.entry_range {
@@ -104,7 +106,7 @@ impl Csr {
         })
     }
 
-    /// Creates the error for rows whose edges are not in the blocks that the index names.
+    /// Creates the error for an edge that is not in the block that the index gives for it.
     pub fn misplaced(&self, first: u64) -> Error {
         self.bad_index(
             format!("edge {first} after the end of its block"),
@@ -112,12 +114,12 @@ impl Csr {
         )
     }
 
-    /// Returns the memory that [`Self::hold`] takes.
+    /// Returns the memory that [`Self::hold`] takes, in bytes.
     pub fn held_bytes(&self) -> u64 {
         self.files().map(|file| CheckedFile::held_bytes(file.len())).sum()
     }
 
-    /// Reads all files into memory.
+    /// Reads all files into memory. The returned rows read from this memory.
     pub fn hold(&self, job: &Job) -> Result<Csr> {
         let bytes = self.files().map(CheckedFile::len).sum();
         job.start_phase("reading edges into memory", "bytes", bytes);
@@ -127,14 +129,15 @@ impl Csr {
         Ok(Csr { index, edges, blocks, weights, ..self.clone() })
     }
 
-    /// Returns the same rows without their weights, for readers that need none.
+    /// Returns the same rows without weights, for readers that need no weights.
     pub fn unweighted(&self) -> Csr {
         Csr { weights: None, ..self.clone() }
     }
 }
 
-/// Defines how edges are sorted: the key consists of source and destination, and the value is a weight or nothing.
-/// Duplicates merge. The smallest weight wins, so the result does not depend on the order of the input.
+/// Defines how edges are sorted. The key consists of source and destination, and the value is a weight or nothing.
+/// Duplicate edges are merged into one edge with the smallest weight, so the result does not depend on the order of the
+/// input.
 pub(crate) trait EdgeOperation: Operation<Key = u64> + Default {
     const WEIGHTED: bool;
     fn value(weight: f64) -> Self::Value;
@@ -244,7 +247,7 @@ mod tests {
     use super::*;
     use crate::testing::test_job;
 
-    /// Writes pages of the index as `(first entry, degrees)`, and edges.
+    /// Writes rows to scratch. Each index page is given as its first entry and its degrees.
     fn csr(job: &Job, vertices: u64, pages: &[(u64, Vec<u32>)], edges: &[u32]) -> Csr {
         let write = |name: &str, bytes: &[u8]| {
             let mut file = FileWriter::create(job, name, BLOCK_BYTES, BLOCK_BYTES).unwrap();

@@ -1,17 +1,17 @@
-//! Packs the entries of rows: frames of 128 entries, in blocks that can be read independently.
+//! Packs the entries of rows into frames of 128 entries. Frames are in blocks that can be read independently.
 //!
 //! ```text
 //!   block (16 KiB):  u32 number of its first frame  u16 frames  u16 0
-//!                    { u32 first entry  u16 where its data lie  u16 code } for each frame ──►
-//!                    ◄── data of the frames, the first one's last
+//!                    { u32 first entry  u16 offset of its data  u16 code } for each frame ──►
+//!                    ◄── data of the frames, in reverse order
 //!   code:            6 bits width  6 bits base  4 bits bytes of an outlier
-//!   data:            differences of width bits, in four lanes | places of outliers | what outliers have above the width
+//!   data:            differences of width bits, in four lanes | positions of outliers | bits of outliers above width
 //! ```
 //!
-//! An entry is stored as its difference from the entry before. Rows ascend, so differences are small except where a row
-//! ends and another begins. Such a difference can be negative, and so large that all 128 differences would need its
-//! width. A negative base allows negative differences, and outliers are stored separately (Zukowski et al.,
-//! "Super-Scalar RAM-CPU Cache Compression", 2006). The lanes are those of vector registers: four consecutive
+//! An entry is stored as its difference from the previous entry. Rows ascend, so differences are small except where a
+//! row ends and another begins. Such a difference can be negative. It can also be so large that all 128 differences
+//! would need its width. A negative base allows negative differences, and outliers are stored separately (Zukowski et
+//! al., "Super-Scalar RAM-CPU Cache Compression", 2006). The lanes are those of vector registers: four consecutive
 //! differences are in four adjacent lanes (Lemire and Boytsov, "Decoding billions of integers per second through
 //! vectorization", 2015).
 
@@ -29,14 +29,15 @@ const HEADER_BYTES: usize = 8;
 const SLOT_BYTES: usize = 8;
 /// The number of bytes of a frame's data per bit of width.
 const WIDTH_BYTES: usize = FRAME / 8;
-/// The number of frames that are unpacked at once. It is small, so that the unpacked entries stay in the nearest cache.
+/// The number of frames that are unpacked at once. The number is small, so that the unpacked entries stay in the
+/// nearest cache.
 const STEP: usize = 32;
 
-/// Memory of an [`Unpacker`].
+/// The bytes of memory that one [`Unpacker`] takes.
 pub(crate) const UNPACKER_BYTES: u64 = (STEP * FRAME * 4) as u64;
 
-/// Returns an upper bound on the bytes of the blocks of a number of entries. The bound assumes that no entry becomes
-/// smaller, and adds a slot for each frame and unused space at the end of each block.
+/// Returns an upper bound on the bytes of the blocks of a number of entries. The bound consists of 4 bytes for each
+/// entry, a slot for each frame, and the unused space at the end of each block.
 pub(crate) fn blocks_bytes_max(entries: u64) -> u64 {
     let frames = entries.div_ceil(FRAME as u64);
     let frame_bytes = (SLOT_BYTES + FRAME * 4) as u64;
@@ -61,9 +62,9 @@ struct Slot {
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Code {
     width: u32,
-    /// 0, or one more than the exponent of the power of two that is subtracted from each difference.
+    /// 0, or k + 1 if 2^k is added to each difference before the difference is stored.
     base: u32,
-    /// The number of bytes in which an outlier's bits above the width are stored; 0 if the frame has no outliers.
+    /// The number of bytes that store the bits of an outlier above the width; 0 if the frame has no outliers.
     outlier_bytes: u32,
 }
 
@@ -78,7 +79,7 @@ impl Code {
         (code.width <= 32 && code.base <= 32 && code.outlier_bytes <= 4).then_some(code)
     }
 
-    /// Returns the number that is added to each difference.
+    /// Returns the number that a reader adds to each stored difference, modulo 2^32.
     fn base(self) -> u32 {
         if self.base == 0 { 0 } else { (1u32 << (self.base - 1)).wrapping_neg() }
     }
@@ -90,8 +91,8 @@ fn bits_of(value: u32) -> u32 {
 
 /// Returns the cheapest encoding of these differences: the number of bytes, the width, and the bytes of an outlier.
 fn cheapest(differences: &[u32; FRAME]) -> (usize, u32, u32) {
-    // Four arrays of counters are used, since most differences have about the same width: increments of a single
-    // counter would each wait for the one before.
+    // Each lane has an array of counters, since most differences have about the same width. With a single array, each
+    // increment of a counter would wait for the previous increment.
     let mut counts_of = [[0u32; 33]; LANES];
     let (rounds, _) = differences.as_chunks::<LANES>();
     for round in rounds {
@@ -114,7 +115,7 @@ fn cheapest(differences: &[u32; FRAME]) -> (usize, u32, u32) {
     best
 }
 
-/// Returns the differences after the base was subtracted, and their cheapest encoding: number of bytes and code.
+/// Returns the differences as they are stored, and their cheapest encoding: the number of bytes and the code.
 fn coded(entries: &[u32; FRAME]) -> ([u32; FRAME], usize, Code) {
     let mut plain = [0; FRAME];
     for at in 1..FRAME {
@@ -138,7 +139,7 @@ fn coded(entries: &[u32; FRAME]) -> ([u32; FRAME], usize, Code) {
     }
 }
 
-/// Writes differences into `data`, encoded as `code` says. `data` must have the length of the encoding.
+/// Writes differences into `data`, encoded by `code`. `data` must have the length of the encoding.
 fn write_frame(differences: &[u32; FRAME], code: Code, data: &mut [u8]) {
     let (narrow, outliers) = data.split_at_mut(WIDTH_BYTES * code.width as usize);
     let mask = ((1u64 << code.width) - 1) as u32;
@@ -173,7 +174,7 @@ fn write_frame(differences: &[u32; FRAME], code: Code, data: &mut [u8]) {
 /// Reads the entries of a frame; returns `None` if the data are malformed.
 fn read_frame(first: u32, code: Code, data: &[u8], entries: &mut [u32; FRAME]) -> Option<()> {
     let (narrow, outliers) = data.split_at_checked(WIDTH_BYTES * code.width as usize)?;
-    // The bits beyond the width are masked, so bytes after the last word do not matter.
+    // The last differences also read the word after the data. This word is 0 here, and the mask removes its bits.
     let mut words = [[0u32; LANES]; 33];
     words.as_mut_bytes()[..narrow.len()].copy_from_slice(narrow);
     let mask = ((1u64 << code.width) - 1) as u32;
@@ -229,7 +230,7 @@ impl Packer {
         Packer { block, first_frame: 0, frames: 0, data_start: BLOCK_BYTES, frame, filled: 0 }
     }
 
-    /// Packs the next entries. `each` gets full blocks, with the numbers of their first frames.
+    /// Packs the next entries. `each` gets every full block, with the number of the block's first frame.
     pub fn push(&mut self, entries: &[u32], mut each: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
         let mut entries = entries;
         while !entries.is_empty() {
@@ -244,7 +245,7 @@ impl Packer {
         Ok(())
     }
 
-    /// Writes the remaining blocks.
+    /// Packs the remaining entries. `each` gets the remaining blocks.
     pub fn finish(mut self, mut each: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
         if self.filled > 0 {
             let last = self.frame[self.filled - 1];
@@ -324,7 +325,7 @@ impl ParsedBlock<'_> {
 pub(crate) struct Unpacker {
     values: Vec<u32>,
     entries: Range<u64>,
-    /// The number of the block of the entries that were unpacked last.
+    /// The index, among the blocks of the last call, of the block that was unpacked last.
     block: usize,
 }
 
@@ -333,7 +334,7 @@ impl Unpacker {
         Unpacker { values: Vec::with_capacity(STEP * FRAME), entries: 0..0, block: 0 }
     }
 
-    /// Prepares for other blocks than those of the last call.
+    /// Prepares the unpacker for a call of `unpack` with other blocks than in the last call.
     pub fn restart(&mut self) {
         (self.entries, self.block) = (0..0, 0);
     }
@@ -343,14 +344,15 @@ impl Unpacker {
         self.entries.clone()
     }
 
-    /// Returns the entries with these numbers, which must be among those that were unpacked last.
+    /// Returns the entries with these numbers. The entries must be among those that were unpacked last.
     pub fn get(&self, entries: Range<u64>) -> &[u32] {
         let start = self.entries.start;
         &self.values[(entries.start - start) as usize..(entries.end - start) as usize]
     }
 
-    /// Unpacks the first of the entries `wanted` from `blocks`, and as many following entries as fit. Returns `false`
-    /// if that first entry is after all blocks. With the same blocks, later calls must request later entries.
+    /// Unpacks the first of the entries `wanted` from `blocks`, and as many of the following entries as fit in the
+    /// buffer. Returns `false` if that first entry is after all blocks. With the same blocks, later calls must request
+    /// later entries.
     ///
     /// # Errors
     /// [`Error::BadGraph`] if the blocks were not written by a [`Packer`], or if an entry is beyond the last vertex.

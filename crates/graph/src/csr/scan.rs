@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{Error, Result};
 
-/// Memory of a scan without weights.
+/// The bytes of memory that a scan without weights takes.
 pub(crate) const SCAN_BYTES: u64 = CURSOR_BYTES + 2 * WINDOW_BYTES as u64 + UNPACKER_BYTES;
 
 /// Returns the number of parallel scans that a budget allows: one per thread, as long as they fit in a quarter of the
@@ -38,7 +38,7 @@ pub(crate) struct RowReader {
     /// The entries of the range that were not returned yet, and the number of those that belong to the current vertex.
     entries: Range<u64>,
     left: u32,
-    /// The number of entries of the current piece whose weights were returned.
+    /// The number of weights in the current buffer that were returned.
     used: usize,
 }
 
@@ -47,8 +47,8 @@ impl RowReader {
         Self::deep(job, csr, vertices, 2)
     }
 
-    /// Creates a reader with several buffers for edges (and for weights). All of these buffers but one can have a read
-    /// in flight.
+    /// Creates a reader with several buffers for edges (and for weights). While one buffer is in use, all other buffers
+    /// can have a read in flight.
     pub fn deep(job: &Job, csr: &Csr, vertices: Range<u64>, buffers: usize) -> Result<RowReader> {
         let mut cursor = IndexCursor::new(job, csr)?;
         let (mut entries, mut blocks) = (0..0, 0..0);

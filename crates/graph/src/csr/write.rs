@@ -29,17 +29,17 @@ const LARGE_BUDGET_BYTES: u64 = 128 << 20;
 
 /// The number of edges that are staged at once.
 pub(crate) const STEP: usize = 4 << 10;
-/// Memory of the rows of [`STEP`] edges with weights, in the worst case of an undirected graph of self-loops.
+/// Memory of the staged rows of [`STEP`] edges with weights, in the worst case of an undirected graph of self-loops.
 const STEP_BYTES: u64 = 2 * STEP as u64 * (ENTRY_BYTES + WEIGHT_BYTES);
 /// Bytes of an entry in the worst case: 4 for its destination, and half of the 8 bytes of a source that has two
 /// destinations.
 const ENTRY_BYTES: u64 = 8;
 const WEIGHT_BYTES: u64 = 8;
-/// Largest staging memory of each of several threads. More memory makes nothing faster; with less, threads wait for
-/// each other.
+/// The largest staging memory of a thread, if several threads write. More memory does not make writing faster. With
+/// less memory, threads wait for each other.
 const STAGING_BYTES_MAX: u64 = 24 << 20;
 const STAGING_BYTES_MIN: u64 = 256 << 10;
-/// Memory left for allocations that are not reserved.
+/// The bytes of memory that are left free for allocations that are not reserved.
 const SLACK_BYTES: u64 = 128 << 10;
 
 fn entry_bytes<E: EdgeOperation>() -> u64 {
@@ -50,7 +50,7 @@ fn write_bytes(job: &Job) -> usize {
     if job.budget().memory_bytes() < LARGE_BUDGET_BYTES { WRITE_BYTES } else { WRITE_BYTES_MAX }
 }
 
-/// Returns the memory of a [`CsrWriter`] and of the edges that one thread stages.
+/// Returns the memory of a [`CsrWriter`] and of the rows that one thread stages.
 pub(crate) fn writer_bytes(job: &Job) -> u64 {
     let (files, blocks) = (3 * 2 * write_bytes(job), 3 * BLOCK_BYTES);
     (files + blocks) as u64 + STEP_BYTES
@@ -61,7 +61,7 @@ pub(crate) fn writer_bytes(job: &Job) -> u64 {
 pub(crate) struct CsrStats {
     pub entries: u64,
     pub self_loops: u64,
-    /// The number of entries whose source is not above their destination. In an undirected graph this is the number of
+    /// The number of entries whose source is at most their destination. In an undirected graph this is the number of
     /// edges.
     pub upward: u64,
     pub sinks: u64,
@@ -78,10 +78,10 @@ pub(crate) struct CsrWriter {
     /// Tells whether a self-loop is written as two entries, as in the rows of an undirected graph.
     double_loops: bool,
     page: Vec<u32>,
-    /// The number of the page's first entry, and the number of a block that does not come after that entry.
+    /// The number of the page's first entry, and the number of a block that begins at or before that entry.
     page_entry: u64,
     page_block: u32,
-    /// The vertex whose row is open.
+    /// The vertex whose row is being written.
     source: u64,
     degree: u64,
     stats: CsrStats,
@@ -206,7 +206,7 @@ impl CsrWriter {
 struct BlockWriter {
     edges: FileWriter,
     blocks: FileWriter,
-    /// Blocks that were written.
+    /// The number of blocks that were written.
     count: u32,
 }
 
@@ -242,13 +242,13 @@ impl Numbering for IdentityNumbering {
     }
 }
 
-/// Distance, in destinations, by which memory for numbering is prefetched.
+/// Memory for numbering is prefetched this number of destinations ahead.
 const AHEAD: usize = 24;
 
 /// Consecutive rows, in memory.
 #[derive(Debug)]
 pub(crate) struct StagedRows {
-    /// Sources, and the number of staged entries of each.
+    /// The sources, and the number of staged entries of each source.
     rows: Vec<(u32, u32)>,
     destinations: Vec<u32>,
     weights: Vec<f64>,
@@ -294,8 +294,8 @@ impl StagedRows {
         self.push_with::<E>(keys, values, numbers)
     }
 
-    /// Compiles [`StagedRows::push`] for processors with these extensions: numbering counts bits, and rows are scanned,
-    /// and both need a third of the instructions.
+    /// Compiles [`StagedRows::push`] for processors with these instruction set extensions. Numbering (which counts
+    /// bits) and the scan of rows then need a third of the instructions.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,popcnt")]
     fn push_avx2<E: EdgeOperation>(&mut self, keys: &[u64], values: &[E::Value], numbers: &impl Numbering) {
@@ -305,7 +305,7 @@ impl StagedRows {
     #[inline(always)]
     fn push_with<E: EdgeOperation>(&mut self, keys: &[u64], values: &[E::Value], numbers: &impl Numbering) {
         let (mut loops, mut upward) = (0, 0);
-        // Numbering keeps the order of ids, so vertices ascend too.
+        // Numbering keeps the order of ids, so ids can be compared in place of vertex numbers.
         for key in keys {
             let (source, destination) = ((key >> 32) as u32, *key as u32);
             loops += u32::from(source == destination);
@@ -358,7 +358,7 @@ pub(crate) fn write_rows<E: EdgeOperation>(
     let wanted = edges_in.div_ceil(STAGING_BYTES_MAX / entry_bytes::<E>());
     let (parts, readers) = edges.split_in_turns(wanted as usize, threads)?;
     let reading = parts.iter().map(Sorted::reading_bytes).max().unwrap_or(0);
-    // Memory that grows during writing: the files' checksums and lists of extents.
+    // The memory that the checksums and the lists of extents of the files take by the end of writing.
     let growing = checksum_bytes_max(writer.vertices, edges_in, E::WEIGHTED) + SLACK_BYTES;
     let free = job.budget().free_bytes().saturating_sub(growing);
     let fits = |&readers: &usize| {
@@ -401,8 +401,8 @@ pub(crate) fn write_rows<E: EdgeOperation>(
     sequencer.into_value().finish()
 }
 
-/// Merges the edges of a part, stages their rows, and appends these after the rows of all earlier parts. Returns
-/// `false` if another thread failed.
+/// Merges the edges of a part, stages their rows, and appends the staged rows after the rows of all earlier parts.
+/// Returns `false` if another thread failed.
 fn write_part<E: EdgeOperation>(
     job: &Job,
     mut part: Sorted<E>,

@@ -1,8 +1,9 @@
 //! Cached rows: if a pull finds no active vertex in a row, the row stays in memory for the next supersteps.
 //!
 //! After the superstep that reaches most vertices, vertices that still wait have few edges each. In a Kronecker graph
-//! of scale 25, the first pull reads all 529 million edges, and some 8 million of them belong to vertices that still
-//! wait. Their rows are kept unpacked, and later pulls scan them without a read.
+//! of scale 25, the first pull reads all 529 million edges, and about 8 million of these edges belong to vertices that
+//! still wait. The rows of these vertices stay unpacked in memory, and later pulls scan the rows without a read from
+//! flash.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,19 +11,21 @@ use inshore_store::{Budget, Buffer};
 
 use crate::Result;
 
-/// The number of words before a row: one for its vertex, and one for its length together with [`IS_WHOLE`].
+/// The number of 32-bit words before a row. One word is the row's vertex, and the other is the row's length together
+/// with [`IS_WHOLE`].
 const HEAD_WORDS: usize = 2;
 /// A flag of a row that has all edges of its vertex.
 const IS_WHOLE: u32 = 1 << 31;
-/// Rows are cached only if their memory in bytes is at least the number of the graph's edges divided by this number.
+/// Rows are cached only if they can have at least as many bytes of memory as the number of the graph's edges divided by
+/// this number.
 const TRIED_SHARE: u64 = 16;
 /// Size of a buffer, which holds some thousands of rows.
 const PIECE_BYTES: usize = 256 << 10;
 const PIECE_WORDS: usize = PIECE_BYTES / 4;
-/// The size of all buffers together is rounded up to a huge page.
+/// The size of all buffers together is rounded up to whole huge pages of this size.
 const ROUNDED_BYTES: u64 = 2 << 20;
 
-/// Rows in several buffers of memory, any of which any worker may scan.
+/// Cached rows in several buffers of memory. Any worker may scan any of the buffers.
 pub(crate) struct CachedRows(Vec<RowPiece>);
 
 /// A buffer with some of the rows.
@@ -79,7 +82,7 @@ impl CachedRowsWriter {
 
     #[cold]
     fn push_more(&mut self, vertex: u32, row: &[u32], is_whole: bool) {
-        // A long row is split into several.
+        // A long row is split into several rows.
         let is_whole = is_whole && row.len() <= PIECE_WORDS - HEAD_WORDS;
         for part in row.chunks(PIECE_WORDS - HEAD_WORDS) {
             let Some(buffer) = self.room.0.lock().expect("no panic under this lock").pop() else {
@@ -107,7 +110,8 @@ impl CachedRows {
         Some(CachedRows(pieces))
     }
 
-    /// Estimates the number of edges.
+    /// Estimates the number of cached edges. The result is a little too large, since it counts two words before each
+    /// row.
     pub fn edges(&self) -> u64 {
         self.0.iter().map(|piece| piece.used as u64).sum()
     }

@@ -1,24 +1,28 @@
-//! Makes one decision for each superstep: the layout of the budget, the step, and investments that make later
-//! supersteps faster.
+//! Decides how each superstep is run: how the memory budget is divided, which step sends the messages, and whether rows
+//! are cached to make later supersteps faster.
 //!
 //! ```text
 //!   graph, budget, tuning             ┐
-//!   what the algorithm declares       ├─► Estimates ─► possible   every choice that gives the right answer
-//!   frontier, what is cached by now   ┘       └──────► choose     the one that is taken, with its reason
+//!   needs of the algorithm            ├─► Estimates ─► possible   every choice that gives the right answer
+//!   frontier, cached rows             ┘       └──────► choose     the choice that is taken, with its reason
 //! ```
 //!
 //! [`choose`] is called once before the first superstep, for the layout, and once for each superstep. It does no I/O:
 //! the engine collects the numbers, carries out the choice, and makes no further decision. There are two exceptions.
-//! Whether new states are found by a list or by a scan of all vertices follows from the messages that arrived.
-//! Sort-reduce itself chooses the strategy that sorts updates (`sortreduce/cost.rs`).
+//! The messages that arrived in a superstep decide whether new states are computed for a list of vertices or by a scan
+//! of all vertices. Sort-reduce itself chooses the strategy that sorts updates (`sortreduce/cost.rs`).
 //!
-//! | step | needs | is chosen if |
-//! |---|---|---|
-//! | [`Step::Blocks`] | edges cut into destination blocks, all vertices active | cutting saves time (`blocking/plan.rs`) |
-//! | [`Step::Pull`] | in-edges, a bit for each vertex, and for sums accumulators | waiting vertices have fewer edges than active ones |
-//! | [`Step::PullCached`] | rows of all waiting vertices in memory | scanning these rows costs less than reading those of active vertices |
-//! | [`Step::PushCached`] | the same, on the reverse pass | the same |
-//! | [`Step::Push`] | nothing | otherwise |
+//! The steps:
+//!
+//! - [`Step::Blocks`] requires that edges are cut into destination blocks, and that all vertices are active. It is
+//!   chosen whenever it is possible, since edges are cut only if this saves time (`blocking/plan.rs`).
+//! - [`Step::Pull`] requires in-edges, a bit for each vertex and, for sums, accumulators. It is chosen if scanning the
+//!   edges of waiting vertices costs less than sending along the edges of active vertices.
+//! - [`Step::PullCached`] requires the rows of all waiting vertices in memory. It is chosen if scanning these rows
+//!   costs less than reading the rows of active vertices from flash.
+//! - [`Step::PushCached`] requires the rows of all active vertices in memory, on the reverse pass. It is chosen if
+//!   scanning these rows costs less than reading them from flash.
+//! - [`Step::Push`] is always possible without destination blocks. It is chosen if no other step is.
 
 use std::fmt;
 
@@ -35,16 +39,16 @@ use crate::{Regime, Result, Step, Tuning, generate::random_u64};
 /// Pulling is considered only if the number of active vertices is at least that of all vertices divided by this number.
 /// With fewer active vertices, counting their edges would cost more than a pull saves.
 const ASKED_SHARE: u64 = 4096;
-/// Cost of an edge along which a message is sent, in numbers of edges that are scanned. Sending is slower because the
-/// accumulator is rarely in a cache (8 ns instead of 3 ns in a Kronecker graph of scale 25).
+/// Cost of an edge along which a message is sent, as a multiple of the cost of an edge that is scanned. Sending is
+/// slower because the accumulator is rarely in a cache (8 ns instead of 3 ns in a Kronecker graph of scale 25).
 const SENT_COST: u64 = 2;
-/// Cost of reading one row from flash, in numbers of edges that are scanned in memory.
+/// Cost of reading one row from flash, as a multiple of the cost of scanning one edge in memory.
 const ROW_COST: u64 = 4096;
-/// While the number of edges that carry a message is more than that of all edges divided by this number, all vertices
-/// are scanned. Edges then go by destination blocks if there are any, since an edge takes a twelfth of the time that it
-/// takes through sort-reduce.
+/// All vertices are scanned as long as more edges carry a message than the number of all edges divided by this number.
+/// Edges then go by destination blocks if there are any, since an edge takes a twelfth of the time that it takes
+/// through sort-reduce.
 const LISTED_SHARE: u64 = 16;
-/// Memory that cached rows leave free for logs, cursors and the output phase.
+/// The bytes of memory that cached rows leave free for logs, cursors and the output phase.
 const BESIDE_CACHED_BYTES: u64 = 4 << 20;
 
 /// The decision and its reason.
@@ -54,7 +58,7 @@ pub(crate) struct Choice {
     pub step: Step,
     /// True if all rows are read into memory before the superstep.
     pub caches_rows: bool,
-    /// Memory for caching rows in which a pull finds no active vertex, for the next supersteps.
+    /// Memory for caching the rows in which a pull finds no active vertex; `None` if these rows are not cached.
     pub unvisited_bytes: Option<u64>,
     /// True if the next frontiers are kept as lists.
     pub lists: bool,
@@ -70,7 +74,7 @@ pub(crate) enum StepReason {
     /// Few vertices are active, so the number of their edges does not matter. The value is the number of these
     /// vertices.
     Few(u64),
-    /// The number of edges of active vertices, and of waiting vertices.
+    /// The number of edges of active vertices, and the number of edges of waiting vertices.
     Edges(u64, u64),
     /// The number of edges in memory, and the number of rows that a push would read.
     Cached(u64, u64),
@@ -94,8 +98,8 @@ impl fmt::Display for StepReason {
 }
 
 impl Choice {
-    /// Describes how updates are sent and combined, for `--explain`. `pull` is the need of the program, and `strategy`
-    /// is the strategy of a sort of updates.
+    /// Describes how updates are sent and combined, for the option `--explain`. `pull` tells which messages the program
+    /// can pull. `strategy` is the strategy of sort-reduce, if updates go through sort-reduce.
     pub fn way(&self, pull: Pull, strategy: Option<Strategy>) -> &'static str {
         match (self.step, pull, strategy) {
             (Step::Blocks, ..) => "combined by edge partition",
@@ -167,8 +171,8 @@ impl Choice {
 }
 
 impl Estimates {
-    /// Returns the choice that the tuning forces in place of `usual`, if any: one with the named step, or one drawn at
-    /// random.
+    /// Returns the choice that the tuning forces in place of `usual`, if any. The tuning can name the step, or draw a
+    /// choice at random.
     fn forced(&self, usual: &Choice) -> Option<Choice> {
         let Tuning { step, draw, .. } = self.tuning;
         if draw.is_none() && step.is_none_or(|step| step == usual.step) {
@@ -185,8 +189,8 @@ impl Estimates {
         Some(Choice { why: StepReason::Forced, ..choice })
     }
 
-    /// Tells whether this superstep decides if rows are read into memory. The decision is due once the number of edges
-    /// that were read is that of all rows, since the job may then read as many again. It is not due on a reverse pass,
+    /// Tells whether this superstep decides if rows are read into memory. The decision is due once as many edges were
+    /// read as all rows have, since the job may then read as many again. The decision is not due on a reverse pass,
     /// since rows that an earlier pull cached then occupy that memory.
     pub fn are_rows_due(&self) -> bool {
         let is_early = self.tuning.regime == Some(Regime::Memory);
@@ -214,7 +218,8 @@ impl Estimates {
     /// Returns the memory that rows in memory must leave free.
     fn beside_bytes(&self, layout: &Layout, weighted: bool) -> u64 {
         let windows = chunks::memory_bytes(layout.workers, layout.window_bytes, weighted);
-        // The buffers of the edge phase exist after the first superstep, but the lists of their rows do not.
+        // After the first superstep, the free memory does not include the buffers of the edge phase, but still includes
+        // the memory of their lists of rows.
         let to_come = if self.has_windows { windows / 4 } else { windows };
         to_come + frontier::memory_bytes(layout.frontier_keys) + self.all_kept_bytes() + BESIDE_CACHED_BYTES
     }
@@ -276,8 +281,8 @@ impl Estimates {
         Ok(Choice { unvisited_bytes: self.unvisited_bytes(&choice), ..choice })
     }
 
-    /// Tells whether the next frontier is kept as a list. This is no choice of the engine, since the algorithm may run
-    /// another program on a list.
+    /// Tells whether the next frontier is kept as a list. The engine does not choose this by cost, since the algorithm
+    /// may run another program on a list.
     fn lists(&self) -> bool {
         let are_few = self.edges_sent.is_some_and(|sent| sent <= self.edges / LISTED_SHARE);
         self.lists_when_few && are_few
@@ -306,7 +311,7 @@ impl Estimates {
         let Some(active) = self.active_edges else {
             return (Step::Push, self.active.map_or(StepReason::Only, StepReason::Few));
         };
-        // The estimate takes the number of edges from waiting vertices to be equal to the number of edges to them.
+        // The estimate assumes that the waiting vertices have as many in-edges as out-edges.
         let to_come = self.edges.saturating_sub(self.edges_before + active);
         let waiting = self.waiting_edges.unwrap_or(to_come);
         let step = if waiting < active * SENT_COST { Step::Pull } else { Step::Push };
@@ -383,7 +388,7 @@ mod tests {
             (few, Step::Push, StepReason::Few(255)),
             (Estimates { active: None, ..few }, Step::Push, StepReason::Only),
             (Estimates { has_waiting: false, ..few }, Step::Push, StepReason::Only),
-            // With 16 million edges, the steps cost the same if a third of the edges are those of active vertices.
+            // With 16 million edges, push and pull cost the same if active vertices have a third of the edges.
             (counted(5 * million, 0), Step::Push, StepReason::Edges(5 * million, 11 * million)),
             (counted(6 * million, 0), Step::Pull, StepReason::Edges(6 * million, 10 * million)),
             (counted(5 * million, 2 * million), Step::Pull, StepReason::Edges(5 * million, 9 * million)),

@@ -2,9 +2,9 @@
 //!
 //! One [`Source`] walks over the active vertices, their states and their index entries in order, and divides the edges
 //! to be read into chunks. A chunk is either one large range (window) of the edge file with rows close together, or a
-//! batch of small, distant windows that are read concurrently. Workers take chunks from the source one after the other:
-//! each has reads of several chunks in flight while it sends the messages of another chunk. If all vertices are active
-//! and their states are in memory, every worker has its own source, over ranges of vertices.
+//! batch of small, distant windows that are read concurrently. Workers take chunks from the source. A worker has reads
+//! of several chunks in flight while it sends the messages of another chunk. If all vertices are active and their
+//! states are in memory, every worker has its own source, over ranges of vertices.
 
 use std::{
     collections::VecDeque,
@@ -36,8 +36,8 @@ const SMALL_BYTES: usize = SMALL_BLOCKS as usize * BLOCK_BYTES;
 /// The largest number of unneeded blocks between two rows of one window: reading these blocks takes less time than
 /// another request.
 const GAP_BLOCKS: u64 = 1;
-/// The number of bytes of a window per row of a chunk. It is so small that a window of rows of average length is read
-/// at once.
+/// The number of rows in a chunk is at most the size of a window divided by this number of bytes. Rows of average
+/// length are longer, so they fill the window before this limit is reached.
 const BYTES_PER_ROW: usize = 32;
 /// The largest number of unneeded edges between two rows that are unpacked together, and the largest number of edges
 /// that are unpacked at once.
@@ -67,7 +67,7 @@ pub(crate) trait Sender: Sync {
     /// Tells whether [`Sender::look`] is called.
     const LOOKS: bool = false;
 
-    /// Gets consecutive rows together, before each of them is passed to [`Sender::push`].
+    /// Gets consecutive rows of a window together, before each of these rows is passed to [`Sender::push`].
     fn look(&self, _sink: &mut Self::Sink, _window: &[u32], _rows: Range<usize>) {}
 
     /// Sends along the edges `row` of a window, which all belong to one vertex. `weights` is as long as the window, or
@@ -82,10 +82,11 @@ pub(crate) trait Sender: Sync {
     ) -> Result<()>;
 }
 
-/// Each worker has its own source if the free memory is this multiple of the memory of all sources.
+/// Each worker has its own source if the free memory is at least this multiple of the memory of all sources.
 const SPARE_SHARE: u64 = 16;
-/// Returns the memory of all windows, in bytes per byte of a large window of edges. Each chunk has a large window and a
-/// batch of small ones; with weights it has both again, at twice the size.
+/// Returns the memory of all windows of a worker, as a multiple of the size of a large window of edges. Each chunk has
+/// a large window and a batch of small ones. With weights, each chunk also has a large window and a batch of small ones
+/// of twice the size.
 const fn window_share(weighted: bool) -> usize {
     2 * CHUNKS * if weighted { 3 } else { 1 }
 }
@@ -199,7 +200,7 @@ impl<S: Sender> Source<'_, S> {
 
     /// Tells whether a row goes into the open window.
     fn joins(&self, window: &RowWindow, row: &Span) -> bool {
-        // In a corrupt index a row may begin before the one that precedes it.
+        // In a corrupt index, a row may begin before the end of the row that precedes it.
         row.entries.start >= window.span.entries.end
             && (window.span.blocks.end - 1..=window.span.blocks.end + GAP_BLOCKS).contains(&row.blocks.start)
             && row.blocks.end - window.span.blocks.start <= self.window_blocks
@@ -280,7 +281,7 @@ pub(super) fn send<S: Sender>(
 ) -> Result<EdgePhaseResult<S::Sink>> {
     let window_bytes = pools.window_bytes;
     let small_max = window_bytes / SMALL_BYTES;
-    // If few vertices are active, starting a thread costs more than sending in this one.
+    // If few vertices are active, starting another thread costs more than sending all messages in the calling thread.
     let is_short = active.is_shorter_than(ALONE_VERTICES);
     let busy = if is_short { 1 } else { sinks.len() };
     let cursors = SPARE_SHARE * busy as u64 * csr::CURSOR_BYTES + rows_bytes(busy, window_bytes);
@@ -365,7 +366,7 @@ fn add_up<S: Sender>(
     sent
 }
 
-/// Runs all workers in parallel. One of them runs in this thread.
+/// Runs all workers in parallel. One worker runs in the calling thread.
 fn run_all<'a, 's, S: Sender>(mut workers: Vec<Worker<'a, 's, S>>) -> Result<Vec<Worker<'a, 's, S>>> {
     let first = workers.pop().expect("at least one sink");
     std::thread::scope(|scope| {
@@ -519,7 +520,7 @@ impl<S: Sender> Worker<'_, '_, S> {
     }
 }
 
-/// Returns the end of the edges that follow the first row without a gap.
+/// Returns the end of the consecutive edges that begin with the first row.
 fn unbroken_end<M>(rows: &[Row<M>]) -> u64 {
     let mut end = rows[0].edges().end;
     for row in &rows[1..] {
@@ -531,8 +532,8 @@ fn unbroken_end<M>(rows: &[Row<M>]) -> u64 {
     end
 }
 
-/// Returns the end of the edges that can be unpacked together with those of the first row, since the gaps between the
-/// rows are small.
+/// Returns the end of the edges that can be unpacked together with the edges of the first row, because the gaps between
+/// the rows are small.
 fn run_end<M>(rows: &[Row<M>]) -> u64 {
     let mut end = rows[0].edges().end;
     for row in &rows[1..] {

@@ -1,9 +1,9 @@
-//! Updates in memory: an accumulator for each vertex, into which all workers combine messages concurrently.
+//! Updates in memory: each vertex has an accumulator, into which all workers combine messages concurrently.
 //!
-//! Sort-reduce is measured against direct updates, which make one random access for each message, by a
-//! compare-and-swap. Accumulators are prefetched some messages ahead so that the cache misses overlap. Direct updates
-//! are faster than sort-reduce if the accumulators fit in memory. A superstep that reaches few vertices keeps a list of
-//! them, so that its cost depends on the number of reached vertices and not on the size of the graph.
+//! Direct updates make one random access to memory for each message, by a compare-and-swap. Accumulators are prefetched
+//! some messages ahead so that the cache misses overlap. Direct updates are faster than sort-reduce if the accumulators
+//! fit in memory. A superstep that reaches few vertices keeps a list of these vertices. Its cost then depends on the
+//! number of reached vertices, and not on the size of the graph.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use zerocopy::IntoBytes;
 use super::{Message, StepProgram, chunks::Sender, state::fill};
 use crate::Result;
 
-/// Distance, in messages, by which accumulators are prefetched.
+/// Accumulators are prefetched this number of messages ahead.
 const AHEAD: usize = 24;
 /// The capacity of a list of vertices is the number of all vertices divided by this number. Sorting a list of that
 /// length takes as long as scanning all accumulators.
@@ -25,13 +25,13 @@ fn touched_max(vertices: u64) -> usize {
     (vertices / TOUCHED_SHARE).max(TOUCHED_MIN) as usize
 }
 
-/// Returns the memory of accumulators and lists.
+/// Returns the bytes of memory that accumulators and lists take.
 pub(super) fn memory_bytes(vertices: u64, message_bytes: u64, workers: usize) -> u64 {
     let accumulators = taken_bytes((vertices * message_bytes) as usize);
     accumulators as u64 + list_bytes(vertices, workers)
 }
 
-/// Returns the memory of one list per worker, and of all lists together while they are sorted.
+/// Returns the memory of one list per worker, and of the list of all workers' vertices while it is sorted.
 fn list_bytes(vertices: u64, workers: usize) -> u64 {
     (2 * workers * touched_max(vertices) * 4) as u64
 }
@@ -97,14 +97,15 @@ impl Accumulators {
         })
     }
 
-    /// Returns the target of messages, and a list for each worker.
+    /// Prepares the accumulators for a superstep. Returns the sender that combines messages into them, and a list of
+    /// updated vertices for each worker.
     pub fn open<'a, P: StepProgram>(
         &'a mut self,
         program: &'a P,
     ) -> (AccumulatorSender<'a, P>, Vec<FirstMessages>) {
         if self.nothing != P::NOTHING.as_bytes() {
-            // The whole array is written before the first superstep, even if the empty message is 0, since first
-            // touches of memory are slow and all threads share this work.
+            // The whole array is written before the first superstep, even if the empty message is 0. First touches of
+            // memory are slow, and here all threads share this work.
             let threads = self.threads;
             fill(self.all::<P::Message>(), threads, |_| P::NOTHING);
             self.nothing = P::NOTHING.as_bytes().to_vec();
@@ -113,7 +114,7 @@ impl Accumulators {
         (self.direct(program), touched)
     }
 
-    /// Returns the target of messages for another pass of the same superstep.
+    /// Returns the sender that combines messages in another pass of the same superstep.
     pub fn direct<'a, P: StepProgram>(&'a mut self, program: &'a P) -> AccumulatorSender<'a, P> {
         let is_alone = self.is_alone;
         let accumulators =
@@ -185,7 +186,7 @@ impl<P: StepProgram> AccumulatorSender<'_, P> {
     }
 
     /// Combines as [`AccumulatorSender::combine`] does, for a vertex to which no other worker sends. A compare-and-swap
-    /// would be slower, since it waits for every load before it.
+    /// would be slower, since a compare-and-swap waits for all earlier loads.
     #[inline(always)]
     pub fn put(&self, vertex: u32, message: P::Message, touched: &mut FirstMessages) {
         let cell = &self.accumulators[vertex as usize];
@@ -197,7 +198,7 @@ impl<P: StepProgram> AccumulatorSender<'_, P> {
         }
     }
 
-    /// Sends a message; if `is_only` is true, no other worker sends to this vertex.
+    /// Sends a message to a vertex. The caller sets `is_only` if no other worker sends to this vertex.
     #[inline(always)]
     pub fn send_to(&self, vertex: u32, message: P::Message, is_only: bool, touched: &mut FirstMessages) {
         match is_only {

@@ -1,5 +1,5 @@
-//! The inputs of decisions, and the layout as a part of a decision. The types are plain data for `choose.rs`,
-//! `layout.rs` and `blocking/plan.rs`.
+//! Plain data types for `choose.rs`, `layout.rs` and `blocking/plan.rs`: the inputs of decisions, and the layout, which
+//! is a part of a decision.
 
 use inshore_sortreduce::Operation;
 
@@ -12,19 +12,20 @@ pub(crate) struct Estimates {
     pub tuning: Tuning,
     pub needs: StepNeeds,
     pub vertices: u64,
-    /// The number of edges in one direction.
+    /// The number of edges in the out-edge rows.
     pub edges: u64,
     /// The number of edges in all rows that the algorithm reads.
     pub rows_edges: u64,
     pub rows_bytes: u64,
     /// Tells whether there are in-edges along which vertices can pull.
     pub has_in_edges: bool,
-    /// The supersteps of all vertices that will come; `None` if none will come, or if the drive has no room for blocks.
+    /// Describes the further supersteps in which all vertices are active. It is `None` if there are no such supersteps,
+    /// or if the drive has no room for destination blocks.
     pub dense: Option<Dense>,
 
     pub budget_bytes: u64,
     pub free_bytes: u64,
-    /// Memory that the algorithm itself needs.
+    /// The bytes of memory that the algorithm needs outside of the engine.
     pub kept_bytes: u64,
     pub threads: usize,
 
@@ -48,9 +49,9 @@ pub(crate) struct Estimates {
     pub active: Option<u64>,
     /// Tells whether the waiting vertices of the superstep are known.
     pub has_waiting: bool,
-    /// The number of edges out of vertices that were active earlier in the same search.
+    /// The number of edges out of vertices that were active in earlier supersteps of the same search.
     pub edges_before: u64,
-    /// The numbers of edges of active and of waiting vertices, if they were counted.
+    /// The number of edges of active vertices, and the number of edges of waiting vertices, if they were counted.
     pub active_edges: Option<u64>,
     pub waiting_edges: Option<u64>,
     /// True if the next frontiers are to be kept as lists of vertices once few edges carry messages.
@@ -69,7 +70,7 @@ pub(crate) enum Pull {
     All,
 }
 
-/// The needs that an algorithm declares. They are constant during a job.
+/// The needs that an algorithm declares. The needs are constant during a job.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StepNeeds {
     pub pull: Pull,
@@ -83,7 +84,7 @@ pub(crate) struct StepNeeds {
     /// The bytes of a message, and the bytes of a sort-reduce record, which includes a key.
     pub message_bytes: u64,
     pub record_bytes: u64,
-    /// Tells whether messages can be combined in accumulators, one word per vertex.
+    /// Tells whether messages can be combined in accumulators, one for each vertex.
     pub has_accumulators: bool,
 }
 
@@ -106,9 +107,9 @@ impl StepNeeds {
 pub(crate) struct Dense {
     /// Upper bound on the number of vertices with edges.
     pub senders: u64,
-    /// The number of supersteps of all vertices that will come.
+    /// The number of further supersteps in which all vertices are active.
     pub supersteps: u32,
-    /// True if supersteps of only some vertices will follow too.
+    /// True if supersteps in which only some vertices are active will follow too.
     pub has_sparse: bool,
     pub drive: DriveRates,
 }
@@ -120,33 +121,35 @@ pub(crate) struct DriveRates {
     pub written: f64,
 }
 
-/// The place of state, updates and edges: memory or flash, and the memory that each of them gets.
+/// The division of the memory budget: whether state, updates and edges are in memory or on flash, and how much memory
+/// each of them gets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Layout {
     pub workers: usize,
-    /// The unit in which edges are read.
+    /// The size of a large read of edges, in bytes.
     pub window_bytes: usize,
     pub state_in_memory: bool,
     /// Tells whether updates are combined in accumulators.
     pub is_direct: bool,
-    /// The number of vertices of a frontier that are kept in memory.
+    /// The number of vertices of a frontier that are kept in memory; further vertices are on flash.
     pub frontier_keys: usize,
-    /// Memory of sort-reduce, if updates go through it. If edges are cut into blocks, the memory of these blocks is
-    /// included.
+    /// The bytes of memory of sort-reduce, if updates go through it. If edges are cut into blocks, the memory of these
+    /// blocks is included.
     pub sort_bytes: u64,
-    /// Tells whether there is a bit for each active vertex, so that waiting vertices can pull.
+    /// Tells whether memory has a bit for each vertex, which marks the active vertices. Waiting vertices need these
+    /// bits to pull.
     pub has_active_bits: bool,
-    /// The plan by which edges are first cut into blocks, if they are.
+    /// The plan by which edges are cut into destination blocks; `None` if edges are not cut.
     pub blocks: Option<BlockingPlan>,
 }
 
-/// The plan of destination blocks: how edges are cut into columns, and the place of each array.
+/// The plan of destination blocks: how edges are cut into columns, and which arrays are in memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct BlockingPlan {
     pub workers: usize,
     /// The number of vertices per column.
     pub width: u64,
-    /// The unit in which packed edges are written and read.
+    /// The size of a write or read of packed edges, in bytes.
     pub chunk_bytes: usize,
     /// The number of bytes of edges that stay in memory.
     pub held_bytes: u64,

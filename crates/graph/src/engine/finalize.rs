@@ -1,4 +1,4 @@
-//! The second half of a superstep: new states, and the next frontier.
+//! The second half of a superstep, which computes new states and the next frontier.
 
 use std::sync::Mutex;
 
@@ -16,10 +16,10 @@ const FINALIZED_VERTICES: usize = 16 << 10;
 
 /// The outcome of a superstep.
 pub(crate) struct SuperstepOutcome {
-    /// The next frontier. It is empty if frontiers are not collected, and has all vertices as long as
-    /// [`super::FrontierCollection::WhenFew`] waits.
+    /// The next frontier. It is empty if frontiers are not collected. With [`super::FrontierCollection::WhenFew`], it
+    /// has all vertices until collection begins.
     pub active: Frontier,
-    /// The sum of [`StepProgram::change`].
+    /// The sum of [`StepProgram::change`] over the finalized vertices.
     pub change: u64,
     /// Estimated number of edges of active vertices.
     pub edges: u64,
@@ -99,7 +99,8 @@ impl<S: State> Engine<S> {
         let sequencer = Sequencer::new((active, log, 0u64));
         let job = &self.job;
         let work = || -> Result<()> {
-            // The list is not reserved: it takes the memory of the edge phase's lists of rows, which were dropped.
+            // The list's memory is not reserved: the list takes the memory of the edge phase's lists of rows, which
+            // were dropped.
             let mut active = Vec::new();
             loop {
                 job.check_cancelled()?;
@@ -142,7 +143,7 @@ impl<S: State> Engine<S> {
     }
 }
 
-/// The second half of a superstep: new states, and the next frontier.
+/// Computes the new states of vertices, and collects the next frontier.
 pub(super) struct Finalizer<'a, 'l, P: StepProgram> {
     program: &'a P,
     state: StateCursor<'a, P::State>,

@@ -18,14 +18,14 @@ pub(crate) const MEMORY_KEYS: usize = 32 << 10;
 const BLOCK_BYTES: usize = 64 << 10;
 const BLOCK_KEYS: usize = BLOCK_BYTES / 4;
 
-/// Returns the memory of two lists, of which one is read and one is written, and of a log. Each list has at most `keys`
-/// keys in memory.
+/// Returns the memory of a list that is read, a list that is written, and a log. Each list has at most `keys` keys in
+/// memory.
 pub(crate) const fn memory_bytes(keys: usize) -> u64 {
     (2 * keys * 4 + 7 * BLOCK_BYTES) as u64
 }
 
-/// Returns the number of keys that a frontier keeps in memory. Two lists, of which one is read and one is written, take
-/// a sixteenth of the free memory.
+/// Returns the number of keys that a frontier keeps in memory. A list that is read and a list that is written take a
+/// sixteenth of the free memory together.
 pub(crate) fn frontier_keys(vertices: u64, free: u64) -> usize {
     (free / 16 / 8).min(vertices).max(MEMORY_KEYS as u64) as usize
 }
@@ -91,7 +91,7 @@ pub(crate) enum FrontierReader {
     List { keys: Arc<Vec<u32>>, used: usize, reader: Option<FileReader> },
 }
 
-/// Ranges of all vertices that several readers take one after the other.
+/// Ranges that together contain all vertices. Several readers take these ranges one by one.
 #[derive(Clone)]
 pub(crate) struct VertexRanges {
     next: Arc<AtomicU64>,
@@ -100,12 +100,13 @@ pub(crate) struct VertexRanges {
 }
 
 impl VertexRanges {
-    /// Divides the vertices into ranges of `step`.
+    /// Divides the vertices into ranges of `step` vertices.
     pub fn new(vertices: u64, step: u64) -> VertexRanges {
         VertexRanges { next: Arc::default(), step, vertices }
     }
 
-    /// Creates a stream of vertices that no other stream of these ranges returns.
+    /// Creates a stream that takes ranges of vertices one by one. No two streams of these ranges return the same
+    /// vertex.
     pub fn reader(&self) -> FrontierReader {
         FrontierReader::All { next: 0, end: 0, ranges: self.clone() }
     }
@@ -190,7 +191,7 @@ impl FrontierBuilder {
     }
 }
 
-/// A log of the active vertices of all supersteps, from which the reverse pass reads them.
+/// A log of the active vertices of all supersteps. The reverse pass of a search reads these vertices from the log.
 pub(crate) struct KeyLog {
     file: FileWriter,
     staged: Vec<u32>,
@@ -215,7 +216,7 @@ impl KeyLog {
         Ok(())
     }
 
-    /// Ends the list of one superstep.
+    /// Ends the list of the current superstep.
     pub fn end_level(&mut self) {
         self.ends.push(self.file.len() + self.staged.len() as u64 * 4);
     }

@@ -1,5 +1,5 @@
-//! The layout of the budget: lists all layouts that fit, and chooses one of them. The choice is a pure function of
-//! numbers.
+//! Lists all layouts of the memory budget that fit, and chooses one of them. The choice is a pure function of
+//! estimates.
 
 use inshore_sortreduce::smallest_memory_bytes;
 use inshore_store::{format_bytes, taken_bytes};
@@ -18,7 +18,7 @@ const ACTIVE_BITS_SHARE: u64 = 16;
 const STATE_SHARE: u64 = 4;
 
 impl Layout {
-    /// Describes the plan for `--explain`, before any work.
+    /// Describes the layout for the option `--explain`.
     pub fn plan(&self, vertices: u64) -> String {
         if let Some(plan) = &self.blocks {
             return plan.describe(vertices);
@@ -46,7 +46,8 @@ impl Estimates {
         self.kept_bytes + self.active_bits_bytes().unwrap_or(0)
     }
 
-    /// Returns a layout that has no place for state and updates yet, and the memory of this layout.
+    /// Returns a layout that does not yet decide where state and updates are. Also returns the memory that the rest of
+    /// the layout takes.
     fn bare(&self) -> (Layout, u64) {
         let free = self.free_bytes.saturating_sub(self.all_kept_bytes());
         let (workers, window_bytes) = chunks::workers(self.threads, free, self.needs.weighted);
@@ -87,8 +88,8 @@ impl Estimates {
         self.needs.has_accumulators && self.tuning.allows_dense() && is_forced
     }
 
-    /// Returns a layout with updates through sort-reduce, and whether the given place of the state is the better one of
-    /// the two.
+    /// Returns a layout with updates through sort-reduce, and whether `state_in_memory` is the better of its two
+    /// values.
     fn sorted(&self, state_in_memory: bool) -> (Layout, bool) {
         let (layout, fixed) = self.bare();
         let free = self.free_bytes.saturating_sub(self.all_kept_bytes());
@@ -154,8 +155,8 @@ impl Estimates {
         Ok(if is_right { in_memory } else { self.sorted(false).0 })
     }
 
-    /// Returns the least amount of free memory that suffices. Windows and frontiers grow with free memory. `others`
-    /// returns the memory of everything else for a number of workers.
+    /// Returns the least amount of free memory that suffices. Windows and frontiers take more memory if more is free.
+    /// `others` returns the memory of everything else for a number of workers.
     pub fn smallest_free(&self, others: impl Fn(usize) -> u64) -> u64 {
         let mut free = 0;
         loop {

@@ -1,5 +1,5 @@
-//! The superstep engine: runs a vertex program over edges on flash in constant memory (2018 thesis, section 9.4,
-//! algorithm 3).
+//! The superstep engine: runs a vertex program over edges on flash, within a fixed memory budget (2018 thesis, section
+//! 9.4, algorithm 3).
 //!
 //! ```text
 //!   active vertices ──► index ──► edges ──► edge_program ──► sort-reduce ──► finalize ──► state
@@ -7,21 +7,22 @@
 //!         └──────────────────────────── is_active ◄─────────────────────────────┘
 //! ```
 //!
-//! All accesses are in the order of vertices. The list of active vertices is sorted, and so are the reduced updates.
-//! Index, edges and state are therefore all read forwards, and no lookup is random. Only the addition of an update to
-//! its destination needs random access, and sort-reduce turns this step into a sorted stream.
+//! All accesses to flash are in the order of vertices. The list of active vertices is sorted, and so are the reduced
+//! updates. Index, edges and state are therefore read sequentially. Updates arrive in random order of destinations.
+//! Sort-reduce sorts the updates, or an array in memory combines them.
 //!
-//! A single function makes all decisions, once for each superstep ([`mod@choose`]). The budget decides the place of
-//! each array. Updates are combined in accumulators, one per vertex, if these fit (semi-external, [`direct`]), and by
-//! sort-reduce otherwise (external, [`sorted`]). Vertex state is in memory if it fits together with the updates, and on
-//! flash otherwise. If all vertices are active in several supersteps, edges are first partitioned by destination, and
-//! updates are combined in one partition at a time (destination blocking, [`blocking`]). In some supersteps vertices
-//! pull: waiting vertices scan their edges for active vertices ([`pull_first`], [`pull_all`]), and later scan rows that
-//! were cached in memory ([`cached`]).
+//! A single function makes all decisions, once for each superstep ([`mod@choose`]). The budget decides whether updates
+//! and vertex state are in memory or on flash. Updates are combined in accumulators, one per vertex, if these fit
+//! (semi-external, [`direct`]), and by sort-reduce otherwise (external, [`sorted`]). Vertex state is in memory if it
+//! fits together with the updates, and on flash otherwise. If all vertices are active in several supersteps, edges may
+//! first be partitioned by destination. Updates are then combined in one partition at a time (destination blocking,
+//! [`blocking`]). In some supersteps vertices pull: waiting vertices scan their edges for active vertices
+//! ([`pull_first`], [`pull_all`]). Later supersteps may scan rows that a pull cached in memory ([`cached`]).
 //!
-//! Cost of one superstep with all vertices active, V vertices and E edges: up to 4 E bytes of edges (2.4 E in Kronecker
-//! graphs) and 4 V bytes of index are read. If state is on flash, it is read twice and written once. With sort-reduce,
-//! about a third of 12 E bytes is written and read again (Kronecker graphs at 64 MiB, PageRank).
+//! Cost of one superstep in which all V vertices are active and E edges are read: up to 4 E bytes of edges (2.4 E in
+//! Kronecker graphs) and 4 V bytes of index are read. If state is on flash, it is read twice and written once. With
+//! sort-reduce, about a third of 12 E bytes is written and read again (measured for PageRank on Kronecker graphs at 64
+//! MiB).
 
 mod blocking;
 mod cached;
@@ -74,38 +75,38 @@ const PHASES_MAX: u32 = 64;
 /// The graph and the options of an engine.
 pub(crate) struct Setup<'a> {
     pub tuning: &'a Tuning,
-    /// Out-edges. In-edges follow if vertices of a directed graph pull along them.
+    /// The out-edges. If vertices of a directed graph pull along in-edges, the in-edges are the last element.
     pub rows: Vec<Csr>,
     /// Tells whether the last of `rows` are in-edges.
     pub has_in_edges: bool,
-    /// The supersteps of all vertices, if any will come.
+    /// Describes the supersteps in which all vertices are active, if the algorithm has such supersteps.
     pub dense: Option<Dense>,
-    /// Memory that the algorithm itself needs.
+    /// The bytes of memory that the algorithm needs outside of the engine.
     pub kept_bytes: u64,
 }
 
-/// The state of all vertices, and everything that a superstep needs.
+/// Runs supersteps. The engine holds the state of all vertices and the buffers of a superstep.
 pub(crate) struct Engine<S: State> {
     job: Job,
     vertices: u64,
     state: VertexArray<S>,
     layout: Layout,
-    /// Out-edges. In-edges follow in a directed graph.
+    /// The out-edges. If vertices of a directed graph pull along in-edges, the in-edges are the last element.
     rows: Vec<Csr>,
     accumulators: Option<Accumulators>,
     pools: pools::Pools,
     columns: Option<DestinationBlocks>,
     active_bits: Option<ActiveBits>,
-    /// Rows in which a pull found no active vertex, in memory.
+    /// The rows in which a pull found no active vertex. These rows stay in memory for later pulls.
     cached: Option<CachedRows>,
-    /// The input of decisions, without the numbers that belong to a single superstep.
+    /// The inputs of decisions, except the numbers that are collected anew for each superstep.
     facts: Estimates,
     supersteps: u32,
     supersteps_kept: Option<u32>,
     strategies: Vec<Strategy>,
     /// True if a superstep used destination blocks.
     has_columns: bool,
-    /// The last reported description of how updates are sent and combined.
+    /// The description of how updates are sent and combined, as it was last reported.
     way: &'static str,
 }
 
@@ -218,7 +219,7 @@ impl<S: State> Engine<S> {
     /// Starts a superstep and its progress report. `edges` is the number of edges to be read, or 0 if it is not known.
     fn begin_superstep(&mut self, edges: u64) {
         self.supersteps += 1;
-        // A deep search has ten thousand supersteps: too many for a report.
+        // A deep search can have ten thousand supersteps, which are too many to list one by one.
         let phase = match self.supersteps {
             number @ ..=PHASES_MAX => format!("superstep {number}"),
             _ => format!("supersteps after {PHASES_MAX}"),
@@ -257,14 +258,16 @@ impl<S: State> Engine<S> {
         Ok((sinks, aggregate))
     }
 
-    /// Resumes from the newest checkpoint, if there is one; returns the frontier and the algorithm's counters.
+    /// Resumes from the newest checkpoint, if there is one. Returns the frontier and the algorithm's counters of that
+    /// checkpoint.
     pub fn resume_from(&mut self, checkpoints: &Checkpoints) -> Result<Option<(Frontier, [u64; 2])>> {
         let keys = self.layout.frontier_keys;
         let point = checkpoints.resume_from(&self.job, self.vertices, &mut self.state, keys)?;
         Ok(point.map(|point| self.resumed_at(point)))
     }
 
-    /// Resumes as [`Engine::resume_from`] does, for an algorithm that saves other states than the engine's.
+    /// Resumes as [`Engine::resume_from`] does, but loads the checkpoint into `states` instead of the engine's vertex
+    /// state.
     pub fn resume_states_from<T: State>(
         &mut self,
         checkpoints: &Checkpoints,
@@ -280,7 +283,7 @@ impl<S: State> Engine<S> {
         (point.active, point.numbers)
     }
 
-    /// Saves a checkpoint, if the interval has passed.
+    /// Saves a checkpoint if the interval between checkpoints has passed.
     pub fn save(
         &mut self,
         checkpoints: &mut Checkpoints,
@@ -300,7 +303,7 @@ impl<S: State> Engine<S> {
         move || CheckpointPosition { active: active.clone(), supersteps, edges_traversed, numbers }
     }
 
-    /// Saves other states than the engine's, as [`Engine::save`] does.
+    /// Saves a checkpoint as [`Engine::save`] does, but of `states` instead of the engine's vertex state.
     pub fn save_states<T: State>(
         &self,
         checkpoints: &mut Checkpoints,
@@ -328,7 +331,7 @@ impl<S: State> Engine<S> {
         if count == self.vertices { Ok(Frontier::All) } else { active.finish() }
     }
 
-    /// Changes the state of every vertex, in order.
+    /// Calls `change` with the state of every vertex, in the order of vertices.
     pub fn for_each(&mut self, mut change: impl FnMut(u32, &mut S) -> Result<()>) -> Result<()> {
         let mut state = self.state.cursor();
         for vertex in 0..self.vertices as u32 {
@@ -364,7 +367,7 @@ impl<S: State> Engine<S> {
         ];
         let used: Vec<_> = ways.into_iter().filter(|(is_used, _)| *is_used).map(|(_, name)| name).collect();
         let strategy = match used[..] {
-            // In no superstep did an edge carry a message.
+            // No edge carried a message in any superstep.
             [] if self.accumulators.is_some() => "dense".to_string(),
             [] => "merge".to_string(),
             _ => used.join(" and "),
@@ -380,7 +383,7 @@ impl<S: State> Engine<S> {
         }
     }
 
-    /// Returns a stream of the states, in order.
+    /// Returns a stream of the states, in the order of vertices.
     pub fn into_stream(self) -> Result<StateStream<S>> {
         StateStream::new(self.vertices, self.state)
     }

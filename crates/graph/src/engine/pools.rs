@@ -1,5 +1,5 @@
-//! Buffers of the edge phase, and the cursor over its index. They are allocated for the first superstep, and the next
-//! ones reuse them.
+//! The buffers for reading edges in a superstep, and the cursor over the graph's index. They are allocated for the
+//! first superstep, and later supersteps reuse them.
 
 use inshore_store::{Buffer, Job};
 
@@ -9,11 +9,11 @@ use crate::{
     csr::{Csr, IndexCursor},
 };
 
-/// A superstep is small if it has at most this number of edges. Its updates are combined in a small part of the free
-/// memory, since preparing memory takes time.
+/// A superstep is small if it has at most this number of edges. The updates of a small superstep are combined in a
+/// small part of the free memory, since preparing memory takes time.
 const FEW_EDGES: u64 = 4096;
 
-/// A frontier of fewer vertices than this is processed by one worker.
+/// A frontier of fewer vertices than this number is processed by one worker.
 pub(super) const ALONE_VERTICES: usize = 256;
 /// The number of chunks of a worker: one is in use, and the others are being read.
 pub(super) const CHUNKS: usize = 4;
@@ -58,7 +58,7 @@ impl Pools {
         Ok((edges <= FEW_EDGES).then_some(edges))
     }
 
-    /// Drops the cursor, since the rows have moved.
+    /// Drops the cursor, since the rows were moved from flash to memory.
     pub fn forget_rows(&mut self) {
         self.index = None;
     }
@@ -69,7 +69,7 @@ impl Pools {
     }
 }
 
-/// A worker's buffers. For each chunk there are one large buffer and a batch of small ones.
+/// A worker's buffers: one large buffer and a batch of small buffers for each chunk.
 pub(super) struct Pool {
     small_bytes: usize,
     small: Vec<Buffer>,

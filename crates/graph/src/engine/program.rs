@@ -4,8 +4,8 @@ use inshore_sortreduce::Operation;
 
 use super::{Message, Pull, State};
 
-/// The interface of an algorithm to all steps: the four functions of the thesis, one function for weights, two for
-/// vertices that pull, and three for sums over vertices.
+/// The interface between an algorithm and the engine's steps: the four functions of the 2018 thesis, one function for
+/// weights, two functions for vertices that pull, and three functions for sums over vertices.
 ///
 /// Steps cannot check all promises of an implementation (`NOTHING`, `kept`, `message_of`). Programs of users therefore
 /// implement another trait ([`crate::program`]), and an implementation of this trait calls them.
@@ -18,14 +18,16 @@ pub(crate) trait StepProgram: Clone + Send + Sync + 'static {
     /// The empty message: the neutral element of the reduction.
     const NOTHING: Self::Message;
 
-    /// Tells whether `finalize` runs for every vertex in each superstep, with [`StepProgram::NOTHING`] where no message arrived.
+    /// Tells whether `finalize` runs for every vertex in each superstep. The message is [`StepProgram::NOTHING`] if no
+    /// message arrived.
     const EVERY_VERTEX: bool = false;
 
     /// Tells whether the weights of edges matter, so that [`StepProgram::along`] is called.
     const WEIGHTED: bool = false;
 
-    /// The messages that a waiting vertex needs from the active vertices in its row, if it can pull them. With
-    /// [`Pull::All`] no active vertex waits, and messages do not change a vertex that does not wait.
+    /// The messages that a waiting vertex pulls from the active vertices in its row, if the program can pull. With
+    /// [`Pull::All`], the program must ensure that no active vertex waits, and that messages do not change a vertex
+    /// that does not wait.
     const PULL: Pull = Pull::Never;
 
     /// Tells whether the same rows may be read repeatedly.
@@ -36,8 +38,8 @@ pub(crate) trait StepProgram: Clone + Send + Sync + 'static {
         false
     }
 
-    /// Returns the message of an active vertex with [`Pull::First`]. If messages of two vertices reach a vertex, the
-    /// smaller vertex number wins.
+    /// Returns the message that an active vertex sends with [`Pull::First`]. If several active vertices send to one
+    /// vertex, the message of the smallest vertex number wins.
     fn message_of(&self, _vertex: u32) -> Self::Message {
         Self::NOTHING
     }
@@ -53,8 +55,8 @@ pub(crate) trait StepProgram: Clone + Send + Sync + 'static {
     /// Combines two messages to one vertex. The function is associative and commutative.
     fn reduce(&self, a: Self::Message, b: Self::Message) -> Self::Message;
 
-    /// Combines two messages to this vertex, by `reduce` unless a program overrides this function. All steps call this
-    /// function, and not `reduce`.
+    /// Combines two messages to a given vertex. The default is `reduce`. All steps call this function, and not
+    /// `reduce`.
     #[inline(always)]
     fn reduce_at(&self, _vertex: u32, a: Self::Message, b: Self::Message) -> Self::Message {
         self.reduce(a, b)
@@ -63,17 +65,18 @@ pub(crate) trait StepProgram: Clone + Send + Sync + 'static {
     /// Returns the new state of a vertex.
     fn finalize(&self, vertex: u32, message: Self::Message, state: &Self::State) -> Self::State;
 
-    /// Tells whether accumulators hold [`StepProgram::kept`] between supersteps. A vertex then gets a new message
+    /// Tells whether accumulators hold [`StepProgram::kept`] between supersteps. A vertex then counts as updated
     /// whenever a message changes its accumulator.
     const ACCUMULATORS_KEEP_STATE: bool = false;
 
-    /// Returns a message that a vertex's state already contains. A message to the vertex is skipped if reducing it with
-    /// this one gives this one. If a program overrides this function, only supersteps may change states.
+    /// Returns a message that a vertex's state already contains. The engine skips every message to the vertex whose
+    /// reduction with the returned message is the returned message. If a program overrides this function, only
+    /// supersteps may change states.
     fn kept(&self, _state: &Self::State) -> Self::Message {
         Self::NOTHING
     }
 
-    /// Tells whether a vertex with this new and old state takes part in the next superstep.
+    /// Tells whether a vertex with this new and old state is active in the next superstep.
     fn is_active(&self, vertex: u32, new: &Self::State, old: &Self::State) -> bool;
 
     /// Returns the number that an active vertex adds to the wrapping sum that `set_aggregate` gets.

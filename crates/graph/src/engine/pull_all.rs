@@ -2,7 +2,7 @@
 //!
 //! A sum needs the messages of all active vertices in a row, while a search ([`super::pull_first`]) stops at the first.
 //! Pulling is nevertheless faster than pushing if waiting vertices do not have many more edges than active ones. A pull
-//! loads only the messages of active vertices, since the bits of the active set are in a near cache. A push does a
+//! tests the active set, whose bits are in a near cache, and loads only the messages of active vertices. A push does a
 //! compare-and-swap that misses the cache for each edge.
 
 use std::ops::Range;
@@ -32,7 +32,7 @@ struct PullBuffers<M> {
     writer: Option<CachedRowsWriter>,
 }
 
-/// Distance, in active vertices, by which accumulators are prefetched.
+/// Accumulators are prefetched this number of active vertices ahead.
 const AHEAD: usize = 64;
 
 impl<P: StepProgram> Sender for PullAll<'_, P> {
@@ -83,7 +83,7 @@ impl<P: StepProgram> Sender for PullAll<'_, P> {
         let sum = messages.fold(P::NOTHING, |a, &b| self.direct.program().reduce_at(vertex, a, b));
         match &mut buffers.writer {
             Some(writer) if sum == P::NOTHING => writer.push(vertex, &window[row], is_whole),
-            // Unless this is the vertex's whole row, other workers may have further parts of it.
+            // If this part is not the whole row, other workers may have other parts of the row.
             _ => self.direct.send_to(vertex, sum, is_whole, &mut buffers.touched),
         }
         Ok(())
@@ -102,7 +102,7 @@ impl<P: StepProgram> PullAll<'_, P> {
 
 impl<S: State> Engine<S> {
     /// Runs a superstep in which each of the `waiting` vertices sums the messages of the `active` vertices in its row.
-    /// If the choice has memory for them, rows without an active vertex are cached for the next supersteps.
+    /// If the choice has memory for cached rows, rows without an active vertex are cached for the next supersteps.
     pub(super) fn pull_all<P: StepProgram<State = S>>(
         &mut self,
         program: &P,
@@ -131,8 +131,8 @@ impl<S: State> Engine<S> {
             Step::PullCached => self.pull_all_cached(&pull, touched)?,
             _ => self.pull_all_rows(&pull, touched, rows, waiting, choice.unvisited_bytes)?,
         };
-        // If all accumulators are scanned afterwards, those of active vertices can stay: they change nothing, and the
-        // scan clears them.
+        // If all accumulators are scanned afterwards, the accumulators of active vertices need not be cleared here.
+        // They change nothing, and the scan clears them.
         let are_all = Accumulators::is_crowded(&touched) || accumulators.are_many(active.count());
         if !are_all {
             let messages = accumulators.all::<P::Message>();

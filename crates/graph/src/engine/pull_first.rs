@@ -1,8 +1,8 @@
-//! Bottom-up supersteps for searches: each waiting vertex scans its in-edges for an active vertex, and stops at the
+//! Bottom-up supersteps for searches. Each waiting vertex scans its in-edges for an active vertex, and stops at the
 //! first one (Beamer, Asanović and Patterson, "Direction-optimizing breadth-first search", 2012).
 //!
 //! When most vertices have been reached, most edges lead to reached vertices. A pull reads only the rows of vertices
-//! that were not reached, and each of them gets one message. A push would send it one message per edge.
+//! that were not reached, and sends one message to each vertex that it reaches. A push would send one message per edge.
 
 use std::ops::Range;
 
@@ -23,7 +23,7 @@ use crate::{
 pub(super) trait SingleSender: Sender {
     type Message;
 
-    /// Delivers a message; if `is_only` is true, no other worker delivers to this vertex.
+    /// Delivers a message to a vertex. The caller sets `is_only` if no other worker delivers to this vertex.
     fn deliver(
         &self,
         sink: &mut Self::Sink,
@@ -191,11 +191,11 @@ impl ActiveView<'_> {
     }
 }
 
-/// Edges are counted in a sample if the number of vertices is more than that of all vertices divided by this number.
+/// If the given vertices are more than all vertices divided by this number, their edges are counted in a sample.
 const MANY_SHARE: u64 = 64;
 /// A sample takes every n-th range of vertices, where n is this number.
 const SAMPLED_SHARE: u32 = 8;
-/// The number of vertices in a range: about as many as the index pages in a cursor's memory have.
+/// The number of vertices in a range: about as many as the index pages have that a cursor holds in memory.
 const SAMPLED_VERTICES: u32 = 64 << 10;
 
 /// Estimates the number of edges of these vertices. For many vertices a sample suffices, since reading the whole index

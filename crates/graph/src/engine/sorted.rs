@@ -1,5 +1,5 @@
-//! Updates through sort-reduce, if accumulators do not fit: sort-reduce turns a stream of messages into a sorted stream
-//! with one message per vertex.
+//! Combines updates by sort-reduce, if accumulators do not fit in memory. Sort-reduce turns a stream of messages into a
+//! sorted stream with one message per vertex.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use crate::{Regime, Result, Tuning, csr::Csr};
 /// Rows of at most this length are pushed edge by edge.
 const SHORT_ROW: usize = 64;
 
-/// Sends into sort-reduce.
+/// Sends messages into sort-reduce.
 pub(super) struct Sorting<'a, P>(pub &'a P);
 
 impl<P: StepProgram> Sender for Sorting<'_, P> {
@@ -74,8 +74,9 @@ fn sort_config<O: Operation>(vertices: u64, sinks: usize, memory_bytes: u64, tun
 }
 
 impl<S: State> Engine<S> {
-    /// Runs the first half of a superstep through sort-reduce: sends from the `active` vertices along the edges of each of
-    /// `rows`. Returns the reduced messages, in the order of keys, and the sum of [`Sender::aggregate`].
+    /// Runs the first half of a superstep through sort-reduce: sends messages from the `active` vertices along the
+    /// edges of each of `rows`. Returns the reduced messages, in the order of keys, and the sum of
+    /// [`Sender::aggregate`].
     pub fn exchange<O: Operation, P: Sender<State = S, Sink = Sink<O>>>(
         &mut self,
         sender: &P,
@@ -86,7 +87,7 @@ impl<S: State> Engine<S> {
         self.exchange_as(sender, operation, rows, active, &Choice::first(self.layout))
     }
 
-    /// Runs [`Engine::exchange`] for a step that was chosen before.
+    /// Does what [`Engine::exchange`] does, for a step that was chosen before.
     pub(super) fn exchange_as<O: Operation, P: Sender<State = S, Sink = Sink<O>>>(
         &mut self,
         sender: &P,
@@ -107,7 +108,7 @@ impl<S: State> Engine<S> {
             let share = active.count().map_or(1.0, |count| count as f64 / self.vertices as f64);
             config.expected_records = (choice.step == Step::Push).then_some((edges as f64 * share) as u64);
         }
-        // If another strategy is forced, its memory is not reduced, since that strategy has a smallest size of its own.
+        // If another strategy is forced, its memory is not reduced, since the strategy needs a minimum of its own.
         if matches!(config.strategy, None | Some(Strategy::Merge))
             && let Some(edges) = self.pools.few_edges(&self.job, rows, active)?
         {

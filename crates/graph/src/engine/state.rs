@@ -7,7 +7,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::Result;
 
-/// Plain bytes with a size that is a power of two, so that no state straddles two blocks.
+/// The state of a vertex as plain bytes. The size must be a power of two, so that no state is in two blocks.
 pub trait State:
     FromBytes + IntoBytes + Immutable + KnownLayout + Copy + Default + Send + Sync + 'static
 {
@@ -18,11 +18,12 @@ impl<T> State for T where
 {
 }
 
-/// With this size, four reads in flight keep a drive busy, and a sparse superstep reads few unneeded bytes.
+/// The size of a block of states on flash. With this size, four reads in flight keep a drive busy, and a superstep with
+/// few active vertices reads few unneeded bytes.
 const BLOCK_BYTES: usize = 64 << 10;
 const BUFFERS: usize = 8;
 const AHEAD: usize = 4;
-/// The bytes of all buffers of an array on flash, and of the buffers of each reader of [`VertexArray::peeks`].
+/// The bytes of all buffers of an array on flash. Each reader of [`VertexArray::peeks`] has buffers of this size too.
 pub(super) const BUFFERS_BYTES: usize = BUFFERS * BLOCK_BYTES;
 /// An array of fewer values is filled by one thread, since starting another thread would cost more.
 const FILLED_ALONE: usize = 1 << 18;
@@ -32,12 +33,12 @@ fn per_block<S>() -> u32 {
     (BLOCK_BYTES / size_of::<S>()) as u32
 }
 
-/// Returns the memory of an array in memory.
+/// Returns the bytes of memory of an array in memory.
 pub(crate) fn memory_bytes<S>(vertices: u64) -> u64 {
     taken_bytes(vertices as usize * size_of::<S>()) as u64
 }
 
-/// Returns the memory of an array on flash.
+/// Returns the bytes of memory that an array on flash takes: buffers, and 4 bytes per block.
 pub(crate) fn flash_memory_bytes<S>(vertices: u64) -> u64 {
     BUFFERS_BYTES as u64 + vertices.div_ceil(per_block::<S>() as u64) * 4
 }
@@ -75,7 +76,7 @@ impl<S: State> VertexArray<S> {
         Self::on_flash(job, vertices, |vertex| Ok(initial(vertex)))
     }
 
-    /// Creates an array on flash; `initial` is called for every vertex in order.
+    /// Creates an array on flash. `initial` is called for every vertex in ascending order.
     pub fn on_flash(job: &Job, vertices: u64, mut initial: impl FnMut(u32) -> Result<S>) -> Result<Self> {
         let blocks = vertices.div_ceil(per_block::<S>() as u64) as usize;
         let mut file = BlockFile::create(job, "vertex state", blocks, BLOCK_BYTES)?;
@@ -103,7 +104,7 @@ impl<S: State> VertexArray<S> {
         Ok(VertexArray::Flash(Box::new(Blocks::new(file, buffers))))
     }
 
-    /// Creates a cursor that is not at a vertex yet.
+    /// Creates a cursor that reads and changes states.
     pub fn cursor(&mut self) -> StateCursor<'_, S> {
         match self {
             VertexArray::Memory(buffer, _) => StateCursor::Memory(buffer.typed_mut::<S>()),
@@ -111,7 +112,7 @@ impl<S: State> VertexArray<S> {
         }
     }
 
-    /// Creates a reader that is not at a vertex yet.
+    /// Creates a reader for a single thread.
     pub fn peek(&mut self) -> StatePeek<'_, S> {
         match self {
             VertexArray::Memory(buffer, _) => StatePeek::Memory(buffer.typed::<S>()),
@@ -119,7 +120,7 @@ impl<S: State> VertexArray<S> {
         }
     }
 
-    /// Creates readers for threads that read in parallel. No reader is at a vertex yet.
+    /// Creates `count` readers, for threads that read in parallel.
     pub fn peeks(&mut self, job: &Job, count: usize) -> Result<Vec<StatePeek<'_, S>>> {
         match self {
             VertexArray::Memory(buffer, _) => {
@@ -149,7 +150,7 @@ impl<S: State> VertexArray<S> {
     }
 }
 
-/// Walks forwards over states, and can change them.
+/// Reads and changes states in ascending order of vertices.
 pub(crate) enum StateCursor<'a, S: State> {
     Memory(&'a mut [S]),
     Flash(&'a mut Blocks),
@@ -165,8 +166,8 @@ impl<S: State> StateCursor<'_, S> {
         }
     }
 
-    /// Replaces `old` by `new`. Equal states leave the block unchanged, since many messages change nothing and an
-    /// unchanged block need not be written.
+    /// Replaces `old` by `new`. If both are equal, the block does not count as changed. Many messages change nothing,
+    /// and an unchanged block need not be written.
     #[inline]
     pub fn replace(&mut self, vertex: u32, old: &S, new: S) -> Result<()> {
         if new.as_bytes() != old.as_bytes() {
@@ -175,7 +176,7 @@ impl<S: State> StateCursor<'_, S> {
         Ok(())
     }
 
-    /// Returns the state of `vertex` for a change.
+    /// Returns a mutable reference to the state of `vertex`.
     #[inline]
     pub fn get_mut(&mut self, vertex: u32) -> Result<&mut S> {
         match self {
@@ -188,10 +189,10 @@ impl<S: State> StateCursor<'_, S> {
     }
 }
 
-/// Walks forwards over states that nothing changes meanwhile.
+/// Reads states in ascending order of vertices. No state may change meanwhile.
 pub(crate) enum StatePeek<'a, S: State> {
     Memory(&'a [S]),
-    /// A reader that has the array for itself.
+    /// The only reader of an array on flash.
     Flash(StateCursor<'a, S>),
     /// One of several readers of the same file.
     Blocks(BlockPeek<'a>),
@@ -209,7 +210,7 @@ impl<S: State> StatePeek<'_, S> {
     }
 }
 
-/// Walks forwards over states that no longer change.
+/// Reads states that no longer change, in ascending order of vertices.
 pub(crate) enum StateReader<S: State> {
     Memory(Buffer, PhantomData<S>),
     Flash(Box<Blocks>),
@@ -254,8 +255,8 @@ trait BlockWalk {
 }
 
 /// A file of blocks, and the blocks in memory: the current block, some that are read ahead, and some that are being
-/// written. The current block stays in memory from one walk to the next, since a deep search changes the same block
-/// again and again.
+/// written. The current block stays in memory between two supersteps, since the supersteps of a deep search often
+/// change the same block.
 pub(crate) struct Blocks {
     file: BlockFile,
     number: u32,
@@ -360,7 +361,7 @@ impl BlockWalk for Blocks {
     }
 }
 
-/// Reads a file of blocks that nothing changes meanwhile: the current block, and the blocks that follow it.
+/// Reads a file of blocks while nothing changes it. The current block and some of the next blocks are in memory.
 pub(crate) struct BlockPeek<'a> {
     file: &'a BlockFile,
     number: u32,
@@ -418,7 +419,7 @@ impl<S: State> StateStream<S> {
         self.next as u32
     }
 
-    /// Returns the next states, at most `count`; empty at the end.
+    /// Returns the next states, at most `count`. The result is empty at the end.
     pub fn take(&mut self, count: usize) -> Result<Vec<S>> {
         let count = count.min((self.vertices - self.next) as usize);
         let mut states = Vec::with_capacity(count);

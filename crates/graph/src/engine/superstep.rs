@@ -1,4 +1,4 @@
-//! A superstep: the engine collects numbers, makes one choice from them, and carries it out.
+//! Runs a superstep. The engine collects estimates, makes one choice from these estimates, and carries out the choice.
 
 use inshore_sortreduce::Strategy;
 use inshore_store::format_bytes;
@@ -25,7 +25,7 @@ pub(crate) enum FrontierCollection {
 
 /// A request for a superstep.
 pub(crate) struct Superstep<'a> {
-    /// The vertices that send. In a pull, waiting vertices search their rows for these.
+    /// The vertices that send. In a pull, each waiting vertex searches its row for active vertices.
     pub active: &'a Frontier,
     pub collect: FrontierCollection,
     /// A log to which the vertices of the next frontier are added.
@@ -39,9 +39,9 @@ pub(crate) struct Superstep<'a> {
 pub(crate) struct ReverseSuperstep<'a> {
     /// The vertices that get messages, if they are known.
     pub waiting: Option<&'a Frontier>,
-    /// The numbers of edges of active and of waiting vertices.
+    /// The number of edges of active vertices, and the number of edges of waiting vertices.
     pub edges: [u64; 2],
-    /// Tells whether the cached rows are those of all active vertices.
+    /// True if the rows that the forward pass kept in memory include those of all active vertices.
     pub are_cached: bool,
 }
 
@@ -70,7 +70,7 @@ impl<S: State> Engine<S> {
         tracing::debug!(?choice, "superstep");
         self.cache_rows(&choice, estimates.are_rows_due())?;
         if choice.lists {
-            // The columns are dropped here, since sorting uses their memory.
+            // The columns are dropped here, since sort-reduce uses their memory.
             self.columns = None;
         }
         if self.layout.is_direct || choice.step == Step::Blocks {
@@ -125,7 +125,8 @@ impl<S: State> Engine<S> {
                 self.pull_first(program, pulled, active, choice)?
             }
             Step::Pull | Step::PullCached => {
-                // The edges are counted, since the reverse pass of a search compares the numbers of two levels.
+                // The edges are counted, since the reverse pass of a search compares the numbers of edges of two
+                // levels.
                 let edges = active_edges.map_or_else(|| edges_of(&self.job, pushed, active), Ok)?;
                 let waiting = backwards.and_then(|back| back.waiting).unwrap_or(&Frontier::All);
                 let sides = [active, waiting];
@@ -165,7 +166,7 @@ impl<S: State> Engine<S> {
         self.finalize_accumulators(program, accumulators, touched, collect, log)
     }
 
-    /// Reads all rows into memory if this was chosen. If the choice was due and was not to read them, rows stay on
+    /// Reads all rows into memory if this was chosen. If the choice was due, but was not to read the rows, they stay on
     /// flash for the rest of the job.
     fn cache_rows(&mut self, choice: &Choice, is_due: bool) -> Result<()> {
         if !choice.caches_rows {
@@ -184,7 +185,7 @@ impl<S: State> Engine<S> {
                 return Err(error);
             }
             Err(error) => {
-                // An error is no failure of the job, since a damaged row may never be needed.
+                // The job does not fail with this error, since the damaged row may never be needed.
                 tracing::debug!(%error, "edges stay on flash");
                 self.facts.are_rows_cached = Some(false);
             }

@@ -1,9 +1,10 @@
-//! Numbers vertices in bins of edges if the ids do not fit in memory.
+//! Replaces the ids of edges by vertex numbers if the ids do not fit in memory. Edges are partitioned into bins for
+//! this.
 //!
 //! The ids are cut into ranges that fit. First, the log is split into one bin per range by the source's id. The ids of
-//! each range are then loaded, each edge in the bin gets the number of its source, and it goes to a second bin by its
-//! destination's id. Finally, the ids of each range are loaded again, and each edge in the second bin gets the number
-//! of its destination. Every edge is written and read twice.
+//! each range are then loaded. Each edge in the bin gets the number of its source, and goes to a second bin by its
+//! destination's id. Finally, the ids of each range are loaded again. Each edge in the second bin gets the number of
+//! its destination, and goes to a log of numbered edges. Every edge is read and written three times.
 
 use inshore_store::{CheckedFile, Job};
 
@@ -51,7 +52,7 @@ impl IdRanges {
         self.bounds.len() + 1
     }
 
-    /// Loads the ids of a range. Returns them, and the vertex number of the first one.
+    /// Loads the ids of a range. Returns the ids, and the vertex number of the first id.
     fn load(&self, job: &Job, range: usize) -> Result<(inshore_store::Buffer, u32)> {
         let first = range as u64 * self.len;
         let end = (first + self.len).min(self.ids.len() / 8);

@@ -20,7 +20,7 @@ impl Operation for DistinctIds {
     fn combine(&self, _: (), _: ()) {}
 }
 
-/// Distance, in keys, by which words of the bitmap are prefetched.
+/// Words of the bitmap are prefetched this number of keys ahead.
 const AHEAD: usize = 24;
 /// Size of a bitmap of all 32-bit ids.
 const BITMAP_BYTES_MAX: u64 = 1 << (32 - 3);
@@ -54,7 +54,7 @@ impl IdSet {
         taken_bytes(self.bitmap.len() / 2) as u64 + 2 * idfile::BLOCK_BYTES as u64
     }
 
-    /// Creates a view for one thread.
+    /// Creates the inserter of one thread.
     pub fn inserter(&self) -> IdInserter<'_> {
         let words = self.words();
         let high = self.high_sinks.lock().expect("no panic under this lock").pop();
@@ -200,13 +200,14 @@ pub(super) struct SealedIdSet {
 
 /// Maps ids to vertex numbers.
 pub(super) enum IdNumbers {
-    /// The number is the id itself. This also serves logs that already hold numbers.
+    /// The ids are 0, 1, 2, ..., so the number of an id is the id itself.
     Dense,
     /// The number is the count of set bits before the id's bit.
     Bits(Ranks),
     /// The number is the index of the id among all ids, which are in memory.
     Array(Buffer),
-    /// The ids do not fit in memory, so logs must first be numbered in bins.
+    /// The ids do not fit in memory, so logs must first be numbered in bins. A lookup in this variant returns the
+    /// number that the log then holds in place of the id.
     OnFlash(CheckedFile),
 }
 
@@ -252,10 +253,11 @@ pub(super) fn load(job: &Job, file: &CheckedFile, range: std::ops::Range<u64>) -
 
 /// A bitmap with the number of set bits before every word, up to the last word that is not zero.
 ///
-/// A lookup misses the nearest caches, so a word and its number of bits are adjacent if memory allows.
+/// A lookup misses the nearest caches, so a word and its number of bits are adjacent if memory allows. A lookup then
+/// reads only one cache line.
 pub(super) struct Ranks {
     bits: Buffer,
-    /// The numbers of bits, unless each is stored next to its word.
+    /// The number of set bits before each word; `None` if each number is stored next to its word.
     counts: Option<Buffer>,
 }
 

@@ -1,4 +1,5 @@
-//! Lanes: each parsing thread has outputs of its own (a lane), so that threads share nothing but the bitmap of ids.
+//! Lanes: each parsing thread has outputs of its own (a lane), so that the bitmap of ids is the only data that threads
+//! share.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,10 +21,10 @@ use crate::{
 
 /// The number of edges that are added at once, so that the memory they need can be prefetched.
 const STEP: usize = 4 << 10;
-/// With a smaller budget all edges go through logs. A sort at the same time as all other buffers would have room for
-/// few runs, which would limit the number of edges.
+/// With a smaller budget all edges go through logs. A sort during parsing would share the memory with all other
+/// buffers. It could then merge only few sorted runs, which would limit the number of edges.
 const SORTING_BUDGET_BYTES: u64 = 32 << 20;
-/// Memory left for small allocations that are not reserved.
+/// The bytes of memory that are left free for small allocations that are not reserved.
 const SLACK_BYTES: u64 = 512 << 10;
 
 /// The lane of one thread: its input to the sort of edges, its log of edges, and its view of the set of ids.
@@ -129,7 +130,7 @@ impl<E: EdgeOperation> Lane<'_, E> {
         Ok(())
     }
 
-    /// Ends the input of this lane. Returns its log, and whether all of its ids were low.
+    /// Ends the input of this lane. Returns the log of the lane, and whether all ids of the lane were low.
     fn finish(mut self) -> Result<(EdgeLogWriter, bool)> {
         self.flush()?;
         self.sink.map_or(Ok(()), Sink::finish)?;
@@ -146,7 +147,7 @@ pub(super) struct Lanes<'a, E: EdgeOperation> {
     pub block_bytes: usize,
 }
 
-/// The edges of all lanes, after the input has ended.
+/// The edges of all lanes after the end of the input.
 pub(super) enum Edges<E: EdgeOperation> {
     /// Edges sorted by id. All ids are low.
     Sorted(SortReduce<E>),
@@ -240,8 +241,8 @@ impl<'a, E: EdgeOperation> Lanes<'a, E> {
             drop(full);
             let worked: Vec<Result<()>> =
                 workers.into_iter().map(|worker| worker.join().expect("a lane does not panic")).collect();
-            // A failed lane has stopped the reading, and its error is returned before that of the reader, since the
-            // user wants to know of a wrong line. If several lanes failed, any of their errors will do.
+            // A failed lane stops the reading. The lane's error is returned in preference to the reader's error, since
+            // the user wants to know of a wrong line. If several lanes failed, the error of any of them is returned.
             worked.into_iter().collect::<Result<()>>()?;
             read
         })
@@ -266,8 +267,8 @@ impl<'a, E: EdgeOperation> Lanes<'a, E> {
             Some(sorter) if all_low => return Ok(Edges::Sorted(sorter)),
             sorter => sorter,
         };
-        // At least one id is not low. The numbers of low ids depend on all other ids, and all edges must be sorted
-        // together, so sorted edges go to the logs too.
+        // At least one id is not low. All edges must then be sorted together, by the vertex numbers of their ids, so
+        // the sorted edges go to the logs too.
         job.start_phase("merging edges", "edges", 0);
         let mut sorted = sorter.map(SortReduce::finish).transpose()?;
         let mut lane = 0;

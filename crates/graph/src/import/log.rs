@@ -5,9 +5,9 @@ use inshore_store::{CheckedFile, FileReader, FileWriter, Job};
 use crate::Result;
 
 const BLOCK_BYTES: usize = 64 << 10;
-/// Memory of a writer of a log with weights.
+/// The bytes of memory that a writer of a log with weights takes.
 pub(super) const WRITE_BYTES: u64 = 4 * BLOCK_BYTES as u64;
-/// Memory of a reader of a log with weights.
+/// The bytes of memory that a reader of a log with weights takes.
 pub(super) const READ_BYTES: u64 = 2 * (2 * BLOCK_BYTES + BLOCK_BYTES) as u64;
 
 /// Writes a log.
@@ -41,7 +41,7 @@ impl EdgeLogWriter {
     }
 }
 
-/// A log to which no more edges are added.
+/// A complete log.
 pub(super) struct EdgeLog {
     edges: CheckedFile,
     weights: Option<CheckedFile>,

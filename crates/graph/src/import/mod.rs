@@ -3,21 +3,22 @@
 //! ```text
 //!   1  files ─ parse ─┬► set of ids                  a bitmap for low ids, sort-reduce for the others
 //!                     ├► sort-reduce by (id, id)     edges between low ids
-//!                     └► log of (id, id, weight)     edges with others, a log for each lane
-//!   2  set of ids ─► ids, ascending: the place of an id is its vertex number
+//!                     └► log of (id, id, weight)     edges with other ids, a log for each lane
+//!   2  set of ids ─► ids, ascending: the index of an id is its vertex number
 //!   3  sort-reduce ─ id to number ─► rows            where all ids are low
-//!      log ─ id to number ─► sort-reduce ─► rows     elsewhere, with all edges in the log
+//!      log ─ id to number ─► sort-reduce ─► rows     otherwise, with all edges in the log
 //! ```
 //!
-//! Low ids are those with a bit in a bitmap of a sixteenth of the budget. The order of ids is the order of vertex
-//! numbers, so edges between low ids are sorted on arrival, and get their numbers (by counting bits) when rows are
-//! written. Other ids need numbers of 32 bits before their edges can be sorted. If all ids fit in memory, these numbers
-//! come from an array of ids. Otherwise they are found in bins: the log is split by the range of the source's id, then
-//! by that of the destination's, such that the ids of one range fit in memory. No lookup on flash is random.
+//! Low ids are those with a bit in a bitmap, which takes a sixteenth to an eighth of the free memory, but at most 512
+//! MiB. The order of ids is the order of vertex numbers, so edges between low ids are sorted on arrival. They get their
+//! vertex numbers (by counting bits) when rows are written. Other ids need numbers of 32 bits before their edges can be
+//! sorted. If all ids fit in memory, these numbers come from an array of ids. Otherwise the edges are numbered in bins.
+//! The log is first split by ranges of the source's id, and then by ranges of the destination's id. The ids of one
+//! range fit in memory. No lookup on flash is random.
 //!
-//! Cost in bytes for E edges between low ids: the traffic of sort-reduce (about 4 E written and read if it spills), and
-//! 1 to 4 E written for the rows. With other ids, or in less than 32 MiB, 16 E more are written and read for the log.
-//! With bins, another 32 E are written and read.
+//! Cost for E edges between low ids: the traffic of sort-reduce (about 4 E bytes written and read if it spills), and 1
+//! to 4 E bytes written for the rows. With other ids, or in less than 32 MiB, another 16 E bytes are written and read
+//! for the log. With bins, another 48 E bytes are written and read.
 
 mod bins;
 mod idset;
@@ -135,22 +136,23 @@ pub struct ImportOptions {
     /// Keeps the third column of text as weights. Formats that mark weights always keep them: a column called `weight`,
     /// a third column in LDBC, and the values of a Matrix Market file.
     pub weighted: bool,
-    /// Keeps in-edges too, which betweenness, clustering, communities and searches use in a directed graph.
+    /// Stores in-edges too. In a directed graph, betweenness, clustering, communities and searches use in-edges.
     pub reverse: bool,
     /// The format of all inputs; by default the format that each input's extension or content suggests.
     pub format: Option<EdgeFormat>,
-    /// The column of sources in CSV, Parquet and Arrow. By default it is `source`, `src` or `from`, or the first column
-    /// if there is none of these.
+    /// The name of the column of sources in CSV, Parquet and Arrow inputs. By default it is `source`, `src`, `from` or
+    /// `vertex1`. If neither sources nor destinations have such a name, the first column that has no weights is taken.
     pub source_column: Option<String>,
-    /// The column of destinations. By default it is `target`, `dst`, `destination` or `to`, or the second column if
-    /// there is none of these.
+    /// The name of the column of destinations. By default it is `target`, `dst`, `destination`, `dest`, `to` or
+    /// `vertex2`. If neither sources nor destinations have such a name, the second column that has no weights is taken.
     pub target_column: Option<String>,
-    /// The column of weights, which implies `weighted`; by default `weight`, if there is one.
+    /// The name of the column of weights. A name implies `weighted`. By default it is `weight`, if there is such a
+    /// column.
     pub weight_column: Option<String>,
 }
 
 impl ImportOptions {
-    /// Returns true if every format keeps weights.
+    /// Returns true if the options request weights.
     fn is_weighted(&self) -> bool {
         self.weighted || self.weight_column.is_some()
     }
@@ -175,8 +177,8 @@ impl ImportOptions {
 ///
 /// # Errors
 /// [`Error::BadInput`] with the file and line of a malformed edge; [`Error::Empty`];
-/// [`inshore_store::Error::NameExists`]; [`inshore_store::Error::BudgetTooSmall`]; I/O (for example a full disk);
-/// cancellation.
+/// [`inshore_store::Error::NameExists`]; [`inshore_store::Error::BudgetTooSmall`]. Also fails on I/O errors (for
+/// example a full disk) and on cancellation.
 pub fn import(
     store: &Store,
     job: &Job,
@@ -203,7 +205,7 @@ pub fn import(
 /// Guesses the format of an input by its extension, and otherwise by its first line.
 ///
 /// # Errors
-/// [`Error::BadInput`] if the input is a METIS file; I/O if the input cannot be read.
+/// [`Error::BadInput`] if the input is a METIS file; an I/O error if the input cannot be read.
 fn guess(job: &Job, input: &Input) -> Result<EdgeFormat> {
     // The first line of a pipe is not read, since a pipe cannot be read again.
     let is_file = input.path().is_some() && input.compressed_bytes().is_some();
@@ -258,7 +260,8 @@ struct InputTraits {
 }
 
 impl InputTraits {
-    /// Reads the names and headers of all inputs. Fails if only some inputs have weights.
+    /// Reads the names and headers of all inputs. Fails if only some inputs have weights, or if only some inputs are
+    /// symmetric matrices and `undirected` is not set.
     fn look(
         job: &Job,
         inputs: &[Input],
@@ -405,8 +408,8 @@ pub(crate) struct Draft {
     pub reverse: bool,
 }
 
-/// Writes sorted edges as rows, transposes them if requested, and publishes the graph. The keys of edges consist of two
-/// ids.
+/// Writes sorted edges as rows, transposes them if requested, and publishes the graph. The key of an edge consists of
+/// two ids, which `numbers` maps to vertex numbers.
 pub(crate) fn write_graph<E: EdgeOperation>(
     job: &Job,
     mut builder: DatasetBuilder,

@@ -4,8 +4,8 @@
 //! into its lane.
 //!
 //! The lines of a METIS file may look like edges: a header of two numbers, then the neighbours of a vertex on each
-//! line. [`Metis`] refuses an input as METIS before the graph is published, if the number of lines after the header is
-//! the number of vertices in the header, and the number of neighbours is what the header says.
+//! line. [`Metis`] refuses such an input before the graph is published. An input counts as METIS if the number of lines
+//! after the header and the number of neighbours are those that the header gives.
 
 use std::{
     cell::Cell,
@@ -105,8 +105,8 @@ impl Metis {
         })
     }
 
-    /// Reads the file once more, and refuses it if the lines after the header, which is line `header`, are the
-    /// neighbours of as many vertices, with as many edges, as the header says.
+    /// Reads the file once more. Refuses the file if the lines after line `header` are the neighbours of vertices, and
+    /// the numbers of vertices and edges are those that the header gives.
     fn refuse_if_it_is(self, job: &Job, input: &Input, header: u64) -> Result<()> {
         let Metis { vertices, edges, of_vertex, has_edge_weights } = self;
         let (mut vertex, mut numbers) = (0, 0u64);
@@ -167,12 +167,12 @@ pub(super) fn has_third_column(job: &Job, input: &Input) -> Result<bool> {
     Ok(false)
 }
 
-/// The first lines of a Matrix Market file.
+/// The header of a Matrix Market file.
 #[derive(Debug, PartialEq)]
 pub(super) struct MatrixHeader {
     pub symmetric: bool,
     pub weighted: bool,
-    /// The number of rows, which is also the number of columns. The ids are 1 to this number.
+    /// The number of rows, which is also the number of columns. The vertex ids are 1, 2, ... up to this number.
     vertices: u64,
     entries: u64,
     /// The number of the line that has the size of the matrix.
@@ -230,7 +230,7 @@ pub(super) fn is_matrix_market(line: &[u8]) -> bool {
 fn parse_banner(line: &[u8]) -> Option<(bool, bool)> {
     let line = std::str::from_utf8(line).ok()?.to_ascii_lowercase();
     let words: Vec<&str> = line.split_whitespace().collect();
-    // Some programs write one percent sign.
+    // Some programs write one percent sign instead of two.
     let ["%%matrixmarket" | "%matrixmarket", "matrix", "coordinate", values, symmetry] = words[..] else {
         return None;
     };
@@ -347,7 +347,7 @@ impl LineTotals {
 }
 
 /// Calls `parse` as [`each_line`] does. Before that, `look` gets each block, in order. `quick` gets the remaining lines
-/// of a block: it may add the first of them itself, and then returns the length of that line with its line end.
+/// of a block. If `quick` adds the first of these lines itself, it returns the length of that line with its line end.
 fn each_line_quickly<E: EdgeOperation>(
     job: &Job,
     input: &Input,
@@ -397,8 +397,9 @@ fn each_line_quickly<E: EdgeOperation>(
     Ok(LineTotals { lines: lines.lines() + u64::from(!has_end), comments: comments.into_inner() })
 }
 
-/// Reads a line that has two ids with one tab, space or comma between them and nothing else, as most lines of most
-/// files. Returns its length with the line end. Returns `None` for any other line, and near the end of a block.
+/// Reads a line that consists of two ids with one tab, space or comma between them, as most lines of most files do.
+/// Returns the ids, and the length of the line with its line end. Returns `None` for any other line, and near the end
+/// of a block.
 #[inline]
 fn two_ids(lines: &[u8]) -> Option<(u64, u64, usize)> {
     let (source, place) = digits(lines, 0)?;
@@ -416,8 +417,9 @@ fn two_ids(lines: &[u8]) -> Option<(u64, u64, usize)> {
 /// Reads a number of 1 to 15 digits at offset `place`. Returns the number and the offset after it. Returns `None` if
 /// there is no such number, or if fewer than 16 bytes remain.
 ///
-/// The number of digits cannot be predicted, since for example graphs of 16 million vertices have ids of seven digits
-/// and of eight. No branch depends on it: 16 characters are read, and the digits are shifted to the end.
+/// A processor cannot predict the number of digits. Graphs of 16 million vertices, for example, have ids of seven
+/// digits and of eight. No branch depends on the number of digits: 16 characters are read, and the digits are shifted
+/// to the end.
 #[inline(always)]
 fn digits(bytes: &[u8], place: usize) -> Option<(u64, usize)> {
     let each = |byte: u8| u128::from_ne_bytes([byte; 16]);
@@ -433,8 +435,8 @@ fn digits(bytes: &[u8], place: usize) -> Option<(u64, usize)> {
     Some((eight_digits(aligned as u64) * 100_000_000 + eight_digits((aligned >> 64) as u64), place + len))
 }
 
-/// Returns the number that eight digits stand for; the first digit is in the lowest byte. Digits are combined to pairs,
-/// then to groups of four, then to one number.
+/// Returns the number that eight digits stand for; the first digit is in the lowest byte. Digits are combined into
+/// pairs, then into groups of four, and then into one number.
 #[inline(always)]
 fn eight_digits(digits: u64) -> u64 {
     let pairs = digits.wrapping_mul(10).wrapping_add(digits >> 8);
@@ -466,8 +468,8 @@ impl Fields<'_> {
         self.0.iter().all(|&byte| is_separator(byte))
     }
 
-    /// Skips any number of spaces and tabs, and at most one comma or semicolon, since two of these have an empty field
-    /// between them.
+    /// Skips all separators before the next field. Returns false if two or more of the separators are commas or
+    /// semicolons, since there is an empty field between two such separators.
     #[inline]
     fn skip_separators(&mut self) -> bool {
         let mut commas = 0;

@@ -1,4 +1,4 @@
-//! Inputs that must be read more than once. Standard input can be read only once, so it is first copied to scratch.
+//! Makes inputs readable more than once. Standard input can be read only once, so it is first copied to a scratch file.
 
 use std::{fs::File, io::Write};
 
@@ -10,8 +10,8 @@ use crate::Result;
 
 const STEP_BYTES: usize = 128 << 10;
 
-/// Opens an input that has this format, whatever its extension is. If the format's header is read first, the returned
-/// input can be read more than once.
+/// Returns an input that is read in this format, whatever the extension of `input` is. If the header of the format is
+/// read first, the returned input can be read more than once.
 pub(super) fn readable(job: &Job, input: &Input, format: EdgeFormat) -> Result<Input> {
     let ending = match format {
         EdgeFormat::Text | EdgeFormat::Binary => return Ok(input.clone()),

@@ -32,7 +32,8 @@ impl<V: FixedWidth> Column<V> {
         Column { name: name.to_string(), cells: Cells::Float(Box::new(cell)) }
     }
 
-    /// Makes a column of vertices, shown by their original ids (64-bit unsigned integers). A program can have one.
+    /// Makes a column of vertices, shown by their original ids (64-bit unsigned integers). A program can have at most
+    /// one such column.
     ///
     /// Cost: if the original ids do not fit in half of the free memory, two sorts of as many records as there are
     /// vertices.

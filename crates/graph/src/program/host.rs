@@ -13,10 +13,10 @@ use crate::{Error, Graph, Result};
 
 /// Holds the first failure of a program, on any thread.
 ///
-/// A panic that unwound through the engine would leave locks poisoned and other threads waiting. Each call of a
-/// program's function is therefore caught at the call: the engine gets a harmless value, makes no further calls of the
-/// program, and ends the superstep. A call that cannot panic has no overhead, since the compiler then removes the
-/// catch.
+/// A panic that unwound through the engine would leave locks poisoned and other threads waiting. A panic in a program's
+/// function is therefore caught where the function is called. The engine gets a harmless value instead, makes no
+/// further calls of the program, and ends the superstep. A call that cannot panic has no overhead, since the compiler
+/// removes the code that catches panics.
 #[derive(Default)]
 pub(super) struct Failures {
     has_failed: AtomicBool,
@@ -31,7 +31,8 @@ struct Failure {
 }
 
 impl Failures {
-    /// Returns the result of `function`. If this call panics, or an earlier call panicked, returns `otherwise`.
+    /// Returns the result of `call`. If this call panics, or if a failure was recorded before, returns `otherwise`.
+    /// `function` is the name in the error.
     #[inline(always)]
     pub fn call<T>(
         &self,

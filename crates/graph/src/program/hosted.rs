@@ -17,7 +17,7 @@ pub(super) trait Hosted: StepProgram {
 
     const NAME: &'static str;
 
-    /// Returns the program's view of the job's position, so that the caller can set it for the next superstep.
+    /// Returns the position of the job as the program sees it. The caller sets this position for each superstep.
     fn at(&mut self) -> &mut SuperstepInfo;
 
     fn failures(&self) -> &Arc<Failures>;
@@ -246,7 +246,8 @@ impl<P: SearchProgram> StepProgram for HostedSearch<P> {
         new
     }
 
-    /// Returns 0 for a reached vertex, so that it accepts no message: no number is below 0.
+    /// Returns 0, so that a reached vertex accepts no message: messages are reduced to the smallest, and no vertex
+    /// number is below 0.
     fn kept(&self, _state: &Self::State) -> u32 {
         0
     }

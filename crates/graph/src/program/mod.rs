@@ -1,5 +1,5 @@
-//! Vertex programs of your own: the programming model of the 2018 thesis (section 9.2, algorithms 1 and 3), run by the engine of
-//! the built-in algorithms within a memory budget.
+//! Vertex programs of users. The programming model is that of the 2018 thesis (section 9.2, algorithms 1 and 3). The
+//! engine of the built-in algorithms runs the programs within a memory budget.
 //!
 //! - [`VertexProgram`]: active vertices send messages along their edges, all messages to one vertex are reduced to one
 //!   message, and the vertex gets a new value. The program tells whether the vertex is active in the next superstep.
@@ -80,26 +80,28 @@
 //!
 //! # Contract
 //!
-//! - **Memory** stays within the job's budget: values and messages are of a fixed width, and lie in memory or on flash as they
-//!   fit. The fields of the program itself are not counted; the caller accounts for them.
-//! - **The same answer** at every budget and number of threads, if `reduce` is associative and commutative to the bit and all
-//!   functions depend on their arguments and unchanging fields alone. Integer sums, minima, maxima and bit operations qualify; a
-//!   sum of floating-point numbers does not, and differs in its last digits from run to run: [`VertexProgram`] says how to avoid
-//!   that.
-//! - **Panics** in a function of the program, on any thread, end the job with [`Error::Program`](crate::Error::Program), which
-//!   names the program, the function and the vertex. (If the process is built with `panic = "abort"`, a panic ends the process.)
-//! - **Cancellation**, progress and `--explain` texts are those of the built-in algorithms; so are checkpoints ([`Resume`]).
+//! - **Memory** stays within the job's budget. Values and messages have a fixed width, and are in memory if they fit
+//!   and on flash otherwise. The fields of the program itself are not counted; the caller accounts for them.
+//! - **The same answer** at every budget and number of threads has two conditions. `reduce` must be associative and
+//!   commutative to the bit, and all functions must depend only on their arguments and on fields that do not change.
+//!   Integer sums, minima, maxima and bit operations qualify. Sums of floating-point numbers do not qualify, since they
+//!   differ in their last digits from run to run. [`VertexProgram`] describes how to avoid that.
+//! - **Panics** in a function of the program, on any thread, end the job with
+//!   [`Error::Program`](crate::Error::Program), which names the program, the function and the vertex. (If the process
+//!   is built with `panic = "abort"`, a panic ends the process.)
+//! - **Cancellation**, progress, `--explain` texts and checkpoints ([`Resume`]) are those of the built-in algorithms.
 //!
 //! # Traits that stay private
 //!
 //! The engine's steps (push, pull, destination blocks, in memory or through sort-reduce) use one trait, `StepProgram`.
 //! Both the hosts of programs and the built-in algorithms implement it. The trait stays private because its
-//! implementations make promises that no caller can keep safely and no engine can check cheaply: that a message may be
-//! skipped if a vertex has seen a value (`kept`), that a pull finds the message that a push would have sent
-//! (`message_of`), and that a bit pattern changes nothing (`NOTHING`). A program that breaks a promise gives different
-//! answers at different budgets. Vertex numbers are also 32 bits wide in that trait. `State` and `Message` tie values
-//! to the layout of buffers and to atomic operations; [`FixedWidth`] hides both. `Sender`, `SingleSender` and
-//! `AccumulatorArray` are ways in which a message gets from an edge to its vertex, and the engine chooses among these.
+//! implementations make promises that are easy to break, and that no engine can check cheaply. One promise is that a
+//! message may be skipped if a vertex has seen a value (`kept`). Another is that a pull finds the message that a push
+//! would have sent (`message_of`), and another is that a bit pattern changes nothing (`NOTHING`). A program that breaks
+//! a promise gives different answers at different budgets. Vertex numbers are also 32 bits wide in that trait. `State`
+//! and `Message` tie values to the layout of buffers and to atomic operations; [`FixedWidth`] hides both. `Sender`,
+//! `SingleSender` and `AccumulatorArray` are ways in which a message gets from an edge to its vertex, and the engine
+//! chooses among these.
 
 mod column;
 mod host;
@@ -127,7 +129,7 @@ pub struct Needs {
     pub every_vertex: bool,
 }
 
-/// Tells a program the position of its job.
+/// The position of a job. Functions of a program get this position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SuperstepInfo {
@@ -215,13 +217,14 @@ pub trait VertexProgram: Send + Sync + 'static {
     fn columns(&self) -> Vec<Column<Self::Value>>;
 }
 
-/// Defines a search with early exit: each vertex waits until one of its in-neighbours is active, and ignores all
-/// others.
+/// Defines a search with early exit. Each vertex waits until one of its in-neighbours is active, and ignores all other
+/// in-neighbours.
 ///
-/// The engine either sends along the out-edges of active vertices, or lets waiting vertices scan their in-edges and
-/// stop at the first active vertex (Beamer, Asanović and Patterson, "Direction-optimizing breadth-first search", 2012),
-/// whichever reads less. Both give the same answer by construction: a search has no messages of its own, and gets the
-/// active in-neighbour with the smallest id. A vertex that was reached is active in the next superstep.
+/// In each superstep, the engine chooses the direction that reads less. Either active vertices send along their
+/// out-edges, or waiting vertices scan their in-edges and stop at the first active vertex (Beamer, Asanović and
+/// Patterson, "Direction-optimizing breadth-first search", 2012). Both directions give the same answer by construction:
+/// a search defines no messages, and each reached vertex gets the active in-neighbour with the smallest id. A vertex
+/// that was reached is active in the next superstep.
 pub trait SearchProgram: Send + Sync + 'static {
     /// The value of each vertex: 4, 8 or 16 bytes.
     type Value: FixedWidth;
@@ -257,7 +260,8 @@ pub trait SearchProgram: Send + Sync + 'static {
 pub struct ProgramOptions {
     /// The largest number of supersteps. `None`, the default, runs until no vertex is active.
     pub supersteps: Option<u32>,
-    /// Saves checkpoints and resumes from one. `None`, the default, does neither.
+    /// Saves checkpoints, and resumes from a checkpoint. With `None`, the default, the job saves no checkpoints and
+    /// does not resume.
     pub resume: Option<Resume>,
     /// Overrides the choices of the engine, for tests and comparisons.
     pub tuning: Tuning,

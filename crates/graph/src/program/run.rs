@@ -21,13 +21,13 @@ use crate::{
 };
 
 /// Runs a vertex program and returns a row for each vertex, in the order of original ids. The columns are `vertex` (the
-/// original id of the vertex) and the columns of the program, each of which may have nulls. Edges are followed in their
-/// direction.
+/// original id of the vertex) and the columns of the program, each of which may have nulls. Messages go from the source
+/// of an edge to its destination.
 ///
 /// Cost of a superstep: the rows of active vertices are read, up to 4 bytes per edge and 8 more with weights. One value
-/// is read for each vertex that is active or gets a message. If messages, one per vertex, do not fit in memory, they
-/// are sorted and reduced through flash: of n messages with m bytes each, about a third of (4 + m) n bytes is written
-/// and read again. Memory stays within the job's budget, which must be at least
+/// is read for each vertex that is active or gets a message. If one message per vertex does not fit in memory, messages
+/// are sorted and reduced through flash. Of n messages with m bytes each, about a third of (4 + m) n bytes is then
+/// written and read again. Memory stays within the job's budget, which must be at least
 /// [`SMALLEST_BUDGET_BYTES`](crate::SMALLEST_BUDGET_BYTES).
 ///
 /// Source: 2018 thesis, section 9.2 (algorithm 1) and section 9.4 (algorithm 3).
@@ -35,7 +35,7 @@ use crate::{
 /// # Errors
 /// [`Error::Program`] if a function of the program panics or breaks a rule of its documentation; [`Error::BadInput`] if
 /// the program needs weights and the graph has none; [`Error::BadOption`] if the program would never end;
-/// [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
+/// [`inshore_store::Error::BudgetTooSmall`]. Also fails on I/O errors, damaged data and cancellation.
 pub fn run<P: VertexProgram>(
     graph: &Graph,
     job: &Job,

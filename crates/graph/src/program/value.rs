@@ -4,10 +4,10 @@ use crate::engine::{Message, State};
 
 /// Names a vertex of one graph.
 ///
-/// A vertex has two names. Its *original id* is the number in the imported file, of up to 64 bits; answers have
-/// original ids. Its *dense number* is the index of the original id among all original ids of the graph, in ascending
-/// order from 0 on; edges on flash consist of dense numbers. A `VertexId` stands for the dense number and hides its
-/// width. Two vertices of one graph compare as their original ids do; vertices of different graphs are unrelated.
+/// A vertex has two names. Its *original id*, of up to 64 bits, is the id in the imported file. Answers have original
+/// ids. Its *dense number* is the index, from 0 on, of the original id among all original ids of the graph in ascending
+/// order. Edges on flash consist of dense numbers. A `VertexId` stands for the dense number and hides its width. Two
+/// vertices of one graph compare as their original ids do; vertices of different graphs are unrelated.
 ///
 /// [`Graph::vertex_id`](crate::Graph::vertex_id) and [`Graph::original_id`](crate::Graph::original_id) convert from and
 /// to original ids. [`VertexId::number`] returns the dense number, which is an index for arrays of the caller.
@@ -24,7 +24,7 @@ impl VertexId {
         self.0
     }
 
-    /// Returns the number as rows store it, if it is less than `vertices`.
+    /// Returns the dense number as the 32-bit number that rows store, if it is less than `vertices`.
     pub(crate) fn within(self, vertices: u64) -> Option<u32> {
         u32::try_from(self.0).ok().filter(|_| self.0 < vertices)
     }

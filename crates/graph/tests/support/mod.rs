@@ -74,7 +74,7 @@ impl TestStore {
     }
 }
 
-/// The budget and the tuning of a job. All modes must give the same answer.
+/// The budget and the tuning of a job. An algorithm must give the same answer in all modes.
 pub struct ExecutionMode {
     pub name: &'static str,
     pub memory_bytes: u64,
@@ -167,7 +167,7 @@ pub fn read(path: &Path) -> Vec<u8> {
     bytes
 }
 
-/// Reads lines of `id value`, with LDBC's words for "unreached" as `None`.
+/// Reads lines of `id value`. The values by which LDBC marks unreached vertices become `None`.
 pub fn answers(path: &Path) -> Vec<(u64, Option<f64>)> {
     let text = String::from_utf8(read(path)).unwrap();
     let parse = |line: &str| {

@@ -1,4 +1,4 @@
-//! The locations of files on nodes.
+//! Lists the datasets of nodes, and locates the pieces of files on nodes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,8 +20,8 @@ use crate::{
     },
 };
 
-/// The datasets that a group of nodes holds together, as reported by the nodes. The catalog requests the map of
-/// a spread file when the file is named.
+/// The datasets that a group of nodes holds together, as reported by the nodes. The catalog requests the map
+/// of a spread file only when a caller names the file.
 #[derive(Debug)]
 pub struct Catalog {
     nodes: Nodes,
@@ -51,12 +51,12 @@ pub struct DistributedFile {
     pub fault: Option<String>,
 }
 
-/// A part of a file that ends with a line.
+/// A part of a file that ends with a line, a record or a row group.
 #[derive(Clone, Debug)]
 pub struct Piece {
-    /// The bytes of the whole file before the piece.
+    /// The offset of the piece in the complete file, in bytes.
     pub offset: u64,
-    /// The line feeds of the whole file before the piece; 0 if they were not counted.
+    /// The number of line feeds of the complete file before the piece; 0 if they were not counted.
     pub lines_before: u64,
     /// The length of the piece in bytes.
     pub bytes: u64,
@@ -64,7 +64,7 @@ pub struct Piece {
     pub(crate) from: u64,
     /// The holders of the piece: the index of the node, the number of its dataset, and the file on the node.
     pub(crate) holders: Vec<Replica>,
-    /// The nodes that should hold the piece and do not, or are absent.
+    /// The nodes that should hold the piece, but do not hold it or did not answer.
     pub(crate) absent: Vec<String>,
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct Replica {
 }
 
 impl DistributedFile {
-    /// Returns a spread file of which only the name is known.
+    /// Returns a file that is spread over nodes, and of which only the name is known.
     fn spread(title: String, dataset: String) -> DistributedFile {
         DistributedFile {
             title,
@@ -120,7 +120,7 @@ impl DistributedFile {
 }
 
 impl Nodes {
-    /// Asks all nodes for their datasets.
+    /// Requests the list of datasets from all nodes.
     pub(crate) fn held(&self) -> Result<DatasetListing> {
         let mut numbers = BTreeMap::new();
         let mut lost = Vec::new();
@@ -136,7 +136,7 @@ impl Nodes {
                         return Err(self.0.nodes[place].bad_answer(&what));
                     }
                 }
-                // Other requests would not be answered in time either.
+                // The deadline has passed, so further requests could not be answered in time.
                 Err(error @ Error::Deadline { .. }) => return Err(error),
                 Err(error) => {
                     lost.push((found.address, error.to_string()));
@@ -169,7 +169,7 @@ impl Nodes {
         Ok(DatasetListing { held, marks, numbers, lost })
     }
 
-    /// Asks all nodes for their datasets. The catalog lists the nodes that do not answer.
+    /// Requests the list of datasets from all nodes. The catalog lists the nodes that do not answer.
     ///
     /// # Errors
     /// The first error if no node answers; [`Error::BadAnswer`].
@@ -207,7 +207,7 @@ impl Nodes {
             if !is_only(name) {
                 title = format!("{}:{title}", address(on[0].0));
             }
-            // A file that was just removed or is damaged does not hide the other files.
+            // If a file was just removed or is damaged, the other files are listed nevertheless.
             let (map, unread) = match map {
                 Ok(map) => (map, None),
                 Err(why) => (FileMap::default(), Some(why)),
@@ -222,13 +222,14 @@ impl Nodes {
             whole.pieces = self.located_pieces(name, &map, known, all);
             wholes.push(whole);
         }
-        // Files of one dataset keep their order; files of one name are sorted by node.
+        // The sort keeps the order of the files of a dataset. Datasets with the same name are sorted by node.
         let first_node = |whole: &DistributedFile| Some(whole.pieces.first()?.holders.first()?.node);
         wholes.sort_by_key(|whole| (whole.dataset.clone(), first_node(whole)));
         Ok(wholes)
     }
 
-    /// Returns the files of a dataset that one node holds alone. The titles name the node unless the name `is_only`.
+    /// Returns the files of a dataset that one node holds alone. The titles contain the node's address unless
+    /// the name is unique (`is_only`).
     fn plain_files(&self, place: usize, dataset: &DatasetReplica, is_only: bool) -> Vec<DistributedFile> {
         let (node, name) = (&self.0.nodes[place].address, &dataset.name);
         if dataset.kind == SPREAD {
@@ -262,7 +263,8 @@ impl Nodes {
         dataset.files.iter().map(file).collect()
     }
 
-    /// Returns the pieces of a map, each with the nodes that hold the piece and with those that should.
+    /// Returns the pieces of a map. Each piece lists the nodes that hold it, and the nodes that should hold
+    /// it but do not.
     fn located_pieces(
         &self,
         name: &str,
@@ -297,8 +299,9 @@ impl Nodes {
         pieces
     }
 
-    /// Returns the map of each spread file, or the reason why no node returns the map. One request asks a node
-    /// for the maps of many files. If a node fails to return a map, the next holder of the file is asked.
+    /// Returns the map of each spread file, or the reason why no node returns the map. One request contains
+    /// the names of many files. If a node fails to return a map, the next request for this map goes to the
+    /// next holder of the file.
     ///
     /// # Errors
     /// [`Error::Deadline`].
@@ -334,7 +337,7 @@ impl Nodes {
                     Err(error @ Error::Deadline { .. }) => return Err(error),
                     Err(error) => vec![Err(error.to_string()); of_node.len()],
                 };
-                // The node is asked again for the maps that did not fit in the answer.
+                // The next request repeats the maps that did not fit in the answer of the node.
                 for ((file, key), answer) in zip(of_node, answers) {
                     maps[file] = answer.and_then(|map| {
                         let is_right = map.is_sound() && map.generation == files[file].1.generation;
@@ -348,7 +351,7 @@ impl Nodes {
     }
 }
 
-/// Parses the answer of a node to a request for `asked` maps.
+/// Parses the answer of a node to a request for a number (`asked`) of maps.
 fn read_maps(node: &Node, asked: usize, bodies: &[Bytes]) -> Result<Vec<MapAnswer>> {
     let mut answers: Vec<MapAnswer> = node.read_all(&bodies.concat())?;
     if !(1..=asked).contains(&answers.len()) {
@@ -360,7 +363,7 @@ fn read_maps(node: &Node, asked: usize, bodies: &[Bytes]) -> Result<Vec<MapAnswe
     Ok(answers)
 }
 
-/// Returns the reason why shards without a generation are not read.
+/// Returns the reason why shards that an earlier version of Inshore stored are not read.
 fn of_earlier_version(name: &str) -> String {
     format!(
         "an earlier version of Inshore stored it (map version 1, expected {MAP_VERSION}): read it with that version, remove it (`inshore store rm {name}`) and put it again"
@@ -385,8 +388,8 @@ impl Catalog {
     /// of these files are requested.
     ///
     /// # Errors
-    /// [`Error::NotFound`] with a node that did not answer, if any; [`Error::Incomplete`] for a dataset of
-    /// several generations, or a dataset whose map no node returns; [`Error::Deadline`].
+    /// [`Error::NotFound`], which names a node that did not answer, if any; [`Error::Incomplete`] for a
+    /// dataset of several generations, or a dataset whose map no node returns; [`Error::Deadline`].
     pub fn named(&self, named: &str) -> Result<Vec<DistributedFile>> {
         let (name, file) = named.split_once('/').map_or((named, None), |(name, file)| (name, Some(file)));
         let mut found = self.nodes.wholes(&self.all, |dataset| dataset == name)?;

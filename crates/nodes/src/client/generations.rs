@@ -1,18 +1,18 @@
 //! Decides which generations of a distributed dataset are dropped if one name has several generations.
 //!
-//! A name can be removed and put again while a node is absent. When that node comes back, its shards belong to
-//! another *generation* than the shards on the other nodes, and no answer may mix the two.
+//! A name can be removed and put again while a node is absent. When that node is reachable again, its shards
+//! belong to another *generation* than the shards on the other nodes, and no answer may mix the two.
 //!
 //! ```text
 //!   node 1   shard of A ── rm ──► mark: A removed, node 3 absent ── put ──► shard of B (number 2), mark ── repair ─
 //!   node 3   shard of A ── absent ─────────────────────────────────
 //! ```
 //!
-//! - A [`Generation`] has a random id and a number. A put asks its nodes for the highest number of the name in their
-//!   tombstones, and takes the next number.
-//! - A [`Tombstone`] ("mark" in the figure) records that a generation was removed and which nodes have not confirmed
-//!   the removal. The nodes that dropped their shards keep the tombstone, in the attributes of a dataset of the kind
-//!   [`REMOVED`], until a repair reaches the absent nodes.
+//! - A [`Generation`] has a random id and a number. A put requests from its nodes the highest number of the
+//!   name in their tombstones, and uses the next number.
+//! - A [`Tombstone`] ("mark" in the figure) records that a generation was removed and which nodes have not
+//!   confirmed the removal. The nodes that dropped their shards store the tombstone, in the attributes of a
+//!   dataset of the kind [`REMOVED`], until a repair reaches the absent nodes.
 //! - A query that finds two generations, or a generation with a tombstone, is an error ([`fault`]). [`Nodes::repair`]
 //!   drops the [`outdated`] generations. A query itself drops nothing, since a wrong choice could not be undone.
 //!
@@ -62,19 +62,19 @@ pub(crate) struct DatasetListing {
     pub held: Vec<(usize, DatasetReplica)>,
     /// The tombstones, each with the index of its node.
     pub marks: Vec<(usize, DatasetReplica)>,
-    /// The index of each node that answered, by its number.
+    /// The index of each node that answered, by the number of the node.
     pub numbers: BTreeMap<u64, usize>,
     /// The nodes that did not answer, with the reasons.
     pub lost: Vec<(String, String)>,
 }
 
-/// A generation of a name, as known to the nodes that answered.
+/// A generation of a name, according to the nodes that answered.
 #[derive(Clone, Debug)]
 pub(crate) struct GenerationStatus {
     pub generation: Generation,
     /// The indexes of the nodes that hold shards, and the numbers of their datasets.
     pub holders: Vec<(usize, u64)>,
-    /// The indexes of the nodes that keep a tombstone, and the tombstones.
+    /// The indexes of the nodes that store a tombstone, and the tombstones.
     marks: Vec<(usize, Tombstone)>,
 }
 
@@ -95,7 +95,7 @@ impl GenerationStatus {
     }
 }
 
-/// Returns the generations of each name that is distributed or was removed.
+/// Returns the generations of each dataset name that is distributed or was removed.
 pub(crate) fn by_name(all: &DatasetListing) -> BTreeMap<&str, Vec<GenerationStatus>> {
     let mut known: BTreeMap<(&str, SpreadId), GenerationStatus> = BTreeMap::new();
     for (place, held) in all.held.iter().chain(&all.marks) {
@@ -178,12 +178,12 @@ pub struct GenerationRepair {
     pub name: String,
     /// The id of the generation.
     pub id: SpreadId,
-    /// The time of the put by the clock of its client.
+    /// The time of the put, by the clock of the client that put the dataset.
     pub put: String,
     /// The nodes whose shards were dropped.
     pub nodes: Vec<String>,
-    /// The unreachable nodes that may still have shards. The other nodes keep a tombstone until a repair reaches
-    /// these nodes.
+    /// The unreachable nodes that may still have shards. The other nodes store a tombstone until a repair
+    /// reaches these nodes.
     pub absent: Vec<String>,
 }
 
@@ -230,9 +230,9 @@ impl Nodes {
         Err(Error::Incomplete { name: name.to_string(), what })
     }
 
-    /// Drops shards that a tombstone or a newer generation makes outdated, for the given names or all names, and
-    /// removes tombstones that every node has confirmed. If several live generations of a name remain, `keep` is the
-    /// generation to keep.
+    /// Drops shards that a tombstone or a newer generation makes outdated, for the given names or all names,
+    /// and removes tombstones that every node has confirmed. If several live generations of a name remain,
+    /// `keep` selects the generation that stays.
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Incomplete`] if a choice is needed, before anything is dropped; the errors
@@ -265,8 +265,8 @@ impl Nodes {
         Ok(repaired)
     }
 
-    /// Drops the shards of a generation from all nodes that answered. Returns the names of the absent nodes that may
-    /// have shards; the other nodes keep a tombstone for the absent nodes.
+    /// Drops the shards of a generation from all nodes that answered. Returns the names of the absent nodes
+    /// that may have shards; the other nodes store a tombstone for the absent nodes.
     fn drop_shards(
         &self,
         all: &DatasetListing,
@@ -275,13 +275,13 @@ impl Nodes {
     ) -> Result<BTreeSet<String>> {
         let generation = known.generation;
         let unconfirmed: Vec<MapNode> = match &known.marks[..] {
-            // Without a readable map the nodes with shards are unknown. A lost node is then reported as lost, and no
-            // tombstone is written.
+            // If no node returns a readable map, the nodes with shards are unknown, so no tombstone is
+            // written. A lost node is reported only as lost.
             [] => {
                 let maps = self.maps(&[(name, known)])?;
                 maps.into_iter().flatten().flat_map(|map| map.nodes).collect()
             }
-            // A node that is not listed as absent in every tombstone has confirmed the removal.
+            // A node has confirmed the removal if a tombstone does not list it as absent.
             [(_, first), others @ ..] => {
                 let is_in_all = |node: &&MapNode| {
                     let has =
@@ -383,7 +383,7 @@ mod tests {
         assert!(ids(&replaced, Some(1)).unwrap_err().contains("not one of its live generations"));
         // The nodes with the tombstones are lost: the number alone makes the generation outdated.
         assert_eq!(ids(&[known(1, 1, &[2], false), known(2, 2, &[1], false)], None).unwrap(), [1]);
-        // Only a tombstone remains, or a removed dataset.
+        // First only a tombstone remains, and then a shard of a removed generation.
         assert_eq!(ids(&[known(1, 1, &[], true)], None).unwrap(), [1]);
         assert_eq!(ids(&[known(1, 1, &[2], true)], None).unwrap(), [1]);
         // The two generations have no common history.

@@ -6,12 +6,12 @@
 //! ```
 //!
 //! A dataset is invisible until every node has received all of its pieces. Each node then makes its part
-//! visible, with the map of the whole. A client that dies before the commits leaves no trace. A client that
-//! dies between the commits leaves a dataset that some nodes have and others lack; the catalog reports this and
+//! visible, with the map of the complete file. A client that dies before the commits leaves no data. A client
+//! that dies between the commits leaves a dataset that only some nodes have; the catalog reports this and
 //! `store rm` removes the dataset.
 //!
-//! Cost: the file is sent over the wire once for each copy. A node writes the data directly to flash, past its
-//! page cache.
+//! Cost: the file is sent over the wire once for each copy. A node writes the data directly to flash, without
+//! its page cache.
 
 use std::{
     io::{self, Read},
@@ -38,34 +38,34 @@ use crate::{
     },
 };
 
-/// The minimum bytes of one read. HTTP/2 counts waiting messages below 256 bytes, and closes connections with
-/// thousands of them.
+/// The minimum number of bytes of one read. The HTTP/2 library counts waiting messages below 256 bytes, and
+/// closes a connection with thousands of such messages.
 const READ_BYTES: usize = 16 << 10;
 
-/// Options for sender a file.
+/// The options for the upload of a file.
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
     /// The number of nodes that hold each piece.
     pub copies: usize,
     /// The approximate bytes of a piece; `None` derives the size from the length of the file.
     pub piece_bytes: Option<u64>,
-    /// The bytes of a record if all records have the same length; `None` stands for lines.
+    /// The bytes of a record if all records have the same length; otherwise `None`.
     pub record_bytes: Option<u64>,
     /// The lines of a record if all records have the same number of lines and pieces have to end with a record:
     /// 4 for FASTQ. Records are counted from the beginning of the file, and empty lines between two records
     /// belong to no record.
     pub record_lines: Option<u64>,
-    /// The only permitted ends of pieces, in order: the ends of row groups for Parquet.
+    /// The offsets at which pieces may end, in order: the ends of row groups for Parquet.
     pub ends: Option<Vec<u64>>,
     /// The field separator of CSV: a line feed between quotes then ends no record. With `None` every line feed
     /// ends a record.
     pub separator: Option<u8>,
-    /// The bytes between checksums on the nodes.
+    /// The number of bytes that each checksum on the nodes covers.
     pub block_bytes: u64,
 }
 
 impl Default for LoadOptions {
-    /// Returns options for one copy of lines, with checksum units of 64 KiB.
+    /// Returns options for one copy, for pieces that end with a line, and for a checksum of each 64 KiB.
     fn default() -> Self {
         LoadOptions {
             copies: 1,
@@ -105,8 +105,8 @@ fn read_much(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(all)
 }
 
-/// Returns the piece size for a file of `len` bytes (if known) on a number of nodes: at least one piece and at
-/// most a few hundred pieces for each node.
+/// Returns the piece size for a file of `len` bytes (if known) on a number of nodes: each node gets at least
+/// one piece, and at most a few hundred pieces.
 fn piece_bytes(len: Option<u64>, nodes: u64) -> u64 {
     const MIB: u64 = 1 << 20;
     let Some(len) = len else { return 256 * MIB };
@@ -114,8 +114,8 @@ fn piece_bytes(len: Option<u64>, nodes: u64) -> u64 {
     if each < 64 * MIB { each.max(MIB) } else { (each / 256).max(64 * MIB) }
 }
 
-/// Returns the permitted end that brings a piece from `start` closest to the wanted size, or `None` if the
-/// piece extends to the end of the file.
+/// Returns the permitted end at which the size of a piece from `start` is closest to `piece_bytes`, or `None`
+/// if the piece extends to the end of the file.
 fn piece_end(ends: &[u64], start: u64, piece_bytes: u64) -> Option<u64> {
     let first = ends.partition_point(|&end| end <= start);
     let wanted = start.saturating_add(piece_bytes);
@@ -126,8 +126,8 @@ fn piece_end(ends: &[u64], start: u64, piece_bytes: u64) -> Option<u64> {
 }
 
 impl Nodes {
-    /// Spreads `input` over all nodes as the dataset `name`. Errors call the input `called`; `len` is its
-    /// length, if known.
+    /// Spreads `input` over all nodes as the dataset `name`. Error messages use `called` as the name of the
+    /// input. `len` is the length of the input, if known.
     ///
     /// Memory: four messages of 1 MiB for each node, and four more.
     ///
@@ -236,7 +236,7 @@ impl Nodes {
         Ok(number)
     }
 
-    /// Ends the pieces, and checks that each node has received all of its bytes.
+    /// Ends the pieces, and checks that each node has received all bytes that were sent to it.
     fn end_pieces(&self, job: &Context, loads: &mut [Load<'_>]) -> Result<()> {
         for load in &mut *loads {
             load.send(self, job, &LoadStep::Received, Bytes::new())?;
@@ -288,7 +288,7 @@ impl Nodes {
     }
 }
 
-/// The pieces being sent to the nodes.
+/// The state of an upload: the connections to the nodes, and the pieces that were sent so far.
 struct PieceSender<'a> {
     nodes: &'a Nodes,
     job: &'a Context,
@@ -298,22 +298,23 @@ struct PieceSender<'a> {
     is_open: bool,
 }
 
-/// The state of cutting a file into pieces.
+/// The state of dividing a file into pieces.
 struct Cutting<'a> {
     piece_bytes: u64,
     ends: PieceBoundaries<'a>,
-    /// The bytes of the file that were cut.
+    /// The number of bytes of the file that belong to pieces so far.
     offset: u64,
-    /// The bytes of the current piece.
+    /// The number of bytes of the current piece so far.
     written: u64,
 }
 
-/// The places where a piece may end.
+/// The positions at which a piece may end.
 enum PieceBoundaries<'a> {
     At(&'a [u64]),
-    /// After a record of the given bytes.
+    /// After a record of this number of bytes.
     Records(u64),
-    /// After a record of the given lines, with the current position in a record.
+    /// After a record of several lines: the position in the current record, and the number of lines of a
+    /// record.
     LineRecords(LineRecord, u64),
     Csv(CsvRecord),
     Lines,
@@ -332,8 +333,8 @@ impl<'a> Cutting<'a> {
         Cutting { piece_bytes, ends, offset: 0, written: 0 }
     }
 
-    /// Splits the next bytes into the bytes of the current piece and the rest, and reports true if the piece
-    /// ends between the two.
+    /// Splits the next bytes into the bytes of the current piece and the rest, and true if the piece ends
+    /// between the two.
     fn cut<'b>(&mut self, bytes: &'b [u8]) -> (&'b [u8], &'b [u8], bool) {
         let end = self.end(bytes);
         let (now, later) = bytes.split_at(end.unwrap_or(bytes.len()));
@@ -427,7 +428,7 @@ impl PieceSender<'_> {
     }
 }
 
-/// The load of one node.
+/// The upload to one node.
 struct Load<'a> {
     node: &'a Arc<Node>,
     out: mpsc::Sender<FlightData>,
@@ -464,7 +465,7 @@ impl<'a> Load<'a> {
         Load { node, out, answers, bytes: 0, moved: 0 }
     }
 
-    /// Sends a step. The node may accept the step only after a long time.
+    /// Sends a step of the upload. If the node is slow, the function may wait for a long time.
     fn send(&mut self, nodes: &Nodes, job: &Context, step: &LoadStep, body: Bytes) -> Result<()> {
         self.bytes += body.len() as u64;
         let message = FlightData { app_metadata: json(step), data_body: body, ..FlightData::default() };
@@ -546,7 +547,7 @@ mod tests {
     fn pieces_of_csv_with_a_quote_in_a_word_end_with_records() {
         for separator in [',', '\t'] {
             let row = |row: usize| match row % 10 {
-                // First a quote that opens no field, then a quoted field with line feeds.
+                // Row 3 of ten has a quote that opens no field, and row 7 has a quoted field with line feeds.
                 3 => format!("{row}{separator}5\" pipe{separator}x\n"),
                 7 => format!("{row}{separator}\"two\n\"\"lines\"\"\n\"{separator}x\n"),
                 _ => format!("{row}{separator}word{separator}\"x\"\n"),
@@ -588,7 +589,7 @@ mod tests {
         let text = b"\n@a\nAC\n+\n@I\n\r\n\n@b\r\n\r\n+\r\n\r\n@c\nA\n+\n@\n@d\nA";
         let ends: Vec<Option<usize>> =
             (0..text.len()).map(|from| LineRecord::default().end(text, from, 4)).collect();
-        // Lines between records are passed over as well.
+        // The position after an empty line between two records is also an end.
         assert_eq!(ends[..2], [Some(1), Some(12)]);
         let mut all: Vec<usize> = ends.iter().flatten().copied().collect();
         all.dedup();

@@ -1,4 +1,5 @@
-//! The client's view of a group of nodes: their catalog, loading and removing files, and tasks.
+//! Implements the client's side: the catalog of a group of nodes, loading and removing files, and running
+//! tasks.
 
 mod catalog;
 mod generations;

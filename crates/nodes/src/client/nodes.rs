@@ -1,4 +1,4 @@
-//! The client's side: the named nodes, and single requests to each of them.
+//! Connects a client to named nodes, and sends single requests to each node.
 
 use std::{
     collections::BTreeMap,
@@ -34,7 +34,7 @@ use crate::{
 /// The default port of an agent.
 pub const PORT: u16 = 4710;
 
-/// The maximum bytes of an answer in flight: with more, the node has to wait.
+/// The maximum number of bytes of an answer in flight. At this limit, flow control makes the node wait.
 pub(crate) const STREAM_BYTES: u32 = 2 << 20;
 
 /// The maximum bytes of the answer to a request that is not a task. The longest answer is a catalog that lists each
@@ -48,8 +48,8 @@ pub struct ClientConfig {
     pub nodes: Vec<String>,
     /// The credentials of this client; `None` for nodes on this machine that require none.
     pub credentials: Option<ClientCredentials>,
-    /// The timeout for connecting, including TLS. The timeout is at most [`Self::silence`], and at most half of the
-    /// time to the deadline, so that other nodes can be asked in the other half.
+    /// The timeout for connecting, including TLS. The timeout is at most [`Self::silence`], and at most half
+    /// of the time to the deadline, so that requests to other nodes fit in the other half.
     pub connect: Duration,
     /// The time without any message after which a node counts as lost; keepalives are messages too. The client sends
     /// a keepalive request after half of this time.
@@ -76,8 +76,8 @@ impl ClientConfig {
     }
 }
 
-/// A group of nodes for one command. All clones of a value share one deadline, and do not ask a lost node again.
-/// [`Nodes::begin`] returns a value for the next command. Cloning is cheap.
+/// A group of nodes for one command. All clones of a value share one deadline, and send no more requests to a
+/// lost node. [`Nodes::begin`] returns a value for the next command. Cloning is cheap.
 #[derive(Clone, Debug)]
 pub struct Nodes(pub(crate) Arc<Inner>);
 
@@ -149,7 +149,8 @@ impl Nodes {
         Ok(Nodes(Arc::new(Inner { runtime, nodes, answer, deadline, lost })))
     }
 
-    /// Returns the same nodes for another command with its own `deadline`. Lost nodes are asked again.
+    /// Returns the same nodes for another command with its own `deadline`. The new command sends requests
+    /// also to lost nodes.
     pub fn begin(&self, deadline: Option<Deadline>) -> Nodes {
         let Inner { runtime, nodes, answer, .. } = &*self.0;
         let (runtime, nodes, lost) = (runtime.clone(), nodes.clone(), Mutex::default());
@@ -233,7 +234,7 @@ impl Inner {
         Err(node.lost(what))
     }
 
-    /// Records that a node is lost: the node is not asked again in this command.
+    /// Records that a node is lost. The command sends no more requests to the node.
     pub fn lose(&self, number: usize, why: &str) {
         self.lost().entry(number).or_insert_with(|| why.to_string());
     }
@@ -255,7 +256,7 @@ impl Inner {
 }
 
 impl Node {
-    /// Prepares the connection to a node; has to be called within a runtime.
+    /// Prepares the connection to a node. The caller must be inside a Tokio runtime.
     pub fn new(host: &str, address: String, config: &ClientConfig) -> Result<Node> {
         let bad = |what: String| Error::Address { address: address.clone(), what };
         let scheme = if config.credentials.is_some() { "https" } else { "http" };
@@ -311,8 +312,8 @@ impl Node {
         request
     }
 
-    /// Sends a request. While the node has no room and names a time to retry, the client retries for `patience`;
-    /// `None` means the time of a small answer.
+    /// Sends a request. If the node has no room and names a time to retry, the client retries until
+    /// `patience` is over. `None` stands for the time limit of a small answer.
     pub async fn send<T, F: Future<Output = std::result::Result<T, Refusal>>>(
         &self,
         patience: Option<Duration>,
@@ -331,7 +332,8 @@ impl Node {
         }
     }
 
-    /// Sends a request whose answer may take `patience`; retries for `room` while the node has no room.
+    /// Sends a request whose answer may take `patience`. While the node has no room for the request, the
+    /// client retries for at most `room`.
     pub async fn ask(
         &self,
         kind: &str,

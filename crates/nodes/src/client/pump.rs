@@ -1,7 +1,7 @@
-//! Requests a task from a node and queues the answers until they are taken.
+//! Requests a task from a node, and queues the answers until the caller takes them.
 //!
 //! Two batches always have a slot in the queue. More batches wait if the caller has memory for them
-//! ([`queue`]); beyond that, the flow control window of the connection stops the node.
+//! ([`queue`]); if this memory is used up, the flow control window of the connection stops the node.
 
 use std::{
     panic::AssertUnwindSafe,
@@ -34,17 +34,17 @@ const BATCHES: usize = 2;
 /// The unit of memory accounting in bytes.
 const UNIT_BYTES: u64 = 1 << 10;
 
-/// The time after the client's deadline at which a node stops a task by itself.
+/// The time after the client's deadline at which a node stops a task without a request of the client.
 pub(crate) const LATE: Duration = Duration::from_secs(1);
 
 /// A batch, the end of the answers, or an error.
 type NextBatch = Result<Option<RecordBatch>>;
 
-/// The results of an attempt that are not answers.
+/// The results of an attempt (one task of a job on a node) other than its answers.
 #[derive(Debug, Default)]
 pub(crate) struct AttemptReport {
     pub done: Option<TaskDone>,
-    /// The node's number of the task, once the node has sent the number.
+    /// The number of the task on the node; `None` before the node has sent the number.
     pub task: Option<u64>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct AttemptReport {
 pub(crate) enum NodeMessage<'a> {
     /// The task makes progress.
     Progress,
-    /// The task wants more shards.
+    /// The task requests more shards.
     Pulls(PullRequest),
     /// The stream ended with an error.
     Closed(&'a Error),
@@ -76,7 +76,8 @@ pub(crate) struct Inlet {
 }
 
 impl Inlet {
-    /// Waits until there is room for the bytes, and sends. Returns `false` if the receiver is gone.
+    /// Waits until there is room for the bytes, and sends the batch. Returns `false` if the receiver was
+    /// dropped.
     async fn send(&self, batch: NextBatch, bytes: u64) -> bool {
         let units = u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX);
         let permit = tokio::select! {
@@ -113,8 +114,8 @@ fn decoded(
     FlightDataDecoder::new(looked_at.boxed())
 }
 
-/// Returns the next decoded message. The library returns errors for most invalid messages and panics on others; a
-/// panic also counts as a bad answer.
+/// Returns the next decoded message. The Arrow library returns errors for most invalid messages and panics on
+/// others; a panic also counts as a bad answer.
 async fn next(
     decoded: &mut FlightDataDecoder,
 ) -> Option<std::result::Result<DecodedFlightData, FlightError>> {
@@ -126,7 +127,7 @@ async fn next(
 
 /// A decoded message of a task.
 enum Received {
-    /// A batch, and the bytes of memory that the batch keeps.
+    /// A batch, and the bytes of memory that the batch occupies.
     Batch(RecordBatch, u64),
     /// The final message.
     Done(TaskDone),
@@ -171,7 +172,7 @@ pub(crate) async fn pump(
     close(error, &out, hear).await;
 }
 
-/// Asks a node for a task.
+/// Sends a task request to a node, and returns the stream of messages.
 async fn open_stream(node: &Node, request: TaskRequest) -> Result<Streaming<FlightData>> {
     let ticket = Ticket { ticket: json(&request) };
     let timeout = request.deadline_ms.map(|left| Duration::from_millis(left).saturating_sub(LATE));
@@ -184,7 +185,7 @@ async fn open_stream(node: &Node, request: TaskRequest) -> Result<Streaming<Flig
     Ok(sent.await.map_err(|refusal| node.error(&refusal))?.into_inner())
 }
 
-/// Counts the messages of a task, passes on the answers, and reports the other messages to `hear`.
+/// Counts the messages of a task, passes on the answers, and calls `hear` for all other messages.
 fn answers(
     stream: Streaming<FlightData>,
     node: Arc<Node>,
@@ -209,7 +210,7 @@ fn answers(
     })
 }
 
-/// Reads a decoded message; `None` stands for a message without rows.
+/// Interprets a decoded message; `None` stands for a message without rows.
 fn receive(node: &Node, message: DecodedFlightData) -> Result<Option<Received>> {
     let metadata = message.app_metadata();
     if !metadata.is_empty() {
@@ -217,7 +218,7 @@ fn receive(node: &Node, message: DecodedFlightData) -> Result<Option<Received>> 
     }
     let DecodedPayload::RecordBatch(batch) = message.payload else { return Ok(None) };
     let sent_bytes = message_bytes(&message.inner);
-    // The buffers may be larger than the rows.
+    // After decompression, the buffers may be larger than the message.
     let kept_bytes = check_lengths(&message.inner.data_header, &message.inner.data_body);
     Ok(Some(Received::Batch(batch, kept_bytes.unwrap_or(u64::MAX).max(sent_bytes))))
 }

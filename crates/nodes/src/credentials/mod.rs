@@ -64,7 +64,7 @@ pub enum Right {
     RunCommands,
     /// Drain the node, and see and stop the tasks of other clients.
     Administer,
-    /// Pass on work that clients have requested: the only right of nodes on each other.
+    /// Pass on work that clients have requested. Nodes have only this right on each other.
     Relay,
 }
 
@@ -126,7 +126,7 @@ pub struct NodeCredentials {
     pub(crate) key: String,
     /// The key that checks tokens.
     token_key: String,
-    /// The token that the node shows to other nodes.
+    /// The token with which the node authenticates itself to other nodes.
     token: String,
 }
 
@@ -281,7 +281,7 @@ impl ClientCredentials {
         tokens::read_unverified(&self.token)
     }
 
-    /// Returns a sentence for each of the token and the authority's certificate that has expired or expires
+    /// Returns a warning for the token and for the authority's certificate, each if it has expired or expires
     /// within 14 days by the clock of this machine.
     ///
     /// # Errors
@@ -451,7 +451,7 @@ mod tests {
             assert!(node.check_node(host, &peer).is_err(), "{host}");
         }
         let over = authority.node("b", &hosts, Duration::ZERO).unwrap().certificate;
-        // Certificates have times in whole seconds.
+        // Certificates have times in complete seconds.
         std::thread::sleep(Duration::from_millis(1100));
         for not_ours in
             [over, other.node("b", &hosts, DAY).unwrap().certificate, node.authority.clone(), String::new()]
@@ -518,7 +518,7 @@ mod tests {
         assert_eq!(far.expires().unwrap().each().map(|(_, at)| in_days(at)), [3650, 36_500, 36_500]);
     }
 
-    /// The files come from the program that test_data/README.md names.
+    /// The program that test_data/README.md names has created the files.
     #[test]
     fn files_of_version_1_are_refused_with_the_command_that_renews_them() {
         let folder = tempfile::tempdir().unwrap();
@@ -553,8 +553,7 @@ mod tests {
             assert!(error.contains(name) && error.contains("version 1 (Ed25519 keys)"), "{error}");
             assert!(error.contains(command), "{command} is not in {error}");
         }
-        // The cases are: credentials from before nodes had tokens, credentials of a future version, and a
-        // different file.
+        // The cases are: credentials without a token, credentials of a future version, and a different file.
         let bare =
             r#"{"authority":"-----BEGIN","certificate":"-----BEGIN","key":"-----BEGIN","token_key":"abc"}"#;
         assert!(told("node-a.json", bare).contains("--for-node NAME --address"));

@@ -6,10 +6,11 @@
 //!   claims: {"sub":"laptop","jti":"0mTq…","iat":"2026-11-27T04:00:00Z","exp":"2027-02-25T04:00:00Z","rights":["read","run"]}
 //! ```
 //!
-//! The version stands for one algorithm, Ed25519, so that a token cannot select a different check. Keys are
-//! written in the PASERK format: `k4.secret.…` and `k4.public.…`.
+//! The version stands for one algorithm, Ed25519, so that a token cannot select a different signature
+//! algorithm. Keys are written in the PASERK format: `k4.secret.…` and `k4.public.…`.
 //!
-//! Source: PASETO, docs/01-Protocol-Versions/Version4.md and docs/02-Implementation-Guide/04-Claims.md of its specification.
+//! Source: the specification of PASETO, docs/01-Protocol-Versions/Version4.md and
+//! docs/02-Implementation-Guide/04-Claims.md.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};
 use pasetors::{
@@ -30,7 +31,7 @@ use crate::Result;
 /// The content of a token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claims {
-    /// The name of the bearer: tasks of one name wait in one queue.
+    /// The name of the bearer. All tasks of the same bearer wait in one queue.
     #[serde(rename = "sub")]
     pub subject: String,
     /// A token id of 128 random bits in base64, which distinguishes tokens of the same bearer.
@@ -165,7 +166,8 @@ mod tests {
         Claims::new("laptop", rights, Duration::from_secs(86_400)).unwrap()
     }
 
-    /// Test vector 4-S-2 of the specification: its key, and a token from another implementation.
+    /// Checks test vector 4-S-2 of the specification: a key, and a token that another implementation has
+    /// signed.
     #[test]
     fn a_token_that_others_made_is_understood() {
         let public = "k4.public.Hrnbu7wEfAP9cGBOAHHwmH4Wsot1ciXBHwBBXQ4gsaI";

@@ -23,7 +23,7 @@ pub(super) fn prometheus_text(status: &Status) -> String {
 /// A metric with one sample without labels: name, kind, help and value.
 type Single = (&'static str, &'static str, &'static str, f64);
 
-/// The service and its tasks.
+/// Returns the metrics of the service and its tasks.
 fn service(status: &Status) -> [Single; 7] {
     [
         ("inshore_uptime_seconds", "gauge", "Time since the node began to serve.", status.seconds as f64),
@@ -41,7 +41,7 @@ fn service(status: &Status) -> [Single; 7] {
     ]
 }
 
-/// The bytes of tasks and loads.
+/// Returns the metrics of the bytes of tasks and loads.
 fn bytes(status: &Status) -> [Single; 3] {
     [
         (
@@ -65,7 +65,7 @@ fn bytes(status: &Status) -> [Single; 3] {
     ]
 }
 
-/// The memory of tasks.
+/// Returns the metrics of the memory of tasks.
 fn task_memory(status: &Status) -> [Single; 2] {
     [
         (
@@ -83,7 +83,7 @@ fn task_memory(status: &Status) -> [Single; 2] {
     ]
 }
 
-/// The connections.
+/// Returns the metrics of connections.
 fn connections(status: &Status) -> [Single; 4] {
     [
         (
@@ -108,7 +108,7 @@ fn connections(status: &Status) -> [Single; 4] {
     ]
 }
 
-/// The requests, the process and the load of the machine.
+/// Returns the metrics of requests, of the process and of the machine's load.
 fn process(status: &Status) -> [Single; 4] {
     [
         (

@@ -8,14 +8,15 @@
 //! | `/healthz` | 200 as long as the process answers |
 //! | `/readyz` | 200 while the node takes tasks; 503 and the reason while the node shuts down or its store does not answer |
 //!
-//! On a loopback address, the page is unencrypted and open to every local user. On other addresses, the page uses HTTPS
-//! with the node's certificate and requires a token with the right to read: as `Bearer`, or as the password of `Basic`,
-//! for which browsers ask. Only callers with the right to administer see the tasks of other clients. `/healthz` and
-//! `/readyz` are for probes, which have no token and use any name for a node; these two paths reveal nothing else.
+//! On a loopback address, the page is unencrypted and open to every local user. On other addresses, the page
+//! uses HTTPS with the node's certificate and requires a token with the right to read: as `Bearer`, or as the
+//! password of `Basic`, for which browsers ask. Only callers with the right to administer see the tasks of
+//! other clients. `/healthz` and `/readyz` are for health probes, which have no token and may use any host
+//! name for the node. These two paths reveal only the state of the node.
 //!
-//! The page has its own thread and runtime, apart from the data path: few connections at once, one request per
-//! connection, a few seconds each. Names from other parties (clients, datasets, peers) never become markup: the page's
-//! script inserts names as text.
+//! The page has its own thread and runtime, apart from the data path. Limits: 32 connections, one request per
+//! connection, 10 seconds per connection. Names from other parties (clients, datasets, peers) never become
+//! markup: the page's script inserts names as text.
 
 mod metrics;
 mod watch;
@@ -206,7 +207,7 @@ async fn serve(visit: ConnectionStream, tls: Option<TlsAcceptor>, shown: Arc<Pag
 
 async fn answer(io: impl Read + Write + Unpin, guest: ClientConnection, shown: Arc<PageState>) {
     let service = service_fn(move |request: Request<_>| {
-        // Every request is answered, even if with a refusal, and the connection is then closed.
+        // Every request gets an answer, which may be a refusal. The connection is then closed.
         let place = guest.ask();
         let shown = shown.clone();
         let (head, _body): (_, hyper::body::Incoming) = request.into_parts();

@@ -1,4 +1,5 @@
-//! Polls the status of nodes every two seconds and keeps the read and send rates, for the charts of the page.
+//! Polls the status of nodes every two seconds and stores the read and send rates, for the charts of the
+//! page.
 //!
 //! Memory: the samples of five minutes, 24 bytes each, take a few kilobytes for each node.
 
@@ -20,14 +21,14 @@ use crate::{
 
 /// The time between two samples.
 const INTERVAL: Duration = Duration::from_secs(2);
-/// The number of samples that are kept: those of five minutes.
+/// The number of stored samples: those of five minutes.
 const SAMPLES: usize = 150;
 /// The time after which a peer is shown as not responding.
 const PATIENCE: Duration = Duration::from_secs(4);
 /// The largest number of peers on a page.
 const PEERS_MAX: usize = 256;
 
-/// The recorded data. Dropping this value ends the polling.
+/// The handle of the polling threads, with the recorded data. Dropping this value ends the polling.
 #[derive(Debug)]
 pub(super) struct NodePoller {
     shared: Arc<Shared>,

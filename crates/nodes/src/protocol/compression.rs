@@ -5,19 +5,19 @@
 //!         ◄──                ◄──                        down if the throughput does not decrease
 //! ```
 //!
-//! A level is tried for a short time and kept if answers then go faster ([`Trials`]). The throughput counts the
-//! bytes before compression. The method assumes nothing about the network, the processor or the data: if the
-//! limit is the client, the processor of the node, or data that is already compressed, a trial shows no gain.
-//!
-//! Measured on one core: decoded rows of TPC-H shrink to 0.29 at 530 MB/s (fast) and 0.24 at 320 MB/s (small); English
-//! text shrinks to 0.6 and 0.4. A link of 1 Gbit/s carries 119 MB/s. LZ4 is no faster than zstd at level -1, and its
+//! A level is tried for a short time, and stays in use if the throughput increases ([`Trials`]). The
+//! throughput counts the bytes before compression. The method assumes nothing about the network, the
+//! processor or the data: if the limit is the client, the processor of the node, or data that is already
+//! compressed, a trial shows no gain. Measured on one core: decoded rows of TPC-H shrink to 0.29 of their
+//! size at 530 MB/s (fast), and to 0.24 at 320 MB/s (small). English text shrinks to 0.6 (fast) and 0.4
+//! (small) of its size. A link of 1 Gbit/s carries 119 MB/s. LZ4 is no faster than zstd at level -1, and its
 //! frames do not limit their decompressed length, so a client could not bound the memory.
 
 use std::time::{Duration, Instant};
 
 use super::trials::{TrialOptions, Trials};
 
-/// The levels of zstd, after no compression.
+/// The levels of zstd. Option 0 of the trials is no compression, and these levels follow.
 pub(crate) const LEVELS: [i32; 2] = [-1, 1];
 
 const HOW: TrialOptions = TrialOptions {
@@ -27,7 +27,7 @@ const HOW: TrialOptions = TrialOptions {
     pause: Duration::from_secs(1),
 };
 
-/// The state that selects the compression of the next batch from the batches sent.
+/// Selects the compression of the next batch, from the measurements of the batches sent so far.
 #[derive(Debug)]
 pub(crate) struct CompressionSelector {
     /// The trials. Option 0 is no compression, the other options are [`LEVELS`].

@@ -5,10 +5,10 @@
 //! quote is an ordinary character, as in the table reader (csv-core). The number of quotes therefore does not
 //! determine if a quote is open: `5" pipe` has one quote and opens none.
 //!
-//! Two users need the ends of records: loading, which cuts a file (`client/load.rs`), and the crate `inshore`, which
-//! reads the first records of a file on nodes. Both must agree with the table reader, so both use
-//! [`CsvRecord`]. The type is in this module because this is the lowest crate that both can use and that knows
-//! records.
+//! Two users need the ends of records: loading, which cuts a file (`client/load.rs`), and the crate
+//! `inshore-ops`, which reads the first records of a file on nodes. Both must agree with the table reader, so
+//! both use [`CsvRecord`]. The type is in this crate, since loading is a part of this crate and `inshore-ops`
+//! depends on it.
 //!
 //! Cost: text without quotes is skipped at the speed of the search for quotes. Text with quotes is processed 64 bytes
 //! at a time by the parity of the quotes, as long as each opening quote is at a permitted position, and otherwise
@@ -39,7 +39,8 @@ pub struct CsvRecord {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CsvPosition {
-    /// The number of bytes of the byte order mark so far; after the complete mark, only line feeds followed.
+    /// The position within the byte order mark, in bytes. The position after the mark also covers line feeds
+    /// that follow directly.
     Mark(u8),
     /// The start of a record.
     Start,
@@ -188,7 +189,8 @@ fn bits_of(byte: u8, bytes: &[u8; BITS]) -> u64 {
     let mut bits = 0;
     for (number, eight) in bytes.as_chunks::<8>().0.iter().enumerate() {
         let differs = u64::from_le_bytes(*eight) ^ u64::from_ne_bytes([byte; 8]);
-        // This word has the highest bit of each byte that is equal; the multiplication gathers the eight bits.
+        // This integer has the highest bit of each byte that is equal. The multiplication gathers these eight
+        // bits in one byte.
         let is_same = !(((differs & LOW) + LOW) | differs | LOW);
         let eight_bits = (is_same >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56;
         bits |= eight_bits << (8 * number);
@@ -205,7 +207,7 @@ mod tests {
 
     /// Returns the ends of records according to the `csv` library with the settings of the table reader.
     fn read_ends(text: &[u8], separator: u8) -> Vec<usize> {
-        // A record that is not ended by the text ends after the additional byte.
+        // If the text ends within a record, the record ends after the additional byte.
         let more = [text, b"x"].concat();
         let mut reader = ReaderBuilder::new()
             .delimiter(separator)

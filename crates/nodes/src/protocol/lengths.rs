@@ -14,7 +14,7 @@ use arrow_ipc::{CompressionType, MessageHeader, RecordBatch, root_as_message};
 
 /// The maximum bytes of a batch.
 pub(crate) const BATCH_BYTES_MAX: u64 = 64 << 20;
-/// The alignment of buffers that are never copied.
+/// Buffers with this alignment are never copied.
 const ALIGNMENT: usize = 16;
 /// The length that marks an uncompressed buffer. `LENGTH_BYTES` is the size of the length field.
 const AS_IT_IS: i64 = -1;

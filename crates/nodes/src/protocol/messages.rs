@@ -25,14 +25,14 @@ pub use inshore_kernel::{MAP, SPREAD};
 /// The task kind that follows pointers from page to page.
 pub const TRAVERSE: &str = "traverse";
 
-/// A task: the kind of work and the pieces to read.
+/// The request for a task: the kind of the task and the pieces to read.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TaskRequest {
     /// [`VERSION`].
     pub version: u32,
-    /// The kind of work.
+    /// The kind of the task.
     pub kind: String,
-    /// The arguments of this kind of work.
+    /// The arguments of this kind of task.
     pub arguments: Value,
     /// The pieces to read, in order.
     pub pieces: Vec<PieceRequest>,
@@ -50,24 +50,24 @@ pub struct TaskRequest {
     /// Present if the task [pulls](PullOptions) its shards and has no pieces in the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pulls: Option<PullOptions>,
-    /// A running task of the same client on the node. The new task runs at the same time without waiting for a slot;
-    /// clients use it to read data that they process themselves. The new task takes free memory and is refused if
-    /// there is none. If the running task has ended, or four additional reads already run, the new task waits like
-    /// any other.
+    /// A running task of the same client on the node. The new task runs at the same time without waiting for
+    /// a slot; clients use such a task to read data that they process themselves. The new task takes free
+    /// memory, and is refused if there is not enough. If the running task has ended, or four additional reads
+    /// already run, the new task waits like any other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beside: Option<TaskKey>,
 }
 
 /// The maximum memory in bytes of an additional read during a task.
 pub(crate) const READ_BESIDE_BYTES: u64 = 8 << 20;
-/// The maximum number of additional reads during a task: each serves a thread of the client that does a part of the
-/// work.
+/// The maximum number of additional reads during a task. Each read serves a thread of the client that
+/// processes a part of the shards.
 pub(crate) const READS_BESIDE: usize = 4;
 
 /// The parameters of a task that pulls its shards.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PullOptions {
-    /// A random secret of the client that may [hand out](ShardGrant) shards.
+    /// A random secret. Only a client that sends the secret may [hand out](ShardGrant) shards.
     pub key: u64,
     /// The expected number of bytes.
     pub bytes: u64,
@@ -75,7 +75,7 @@ pub struct PullOptions {
     pub shards: u64,
 }
 
-/// The identity of a running task, with its [`PullOptions::key`].
+/// The number of a running task, together with its [`PullOptions::key`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskKey {
     /// The number of the task, as in [`PullRequest::task`].
@@ -84,7 +84,7 @@ pub struct TaskKey {
     pub key: u64,
 }
 
-/// Shards for a task that pulls.
+/// A message that hands shards to a task that pulls.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ShardGrant {
     /// The receiving task.
@@ -95,7 +95,7 @@ pub struct ShardGrant {
     pub is_last: bool,
 }
 
-/// The report that a task is alive: running or waiting for a slot.
+/// The progress message of a task that runs or waits for a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TaskAlive {
     /// A counter that grows while the task makes progress.
@@ -108,7 +108,7 @@ pub struct TaskAlive {
 /// The request of a task for more shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PullRequest {
-    /// The node's number of the task.
+    /// The number of the task on the node.
     pub task: u64,
     /// The number of the task's shards that were read completely or are being read by another thread of the task.
     pub finished: u64,
@@ -116,12 +116,12 @@ pub struct PullRequest {
     pub reading: u64,
 }
 
-/// A part of a file of a dataset.
+/// The request to read a part of a file of a dataset.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PieceRequest {
-    /// The client's number of the piece.
+    /// The number that the client has given to the piece.
     pub number: u64,
-    /// The client's number of the whole file to which the piece belongs.
+    /// The number that the client has given to the complete file to which the piece belongs.
     pub whole: u64,
     /// The dataset on the node.
     pub dataset: String,
@@ -133,16 +133,16 @@ pub struct PieceRequest {
     pub from: u64,
     /// The end of the range to read: the length of the file as known to the client. A shorter file is refused.
     pub to: u64,
-    /// The offset in the whole file of the first byte to read.
+    /// The offset in the complete file of the first byte to read.
     pub offset: u64,
-    /// The number of line feeds in the whole file before the first byte to read.
+    /// The number of line feeds in the complete file before the first byte to read.
     pub lines: u64,
 }
 
-/// The end of an answer.
+/// The last message of an answer: the summary and the cost of the task.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct TaskDone {
-    /// The summary, specific to the kind of work.
+    /// The summary, whose content depends on the kind of the task.
     pub summary: Value,
     /// The bytes that the node read from its devices.
     pub bytes_read: u64,
@@ -152,15 +152,15 @@ pub struct TaskDone {
     pub seconds: f64,
     /// The waiting time in seconds before the start.
     pub queued_seconds: f64,
-    /// The CPU time in seconds that the whole node used during the task. If no other task ran, this is the CPU time
-    /// of the task.
+    /// The CPU time in seconds that the process of the node used during the task. If no other task ran, this
+    /// is the CPU time of the task.
     pub cpu_seconds: f64,
     /// The numbers of the shards that the task received; the answer covers all of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shards: Vec<u64>,
 }
 
-/// A step of loading.
+/// A step of a load, which sends a part of a file to a node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "step", rename_all = "kebab-case")]
 pub enum LoadStep {
@@ -198,7 +198,7 @@ pub enum LoadStep {
 pub enum LoadAnswer {
     /// The dataset was begun.
     Begun {
-        /// The highest number of a removed [`Generation`] of this name that the node knows, or 0.
+        /// The highest generation number among the removed datasets of this name that the node knows, or 0.
         generation: u64,
     },
     /// The node has received the data.
@@ -210,7 +210,8 @@ pub enum LoadAnswer {
     Committed,
 }
 
-/// The id of a distributed dataset: 128 random bits drawn at its put, written as 32 hexadecimal digits.
+/// The id of a distributed dataset: 128 random bits, drawn when the dataset is put, and written as 32
+/// hexadecimal digits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct SpreadId(pub u128);
@@ -251,8 +252,8 @@ impl TryFrom<String> for SpreadId {
 pub struct Generation {
     /// The unique id of the dataset.
     pub id: SpreadId,
-    /// The generation number: one more than the numbers of all removed datasets of the name that the nodes of
-    /// the put knew. A higher number replaces a lower number.
+    /// The generation number: one more than the highest number of a removed dataset of the name that the
+    /// nodes knew at the put. A generation with a higher number replaces one with a lower number.
     pub number: u64,
     /// The time of the put by the client's clock, in milliseconds since 1970. The time is shown to people and does
     /// not affect decisions.
@@ -260,7 +261,7 @@ pub struct Generation {
 }
 
 impl Generation {
-    /// Returns the attributes of a shard on its node.
+    /// Encodes this generation as the 32 attribute bytes that a node stores with a shard.
     pub fn attributes(&self) -> [u8; 32] {
         let mut bytes = [0; 32];
         bytes[..16].copy_from_slice(&self.id.0.to_le_bytes());
@@ -278,7 +279,7 @@ impl Generation {
     }
 }
 
-/// The kind of the dataset that keeps a [`Tombstone`] on a node.
+/// The kind of a dataset whose attributes contain a [`Tombstone`] on a node.
 pub const REMOVED: &str = "removed";
 
 /// The record of the removal of a distributed dataset while some of its nodes were absent. The nodes that removed
@@ -302,11 +303,11 @@ pub struct Tombstone {
 pub struct RemoveRequest {
     /// The name of the dataset.
     pub name: String,
-    /// The number of the dataset on the node: a later dataset of the same name has a different number. `None` if the
-    /// node only keeps a tombstone.
+    /// The number of the dataset on the node: a later dataset of the same name has a different number. `None`
+    /// if the node only stores a tombstone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
-    /// The tombstone to keep for a distributed dataset. A tombstone without absent nodes removes an earlier
+    /// The tombstone to store for a distributed dataset. A tombstone without absent nodes removes an earlier
     /// tombstone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark: Option<Tombstone>,
@@ -348,7 +349,7 @@ pub const MAP_BYTES_MAX: usize = 12 << 20;
 /// An entry for a node in a map.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MapNode {
-    /// The number of the node.
+    /// The permanent number of the node, derived from the UUID of its store.
     pub number: u64,
     /// The name of the node when the file was loaded: its address at that time.
     pub name: String,
@@ -405,9 +406,9 @@ pub struct DatasetReplica {
     pub mark: Option<Tombstone>,
 }
 
-/// The answer to a request for a map: the map, or the reason why there is none. A node answers in the order of the
-/// request. It answers for at least one dataset, and for more while the answers together are no larger than
-/// [`MAP_BYTES_MAX`]. The client then requests the remaining maps.
+/// The answer to a request for a map: the map, or the reason why there is none. A node answers in the order
+/// of the request. A node returns at least one map, and more maps while all answers together are no larger
+/// than [`MAP_BYTES_MAX`]. The client then requests the remaining maps.
 pub type MapAnswer = Result<FileMap, String>;
 
 /// The maximum number of maps in one request.
@@ -496,7 +497,8 @@ pub struct Status {
 }
 
 impl Status {
-    /// Removes the information for administrators: the tasks of other clients, and the mount points of drives.
+    /// Removes the information that only administrators may see: the tasks of other clients, and the mount
+    /// points of drives.
     pub fn without_others(mut self, own: &str) -> Status {
         for task in self.running.iter_mut().filter(|task| task.client != own) {
             (task.client, task.datasets) = ("another".to_string(), Vec::new());
@@ -513,7 +515,7 @@ pub struct CredentialExpiry {
     pub authority: u64,
     /// The expiry of the node's certificate.
     pub certificate: u64,
-    /// The expiry of the token that the node shows to other nodes.
+    /// The expiry of the token with which the node authenticates itself to other nodes.
     pub token: u64,
 }
 
@@ -553,10 +555,11 @@ pub struct Connections {
     pub limit: u64,
     /// The number of accepted connections.
     pub opened: u64,
-    /// The number of connections whose request was told to retry because all slots were in use.
+    /// The number of connections whose request was refused because all slots were in use. The refusal
+    /// contains a time to retry.
     pub refused_full: u64,
-    /// The number of connections whose request was told to retry because their address had all slots permitted
-    /// for one address.
+    /// The number of connections whose request was refused because their address had all slots permitted for
+    /// one address. The refusal contains a time to retry.
     pub refused_address: u64,
     /// The number of connections that ended before a request with a valid token: failed or slow handshakes, and
     /// wrong tokens.
@@ -570,7 +573,7 @@ pub struct RunningTask {
     pub number: u64,
     /// The client that owns the task.
     pub client: String,
-    /// The kind of work.
+    /// The kind of the task.
     pub kind: String,
     /// The memory of the task in bytes.
     pub memory_bytes: u64,
@@ -578,7 +581,7 @@ pub struct RunningTask {
     pub seconds: f64,
     /// The bytes that the task has read.
     pub bytes_read: u64,
-    /// The bytes of the pieces that the task was asked to read.
+    /// The total length in bytes of the pieces that the task has to read.
     #[serde(default)]
     pub bytes_asked: u64,
     /// The datasets that the task reads.

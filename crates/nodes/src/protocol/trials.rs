@@ -6,9 +6,9 @@
 //!         ◄──       ◄──               down if the throughput does not decrease
 //! ```
 //!
-//! A way is tried for a short time and then kept or abandoned. After a failed trial, the pause before the next trial
-//! doubles. Ways with lower numbers are tried as well, since a way with a higher number may lose its advantage over
-//! time.
+//! A way is tried for a short time, and then stays in use or is abandoned. After a failed trial, the pause
+//! before the next trial doubles. Ways with lower numbers are tried as well, since a way with a higher number
+//! may lose its advantage over time.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const WINDOW_MESSAGES: u32 = 4;
 /// The share of time spent waiting above which a higher way is tried.
 const WAITS: f64 = 0.3;
-/// The minimum relative throughput at which a lower way is kept.
+/// The minimum throughput, relative to the higher way, at which a lower way stays in use after its trial.
 const LOSS: f64 = 0.97;
 /// The maximum pause after failed trials.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
@@ -28,13 +28,13 @@ pub(crate) struct TrialOptions {
     pub way_max: usize,
     /// The minimum duration of a measurement window.
     pub lasts: Duration,
-    /// The minimum relative throughput at which a higher way is kept.
+    /// The minimum throughput, relative to the lower way, at which a higher way stays in use after its trial.
     pub gain: f64,
     /// The pause after a failed trial; each further failure doubles the pause.
     pub pause: Duration,
 }
 
-/// The state that chooses the next way to send from the measured throughput.
+/// Chooses the next way to send from the measured throughput.
 #[derive(Debug)]
 pub(crate) struct Trials {
     how: TrialOptions,
@@ -77,7 +77,7 @@ impl Trials {
         self.way
     }
 
-    /// Records an amount of sent data, and the time that it waited to be sent.
+    /// Records an amount of sent data, and the time that the data waited to be sent.
     pub fn count(&mut self, amount: f64, waited: Duration, now: Instant) {
         let window = &mut self.window;
         window.amount += amount;
@@ -95,8 +95,8 @@ impl Trials {
             Some(trial) => {
                 let is_up = self.way > trial.from;
                 if rate > trial.before * if is_up { self.how.gain } else { LOSS } {
-                    // The pause is reset; after a step up the next trial starts at once, since a further step in this
-                    // direction may be better still.
+                    // The pause is reset; after a successful step up the next trial starts at once, since a
+                    // further step up may increase the throughput again.
                     self.pause = self.how.pause;
                     self.next_trial = if is_up { now } else { now + self.pause };
                 } else {
@@ -120,7 +120,7 @@ impl Trials {
         }
     }
 
-    /// Excludes a period without data to send.
+    /// Excludes from the current measurement window a period in which there was no data to send.
     pub fn pass_over(&mut self, idle: Duration) {
         self.window.began += idle;
     }

@@ -1,4 +1,4 @@
-//! Record batches as messages of Arrow Flight.
+//! Encodes record batches as messages of Arrow Flight.
 //!
 //! A batch may be compressed by zstd, as specified by Arrow: `compression.rs` decides on the compression, and
 //! `lengths.rs` checks received batches.
@@ -18,17 +18,18 @@ use tonic::Status as Refusal;
 
 use super::{compression::LEVELS, lengths::BATCH_BYTES_MAX, messages::TaskDone};
 
-/// The maximum bytes of an answer, both received and decompressed: a batch.
+/// The maximum bytes of one message of an answer, which contains a batch, as received and after
+/// decompression.
 pub(crate) const MESSAGE_BYTES_MAX: usize = BATCH_BYTES_MAX as usize;
 /// The maximum bytes of a request: a list of pieces or a map.
 pub(crate) const REQUEST_BYTES_MAX: usize = 16 << 20;
 
-/// The metadata key of the retry delay in milliseconds, named by gRPC (proposal A6, "server pushback").
+/// The metadata key of the retry delay in milliseconds, as defined by gRPC (proposal A6, "server pushback").
 const PUSHBACK: &str = "grpc-retry-pushback-ms";
 /// The delay after which a client may retry if a node had no room.
 const PUSHBACK_TIME: Duration = Duration::from_millis(200);
 
-/// Returns a refusal because the node has no room, with the delay after which the client may retry.
+/// Returns the refusal of a node that has no room, with the delay after which the client may retry.
 pub(crate) fn ask_again(why: String) -> Refusal {
     let mut refusal = Refusal::resource_exhausted(why);
     refusal.metadata_mut().insert(PUSHBACK, (PUSHBACK_TIME.as_millis() as u64).into());
@@ -48,7 +49,7 @@ const PLAIN_BYTES_MAX: u64 = 4 << 10;
 pub(crate) struct Encoder {
     tracker: DictionaryTracker,
     plain: BatchEncoder,
-    /// A writer for each used level of [`LEVELS`]: each keeps about 1 MiB of memory for zstd.
+    /// A writer for each used level of [`LEVELS`]. Each writer holds about 1 MiB of memory for zstd.
     packed: [Option<BatchEncoder>; LEVELS.len()],
     schema: Option<SchemaRef>,
 }
@@ -111,7 +112,7 @@ impl Encoder {
         Ok(messages)
     }
 
-    /// Returns the last messages: an empty batch and the cost of the task.
+    /// Returns the last messages of a task: an empty batch, whose metadata is the cost of the task.
     pub fn done(mut self, done: &TaskDone) -> Result<Vec<FlightData>, arrow_schema::ArrowError> {
         let schema =
             self.schema.clone().unwrap_or_else(|| std::sync::Arc::new(arrow_schema::Schema::empty()));

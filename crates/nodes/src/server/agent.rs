@@ -15,7 +15,7 @@
 //! - `authentication`: identifies callers by their tokens, and checks their rights.
 //! - `requests`: accounts for the memory of requests and answers.
 //! - `tasks`: validates, queues and runs tasks.
-//! - `actions`: answers short requests, by `status` and `datasets`.
+//! - `actions`: answers short requests, with the help of `status` and `datasets`.
 //! - `loads`, `receiving`: limit and receive the files that clients load.
 //! - `visits`: takes part in traversals.
 //! - `latest`: queries drives that may hang.
@@ -104,7 +104,7 @@ struct Inner {
     traversals: Traversals,
     loads: RunningLoads,
     connections: Arc<ConnectionLimiter>,
-    /// The usage of the drives. A hanging drive may delay this value.
+    /// The usage of the drives. If a drive hangs, this is the last known usage.
     drives: Latest<Vec<DeviceUsage>>,
 }
 
@@ -194,7 +194,7 @@ impl FlightService for Agent {
         Ok(Response::new(actions::list().boxed()))
     }
 
-    /// Takes the hops of traversals from another node or a client.
+    /// Receives the hops of traversals from another node or a client.
     async fn do_exchange(
         &self,
         request: Request<Streaming<FlightData>>,

@@ -76,7 +76,7 @@ struct Connection {
     waker: AtomicWaker,
 }
 
-/// A connection as seen by its requests.
+/// The handle with which a request admits its connection.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientConnection {
     connection: Arc<Connection>,

@@ -1,12 +1,14 @@
 //! Sends progress messages to a task's client, between answers.
 //!
-//! A search without matches sends no answers for as long as the search takes, and neither does a task whose drive
-//! hangs. A connection's keep-alive cannot distinguish these cases, since the node's process is healthy in both. If
-//! the client asked for reports, a node therefore reports the progress of a task every few seconds. A client that
-//! sees no progress for long asks another node that has a copy of the data.
+//! A search without matches sends no answers for as long as the search takes, and neither does a task whose
+//! drive hangs. A connection's keep-alive cannot distinguish these cases, since the node's process is healthy
+//! in both. If the client has requested reports, a node therefore reports the progress of a task every few
+//! seconds. If a client sees no progress for a long time, it continues on another node that has a copy of the
+//! data.
 //!
-//! Progress is measured in bytes read and written. A block whose computation takes longer than the client waits looks
-//! like a stall. Such a false alarm costs work but loses no answers: another node repeats the block.
+//! Progress is measured in bytes read and written. A block whose computation takes longer than the client
+//! waits looks like a stall. Such a false alarm loses no answers, but costs time: another node processes the
+//! block again.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -51,7 +53,6 @@ impl Heartbeat {
             let mut waited = 0;
             loop {
                 let number = known.get();
-                // Waiting for admission counts as progress.
                 waited += u64::from(number.is_none());
                 let message = message(waited + number.map_or(0, |&number| progress(number)), None);
                 // A full channel already contains answers, and answers show progress too.

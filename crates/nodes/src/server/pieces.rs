@@ -1,4 +1,5 @@
-//! Conversion between the pieces in requests and the sources of a task, also for tasks that run in another process.
+//! Converts between the pieces in requests and the sources of a task, also for tasks that run in another
+//! process.
 
 use std::collections::{BTreeMap, btree_map::Entry};
 

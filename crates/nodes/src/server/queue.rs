@@ -1,9 +1,9 @@
 //! The queue of tasks: fair between clients, bounded, with memory reserved before a task starts.
 //!
-//! Tasks of one client run in the order of arrival; clients take turns. A task starts when a slot and its memory are
-//! free. Small tasks do not overtake a large task forever: the task whose turn it is waits for its memory, and all
-//! others wait behind this task. A task is refused if the queue is full, or if its client already has half of the
-//! queue's places; the client is then told to retry.
+//! Tasks of one client run in the order of arrival; clients take turns. A task starts when a slot and its
+//! memory are free. Small tasks do not overtake a large task forever: the task whose turn it is waits for its
+//! memory, and all others wait behind this task. A task is refused if the queue is full, or if its client
+//! already has half of the queue's places; the refusal then contains a time to retry.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -101,8 +101,8 @@ impl Queue {
         Ok(async move { started.await.expect("the queue lives as long as its tasks wait") })
     }
 
-    /// Reserves memory without a slot, for work that computes little and must not wait. The reservation succeeds or
-    /// fails at once.
+    /// Reserves memory without a slot, for a task that computes little and must not wait. The reservation
+    /// succeeds or fails at once.
     ///
     /// # Errors
     /// The reason of the refusal.
@@ -158,7 +158,7 @@ impl State {
         self.count = self.waiting.values().map(VecDeque::len).sum();
     }
 
-    /// Removes and returns the task whose turn it is, if `fits` says that there is enough memory for it.
+    /// Removes and returns the task whose turn it is, if `fits` returns true for the memory of the task.
     fn take(&mut self, fits: impl Fn(&State, u64) -> bool) -> Option<QueuedTask> {
         self.forget_gone();
         let client = self.turns.front()?.clone();
@@ -306,7 +306,7 @@ mod tests {
         assert!(pushback(&refusal).is_some(), "there may be room soon");
         let _others = [enter(&queue, "b", 1), enter(&queue, "c", 1)];
         assert!(queue.enter("d", 1).err().unwrap().message().contains("the queue is full"));
-        // Tasks that run, and tasks whose clients are gone, no longer wait.
+        // Running tasks, and tasks whose clients have disconnected, no longer wait.
         own.pop();
         own.push(enter(&queue, "a", 1));
         drop(running);

@@ -1,4 +1,5 @@
-//! Tombstones of removed datasets in a node's store. `generations.rs` explains their purpose.
+//! Reads and writes the tombstones of removed datasets in a node's store. `client/generations.rs` explains
+//! their purpose.
 
 use inshore_store::{Budget, Cancel, Dataset, Error, Result, Store};
 
@@ -21,7 +22,8 @@ pub(crate) fn read_mark(store: &Store, dataset: &Dataset) -> Result<Tombstone> {
     })
 }
 
-/// Returns the highest generation of this name that the node knows to be removed; 0 if the node has no tombstone.
+/// Returns the highest number of a removed generation of this name; 0 if the node has no tombstone of the
+/// name.
 pub(crate) fn marked(store: &Store, name: &str) -> Result<u64> {
     let mut highest = 0;
     for dataset in store.datasets()?.iter().filter(|dataset| dataset.kind() == REMOVED) {
@@ -33,9 +35,9 @@ pub(crate) fn marked(store: &Store, name: &str) -> Result<u64> {
     Ok(highest)
 }
 
-/// Executes a removal on a node and returns the number of removed data bytes. A new tombstone is written before the
-/// shards are removed, and an old tombstone is removed after them: a node that crashes in between keeps both the
-/// tombstone and the shards.
+/// Executes a removal on a node and returns the number of removed data bytes. A new tombstone is written
+/// before the shards are removed, and an old tombstone is removed after them: a node that crashes in between
+/// still has both the tombstone and the shards.
 pub(crate) fn remove(store: &Store, asked: &RemoveRequest) -> Result<u64> {
     let keeps = asked.mark.as_ref().is_some_and(|mark| !mark.absent.is_empty());
     if let Some(mark) = asked.mark.as_ref().filter(|_| keeps) {

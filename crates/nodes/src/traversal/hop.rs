@@ -1,4 +1,4 @@
-//! The messages of a traversal, and the links on which nodes exchange them.
+//! Defines the messages of a traversal, and the links on which nodes exchange these messages.
 //!
 //! A file is cut into pages of one size, numbered from 0. Each page contains the number of the next page at a fixed
 //! offset ([`Pointers`]). Following a chain of these pointers is a sequence of dependent reads: no read can begin
@@ -10,8 +10,8 @@
 //!        traversal  what   chain   page   steps   digest   hops   unheard µs        little endian; then text or a page
 //! ```
 //!
-//! A [`Link`] is one stream from a node (or a client) to a node, and carries the hops of all chains and traversals. A
-//! hop is therefore a message on an open connection, without a request and a response.
+//! A [`Link`] is one stream from a node (or a client) to a node, and transfers the hops of all chains and
+//! traversals. A hop is therefore a message on an open connection, without a request and a response.
 
 use std::{
     sync::{Arc, OnceLock, atomic::Ordering},
@@ -130,7 +130,7 @@ pub(crate) struct Hop {
     pub what: HopKind,
     pub chain: u32,
     pub walked: ChainPosition,
-    /// The time since the client last received a report on the chain, as far as the nodes know.
+    /// The time since the client last received a report on the chain, as far as the nodes can tell.
     pub unheard: Duration,
 }
 
@@ -321,7 +321,7 @@ impl TraversalReport {
     }
 }
 
-/// The work of a node for a traversal: the summary of its task.
+/// The counts and times of a node for a traversal: the summary of its task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TraversalSummary {
     /// The number of pages read.
@@ -362,7 +362,7 @@ impl Drop for Link {
 }
 
 impl Link {
-    /// Opens a link. `hear` receives the messages from the node.
+    /// Opens a link. The link calls `hear` for each message from the node.
     pub fn open(
         runtime: &Handle,
         node: Arc<Node>,

@@ -8,10 +8,10 @@
 //!   client   client ─► A ─► client ─► A ─► client ─► C ...   a round trip for each page, which the client reads
 //! ```
 //!
-//! In each way the client first asks all nodes that hold a part of the file to take part, with the token of the
-//! client: every access along a chain was requested by the client. The client listens to all nodes and
-//! therefore sees the loss of a node. The chains are then followed again on the remaining nodes, each from the
-//! last position that the client knows. Reading a page has no side effects, so nothing has to be undone.
+//! In each way the client first starts a task on all nodes that hold a part of the file, with the token of
+//! the client. The client has thus authorized every access along a chain. The client listens to all nodes and
+//! therefore sees the loss of a node. The chains are then followed again on the remaining nodes, each from
+//! the last position that the client knows. Reading a page has no side effects, so nothing has to be undone.
 //!
 //! Estimated cost on a network of 1 Gbit/s with a round trip of 0.1 ms and a drive with a latency of 0.1 ms:
 //! 0.3 to 0.4 ms for a page that is sent to the client, 0.1 ms for a page on the current node of the chain, and
@@ -24,7 +24,7 @@
 //! - `attempt`: begins and ends an attempt on the current set of nodes.
 //! - `events`: handles reports and messages of nodes.
 //! - `chains`: moves chains.
-//! - `cache`: keeps pages on the client.
+//! - `cache`: caches pages on the client.
 
 mod attempt;
 mod cache;
@@ -86,7 +86,7 @@ struct Traversal<'a> {
     chains: Vec<ChainResult>,
     over: Vec<bool>,
     given_up: BTreeMap<usize, String>,
-    /// The pieces that a node holds and cannot read, with the reason.
+    /// The pieces that a node holds but cannot read, with the reason.
     unreadable: BTreeMap<(usize, usize), String>,
     kept: PageCache,
     result: Traversed,

@@ -1,4 +1,4 @@
-//! Limits on the memory that a node spends on incomplete requests.
+//! Tests the limits on the memory that a node spends on incomplete requests.
 
 use std::{
     future::poll_fn,

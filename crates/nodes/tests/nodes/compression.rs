@@ -1,4 +1,4 @@
-//! Answers over a slow link, simulated by a proxy between client and node.
+//! Tests answers over a slow link, which a proxy between client and node simulates.
 
 use std::{
     io::{Read, Write},

@@ -1,4 +1,4 @@
-//! Connections that send no request.
+//! Tests connections that send no request.
 
 use std::{
     io::{Read, Write},
@@ -37,7 +37,7 @@ fn silent(address: SocketAddr, count: usize, says: &[u8]) -> Vec<TcpStream> {
     (0..count).map(connect).collect()
 }
 
-/// Returns true if the server closes the connection; reads to the end.
+/// Reads to the end, and returns true if the server has closed the connection.
 fn is_closed(mut stream: TcpStream) -> bool {
     let mut bytes = Vec::new();
     match stream.read_to_end(&mut bytes) {
@@ -136,7 +136,7 @@ fn a_hundred_clients_at_once_from_one_address_are_all_answered() {
             let nodes = client(vec![serving.address().to_string()], Some(own.clone()));
             all.wait();
             let status = nodes.status().remove(0).status.map(drop);
-            // All admitted connections stay open until the others were told to retry.
+            // All admitted connections stay open until the other clients were refused once.
             let refused = || serving.agent().status().connections.refused_address;
             until("nobody is told to come again", || refused() >= 36);
             status.map_err(told)

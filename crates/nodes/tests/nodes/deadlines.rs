@@ -1,5 +1,5 @@
-//! Nodes that accept connections and never answer: one deadline covers a whole command, and a lost node costs no
-//! further time.
+//! Tests nodes that accept connections and never answer. One deadline covers a complete command, and a
+//! command waits for a lost node only once.
 
 use std::{
     io::{self, Read, Write},
@@ -12,8 +12,8 @@ use super::*;
 /// The time limit of a command in tests where the deadline has to end the command first.
 const TIME: Duration = Duration::from_millis(700);
 
-/// A proxy between client and node. A closed gate accepts connections and bytes and sends nothing, as a stopped process
-/// does.
+/// A proxy between client and node. A closed proxy accepts connections and bytes and sends nothing, as a
+/// stopped process does.
 #[derive(Clone)]
 struct PausableProxy {
     address: SocketAddr,
@@ -63,7 +63,7 @@ fn hand_on(mut from: TcpStream, mut to: TcpStream, is_closed: &AtomicBool) {
     let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
 }
 
-/// Starts nodes behind gates, and a client without short timeouts.
+/// Starts nodes behind proxies, and a client without short timeouts.
 fn gated(count: usize) -> (Cluster, Vec<PausableProxy>, Nodes) {
     let cluster = Cluster::new(count);
     let gates = cluster.serving.iter().flatten().map(|serving| PausableProxy::before(serving.address()));
@@ -93,7 +93,7 @@ fn is_over_in_time(what: &str, began: Instant, error: &str) {
     assert!(began.elapsed() >= TIME && began.elapsed() < PATIENCE, "{what}: {:?}", began.elapsed());
 }
 
-/// An endless text whose reader closes a gate on its first read.
+/// An endless text that closes a proxy when its first bytes are read.
 struct EndlessText(PausableProxy);
 
 impl Read for EndlessText {
@@ -150,7 +150,7 @@ fn the_deadline_is_heard_in_every_phase() {
             assert!(error.contains("store:text: bytes") && error.contains("were not read"), "{error}");
         });
         scope.spawn(|| {
-            // The work on this machine is stopped by its job, which has the same deadline.
+            // The job of this machine has the same deadline, which also stops the threads of this machine.
             let (_cluster, _gates, nodes) = with_text();
             let wholes = nodes.catalog().unwrap().named("text").unwrap();
             let deadline = Deadline::after(TIME);
@@ -194,7 +194,7 @@ fn a_node_that_takes_the_connection_and_does_not_greet_is_lost_and_asked_no_more
         let error = told(nodes.catalog().unwrap_err());
         assert!(error.contains(&address) && !error.contains("deadline"), "{error}");
         assert_eq!(nodes.lost().len(), 1);
-        // A lost node stays lost for the whole command; the next command tries the node again.
+        // A node that was lost stays lost for the complete command; the next command tries the node again.
         assert_eq!(told(nodes.catalog().unwrap_err()), error);
         assert_eq!(taken.lock().unwrap().len(), before + 1, "it is asked no more");
         assert!(nodes.begin(None).lost().is_empty());

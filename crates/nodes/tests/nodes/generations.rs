@@ -1,4 +1,4 @@
-//! Datasets that are removed and loaded again while a node is unreachable.
+//! Tests datasets that are removed and loaded again while a node is unreachable.
 
 use inshore_nodes::SpreadId;
 
@@ -49,7 +49,7 @@ fn put(nodes: &Nodes, text: &str, copies: usize) {
     nodes.put(&job(), "doc", ("text", None), Cursor::new(text.as_bytes()), &options).unwrap();
 }
 
-/// Reads the whole dataset, or returns the error.
+/// Reads the complete dataset, or returns the error.
 fn read(nodes: &Nodes) -> Result<String, String> {
     let wholes = nodes.catalog().and_then(|catalog| catalog.named("doc")).map_err(told)?;
     let mut bytes = Vec::new();
@@ -109,7 +109,7 @@ fn a_removed_dataset_does_not_come_back_with_a_node() {
     let mut members = Members::new(3);
     put(&members.nodes(&[0, 1, 2]), "old line\n", 3);
     members.go(1);
-    // The client does not know the unreachable node at all.
+    // The addresses of the client do not include the unreachable node.
     let why = told(members.nodes(&[0, 2]).remove("doc").unwrap_err());
     assert!(why.contains("not all of its nodes were given") && why.contains("store repair doc"), "{why}");
     members.come(1);
@@ -134,7 +134,7 @@ fn a_mark_is_kept_until_every_node_has_confirmed_it() {
     both.sort();
     assert_eq!(repaired[0].absent, both);
     members.come(2);
-    // One node with a tombstone is not asked.
+    // The client of this repair does not name node 1, which has a tombstone.
     let repaired = members.nodes(&[0, 2]).repair(&[], None).unwrap();
     assert_eq!((&repaired[0].nodes[..], &repaired[0].absent[..]), (&[members.address(2)][..], &gone[1..]));
     assert_eq!((members.marks(0), members.marks(1)), (1, 1));
@@ -189,7 +189,7 @@ fn of_two_live_generations_the_user_keeps_one() {
     assert!(
         told(both.repair(&["doc".to_string()], Some(other)).unwrap_err()).contains("not one of its live")
     );
-    // Keeps the generation on the second node.
+    // The repair keeps the generation on the second node.
     let at = |id: &SpreadId| why.find(&id.to_string()).unwrap();
     let second = why.find(&members.address(1)).unwrap();
     let kept = ids(&why).into_iter().filter(|id| at(id) < second).max_by_key(at).unwrap();

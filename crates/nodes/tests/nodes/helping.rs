@@ -1,4 +1,4 @@
-//! A client whose own cores process some of the nodes' shards.
+//! Tests a client whose own cores process some of the nodes' shards.
 
 use super::*;
 
@@ -42,7 +42,7 @@ fn nodes_that_are_fast_enough_are_left_alone() {
     let found = cluster.find(&find("needle"), "text", &RunOptions::default()).unwrap();
     let here = found.gathered.here.unwrap();
     assert!(here.pieces == 0 && here.why.contains("less than 2 s of work"), "{here:?}");
-    // If this machine is slower than the nodes, it tries once and stops.
+    // If this machine is slower than the nodes, it tries one shard and stops.
     let slow_here = Find { slow_here: Duration::from_millis(700), ..slow(40) };
     let found = cluster.find(&slow_here, "text", &helping(100)).unwrap();
     assert_eq!(found.places, expected(&text));

@@ -1,4 +1,4 @@
-//! Loads that last long, and files with many pieces.
+//! Tests loads that last long, and files with many pieces.
 
 use std::{io::Read, net::SocketAddr};
 
@@ -95,7 +95,7 @@ fn a_load_that_brings_nothing_is_one_that_makes_no_sense() {
     assert!(why.message().contains("a data message is empty"), "{why}");
 }
 
-/// The map of such a file takes several messages.
+/// The map of a file with many pieces is sent in several messages.
 #[test]
 fn a_file_of_many_pieces_is_read_as_one() {
     let cluster = Cluster::new(2);

@@ -1,4 +1,4 @@
-//! Merges of sorted streams in which one node fails and several nodes take over.
+//! Tests merges of sorted streams in which one node fails and several nodes take over.
 
 use std::{cmp::Ordering, collections::BTreeMap, ops::Range};
 
@@ -7,7 +7,7 @@ use inshore_nodes::{Merged, OrderedRow, stream_from_nodes};
 
 use super::*;
 
-/// A work that returns the lines in order, a few rows at a time, with or without their counts.
+/// A task handler that returns the sorted lines, a few rows at a time, with or without their counts.
 struct Lines {
     plan: Plan,
     counts: bool,
@@ -120,7 +120,7 @@ fn merged_together(nodes: &Nodes) -> Vec<(String, u64)> {
         {
             *sums.entry(lines.value(row).to_string()).or_default() += counts.value(row);
         }
-        // Later lines are greater.
+        // All lines of this call are greater than the lines of earlier calls.
         assert!(sums.keys().all(|line| *line > last));
         last.clone_from(sums.last_key_value().unwrap().0);
         all.extend(sums);

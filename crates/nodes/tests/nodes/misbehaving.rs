@@ -1,4 +1,4 @@
-//! Nodes that speak the protocol and send false answers.
+//! Tests nodes that follow the protocol but send false answers.
 
 use std::net::SocketAddr;
 
@@ -245,7 +245,7 @@ fn the_map_of_a_file_is_asked_for_when_the_file_is_named() {
     };
     check(&[], &|catalog| assert!(catalog.has("file-08")));
     check(&[("map", 1)], &|catalog| assert_eq!(catalog.named("file-07").unwrap()[0].bytes(), 9));
-    // Each node is asked for a third of the maps, in one request.
+    // The client requests a third of the maps from each node, in one request.
     check(&[("map", 14)], &|catalog| {
         let wholes = catalog.wholes().unwrap();
         let titles: Vec<String> = wholes.iter().map(|whole| whole.title.clone()).collect();

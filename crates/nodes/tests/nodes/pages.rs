@@ -1,4 +1,4 @@
-//! The status page beyond loopback: HTTPS and a token.
+//! Tests the status page on an address other than loopback, which requires HTTPS and a token.
 
 use std::net::SocketAddr;
 

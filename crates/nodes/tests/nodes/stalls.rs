@@ -1,4 +1,4 @@
-//! Nodes that are reachable but make no progress, and answers that are corrupted in transit.
+//! Tests nodes that are reachable but make no progress, and answers that are corrupted in transit.
 
 use std::{
     io::{Read, Write},

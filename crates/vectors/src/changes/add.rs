@@ -20,7 +20,7 @@ use crate::{
 /// [`Error::BadDataset`] for a dataset that cannot be changed; [`inshore_store::Error::Changed`] if other jobs changed it
 /// again and again; I/O; too little memory; cancellation. Nothing is changed then.
 pub fn add_vectors(store: &Store, job: &Job, name: &str, file: &VectorFile) -> Result<Changed> {
-    retried(job, || {
+    let changed = retried(job, || {
         let mut change = Change::begin(store, job, name)?;
         let info = change.info().clone();
         check_alike(file, &info)?;
@@ -39,7 +39,8 @@ pub fn add_vectors(store: &Store, job: &Job, name: &str, file: &VectorFile) -> R
         })?;
         let first_id = Some(info.next_id - file.count());
         Ok(Changed { added: file.count(), first_id, rounded, ..Changed::of(info) })
-    })
+    })?;
+    Ok(changed.listed(store, job))
 }
 
 /// Puts the vectors of `file` into the dataset `name` under the ids `ids`, one for each vector: a vector replaces the one
@@ -65,11 +66,11 @@ pub fn upsert_vectors(
             expected: format!("one for each of the {} vectors of {}", file.count(), file.path().display()),
         });
     }
-    let _memory = job.budget().reserve(ids.len() as u64 * 64, "ids of vectors that are replaced")?;
+    let memory = job.budget().reserve(ids.len() as u64 * 64, "ids of vectors that are replaced")?;
     let mut sorted = ids.to_vec();
     sorted.sort_unstable();
     check_ids(&sorted)?;
-    retried(job, || {
+    let changed = retried(job, || {
         let mut change = Change::begin(store, job, name)?;
         let info = change.info().clone();
         check_alike(file, &info)?;
@@ -85,7 +86,9 @@ pub fn upsert_vectors(
         change.append_removed(&replaced)?;
         change.append_runs(&runs)?;
         finish(change, info, &sorted, &replaced, &runs, rounded)
-    })
+    })?;
+    drop((sorted, memory));
+    Ok(changed.listed(store, job))
 }
 
 fn finish(
@@ -140,8 +143,7 @@ fn append_bytes(file: &VectorFile) -> u64 {
 /// Appends all vectors of a file. Returns the number of elements that were rounded.
 fn append_rows(change: &mut Change<'_>, file: &VectorFile) -> Result<u64> {
     let job = change.job;
-    let _work =
-        job.budget().reserve(file.rows_bytes(true) - FILE_SOURCE_BYTES, "vectors that are added")?;
+    let _work = job.budget().reserve(file.rows_bytes(true) - FILE_SOURCE_BYTES, "vectors that are added")?;
     let mut writer = change.builder.append(VECTORS, CHECK_BYTES, BUFFER_BYTES, BUFFERS)?;
     let mut rows = file.rows(job, 0, true)?;
     let row_bytes = change.info().row_bytes();

@@ -121,7 +121,10 @@ mod tests {
         assert_eq!(read(&text).unwrap(), many);
         for word in ["x1", "-1", "1.0", "18446744073709551616", "\u{e4}"] {
             let error = read(&format!("1\n2\n{word}\n")).unwrap_err();
-            assert!(error.ends_with(&format!("line 3: found {word:?}, expected an id, a whole number")), "{error}");
+            assert!(
+                error.ends_with(&format!("line 3: found {word:?}, expected an id, a whole number")),
+                "{error}"
+            );
         }
         let error = read(&"7".repeat(100)).unwrap_err();
         assert!(error.contains("line 1"), "{error}");

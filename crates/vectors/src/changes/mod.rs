@@ -36,7 +36,7 @@ use crate::{
     Error, Result, RowSet, Search, Vectors, VectorsInfo,
     dataset::{ID_RUNS, REMOVED},
     ids::{ID_MAX, IdRun, Ids},
-    index::{READ_ELEMENTS_BYTES, read_elements},
+    index::{READ_ELEMENTS_BYTES, extend_index, read_elements},
 };
 
 /// How often a change is made again because other jobs changed the dataset.
@@ -65,11 +65,26 @@ pub struct Changed {
     pub first_id: Option<u64>,
     /// The number of elements that were rounded, from f64 to f32.
     pub rounded: u64,
+    /// The number of rows that no list of the index has. An approximate search compares them one by one.
+    pub unlisted: u64,
+    /// The reason why added vectors could not be put into lists of the index. They are in the dataset nevertheless.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub index_error: Option<String>,
 }
 
 impl Changed {
     fn of(info: VectorsInfo) -> Changed {
-        Changed { info, added: 0, replaced: 0, taken: 0, absent: 0, first_id: None, rounded: 0 }
+        let [added, replaced, taken, absent] = [0; 4];
+        let (first_id, rounded, unlisted, index_error) = (None, 0, 0, None);
+        Changed { info, added, replaced, taken, absent, first_id, rounded, unlisted, index_error }
+    }
+
+    /// Puts added vectors into lists of the index. The change is there, whatever comes of it.
+    fn listed(self, store: &Store, job: &Job) -> Changed {
+        match extend_index(store, job, &self.info.name) {
+            Ok(unlisted) => Changed { unlisted, ..self },
+            Err(error) => Changed { index_error: Some(error.to_string()), ..self },
+        }
     }
 }
 

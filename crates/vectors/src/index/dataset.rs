@@ -23,6 +23,7 @@ use zerocopy::{
 use super::{
     Clustered,
     centroids::{Centroids, Lower, READ_ELEMENTS_BYTES, read_elements},
+    layers::{Layer, all_layers, chain},
     table::{MeasuredOn, RecallPoint, RecallTable},
 };
 use crate::{Element, Error, Metric, Result, Vectors, dataset::file_of};
@@ -270,7 +271,11 @@ pub fn index_name(name: &str) -> String {
 #[derive(Clone, Debug)]
 pub struct VectorIndex {
     info: IndexInfo,
+    /// The id of the dataset.
+    id: u64,
     pub(crate) files: IndexFiles,
+    /// The layers behind the lists.
+    pub(crate) layers: Vec<Layer>,
 }
 
 /// The files of an index.
@@ -321,7 +326,8 @@ impl VectorIndex {
             groups: file_of(&dataset, GROUPS, info.groups * row_bytes)?,
             spans: file_of(&dataset, SPANS, (info.groups + 1) * 4)?,
         };
-        Ok(Some(VectorIndex { info, files }))
+        let layers = chain(all_layers(store, name)?, dataset.id(), info.vectors, vectors.info().vectors);
+        Ok(Some(VectorIndex { info, id: dataset.id(), files, layers }))
     }
 
     /// Returns the properties of the index.
@@ -329,17 +335,27 @@ impl VectorIndex {
         &self.info
     }
 
+    /// Returns the id of the dataset of the index.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Returns the number of the first row that no list has.
+    pub(crate) fn end(&self) -> u64 {
+        self.layers.last().map_or(self.info.vectors, |last| last.rows.end)
+    }
+
     pub(crate) fn set_recall(&mut self, recall: RecallTable) {
         self.info.recall = recall;
     }
 
     pub(crate) fn made(info: IndexInfo, files: IndexFiles) -> VectorIndex {
-        VectorIndex { info, files }
+        VectorIndex { info, id: 0, files, layers: Vec::new() }
     }
 
-    /// Returns the memory of the directory and the upper centroids, which stay in memory during a search.
+    /// Returns the memory of the directories and the upper centroids, which stay in memory during a search.
     pub(crate) fn directory_bytes(&self) -> u64 {
-        (self.info.lists + 1) * 8 + self.upper_bytes() + READ_ELEMENTS_BYTES
+        (1 + self.layers.len() as u64) * (self.info.lists + 1) * 8 + self.upper_bytes() + READ_ELEMENTS_BYTES
     }
 
     fn upper_bytes(&self) -> u64 {
@@ -400,8 +416,7 @@ impl VectorIndex {
                 Lower::Memory(lower, reservation)
             }
         };
-        let directory =
-            Directory { firsts, entry_bytes: info.entry_bytes() as u64, _reservation: reservation };
+        let directory = Directory::new(firsts, info.entry_bytes() as u64, reservation);
         let centroids = Centroids {
             dimensions: info.dimensions,
             upper,
@@ -423,17 +438,33 @@ impl VectorIndex {
         count: usize,
     ) -> Result<List<'a, T>> {
         let row_bytes = self.info.dimensions * size_of::<T>();
-        let (rows, ids) = bytes.split_at(count * row_bytes);
-        let list_of = List { rows: T::rows(rows), ids, id_bytes: self.info.id_bytes() };
-        for row in 0..count {
-            let id = list_of.row(row);
-            if id >= self.info.vectors {
-                let (found, expected) =
-                    (format!("id {id} in list {list}"), format!("ids below {}", self.info.vectors));
-                return Err(bad(&self.info.name, "lists", found, expected));
-            }
-        }
-        Ok(list_of)
+        let place = (self.files.lists.name(), list);
+        list_of(place, bytes, count, (row_bytes, self.info.entry_bytes()), self.info.vectors)
+    }
+}
+
+/// Returns the vectors of `count` entries of a list, and checks that their rows are below `rows`. `place` is the name of
+/// the file, and the list; the sizes are those of the elements of a vector, and of an entry.
+///
+/// # Errors
+/// [`Error::BadDataset`] if a vector has no row.
+pub(crate) fn list_of<'a, T: Clustered>(
+    (name, list): (&str, u32),
+    bytes: &'a [u8],
+    count: usize,
+    (row_bytes, entry_bytes): (usize, usize),
+    rows: u64,
+) -> Result<List<'a, T>> {
+    let (elements, ids) = bytes.split_at(count * row_bytes);
+    let vectors = List { rows: T::rows(elements), ids, id_bytes: entry_bytes - row_bytes };
+    match (0..count).map(|place| vectors.row(place)).find(|row| *row >= rows) {
+        None => Ok(vectors),
+        Some(row) => Err(Error::BadDataset {
+            name: name.to_string(),
+            what: "vectors",
+            found: format!("row {row} in list {list}"),
+            expected: format!("rows below {rows}"),
+        }),
     }
 }
 
@@ -464,6 +495,20 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
+    pub fn new(firsts: Vec<u64>, entry_bytes: u64, reservation: Reservation) -> Directory {
+        Directory { firsts, entry_bytes, _reservation: reservation }
+    }
+
+    /// Returns the number of bytes of a vector, with the number of its row.
+    pub fn entry_bytes(&self) -> u64 {
+        self.entry_bytes
+    }
+
+    /// Returns the places of the vectors of a list among those of all lists.
+    pub fn places_of(&self, list: u32) -> Range<u64> {
+        self.firsts[list as usize]..self.firsts[list as usize + 1]
+    }
+
     /// Returns the number of vectors of a list.
     pub fn count(&self, list: u32) -> u64 {
         self.firsts[list as usize + 1] - self.firsts[list as usize]

@@ -5,6 +5,7 @@
 //! - a *list*: vectors near one *centroid*, contiguous in the file `lists`; every vector is in one list.
 //! - a *group*: lists whose centroids are near each other, with a centroid of its own ([`centroids`]).
 //! - to *probe* a list: to read it and to compare its vectors with the query.
+//! - a *layer*: vectors that were added since, by the same lists, in a dataset of its own ([`layers`]).
 //! - *recall*: the fraction of the k exact neighbours that are in an answer ([`recall`]).
 //!
 //! ```text
@@ -23,6 +24,8 @@ mod centroids;
 mod compare;
 mod dataset;
 mod kmeans;
+mod layers;
+mod parts;
 mod plan;
 mod query;
 mod ranges;
@@ -32,8 +35,10 @@ mod table;
 mod tail;
 
 pub(crate) use self::{
+    build::extend_index,
     centroids::{READ_ELEMENTS_BYTES, read_elements},
     dataset::KIND as INDEX_KIND,
+    layers::layer_names,
     query::pairs_of_index,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes};

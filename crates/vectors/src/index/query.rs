@@ -26,7 +26,8 @@ use super::{
     Clustered,
     centroids::{Centroids, Finder},
     compare::{Comparer, Members, Packed, Space},
-    dataset::{Directory, VectorIndex},
+    dataset::VectorIndex,
+    parts::{Part, Piece},
     plan::{DEPTH, Estimates, FOUND_AT_ONCE, SPAN_BYTES, Strategy, StrategyPlan},
     ranges::{BUFFERS, Ranges},
     recall::pack_next,
@@ -207,7 +208,7 @@ struct Probed<'a> {
 
 /// The parts of an index that stay in memory, and the spaces in which vectors are compared.
 struct Loaded<T: Clustered> {
-    directory: Directory,
+    parts: Vec<Part>,
     centroids: Centroids<T>,
     ids: Ids,
     /// Where queries are compared with centroids.
@@ -240,7 +241,8 @@ pub(super) struct Round<'a, T: Clustered> {
     pub job: &'a Job,
     pub vectors: &'a Vectors,
     index: &'a VectorIndex,
-    directory: &'a Directory,
+    /// The lists of the index, and those of its layers.
+    parts: &'a [Part],
     centroids: &'a Centroids<T>,
     pub space: &'a Space<T>,
     coarse: &'a Space<T>,
@@ -282,7 +284,7 @@ impl Probed<'_> {
         let probes = self.probes();
         let k = self.search.neighbours(self.vectors.info().live());
         let row_bytes = (info.dimensions * size_of::<T>()) as u64;
-        let list_bytes_max = info.list_vectors_max * info.entry_bytes() as u64;
+        let list_bytes_max = Part::chunk_bytes_max(index);
         // Groups have about the square root of all lists; a few are several times as large.
         let group = (8 * info.lists.div_ceil(info.groups)).min(info.lists);
         let finder = 2 * Comparer::<T>::bytes(info.dimensions) + 16 * (group * row_bytes + (16 << 10));
@@ -403,7 +405,8 @@ impl Probed<'_> {
         let coarse = Space::<T>::new(metric, dimensions, &center, instructions);
         let space = coarse.within(self.search.radius);
         let ids = Ids::read(self.job, self.vectors)?;
-        Ok(Loaded { directory, centroids, ids, coarse, space })
+        let parts = Part::all(self.job, self.index, directory)?;
+        Ok(Loaded { parts, centroids, ids, coarse, space })
     }
 
     /// Reads the queries `numbers`, and returns their ids and the near vectors of each; none if pairs are collected.
@@ -436,7 +439,7 @@ impl Probed<'_> {
             selected: selection.map(|selection| Selected::new(selection, count)),
             ids: &loaded.ids,
             index: self.index,
-            directory: &loaded.directory,
+            parts: &loaded.parts,
             centroids: &loaded.centroids,
             space: &loaded.space,
             coarse: &loaded.coarse,
@@ -453,7 +456,7 @@ impl Probed<'_> {
             Strategy::Single => counts.times_us.extend(round.single()?),
             Strategy::Batch => round.batch()?,
         }
-        let tail = info.vectors..self.vectors.info().vectors;
+        let tail = self.index.end()..self.vectors.info().vectors;
         if !tail.is_empty() {
             compare_tail(&round, tail)?;
         }
@@ -506,8 +509,9 @@ impl<T: Clustered> Round<'_, T> {
                     if lists.len() as u64 >= self.probes && vectors >= self.k {
                         break;
                     }
-                    lists.push(entry.id as u32);
-                    vectors += self.directory.count(entry.id as u32);
+                    let list = entry.id as u32;
+                    lists.push(list);
+                    vectors += self.parts.iter().map(|part| part.directory.count(list)).sum::<u64>();
                 }
                 if vectors < self.k && probes < self.centroids.lists() {
                     again.push(query);
@@ -522,32 +526,31 @@ impl<T: Clustered> Round<'_, T> {
         Ok(())
     }
 
-    /// Compares the lists `lists`, whose bytes follow each other, with the queries that probe each.
-    fn compare_lists<'m>(
+    /// Compares the lists of a piece with the queries that probe each.
+    fn compare_piece<'m>(
         &self,
-        lists: Range<u32>,
+        part: &Part,
+        piece: &Piece,
         bytes: &[u8],
         comparer: &mut Comparer<T>,
-        mut members_of: impl FnMut(u32) -> &'m [u32],
+        members_of: impl Fn(u32) -> &'m [u32],
     ) -> Result<()> {
-        let mut rest = bytes;
-        for list in lists {
-            let count = self.directory.count(list) as usize;
-            let (bytes, others) = rest.split_at(count * self.index.info().entry_bytes());
-            rest = others;
+        part.each_chunk::<T>(piece, bytes, |list, vectors, count| {
             let members = members_of(list);
             if members.is_empty() {
-                continue;
+                return Ok(());
             }
-            let list = self.index.list::<T>(list, bytes, count)?;
             let queries = Members { packed: self.packed, members, heaps: &self.heaps };
             match &self.selected {
-                None => comparer.compare(self.space, list.rows, |row| self.ids.id(list.row(row)), &queries),
+                None => {
+                    comparer.compare(self.space, vectors.rows, |row| self.ids.id(vectors.row(row)), &queries);
+                }
                 Some(selected) => {
-                    selected.compare(self.space, (&list, self.ids), count, comparer, &queries);
+                    selected.compare(self.space, (vectors, self.ids), count, comparer, &queries);
                 }
             }
-        }
+            Ok(())
+        })?;
         self.heaps.check()
     }
 
@@ -557,7 +560,7 @@ impl<T: Clustered> Round<'_, T> {
         let work = || -> Result<Vec<u64>> {
             let mut finder = self.centroids.finder(self.job)?;
             let mut comparer = Comparer::<T>::new(self.centroids.dimensions);
-            let bytes = joined_bytes(self.directory.list_bytes_max());
+            let bytes = joined_bytes(Part::chunk_bytes_max(self.index));
             let buffers = Buffer::zeroed(self.job.budget(), DEPTH * bytes, "lists")?;
             let mut spare = buffers.split(bytes);
             let mut times = Vec::new();
@@ -591,25 +594,26 @@ impl<T: Clustered> Round<'_, T> {
         let mut lists = Vec::new();
         self.lists(query..query + 1, finder, &mut |_, found| lists.extend_from_slice(found))?;
         lists.sort_unstable();
-        let mut spans = spans_of(self.directory, &lists, JOINED_BYTES, 0).into_iter();
-        let (mut reads, mut places): (Vec<PendingRead>, Vec<Range<u32>>) = Default::default();
+        let pieces =
+            |part| Part::pieces(part, &lists, JOINED_BYTES, 0).into_iter().map(move |piece| (part, piece));
+        let mut pieces = self.parts.iter().flat_map(pieces);
+        let (mut reads, mut places): (Vec<PendingRead>, Vec<(&Part, Piece)>) = Default::default();
         let members = [query];
         loop {
             while !spare.is_empty()
-                && let Some(span) = spans.next()
+                && let Some((part, piece)) = pieces.next()
             {
                 let buffer = spare.pop().expect("not empty");
-                let bytes = self.directory.bytes_of(span.clone());
-                reads.push(self.index.files.lists.submit_read(self.job, bytes, buffer)?);
-                places.push(span);
+                reads.push(part.file.submit_read(self.job, part.bytes_of(&piece), buffer)?);
+                places.push((part, piece));
             }
             if reads.is_empty() {
                 return Ok(());
             }
             let done = PendingRead::wait_any(&reads);
-            let (read, span) = (reads.swap_remove(done), places.swap_remove(done));
+            let (read, (part, piece)) = (reads.swap_remove(done), places.swap_remove(done));
             let (buffer, bytes) = read.wait()?;
-            self.compare_lists(span, &buffer[bytes], comparer, |_| &members)?;
+            self.compare_piece(part, &piece, &buffer[bytes], comparer, |_| &members)?;
             spare.push(buffer);
         }
     }
@@ -627,30 +631,28 @@ impl<T: Clustered> Round<'_, T> {
             }
             lists
         };
-        let spans = spans_of(self.directory, &lists, SPAN_BYTES, GAP_BYTES);
-        drop(lists);
         let queries: Vec<u32> = pairs.iter().map(|pair| pair.1).collect();
-        let range =
-            |number: u64| spans.get(number as usize).map(|span| self.directory.bytes_of(span.clone()));
-        let ranges = Ranges {
-            job: self.job,
-            file: &self.index.files.lists,
-            threads: self.plan.threads,
-            buffer_bytes: span_bytes(self.directory.list_bytes_max()),
-            range,
-        };
-        let make = || Comparer::<T>::new(self.centroids.dimensions);
-        let comparers = ranges.each(make, |comparer, number, bytes| {
-            let span = spans[number as usize].clone();
-            let mut at = pairs.partition_point(|pair| pair.0 < span.start);
-            self.compare_lists(span, bytes, comparer, |list| {
-                let len = pairs[at..].iter().take_while(|pair| pair.0 == list).count();
-                at += len;
-                &queries[at - len..at]
-            })
-        })?;
-        let measured = comparers.iter().map(|comparer| comparer.measured).sum();
-        self.measured.fetch_add(measured, Ordering::Relaxed);
+        for part in self.parts {
+            let pieces = part.pieces(&lists, SPAN_BYTES, GAP_BYTES);
+            let ranges = Ranges {
+                job: self.job,
+                file: &part.file,
+                threads: self.plan.threads,
+                buffer_bytes: span_bytes(Part::chunk_bytes_max(self.index)),
+                range: |number: u64| pieces.get(number as usize).map(|piece| part.bytes_of(piece)),
+            };
+            let make = || Comparer::<T>::new(self.centroids.dimensions);
+            let comparers = ranges.each(make, |comparer, number, bytes| {
+                let piece = &pieces[number as usize];
+                self.compare_piece(part, piece, bytes, comparer, |list| {
+                    let start = pairs.partition_point(|pair| pair.0 < list);
+                    let len = pairs[start..].iter().take_while(|pair| pair.0 == list).count();
+                    &queries[start..start + len]
+                })
+            })?;
+            let measured = comparers.iter().map(|comparer| comparer.measured).sum();
+            self.measured.fetch_add(measured, Ordering::Relaxed);
+        }
         self.job.progress().add(self.packed.len() as u64);
         Ok(())
     }
@@ -681,21 +683,4 @@ impl<T: Clustered> Round<'_, T> {
         })?;
         Ok(all.into_inner().expect("no panic under this lock"))
     }
-}
-
-/// Joins sorted lists to spans of the file: lists that follow each other, or lie at most `gap` bytes apart, up to `most` bytes.
-fn spans_of(directory: &Directory, lists: &[u32], most: u64, gap: u64) -> Vec<Range<u32>> {
-    let mut spans: Vec<Range<u32>> = Vec::new();
-    for &list in lists {
-        if let Some(last) = spans.last_mut() {
-            let between = directory.bytes_of(last.end..list);
-            let whole = directory.bytes_of(last.start..list + 1);
-            if between.end - between.start <= gap && whole.end - whole.start <= most {
-                last.end = list + 1;
-                continue;
-            }
-        }
-        spans.push(list..list + 1);
-    }
-    spans
 }

@@ -7,6 +7,7 @@
 
 use std::{
     collections::HashMap,
+    ops::Range,
     sync::atomic::{AtomicUsize, Ordering},
 };
 
@@ -145,9 +146,8 @@ fn measure_elements<T: Clustered>(
     let memory = sample * (Packed::<T>::bytes_each(info.dimensions) + TopK::bytes(k) + k * 64);
     let reader_bytes = Source::from(file).rows_bytes();
     let others = live_bytes(info) + index.directory_bytes() + pass_bytes::<T>(job, info.dimensions);
-    job.budget().need(memory + reader_bytes + others, || {
-        format!("measuring recall with {sample} queries")
-    })?;
+    job.budget()
+        .need(memory + reader_bytes + others, || format!("measuring recall with {sample} queries"))?;
     let _memory = job.budget().reserve(memory, "queries and their neighbours")?;
     let holds_lower = index.lower_bytes() <= job.budget().free_bytes() / 4;
     let (directory, centroids) = index.load::<T>(job, holds_lower)?;
@@ -214,17 +214,32 @@ pub(crate) fn for_vectors<T: Clustered, S: Send>(
     make: impl Fn() -> S + Sync,
     work: impl Fn(&mut S, u64, &[T]) -> Result<()> + Sync,
 ) -> Result<Vec<S>> {
+    for_rows(job, file, (0..vectors, dimensions), make, work)
+}
+
+/// Calls `work` with blocks of the rows `all` of a file. The arguments are the number of the first row of the block, and the
+/// elements.
+///
+/// # Errors
+/// I/O and damage; too little memory; cancellation; errors of `work`.
+pub(crate) fn for_rows<T: Clustered, S: Send>(
+    job: &Job,
+    file: &CheckedFile,
+    (all, dimensions): (Range<u64>, usize),
+    make: impl Fn() -> S + Sync,
+    work: impl Fn(&mut S, u64, &[T]) -> Result<()> + Sync,
+) -> Result<Vec<S>> {
     let row_bytes = dimensions * size_of::<T>();
     let buffer_bytes = block_bytes(row_bytes);
     let rows = (((buffer_bytes - 2 * CHECK_BYTES) / row_bytes).max(1)) as u64;
     let range = |number: u64| {
-        let first = number * rows;
-        (first < vectors).then(|| first * row_bytes as u64..vectors.min(first + rows) * row_bytes as u64)
+        let first = all.start + number * rows;
+        (first < all.end).then(|| first * row_bytes as u64..all.end.min(first + rows) * row_bytes as u64)
     };
     let ranges = Ranges { job, file, threads: job.budget().threads(), buffer_bytes, range };
     ranges.each(make, |state, number, bytes| {
         let rows_here = T::rows(bytes);
-        work(state, number * rows, rows_here)?;
+        work(state, all.start + number * rows, rows_here)?;
         job.progress().add((rows_here.len() / dimensions) as u64);
         Ok(())
     })

@@ -40,9 +40,8 @@ pub(super) fn compare_tail<T: Clustered>(round: &Round<'_, T>, tail: Range<u64>)
         |comparer, number, bytes| {
             let first = first_of(number);
             let is_selected = |row: &u64| round.selected.as_ref().is_none_or(|some| some.rows.contains(*row));
-            let id_of = |row: usize| {
-                Some(first + row as u64).filter(is_selected).map(|row| round.ids.id(row))
-            };
+            let id_of =
+                |row: usize| Some(first + row as u64).filter(is_selected).map(|row| round.ids.id(row));
             comparer.compare_some(round.space, T::rows(bytes), id_of, &queries);
             Ok(())
         },

@@ -3,9 +3,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use inshore_store::{
-    Budget, Cancel, Device, History, Memory, Recording, Store, WriteFate, after_crash,
-};
+use inshore_store::{Budget, Cancel, Device, History, Memory, Recording, Store, WriteFate, after_crash};
 use inshore_vectors::{
     Changed, Element, Error, Metric, Result, Search, Vectors, add_vectors, remove_vectors, search,
     upsert_vectors,
@@ -54,14 +52,14 @@ pub fn small(element: Element, random: &mut Random, count: usize) -> Made {
 }
 
 pub fn add(setup: &Setup, made: &Made) -> Result<Changed> {
-    let job = setup.job(16 << 20, 2);
+    let job = setup.job(40 << 20, 2);
     let changed = add_vectors(&setup.store, &job, "v", &setup.file("added", made));
     assert_eq!(job.budget().reserved_bytes(), 0);
     changed
 }
 
 pub fn upsert(setup: &Setup, made: &Made, ids: &[u64]) -> Result<Changed> {
-    let job = setup.job(16 << 20, 2);
+    let job = setup.job(40 << 20, 2);
     let changed = upsert_vectors(&setup.store, &job, "v", &setup.file("replacing", made), ids);
     assert_eq!(job.budget().reserved_bytes(), 0);
     changed
@@ -110,7 +108,11 @@ fn answers_equal_brute_force_over_the_vectors_that_are_live() {
                 for (k, memory) in [(10, (16 << 20, 2)), (1000, (5 << 20, 1))] {
                     let options = Search { k, metric, ..Search::default() };
                     let (rows, searched) = setup.search("v", &queries, &options, memory);
-                    assert_eq!(rows, model.answer(&base, &asked, &options), "{element} {metric:?} round {round}");
+                    assert_eq!(
+                        rows,
+                        model.answer(&base, &asked, &options),
+                        "{element} {metric:?} round {round}"
+                    );
                     assert_eq!(searched.vectors, info.live());
                 }
                 // One query is compared in another way.
@@ -199,7 +201,9 @@ fn changes_that_cannot_be_made_are_refused_by_name_and_change_nothing() {
     let small_job = setup.job(100 << 10, 1);
     let file = setup.file("two", &two);
     let error = add_vectors(&setup.store, &small_job, "v", &file).unwrap_err();
-    let Error::Store(inshore_store::Error::BudgetTooSmall { smallest, .. }) = error else { panic!("{error}") };
+    let Error::Store(inshore_store::Error::BudgetTooSmall { smallest, .. }) = error else {
+        panic!("{error}")
+    };
     let cancel = Cancel::default();
     let job = setup.store.job(Budget::new(16 << 20, 2), cancel.clone()).unwrap();
     cancel.cancel();

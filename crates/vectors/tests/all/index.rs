@@ -353,7 +353,7 @@ fn an_index_that_does_not_describe_its_lists_is_refused_by_name() {
         ("v.index: directory", |files, _, [_, firsts, _]| files[firsts][8..16].fill(255)),
         ("v.index: directory", |files, _, [_, firsts, _]| files[firsts][0] = 1),
         ("v.index: groups: found", |files, _, [_, _, spans]| files[spans][0] = 1),
-        ("v.index: lists: found id", |files, _, [lists, _, _]| {
+        ("v.index/lists: vectors: found row", |files, _, [lists, _, _]| {
             files[lists].iter_mut().for_each(|byte| *byte = 255)
         }),
     ];

@@ -7,6 +7,7 @@ mod files;
 mod hazards;
 mod index;
 mod join;
+mod layers;
 mod real;
 mod selected;
 mod support;

@@ -114,7 +114,8 @@ fn an_index_whose_lists_are_all_probed_answers_the_nearest_selected_vectors() {
             let options = Search { metric, selection: Some(selection), ..Search::default() };
             let (exact, _) = setup.search("v", &queries, &options, (16 << 20, 2));
             for strategy in [Strategy::Single, Strategy::Batch] {
-                let approximate = Approximate { recall: 1.0, probes: Some(1 << 31), strategy: Some(strategy) };
+                let approximate =
+                    Approximate { recall: 1.0, probes: Some(1 << 31), strategy: Some(strategy) };
                 let (rows, found) = ask(&setup, "v", &queries, (&options, &approximate), (32 << 20, 2));
                 assert_eq!(rows, exact, "{element} {metric:?} {strategy}");
                 assert_eq!((found.compared, found.exhaustive), (41 * 3000, 0));

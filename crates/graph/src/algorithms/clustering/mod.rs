@@ -4,10 +4,10 @@
 //!
 //! Every triangle is found once, within the budget, by the method of Hu, Tao and Chung ("Massive graph triangulation",
 //! 2013). Edges are oriented towards the end of higher degree, so that no row is longer than the square root of twice
-//! the number of edges. As many rows as fit are held in memory, and all rows are streamed and joined with them: for
-//! each edge u → v of a streamed row, if the row of v is in memory, the two rows are compared. A vertex w in both rows
+//! the number of edges. As many rows as fit are held in memory, and all rows are streamed. For each edge u → v of a
+//! streamed row, the row of u is compared with the row of v if the row of v is in memory. A vertex w in both rows
 //! completes a triangle of u, v and w. With M bytes of memory and E bytes of edges the method makes E / M passes over
-//! all edges. Each triangle adds to a sum for each of its corners, by sort-reduce.
+//! all edges. Sort-reduce sums the contributions of all triangles to each vertex.
 //!
 //! The code that finds triangles is in `triangles.rs`. All numbers are integers until the last division, so the answer
 //! is the same bit for bit in every run.
@@ -39,7 +39,8 @@ use crate::{
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ClusteringOptions {
-    /// Overrides the choices of the engine, for tests and comparisons. Any strategy but `dense` keeps degrees on flash.
+    /// Overrides the choices of the engine, for tests and comparisons. With any strategy but `dense`, degrees are on
+    /// flash.
     pub tuning: Tuning,
 }
 
@@ -47,7 +48,7 @@ pub struct ClusteringOptions {
 /// edges in both directions.
 const VERTICES_MAX: u64 = 1 << 31;
 
-/// Sums the contributions of triangles to a corner.
+/// The sum, for each vertex, of the contributions of the triangles that contain the vertex.
 #[derive(Clone)]
 struct SumOfEdges;
 
@@ -62,13 +63,15 @@ impl Operation for SumOfEdges {
 /// Computes the local clustering coefficient of all vertices in columns `vertex`, `coefficient`; a vertex with fewer
 /// than two neighbours has 0. The summary has the number of triangles.
 ///
-/// Cost: edges are read twice, and written once in their orientation. Then all of them are read once for each part that
-/// fits in memory (4 bytes per edge), and two rows are compared for each edge. If degrees do not fit in a quarter of
-/// the memory, all edges are sorted too (16 bytes each, in both directions). A directed graph that was imported without
-/// in-edges is transposed first by a sort of all edges, with a notice in the summary.
+/// Cost: all edges are read twice, and each edge is written once in its orientation. The oriented edges are loaded into
+/// memory part by part (4 bytes per edge), and all of them are read once for each part. Two rows are compared for each
+/// edge. If degrees do not fit in a quarter of the memory, all edges are sorted too (16 bytes each, in both
+/// directions). A directed graph that was imported without in-edges is transposed first by a sort of all edges, with a
+/// notice in the summary.
 ///
 /// # Errors
-/// [`Error::TooManyVertices`] beyond 2^31; [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
+/// [`Error::TooManyVertices`] beyond 2^31; [`inshore_store::Error::BudgetTooSmall`]. Also fails on I/O errors, damaged
+/// data and cancellation.
 pub fn clustering(graph: &Graph, job: &Job, options: &ClusteringOptions) -> Result<Answer> {
     check_budget(job, "clustering")?;
     let vertices = graph.vertices();
@@ -107,7 +110,7 @@ pub fn clustering(graph: &Graph, job: &Job, options: &ClusteringOptions) -> Resu
     Ok(Answer { summary, rows: VertexRows::stream(graph, job, schema, states, column)? })
 }
 
-/// The graph as pairs of neighbours, without directions and self-loops.
+/// A view of the graph as pairs of neighbours, without directions and self-loops.
 struct Neighbours<'a> {
     job: &'a Job,
     out: Csr,
@@ -117,7 +120,7 @@ struct Neighbours<'a> {
 
 impl Neighbours<'_> {
     /// Calls `each(vertex, neighbour, both)` for all neighbours of a range of vertices, in order. `both` is true if
-    /// edges lead in both directions.
+    /// edges lead in both directions between the two vertices.
     fn scan(
         &self,
         vertices: std::ops::Range<u64>,
@@ -196,8 +199,9 @@ impl Neighbours<'_> {
         Ok(array)
     }
 
-    /// Orients edges: each edge goes into the row of its end of lower degree, or of smaller number if degrees are
-    /// equal. Returns the rows and the length of the longest row. The rows consist of [`entry`]s.
+    /// Orients edges: each edge is stored only in the row of its end with the lower degree. If both degrees are equal,
+    /// the edge is stored in the row of the end with the smaller number. Returns the rows, which consist of [`entry`]s,
+    /// and the length of the longest row.
     fn oriented(&self, degrees: &mut VertexArray<u32>) -> Result<(Csr, usize)> {
         let job = self.job;
         let vertices = self.out.vertices;
@@ -236,7 +240,7 @@ impl Neighbours<'_> {
         Ok((oriented, files.stats.degree_max as usize))
     }
 
-    /// Orients edges without degrees in memory: each vertex sends its degree to its neighbours.
+    /// Orients edges if degrees are not in memory: each vertex sends its degree to its neighbours through sort-reduce.
     fn orient_by_sort(&self, mut degrees: StateCursor<'_, u32>, writer: &mut OrientedWriter) -> Result<()> {
         let job = self.job;
         let scans = csr::SCAN_BYTES * if self.incoming.is_some() { 2 } else { 1 };
@@ -264,7 +268,7 @@ impl Neighbours<'_> {
 }
 
 struct OrientedWriter {
-    /// The name of the files of oriented edges in scratch.
+    /// The name of the graph's file of out-edges, for error messages.
     name: String,
     last: Option<u64>,
     keys: Vec<u64>,
@@ -299,7 +303,7 @@ fn bad_row(name: &str, vertex: u32) -> Error {
     }
 }
 
-/// Encodes a vertex and a flag for edges in both directions. Entries are in the order of their vertices.
+/// Encodes a vertex and a flag for edges in both directions. The order of these codes is the order of vertices.
 fn entry(vertex: u32, both: bool) -> u32 {
     vertex << 1 | u32::from(both)
 }
@@ -308,7 +312,7 @@ fn vertex_of(entry: u32) -> u32 {
     entry >> 1
 }
 
-/// Returns the number of directed edges that an entry stands for.
+/// Returns the number of directed edges that an entry stands for: 1 or 2.
 fn edges_of(entry: u32) -> u64 {
     1 + u64::from(entry & 1)
 }

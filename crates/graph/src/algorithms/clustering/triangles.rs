@@ -26,14 +26,13 @@ pub(super) struct Triangles<'a> {
 }
 
 impl Triangles<'_> {
-    /// Sums, for each vertex of a triangle, the number of directed edges between its neighbours. Also returns the
-    /// number of passes, and the name of the strategy that summed.
+    /// Returns, for each vertex of a triangle, the number of directed edges between the vertex's neighbours. Also
+    /// returns the number of passes over the edges, and the name of the sort-reduce strategy that computed the sums.
     pub fn find(&self) -> Result<(Sorted<SumOfEdges>, u32, &'static str)> {
         let vertices = self.oriented.vertices;
         let free = self.job.budget().free_bytes();
         let each = csr::SCAN_BYTES + taken_bytes(self.row_max * 4) as u64;
-        // An array of sums gets its memory first, but no more than a third of the budget; the rest is for rows in
-        // memory.
+        // The array of sums gets at most a third of the free memory. The rest is for rows in memory.
         let record_bytes = size_of::<u32>() + size_of::<u64>();
         let threads = csr::scan_threads(self.job);
         let fits = |threads: usize| {
@@ -102,7 +101,7 @@ impl Triangles<'_> {
     }
 }
 
-/// Consecutive rows in memory: entries fill the buffer from the front, and the offsets of rows fill it from the end.
+/// Consecutive rows in memory. Entries fill the buffer from its front, and the offsets of rows fill it from its end.
 struct RowsInMemory {
     words: Buffer,
     vertices: Range<u64>,
@@ -110,12 +109,12 @@ struct RowsInMemory {
 
 impl RowsInMemory {
     fn new(job: &Job, bytes: u64) -> Result<RowsInMemory> {
-        // Offsets of rows are 32-bit numbers, so the buffer is limited.
+        // Offsets of rows are 32-bit numbers, so the size of the buffer is limited.
         let bytes = largest_buffer(bytes.min(8 << 30) as usize);
         Ok(RowsInMemory { words: Buffer::zeroed(job.budget(), bytes, "rows of a graph")?, vertices: 0..0 })
     }
 
-    /// Loads as many of the next rows as fit; returns false if all rows were loaded before.
+    /// Loads as many of the next rows as fit. Returns false if no row is left.
     fn load_next(&mut self, job: &Job, oriented: &Csr) -> Result<bool> {
         let start = self.vertices.end;
         let words = self.words.typed_mut::<u32>();
@@ -142,7 +141,8 @@ impl RowsInMemory {
         if end == start {
             let what = "a row of the graph in memory".to_string();
             let given = job.budget().memory_bytes();
-            // Rows in memory get at least a third of the budget, so each missing byte takes three bytes more of budget.
+            // Rows in memory get at least a third of the budget, so each missing byte requires three more bytes of
+            // budget.
             let missing = (u64::from(rows.start(end as u32)?) + 2) * 4 - words.len() as u64 * 4;
             let smallest = given + 3 * missing;
             return Err(inshore_store::Error::BudgetTooSmall { what, given, smallest }.into());
@@ -158,8 +158,8 @@ impl RowsInMemory {
         &words[begin(number)..begin(number + 1)]
     }
 
-    /// Finds the triangles of which `row`, the row of `vertex`, has two edges, and a row in memory has the third.
-    /// Returns their number.
+    /// Finds the triangles that have two edges in `row`, the row of `vertex`, and the third edge in a row in memory.
+    /// Returns the number of these triangles.
     fn meet(&self, vertex: u32, row: &[u32], sink: &mut Sink<SumOfEdges>) -> Result<u64> {
         let begin = row.partition_point(|&to| u64::from(vertex_of(to)) < self.vertices.start);
         let end = row.partition_point(|&to| u64::from(vertex_of(to)) < self.vertices.end);
@@ -183,7 +183,7 @@ impl RowsInMemory {
     }
 }
 
-/// If one row is this many times as long as the other, binary search replaces the merge of both rows.
+/// If one row is more than this many times as long as the other, binary search replaces the merge of both rows.
 const SEARCHED: usize = 32;
 
 /// Calls `each` with the two entries of every vertex that is in both rows.

@@ -2,13 +2,13 @@
 //!
 //! Nearly all graphs have one component with most of the edges, and membership takes one bit per vertex. The set begins
 //! with the vertex of highest degree. If a row has a vertex of the set, all vertices of the row join the set
-//! immediately, so the same pass continues with the larger set. The edges of other rows are written to scratch. After
+//! immediately. The same pass then continues with the larger set. The edges of other rows are written to scratch. After
 //! one or two passes few edges remain in scratch, and then the whole set is treated as one vertex. (This is a
 //! contraction, as in Sutton, Ben-Nun and Barak, "Optimizing parallel graph connectivity computation via subgraph
 //! sampling", 2018, who find the largest component by a sample.)
 //!
-//! Which vertices join, and in which pass, depends on the timing of threads. The result does not: the set is connected,
-//! and every edge that is not within the set was written to scratch.
+//! Which vertices join, and in which pass, depends on the timing of threads. The result does not depend on timing: the
+//! set is connected, and every edge that is not within the set was written to scratch.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -41,23 +41,24 @@ pub(super) struct AbsorbedSet {
     pub set: VertexSet,
     /// The smallest member of the set, which represents the set.
     pub first: u32,
-    /// Numbers of `first` and of all non-members with a remaining edge.
+    /// Maps `first`, and all non-members with a remaining edge, to consecutive numbers.
     pub left: MemberNumbers,
-    /// Each edge that is not within the set, as a pair of vertices.
+    /// The edges that are not within the set. Each edge is a pair of vertices.
     pub pairs: Vec<Pairs>,
-    /// Number of passes over all rows, including the passes of an interrupted job from which this one resumed.
+    /// The number of passes over all rows. If the job resumed from a checkpoint, the earlier job's passes are included.
     pub passes: u32,
     pub passes_kept: Option<u32>,
     /// Number of edges that were read.
     pub edges: u64,
 }
 
-/// Returns the memory of the set, of the set of marked vertices, and of their numbers.
+/// Returns the bytes of memory that the set, the set of marked vertices and the marked vertices' numbers take.
 fn sets_bytes(vertices: u64) -> u64 {
     2 * VertexSet::bytes(vertices) + MemberNumbers::bytes(vertices)
 }
 
-/// Tells whether the sets leave enough of `free` bytes for a pass, and for a forest of all vertices if nothing joins the set.
+/// Tells whether `free` bytes are enough for the sets of `sets_bytes` and for a pass over the edges. They must also be
+/// enough for a forest of all vertices, in case no vertex joins the set.
 pub(super) fn fits(free: u64, vertices: u64) -> bool {
     let beside = free.saturating_sub(sets_bytes(vertices));
     beside / 2 >= SCAN_BYTES + writer_bytes(BUFFER_BYTES) && RangePlan::new(beside, vertices, None).is_some()
@@ -81,8 +82,8 @@ impl Pass<'_> {
     }
 }
 
-/// Grows the set until the remaining edges fit in memory or stop shrinking. `narrow` is for tests: it acts as if memory
-/// were short, so that all branches run.
+/// Grows the set until a forest of the remaining vertices fits in memory, or until the remaining edges stop shrinking.
+/// Tests set `narrow`, the width of the forest's ranges, so that all branches run with little data.
 pub(super) fn absorb(
     job: &Job,
     out: &Csr,
@@ -144,7 +145,7 @@ pub(super) fn absorb(
     Ok(AbsorbedSet { set, first, left: MemberNumbers::of(job, marks)?, pairs, passes, passes_kept, edges })
 }
 
-/// Removes the vertices that joined the set later from the marks, and adds the set's smallest member.
+/// Removes the members of the set from the marks, and adds the smallest member.
 fn keep_remaining(marks: &mut VertexSet, set: &VertexSet) {
     marks.words_mut().iter_mut().zip(set.words()).for_each(|(mark, set)| *mark &= !set);
     marks.share().add(set.first().expect("a vertex that it began with"));
@@ -174,7 +175,8 @@ pub(super) fn of_highest_degree(job: &Job, out: &Csr) -> Result<u32> {
     Ok(longest.map_or(0, |(_, vertex)| if vertex == u32::MAX { 0 } else { vertex }))
 }
 
-/// Passes over all rows. Returns `None` if more than `room` edges remain; these edges are then not written.
+/// Reads all rows once, and grows the set. Returns `None` if more than `room` edges remain outside of the set. The
+/// edges that were written to scratch are then discarded.
 fn over_rows(job: &Job, out: &Csr, directed: bool, room: u64, pass: &Pass) -> Result<Option<Vec<Pairs>>> {
     job.start_phase("growing a set of connected vertices by rows", "edges", out.entries);
     let new_writer = |_| PairWriter::new(job, "remaining edges", BUFFER_BYTES);
@@ -198,7 +200,7 @@ fn over_rows(job: &Job, out: &Csr, directed: bool, room: u64, pass: &Pass) -> Re
     writers.into_iter().map(PairWriter::finish).collect::<Result<_>>().map(Some)
 }
 
-/// Passes over the remaining edges, and writes those that still remain.
+/// Reads the remaining edges once, grows the set, and writes the edges that are still outside of the set.
 fn over_pairs(job: &Job, pairs: Vec<Pairs>, pass: &Pass) -> Result<Vec<Pairs>> {
     job.start_phase(
         "growing a set of connected vertices by remaining edges",

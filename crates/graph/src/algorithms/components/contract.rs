@@ -1,4 +1,4 @@
-//! Components if memory has no room for a number per vertex.
+//! Computes components if memory is too small for a number per vertex.
 
 use inshore_store::Job;
 
@@ -16,7 +16,8 @@ use crate::{
     graph::too_small,
 };
 
-/// Labels each vertex. If a bit per vertex fits in memory, a set of vertices is first contracted to one vertex.
+/// Labels each vertex with its component. If a bit per vertex fits in memory, a set of vertices is first contracted to
+/// one vertex.
 pub(super) fn contract(
     graph: &Graph,
     job: &Job,
@@ -96,8 +97,8 @@ fn ranges_of(job: &Job, count: u64, width: Option<u64>, beside: u64) -> Result<R
     RangeForest::new(job, plan)
 }
 
-/// Writes the labels of all vertices to flash. Calls `each` with every vertex in order, together with its label if the
-/// vertex is in `left`.
+/// Writes the labels of all vertices to flash. `each` gets every vertex in order, together with its label if the vertex
+/// is in `left`, and returns the label to be written.
 fn name(
     job: &Job,
     vertices: u64,

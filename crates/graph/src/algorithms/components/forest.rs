@@ -1,10 +1,10 @@
-//! A forest of disjoint sets of all vertices in memory (Tarjan 1975). All workers join trees concurrently: a
+//! A forest of disjoint sets of all vertices in memory (Tarjan 1975). All workers join trees concurrently. A
 //! compare-and-swap attaches a root to a smaller root (as in Jayanti and Tarjan, "Concurrent disjoint set union",
-//! 2021), and lookups halve paths.
+//! 2021). Lookups of a root halve the path to it.
 //!
-//! Rows of the largest component do not reach the forest: as in [`super::absorb`] their vertices join a set, which
-//! takes a bit per vertex. The set fits in a cache that is too small for the forest. (This halves the processor time of
-//! a Kronecker graph of scale 25.)
+//! Most rows of the largest component bypass the forest. As in [`super::absorb`], their vertices join a set, which
+//! takes a bit per vertex. The set fits in a cache that is too small for the forest. (This halves the processor time
+//! for a Kronecker graph of scale 25.)
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Memory that the forest leaves free for scans of edges, and later for translating and writing labels. A sixteenth of
-/// the budget is left free in addition.
+/// the free memory is left free in addition.
 const BESIDE_BYTES: u64 = 4 << 20;
 
 /// Tells whether to use the forest: true if the forest fits, and the tuning forces no other algorithm.
@@ -60,7 +60,7 @@ pub(super) fn join(graph: &Graph, job: &Job) -> Result<(Summary, StateStream<u32
         }
         Ok(())
     })?;
-    // The set becomes one tree, which is joined with the trees that members of the set belonged to.
+    // The set becomes one tree. This tree is joined with the trees to which members of the set belong.
     let mut root = set.first().expect("a vertex that it began with");
     for vertex in set.members() {
         root = forest.attach(vertex, root);
@@ -82,7 +82,7 @@ pub(super) fn join(graph: &Graph, job: &Job) -> Result<(Summary, StateStream<u32
 /// The parent of each vertex; a root is its own parent.
 struct Forest<'a>(&'a [AtomicU32]);
 
-/// Distance, in neighbours, by which parents are prefetched.
+/// Parents are prefetched this number of neighbours ahead.
 const AHEAD: usize = 16;
 
 impl Forest<'_> {
@@ -117,10 +117,11 @@ impl Forest<'_> {
         }
     }
 
-    /// Attaches a vertex and its tree to a smaller root while no other thread runs, and returns the root.
+    /// Joins the trees of `vertex` and of `root`, and returns the root of the result. No other thread may change the
+    /// forest meanwhile.
     fn attach(&self, vertex: u32, root: u32) -> u32 {
         if root < vertex && self.parent(vertex) == vertex {
-            // The vertex is in no tree, like most members of the set.
+            // The vertex is a root. Most members of the set are the only vertex of their tree.
             self.0[vertex as usize].store(root, Ordering::Relaxed);
             return root;
         }

@@ -7,8 +7,9 @@
 //! vertices at a time is in memory (`ranges.rs`). If a bit per vertex does not fit either, all edges go into the forest
 //! of `ranges.rs`.
 //!
-//! Edges are read in one direction, and in-edges are not needed. The final label is the smallest vertex number in the
-//! component, which has the smallest of the user's ids. The number of passes does not depend on the length of paths.
+//! Edges are read in one direction, so in-edges are not needed. The final label is the smallest vertex number in the
+//! component, which also has the smallest of the user's ids. The number of passes does not depend on the length of
+//! paths.
 
 mod absorb;
 mod contract;
@@ -39,8 +40,8 @@ use crate::{
 #[serde(deny_unknown_fields, default)]
 pub struct ComponentsOptions {
     /// Resumes an interrupted job with the same options on the same graph, and saves checkpoints at about this
-    /// interval.
-    /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. `None` neither resumes nor saves.
+    /// interval. [`Rows::finish`](crate::Rows::finish) removes the checkpoints. With `None`, the job does not resume,
+    /// and saves no checkpoints.
     #[serde(with = "seconds")]
     pub resume: Option<Duration>,
     /// Overrides the choices of the engine, for tests and comparisons.
@@ -52,12 +53,12 @@ pub struct ComponentsOptions {
 ///
 /// Cost: all edges are read once if 4 bytes of memory per vertex are free. Otherwise they are read once or twice, and
 /// the edges outside of the largest component are written, 8 bytes each. If memory is less than about half a byte per
-/// vertex, or no component has most of the edges, the written edges are read and written again at most once per range
-/// of vertices. The number of ranges is the size of the parents of remaining vertices, 4 bytes each, divided by half
-/// the memory.
+/// vertex, or no component has most of the edges, vertices are divided into ranges. The written edges are then read and
+/// written again at most once per range. The number of ranges is the size of the parents of remaining vertices, 4 bytes
+/// each, divided by half the memory.
 ///
 /// # Errors
-/// [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
+/// [`inshore_store::Error::BudgetTooSmall`]. Also fails on I/O errors, damaged data and cancellation.
 pub fn components(graph: &Graph, job: &Job, options: &ComponentsOptions) -> Result<Answer> {
     check_budget(job, "components")?;
     let mut checkpoints = Checkpoints::new(graph, job, options.resume, "graph components", ())?;
@@ -87,8 +88,8 @@ pub fn components(graph: &Graph, job: &Job, options: &ComponentsOptions) -> Resu
     Ok(Answer { summary, rows: rows.kept(checkpoints) })
 }
 
-/// Returns the part of a row that makes each edge of the graph appear once. In an undirected graph an edge is in the
-/// rows of both its ends.
+/// Returns the part of a row that must be read so that each edge of the graph is read once. (In an undirected graph an
+/// edge is in the rows of both its ends.)
 fn edges_once(directed: bool, vertex: u32, row: &[u32]) -> &[u32] {
     if directed { row } else { &row[row.partition_point(|&to| to < vertex)..] }
 }

@@ -5,15 +5,15 @@ use inshore_store::{CheckedFile, FileReader, FileWriter, Job};
 use crate::Result;
 
 const BYTES: usize = 8;
-/// The unit of checksums, unless buffers are smaller.
+/// Files of pairs have one checksum per block of this size, or of the size of the writer's buffer if that is smaller.
 const BLOCK_BYTES: usize = 64 << 10;
 
-/// Returns the memory of a writer with buffers of this size.
+/// Returns the bytes of memory that a writer with buffers of this size takes.
 pub(super) const fn writer_bytes(buffer_bytes: usize) -> u64 {
     2 * buffer_bytes as u64
 }
 
-/// Memory that [`Pairs::for_each`] takes.
+/// The bytes of memory that [`Pairs::for_each`] takes.
 pub(super) const READER_BYTES: u64 = 3 * BLOCK_BYTES as u64;
 
 /// Writes pairs.
@@ -35,7 +35,7 @@ impl PairWriter {
     }
 }
 
-/// A file of pairs that was written.
+/// A complete file of pairs.
 pub(super) struct Pairs(CheckedFile);
 
 impl Pairs {

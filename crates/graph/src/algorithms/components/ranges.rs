@@ -1,26 +1,27 @@
-//! A forest of disjoint sets that is larger than memory. One range of its members at a time is in memory. (The method
-//! is that of Sibeyn, "External connected components", 2004, who takes the members one by one.)
+//! A forest of disjoint sets that is larger than memory. The members of the sets are divided into ranges, and one range
+//! at a time is in memory. (The method is that of Sibeyn, "External connected components", 2004, who processes single
+//! members instead of ranges.)
 //!
 //! ```text
 //!   pairs ──► the topmost range, whose parents are in memory
-//!     │           a root has no parent, or one in a lower range: then a second pair of the root connects two lower members
+//!     │           a root has no parent, or one in a lower range: a second pair of such a root joins two lower members
 //!     │                                  │
-//!     └──► bins of the ranges below ◄────┘           then the next lower range, and so on: every pair descends until both
-//!                                                    members are in one tree, or the pair is a root's first link downwards
-//!   range 0 up: a root with a parent below asks there for its label, since that range is finished
+//!     └──► bins of the ranges below ◄────┘           the next lower range follows, and so on
+//!   range 0 up: a root with a parent in a lower range looks up its label there, since the lower range is finished
 //! ```
 //!
-//! A pair goes to the bin of the range that has its larger number, and is processed when this range is in memory. It
-//! then joins two trees. If both of their roots have a parent in a lower range already, the pair of these two parents
-//! goes down instead. When all pairs are processed, ranges are read in ascending order, and each member gets its label.
-//! A root with a parent in a lower range gets the parent's label by a lookup.
+//! A pair goes to the bin of the range that has its larger number, and is processed when this range is in memory. The
+//! pair then joins two trees. If the roots of both trees already have parents in lower ranges, these two parents form a
+//! new pair, which goes to a lower range. A pair descends until both of its members are in one tree, or until it
+//! becomes the first link of a root to a lower range. When all pairs are processed, ranges are read in ascending order,
+//! and each member gets its label. A root with a parent in a lower range gets the parent's label by a lookup.
 //!
 //! Lower ranges have smaller numbers, and a parent is always smaller than its child. The root of a tree is therefore
 //! its smallest member.
 //!
-//! Cost: with k ranges a pair is written and read at most k - 1 times, or fewer if the pair turns out to be redundant.
-//! If there is more than one range, each parent is written and read once, and so are 16 bytes for each tree with a link
-//! to a lower range.
+//! Cost with k ranges: a pair is written and read at most k - 1 times, or fewer times if it turns out to be redundant.
+//! If there is more than one range, the parent of each member is written and read once. For each tree with a link to a
+//! lower range, 16 bytes are also written and read once.
 
 use inshore_store::{Buffer, CheckedFile, FileReader, FileWriter, Job, largest_buffer, taken_bytes};
 use zerocopy::IntoBytes;
@@ -28,13 +29,14 @@ use zerocopy::IntoBytes;
 use super::pairs::{self, PairWriter, Pairs};
 use crate::Result;
 
-/// The unit in which parents are written and read.
+/// The size of a write or read of parents, in bytes.
 const PARENTS_BYTES: usize = 64 << 10;
 const BUFFER_BYTES_MIN: usize = 4 << 10;
 const BUFFER_BYTES_MAX: usize = 64 << 10;
-/// Memory for readers, for the writer of parents, and for small allocations that are not reserved.
+/// The bytes of memory for readers, for the writer of parents, and for small allocations that are not reserved.
 const BESIDE_BYTES: u64 = 2 * pairs::READER_BYTES + 2 * PARENTS_BYTES as u64 + (256 << 10);
-/// Largest number of ranges if the tuning forces their width: each range has files of its own.
+/// The largest number of ranges if the tuning forces their width. The number is limited because each range has files of
+/// its own.
 const FORCED_RANGES_MAX: u64 = 64;
 
 /// Divides members into ranges.
@@ -90,16 +92,16 @@ impl RangePlan {
     }
 }
 
-/// Returns the memory of the parents of the members of a range, and of a bit for each member.
+/// Returns the bytes of memory that the parents of a range's members take, and a bit for each member.
 fn memory_bytes(width: u64) -> u64 {
     (taken_bytes(width as usize * 4) + taken_bytes(width.div_ceil(64) as usize * 8)) as u64
 }
 
-/// A forest that first collects pairs. Then its ranges are resolved one after the other, from the topmost range down.
+/// A forest that first collects pairs. The ranges are then resolved one after the other, from the topmost range down.
 pub(super) struct RangeForest {
     job: Job,
     plan: RangePlan,
-    /// First member of the current range, and the parent of each member.
+    /// The first member of the current range, the number of its members, and the parent of each of them.
     first: u32,
     len: usize,
     parents: Buffer,
@@ -108,7 +110,7 @@ pub(super) struct RangeForest {
     /// The writers of lookups, one for each lower range. A lookup consists of a member whose label is needed and of the
     /// member that needs the label.
     asked: Vec<PairWriter>,
-    /// Parents of the higher ranges, which are finished, the topmost range first.
+    /// Files of the parents of the higher ranges, which are finished. The topmost range is the first.
     done: Vec<CheckedFile>,
 }
 
@@ -138,7 +140,7 @@ impl RangeForest {
         (self.first..).zip(parents).for_each(|(number, parent)| *parent = number);
     }
 
-    /// Connects two different members, and so joins their trees.
+    /// Connects two different members by joining their trees.
     #[inline]
     pub fn push(&mut self, a: u32, b: u32) -> Result<()> {
         debug_assert_ne!(a, b);
@@ -208,8 +210,8 @@ impl RangeForest {
         }
     }
 
-    /// Resolves all ranges from the topmost down, and returns the labels. `members` iterates over the vertex of each
-    /// number, in order.
+    /// Resolves all ranges from the topmost down, and returns the labels. `members` returns the vertices that belong to
+    /// the numbers 0, 1, 2, ... of the forest.
     pub fn finish<'a>(mut self, members: Box<dyn Iterator<Item = u32> + 'a>) -> Result<ComponentLabels<'a>> {
         let mut questions = Vec::new();
         while let Some(pairs) = self.below.pop() {
@@ -271,10 +273,11 @@ pub(super) struct ComponentLabels<'a> {
     /// Parents of the current range, later overwritten by labels.
     labels: Buffer,
     members: Box<dyn Iterator<Item = u32> + 'a>,
-    /// Parents of the higher ranges, the next range last. The lookups in each range follow, the current range last.
+    /// The parents of the higher ranges (`done`), with the next range last, and the lookups in each range
+    /// (`questions`), with the current range last.
     done: Vec<CheckedFile>,
     questions: Vec<Pairs>,
-    /// The writers of answers to the lookups of higher ranges, the topmost range last.
+    /// The writers of answers to the lookups of higher ranges. The topmost range is the last.
     answers: Vec<PairWriter>,
     /// A bit for each member of the current range; it is set if the member's lookup was answered.
     marks: Option<Buffer>,
@@ -284,10 +287,10 @@ impl ComponentLabels<'_> {
     /// Returns the label of the next member.
     ///
     /// # Errors
-    /// I/O and damage.
+    /// Fails on I/O errors and damaged data.
     ///
     /// # Panics
-    /// After the last member.
+    /// Panics if all labels have been returned.
     #[inline]
     pub fn next(&mut self) -> Result<u32> {
         if self.next == self.plan.range(self.range).1 {

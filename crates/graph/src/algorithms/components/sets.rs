@@ -1,4 +1,4 @@
-//! Sets of vertices with a bit for each vertex, and the numbers of their members.
+//! Sets of vertices, which take a bit for each vertex, and the numbers of their members.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,7 +7,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::{Result, engine::VertexArray};
 
-/// The number of words of the set per entry of the table of member counts.
+/// The table of member counts has one entry for this number of 64-bit words of the set.
 const COUNTED_WORDS: usize = 8;
 
 fn words(vertices: u64) -> u64 {
@@ -22,12 +22,12 @@ impl VertexSet {
         Ok(VertexSet(VertexArray::new(job, words(vertices), true, |_| 0)?))
     }
 
-    /// Returns the memory of a set.
+    /// Returns the memory of a set in bytes.
     pub fn bytes(vertices: u64) -> u64 {
         taken_bytes(words(vertices) as usize * 8) as u64
     }
 
-    /// Returns the number of words, and the words as an array of states for a checkpoint.
+    /// Returns the number of 64-bit words, and the words as an array that a checkpoint can save.
     pub fn states(&mut self) -> (u64, &mut VertexArray<u64>) {
         (self.words().len() as u64, &mut self.0)
     }
@@ -84,13 +84,15 @@ impl SharedSet<'_> {
     #[inline(always)]
     pub fn add(&self, vertex: u32) {
         let (word, bit) = (&self.0[vertex as usize / 64], 1 << (vertex % 64));
-        // Most members are present already. Unlike a write, a load leaves the cache lines of other threads valid.
+        // Most vertices are members already, so the bit is tested first. Unlike a write, a load leaves the cache lines
+        // of other threads valid.
         if word.load(Ordering::Relaxed) & bit == 0 {
             word.fetch_or(bit, Ordering::Relaxed);
         }
     }
 
-    /// Adds a vertex and all vertices of its row if one of them is in the set; returns whether the row was added.
+    /// Adds a vertex and all vertices of its row if the set has at least one of these vertices. Returns true if the
+    /// vertices were added.
     #[inline]
     pub fn absorb(&self, vertex: u32, row: &[u32]) -> bool {
         if !self.has(vertex) {
@@ -104,14 +106,15 @@ impl SharedSet<'_> {
     }
 }
 
-/// Numbers the members of a set in order, from 0; without a set all vertices keep their numbers.
+/// Maps the members of a set to the numbers 0, 1, 2, ... in ascending order. Without a set, each vertex keeps its own
+/// number.
 pub(super) enum MemberNumbers {
     All(u64),
     Of { set: VertexSet, before: Buffer, count: u64 },
 }
 
 impl MemberNumbers {
-    /// Returns the memory that the numbers take in addition to the set.
+    /// Returns the memory in bytes that the numbers take in addition to the set.
     pub fn bytes(vertices: u64) -> u64 {
         taken_bytes(words(vertices).div_ceil(COUNTED_WORDS as u64) as usize * 4) as u64
     }
@@ -140,7 +143,7 @@ impl MemberNumbers {
         }
     }
 
-    /// Returns the number of a member; `None` for another vertex.
+    /// Returns the number of a member; `None` if the vertex is not a member.
     #[inline]
     pub fn get(&self, vertex: u32) -> Option<u32> {
         let MemberNumbers::Of { set, before, .. } = self else { return Some(vertex) };

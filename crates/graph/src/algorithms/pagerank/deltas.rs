@@ -1,38 +1,39 @@
-//! PageRank by changes: a vertex sends the change of its rank since its last message, and only while the change is more
-//! than a given share of the rank. Each vertex converges separately, and late supersteps read few edges (McSherry, "A
-//! uniform approach to accelerated PageRank computation", 2005; Zhang, Gao, Gao and Wang, "Maiter", 2014; PageRankDelta
-//! in Shun and Blelloch, "Ligra", 2013).
+//! PageRank by changes: a vertex sends the change of its rank since its last message. The vertex sends the change only
+//! if the change is more than a given share of the rank. Each vertex converges separately, and late supersteps read few
+//! edges (McSherry, "A uniform approach to accelerated PageRank computation", 2005; Zhang, Gao, Gao and Wang, "Maiter",
+//! 2014; PageRankDelta in Shun and Blelloch, "Ligra", 2013).
 //!
 //! ```text
-//!   state      rank      x, 1 / n at first
-//!              pending   p, by how much it changed since the vertex last sent: all of it at first
-//!   superstep  who has more than t x pending, up or down, sends pending / degree along each edge; d times the sum of what
-//!              arrives is added to rank and pending
+//!   state      rank      x; 1 / n at first
+//!              pending   p: the change of x since the vertex last sent a message; 1 / n at first
+//!   superstep  every vertex with |p| > t x sends p / degree along each edge; the sum of a vertex's messages,
+//!              times d, is added to the rank and the pending change of the vertex
 //! ```
 //!
 //! Here n is the number of vertices, t the tolerance, and d the damping.
 //!
-//! The thesis (2018, algorithm 4) recomputes whole sums of the vertices that may change, and finds the senders of these
-//! sums along in-edges and by a Bloom filter. Sending changes needs neither: the senders are the vertices that were
-//! finalized with a large pending change.
+//! The 2018 thesis (algorithm 4) recomputes whole sums for the vertices that may change. It finds the senders of these
+//! sums along in-edges and by a Bloom filter. Sending changes requires no in-edges and no Bloom filter: the senders are
+//! the vertices that were finalized with a large pending change.
 //!
 //! Let x be the vector of ranks, p the vector of pending changes, and A the matrix that divides the rank of each vertex
 //! evenly among its out-edges.
 //!
-//! Ranks r solve r = c + d A r, where c is the same for all vertices, whatever part of c comes from vertices without
-//! out-edges. For every b, the solution of x = b + d A x is therefore a multiple of r, and division by the sum at the
-//! end results in r. While all vertices are active, b follows the ranks of vertices without out-edges, as in plain
-//! iterations. The changes then sum to 0 and shrink as fast as those of plain iterations. (Maiter keeps b fixed: all
-//! pending changes have one sign and shrink by d at best, and a Kronecker graph needed 40 passes over all edges.) Once
-//! few vertices send, b is constant. The threshold is a share of each rank, and not an absolute number: with an
-//! absolute threshold the vertices of the largest ranks, which have most edges, would send changes in digits that do
-//! not matter, along twice as many edges.
+//! The converged ranks r solve r = c + d A r, where c is the same number for all vertices. (A part of c comes from
+//! vertices without out-edges.) For every number b, the solution x of x = b + d A x is therefore a multiple of r, and
+//! division by the sum of x at the end gives r. While all vertices are active, b changes with the ranks of vertices
+//! without out-edges, as in plain iterations. The pending changes then sum to 0, and shrink as fast as the changes of
+//! plain iterations. (Maiter keeps b fixed. All pending changes then have one sign, and shrink by a factor of d at
+//! best; a Kronecker graph needed 40 passes over all edges.) Once few vertices send, b is constant.
+//!
+//! The threshold is a share of each rank. With an absolute threshold, the vertices of the largest ranks, which have
+//! most edges, would send changes in digits that do not matter, along twice as many edges.
 //!
 //! **Distance from converged ranks.** At every moment x = b + d A (x - p). Let x* = b + d A x*, and e = x* - x. Then e
-//! = d A p + (d A)^2 p + ..., and since no column of A sums to more than 1, |e| sums to at most d / (1 - d) times the
-//! sum of |p|. When no vertex sends any more, |p| sums to no more than t times the sum of x. Dividing x and x* each by
-//! its sum at most doubles the distance: the absolute differences of all ranks sum to at most 2 d t / (1 - d). The
-//! summary reports a smaller bound, computed from the true sum of |p|, also if the number of supersteps was limited.
+//! = d A p + (d A)^2 p + ... No column of A sums to more than 1, so |e| sums to at most d / (1 - d) times the sum of
+//! |p|. When no vertex sends any more, |p| sums to no more than t times the sum of x. Dividing x and x* each by its sum
+//! at most doubles the distance: the absolute differences of all ranks sum to at most 2 d t / (1 - d). The summary
+//! reports a smaller bound, computed from the true sum of |p|, also if the number of supersteps was limited.
 //!
 //! All divisions round towards zero, so pending changes shrink with every superstep, and the loop ends for every t.
 //! Rounding loses at most 2 x 2^-62 for each edge that is read, and the reported distance includes this loss.
@@ -54,28 +55,31 @@ const CROWDED: u32 = 8;
 #[repr(C)]
 struct Rank {
     rank: i64,
-    /// The change of rank that the vertex has not sent. If it is above the tolerance, the vertex sends it in the next
-    /// superstep.
+    /// The change of rank that the vertex has not sent. A vertex sends this change in the next superstep if the change
+    /// is above the tolerance.
     pending: i64,
 }
 
-/// The vertex program. With `ALL`, every vertex is finalized in each superstep, with or without a message. A pending
-/// change above the tolerance then makes the vertex a sender, so the engine may scan all vertices instead of a list of
-/// senders. Without `ALL`, a vertex that has sent and receives no message keeps its pending change in its state.
+/// The vertex program of PageRank by changes. With `ALL`, every vertex is finalized in each superstep, with or without
+/// a message. A pending change above the tolerance then makes the vertex a sender, so the engine may scan all vertices
+/// instead of a list of senders. Without `ALL`, a vertex that has sent and receives no message keeps its pending change
+/// in its state.
 #[derive(Clone)]
 struct Deltas<const ALL: bool> {
     vertices: u64,
     damping: u64,
-    /// The largest pending change that a vertex need not send, as a share of its rank.
+    /// The tolerance: a vertex sends its pending change only if the change is more than this share of the vertex's
+    /// rank.
     tolerance: u64,
-    /// The sum that vertices without out-edges have sent to all vertices. At first it is the sum of all ranks, which
-    /// makes each rank 1 / n.
+    /// The sum that vertices without out-edges have sent to all vertices. The initial value is the sum of all ranks,
+    /// which corresponds to an initial rank of 1 / n for each vertex.
     spread: u64,
     /// The part of the latest change of `spread` that each vertex gets in this superstep.
     each: i64,
 }
 
-/// Multiplies a change by a share, and rounds towards zero, so that changes in the last bit come to an end.
+/// Multiplies a change by a share. The product is rounded towards zero, so that changes of the last bit vanish after
+/// some supersteps.
 fn share_of(share: u64, change: i64) -> i64 {
     (i128::from(share) * i128::from(change) / i128::from(ONE)) as i64
 }
@@ -94,7 +98,8 @@ impl<const ALL: bool> Deltas<ALL> {
 
 impl<const ALL: bool> StepProgram for Deltas<ALL> {
     type State = Rank;
-    /// A signed number, stored as unsigned: wrapping sums of both kinds have the same bits.
+    /// A signed change, stored as an unsigned number. Wrapping sums of signed and of unsigned numbers have the same
+    /// bits.
     type Message = u64;
     const NOTHING: u64 = 0;
     const EVERY_VERTEX: bool = ALL;
@@ -130,7 +135,8 @@ impl<const ALL: bool> StepProgram for Deltas<ALL> {
         }
     }
 
-    /// Returns 1 for a vertex that sends in the next superstep, so that the sum counts these vertices.
+    /// Returns 1 for a vertex that sends in the next superstep. The sum over all vertices is then the number of
+    /// senders.
     fn change(&self, new: &Rank, _old: &Rank) -> u64 {
         self.sends(new).into()
     }
@@ -173,14 +179,14 @@ pub(super) fn pagerank(
         if active.is_empty() || (active.is_all() && to_come == 0) {
             break;
         }
-        // Once few edges carry a change, a list names the senders, since pending changes alone no longer tell which
-        // vertices send.
+        // Once few edges carry a change, a list of vertices contains the senders, since pending changes alone no longer
+        // tell which vertices send.
         let done = match active.is_all() {
             true => engine.superstep(&mut all, Superstep::new(&active, FrontierCollection::WhenFew))?,
             false => engine.superstep(&mut some, Superstep::new(&active, FrontierCollection::Yes))?,
         };
         active = done.active;
-        // The largest number of supersteps of all vertices that may follow.
+        // The largest number of further supersteps in which all vertices can be active.
         let is_crowded = active.is_all() && done.change > 0;
         to_come = if is_crowded { (iterations - superstep).into() } else { 0 };
         engine.save(&mut checkpoints, &active, [to_come, all.spread])?;

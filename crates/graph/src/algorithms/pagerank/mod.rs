@@ -1,5 +1,5 @@
-//! PageRank (Page, Brin, Motwani and Winograd 1999), as LDBC Graphalytics defines it: with damping, with the ranks of
-//! vertices without out-edges spread evenly over all vertices, and with a fixed number of iterations. Ranks sum to 1.
+//! PageRank (Page, Brin, Motwani and Winograd 1999), as LDBC Graphalytics defines it: with damping and a fixed number
+//! of iterations. The ranks of vertices without out-edges are spread evenly over all vertices. Ranks sum to 1.
 //!
 //! Ranks are 64-bit fixed-point numbers with 62 bits behind the point. Integer sums do not depend on their order,
 //! unlike sums of floating-point numbers. The ranks are therefore the same bit for bit at every budget, strategy and
@@ -32,21 +32,23 @@ use crate::{
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PageRankOptions {
-    /// The largest number of iterations. `None`, the default, means 10, or any number if `vertex_tolerance` is set.
+    /// The largest number of iterations. With `None`, the default, the limit is 10, or there is no limit if
+    /// `vertex_tolerance` is set.
     pub iterations: Option<u32>,
     /// The share of rank that a vertex sends along its edges, from 0 to 1; 0.85 by default.
     pub damping: f64,
     /// Stops early once the sum of all changes of ranks in an iteration is at most this value; 0 by default.
     pub tolerance: f64,
-    /// Makes vertices send only changes, and only while the unsent change of a vertex is more than this share of its
-    /// rank. The share is more than 0 and less than 1 - damping. Late supersteps then read few vertices and edges, and
-    /// the job ends when no vertex sends (or after `iterations`). The absolute differences between all ranks and the
-    /// converged ranks then sum to at most 2 damping `vertex_tolerance` / (1 - damping); [`Summary::error_max`] has the
-    /// bound of this job. With `None`, the default, all vertices send their whole rank in each iteration.
+    /// Makes each vertex send only changes of its rank. A vertex sends its unsent change only if the change is more
+    /// than this share of its rank. The share is more than 0 and less than 1 - damping. Late supersteps then read few
+    /// vertices and edges, and the job ends when no vertex sends (or after `iterations`). The absolute differences
+    /// between all ranks and the converged ranks then sum to at most 2 damping `vertex_tolerance` / (1 - damping).
+    /// [`Summary::error_max`] has the bound of this job. With `None`, the default, all vertices send their whole rank
+    /// in each iteration.
     pub vertex_tolerance: Option<f64>,
     /// Resumes an interrupted job with the same options on the same graph, and saves checkpoints at about this
-    /// interval.
-    /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. `None` neither resumes nor saves.
+    /// interval. [`Rows::finish`](crate::Rows::finish) removes the checkpoints. With `None`, the job does not resume,
+    /// and saves no checkpoints.
     #[serde(with = "seconds")]
     pub resume: Option<Duration>,
     /// Overrides the choices of the engine, for tests and comparisons.
@@ -67,7 +69,7 @@ impl Default for PageRankOptions {
 }
 
 impl PageRankOptions {
-    /// Creates options that run until no unsent change exceeds this share of a rank, for any number of supersteps.
+    /// Creates options with this `vertex_tolerance`, and without a limit on the number of supersteps.
     pub fn converging(vertex_tolerance: f64) -> Self {
         PageRankOptions { vertex_tolerance: Some(vertex_tolerance), ..PageRankOptions::default() }
     }
@@ -132,13 +134,14 @@ impl StepProgram for PageRank {
 
 /// Computes the ranks of all vertices, in columns `vertex`, `rank`.
 ///
-/// Cost: if partitioning edges by destination is estimated to be faster, this comes first. It reads all edges once (up
-/// to 4 bytes per edge, 4 per vertex) and writes 2 to 3 bytes per edge. An iteration then reads the partitions that are
-/// not in memory. With `vertex_tolerance` a vertex takes 16 bytes of state instead of 8, and once few edges carry a
-/// change only the rows of senders are read. The engine's documentation has the other costs.
+/// Cost: edges are first partitioned by destination if this is estimated to save time. Partitioning reads all edges
+/// once (up to 4 bytes per edge, and 4 per vertex) and writes 2 to 3 bytes per edge. Each iteration then reads the
+/// partitions that are not in memory. With `vertex_tolerance`, a vertex takes 16 bytes of state instead of 8. Once few
+/// edges carry a change, only the rows of senders are read. The engine's documentation has the other costs.
 ///
 /// # Errors
-/// [`Error::BadOption`]; [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
+/// [`Error::BadOption`]; [`inshore_store::Error::BudgetTooSmall`]. Also fails on I/O errors, damaged data and
+/// cancellation.
 pub fn pagerank(graph: &Graph, job: &Job, options: &PageRankOptions) -> Result<Answer> {
     check_budget(job, "PageRank")?;
     check_damping(options.damping)?;
@@ -232,8 +235,9 @@ pub(crate) fn check_vertex_tolerance(vertex_tolerance: f64, damping: f64) -> Res
 const ROUNDING: f64 = 1e-6;
 
 /// Compares `ranks` with those of a plain power iteration in floating point. Each rank may differ by 10^-6 of the
-/// expected rank, and the sum of ranks by as much from 1. With a `vertex_tolerance` the check ignores `iterations` and
-/// iterates until ranks converge, and the sum of differences may reach the bound documented at that option.
+/// expected rank, and the sum of all ranks may differ from 1 by 10^-6. With a `vertex_tolerance` the check ignores
+/// `iterations` and iterates until ranks converge. The sum of differences may then reach the bound that is documented
+/// at that option.
 ///
 /// # Errors
 /// Returns a description of the difference, in the ids of the user.

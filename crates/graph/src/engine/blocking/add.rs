@@ -1,4 +1,4 @@
-//! Adds the messages along the edges of a column.
+//! Adds the messages along a column's edges to the accumulators of the column.
 
 use std::ops::Range;
 
@@ -79,7 +79,7 @@ impl<P: StepProgram> AccumulatorArray for SharedAccumulators<'_, P> {
     }
 }
 
-/// Reads the edges that some workers wrote, one column after the other.
+/// Reads the edges that some workers wrote, one column after the other, and adds the messages along these edges.
 pub(super) struct Adder<'a, M> {
     job: Job,
     columns: &'a DestinationBlocks,
@@ -92,7 +92,7 @@ pub(super) struct Adder<'a, M> {
 }
 
 impl<'a, M: Message> Adder<'a, M> {
-    /// Creates a reader of the edges in `cuts`, for all columns.
+    /// Creates an adder for the edges that a range of workers (`cuts`) wrote, in all columns.
     pub fn new(
         job: &'a Job,
         columns: &'a DestinationBlocks,

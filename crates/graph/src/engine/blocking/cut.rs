@@ -1,4 +1,4 @@
-//! Cuts rows into columns: a column has the edges to one range of destinations.
+//! Partitions edges into columns. A column has the edges to one range of destinations.
 //!
 //! Each worker walks over a part of the vertices in order, and appends each edge to the buffer of the edge's column. A
 //! packed frame holds 256 edges, and frames fill a chunk. A full chunk stays in memory while there is space, and is
@@ -34,7 +34,7 @@ pub(super) enum ChunkLocation {
     Flash { number: u32 },
 }
 
-/// Returns the memory for cutting edges into `columns`, without the chunks that stay in memory.
+/// Returns the memory for partitioning edges into `columns` columns, without the chunks that stay in memory.
 pub(super) fn memory_bytes(plan: &BlockingPlan, columns: usize) -> u64 {
     let reading = (csr::CURSOR_BYTES + csr::UNPACKER_BYTES) as usize;
     let rows = reading + taken_bytes(plan.windows * csr::WINDOW_BYTES);
@@ -48,7 +48,7 @@ fn write_bytes(plan: &BlockingPlan) -> usize {
     plan.windows * plan.chunk_bytes
 }
 
-/// Cuts the edges of all rows.
+/// Partitions the edges of all rows. Each worker partitions the rows of a part of the vertices.
 pub(super) fn cut(job: &Job, plan: BlockingPlan, rows: Csr, senders: Senders) -> Result<DestinationBlocks> {
     job.start_phase("partitioning edges by destination", "edges", rows.entries);
     let vertices = rows.vertices;
@@ -129,9 +129,9 @@ impl ChunkSpace {
     }
 }
 
-/// The output of one worker: the edges of its part of all vertices.
+/// The output of one worker: the edges of the worker's part of all vertices.
 pub(super) struct PartitionOutput {
-    /// The number of the first sender of the part.
+    /// The number of senders in all earlier parts, which is also the number of this part's first sender.
     pub first_sender: u64,
     /// The chunks of each column, in order.
     pub chunks: Vec<Vec<PackedChunk>>,
@@ -141,8 +141,8 @@ pub(super) struct PartitionOutput {
     _lists: Reservation,
 }
 
-/// Returns the memory that lists take for each chunk: for its location, and for its buffer or checksum. The capacity of
-/// a list may be twice its length.
+/// Returns the memory that lists take for each chunk: the chunk's location, and its buffer or its checksum. The
+/// capacity of a list may be twice its length.
 pub(super) fn listed_bytes(plan: &BlockingPlan) -> u64 {
     let other = if plan.state_in_memory { size_of::<Buffer>() } else { size_of::<u32>() };
     2 * (size_of::<PackedChunk>() + other) as u64
@@ -167,7 +167,7 @@ struct Partitioner<'a> {
     plan: BlockingPlan,
     bits: u32,
     packing: Packing,
-    /// The keys of an incomplete frame for each column.
+    /// For each column, the keys of the column's incomplete frame.
     keys: Buffer,
     open: Vec<OpenBlock>,
     room: &'a Mutex<ChunkSpace>,
@@ -209,7 +209,7 @@ impl<'a> Partitioner<'a> {
         })
     }
 
-    /// Cuts the rows of a range of vertices. `sender` is the number of the range's first vertex with edges.
+    /// Partitions the rows of a range of vertices. `sender` is the number of the range's first vertex with edges.
     fn walk(&mut self, rows: &Csr, range: Range<u64>, mut sender: u64) -> Result<()> {
         if range.is_empty() {
             return Ok(());
@@ -266,7 +266,7 @@ impl<'a> Partitioner<'a> {
         }
     }
 
-    /// Stores a column's chunk.
+    /// Moves a column's chunk to fresh memory or to the worker's file, and begins an empty chunk.
     fn close(&mut self, column: usize) -> Result<()> {
         let mut room = self.room.lock().expect("no panic under this lock");
         self.is_stopped = room.is_stopped;

@@ -1,5 +1,5 @@
-//! The messages of all senders in a superstep, in the order of senders. They are an array in memory, or files that are
-//! read once for each column.
+//! The messages of all senders in a superstep, in the order of senders. Messages are an array in memory, or they are in
+//! files that are read once for each column.
 
 use std::ops::Range;
 
@@ -8,24 +8,24 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::{Result, engine::Message};
 
-/// The unit in which messages are read and written.
+/// The size of a read or write of messages, in bytes.
 pub(super) const WINDOW_BYTES: usize = 256 << 10;
-/// The number of buffers of a reader. All of them but one have a read in flight.
+/// The number of buffers of a reader. While one buffer is in use, all other buffers have a read in flight.
 const WINDOWS: usize = 4;
 const BLOCK_BYTES: usize = 64 << 10;
 /// The number of messages that are collected for each write.
 const STAGED: usize = 1024;
 
-/// Memory of a writer that writes to flash.
+/// The bytes of memory that a writer to flash takes.
 pub(super) const WRITER_BYTES: usize = 2 * WINDOW_BYTES + STAGED * 16;
 
-/// Returns the memory of a reader that reads from flash.
+/// Returns the bytes of memory that a reader from flash takes.
 pub(super) fn reader_bytes() -> usize {
     taken_bytes(WINDOWS * WINDOW_BYTES)
 }
 
-/// Returns the memory of the checksums of this number of bytes in this number of files. The capacity of a list of
-/// checksums may be twice its length.
+/// Returns the bytes of memory that the checksums of this number of bytes in this number of files take. The capacity of
+/// a list of checksums may be twice its length.
 pub(super) fn sums_bytes(files: usize, bytes: u64) -> u64 {
     8 * (bytes / BLOCK_BYTES as u64 + files as u64)
 }
@@ -100,10 +100,10 @@ impl<'a, M: Message> MessageWriter<'a, M> {
         Ok(())
     }
 
-    /// Ends the file.
+    /// Finishes the file.
     ///
     /// # Panics
-    /// If messages are in memory, and there is no file to end.
+    /// Panics if messages are in memory, since there is no file then.
     pub fn finish(self) -> Result<CheckedFile> {
         match self {
             MessageWriter::Memory { .. } => panic!("no file"),

@@ -6,22 +6,22 @@
 //! ```text
 //!                  destinations ──►
 //!            ┌────────┬────────┬────────┐    messages   of all senders, in order: an array, or a file of each thread
-//!   senders  │ column │ column │ column │    a column    its edges in order, packed: sender and destination are one number,
-//!      │     │   0    │   1    │   2    │                and a frame keeps their differences
+//!   senders  │ column │ column │ column │    a column    edges in order, packed: a number has sender and destination,
+//!      │     │   0    │   1    │   2    │                and a frame keeps the differences of these numbers
 //!      ▼     └────────┴────────┴────────┘    accumulators of one column, which one thread updates without any lock
 //! ```
 //!
-//! Columns are cut once, without a sort, by a pass over the rows in order. In each superstep every vertex writes its
-//! message. Then each thread takes a column, adds the messages of the column's edges to accumulators, and writes the
-//! new states of the column's vertices in order. Messages are read in order for each column. If they do not fit in
-//! memory, their file is read once per column, and columns are as wide as the accumulators' memory allows. If the drive
-//! would then read too much, all threads work on one column: each thread has a part of the senders, and all share the
-//! column's accumulators, so that with n threads columns can be n times wider.
+//! Edges are partitioned into columns once, without a sort, by a pass over the rows in order. In each superstep every
+//! vertex writes its message. Then each thread takes a column, adds the messages of the column's edges to accumulators,
+//! and writes the new states of the column's vertices in order. Messages are read in order for each column. If messages
+//! do not fit in memory, they are read from flash once per column, and columns are as wide as the accumulators' memory
+//! allows. If the drive would then read too much, all threads work on one column. Each thread then has a part of the
+//! senders, and all threads share the column's accumulators, so that with n threads columns can be n times wider.
 //!
-//! Cost with V vertices and E edges in c columns: cutting reads and writes about 2.5 E bytes (Kronecker graphs). A
+//! Cost with V vertices and E edges in c columns: partitioning reads and writes about 2.5 E bytes (Kronecker graphs). A
 //! superstep reads about 2 E bytes, except edges that stay in memory. With messages of m bytes on flash it also writes
-//! m V bytes and reads c m V bytes. A core needs 5 to 7 ns for an edge (scale 24, all in memory), a quarter of which is
-//! unpacking.
+//! m V bytes and reads c m V bytes. A processor core needs 5 to 7 ns per edge (Kronecker graph of scale 24, all data in
+//! memory). A quarter of this time is for unpacking.
 
 mod add;
 mod cut;
@@ -56,7 +56,7 @@ use crate::{
 
 type Packing = inshore_sortreduce::Packing<u64, ()>;
 
-/// The edges of a graph, grouped by columns.
+/// The edges of a graph, partitioned into columns.
 pub(crate) struct DestinationBlocks {
     plan: BlockingPlan,
     rows: Csr,
@@ -64,12 +64,13 @@ pub(crate) struct DestinationBlocks {
     /// The number of low bits of a key that hold the destination within its column. The higher bits of the key hold the
     /// sender.
     bits: u32,
-    /// The edges that each worker cut. Workers have consecutive parts of the senders.
+    /// The output of each worker. The workers partitioned consecutive parts of the vertices, in this order.
     cuts: Vec<PartitionOutput>,
 }
 
 impl DestinationBlocks {
-    /// Cuts edges as planned. Returns `None` if the store has no room for them, unless the tuning forces columns.
+    /// Partitions edges as planned. Returns `None` if the store has too little space for the edges. If the tuning
+    /// forces columns, too little space is an error.
     pub fn new(
         job: &Job,
         plan: BlockingPlan,
@@ -108,8 +109,8 @@ impl DestinationBlocks {
         self.rows.entries
     }
 
-    /// Creates the error of a bad frame. Checksums protect edges on flash, so a bad frame was already wrong when it was
-    /// written.
+    /// Creates the error for a malformed frame. Checksums protect edges on flash, so a malformed frame was already
+    /// malformed when it was written.
     fn bad_frame(&self) -> Error {
         let (found, expected) =
             ("a malformed frame of edges".to_string(), "packed pairs of sender and destination".to_string());
@@ -118,7 +119,7 @@ impl DestinationBlocks {
 }
 
 impl<S: State> Engine<S> {
-    /// Runs a superstep in which all vertices are active.
+    /// Runs a superstep in which all vertices are active, by columns.
     pub(super) fn column_step<P: StepProgram<State = S>>(
         &mut self,
         program: &mut P,
@@ -190,7 +191,8 @@ impl<S: State> Engine<S> {
         sequencer.into_value().finish()
     }
 
-    /// Processes one column after the other by all threads. Each thread adds the messages of its part of the senders.
+    /// Processes the columns one after the other, each by all threads. Each thread adds the messages of its part of the
+    /// senders.
     fn add_together<P: StepProgram<State = S>>(
         &mut self,
         program: &P,

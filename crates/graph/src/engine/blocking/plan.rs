@@ -1,5 +1,5 @@
-//! Plans columns: the partition of edges, the place of each array (memory or flash), and whether columns are faster
-//! than other methods. The plan is a pure function of numbers.
+//! Plans columns: how edges are partitioned, which arrays are in memory and which on flash, and whether columns are
+//! faster than other methods. The choice is a pure function of estimates.
 
 use inshore_store::{DriveProfile, Job, format_bytes, taken_bytes};
 
@@ -14,27 +14,28 @@ use crate::{
     },
 };
 
-/// Size of a column's accumulators in bytes, such that they fit in a core's caches: 4 MiB was the fastest size of 1 to
-/// 16 MiB, on cores with a cache of 2 MiB.
+/// Size of a column's accumulators in bytes, such that they fit in a core's caches. Of the sizes from 1 to 16 MiB, 4
+/// MiB was the fastest, on cores with a cache of 2 MiB.
 const CACHE_BYTES: u64 = 4 << 20;
 /// Columns begin at multiples of this number of vertices, which fill whole blocks of vertex state.
 const WIDTH_UNIT: u64 = 16 << 10;
 const WIDTH_MAX: u64 = 1 << 31;
 const CHUNK_BYTES_MIN: usize = 8 << 10;
 const CHUNK_BYTES_MAX: usize = 64 << 10;
-/// Assumed bytes of a packed edge for an estimate of the memory of lists: twice the size in most graphs.
+/// The assumed size of a packed edge in bytes, for an estimate of the memory of lists of chunks. In most graphs a
+/// packed edge has half this size.
 const EDGE_BYTES: u64 = 6;
-/// Assumed number of columns before their width is known.
+/// The assumed number of columns as long as their width is not known.
 const COLUMNS_USUAL: u64 = 64;
-/// From this amount of free memory on, buffers get the size at which a drive is fastest.
+/// With at least this many bytes of free memory, buffers have the size at which a drive is fastest.
 const LARGE_BYTES: u64 = 48 << 20;
-/// Memory left for allocations that are not reserved.
+/// The bytes of memory that are left free for allocations that are not reserved.
 const SLACK_BYTES: u64 = 128 << 10;
 /// Assumed rate of a drive that was not measured, in bytes per second.
 const USUAL_RATE: f64 = 1e9;
 
 impl Dense {
-    /// Describes the supersteps of all vertices, with the measured rates of the job's drive.
+    /// Describes the supersteps in which all vertices are active, with the measured rates of the job's drive.
     pub fn new(job: &Job, senders: u64, supersteps: u32, has_sparse: bool) -> Dense {
         const MEASURED: u64 = 1 << 30;
         let profile = job.store().drive_profile();
@@ -53,8 +54,8 @@ impl Dense {
 pub(crate) fn choose(estimates: &Estimates) -> Option<BlockingPlan> {
     let dense = estimates.dense?;
     let is_forced = estimates.tuning.column_vertices.is_some();
-    // With few supersteps, cutting takes more time than columns save. Accumulators that fit in caches are fast without
-    // columns.
+    // With few supersteps, partitioning takes more time than columns save. Accumulators that fit in caches are fast
+    // without columns.
     let accumulators_bytes = estimates.vertices * estimates.needs.message_bytes;
     let free = estimates.free_bytes.checked_sub(estimates.kept_bytes)?;
     let are_accumulators_fast = accumulators_bytes <= (estimates.threads as u64 * CACHE_BYTES).min(free / 4);
@@ -153,7 +154,7 @@ fn all(estimates: &Estimates) -> Option<Vec<BlockingPlan>> {
 }
 
 impl BlockingPlan {
-    /// Describes the plan for `--explain`, before any work.
+    /// Describes the plan for the option `--explain`.
     pub fn describe(&self, vertices: u64) -> String {
         let place = |is_in_memory| if is_in_memory { "in memory" } else { "on flash" };
         format!(
@@ -184,8 +185,8 @@ impl BlockingPlan {
         sums + self.workers as u64 * writing.max(adding)
     }
 
-    /// Chooses the largest chunks with which both phases fit in `free` bytes: cutting, and later a superstep with
-    /// `fixed` bytes of other arrays.
+    /// Chooses the largest chunks with which both phases fit in `free` bytes. The first phase partitions edges. The
+    /// second phase is a superstep, which also needs `fixed` bytes for other arrays.
     fn fits(
         self,
         free: u64,
@@ -203,7 +204,7 @@ impl BlockingPlan {
             let running = lists + fixed + accumulators + plan.beside_accumulators();
             if cutting <= free && running <= free {
                 if plan.state_in_memory {
-                    // The edges that are held stay in memory during both phases, so they get the memory that neither
+                    // Edges that are held in memory stay there during both phases, so they get the memory that neither
                     // phase needs.
                     plan.held_bytes = free - cutting.max(running);
                 }
@@ -222,7 +223,7 @@ impl BlockingPlan {
     }
 }
 
-/// Estimates the seconds that cutting and one superstep take.
+/// Estimates the seconds that partitioning takes, and the seconds that one superstep takes.
 struct Costs {
     edges: f64,
     /// The bytes of all messages together, and the bytes of one message.
@@ -254,7 +255,8 @@ impl Costs {
     }
 
     /// Estimates the seconds of a superstep by columns, which reads packed edges once and messages once per column. (A
-    /// core needed 9 and 12 ns per edge, measured at 64 MiB, scale 25, two cores.)
+    /// core needed 9 ns per edge, or 12 ns with shared accumulators. This was measured at 64 MiB on two cores, for a
+    /// Kronecker graph of scale 25.)
     fn of_columns(&self, plan: &BlockingPlan, vertices: u64) -> f64 {
         let columns = vertices.div_ceil(plan.width) as f64;
         // Threads wait for those that process the last columns if the number of columns is not a multiple of the number
@@ -269,14 +271,15 @@ impl Costs {
     }
 
     /// Estimates the seconds of a superstep through sort-reduce: about a third of the messages are written to the drive
-    /// and read again. (A core needed 72 ns per edge, measured at 16 MiB, scale 25.)
+    /// and read again. (The estimate is 60 ns of a core per edge. A core needed 72 ns, measured at 16 MiB for a
+    /// Kronecker graph of scale 25.)
     fn of_sorting(&self) -> f64 {
         let spilled = (4.0 + self.message_bytes) / 3.0 * self.edges;
         self.cores(60.0).max(self.drive(4.0 * self.edges + spilled, spilled))
     }
 }
 
-/// Returns the largest buffer of at most this number of bytes.
+/// Returns the size of the largest buffer that takes at most this number of bytes of memory.
 fn whole_bytes(bytes: u64) -> u64 {
     let whole = |unit: u64| bytes / unit * unit;
     [whole(2 << 20), whole(4 << 10)]

@@ -1,4 +1,4 @@
-//! Reads a column's chunks in order: chunks in memory are used in place, and the others are read ahead.
+//! Reads a column's chunks in order. Chunks in memory are used in place, and chunks on flash are read ahead.
 
 use std::collections::VecDeque;
 
@@ -7,10 +7,10 @@ use inshore_store::{Buffer, Job, PendingRead};
 use super::cut::{ChunkLocation, PackedChunk, PartitionOutput};
 use crate::Result;
 
-/// The number of chunk buffers of a reader. All of them but one have a read in flight.
+/// The number of chunk buffers of a reader. While one buffer is in use, all other buffers have a read in flight.
 const CHUNKS: usize = 16;
 
-/// Returns the memory of a reader.
+/// Returns the bytes of memory that a reader takes.
 pub(super) fn memory_bytes(chunk_bytes: usize) -> u64 {
     inshore_store::taken_bytes(CHUNKS * chunk_bytes) as u64
 }
@@ -31,7 +31,7 @@ pub(super) struct ChunkReader<'a> {
 
 impl<'a> ChunkReader<'a> {
     pub fn new(job: &'a Job, chunk_bytes: usize) -> Result<ChunkReader<'a>> {
-        // If all chunks are in memory, the buffers are never written, and so take no physical memory.
+        // If all chunks are in memory, nothing is written to the buffers, so the buffers take no physical memory.
         let buffers =
             Buffer::zeroed(job.budget(), CHUNKS * chunk_bytes, "read buffers of the edge partition")?;
         Ok(ChunkReader {
@@ -67,7 +67,7 @@ impl<'a> ChunkReader<'a> {
         Ok(())
     }
 
-    /// Returns the next chunk and its number of edges; `None` after the last one.
+    /// Returns the next chunk and its number of edges; `None` after the last chunk of the column.
     pub fn next(&mut self) -> Result<Option<(&[u8], usize)>> {
         let Some(cut) = self.cut else { return Ok(None) };
         self.spare.extend(self.current.take());

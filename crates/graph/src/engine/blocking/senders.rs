@@ -1,4 +1,5 @@
-//! Senders: vertices with edges, numbered in order. Vertices without edges send nothing and take no space.
+//! Numbers the senders, which are the vertices with edges, in the order of vertices. Vertices without edges send
+//! nothing and take no space.
 
 use inshore_store::{Job, Reservation};
 
@@ -8,15 +9,15 @@ use crate::{
     csr::{Csr, RANGE_UNIT, parallel_ranges},
 };
 
-/// The number of senders before each [`RANGE_UNIT`] of vertices.
+/// The number of senders before each group of [`RANGE_UNIT`] vertices, and the number of all senders.
 pub(super) struct Senders {
     before: Vec<u64>,
     count: u64,
     _memory: Reservation,
 }
 
-/// Returns the memory of the counts per [`RANGE_UNIT`], and of those that each thread makes. The capacity of a list may
-/// be twice its length.
+/// Returns the memory of the counts per group of [`RANGE_UNIT`] vertices, and of the lists of counts that threads
+/// build. The capacity of a list may be twice its length.
 pub(super) fn memory_bytes(vertices: u64) -> u64 {
     vertices.div_ceil(RANGE_UNIT) * (8 + 2 * 16)
 }
@@ -54,7 +55,7 @@ impl Senders {
         self.count
     }
 
-    /// Returns the number of senders before `vertex`, the first of a [`RANGE_UNIT`].
+    /// Returns the number of senders before `vertex`, which must be a multiple of [`RANGE_UNIT`].
     pub fn before(&self, vertex: u64) -> u64 {
         debug_assert!(vertex.is_multiple_of(RANGE_UNIT));
         self.before[(vertex / RANGE_UNIT) as usize]

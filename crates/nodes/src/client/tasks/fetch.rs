@@ -1,4 +1,4 @@
-//! Fetches the bytes of a shard from a node with a copy, for local work on the client.
+//! Fetches the bytes of a shard from a node with a copy, so that the client can process the shard.
 
 use std::{
     io::{self, Read},
@@ -20,7 +20,8 @@ use crate::{
 /// The interval at which a waiting fetch checks whether its bytes are still needed.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A reader of consecutive byte ranges of a shard, which runs concurrently with the task of the node.
+/// A reader of consecutive byte ranges of a shard. The node serves the reads while its own task of the job
+/// runs.
 #[derive(Debug)]
 pub(crate) struct Fetch {
     run: Arc<Run>,
@@ -36,8 +37,8 @@ pub(crate) struct Fetch {
 }
 
 impl Fetch {
-    /// Begins to read `ranges` of the file. The ranges are parts of the shard that `attempt` has. Up to
-    /// `ahead_bytes` may wait on this machine.
+    /// Begins to read `ranges` of the file. The ranges are parts of the shard that is assigned to `attempt`.
+    /// Up to `ahead_bytes` of the answers may wait on this machine.
     ///
     /// # Errors
     /// [`Error::Incomplete`] if no remaining node has the shard.
@@ -155,7 +156,7 @@ impl Fetch {
 }
 
 impl Read for Fetch {
-    /// Fills `out` as far as there are bytes, since the work proceeds in whole blocks.
+    /// Fills `out` completely unless the bytes end before, since the kernel processes complete blocks.
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let mut filled = 0;
         while filled < out.len() {

@@ -6,16 +6,17 @@
 //!   taken:              0 from A, 1 from B, 2 from C, 3 from B ...
 //! ```
 //!
-//! A node pulls shards and answers them in that order. The answers are therefore merged by taking from each
-//! stream in the order of shards. Answers of a node that is ahead wait on this machine while memory is free; after
-//! that, the flow control window of the connection stops the node.
+//! A node pulls shards from a queue, and sends the answers in the same order. The answers are therefore
+//! merged by taking from each stream in the order of shards. Answers of a node that is ahead of other nodes
+//! wait on this machine while memory is free; after that, the flow control window of the connection stops the
+//! node.
 //!
-//! If a node is lost, its unanswered shards return to the queue (`scheduler.rs`). The shard in work continues
-//! from the position up to which it was taken. The same happens to the shards of a node that answers but makes
-//! no progress ([`RunOptions::stall`]). No row is taken twice: an answer that reaches no further than the rows
-//! already taken of its shard is a protocol error, and the node counts as lost.
+//! If a node is lost, its unanswered shards return to the queue (`scheduler.rs`). A partly answered shard
+//! continues at the position up to which the client has taken rows. The same happens to the shards of a node
+//! that answers but makes no progress ([`RunOptions::stall`]). No row is taken twice: an answer that reaches
+//! no further than the rows already taken of its shard is a protocol error, and the node counts as lost.
 //!
-//! The cores of this machine may pull shards, too (`local.rs`).
+//! The cores of this machine may also pull shards (`local.rs`).
 //!
 //! The submodules:
 //!
@@ -67,17 +68,18 @@ const AHEAD_BYTES_MAX: u64 = 64 << 20;
 /// The interval at which a waiting job checks for cancellation and the deadline.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Takes the answers of a [`Run`].
+/// Receives the answers of a [`Run`], and passes them on in order.
 #[derive(Debug)]
 pub(crate) struct Gather {
     pub(crate) run: Arc<Run>,
-    /// The threads that do a part of the work on this machine.
+    /// The threads of this machine that process a part of the shards.
     local_threads: Option<Arc<LocalThreads>>,
     streams: BTreeMap<usize, Answers>,
-    /// The rows of each attempt that arrived and were not taken.
+    /// The rows of each attempt that arrived and that the client has not taken yet.
     rows: BTreeMap<usize, VecDeque<PartRow>>,
     skipped: BTreeMap<usize, SkippedRows>,
-    /// The beginning of a part that comes in several rows. `begun_by` is the attempt that sent the rows.
+    /// The beginning of the result of a block that arrives in several rows. `begun_by` is the attempt that
+    /// sent the rows.
     beginning: Vec<u8>,
     begun_by: usize,
     /// The memory for answers in flight.
@@ -128,7 +130,8 @@ impl Gather {
     pub(crate) fn begin_all(&mut self) -> Result<()> {
         self.run.start();
         self.check_missing()?;
-        // The code for arguments, connections and lookups is large, and answers do not need it.
+        // The code for arguments, connections and lookups takes much memory, and is not needed to receive
+        // answers.
         release_code();
         Ok(())
     }

@@ -7,25 +7,26 @@ use serde::Serialize;
 
 use crate::client::nodes::STREAM_BYTES;
 
-/// The memory on the client for a node's answers: the window of the node's stream, two waiting batches, and one batch
-/// in decoding.
+/// The memory on the client for a node's answers: the flow control window of the node's stream, two waiting
+/// batches, and one batch in decoding.
 pub(crate) const ANSWER_BYTES: u64 = STREAM_BYTES as u64 + (1 << 20);
 
-/// Options of a job on nodes.
+/// The options of a job on nodes.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
     /// True if a partial result is acceptable when the data of lost nodes is unavailable.
     pub partial: bool,
     /// The memory of the task on each node; `None` uses the node's default.
     pub node_memory_bytes: Option<u64>,
-    /// The time without progress after which a node's task is abandoned. Pieces with copies on other nodes move there;
-    /// pieces without other copies wait for the slow node.
+    /// The time without progress after which a node's task is abandoned. Nodes with copies then process its
+    /// pieces. Pieces without other copies still wait for the slow node.
     pub stall: Duration,
-    /// The expected remaining time of the nodes from which this machine's own cores also pull shards. This machine
-    /// pulls only if the kernel allows it and is measured to be faster. `None`: this machine never pulls.
+    /// The cores of this machine also pull shards if the nodes are expected to need at least this time for
+    /// the remaining work. This machine pulls only if the kernel permits help and measurements show a gain.
+    /// With `None` it never pulls.
     pub help_from: Option<Duration>,
-    /// The store on this machine for shards whose work may have to spill to flash (sorting, counting words and k-mers).
-    /// `None`: this machine leaves shards whose work may spill to the nodes.
+    /// The store on this machine for shards whose processing may spill to flash (sorting, counting words and
+    /// k-mers). With `None` this machine leaves such shards to the nodes.
     pub help_on: Option<Store>,
 }
 
@@ -50,7 +51,7 @@ pub struct GatherReport {
     pub nodes: Vec<NodeCost>,
     /// The parts that no responding node holds; empty unless partial results are accepted.
     pub missing: Vec<MissingPart>,
-    /// The part of this machine, if this machine might have helped.
+    /// The cost of the help of this machine; `None` if the options or the kernel exclude help.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub here: Option<HereCost>,
 }
@@ -90,7 +91,7 @@ pub struct MissingPart {
     pub why: String,
 }
 
-/// The part of a job on nodes that this machine did itself.
+/// The part of a job on nodes that this machine processed.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct HereCost {
     /// The number of pieces.
@@ -123,7 +124,7 @@ impl GatherReport {
             own.queued_seconds += cost.queued_seconds;
             own.lost = own.lost.take().or(cost.lost);
         }
-        // A part that was requested twice is missing once.
+        // A part that was requested twice is listed once.
         let place = |missing: &MissingPart| (missing.title.clone(), missing.offset);
         let mut known: BTreeSet<(String, u64)> = self.missing.iter().map(place).collect();
         self.missing.extend(other.missing.into_iter().filter(|missing| known.insert(place(missing))));

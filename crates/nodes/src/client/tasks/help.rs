@@ -48,8 +48,8 @@ pub(crate) enum Decision {
     Leave(&'static str),
 }
 
-/// Decides whether the client pulls. The client does not begin if the nodes need less than `after` for the remaining
-/// work, nor before the rates of the nodes are known.
+/// Decides whether the client pulls. The client does not begin if the nodes need less than `after` for the
+/// remaining shards. Nor does the client begin before the rates of the nodes are known.
 pub(crate) fn decide(observed: &MeasuredRates, threads: usize, after: Duration) -> Decision {
     let MeasuredRates { alone, meanwhile, client, pulled, nodes, queued, queued_bytes, left_bytes } =
         *observed;
@@ -61,8 +61,8 @@ pub(crate) fn decide(observed: &MeasuredRates, threads: usize, after: Duration) 
         return Decision::Pull;
     }
     let Some((client, shard_seconds)) = client else { return Decision::Wait(TOO_LATE.to_string()) };
-    // Nodes with large shards finish none for a long time. Until they do, the client is assumed not to slow them
-    // down.
+    // Nodes with large shards finish none for a long time. Until every node has finished a shard, the
+    // function assumes that the client does not slow the nodes down.
     let together = meanwhile.unwrap_or(alone) + client;
     if together < alone * GAIN {
         return Decision::Leave(
@@ -145,8 +145,8 @@ impl Rates {
         }
     }
 
-    /// Excludes a node that no longer pulls, since its rate does not affect the remaining work. A pull that was
-    /// reported before the end may arrive later.
+    /// Excludes a node that no longer pulls, since its rate does not affect the remaining shards. An earlier
+    /// pull of the node may arrive after this call.
     pub fn forget(&mut self, attempt: usize) {
         self.nodes.insert(attempt, None);
     }
@@ -278,7 +278,7 @@ mod tests {
         rates.client_did(at(600), 1000, 0.2);
         rates.pulled(0, at(600), 5000);
         assert!(matches!(decide_at(&rates, 600), Decision::Leave(_)));
-        // A node that no longer pulls does not show whether there is a gain.
+        // The rate of a node that no longer pulls does not indicate a gain.
         rates.forget(0);
         assert_eq!(decide_at(&rates, 600), Decision::Wait(TOO_LATE.to_string()));
     }

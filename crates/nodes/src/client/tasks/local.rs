@@ -3,7 +3,7 @@
 //! ```text
 //!   node A:   pulls 0 2 4 ...     one answer, or answers in order   ─┐
 //!   node B:   pulls 1 3 5 ...                                       ─┼─► consumer of the answers
-//!   client:   pulls 6, fetched from A beside its task, worked on    ─┘
+//!   client:   pulls 6, reads 6 from A, and processes 6              ─┘
 //! ```
 //!
 //! One decision, made from the measurements of the job (`help.rs`), determines whether a thread pulls. If answers are
@@ -54,7 +54,8 @@ const LANES_MAX: u64 = READS_BESIDE as u64;
 const LANE_BYTES: Range<u64> = 12 << 20..512 << 20;
 /// The memory of a thread in addition to its kernel: a block, answers, and data in flight.
 const READING_BYTES: u64 = 6 << 20;
-/// The minimum of free memory for helping: smaller amounts are reserved for merging and writing.
+/// The minimum free memory with which this machine helps. Smaller amounts are reserved for merging and
+/// writing.
 const FREE_BYTES_MIN: u64 = 64 << 20;
 /// The bounds of the read-ahead for a fetched shard. The read-ahead is a 32nd of the free memory. If that is less
 /// than the lower bound, nothing is read ahead.
@@ -69,16 +70,17 @@ const LOOK: Duration = Duration::from_millis(5);
 /// The reason why this machine stopped after a panic.
 pub(crate) const PANICKED: &str = "the task panicked on this machine: this is a bug in Inshore";
 
-/// Options for help with work of which each node gives one answer.
+/// Options for the help of this machine in a job in which each node gives one answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HelpOptions {
-    /// True if each thread reads a separate piece; false if one thread reads and all threads work on the data.
+    /// True if each thread reads a separate piece; false if one thread reads, and all threads process the
+    /// data.
     pub by_threads: bool,
-    /// True if the work may take all free memory of the job; otherwise it takes half.
+    /// True if the help may use all free memory of the job; otherwise it may use half.
     pub takes_all_memory: bool,
 }
 
-/// The state of the work on this machine.
+/// The state of the help of this machine.
 #[derive(Debug)]
 pub(crate) struct HelpState {
     after: Duration,
@@ -114,7 +116,8 @@ impl HelpState {
         }
     }
 
-    /// Pulls a shard for an attempt of this machine, if a shard is available and the decision is to pull.
+    /// Pulls a shard for an attempt of this machine, if a shard is available and [`decide`] returns
+    /// [`Decision::Pull`].
     fn try_pull(&self, run: &Arc<Run>, attempt: usize) -> Option<usize> {
         let observed = run.observed();
         let mut state = self.state();
@@ -137,8 +140,8 @@ impl HelpState {
         None
     }
 
-    /// Waits for a shard for an attempt of this machine; returns `None` if no more shards will come. If each node
-    /// gives one answer, an empty queue means that no more shards will come.
+    /// Waits for a shard for an attempt of this machine; returns `None` if this machine gets no more shards.
+    /// If each node gives one answer, an empty queue means that this machine gets no more shards.
     fn pull(&self, run: &Arc<Run>, attempt: usize, is_one_answer: bool) -> Option<usize> {
         loop {
             if self.has_given_up.load(Ordering::Relaxed) || run.is_over(attempt) {
@@ -154,7 +157,8 @@ impl HelpState {
         }
     }
 
-    /// Records a finished shard. `seconds` measures the speed of this machine.
+    /// Records a finished shard. The speed of this machine is computed from `seconds`, the time for the
+    /// shard.
     fn did(&self, run: &Run, shard: usize, bytes: u64, seconds: f64) {
         run.client_did(shard, seconds);
         let mut state = self.state();
@@ -168,7 +172,7 @@ impl HelpState {
         *self.state().read.entry(node).or_default() += bytes;
     }
 
-    /// Adds the cost of the work on this machine, and the cost to the nodes of reading for this machine.
+    /// Adds the cost of the help of this machine, and the bytes that nodes read for this machine.
     pub fn tell_costs(&self, run: &Run, gathered: &mut GatherReport) {
         let state = self.state();
         for (&node, &bytes_read) in &state.read {
@@ -319,7 +323,7 @@ impl LocalThreads {
     }
 }
 
-/// A reader that returns its fetch to the pool on drop.
+/// A reader that stores its fetch in `kept` on drop, so that the cost of the fetch can be recorded.
 struct PooledReader {
     fetch: Option<Fetch>,
     kept: Arc<Mutex<Option<Fetch>>>,
@@ -349,7 +353,7 @@ impl Reply for QueuedReply<'_> {
     fn batch(&mut self, batch: RecordBatch) -> std::result::Result<(), Failure> {
         self.failed = self.failed.take().or_else(|| failure_told(&batch));
         if self.failed.is_some() {
-            // Another puller of the shard will answer the whole shard.
+            // Another puller will answer the complete shard.
             return Err(inshore_store::Error::Cancelled.into());
         }
         let began = Instant::now();
@@ -359,7 +363,7 @@ impl Reply for QueuedReply<'_> {
     }
 }
 
-/// A part of a job on nodes that this machine does.
+/// The part of a job on nodes that this machine processes.
 pub struct Help {
     budget: Budget,
     pieces: HelpPieces,
@@ -376,14 +380,14 @@ pub struct HelpPieces {
     /// piece is processed.
     ahead_bytes: u64,
     ahead: Option<Result<HelpPiece>>,
-    /// The filter for the byte ranges to read of each piece.
+    /// The function that selects the byte ranges to read of a piece; `None` reads complete pieces.
     only: Option<Box<RangeFilter>>,
 }
 
 /// A function from the number of a file and a part of that file to the ranges to read.
 type RangeFilter = dyn Fn(u64, Range<u64>) -> Vec<Range<u64>> + Send;
 
-/// A piece that this machine works on. Reading the piece returns its bytes, or [the selected
+/// A piece that this machine processes. Reading the piece returns its bytes, or [the selected
 /// ranges](HelpPieces::only), as they arrive from a node with a copy.
 pub struct HelpPiece {
     /// The number of the piece, as in a task on a node.
@@ -401,7 +405,7 @@ pub struct HelpPiece {
     run: Arc<Run>,
     helps: Arc<HelpState>,
     fetch: Fetch,
-    /// The time when work on the piece began.
+    /// The time at which this machine began to process the piece.
     began: Instant,
 }
 
@@ -412,8 +416,8 @@ impl Read for HelpPiece {
 }
 
 impl Drop for HelpPiece {
-    /// Records the end of the work on a piece; the elapsed time measures the speed of this machine. A piece
-    /// that was not read completely ends the help.
+    /// Records that a piece was processed; the elapsed time measures the speed of this machine. A piece that
+    /// was not read completely ends the help.
     fn drop(&mut self) {
         if !self.fetch.is_done() {
             return self.helps.give_up("a shard was not read to its end".to_string());
@@ -425,7 +429,7 @@ impl Drop for HelpPiece {
     }
 }
 
-/// A guard that ends the pieces on drop.
+/// A guard. When the guard is dropped, this machine pulls no more pieces.
 pub struct HelpEnd(Arc<HelpState>);
 
 impl Drop for HelpEnd {
@@ -436,7 +440,7 @@ impl Drop for HelpEnd {
 
 impl HelpPieces {
     /// Restricts reading to the byte ranges that `ranges` returns for the number of a file and a part of the
-    /// file. The ranges have to lie in that part, in order. Without a restriction the whole piece is read.
+    /// file. The ranges have to lie in that part, in order. Without a restriction the complete piece is read.
     #[must_use]
     pub fn only(
         mut self,
@@ -470,7 +474,8 @@ impl HelpPieces {
         })
     }
 
-    /// Returns a guard. Its drop ends the pieces, also for a thread that waits for the next piece.
+    /// Returns a guard. When the guard is dropped, the iterator ends, also for a thread that waits for the
+    /// next piece.
     pub fn end(&self) -> HelpEnd {
         HelpEnd(self.helps.clone())
     }
@@ -536,9 +541,10 @@ impl Help {
         Some(Help { budget, pieces, out, told })
     }
 
-    /// Runs `work`, which takes pieces and then answers with the results of all pieces, as a node would. `work`
-    /// receives a separate job on `store` for data on flash, with a part of the memory; the counters of that
-    /// job are added to `context` at the end. If the work fails or there is no store, nodes do this part.
+    /// Runs `work`, which takes pieces and then answers with the results of all pieces, as a node would.
+    /// `work` receives a separate job on `store` for data on flash, with a part of the memory; the counters
+    /// of that job are added to `context` at the end. If `work` fails or there is no store, nodes process
+    /// these pieces.
     pub fn work(
         self,
         context: &Context,
@@ -572,12 +578,12 @@ impl Help {
                 Err(Error::Lost { node: "here".to_string(), what: failure.to_string() })
             }
         };
-        // The receiver may be gone already.
+        // The receiver may have been dropped already.
         let _ = answers.out.blocking_send(end);
     }
 }
 
-/// The reply for this machine's answer.
+/// The sender of this machine's answer.
 struct HelpAnswers {
     out: mpsc::Sender<Result<Option<RecordBatch>>>,
 }

@@ -5,11 +5,11 @@
 //!   B:  b c d       ─┼─►  a | b | c c c | d | f        runs of rows of one answer
 //! ```
 //!
-//! If a node is lost, other nodes repeat its work. The client skips their rows up to the last row that it took of the
-//! lost answer. For rows that compare as equal to that last row, it skips as many rows as it had taken. If equal rows
-//! are partial sums ([`OrderedRow::ADDS_UP`]), it skips all of them, since each replacement has a share of the sum.
-//! The same data therefore give the same rows, each exactly once, provided that the work is deterministic on every
-//! node.
+//! If a node is lost, other nodes repeat its work. The client has already taken rows of the lost answer, so
+//! it skips the repeated rows up to the last row taken. Several rows may equal that last row; the client
+//! skips as many of them as it took. If equal rows are partial sums ([`OrderedRow::ADDS_UP`]), the client
+//! skips all of them, since each replacement has a share of the sum. The same data therefore give the same
+//! rows, each exactly once, provided that the work is deterministic on every node.
 
 use std::{cmp::Ordering, collections::BTreeMap, fmt::Debug, ops::Range};
 
@@ -24,7 +24,8 @@ pub trait OrderedRow: Sized {
     /// True if an answer contains each row once, with a number that is summed over the answers.
     const ADDS_UP: bool;
 
-    /// Converts a batch to rows. Returns `None` if the batch has other columns or its rows are not sorted.
+    /// Converts a batch to rows. Returns `None` if the batch has unexpected columns or its rows are not
+    /// sorted.
     fn of_batch(batch: &RecordBatch, how: &Self::How) -> Option<Self>;
 
     /// Returns the number of rows.
@@ -33,7 +34,7 @@ pub trait OrderedRow: Sized {
     /// Compares a row with a row of this or another batch.
     fn compare(&self, row: usize, other: &Self, other_row: usize) -> Ordering;
 
-    /// Copies a single row to its own memory.
+    /// Copies a single row to separate memory.
     fn alone(&self, row: usize) -> Self;
 }
 
@@ -67,20 +68,21 @@ struct StreamState<R> {
     next: usize,
     last: Option<LastRow<R>>,
     behind: Option<ReplayPosition<R>>,
-    /// True once the rows of the stream were requested. Before that, the rows to skip have to be known.
+    /// True once the rows of the stream were requested. The rows are requested only after the rows to skip
+    /// are known.
     is_joined: bool,
-    /// The number of rows taken or passed over in earlier batches.
+    /// The number of rows taken or skipped in earlier batches.
     gone: u64,
 }
 
-/// The last row taken of a stream, and the number of rows taken or passed over that equal that row.
+/// The last row taken of a stream, and the number of rows taken or skipped that equal that row.
 #[derive(Debug)]
 struct LastRow<R> {
     row: R,
     equal: u64,
 }
 
-/// The position up to which the replaced stream was taken.
+/// The position up to which the client took rows of the replaced stream.
 #[derive(Debug)]
 struct ReplayPosition<R> {
     row: R,
@@ -88,13 +90,13 @@ struct ReplayPosition<R> {
     repeated: usize,
     /// The number of rows equal to `row` that this stream has skipped.
     passed: u64,
-    /// The number of rows that the replaced stream had returned or passed over: an upper limit for each
-    /// replacement.
+    /// The number of rows that the replaced stream had returned or skipped. Each replacement skips at most
+    /// this number.
     gone: u64,
 }
 
 impl<R: OrderedRow> ReplayPosition<R> {
-    /// Returns the same position for a stream that has passed over no rows.
+    /// Returns the same position for a stream that has skipped no rows.
     fn again(&self) -> ReplayPosition<R> {
         let ReplayPosition { row, repeated, gone, .. } = self;
         ReplayPosition { row: row.alone(0), repeated: *repeated, passed: 0, gone: *gone }
@@ -120,12 +122,12 @@ impl<R: OrderedRow> Merged<R> {
     }
 
     /// Returns the next run of rows of one answer: the batch, and the range of rows in the batch. Equal rows
-    /// may come in several runs, in the order of answers. Returns `None` at the end.
+    /// may be returned in several runs, in the order of answers. Returns `None` at the end.
     ///
     /// # Errors
     /// [`Error::Missing`] if no reachable node has a part; [`Error::Refused`] if all holders of a part refuse
-    /// the work; [`Error::SetAside`] if nodes set tasks aside repeatedly; the error of a node that was lost in
-    /// the middle of its answer if no other node has its data, even if a partial answer is allowed;
+    /// the task; [`Error::SetAside`] if nodes set tasks aside repeatedly; the error of a node that was lost
+    /// in the middle of its answer if no other node has its data, even if a partial answer is allowed;
     /// [`Error::Deadline`]; [`Error::Store`] if the job was stopped.
     #[expect(clippy::should_implement_trait, reason = "what it gives is borrowed")]
     pub fn next(&mut self) -> Result<Option<(&R, Range<usize>)>> {
@@ -164,9 +166,10 @@ impl<R: OrderedRow> Merged<R> {
         Ok(least.and_then(|least| self.heads[least].rows.as_ref()))
     }
 
-    /// Returns the next rows of all answers, up to the smallest of the last rows of the current batches: each
-    /// batch with the range of its rows. If an answer has each row once ([`OrderedRow::ADDS_UP`]), all later rows
-    /// are greater than these rows. Returns an empty list at the end.
+    /// Compares the last rows of the current batches of all answers, and returns all rows up to the smallest
+    /// of them: each batch with the range of its rows. If an answer has each row once
+    /// ([`OrderedRow::ADDS_UP`]), all later rows are greater than these rows. Returns an empty list at the
+    /// end.
     ///
     /// This method suits answers whose rows alternate, for which [`Self::next`] returns short runs.
     ///
@@ -213,7 +216,7 @@ impl<R: OrderedRow> Merged<R> {
         self.join()
     }
 
-    /// Gets the first rows of all new streams, once the positions of the streams that they replace are known.
+    /// Gets the first rows of each new stream, once the position of the stream that it replaces is known.
     fn join(&mut self) -> Result<()> {
         let mut stream = 0;
         while stream < self.streams.len() {
@@ -320,7 +323,7 @@ impl<R: OrderedRow> Merged<R> {
         Some(rows.rows())
     }
 
-    /// Asks other nodes for the work of a lost node; the new streams [join](Self::join) later.
+    /// Lets other nodes process the shards of a lost node. The new streams [join](Self::join) later.
     fn replace(&mut self, stream: usize, why: Error) -> Result<()> {
         self.set_aside += usize::from(matches!(why, Error::SetAside { .. }));
         if self.set_aside > SET_ASIDE_MAX {
@@ -338,7 +341,7 @@ impl<R: OrderedRow> Merged<R> {
         let head = &mut self.heads[stream];
         let last = head.last.take();
         let behind = head.behind.take();
-        // A replacement passes over no more rows than this stream did or would have to.
+        // A replacement skips at most as many rows as this stream took or skipped, or still had to skip.
         let gone = head.gone.max(behind.as_ref().map_or(0, |behind| behind.gone));
         let was_taken = last.is_some() || behind.is_some();
         if self.streams.missing() > missing && was_taken {
@@ -350,7 +353,7 @@ impl<R: OrderedRow> Merged<R> {
                 self.repeated.push(equal);
                 Some((row, self.repeated.len() - 1))
             }
-            // No row of this stream was taken: the replacement passes over the same rows.
+            // No row of this stream was taken, so the replacement skips the same rows.
             (None, Some(behind)) => {
                 self.repeated[behind.repeated] += behind.passed;
                 Some((behind.row, behind.repeated))

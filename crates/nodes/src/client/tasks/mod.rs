@@ -1,4 +1,4 @@
-//! Tasks on nodes: which node works on which shard, and their answers in order.
+//! Runs tasks on nodes: assigns shards to nodes, and takes their answers in order.
 
 mod fetch;
 mod gather;

@@ -1,5 +1,5 @@
-//! A job on nodes: carries out the decisions of the [scheduler](super::scheduler), and reports events to the
-//! scheduler.
+//! Runs a job on nodes: carries out the decisions of the [scheduler](super::scheduler), and reports events to
+//! the scheduler.
 //!
 //! ```text
 //!   node ◄── DoGet, "hand-out" ──┐        ┌── event ──► Scheduler
@@ -8,8 +8,8 @@
 //!        threads of the client ────┘  └── wakes the threads
 //! ```
 //!
-//! Pumps, threads of the client and the consumer of the answers share one [`Run`]. Calls of the scheduler are
-//! serialized by its lock.
+//! Pumps, threads of the client and the consumer of the answers share one [`Run`]. The lock of the state
+//! serializes all calls of the scheduler.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -49,7 +49,7 @@ pub(crate) struct PlacedShard {
 }
 
 impl PlacedShard {
-    /// Returns the description of the remainder of the shard, which was not taken.
+    /// Returns the description of the part of the shard that the client has not taken.
     pub fn rest(&self, reach: ResumePosition, why: String) -> MissingPart {
         let (offset, bytes) = (self.piece.offset + reach.bytes, self.piece.bytes - reach.bytes);
         MissingPart { title: self.title.clone(), offset, bytes, why }
@@ -93,16 +93,16 @@ pub(crate) struct Run {
 pub(crate) struct State {
     pub scheduler: Scheduler,
     pub rates: Rates,
-    /// The position up to which each shard was taken. `from` is the position at which the current attempt of
-    /// the shard began.
+    /// The position up to which the client has taken each shard. `from` is the position at which the current
+    /// attempt of the shard began.
     pub reach: Vec<ResumePosition>,
     pub from: Vec<ResumePosition>,
     pub links: BTreeMap<usize, Link>,
     pub costs: BTreeMap<usize, NodeCost>,
     /// The last refusal of a node.
     pub refusal: Option<Error>,
-    /// The bytes of answers that may wait for each node. `ahead_nodes` is the number of nodes with that
-    /// allowance.
+    /// The maximum bytes of each node's answers that may wait on this machine. `ahead_nodes` is the number of
+    /// nodes with that allowance.
     pub ahead_bytes: u64,
     pub ahead_nodes: usize,
     is_stopped: bool,
@@ -168,7 +168,7 @@ impl Run {
         let shards: Vec<PlacedShard> = shards.collect();
         let start = |shard: &PlacedShard| ResumePosition { bytes: shard.piece.from, lines: 0 };
         let reach: Vec<ResumePosition> = shards.iter().map(start).collect();
-        // Nodes that were lost earlier are not asked again.
+        // The scheduler sends no requests to nodes that were lost earlier.
         let of_scheduler = shards.iter().map(|PlacedShard { piece, .. }| {
             let holders: Vec<usize> = piece.holders.iter().map(|holder| holder.node).collect();
             let lost = holders.iter().filter_map(|node| Some((*node, lost.get(node)?)));
@@ -222,7 +222,7 @@ impl Run {
         self.act(&mut state, actions);
     }
 
-    /// Begins a task on a node that reads no shards.
+    /// Begins a task that reads no shards, on a node.
     pub fn begin_without_shards(self: &Arc<Run>, node: usize) {
         let mut state = self.state();
         let attempt = state.scheduler.begin_without_shards(node, self.now());
@@ -273,7 +273,7 @@ impl Run {
         state.rates.observed(queued, left, self.now())
     }
 
-    /// Returns true if no more answers of an attempt are wanted.
+    /// Returns true if the client needs no more answers of an attempt.
     pub fn is_over(&self, attempt: usize) -> bool {
         let state = self.state();
         state.is_stopped || state.scheduler.is_over(attempt)
@@ -286,7 +286,7 @@ impl Run {
         self.state().rates.client_did(now, bytes - from, seconds);
     }
 
-    /// Waits for a change for a short time.
+    /// Waits for a short time until the state changes.
     pub fn wait(&self, state: MutexGuard<'_, State>) {
         drop(self.changed.wait_timeout(state, LOOK));
     }
@@ -304,7 +304,7 @@ impl Run {
                         node.and_then(|node| self.shards[shard].request(shard, node, state.reach[shard]));
                     let hands = state.links.get(&attempt).and_then(|link| link.hands.as_ref());
                     if let (Some(hands), Some(request)) = (hands, request) {
-                        // If the receiver is gone, the attempt has ended; its stream reports the end.
+                        // If the receiver was dropped, the attempt has ended; its stream reports the end.
                         let _ = hands.send(AttemptMessage::Shard(request));
                     }
                 }
@@ -344,7 +344,7 @@ impl Run {
             // The deadline of the node is a little later than the client's, since the client reports the unread
             // parts.
             deadline_ms: left.map(|left| (left + LATE).as_millis() as u64),
-            // Reports may arrive a little late.
+            // The node reports progress six times within the stall time, since reports may arrive late.
             alive_ms: Some((self.options.stall / 6).as_millis() as u64),
             pulls: pulls.then_some(PullOptions { key: self.key, bytes, shards }),
             beside: None,
@@ -397,8 +397,8 @@ impl Run {
         }
     }
 
-    /// Remembers an error of a node: a refusal, which is more specific than a missing shard, or the loss of a node,
-    /// which is then not asked again by this command.
+    /// Stores a refusal, which explains a failure better than a missing shard does, or records that a node is
+    /// lost. This command sends no more requests to a lost node.
     pub fn remember(&self, state: &mut State, attempt: usize, error: &Error) {
         if let Error::Refused { node, what } = error {
             let (node, what) = (node.clone(), what.clone());

@@ -6,20 +6,20 @@
 //!     Unreadable, Failed, Waited ...               Cancel, MissingPart
 //! ```
 //!
-//! - A *shard* is queued, out with one attempt, answered, or missing.
+//! - A *shard* is queued, assigned to one attempt ("out"), answered, or missing.
 //! - A *puller* is a node or a thread of the client. A node may pull the shards on its own storage; the client
 //!   may pull all shards.
-//! - An *attempt* is one stream of a puller. The attempt answers shards in the order in which they were handed
-//!   out. An attempt that ends early gives its shards back to the queue. Later messages of that attempt are
-//!   dropped because the attempt is over.
+//! - An *attempt* is one stream of answers of a puller. The attempt answers shards in the order in which they
+//!   were handed out. An attempt that ends early gives its shards back to the queue. Later messages of that
+//!   attempt are dropped because the attempt is over.
 //!
-//! If answers are taken in the order of shards ([`AnswerOrder::Window`]), an attempt receives shards in ascending
-//! order, and none beyond a window of bytes after the first unanswered shard. If that first shard returns to
-//! the queue while each of its holders has later shards out, the answers for the later shards wait for the
-//! first one: one of these attempts is cancelled and begun again. If an attempt has one answer for all of its
-//! shards ([`AnswerOrder::Combined`]), the shards count as answered together, when the whole answer has arrived.
-//! Shards that then return to the queue go to separate attempts, so that the rows already taken from the lost
-//! answer can be told from other rows.
+//! If answers are taken in the order of shards ([`AnswerOrder::Window`]), an attempt receives shards in
+//! ascending order, and none beyond a window of bytes after the first unanswered shard. If that first shard
+//! returns to the queue while each of its holders has later shards out, the answers for the later shards wait
+//! for the first one: one of these attempts is cancelled and restarted. If an attempt has one answer for all
+//! of its shards ([`AnswerOrder::Combined`]), the shards count as answered together, when the complete answer
+//! has arrived. Shards that then return to the queue go to separate attempts, so that the rows already taken
+//! from the lost answer can be distinguished from other rows.
 //!
 //! The submodules of the scheduler:
 //!
@@ -29,10 +29,10 @@
 //! - `dispatch`: hands shards out, and begins and ends attempts.
 //! - `answers`: checks pulls and answers.
 //! - `failures`: gives up attempts that fail or stall.
-//! - `status`: answers questions of the driver.
+//! - `status`: returns the state of shards and attempts to the driver.
 //!
 //! The real client (`run.rs`) and the simulator (`scheduler/simulation.rs`) drive the same code. Cost of an
-//! event: O(log n) for each shard that moves, for n shards.
+//! event: O(log n) for each shard that is queued or handed out, for n shards.
 
 mod answers;
 mod dispatch;
@@ -52,7 +52,7 @@ pub(crate) use self::{
     shards::ShardState,
 };
 
-/// The queue, credit, attempts and order of the shards of a job.
+/// The state of a job's scheduler: its shards, attempts and queues.
 #[derive(Debug)]
 pub(crate) struct Scheduler {
     order: AnswerOrder,
@@ -72,8 +72,8 @@ pub(crate) struct Scheduler {
 }
 
 impl Scheduler {
-    /// Creates a scheduler for a number of nodes. Each shard is given by size, holders and known problems.
-    /// The nodes in `lost` receive no requests.
+    /// Creates a scheduler for a number of nodes. Each shard is described by its size, its holders and known
+    /// problems. The nodes in `lost` receive no requests.
     pub fn new(
         order: AnswerOrder,
         stall: Duration,
@@ -125,7 +125,7 @@ impl Scheduler {
         self.begin(Puller::Client, 0, now)
     }
 
-    /// Begins an attempt of a node that pulls no shards.
+    /// Begins an attempt that pulls no shards, on a node.
     pub fn begin_without_shards(&mut self, node: usize, now: Duration) -> usize {
         let attempt = self.begin(Puller::Node(node), 0, now);
         self.attempts[attempt].state = AttemptState::Ending;
@@ -194,7 +194,7 @@ impl Scheduler {
         std::mem::take(&mut self.actions)
     }
 
-    /// Marks a missing shard as answered, since its failure was reported in another way.
+    /// Marks a missing shard as answered, after its failure was reported in another way.
     pub fn forgive(&mut self, shard: usize) {
         self.shards[shard].state = ShardState::Answered;
     }

@@ -1,4 +1,4 @@
-//! The actions of an agent: short requests with a complete answer, other than tasks and loads.
+//! Answers the actions of an agent: short requests with a complete answer, other than tasks and loads.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -166,7 +166,7 @@ mod tests {
         assert!(rest.len() < 5 && rest.last().unwrap().is_err(), "{rest:?}");
         let all: Vec<_> = stream_answers(answers(5), held(), Duration::from_secs(20)).collect().await;
         assert!(all.len() == 5 && all.iter().all(Result::is_ok), "{all:?}");
-        // A dropped stream keeps no memory.
+        // A dropped stream holds no memory.
         drop(stream_answers(answers(5), held(), Duration::from_secs(20)));
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert!(requests.take(64 << 20).is_ok());

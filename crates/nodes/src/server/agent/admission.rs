@@ -7,11 +7,12 @@
 //!                └───────────┴── refused                      └── refused: too long, too slow, or the share is full
 //! ```
 //!
-//! A method with one message (`DoGet`, `DoAction`) keeps its whole body in memory until the body ends. Each byte
-//! therefore counts against the share of unfinished bodies ([`Requests`](super::requests::Requests)), and the body has
-//! to arrive within [`AgentConfig::request`](super::AgentConfig::request). A method with a stream of messages keeps one
-//! message at a time. A load reserves its own memory before its body is read (`loads.rs`), and the steps of a traversal
-//! are so short that all connections together may keep one step each.
+//! A method with one message (`DoGet`, `DoAction`) holds its complete body in memory until the body ends.
+//! Each byte therefore counts against the share of unfinished bodies
+//! ([`Requests`](super::requests::Requests)), and the body has to arrive within
+//! [`AgentConfig::request`](super::AgentConfig::request). A method with a stream of messages holds one
+//! message at a time. A load reserves its own memory before its body is read (`loads.rs`), and the steps of a
+//! traversal are so short that each connection may hold one step.
 
 use std::{
     convert::Infallible,
@@ -43,8 +44,8 @@ use crate::{
     server::connection::ClientConnection,
 };
 
-/// The largest body of a request that is no task, in bytes. The longest of these requests names the nodes that still
-/// hold a removed dataset.
+/// The largest body of a request other than a task, in bytes. The longest of these requests names the nodes
+/// that still hold a removed dataset.
 const QUESTION_BYTES_MAX: usize = 64 << 10;
 /// The largest message with a step of a traversal: 64 bytes and the framing.
 const STEP_BYTES_MAX: usize = 1 << 10;

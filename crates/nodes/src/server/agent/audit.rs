@@ -1,4 +1,4 @@
-//! The log of an agent: audit lines of puts, removals and tasks, and lines about refused requests.
+//! Writes the log of an agent: audit lines of puts, removals and tasks, and lines about refused requests.
 
 use std::{sync::atomic::Ordering, time::Instant};
 

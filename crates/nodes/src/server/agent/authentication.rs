@@ -1,4 +1,4 @@
-//! The callers of an agent: authentication by bearer tokens, and the check of rights.
+//! Authenticates the callers of an agent by bearer tokens, and checks their rights.
 
 use tonic::{Request, Status as Refusal, codegen::http::HeaderMap};
 

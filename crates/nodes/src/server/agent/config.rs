@@ -29,10 +29,10 @@ pub struct AgentConfig {
     /// The time from accepting a connection, TLS handshake included, to its first request with a valid token;
     /// afterwards the connection is closed.
     pub first_request: Duration,
-    /// The time in which the body of a request has to arrive. Loads are exempt: the body of a load lasts as long as
-    /// data comes.
+    /// The time in which the body of a request has to arrive. Loads are exempt: the body of a load may last
+    /// as long as the client sends data.
     pub request: Duration,
-    /// The time that running tasks have to end when the agent is asked to stop.
+    /// The time that running tasks have to end after a request to stop the agent.
     pub drain: Duration,
     /// The node's credentials. Without credentials the agent serves only this machine, unencrypted, and gives every
     /// local user all rights.

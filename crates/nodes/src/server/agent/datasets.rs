@@ -1,4 +1,4 @@
-//! The datasets of a node for clients: the catalog, the maps of spread datasets, and removal.
+//! Manages the datasets of a node for clients: the catalog, the maps of spread datasets, and removal.
 
 use std::time::Instant;
 
@@ -84,7 +84,7 @@ impl Agent {
         Ok(file)
     }
 
-    /// Removes a dataset for a client, or writes or ends a removal mark.
+    /// Removes a dataset for a client, or writes or removes a tombstone.
     pub(super) fn remove(&self, who: &str, removal: &RemoveRequest) -> Result<()> {
         let began = Instant::now();
         let removed = tombstones::remove(&self.0.store, removal);

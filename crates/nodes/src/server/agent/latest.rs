@@ -1,4 +1,4 @@
-//! The latest result of a query that may hang, with a bounded wait.
+//! Runs a query that may hang, with a bounded wait, and stores its latest result.
 
 use std::{
     panic::{self, AssertUnwindSafe},
@@ -18,8 +18,8 @@ struct State<T> {
 }
 
 impl<T: Clone + Send + 'static> Latest<T> {
-    /// Runs `ask` and returns the result, or the previous result if `ask` takes longer than `patience`. A result of
-    /// `None` keeps the previous result.
+    /// Runs `ask` and returns the result, or the previous result if `ask` takes longer than `patience`. If
+    /// `ask` returns `None`, the previous result stays.
     pub fn get(&self, patience: Duration, ask: impl FnOnce() -> Option<T> + Send + 'static) -> T {
         let (state, answered) = &*self.0;
         let mut now = state.lock().expect("no panic under this lock");

@@ -128,7 +128,8 @@ impl RunningAgent {
         &self.agent
     }
 
-    /// Stops the agent: refuses new tasks, gives the running tasks the time of [`AgentConfig::drain`](super::AgentConfig::drain), and ends.
+    /// Stops the agent: refuses new tasks, gives the running tasks the time of
+    /// [`AgentConfig::drain`](super::AgentConfig::drain), and ends.
     ///
     /// # Errors
     /// The error that ended the server.
@@ -136,7 +137,7 @@ impl RunningAgent {
         self.end()
     }
 
-    /// Returns true if the server thread has ended by itself, which is an error. Does not wait.
+    /// Returns true if the server thread has ended by itself, which is an error. The call does not wait.
     pub fn has_ended(&self) -> bool {
         self.thread.as_ref().is_none_or(|thread| thread.is_finished())
     }

@@ -1,7 +1,7 @@
 //! Limits the number of files that a node receives at once.
 //!
-//! A load takes memory of the node, but no slot: a load lasts as long as its client sends data, which may be slow, and
-//! hardly computes. Loads therefore delay no tasks.
+//! A load takes memory of the node, but no slot. A load lasts as long as its client sends data, which may be
+//! slow, and hardly computes. Loads therefore delay no tasks.
 
 use std::{
     collections::BTreeMap,
@@ -20,8 +20,8 @@ const LOADS_MAX: usize = 16;
 /// The number of loads at once of a single client.
 const LOADS_OF_CLIENT_MAX: usize = 8;
 
-/// The longest time that a load waits for admission. The wait is short: two clients that each hold a node and wait for
-/// the other's node would otherwise wait forever.
+/// The longest time that a load waits for admission. The wait is limited, since two clients could otherwise
+/// wait forever, each for a node on which the other client has a load.
 const WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// The running loads of a node.

@@ -1,6 +1,7 @@
-//! The node's end of a load: writes the received data, and makes the dataset visible once the data is complete.
+//! Receives a load on a node: writes the received data, and makes the dataset visible once the data is
+//! complete.
 //!
-//! `load.rs` contains the client's end, and describes how a file is spread.
+//! `client/load.rs` contains the client's part, and describes how a file is spread.
 
 use std::time::{Duration, Instant};
 
@@ -35,7 +36,8 @@ const PIECES_MAX: usize = MAP_BYTES_MAX / 32;
 
 type AnswerResult = std::result::Result<FlightData, Refusal>;
 
-/// The channel for the answers to a load. A client that takes no answers would otherwise occupy a thread of the node.
+/// The channel for the answers to a load. Each send has a time limit, since a client that takes no answers
+/// would otherwise occupy a thread of the node.
 struct Answers {
     out: mpsc::Sender<std::result::Result<PutResult, Refusal>>,
     runtime: tokio::runtime::Handle,
@@ -46,7 +48,7 @@ impl Answers {
         let sent = self
             .runtime
             .block_on(async { tokio::time::timeout(ANSWER_TIMEOUT, self.out.send(answer)).await });
-        // The receiver may be gone; the next step finds out.
+        // The receiver may have been dropped. The next step of the load detects this.
         sent.map(drop).map_err(|_| {
             Refusal::deadline_exceeded(format!(
                 "the client did not read answers for {} s",
@@ -112,7 +114,7 @@ pub(super) fn receive(
             }
         }
         let LoadReceiver { name, bytes, is_committed, begun, .. } = receiving;
-        // The space is released before the client learns that the load has failed.
+        // The space is released before the client is informed that the load has failed.
         drop(begun);
         let went = (!is_committed && !name.is_empty())
             .then_some("the client disconnected before the end of the upload");
@@ -145,7 +147,7 @@ struct LoadReceiver<'a> {
 
 /// A dataset in the process of being written.
 struct OpenLoad {
-    // Dropped before the job.
+    // The writer is dropped before the job.
     writer: Option<FileWriter>,
     builder: DatasetBuilder,
     _job: Job,
@@ -191,7 +193,7 @@ impl<'a> LoadReceiver<'a> {
         match step {
             LoadStep::Begin { .. } => unreachable!("done above"),
             LoadStep::File { name } => {
-                // All names are kept in memory until the end.
+                // The names of all pieces stay in memory until the load ends, so their number is limited.
                 let number = name.strip_prefix(PIECE).and_then(|number| number.parse::<usize>().ok());
                 let is_next = |number: &usize| (begun.next_piece..PIECES_MAX).contains(number);
                 match number.filter(is_next).filter(|&number| piece_name(number) == name) {

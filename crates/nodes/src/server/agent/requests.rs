@@ -1,4 +1,4 @@
-//! Memory limits for requests and answers outside of tasks, and a rate limit for log lines about refusals.
+//! Limits the memory of requests and answers outside of tasks, and the rate of log lines about refusals.
 
 use std::{
     borrow::Cow,
@@ -25,9 +25,9 @@ const ARRAY_BYTES: u64 = 160;
 /// of its text.
 const ELEMENT_BYTES: u64 = 128;
 
-/// Accounts for the memory of requests that wait or run, and of answers that wait to be taken, both of which clients
-/// control. The limit is an eighth of the memory of all tasks. Incomplete bodies have a separate limit of half that
-/// size, so that incomplete bodies keep no complete request out.
+/// Accounts for the memory of requests that wait or run, and of answers that wait to be taken, both of which
+/// clients control. The limit is an eighth of the memory of all tasks. Incomplete bodies have a separate
+/// limit of half that size, so that no complete request is refused because of incomplete bodies.
 #[derive(Debug)]
 pub(super) struct Requests {
     held: Arc<AtomicU64>,
@@ -42,7 +42,7 @@ pub(super) struct AccountedMemory {
     bytes: u64,
 }
 
-/// The part of a request whose form is free.
+/// The arguments of a request, which may be JSON of any form.
 #[derive(Deserialize)]
 struct Arguments<'a> {
     #[serde(borrow)]
@@ -194,7 +194,7 @@ mod tests {
         let request = |arguments: &str| format!(r#"{{"kind":"x","arguments":{arguments},"pieces":[{{}}]}}"#);
         let small = requests.hold(request("{\"a\":1}").as_bytes()).unwrap();
         assert!(small.bytes < 1200);
-        // One MiB that becomes a hundred when parsed.
+        // The request has one MiB, and takes a hundred MiB when parsed.
         let large = request(&format!("[{}0]", r#"{"":0},"#.repeat(150_000)));
         let why = requests.hold(large.as_bytes()).unwrap_err();
         assert!(why.message().contains("the limit is 64 MiB"), "{why}");

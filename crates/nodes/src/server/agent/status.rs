@@ -1,4 +1,4 @@
-//! The status of an agent: counters, running tasks, drives and the machine's sensors.
+//! Collects the status of an agent: counters, running tasks, drives and the machine's sensors.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -34,7 +34,8 @@ impl Agent {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let tasks = inner.tasks();
         let running: Vec<RunningTask> = tasks.iter().map(|(&number, task)| task.status(number)).collect();
-        // Read under the same lock under which a finished task leaves the list of running tasks: no byte counts twice.
+        // The bytes are read under the lock under which a finished task leaves the list of running tasks, so
+        // no byte counts twice.
         let bytes_read =
             count(&inner.counters.bytes_read) + running.iter().map(|task| task.bytes_read).sum::<u64>();
         drop(tasks);

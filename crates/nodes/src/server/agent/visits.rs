@@ -1,5 +1,5 @@
-//! The node's part in a distributed traversal: the node follows chains of pages as long as the next page is in its own
-//! store.
+//! Runs a node's part of a distributed traversal: the node follows chains of pages as long as the next page
+//! is in its own store.
 //!
 //! ```text
 //!   link from another node ─┐                     ┌─► next page local:  read the page
@@ -7,10 +7,11 @@
 //!                                                 └─► client: progress of chains, and their ends
 //! ```
 //!
-//! A client opens a traversal on every node that holds a part of the file, on each as a task with the client's token.
-//! From then on, a chain moves from node to node without the client and its token: the client requested the work on
-//! each node when it opened the traversal there. The sender of a hop has to be the traversal's client or a node (with
-//! the right to relay), and has to know the traversal's session number, which is too large to guess.
+//! A client opens a traversal on every node that holds a part of the file. On each node the traversal is a
+//! task with the client's token. From then on, a chain moves from node to node without the client and its
+//! token: the client authorized the traversal on each node when it opened the traversal there. The sender of
+//! a hop has to be the traversal's client or a node (with the right to relay), and has to know the
+//! traversal's session number, which is too large to guess.
 //!
 //! A traversal takes no slot: the traversal has at most one read per chain, hardly computes, and other nodes wait for
 //! the result. Two traversals that wait for each other's slots would deadlock. A traversal is refused at once if its
@@ -47,11 +48,11 @@ use crate::{
     },
 };
 
-/// The number of traversals at once on a node.
+/// The maximum number of traversals that run at once on a node.
 const TRAVERSALS_MAX: usize = 64;
 /// The memory of a traversal whose request names none: pages of 64 chains, and the checksums of 16 GiB of the file.
 pub(super) const MEMORY_BYTES: u64 = 8 << 20;
-/// The number of reads at once in a traversal.
+/// The maximum number of reads at once in a traversal.
 const DEPTH_MAX: usize = 64;
 /// The longest time between two progress reports of a chain to the client. The client resumes a chain from its last
 /// report if a node is lost.
@@ -60,7 +61,7 @@ const UNHEARD_MAX: Duration = Duration::from_millis(250);
 const PATIENCE: Duration = Duration::from_millis(50);
 /// The number of pages and steps queued for return on a link before the sender has to wait.
 const ANSWERS: usize = 32;
-/// The longest time until a sender of chains learns that this node shuts down.
+/// The longest time until the sender of chains is informed that this node shuts down.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The traversals in which an agent takes part, and the agent's links to other nodes.
@@ -119,7 +120,7 @@ impl Traversals {
                 let why = short(&String::from_utf8_lossy(&why)).into_owned();
                 doors.get(&hop.session).inspect(|door| tell(door, Event::Refused { hop, address, why }));
             }
-            // Links between nodes carry no other answers.
+            // Links between nodes transfer no other answers.
             LinkMessage::Hop(..) => {}
             LinkMessage::Lost(_) => doors.values().for_each(|door| tell(door, Event::Lost)),
         }
@@ -191,7 +192,7 @@ impl Agent {
     }
 }
 
-/// The work of taking part in a traversal.
+/// The task handler for a node's part of a traversal.
 #[derive(Debug)]
 pub(super) struct TraversalHandler {
     agent: Agent,
@@ -201,7 +202,7 @@ pub(super) struct TraversalHandler {
 }
 
 impl TraversalHandler {
-    /// Creates the work from a request.
+    /// Creates the handler from a request.
     ///
     /// # Errors
     /// The reason why the request is invalid.
@@ -348,7 +349,7 @@ struct RunningTraversal<'a> {
     visited: TraversalSummary,
 }
 
-/// The number of extents whose headers a file keeps in memory in any case.
+/// The number of extents whose headers a file always holds in memory.
 const FEW_EXTENTS: u64 = 64;
 
 impl RunningTraversal<'_> {
@@ -368,7 +369,7 @@ impl RunningTraversal<'_> {
             }
             match self.reads.is_empty() {
                 false => self.take_page()?,
-                // The client was told about each unreadable page.
+                // The client has received a report of each unreadable page.
                 true if self.spare.is_empty() => return Err("too many pages cannot be read".into()),
                 true => self.look_at_links()?,
             }
@@ -384,7 +385,7 @@ impl RunningTraversal<'_> {
                 let came = Instant::now();
                 self.visit(ChainVisit { hop, answers: Some(answers), came, counted: came })?;
             }
-            // This node asks for no answers, so answers are ignored.
+            // This node has requested no answers, so answers are ignored.
             Event::Hop(..) => {}
             Event::Refused { hop, address, why } => {
                 let visit = ChainVisit { hop, ..ChainVisit::nobodys() };
@@ -419,7 +420,7 @@ impl RunningTraversal<'_> {
         let piece = arguments.piece(walked.page);
         let Some(file) = self.own[piece].clone() else { return self.hand_on(visit, piece) };
         if !self.remembered[piece] && file.len() > FEW_EXTENTS * inshore_store::EXTENT_BYTES as u64 {
-            // Damage is ignored here and found by the read.
+            // An error is ignored here, since the read finds the damage too.
             let _ = file.remember_headers(self.job);
         }
         self.remembered[piece] = true;
@@ -510,7 +511,7 @@ impl RunningTraversal<'_> {
         }
     }
 
-    /// Answers on the link on which a visit came.
+    /// Sends an answer on the link on which a visit arrived.
     fn answer(
         &mut self,
         mut visit: ChainVisit,
@@ -520,7 +521,8 @@ impl RunningTraversal<'_> {
         self.count(&mut visit);
         let Some(answers) = visit.answers.take() else { return Ok(()) };
         let message = Hop { what, ..visit.hop }.encode(body);
-        // If the receiver is gone, the stream that cancels this task is also gone, or goes soon.
+        // If the receiver was dropped, the client has disconnected, and the stream that cancels this task
+        // ends too.
         send(&self.runtime, &answers, Ok(message), || Ok(self.job.check_cancelled()?))?;
         Ok(())
     }

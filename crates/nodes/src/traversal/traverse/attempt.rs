@@ -1,4 +1,4 @@
-//! The beginning and the end of an attempt: tasks and links to the nodes that hold a part of the file.
+//! Begins and ends an attempt, with a task and a link on each node that holds a part of the file.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -91,7 +91,7 @@ impl Traversal<'_> {
         Ok(Some(certificates))
     }
 
-    /// Asks all nodes that hold a part of the file to take part.
+    /// Starts a task on each node that holds a part of the file, and opens a link to each of these nodes.
     pub(super) fn begin(&self, holders: Vec<Vec<usize>>, certificates: &[Option<String>]) -> Attempt {
         let mut random = [0; 16];
         getrandom::fill(&mut random).expect("the system gives random numbers");
@@ -179,14 +179,14 @@ impl Traversal<'_> {
             pieces,
             memory_bytes: options.node_memory_bytes,
             deadline_ms: left.map(|left| left.as_millis() as u64),
-            // The node reports when chains reach it, not at regular intervals.
+            // The node reports the progress of chains, so it sends no regular progress messages.
             alive_ms: None,
             pulls: None,
             beside: None,
         }
     }
 
-    /// Tells all nodes that the traversal is over, and collects their costs.
+    /// Informs all nodes that the traversal is over, and collects their costs.
     pub(super) fn end(&mut self, mut attempt: Attempt) -> Result<()> {
         let (walked, unheard) = (ChainPosition::default(), Duration::ZERO);
         let end = Hop { session: attempt.session, what: HopKind::End, chain: 0, walked, unheard };
@@ -196,7 +196,7 @@ impl Traversal<'_> {
         }
         let mut left: BTreeSet<usize> = nodes.into_iter().collect();
         let until = Instant::now() + END_PATIENCE;
-        // A node that is lost at this point has already done its work.
+        // A node that is lost at this point has already followed its chains.
         while !left.is_empty() && Instant::now() < until {
             match self.nodes.0.runtime.block_on(async {
                 tokio::time::timeout(PATIENCE, attempt.events.recv()).await.unwrap_or(None)

@@ -5,8 +5,8 @@ use inshore_store::{Context, Reservation};
 use super::options::{TraversalSide, TraverseOptions};
 use crate::Result;
 
-/// A direct-mapped cache of pages on the client: page p can only be in slot p mod n of n slots. The first page
-/// in a slot stays: on a cyclic chain, a page that replaced it would be evicted before its next use.
+/// A direct-mapped cache of pages on the client: page p can only be in slot p mod n of n slots. A page in a
+/// slot is never replaced. On a cyclic chain, a replacement would be evicted before its next use.
 pub(super) struct PageCache {
     page_bytes: usize,
     numbers: Vec<u64>,

@@ -59,7 +59,7 @@ impl Traversal<'_> {
                 return Ok(AttemptOutcome::Anew);
             }
             ReportKind::Nowhere => {
-                // Otherwise the next attempt finds that the page is missing.
+                // If no usable node holds the page, the next attempt reports that the page is missing.
                 let is_somewhere = !attempt.holders[self.piece(walked.page)].is_empty();
                 return Ok(match is_somewhere {
                     true => self.give_up(node, "protocol error: a page that exists was reported as missing"),

@@ -22,14 +22,14 @@ pub enum TraversalSide {
 /// Options of a traversal: the format of the pages, limits and memory.
 #[derive(Clone, Debug)]
 pub struct TraverseOptions {
-    /// The place of the pointer to the next page within a page.
+    /// The size of a page, and the position of the pointer to the next page within a page.
     pub pointers: Pointers,
     /// The maximum number of pointers to follow in each chain, at most [`STEPS_MAX`](super::super::hop::STEPS_MAX).
     pub steps: u64,
     /// The side that follows the pointers.
     pub by: TraversalSide,
-    /// The memory in bytes for pages that the client caches if the client follows the pointers. The first pages
-    /// to arrive are kept.
+    /// The memory in bytes for pages that the client caches if the client follows the pointers. The first
+    /// pages that arrive stay in the cache.
     pub keep_bytes: u64,
     /// The memory in bytes on each node; `None` stands for the default of the node (8 MiB).
     pub node_memory_bytes: Option<u64>,
@@ -66,7 +66,7 @@ pub struct ChainResult {
 pub struct Traversed {
     /// The chains, in the order of the requested start pages.
     pub chains: Vec<ChainResult>,
-    /// The work of each node since the last loss of a node.
+    /// The counts and times of each node since the last loss of a node.
     pub nodes: Vec<NodeVisits>,
     /// The time in seconds from the moment when all nodes were ready to the end of the last chain.
     pub seconds: f64,
@@ -76,7 +76,7 @@ pub struct Traversed {
     pub pages_kept: u64,
 }
 
-/// The work of one node.
+/// The counts and times of one node.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct NodeVisits {
     /// The address of the node.
@@ -84,7 +84,7 @@ pub struct NodeVisits {
     /// The page counts and times of the node.
     #[serde(flatten)]
     pub visited: TraversalSummary,
-    /// The bytes that the node read from its devices, in whole checksum units.
+    /// The bytes that the node read from its devices, in complete checksum units.
     pub bytes_read: u64,
     /// The reason why the node was given up, if the node was given up.
     #[serde(skip_serializing_if = "Option::is_none")]

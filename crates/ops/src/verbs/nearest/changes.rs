@@ -57,7 +57,12 @@ fn with_bits(file: VectorFile, bits: bool) -> Result<VectorFile> {
 }
 
 /// Checks that a request has the inputs `what`, and ids in one place: the last input, or `ids`.
-fn check_inputs(operation: &'static str, inputs: &[PathBuf], count: usize, ids: &Option<Vec<u64>>) -> Result<()> {
+fn check_inputs(
+    operation: &'static str,
+    inputs: &[PathBuf],
+    count: usize,
+    ids: &Option<Vec<u64>>,
+) -> Result<()> {
     let expected = count + usize::from(ids.is_none());
     if inputs.len() == expected {
         return Ok(());

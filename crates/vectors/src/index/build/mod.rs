@@ -22,6 +22,7 @@
 //! for each vector one multiplication for each dimension and centroid that it is compared with: the upper ones, and those of
 
 mod assign;
+mod extend;
 mod gather;
 mod plan;
 mod sample;
@@ -32,6 +33,7 @@ mod write;
 use inshore_store::{Job, Store};
 use serde::Serialize;
 
+pub(crate) use self::extend::extend_index;
 pub use self::plan::{BuildPlan, plan_index};
 use super::{Clustered, compare::Space, dataset::IndexInfo, no_index_of};
 use crate::{Element, Metric, Result, Vectors, VectorsInfo, search::center_of_vectors, tiles::Instructions};
@@ -69,12 +71,14 @@ pub struct Built {
 /// # Errors
 /// The errors of [`plan_index`]; I/O and damage; cancellation.
 pub fn build_index(store: &Store, job: &Job, vectors: &Vectors, options: &Index) -> Result<Built> {
-    match vectors.info().element {
+    let built = match vectors.info().element {
         Element::F32 => Build::<f32>::run(store, job, vectors, options),
         Element::U8 => Build::<u8>::run(store, job, vectors, options),
         Element::I8 => Build::<i8>::run(store, job, vectors, options),
         Element::F16 | Element::Bf16 | Element::Bits => Err(no_index_of(vectors.info())),
-    }
+    }?;
+    self::extend::remove_unused_layers(store, &vectors.info().name)?;
+    Ok(built)
 }
 
 /// The state of a build.
@@ -107,7 +111,7 @@ impl<T: Clustered> Build<'_, T> {
         )?;
         let (sorted, counts) = build.gather(&upper)?;
         let centroids = build.train(upper, sorted, &counts, upper_memory)?;
-        let sorted = build.assign(&centroids, &held_out)?;
+        let sorted = build.assign(&centroids, &held_out, 0..vectors.info().vectors, None)?;
         build.write(store, sorted, centroids, held_out)
     }
 

@@ -4,7 +4,7 @@
 
 use std::sync::Mutex;
 
-use inshore_store::Reservation;
+use inshore_store::{Job, Reservation};
 
 use super::{
     Build,
@@ -38,6 +38,14 @@ pub(super) struct HeldOut<T: Clustered> {
     pub packed: Packed<T>,
     pub tops: Vec<TopK>,
     pub _reservation: Reservation,
+}
+
+impl<T: Clustered> HeldOut<T> {
+    /// Returns no vectors.
+    pub fn none(job: &Job) -> Result<HeldOut<T>> {
+        let _reservation = job.budget().reserve(0, "held-out vectors")?;
+        Ok(HeldOut { ids: Vec::new(), packed: Packed::with_capacity(0, 0), tops: Vec::new(), _reservation })
+    }
 }
 
 impl<T: Clustered> Build<'_, T> {

@@ -1,4 +1,4 @@
-//! Lost attempts, missing shards, and the waiting for a puller.
+//! Handles lost attempts and missing shards, and waits until a puller (a node or this machine) takes a shard.
 
 use super::Gather;
 use crate::{
@@ -11,12 +11,14 @@ use crate::{
 };
 
 impl Gather {
-    /// Gives up an attempt, and its node too if `is_gone`: its unanswered shards go to other pullers.
+    /// Gives up an attempt, and if `is_gone` also its node. Other pullers take the unanswered shards of the
+    /// attempt.
     pub(super) fn lose(&mut self, attempt: usize, why: String, is_gone: bool) -> Result<()> {
         self.forget(attempt);
         let puller = {
             let mut state = self.run.state();
-            // An earlier refusal does not explain the shards that are missing at this point.
+            // A refusal with another reason does not explain the shards that are missing at this point, so it
+            // is dropped.
             state.refusal.take_if(|refusal| refusal.to_string() != why);
             state.scheduler.puller(attempt)
         };
@@ -33,7 +35,7 @@ impl Gather {
         self.check_missing()
     }
 
-    /// Gives up the attempt that has a shard.
+    /// Gives up the attempt to which a shard is assigned.
     pub(super) fn lose_shard(&mut self, number: usize, why: &str) -> Result<()> {
         match self.state_of(number) {
             ShardState::Out(attempt) => self.lose(attempt, why.to_string(), true),
@@ -56,11 +58,11 @@ impl Gather {
         if missing.is_empty() {
             return Ok(());
         }
-        // A refusal is more specific than a missing shard.
+        // If a node refused the task, its reason is more specific than the list of missing shards.
         Err(state.refusal.take().unwrap_or_else(|| Error::Missing { what: describe_missing(&missing) }))
     }
 
-    /// Waits until a puller has a queued shard.
+    /// Waits until a puller takes a queued shard, or until the state changes in another way.
     pub(super) fn wait_for_puller(&self, number: usize) -> Result<()> {
         let run = &self.run;
         run.nodes.0.check(|| {
@@ -79,7 +81,7 @@ impl Gather {
         Ok(())
     }
 
-    /// Describes the work that is not done while the client waits for an attempt.
+    /// Describes the shards that are not answered while the client waits for an attempt.
     pub(super) fn unfinished(&self, attempt: usize) -> String {
         let state = self.run.state();
         let puller = state.scheduler.puller(attempt);

@@ -19,20 +19,20 @@ use crate::{
     },
 };
 
-/// The window in bytes after the first unanswered shard within which shards are handed out: the maximum lead of a fast
-/// node over the slowest node. Answers that arrive before their turn use only the memory that is reserved for each
-/// node.
+/// Shards are handed out only within this number of bytes after the first unanswered shard. The limit is thus
+/// the maximum lead of a fast node over the slowest node. Answers that arrive before their turn use only the
+/// memory that is reserved for each node.
 const WINDOW_BYTES: u64 = 4 << 30;
 
 /// Runs a kernel on the nodes that have the files, and passes the results of their blocks to `consume`, in the
 /// order of files and blocks, as [`inshore_kernel::run`] does on one machine.
 ///
-/// With [`RunOptions::help_from`] this machine does a part of the work, if [`Portable::for_client`] provides a
-/// kernel and measurements show a gain.
+/// With [`RunOptions::help_from`] this machine processes a part of the shards, if [`Portable::for_client`]
+/// provides a kernel and measurements show a gain.
 ///
 /// Memory on this machine: 3 MiB for each node for answers in flight, enforced by flow control; a quarter of
-/// the remaining memory, at most 64 MiB a thread, for local work; and an eighth of the rest, at most 64 MiB a
-/// node, for answers that wait for their turn.
+/// the remaining memory, at most 64 MiB a thread, for the threads of this machine; and an eighth of the rest,
+/// at most 64 MiB a node, for answers that wait for their turn.
 ///
 /// # Errors
 /// The errors of `consume`; [`Error::Missing`] as [`inshore_kernel::Error::Stream`] if no reachable node holds a part,
@@ -125,7 +125,7 @@ fn consume_all<K: Portable>(
     Ok(gather.finish())
 }
 
-/// Refuses files whose pieces do not end with a line, for kernels that work on lines.
+/// Refuses files whose pieces do not end with a line, for kernels that process lines.
 pub(super) fn check_lines(files: &[DistributedFile]) -> Result<()> {
     if let Some(file) = files.iter().find(|file| file.is_grouped) {
         return Err(Error::RowGroups { name: file.title.clone() });

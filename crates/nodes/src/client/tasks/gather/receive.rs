@@ -22,18 +22,19 @@ impl Gather {
     /// Returns the next message of an attempt, or `None` if no message came within `wait`.
     pub(super) fn receive_within(&mut self, attempt: usize, wait: Duration) -> Result<Option<Message>> {
         let run = self.run.clone();
-        // The deadline comes first, since its error names the unfinished work: the deadline also cancels the
-        // job.
+        // The deadline is checked before the stop flag. The deadline also sets the flag, but its own error
+        // names the unfinished work.
         run.nodes.0.check(|| self.unfinished(attempt))?;
         run.job.check_cancelled()?;
         {
             let mut state = run.state();
-            // A node that takes over the work of another node may answer in two streams at once.
+            // A node that takes over the shards of another node may answer in two streams at once.
             let bytes = run.answering(&state) as u64 * ANSWER_BYTES;
             if bytes > self.memory.bytes()
                 && let Err(error) = self.memory.resize(bytes)
             {
-                // Many attempts after a refusal may take more memory than there is: the refusal is the cause.
+                // After a refusal, many attempts may need more memory than is free. The refusal is then the
+                // cause of the error.
                 return Err(state.refusal.take().unwrap_or(error.into()));
             }
             if state.scheduler.is_over(attempt) {
@@ -77,7 +78,7 @@ impl Gather {
     /// Waits for a short time for a message of an attempt.
     pub(super) fn receive(&mut self, attempt: usize) -> Result<()> {
         let Some(message) = self.receive_within(attempt, LOOK)? else {
-            // Attempts that were cancelled meanwhile hold memory.
+            // Attempts that were cancelled meanwhile still hold memory.
             let over: Vec<usize> = {
                 let state = self.run.state();
                 self.streams.keys().copied().filter(|&attempt| state.scheduler.is_over(attempt)).collect()
@@ -105,8 +106,8 @@ impl Gather {
         Ok(())
     }
 
-    /// Waits for the ends of all tasks, which report their costs. A task with unwanted answers may run for long
-    /// and is stopped, as is a task that does not end in time.
+    /// Waits for the ends of all tasks, which report their costs. A task with unwanted answers may run for a
+    /// long time, so it is stopped. A task that does not end in time is stopped too.
     pub(super) fn wait_for_ends(&mut self) -> Result<()> {
         let until = Instant::now() + self.run.options.stall;
         let attempts = self.run.state().scheduler.attempts();
@@ -121,7 +122,7 @@ impl Gather {
                 match self.receive_within(attempt, LOOK) {
                     Ok(None) => {}
                     Ok(Some(Message::Batch(batch))) if batch.num_rows() == 0 => {}
-                    // All wanted rows of the task have arrived.
+                    // All rows that the client needs from the task have arrived.
                     Ok(Some(_)) | Err(Error::Deadline { .. }) => break,
                     Err(error) => return Err(error),
                 }

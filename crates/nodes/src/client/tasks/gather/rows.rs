@@ -1,4 +1,4 @@
-//! Takes the rows of shards in the order of shards, each row checked against the rows before.
+//! Takes the rows of shards in the order of shards, and checks each row against the earlier rows.
 
 use inshore_kernel::{Answer, PartRow, ResumePosition};
 
@@ -8,7 +8,7 @@ use crate::{
     client::tasks::scheduler::{Event, ShardState},
 };
 
-/// A row that was taken.
+/// A row of a shard that the client has taken.
 pub(super) enum TakenRow {
     Part(ResumePosition, Vec<u8>),
     Failed(Error),
@@ -62,8 +62,9 @@ impl Gather {
         self.take_row(attempt, number, row)
     }
 
-    /// Receives rows of skipped shards while the next shard is in the queue, and returns false if no attempt still
-    /// answers a skipped shard: a node pulls its next shard only after the client received the rows before it.
+    /// Receives rows of skipped shards while the next shard is in the queue. Returns false if no attempt
+    /// still answers a skipped shard. A node pulls its next shard only after the client has received the
+    /// earlier rows.
     fn receive_skipped(&mut self, number: usize) -> Result<bool> {
         let attempts: Vec<usize> = {
             let mut state = self.run.state();
@@ -82,7 +83,8 @@ impl Gather {
         Ok(!attempts.is_empty())
     }
 
-    /// Skips a row of a shard whose rest is not needed; such rows must also come to an end.
+    /// Skips a row of a shard whose remaining rows are not needed. The skipped rows must make progress, since
+    /// they could be endless otherwise.
     fn pass_over(&mut self, attempt: usize, row: &PartRow) -> Result<()> {
         let shard = row.number as usize;
         let bytes = self.run.shards[shard].piece.bytes;
@@ -138,7 +140,7 @@ impl Gather {
             Answer::Part(bytes) => {
                 let mut part = std::mem::take(&mut self.beginning);
                 if self.begun_by != attempt {
-                    // The beginning came from another attempt.
+                    // The beginning came from another attempt, so it is dropped.
                     part.clear();
                 }
                 if part.is_empty() {
@@ -154,7 +156,7 @@ impl Gather {
         Ok(None)
     }
 
-    /// Records that a node cannot read a shard: other nodes are asked.
+    /// Records that a node cannot read a shard. Other nodes with a copy may then pull the shard.
     fn unreadable(&mut self, attempt: usize, shard: usize, what: String) -> Result<Option<TakenRow>> {
         let puller = self.run.state().scheduler.puller(attempt);
         if puller.node().is_none() {
@@ -171,7 +173,7 @@ impl Gather {
         Ok(Some(TakenRow::Failed(Error::Refused { node, what })))
     }
 
-    /// Records the position up to which a shard was taken.
+    /// Records the position up to which the client has taken a shard.
     pub(super) fn accept(&mut self, number: usize, reach: ResumePosition) {
         let mut state = self.run.state();
         if reach.bytes > state.reach[number].bytes {
@@ -182,7 +184,7 @@ impl Gather {
         }
     }
 
-    /// Records that the rest of a shard is not needed.
+    /// Records that the remaining rows of a shard are not needed.
     pub(super) fn end_of(&mut self, number: usize, is_skipped: bool) {
         self.beginning.clear();
         if is_skipped {

@@ -1,18 +1,19 @@
-//! The rows of shards whose rest is not wanted: a node sends these rows before the next shard.
+//! Checks the rows of shards whose remaining rows are not needed. A node sends these rows before the rows of
+//! its next shard.
 
 use inshore_kernel::{Answer, PartRow};
 
 use super::PART_BYTES_MAX;
 
-/// The position in an unwanted shard up to which an attempt has sent rows.
+/// The position in a shard up to which an attempt has sent rows that the client does not need.
 #[derive(Debug, Default)]
 pub(super) struct SkippedRows {
     piece: u64,
-    /// The bytes of the shard that the rows cover, from the start of the attempt. `is_over` is true at the end
-    /// of the shard.
+    /// The bytes of the shard that the rows cover, counted from the position at which the attempt began.
+    /// `is_over` is true at the end of the shard.
     reach: Option<u64>,
     is_over: bool,
-    /// The bytes of a part that comes in several rows.
+    /// The bytes so far of a block's result that arrives in several rows.
     beginning: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The answers of several nodes in parallel, with one stream of batches from each node.
+//! Passes on the answers of several nodes in parallel, in one stream of batches for each node.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -20,8 +20,7 @@ use crate::{
 /// Requests one answer from each node that has some of the files, and returns the batches of each answer as
 /// they arrive. With `by_line`, files whose pieces do not end with a line are refused.
 ///
-/// If the answer of a kind of work is sorted by a key, another node can continue after the last key: see
-/// [`Streams::replace`].
+/// If an answer is sorted by a key, another node can continue after the last key: see [`Streams::replace`].
 ///
 /// # Errors
 /// The errors are those of [`run_on_nodes`](super::run_on_nodes).
@@ -41,12 +40,12 @@ pub fn stream_from_nodes(
     Ok(Streams::of(gather))
 }
 
-/// Does the same as [`stream_from_nodes`], with a part of the work on this machine if `options` permit: this
-/// machine pulls shards as nodes do. Its work is one more answer, the last stream, and the caller produces the
-/// answer in a separate thread with [`Help::work`].
+/// Does the same as [`stream_from_nodes`], but lets this machine pull shards as nodes do, if `options`
+/// permit. The answer of this machine is the last stream. The caller produces this answer in a separate
+/// thread with [`Help::work`].
 ///
-/// Memory: half of the free memory goes to the help, or all with [`HelpOptions::takes_all_memory`], and none if
-/// the memory is too small.
+/// Memory: [`Help`] takes half of the free memory, or all of it with [`HelpOptions::takes_all_memory`]. If
+/// the free memory is too small, this machine does not help.
 ///
 /// # Errors
 /// The errors are those of [`run_on_nodes`](super::run_on_nodes).
@@ -67,7 +66,7 @@ pub fn stream_with_help(
     Ok((streams, help))
 }
 
-/// Requests one answer from every node for work that reads no file.
+/// Requests one answer from every node for a task that reads no file.
 ///
 /// # Errors
 /// No errors from this call; taking answers can return the errors of [`stream_from_nodes`].
@@ -89,7 +88,7 @@ pub struct Streams {
     gather: Gather,
     /// The final messages of streams that ended.
     done: BTreeMap<usize, TaskDone>,
-    /// The state of this machine's part.
+    /// The state of the help of this machine; `None` if this machine does not help.
     helps: Option<Arc<HelpState>>,
 }
 
@@ -103,7 +102,7 @@ impl Streams {
         self.gather.run.state().scheduler.attempts()
     }
 
-    /// Returns true if there are no streams: no work was requested.
+    /// Returns true if there are no streams because no task was requested.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -111,8 +110,8 @@ impl Streams {
     /// Returns the next batch of a stream, or `None` at its end.
     ///
     /// # Errors
-    /// The reason why the node is lost: the stream can be [replaced](Self::replace). After [`Error::Deadline`]
-    /// and [`Error::Store`] (stopped) the stream cannot be replaced.
+    /// The reason why the node is lost. The caller can then [replace](Self::replace) the stream, except after
+    /// [`Error::Deadline`] and [`Error::Store`] (the job was stopped).
     pub fn next(&mut self, stream: usize) -> Result<Option<RecordBatch>> {
         loop {
             if let Some(next) = self.next_within(stream, LOOK)? {
@@ -150,7 +149,7 @@ impl Streams {
         Some(Error::Lost { node, what })
     }
 
-    /// Accepts a complete answer if the answer covers all shards that its node was handed.
+    /// Accepts a complete answer if the answer covers all shards that were handed to its node.
     fn ended(&mut self, stream: usize) -> Result<()> {
         let done = {
             let state = self.gather.run.state();
@@ -166,7 +165,7 @@ impl Streams {
         self.failed(stream).map_or(Ok(()), Err)
     }
 
-    /// Returns true if the answer comes from this machine.
+    /// Returns true if this machine produces the answer.
     pub fn is_here(&self, stream: usize) -> bool {
         self.gather.run.state().scheduler.puller(stream) == Puller::Client
     }
@@ -182,13 +181,13 @@ impl Streams {
         self.done.get(&stream).map(|done| &done.summary)
     }
 
-    /// Returns the lost stream whose work a stream repeats, if any.
+    /// Returns the lost stream whose shards a stream processes again, if any.
     pub fn origin(&self, stream: usize) -> Option<usize> {
         self.gather.run.state().scheduler.origin(stream)
     }
 
-    /// Requests the work of a lost stream from other nodes: this adds [streams](Self::len), whose answers begin
-    /// again.
+    /// Lets other nodes process the shards of a lost stream. The requests add [streams](Self::len), whose
+    /// answers begin from the start.
     ///
     /// # Errors
     /// [`Error::Missing`] if no other node has the data.

@@ -1,4 +1,5 @@
-//! The pulls and answers of attempts, each checked against the shards that the attempt was assigned.
+//! Records pulls and answers of attempts, and checks each against the shards that were assigned to the
+//! attempt.
 
 use std::time::Duration;
 
@@ -59,7 +60,7 @@ impl Scheduler {
         }
     }
 
-    /// Returns a shard to the queue for other nodes.
+    /// Returns a shard that a node cannot read to the queue, for other nodes.
     pub(super) fn unreadable(&mut self, attempt: usize, shard: usize, why: String, now: Duration) {
         if self.attempts[attempt].out.front() != Some(&shard) {
             return self.fail(
@@ -75,7 +76,7 @@ impl Scheduler {
         self.give_back(shard);
     }
 
-    /// Withdraws a shard that is not wanted.
+    /// Removes a shard whose answer is not needed from the queue.
     pub(super) fn skipped(&mut self, shard: usize) {
         self.shards[shard].is_skipped = true;
         if self.shards[shard].state == ShardState::Queued {

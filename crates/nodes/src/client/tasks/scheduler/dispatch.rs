@@ -11,17 +11,18 @@ use super::{
     shards::{Attempt, AttemptState, ShardState},
 };
 
-/// The maximum number of unfinished shards of a puller: the current shard and the next shard. While no more than
-/// this number of shards is queued for each node, a puller receives only the current shard: the queued ones go to
-/// the puller that is free first, or to the client. The resulting tail is at most two shards of the slowest node.
+/// The maximum number of unfinished shards of a puller: the current shard and the next shard. While no more
+/// than this number of shards is queued for each node, a puller receives only the current shard: the queued
+/// shards go to the puller that is free first, or to the client. At the end of a job, other pullers therefore
+/// wait for at most two shards of the slowest node.
 pub(super) const CREDIT: usize = 2;
 
-/// The total bytes up to which several small shards count as one, so that a thousand small files do not cost a
-/// thousand round trips.
+/// The total bytes up to which several small shards count as one shard, so that a thousand small files do not
+/// cost a thousand round trips.
 pub(super) const SMALL_BYTES: u64 = 64 << 10;
 
-/// The divisor of a node's share of the queued small shards: a node may hold one in four of its share, so that
-/// the last shards are not all on one node.
+/// The divisor for small shards: a node may hold one fourth of its share of the queued shards at once, so
+/// that the last shards are not all on one node.
 const SHARE: usize = 4;
 
 impl Scheduler {
@@ -42,7 +43,7 @@ impl Scheduler {
         self.attempts.len() - 1
     }
 
-    /// Hands out shards and ends and begins attempts as far as possible.
+    /// Hands out shards, and ends and begins attempts, as far as credit and the order of answers permit.
     pub(super) fn dispatch(&mut self, now: Duration) {
         while self.shards.get(self.head).is_some_and(|head| {
             head.is_skipped || matches!(head.state, ShardState::Answered | ShardState::Missing)
@@ -154,8 +155,8 @@ impl Scheduler {
         self.actions.push(Action::HandOut { attempt, shard });
     }
 
-    /// Returns the shard for the client: the first shard in turn, or with [`AnswerOrder::Combined`] the last shard of
-    /// the node with the longest queue.
+    /// Returns the shard for the client: the first shard that the order of answers permits, or with
+    /// [`AnswerOrder::Combined`] the last shard of the node with the longest queue.
     pub(super) fn next_for_client(&self, attempt: usize) -> Option<usize> {
         match self.order {
             AnswerOrder::Window(_) => self.eligible(attempt).filter(|&shard| self.is_in_turn(attempt, shard)),

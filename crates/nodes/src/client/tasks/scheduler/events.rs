@@ -1,6 +1,6 @@
 //! The events that a job reports to its scheduler, and the actions that the scheduler requests.
 
-/// A consumer of shards.
+/// A party that pulls and processes shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Puller {
     /// A node, by its number.
@@ -31,7 +31,7 @@ pub(crate) enum AnswerOrder {
 /// An event of the job.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
-    /// A puller wants more shards and has finished reading the given number of its shards.
+    /// A puller requests more shards, and has finished reading the given number of its shards.
     Pulled { attempt: usize, finished: usize },
     /// A task makes progress or sends a message.
     Progressed { attempt: usize },
@@ -39,7 +39,7 @@ pub(crate) enum Event {
     Waited { attempt: usize },
     /// The consumer waits for a shard that no puller has.
     Starved { shard: usize },
-    /// A part of a shard was taken.
+    /// The client took a part of the answer of a shard.
     Advanced { attempt: usize, shard: usize },
     /// A shard was answered completely.
     Answered { attempt: usize, shard: usize },
@@ -47,23 +47,23 @@ pub(crate) enum Event {
     Completed { attempt: usize, shards: Vec<usize> },
     /// A node cannot read a shard.
     Unreadable { attempt: usize, shard: usize, why: String },
-    /// An attempt is lost, and its node too if `is_gone`.
+    /// An attempt is lost, and if `is_gone` also its node.
     Failed { attempt: usize, why: String, is_gone: bool },
-    /// The stream of an attempt ended with an error. The consumer of the answers reaches the error later,
+    /// The stream of an attempt ended with an error. The consumer of the answers receives the error later,
     /// unless the attempt has no shards.
     Closed { attempt: usize, why: String, is_gone: bool },
-    /// No more of a shard is wanted.
+    /// The remaining answer of a shard is not needed.
     Skipped { shard: usize },
 }
 
 /// An action that the scheduler requests from its driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Ask a node for a task that pulls shards.
+    /// Request a task that pulls shards from a node.
     Begin { attempt: usize, node: usize },
     /// Give a shard to an attempt.
     HandOut { attempt: usize, shard: usize },
-    /// Tell an attempt that no more shards follow.
+    /// Inform an attempt that no more shards follow.
     End { attempt: usize },
     /// Stop an attempt and take no more of its answers.
     Cancel { attempt: usize },

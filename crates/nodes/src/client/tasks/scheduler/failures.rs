@@ -1,4 +1,4 @@
-//! Failures and stalls: which attempts are given up, and which nodes are avoided.
+//! Handles failures and stalls: gives up attempts, and avoids nodes that are lost or slow.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -28,7 +28,7 @@ impl Scheduler {
                 self.shards[shard].why.push((Some(node), why.to_string()));
                 self.enqueue(shard);
             }
-            // The other attempts of the node deliver no more answers.
+            // The other attempts of a lost node deliver no more answers.
             let others = (0..self.attempts.len())
                 .filter(|&other| self.attempts[other].puller == Puller::Node(node) && !self.is_over(other));
             for other in others.collect::<Vec<_>>() {
@@ -73,9 +73,9 @@ impl Scheduler {
         }
     }
 
-    /// Marks the stalled nodes of a queued shard as slow, so that other nodes take the shard: the next pull of
-    /// a stalled node never comes. A node whose later answers wait for this shard is not to blame; if only such
-    /// nodes remain, one node begins again. If all nodes are already marked as slow, only the nodes that are
+    /// Marks the stalled nodes of a queued shard as slow, so that other nodes take the shard: a stalled node
+    /// may never pull again. A node whose later answers wait for this shard is not marked. If only such nodes
+    /// remain, one of their attempts is restarted. If all nodes are marked as slow, only the nodes that are
     /// stalled at present keep the mark.
     pub(super) fn starved(&mut self, shard: usize, now: Duration) {
         if self.shards[shard].state != ShardState::Queued {

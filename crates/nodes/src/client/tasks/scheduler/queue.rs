@@ -1,4 +1,4 @@
-//! The queues of shards: for each node the queued shards that the node may take.
+//! Manages the queues of shards. The queue of a node contains the queued shards that the node may take.
 
 use super::{
     Scheduler,
@@ -6,7 +6,7 @@ use super::{
     shards::{Shard, ShardState},
 };
 
-/// The number of attempts without progress after which a shard is missing.
+/// The number of attempts without progress after which a shard counts as missing.
 const ATTEMPTS_MAX: usize = 64;
 
 impl Scheduler {

@@ -1,4 +1,4 @@
-//! The states of shards and attempts.
+//! Defines the states of shards and attempts.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -38,7 +38,7 @@ pub(super) enum AttemptState {
     /// The task waits for a slot on its node.
     Begun,
     Pulls,
-    /// The task was told that no more shards follow.
+    /// The task was informed that no more shards follow.
     Ending,
     Over,
 }

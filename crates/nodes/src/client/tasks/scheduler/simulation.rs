@@ -1,8 +1,8 @@
 //! Drives the scheduler with simulated nodes, a simulated client and a simulated clock.
 //!
-//! Nodes have different speeds and faults: nodes stall, fall silent for ever or for a while, die, refuse tasks,
-//! send wrong messages, or send messages twice or late. The simulation keeps an independent record of the owner
-//! of each shard and compares the two.
+//! Nodes have different speeds and faults: nodes stall, fall silent for ever or for a while, die, refuse
+//! tasks, send wrong messages, or send messages twice or late. The simulation keeps an independent record of
+//! the owner of each shard, and compares this record with the scheduler.
 
 use std::{
     cmp::Reverse,
@@ -39,7 +39,7 @@ enum Fault {
     Refuses,
     /// The node answers a shard that it was not handed.
     Foreign,
-    /// The node pulls more than it was handed.
+    /// The node reports more finished shards than it was handed.
     Greedy,
     /// The node ends the task before all shards are answered.
     EndsEarly,
@@ -69,7 +69,7 @@ struct Node {
     to: u64,
 }
 
-/// The work of a task.
+/// The simulated state of a task.
 #[derive(Default)]
 struct SimulatedTask {
     /// The shards handed out and not begun.
@@ -82,7 +82,7 @@ struct SimulatedTask {
 /// An event of the simulation at a point in time.
 #[derive(Clone, Debug)]
 enum SimulatedEvent {
-    /// A task gets a slot.
+    /// A task gets a slot on its node and begins to run.
     Runs(usize),
     /// A task has read its current shard.
     Read(usize, usize),
@@ -116,7 +116,7 @@ struct Simulation {
     cancelled: BTreeSet<usize>,
     answered: Vec<u32>,
     missing: BTreeSet<usize>,
-    /// The shards of which no more was wanted.
+    /// The shards whose remaining answers are not needed.
     skipped: BTreeSet<usize>,
     trace: Vec<String>,
 }
@@ -200,7 +200,8 @@ impl Simulation {
         fault.unwrap_or(Fault::None)
     }
 
-    /// Sends a message of a node with a short or long delay.
+    /// Sends a message of a node to the client. The fault of the node may delay, repeat or suppress the
+    /// message.
     fn say(&mut self, attempt: usize, event: Event) {
         let way = 1 + self.dice.below(3);
         match self.fault_of(attempt) {
@@ -584,7 +585,7 @@ fn the_tail_of_a_slow_node_is_its_credit() {
     assert_eq!(handed(0), CREDIT, "{trace:#?}");
 }
 
-/// The client can only help with shards that no node has.
+/// Nodes take only one shard each at the end of a job, so the client can pull the remaining shards.
 #[test]
 fn the_last_shards_stay_in_the_queue() {
     let shards = (0..6).map(|_| (64 << 20, vec![0, 1, 2, 3], Vec::new()));

@@ -1,4 +1,4 @@
-//! The state of shards, attempts and queues for the driver of the scheduler.
+//! Returns the state of shards, attempts and queues to the driver of the scheduler.
 
 use super::{
     Scheduler,
@@ -58,8 +58,8 @@ impl Scheduler {
         self.attempts[attempt].puller
     }
 
-    /// Returns the expected bytes for a node if all holders of a shard pull it equally often, and the number of
-    /// its shards.
+    /// Returns the number of bytes that a node is expected to process if all holders of a shard pull the
+    /// shard equally often. The second number is the number of shards that the node holds.
     pub fn expected_of(&self, node: usize) -> (u64, u64) {
         let held = self.shards.iter().filter(|shard| shard.holders.contains(&node));
         let share = |shard: &Shard| shard.bytes / shard.holders.len() as u64;

@@ -1,4 +1,4 @@
-//! The running tasks of an agent, as the status shows them and as further requests of their clients find them.
+//! Manages the running tasks of an agent, for the status and for further requests of their clients.
 
 use std::{
     collections::BTreeMap,
@@ -32,8 +32,9 @@ pub(crate) struct ActiveTask {
     began: Instant,
     shards: Arc<ShardQueue>,
     key: Option<u64>,
-    /// The compression state that all reads beside this task share, since reads of about a second each would have to
-    /// learn the level anew. Each read beside the task holds a clone, so the reference count limits these reads.
+    /// The compression state that is shared by all reads that accompany this task. Each read lasts about a
+    /// second, and would otherwise have to find the best level anew. Each read holds a clone, so the
+    /// reference count limits the number of reads.
     compression_beside: Arc<Mutex<CompressionSelector>>,
 }
 
@@ -118,8 +119,8 @@ impl Agent {
         task.is_some_and(|task| task.hand_out(grant))
     }
 
-    /// Reserves a read beside a client's running task, for as long as the result is held. Returns `None` if the task
-    /// has ended or has enough such reads.
+    /// Reserves a read that accompanies a client's running task, until the result is dropped. Returns `None`
+    /// if the task has ended or has enough such reads.
     pub(super) fn reserve_read_beside(
         &self,
         client: &str,

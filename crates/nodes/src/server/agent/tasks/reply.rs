@@ -1,4 +1,4 @@
-//! The answers of a task: encoded, compressed as fast as the client takes them, and counted.
+//! Sends the answers of a task: encodes, compresses and counts the batches.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
@@ -43,7 +43,8 @@ impl TaskReply {
         }
     }
 
-    /// Sends a progress message if one is due: while answers wait for their client, no other message shows progress.
+    /// Sends a progress message if one is due. While answers wait for their client, no other message reports
+    /// progress.
     fn report_progress(&mut self) -> Result<(), Failure> {
         let Some(interval) = self.progress_interval else { return Ok(()) };
         if self.reported.is_some_and(|reported| reported.elapsed() < interval) {
@@ -70,7 +71,7 @@ impl Reply for TaskReply {
     }
 }
 
-/// A registered sender in the shared compression state, until dropped.
+/// Registers a sender in the shared compression state, until dropped.
 struct RegisteredSender(Arc<Mutex<CompressionSelector>>);
 
 impl RegisteredSender {

@@ -41,8 +41,8 @@ pub(super) struct AdmittedTask {
 }
 
 impl Agent {
-    /// Runs a task to its end in a thread that may block, and returns the task's last messages. Sending these here
-    /// would keep the thread if the client does not read.
+    /// Runs a task to its end in a thread that may block, and returns the task's last messages. The caller
+    /// sends these messages, since sending here would occupy the thread while the client does not read.
     pub(super) fn run_task(
         &self,
         handler: &dyn TaskHandler,
@@ -93,7 +93,7 @@ impl Agent {
                 Err(refusal(&failure, &client, &deadline_is_over))
             }
         };
-        // The memory is released before the client learns that the task has ended.
+        // The memory is released before the client is informed that the task has ended.
         drop((entry, job, permit));
         match last {
             Ok(messages) => messages.into_iter().map(Ok).collect(),
@@ -145,7 +145,8 @@ fn run_handler(
     Ok(summary)
 }
 
-/// Returns the refusal for a failed task, with the code that tells the client whether to try again.
+/// Returns the refusal for a failed task. The status code of the refusal determines whether the client tries
+/// again.
 fn refusal(failure: &Failure, client: &ClientChannel, deadline_is_over: &AtomicBool) -> Refusal {
     if client.is_set_aside.load(Ordering::Relaxed) {
         Refusal::aborted("the task was stopped for a slow client")

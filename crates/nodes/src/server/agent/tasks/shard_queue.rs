@@ -1,4 +1,4 @@
-//! Shards that a client hands to a running task, and that the task pulls.
+//! Queues the shards that a client hands to a running task, until the task pulls them.
 //!
 //! ```text
 //!   client ── "hand-out" ──► queue ──► PulledShards ──► work: requests the next shard after reading the previous one
@@ -37,16 +37,16 @@ pub(super) struct ShardQueue {
 struct State {
     ahead: VecDeque<PieceRequest>,
     is_last: bool,
-    /// True after the work has failed and takes no more shards.
+    /// True after the task handler has failed. The task then takes no more shards.
     is_left: bool,
     taken: Vec<u64>,
-    /// The threads that have asked for a shard. Each of these, except the current one, is reading one shard.
+    /// The threads that have requested a shard. Each of these, except the current one, is reading one shard.
     askers: HashSet<ThreadId>,
 }
 
 impl State {
-    /// Registers that a thread has finished its shard and asks for the next one. Returns the number of shards taken so
-    /// far, and the number of these that other threads are reading.
+    /// Registers that a thread has finished its shard and requests the next one. Returns the number of shards
+    /// taken so far, and the number of these that other threads are reading.
     fn asks(&mut self, thread: ThreadId) -> (u64, u64) {
         self.askers.insert(thread);
         let taken = self.taken.len() as u64;
@@ -99,7 +99,8 @@ impl PulledShards {
             let mut state = self.queue.state();
             (state.asks(thread::current().id()), state.ahead.len())
         };
-        // Pulls are not reported for each of many small queued shards.
+        // A pull is reported only while at most one shard is queued, so that many small shards need few
+        // messages.
         if ahead <= 1 {
             let ClientChannel { agent, number, .. } = &self.client;
             let pulls = PullRequest { task: *number, finished, reading };
@@ -125,8 +126,8 @@ impl PulledShards {
         }
     }
 
-    /// Takes the remaining shards of a work that needs no more input: the work's answer covers the remaining shards,
-    /// too.
+    /// Takes the remaining shards after the task handler needs no more input, since the answer of the task
+    /// covers these shards too.
     pub fn pass_over(&self) -> Result<(), Failure> {
         while self.take_shard()?.is_some() {}
         Ok(())

@@ -33,7 +33,7 @@ use crate::{
     server::{heartbeat::Heartbeat, queue::Permit},
 };
 
-/// A task that waits for its place in the queue.
+/// A task that waits in the queue for a slot and memory.
 struct QueuedTask {
     agent: Agent,
     task: ValidTask,
@@ -50,11 +50,12 @@ struct TaskResources {
     memory_bytes: u64,
     threads: usize,
     deadline: Duration,
-    /// The compression state of a read beside a running task of the same client.
+    /// The compression state of a read that accompanies a running task of the same client.
     compression_beside: Option<Arc<Mutex<CompressionSelector>>>,
 }
 
-/// Cancels a task when dropped: the stream that holds this guard was dropped because the client no longer listens.
+/// Cancels a task when dropped. The stream of the task's answers holds this guard, and is dropped when the
+/// client disconnects.
 struct CancelOnDrop(Cancel);
 
 impl Drop for CancelOnDrop {
@@ -67,7 +68,7 @@ impl Agent {
     /// Queues a task and returns the stream of its answers. The task stops when the stream is dropped.
     ///
     /// # Errors
-    /// The refusal if the queue has no place.
+    /// The refusal if the queue is full.
     pub(crate) fn start_task(
         &self,
         task: ValidTask,
@@ -90,14 +91,16 @@ impl Agent {
         }))
     }
 
-    /// Determines the resources of a task, and reserves a read beside a running task if the request asks for one.
+    /// Determines the resources of a task, and reserves a read that accompanies a running task if the request
+    /// names such a task.
     fn resources(&self, task: &ValidTask) -> TaskResources {
         let ValidTask { request, handler, .. } = task;
         let config = &self.0.config;
         let default_bytes = if task.is_traversal() { visits::MEMORY_BYTES } else { config.task_memory_bytes };
         let default_bytes = default_bytes.max(handler.smallest_memory_bytes());
         let memory_bytes = request.memory_bytes.unwrap_or(default_bytes);
-        // A read for a client that runs a part of a task itself must not wait for that task's slot.
+        // The client processes a part of the task itself. Its read must not wait for the slot that the task
+        // occupies.
         let beside = request
             .beside
             .filter(|_| handler.needs() == RequiredRight::Data && memory_bytes <= READ_BESIDE_BYTES);
@@ -126,7 +129,7 @@ impl Agent {
 }
 
 impl QueuedTask {
-    /// Waits for the task's place, runs the task and sends its last messages.
+    /// Waits until the task may start, runs the task and sends its last messages.
     async fn run(self, place: BoxFuture<'static, Permit>) {
         let permit = match self.wait_for(place).await {
             Ok(Some(permit)) => permit,
@@ -172,8 +175,8 @@ impl QueuedTask {
         }
     }
 
-    /// Waits for the task's place in the queue. A client that disconnects while waiting gives up its place: the result
-    /// is `None`.
+    /// Waits until the queue admits the task. If the client disconnects meanwhile, the task leaves the queue
+    /// and the result is `None`.
     async fn wait_for(&self, place: BoxFuture<'static, Permit>) -> Result<Option<Permit>, Refusal> {
         let permit = tokio::select! {
             permit = place => permit,

@@ -1,0 +1,227 @@
+//! Layers: rows that were added since the lists of an index were written, sorted by these lists.
+//!
+//! ```text
+//!   rows     0 .................... n │ ............ │ ..... │ ..
+//!                lists of the index     layer          layer   tail, in no list
+//! ```
+//!
+//! A layer is a dataset `NAME.index.END` of its own, where END is the row behind its last one. It names the index whose lists
+//! it continues. A search uses the layers that follow each other without a gap, the longest where several begin at
+//! a row, and compares the rows behind them one by one. So any subset of layers gives right answers: a layer that is not
+//! written, lost to a kill, or removed by another job while a search opens them only costs time.
+//!
+//! The next layer takes in the tail, and the layers before it that have at most twice as many rows
+//! ([`next_layer`]). A layer thus has more than twice as many rows as the one behind it, and the number of layers grows with
+//! the logarithm of the rows. A layer that took in others is published before these are removed.
+//!
+//! ```text
+//!   lists     the vectors of each list in chunks: the elements of at most C vectors, then the numbers of their rows
+//!   firsts    u64 for each list: the number of vectors in the lists before it; and one more for all
+//! ```
+//!
+//! Chunks have the length of the largest list of the index, so that a list that grows needs no more memory than others.
+
+use std::ops::Range;
+
+use inshore_store::{CheckedFile, Dataset, Job, Store};
+use zerocopy::{
+    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
+    little_endian::{U32, U64},
+};
+
+use super::{
+    centroids::read_elements,
+    dataset::{Directory, FIRSTS, IndexInfo, LISTS, id_bytes, index_name},
+};
+use crate::{Error, Result, dataset::file_of};
+
+/// The dataset kind of a layer.
+pub(crate) const LAYER_KIND: &str = "vector-index-layer";
+const MAGIC: [u8; 8] = *b"INSHVLAY";
+const VERSION: u32 = 1;
+
+/// The attributes of a layer.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Header {
+    magic: [u8; 8],
+    version: U32,
+    /// The most vectors of a chunk.
+    chunk: U32,
+    /// The id of the dataset of the index.
+    index: U64,
+    first: U64,
+    end: U64,
+    vectors: U64,
+}
+
+const _: () = assert!(size_of::<Header>() == 48);
+
+/// A layer whose files stay open.
+#[derive(Clone, Debug)]
+pub(crate) struct Layer {
+    /// The name of the dataset, and its id.
+    pub name: String,
+    pub id: u64,
+    /// The id of the index whose lists the layer continues.
+    pub index: u64,
+    /// The rows that the layer covers. Rows of vectors that were removed before it was written are missing.
+    pub rows: Range<u64>,
+    /// The number of vectors.
+    pub vectors: u64,
+    /// The most vectors of a chunk.
+    pub chunk: u64,
+    dataset: Dataset,
+}
+
+/// Returns the attributes of a layer.
+pub(super) fn attributes(index: u64, rows: &Range<u64>, vectors: u64, chunk: u64) -> Vec<u8> {
+    let header = Header {
+        magic: MAGIC,
+        version: VERSION.into(),
+        chunk: (chunk as u32).into(),
+        index: index.into(),
+        first: rows.start.into(),
+        end: rows.end.into(),
+        vectors: vectors.into(),
+    };
+    header.as_bytes().to_vec()
+}
+
+impl Layer {
+    fn of(dataset: Dataset) -> Result<Layer> {
+        let bad = |what, found: String, expected: String| Error::BadDataset {
+            name: dataset.name().to_string(),
+            what,
+            found,
+            expected,
+        };
+        let attributes = dataset.attributes();
+        let Ok(header) = Header::read_from_bytes(attributes) else {
+            let (found, expected) = (attributes.len(), size_of::<Header>());
+            return Err(bad("header", format!("{found} bytes"), format!("{expected} bytes")));
+        };
+        if header.magic != MAGIC {
+            let show = |magic: &[u8]| magic.escape_ascii().to_string();
+            return Err(bad("magic", show(&header.magic), show(&MAGIC)));
+        }
+        if header.version != VERSION {
+            return Err(bad("version", header.version.to_string(), VERSION.to_string()));
+        }
+        let (rows, vectors) = (header.first.get()..header.end.get(), header.vectors.get());
+        let chunk = u64::from(header.chunk.get());
+        if rows.is_empty() || vectors > rows.end - rows.start || chunk == 0 {
+            let found = format!("{vectors} vectors of rows {rows:?} in chunks of {chunk}");
+            return Err(bad("counts", found, "rows, no more vectors than rows, and chunks".to_string()));
+        }
+        let (name, id, index) = (dataset.name().to_string(), dataset.id(), header.index.get());
+        Ok(Layer { name, id, index, rows, vectors, chunk, dataset })
+    }
+
+    /// Returns the number of bytes of a vector in a chunk, with the number of its row.
+    pub fn entry_bytes(&self, info: &IndexInfo) -> u64 {
+        (info.element.row_bytes(info.dimensions) + id_bytes(self.rows.end)) as u64
+    }
+
+    /// Reads the directory of the layer, and opens its lists.
+    ///
+    /// # Errors
+    /// [`Error::BadDataset`] for a directory that does not describe the lists; I/O and damage; too little memory.
+    pub fn load(&self, job: &Job, info: &IndexInfo) -> Result<(Directory, CheckedFile)> {
+        let entry_bytes = self.entry_bytes(info);
+        let lists = file_of(&self.dataset, LISTS, self.vectors * entry_bytes)?;
+        let file = file_of(&self.dataset, FIRSTS, (info.lists + 1) * 8)?;
+        let reservation = job.budget().reserve((info.lists + 1) * 8, "the directory of a layer")?;
+        let mut firsts: Vec<u64> = Vec::with_capacity(info.lists as usize + 1);
+        read_elements::<U64>(job, &file, |piece| firsts.extend(piece.iter().map(|first| first.get())))?;
+        let is_sound = firsts[0] == 0 && firsts[firsts.len() - 1] == self.vectors && firsts.is_sorted();
+        if !is_sound {
+            return Err(Error::BadDataset {
+                name: self.name.clone(),
+                what: "directory",
+                found: "lists out of order".to_string(),
+                expected: format!("lists of {} vectors in all", self.vectors),
+            });
+        }
+        Ok((Directory::new(firsts, entry_bytes, reservation), lists))
+    }
+}
+
+/// Opens all layers of the vectors `name`, of any index.
+///
+/// # Errors
+/// [`Error::BadDataset`] for a layer that is damaged; I/O.
+pub(super) fn all_layers(store: &Store, name: &str) -> Result<Vec<Layer>> {
+    let mut all = Vec::new();
+    for name in layer_names(store, name)? {
+        match store.dataset(&name) {
+            // Another job removed the layer.
+            Err(inshore_store::Error::NotFound { .. }) => {}
+            dataset => all.push(Layer::of(dataset?)?),
+        }
+    }
+    Ok(all)
+}
+
+/// Returns the names of all layers of the vectors `name`, also of damaged ones.
+pub(crate) fn layer_names(store: &Store, name: &str) -> Result<Vec<String>> {
+    let prefix = layer_name(name, "");
+    let all = store.list()?.into_iter();
+    let layers = all.filter(|summary| summary.kind == LAYER_KIND && summary.name.starts_with(&prefix));
+    Ok(layers.map(|summary| summary.name).collect())
+}
+
+/// Returns the name of the layer of the vectors `name` that ends before the row `end`.
+pub(super) fn layer_name(name: &str, end: impl std::fmt::Display) -> String {
+    format!("{}.{end}", index_name(name))
+}
+
+/// Selects the layers of an index that follow its lists, which have the rows below `covered`, without a gap. `rows` is
+/// the number of rows of the vectors.
+pub(super) fn chain(mut all: Vec<Layer>, index: u64, covered: u64, rows: u64) -> Vec<Layer> {
+    all.retain(|layer| layer.index == index && layer.rows.end <= rows);
+    let (mut chain, mut at): (Vec<Layer>, u64) = (Vec::new(), covered);
+    while let Some(next) =
+        all.iter().filter(|layer| layer.rows.start == at).max_by_key(|layer| layer.rows.end)
+    {
+        at = next.rows.end;
+        chain.push(next.clone());
+    }
+    chain
+}
+
+/// Returns the rows of the next layer: those behind all layers, and the layers before it that have at most twice as many.
+pub(super) fn next_layer(layers: &[Range<u64>], covered: u64, rows: u64) -> Range<u64> {
+    let mut first = layers.last().map_or(covered, |last| last.end);
+    for layer in layers.iter().rev() {
+        if layer.end - layer.start > 2 * (rows - first) {
+            break;
+        }
+        first = layer.start;
+    }
+    first..rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_become_fewer_as_they_grow() {
+        let (covered, mut layers): (u64, Vec<Range<u64>>) = (1000, Vec::new());
+        let (mut written, mut most) = (0, 0);
+        for round in 1..=500 {
+            let next = next_layer(&layers, covered, covered + 10 * round);
+            layers.retain(|layer| layer.end <= next.start);
+            assert_eq!(next.start, layers.last().map_or(covered, |last| last.end));
+            written += next.end - next.start;
+            layers.push(next);
+            let sizes: Vec<u64> = layers.iter().map(|layer| layer.end - layer.start).collect();
+            assert!(sizes.windows(2).all(|pair| pair[0] > 2 * pair[1]), "{sizes:?}");
+            most = most.max(layers.len());
+        }
+        assert!(most <= 9, "{most} layers");
+        assert!(written < 10 * 5000, "{written} rows for 5000");
+        assert_eq!(next_layer(&[], 7, 9), 7..9);
+    }
+}

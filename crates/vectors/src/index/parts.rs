@@ -1,0 +1,131 @@
+//! The parts of an index in which a list lies: the lists that the build wrote, and those of each layer.
+//!
+//! A list is one or more *chunks*: the elements of some vectors, then the numbers of their rows. All chunks of a list but the
+//! last are full. A list of the build is one chunk. A *piece* is what one read brings: some lists that follow each other, or
+//! some chunks of a list that is larger than a read.
+
+use std::ops::Range;
+
+use inshore_store::{CheckedFile, Job};
+
+use super::{
+    Clustered,
+    dataset::{Directory, List, VectorIndex, list_of},
+};
+use crate::Result;
+
+/// One part.
+pub(super) struct Part {
+    name: String,
+    pub file: CheckedFile,
+    pub directory: Directory,
+    /// The most vectors of a chunk.
+    chunk: u64,
+    row_bytes: usize,
+    /// The number of rows of which the part can have vectors.
+    rows: u64,
+}
+
+/// What one read brings: whole lists, or a range of the vectors of one list.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Piece {
+    pub lists: Range<u32>,
+    /// The vectors, by their places in the part.
+    places: Range<u64>,
+}
+
+impl Part {
+    /// Returns all parts of an index, whose own directory is `directory`.
+    ///
+    /// # Errors
+    /// Damage; I/O; too little memory.
+    pub fn all(job: &Job, index: &VectorIndex, directory: Directory) -> Result<Vec<Part>> {
+        let info = index.info();
+        let row_bytes = info.element.row_bytes(info.dimensions);
+        let mut parts = vec![Part {
+            name: index.files.lists.name().to_string(),
+            file: index.files.lists.clone(),
+            directory,
+            chunk: info.list_vectors_max,
+            row_bytes,
+            rows: info.vectors,
+        }];
+        for layer in &index.layers {
+            let (directory, file) = layer.load(job, info)?;
+            let (name, rows) = (layer.name.clone(), layer.rows.end);
+            parts.push(Part { name, file, directory, chunk: layer.chunk, row_bytes, rows });
+        }
+        Ok(parts)
+    }
+
+    /// Returns the bytes of the largest chunk of an index, in any part.
+    pub fn chunk_bytes_max(index: &VectorIndex) -> u64 {
+        let info = index.info();
+        let layers = index.layers.iter().map(|layer| layer.chunk * layer.entry_bytes(info));
+        layers.fold(info.list_vectors_max * info.entry_bytes() as u64, u64::max)
+    }
+
+    /// Returns the bytes of a piece in the file.
+    pub fn bytes_of(&self, piece: &Piece) -> Range<u64> {
+        let entry_bytes = self.directory.entry_bytes();
+        piece.places.start * entry_bytes..piece.places.end * entry_bytes
+    }
+
+    /// Joins sorted lists to pieces: lists that follow each other, or lie at most `gap` bytes apart, up to `most` bytes.
+    pub fn pieces(&self, lists: &[u32], most: u64, gap: u64) -> Vec<Piece> {
+        let entry_bytes = self.directory.entry_bytes();
+        let mut pieces: Vec<Piece> = Vec::new();
+        for &list in lists {
+            let places = self.directory.places_of(list);
+            if places.is_empty() {
+                continue;
+            }
+            if let Some(last) = pieces.last_mut() {
+                let between = (places.start - last.places.end) * entry_bytes;
+                let whole = (places.end - last.places.start) * entry_bytes;
+                if between <= gap && whole <= most {
+                    (last.lists.end, last.places.end) = (list + 1, places.end);
+                    continue;
+                }
+            }
+            // A list that is longer than a read is read some chunks at a time.
+            let at_once = (most / entry_bytes / self.chunk).max(1) * self.chunk;
+            let mut start = places.start;
+            while start < places.end {
+                let end = places.end.min(start + at_once);
+                pieces.push(Piece { lists: list..list + 1, places: start..end });
+                start = end;
+            }
+        }
+        pieces
+    }
+
+    /// Calls `each` with all chunks of a piece: the list, and its vectors.
+    ///
+    /// # Errors
+    /// A row that is not there; errors of `each`.
+    pub fn each_chunk<T: Clustered>(
+        &self,
+        piece: &Piece,
+        bytes: &[u8],
+        mut each: impl FnMut(u32, &List<'_, T>, usize) -> Result<()>,
+    ) -> Result<()> {
+        let entry_bytes = self.directory.entry_bytes() as usize;
+        let mut rest = bytes;
+        for list in piece.lists.clone() {
+            let places = self.directory.places_of(list);
+            let mut start = places.start.max(piece.places.start);
+            let end = places.end.min(piece.places.end);
+            while start < end {
+                let count = (end - start).min(self.chunk) as usize;
+                let (chunk, others) = rest.split_at(count * entry_bytes);
+                rest = others;
+                let place = (&*self.name, list);
+                let vectors = list_of::<T>(place, chunk, count, (self.row_bytes, entry_bytes), self.rows)?;
+                each(list, &vectors, count)?;
+                start += count as u64;
+            }
+        }
+        Ok(())
+    }
+}
