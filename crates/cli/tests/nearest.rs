@@ -115,7 +115,8 @@ fn datasets_are_joined_with_each_other_and_with_themselves() {
     assert!(said.stderr.starts_with(wanted), "{}", said.stderr);
     let said = folder.run("nearest graph points -k 1 -o graph.csv --explain --memory 8MiB").ok();
     // Vectors 2 and 3 are equal, and each is the neighbour of the other.
-    let expected = "query,rank,id,distance\n0,1,2,1.0\n1,1,2,4.472136\n2,1,3,0.0\n3,1,2,0.0\n4,1,1,9.848858\n";
+    let expected =
+        "query,rank,id,distance\n0,1,2,1.0\n1,1,2,4.472136\n2,1,3,0.0\n3,1,2,0.0\n4,1,1,9.848858\n";
     assert_eq!(folder.read("graph.csv"), expected);
     assert!(said.stderr.contains("1 pass over 40 bytes"), "{}", said.stderr);
     let said = folder.run("nearest graph points -k 1 --recall 0.9").ok();
@@ -129,7 +130,10 @@ fn datasets_are_joined_with_each_other_and_with_themselves() {
     folder.write("wide.u8bin", [1, 0, 0, 0, 3, 0, 0, 0, 1, 2, 3]);
     folder.run("nearest import wide.u8bin --name wide").ok();
     for (words, wanted) in [
-        ("nearest join wide points", "wide: vector 0: found 3 dimensions, expected 2, as the vectors of points"),
+        (
+            "nearest join wide points",
+            "wide: vector 0: found 3 dimensions, expected 2, as the vectors of points",
+        ),
         ("nearest join none points", "none"),
         ("nearest join queries none", "none"),
         ("nearest graph points --metric jaccard", "metric is jaccard"),

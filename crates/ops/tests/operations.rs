@@ -244,10 +244,7 @@ fn all_rows() -> Vec<Row> {
                     "metric": "cosine" }),
             "csv",
         ),
-        row(
-            json!({ "operation": "nearest dedup", "version": 1, "dataset": "points", "cosine": 0.9 }),
-            "csv",
-        ),
+        row(json!({ "operation": "nearest dedup", "version": 1, "dataset": "points", "cosine": 0.9 }), "csv"),
         row(
             json!({ "operation": "nearest dedup", "version": 1, "dataset": "points", "radius": 150.0,
                     "groups": true }),

@@ -5,22 +5,21 @@ use inshore::{
     ops::{
         Attachments, Operation, Request,
         verbs::{
-            AddVectors, DedupVectors, DescribeVectors, Found, ImportVectors, IndexVectors, JoinVectors, ListVectors,
-            MeasureRecall, NeighbourGraph, RemoveFromVectors, RemoveVectors, SearchVectors, UpsertVectors,
+            AddVectors, DedupVectors, DescribeVectors, Found, ImportVectors, IndexVectors, JoinVectors,
+            ListVectors, MeasureRecall, NeighbourGraph, RemoveFromVectors, RemoveVectors, SearchVectors,
+            UpsertVectors,
         },
     },
     store::format_bytes,
-    vectors::{
-        ApproximateSearched, Changed, DedupPlan, Deduplicated, MeasuredOn, RecallTable, Searched,
-    },
+    vectors::{ApproximateSearched, Changed, DedupPlan, Deduplicated, MeasuredOn, RecallTable, Searched},
 };
 
 use serde_json::json;
 
 use crate::{
     args::{
-        GlobalOptions, Ids, NearestAdd, NearestCommand, NearestDedup, NearestGraph, NearestImport, NearestIndex,
-        NearestJoin, NearestQuery, NearestRecall, NearestRemove, NearestUpsert,
+        GlobalOptions, Ids, NearestAdd, NearestCommand, NearestDedup, NearestGraph, NearestImport,
+        NearestIndex, NearestJoin, NearestQuery, NearestRecall, NearestRemove, NearestUpsert,
     },
     job::{
         operations::{self, StoreAccess},
@@ -166,7 +165,9 @@ fn list_or_file(ids: &Ids) -> (Option<Vec<u64>>, Option<std::path::PathBuf>) {
 /// Tells why an index does not have the vectors of a change.
 fn not_listed(changed: &Changed) -> Option<String> {
     let error = changed.index_error.as_ref()?;
-    Some(format!("approximate searches compare the new vectors one by one, since the index stays as it was: {error}"))
+    Some(format!(
+        "approximate searches compare the new vectors one by one, since the index stays as it was: {error}"
+    ))
 }
 
 /// Describes a change.

@@ -122,8 +122,7 @@ impl Pairs {
     /// # Errors
     /// I/O; cancellation.
     pub fn finish(self) -> Result<Sorted> {
-        let State { mut sort, rows, failure } =
-            self.state.into_inner().expect("no panic under this lock");
+        let State { mut sort, rows, failure } = self.state.into_inner().expect("no panic under this lock");
         if let Some(error) = failure {
             return Err(error);
         }

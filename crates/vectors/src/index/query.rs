@@ -40,9 +40,7 @@ use crate::{
     dedup::{Pairs, PairsOfQueries},
     heaps::{SharedHeaps, Tops},
     ids::Ids,
-    search::{
-        AnswerRows, BATCH_ROWS, QueryRows, Source, center_of_vectors, check_dimensions, new_tops,
-    },
+    search::{AnswerRows, BATCH_ROWS, QueryRows, Source, center_of_vectors, check_dimensions, new_tops},
     tiles::Instructions,
     topk::TopK,
 };

@@ -20,12 +20,8 @@ type Pair = (u64, u64, u32);
 
 /// Returns all pairs within the radius, in order.
 fn pairs_by_force(vectors: &Made, options: &Dedup) -> Vec<Pair> {
-    let search = Search {
-        k: u64::MAX,
-        metric: options.metric,
-        radius: Some(options.radius),
-        ..Search::default()
-    };
+    let search =
+        Search { k: u64::MAX, metric: options.metric, radius: Some(options.radius), ..Search::default() };
     let rows = brute_force(vectors, vectors, &search);
     let mut pairs: Vec<Pair> =
         rows.iter().filter(|row| row.0 < row.2).map(|row| (row.0, row.2, row.3)).collect();
@@ -70,7 +66,8 @@ fn find(
     let found = dedup(&job, &vectors, index.as_ref().zip(approximate), options, &mut |batch| {
         assert_eq!(batch.schema(), options.schema());
         for row in 0..batch.num_rows() {
-            let distance = (!options.groups).then(|| batch.column(2).as_primitive::<Float32Type>().value(row));
+            let distance =
+                (!options.groups).then(|| batch.column(2).as_primitive::<Float32Type>().value(row));
             let bits = distance.map_or(0, f32::to_bits);
             rows.push((ids(&batch, 0).value(row), ids(&batch, 1).value(row), bits));
         }
@@ -87,7 +84,8 @@ fn radius(vectors: &Made, metric: Metric, share: f64) -> f64 {
     let search = Search { k: u64::MAX, metric, ..Search::default() };
     let mut distances: Vec<f32> =
         brute_force(vectors, vectors, &search).iter().map(|row| f32::from_bits(row.3)).collect();
-    distances.sort_by(|one, other| if metric == Metric::Ip { other.total_cmp(one) } else { one.total_cmp(other) });
+    distances
+        .sort_by(|one, other| if metric == Metric::Ip { other.total_cmp(one) } else { one.total_cmp(other) });
     distances[(distances.len() as f64 * share) as usize].into()
 }
 
@@ -230,7 +228,8 @@ fn searches_for_duplicates_that_cannot_work_are_refused_by_name() {
     };
     assert_eq!(what, "a search for near-duplicates in v");
     find(&setup, "v", &good, None, (smallest, 1));
-    let (rows, _) = find(&setup, "v", &Dedup { groups: false, radius: 1e9, ..good.clone() }, None, (smallest, 1));
+    let (rows, _) =
+        find(&setup, "v", &Dedup { groups: false, radius: 1e9, ..good.clone() }, None, (smallest, 1));
     assert_eq!(rows.len(), 45);
 }
 

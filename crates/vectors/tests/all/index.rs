@@ -3,8 +3,8 @@
 use arrow_array::RecordBatch;
 use inshore_store::{Budget, Cancel, Job, Store};
 use inshore_vectors::{
-    Approximate, ApproximateSearched, Built, Element, Index, Metric, Search, Source, Strategy,
-    VectorIndex, Vectors, build_index, index_name, measure_recall, search_index,
+    Approximate, ApproximateSearched, Built, Element, Index, Metric, Search, Source, Strategy, VectorIndex,
+    Vectors, build_index, index_name, measure_recall, search_index,
 };
 
 use crate::{

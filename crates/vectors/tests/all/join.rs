@@ -16,7 +16,8 @@ fn joins_equal_brute_force_for_any_elements_and_metric() {
         let setup = Setup::new();
         // Rows of 257 bytes, or 257 elements, lie across the ends of reads.
         let dimensions = if element == Element::Bits { 8 * 257 } else { 257 };
-        let (a, b) = (made(&mut random, element, dimensions, 70), made(&mut random, element, dimensions, 190));
+        let (a, b) =
+            (made(&mut random, element, dimensions, 70), made(&mut random, element, dimensions, 190));
         setup.import("a", &a);
         setup.import("b", &b);
         for &metric in metrics(element) {

@@ -53,9 +53,7 @@ impl DedupVectors {
             }
             (Some(cosine), None, None) => bad(format!("cosine: found {cosine}, expected -1 to 1")),
             (Some(_), ..) => bad("cosine: found beside metric or radius, expected one of both".to_string()),
-            (None, metric, Some(radius)) => {
-                Ok(Dedup { metric: metric.unwrap_or_default(), radius, groups })
-            }
+            (None, metric, Some(radius)) => Ok(Dedup { metric: metric.unwrap_or_default(), radius, groups }),
             (None, _, None) => bad("radius: found none, expected a radius or a cosine".to_string()),
         }
     }
