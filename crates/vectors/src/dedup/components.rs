@@ -4,13 +4,13 @@
 //!   links, both ways ─► large star ─► sort ─► small star ─► sort ─► ... until nothing changes ─► (id, smallest id)
 //! ```
 //!
-//! *Large star*: each vertex u links all its larger neighbours to the smallest of u and its neighbours. *Small star*: each
-//! vertex u links itself and its smaller neighbours to the smallest of these. Both keep components connected, and at the end each
-//! component is a star around its smallest id (Kiveris et al., "Connected Components in MapReduce and Beyond", 2014,
-//! algorithm 4). The number of rounds is at most about log² of the number of ids, and mostly below six.
+//! *Large star*: each vertex u links all its larger neighbours to the smallest of u and its neighbours. *Small star*:
+//! each vertex u links itself and its smaller neighbours to the smallest of these. Both keep components connected, and
+//! at the end each component is a star around its smallest id (Kiveris et al., "Connected Components in MapReduce and
+//! Beyond", 2014, algorithm 4). The number of rounds is at most about log² of the number of ids, and mostly below six.
 //!
-//! A sort puts the smallest neighbour of an id first, so a star needs the memory of one link. An array of one number for each
-//! vector (union-find) would take fewer passes, and would not fit into every budget.
+//! A sort puts the smallest neighbour of an id first, so a star needs the memory of one link. An array of one number
+//! for each vector (union-find) would take fewer passes, and would not fit into every budget.
 
 use inshore_store::Job;
 

@@ -1,11 +1,11 @@
 //! The links that a block of queries needs: far fewer than its pairs, and with the same components.
 //!
-//! Of n equal vectors all n²/2 pairs are near. For groups only connections matter, so a block of queries in memory keeps a
-//! union-find of its queries. A vector outside the block needs one link to the block; its further near queries are united
-//! with the first one. So a pass writes at most about one link for each query and each vector.
+//! Of n equal vectors all n²/2 pairs are near. For groups only connections matter, so a block of queries in memory
+//! keeps a union-find of its queries. A vector outside the block needs one link to the block; its further near queries
+//! are united with the first one. So a pass writes at most about one link for each query and each vector.
 
-/// The vectors outside the block whose last links are remembered. A pass compares some hundred vectors at a time with all
-/// queries; a link that was forgotten is written again.
+/// The vectors outside the block whose last links are remembered. A pass compares some hundred vectors at a time with
+/// all queries; a link that was forgotten is written again.
 const REMEMBERED: usize = 8 << 10;
 
 /// Connections of a block of queries.
@@ -30,7 +30,8 @@ impl<'a> BlockLinks<'a> {
         (REMEMBERED * size_of::<(u64, u32)>()) as u64
     }
 
-    /// Connects a query, by its place in the block, with a vector. Returns true if the pair is a link that must be written.
+    /// Connects a query, by its place in the block, with a vector. Returns true if the pair is a link that must be
+    /// written.
     pub fn connect(&mut self, query: u32, id: u64) -> bool {
         // Among ids that do not ascend, some queries are not found: they are linked like any other vector.
         if let Ok(other) = self.ids.binary_search(&id) {

@@ -6,9 +6,9 @@
 //!                                                                └─► components ─► rows: id, group
 //! ```
 //!
-//! A search with k neighbours would lose pairs of a vector that has more than k duplicates. So the search keeps no heaps:
-//! each pair within the distance goes to a sort ([`pairs`]), whose memory does not depend on the number of pairs. Groups need
-//! only some of the pairs ([`links`]).
+//! A search with k neighbours would lose pairs of a vector that has more than k duplicates. So the search keeps no
+//! heaps: each pair within the distance goes to a sort ([`pairs`]), whose memory does not depend on the number of
+//! pairs. Groups need only some of the pairs ([`links`]).
 //!
 //! The exact search compares each pair of blocks once: a block of queries meets the vectors from its own first one on.
 
@@ -90,8 +90,8 @@ pub struct Deduplicated {
     pub rows: u64,
     /// The number of groups, if groups were asked for.
     pub groups: Option<u64>,
-    /// The number of rows that were sorted: one for each pair, or two for each link between vectors if groups were asked
-    /// for. Links connect the same vectors as pairs, and are fewer.
+    /// The number of rows that were sorted: one for each pair, or two for each link between vectors if groups were
+    /// asked for. Links connect the same vectors as pairs, and are fewer.
     pub sorted: u64,
     /// The number of pairs whose exact distances were computed.
     pub measured: u64,
@@ -168,18 +168,20 @@ fn plan_with(job: &Job, vectors: &Vectors, options: &Dedup, sort_bytes: u64) -> 
     Ok((plan, sort_bytes))
 }
 
-/// Finds all pairs of vectors within a distance, or groups of vectors that such pairs connect. Passes the rows to `each`.
+/// Finds all pairs of vectors within a distance, or groups of vectors that such pairs connect. Passes the rows to
+/// `each`.
 ///
 /// - Pairs are rows `id`, `duplicate` and `distance`, with `id` < `duplicate`, in the order of both. Each pair appears
 ///   once, however many pairs a vector has.
-/// - Groups are rows `id` and `group`, in the order of `id`: one for each vector that has a near-duplicate. The group is the
-///   smallest id of the vectors that pairs connect. To keep one vector of each group, drop those whose id is not their group.
+/// - Groups are rows `id` and `group`, in the order of `id`: one for each vector that has a near-duplicate. The group
+///   is the smallest id of the vectors that pairs connect. To keep one vector of each group, drop those whose id is not
+///   their group.
 ///
 /// With an index, the answer has the pairs of which one vector lies in a list that the other one probes.
 ///
-/// The cost of the exact search is one multiplication for each two vectors and each dimension; for each block of vectors
-/// that fits into the memory, the block and all later vectors are read once. Each pair is written to flash and read a few
-/// times if the sort's quarter of the memory is too small for all pairs.
+/// The cost of the exact search is one multiplication for each two vectors and each dimension; for each block of
+/// vectors that fits into the memory, the block and all later vectors are read once. Each pair is written to flash and
+/// read a few times if the sort's quarter of the memory is too small for all pairs.
 ///
 /// # Errors
 /// A bad option; too little memory; I/O and damage; cancellation; the errors of `each`.

@@ -111,7 +111,8 @@ impl Pairs {
     }
 
     /// Returns the heaps of queries with the ids `ids`, which are vectors of the dataset that is searched. With
-    /// `only_larger`, pairs of a query and a smaller id are dropped: a search finds them with the smaller id as the query.
+    /// `only_larger`, pairs of a query and a smaller id are dropped: a search finds them with the smaller id as the
+    /// query.
     pub fn of_queries<'a>(&'a self, ids: &'a [u64], only_larger: bool) -> PairsOfQueries<'a> {
         let links = (self.form == Form::Links).then(|| Mutex::new(BlockLinks::new(ids)));
         PairsOfQueries { pairs: self, ids, only_larger, links }

@@ -301,8 +301,8 @@ pub fn search<'a>(
     })
 }
 
-/// Finds all pairs of vectors of a dataset within the radius of `search`, which has the live vectors, and returns the number
-/// of pairs whose exact distances were computed. Each pair of vectors is compared once.
+/// Finds all pairs of vectors of a dataset within the radius of `search`, which has the live vectors, and returns the
+/// number of pairs whose exact distances were computed. Each pair of vectors is compared once.
 ///
 /// # Errors
 /// I/O and damage; cancellation.

@@ -56,8 +56,8 @@ pub(crate) struct Pass<'a, T: Tiled> {
     pub queries: &'a Queries<T>,
     /// The place where near vectors go.
     pub heaps: SharedHeaps<'a>,
-    /// If the queries are live vectors of the dataset, in the order of their rows, the number of the first query. Then only
-    /// pairs of a query and a later row are of interest. The row of a query is its number, or a later one.
+    /// If the queries are live vectors of the dataset, in the order of their rows, the number of the first query. Then
+    /// only pairs of a query and a later row are of interest. The row of a query is its number, or a later one.
     pub only_later: Option<u64>,
 }
 

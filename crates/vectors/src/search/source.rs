@@ -150,7 +150,8 @@ enum Reading {
 
 impl QueryRows {
     /// Returns the bytes of the next queries, at most `most` queries, as elements of [`Source::element`]. The result is
-    /// empty after the last query. Their ids are added to `ids`: the ids of vectors, or the numbers of queries of a file.
+    /// empty after the last query. Their ids are added to `ids`: the ids of vectors, or the numbers of queries of a
+    /// file.
     ///
     /// # Errors
     /// For a file, [`Error::BadFile`] as of an import; I/O and damage; cancellation.
