@@ -1,6 +1,9 @@
 //! Tests of `inshore nearest` on the command line.
 
-use std::{fs::File, io::Write};
+use std::{fs::File, io::Write, sync::Arc};
+
+use arrow_array::{ArrayRef, Int64Array, ListArray, RecordBatch, StringArray, types::Float32Type};
+use parquet::arrow::ArrowWriter;
 
 use crate::util::Folder;
 
@@ -292,6 +295,79 @@ fn vectors_of_sixteen_times_the_budget_are_searched_within_it() {
     let distance = "11.313708";
     let rows = |query| format!("{query},1,0,{distance}\n{query},2,1,{distance}\n{query},3,2,{distance}\n");
     assert_eq!(folder.read("out.csv"), format!("query,rank,id,distance\n{}{}", rows(0), rows(1)));
+}
+
+/// Writes a table of 400 documents around a circle, of which every second one is in English.
+fn write_documents(folder: &Folder) {
+    let angle = |row: i64| row as f32 / 400.0 * std::f32::consts::TAU;
+    let list = |row: i64| Some(vec![Some(angle(row).cos()), Some(angle(row).sin())]);
+    let columns: [(&str, ArrayRef); 4] = [
+        ("doc_id", Arc::new(StringArray::from_iter_values((0..400).map(|row| format!("d{row}"))))),
+        ("embedding", Arc::new(ListArray::from_iter_primitive::<Float32Type, _, _>((0..400).map(list)))),
+        ("lang", Arc::new(StringArray::from_iter_values((0..400).map(|row| ["en", "de"][row % 2])))),
+        ("year", Arc::new(Int64Array::from_iter_values((0..400).map(|row| 1990 + row / 10)))),
+    ];
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    let file = File::create(folder.path("docs.parquet")).unwrap();
+    let mut writer = ArrowWriter::try_new(file, batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+}
+
+#[test]
+fn vectors_of_a_table_are_selected_by_a_predicate_and_answered_with_columns() {
+    let folder = Folder::new();
+    write_documents(&folder);
+    folder.write("queries.fbin", floats(&[[1.0, 0.0], [-1.0, 0.0]]));
+    let said = folder.run("nearest import docs.parquet --name docs --id doc_id").ok();
+    assert!(said.stdout.starts_with("docs: 400 vectors of 2 f32, "), "{said:?}");
+    assert!(said.stdout.trim_end().ends_with("; columns doc_id, lang, year"), "{said:?}");
+    let ask = |options: &[&str]| {
+        folder.run("nearest query docs queries.fbin -k 2 --memory 64MiB").arguments(options)
+    };
+    let said = ask(&["--select", "year,lang"]).ok();
+    assert_eq!(
+        said.stdout.lines().take(2).collect::<Vec<_>>(),
+        ["query,rank,id,distance,year,lang", "0,1,d0,0.0,1990,en"]
+    );
+    // Documents of German from 2015 on have odd numbers from 250 on.
+    let german = ["--where", "lang = 'de' AND year >= 2015 -- a comment", "--select", "year"];
+    let said = ask(&german).ok();
+    let ids: Vec<_> = said.stdout.lines().skip(1).map(|line| line.split(',').nth(2).unwrap()).collect();
+    assert_eq!(ids, ["d399", "d397", "d251", "d253"]);
+    assert!(
+        said.stderr.starts_with("4 neighbours of 2 queries among 75 selected vectors of 2 f32\n"),
+        "{said:?}"
+    );
+    folder.run("nearest index docs --lists 20 --memory 64MiB").ok();
+    let exact = said.stdout;
+    let said = ask(&[&german[..], &["--recall", "0.95", "--explain"]].concat()).ok();
+    assert_eq!(said.stdout, exact);
+    assert!(said.stderr.contains("among 75 of 400 vectors"), "{said:?}");
+    // Fewer than one of a hundred: an exact answer, and k of k.
+    let said = ask(&["--where", "_row IN (7, 300, 20)", "--recall", "0.95"]).ok();
+    assert_eq!(said.stdout.lines().count(), 1 + 4);
+    assert!(said.stderr.contains("only 3 vectors selected, so the answer is exact"), "{said:?}");
+    for (options, wanted) in [
+        (["--where", "yeer > 3"], "year"),
+        (["--where", "year >"], "year >"),
+        (["--where", "true); DROP TABLE docs"], "DROP"),
+        (["--select", "title"], "doc_id, lang, year, _row"),
+    ] {
+        let said = ask(&options).exits(2);
+        assert!(said.stderr.contains(wanted), "{options:?}: {}", said.stderr);
+    }
+    folder.write("points.fbin", floats(&POINTS));
+    let said = folder.run("nearest add docs points.fbin").exits(2);
+    assert!(said.stderr.contains("docs: columns: found those of a table"), "{said:?}");
+    folder.run("nearest remove docs --ids 399").ok();
+    let said = ask(&german).ok();
+    assert!(said.stdout.contains("0,1,d397,") && !said.stdout.contains("d399"), "{said:?}");
+    let said = folder.run("nearest import docs.parquet --name more --id lang").exits(2);
+    assert!(said.stderr.contains("column 'lang': found \"de\" twice"), "{said:?}");
+    let said = folder.run("nearest import points.fbin --name more --column embedding").exits(2);
+    assert!(said.stderr.contains("column"), "{said:?}");
+    assert!(!folder.run("store ls").ok().stdout.contains("more"));
 }
 
 #[test]

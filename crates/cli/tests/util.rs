@@ -161,6 +161,13 @@ impl CommandOutput {
 }
 
 impl Run {
+    /// Adds arguments, which may have spaces.
+    pub fn arguments(mut self, arguments: &[&str]) -> Run {
+        self.command.args(arguments);
+        self.words = format!("{} {}", self.words, arguments.join(" "));
+        self
+    }
+
     pub fn stdin(mut self, bytes: impl Into<Vec<u8>>) -> Run {
         self.stdin = Some(bytes.into());
         self

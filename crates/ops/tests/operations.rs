@@ -6,11 +6,14 @@ use std::{
     collections::BTreeSet,
     fs, io,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
-use arrow_array::RecordBatch;
-use arrow_schema::SchemaRef;
+use arrow_array::{ArrayRef, FixedSizeListArray, Int32Array, RecordBatch, StringArray, UInt8Array};
+use arrow_schema::{DataType, Field, SchemaRef};
 use inshore_kernel::Next;
 use inshore_kernels::{
     BlockMatches, MultilineMatcher, Profiles, SearchOutput, SearchSummary, WalkedFile, decompress,
@@ -226,6 +229,17 @@ fn all_rows() -> Vec<Row> {
             "csv",
         ),
         row(
+            json!({ "operation": "nearest import", "version": 1, "inputs": ["@documents.parquet"],
+                    "name": "imported", "column": "embedding", "id": "document" }),
+            None,
+        ),
+        row(
+            json!({ "operation": "nearest query", "version": 1, "inputs": ["@points.u8bin"],
+                    "dataset": "documents", "k": 3, "where": "year > 2010 AND document <> 'document 3'",
+                    "select": ["year", "_row"] }),
+            "csv",
+        ),
+        row(
             json!({ "operation": "nearest index", "version": 1, "dataset": "points", "lists": 8, "seed": 3 }),
             None,
         ),
@@ -436,6 +450,7 @@ impl Setup {
         let profiles = Profiles::train(&job, vec![german, english], 500).unwrap();
         profiles.save(&self.store, &job, "europe").unwrap();
         self.import_points("points");
+        self.import_documents();
         let lines = fs::read(self.path("lines.txt")).unwrap();
         let packed = fs::File::create(self.path("lines.txt.gz")).unwrap();
         let format = inshore_kernels::Format::Gzip;
@@ -451,6 +466,29 @@ impl Setup {
         fs::write(self.path("points.u8bin"), bytes).unwrap();
         let points = self.path("points.u8bin");
         let request = json!({ "operation": "nearest import", "inputs": [points], "name": name });
+        self.run_one(TargetKind::Local, request, None);
+    }
+
+    /// Writes a table of 200 documents with vectors of 8 bytes, which are also a dataset of the local store.
+    fn import_documents(&self) {
+        let values: ArrayRef =
+            Arc::new(UInt8Array::from_iter_values((0..1600).map(|byte| mixed(byte) as u8)));
+        let item = Arc::new(Field::new("item", DataType::UInt8, false));
+        let names = (0..200).map(|row| format!("document {row}"));
+        let years = (0..200).map(|row| 2000 + row % 30);
+        let columns: [(&str, ArrayRef); 3] = [
+            ("embedding", Arc::new(FixedSizeListArray::new(item, 8, values, None))),
+            ("document", Arc::new(StringArray::from_iter_values(names))),
+            ("year", Arc::new(Int32Array::from_iter_values(years))),
+        ];
+        let batch = RecordBatch::try_from_iter(columns).unwrap();
+        let file = fs::File::create(self.path("documents.parquet")).unwrap();
+        let mut writer = parquet::arrow::ArrowWriter::try_new(file, batch.schema(), None).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+        let documents = self.path("documents.parquet");
+        let request = json!({ "operation": "nearest import", "inputs": [documents], "name": "documents",
+                              "id": "document" });
         self.run_one(TargetKind::Local, request, None);
     }
 
@@ -818,6 +856,7 @@ fn vectors_are_listed_described_and_removed_with_their_index_and_other_datasets_
     assert_eq!((&index["metric"], &index["vectors"]), (&json!("l2"), &json!(200)), "{indexed}");
     assert!(index["recall"]["points"].as_array().is_some_and(|points| !points.is_empty()), "{indexed}");
     assert!(index["recall"]["measured_seconds"].as_u64() > Some(1_600_000_000), "{indexed}");
+    run(json!({ "operation": "nearest rm", "inputs": ["documents"] }));
     assert_eq!(run(json!({ "operation": "nearest ls" })), json!({ "datasets": [indexed, plain] }));
 
     // The index alone.

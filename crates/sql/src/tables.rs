@@ -43,6 +43,7 @@ pub struct Tables {
 #[derive(Clone, Debug)]
 enum TableSource {
     Files(Vec<PathBuf>),
+    Inputs(Vec<Input>),
     Batches(SchemaRef, Vec<RecordBatch>),
 }
 
@@ -50,6 +51,12 @@ impl Tables {
     /// Adds files as the table `name`.
     pub fn with_files(mut self, name: &str, paths: &[PathBuf]) -> Tables {
         self.named.insert(name.to_string(), TableSource::Files(paths.to_vec()));
+        self
+    }
+
+    /// Adds inputs that are already open or found, such as files of a dataset, as the table `name`.
+    pub fn with_inputs(mut self, name: &str, inputs: Vec<Input>) -> Tables {
+        self.named.insert(name.to_string(), TableSource::Inputs(inputs));
         self
     }
 
@@ -159,8 +166,7 @@ impl Tables {
         name: &str,
         is_whole: bool,
     ) -> Result<(Arc<dyn TableProvider>, Option<u64>)> {
-        let files = |paths: &[PathBuf]| -> Result<(Arc<dyn TableProvider>, Option<u64>)> {
-            let inputs = paths.iter().map(|path| inputs(job, path)).collect::<Result<Vec<_>>>()?.concat();
+        let files_of = |inputs: Vec<Input>| -> Result<(Arc<dyn TableProvider>, Option<u64>)> {
             let inputs: Vec<Input> = inputs.into_iter().map(|input| input.with_header(self.header)).collect();
             let exact = if self.is_exact { exact_columns(job, &inputs, &self.as_text)? } else { None };
             if exact.is_none() && inputs.iter().any(Input::is_text) {
@@ -174,8 +180,12 @@ impl Tables {
             let rows = files.rows();
             Ok((Arc::new(files), rows))
         };
+        let files = |paths: &[PathBuf]| {
+            files_of(paths.iter().map(|path| inputs(job, path)).collect::<Result<Vec<_>>>()?.concat())
+        };
         match self.named.get(name) {
             Some(TableSource::Files(paths)) => files(paths),
+            Some(TableSource::Inputs(inputs)) => files_of(inputs.clone()),
             Some(TableSource::Batches(schema, batches)) => {
                 let table = MemTable::try_new(schema.clone(), vec![batches.clone()]).map_err(Error::from)?;
                 let rows = batches.iter().map(|batch| batch.num_rows() as u64).sum();

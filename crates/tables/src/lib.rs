@@ -86,7 +86,7 @@ pub use lines::{LineBlock, LineBlocks, cut_line};
 pub use names::unique_names;
 pub use reader::{
     GroupValues, TableDescription, TableReader, column_names, exact_columns, is_decoding, is_readable,
-    row_groups, separator,
+    list_of_numbers, row_groups, separator,
 };
 #[cfg(feature = "records")]
 pub use reduce::{
@@ -106,4 +106,4 @@ pub use sort::{
 pub use stored::{FilePart, PartBytes};
 pub use table_metadata::TableMetadata;
 pub use unpack::{Compression, GzipMembers, Lz4Frames};
-pub use writer::TableWriter;
+pub use writer::{ParquetStream, TableWriter};

@@ -44,7 +44,7 @@ pub(crate) use self::options::with_exact_columns;
 pub use self::options::{column_names, exact_columns, row_groups};
 pub use self::parquet::GroupValues;
 pub use self::source::is_decoding;
-pub use self::types::is_readable;
+pub use self::types::{is_readable, list_of_numbers};
 use self::{
     options::find_columns,
     slices::BatchSlices,
@@ -133,7 +133,7 @@ impl TableReader {
             Ok((source, names))
         })?;
         let fields = choose(&names)?;
-        let options = ReadOptions { batch_rows, carried: fields.len(), is_strict: false };
+        let options = ReadOptions { batch_rows, carried: fields.len(), is_strict: false, has_lists: false };
         Self::chosen(input, source, &names, fields, options, budget)
     }
 
@@ -188,7 +188,31 @@ impl TableReader {
         as_text: &[String],
         batch_rows: usize,
         budget: &Budget,
+        part: (usize, usize),
+    ) -> Result<Self> {
+        Self::open_as_stored(input, columns, as_text, batch_rows, budget, part, false)
+    }
+
+    /// Opens a table of Parquet or Arrow to read `columns` with their stored types, in the order of `columns`. Columns
+    /// may be lists of numbers ([`list_of_numbers`]) besides the types that [`TableReader::open_stored`] reads; nulls
+    /// are returned as they are. A batch of Parquet has fewer than `batch_rows` rows if lists are long, so that the
+    /// lists of a batch take an eighth of the budget at most if all lists have equal lengths. A page of lists, with the
+    /// numbers that it unpacks to, is refused if it is larger than a quarter of the budget.
+    ///
+    /// # Errors
+    /// The errors are those of [`TableReader::open`].
+    pub fn open_lists(input: &Input, columns: &[String], batch_rows: usize, budget: &Budget) -> Result<Self> {
+        Self::open_as_stored(input, Some(columns), &[], batch_rows, budget, (0, 1), true)
+    }
+
+    fn open_as_stored(
+        input: &Input,
+        columns: Option<&[String]>,
+        as_text: &[String],
+        batch_rows: usize,
+        budget: &Budget,
         (number, count): (usize, usize),
+        has_lists: bool,
     ) -> Result<Self> {
         let batch_rows = batch_rows.max(1);
         let (source, names, fields) = without_panic(input.name(), || {
@@ -209,7 +233,7 @@ impl TableReader {
         })?;
         let is_elsewhere = number > 0 && !matches!(source, Source::Parquet(_));
         let is_strict = columns.is_none() || input.has_whole_rows() && fields.len() >= names.len();
-        let options = ReadOptions { batch_rows, carried: 0, is_strict };
+        let options = ReadOptions { batch_rows, carried: 0, is_strict, has_lists };
         let mut reader = Self::chosen(input, source, &names, fields, options, budget)?;
         reader.ended = is_elsewhere;
         if let Source::Parquet(source) = &reader.source {
@@ -258,7 +282,12 @@ impl TableReader {
                 wanted.push(fields[place].clone());
             }
         }
-        let options = ReadOptions { batch_rows: batch_rows.max(1), carried: columns, is_strict: true };
+        let options = ReadOptions {
+            batch_rows: batch_rows.max(1),
+            carried: columns,
+            is_strict: true,
+            has_lists: false,
+        };
         let reader = Self::chosen(input, source, &names, wanted, options, budget)?;
         Ok(Some(TextTable { reader, columns, keys: places }))
     }
@@ -364,6 +393,14 @@ impl TableReader {
     pub fn row_groups(&self) -> Option<usize> {
         match &self.source {
             Source::Parquet(source) => Some(source.row_groups()),
+            Source::Csv(_) | Source::Ipc(_) | Source::Json(_) => None,
+        }
+    }
+
+    /// Returns the number of rows of each row group; `None` for formats without row groups.
+    pub fn row_group_rows(&self) -> Option<Vec<u64>> {
+        match &self.source {
+            Source::Parquet(source) => Some(source.rows_of_groups()),
             Source::Csv(_) | Source::Ipc(_) | Source::Json(_) => None,
         }
     }

@@ -8,6 +8,7 @@
 mod background;
 mod columns;
 mod pages;
+mod stream;
 #[cfg(test)]
 mod tests;
 
@@ -28,6 +29,7 @@ use parquet::{
 
 #[cfg(feature = "records")]
 pub(crate) use self::background::BackgroundWriter;
+pub use self::stream::ParquetStream;
 use self::{columns::ColumnsWriter, pages::PendingPages};
 use crate::{Error, Result};
 

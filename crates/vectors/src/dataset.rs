@@ -5,6 +5,7 @@
 //!   center    f32 for each dimension: the mean of the imported vectors, rounded       f32, f16 and bf16 only
 //!   removed   the numbers of the rows of removed vectors                              if any was removed
 //!   id-runs   the ids of rows, as runs of numbers that follow each other              if ids are not the numbers of rows
+//!   columns.parquet, id-column                           if the vectors were imported from a table: `crate::columns`
 //! ```
 //!
 //! The id of a vector is the number of its row, from 0, until vectors are replaced or rows are compacted ([`crate::ids`]).
@@ -18,6 +19,7 @@ use zerocopy::{
 
 use crate::{
     Error, Result,
+    columns::{COLUMNS, ID_COLUMN},
     element::{DIMENSIONS_MAX, Element},
     ids::{ID_MAX, IdRun},
 };
@@ -215,6 +217,9 @@ pub struct Vectors {
     pub(crate) center: Option<CheckedFile>,
     pub(crate) removed: Option<CheckedFile>,
     pub(crate) id_runs: Option<CheckedFile>,
+    /// The columns of the table of which the vectors were imported, and the name of the column of ids.
+    pub(crate) columns: Option<CheckedFile>,
+    pub(crate) id_column: Option<CheckedFile>,
 }
 
 impl Vectors {
@@ -248,7 +253,8 @@ impl Vectors {
             |name, len: u64| if len == 0 { Ok(None) } else { file_of(dataset, name, len).map(Some) };
         let removed = optional(REMOVED, 8 * info.removed)?;
         let id_runs = optional(ID_RUNS, IdRun::BYTES * info.id_runs)?;
-        Ok(Vectors { info, id: dataset.id(), file, center, removed, id_runs })
+        let (columns, id_column) = (dataset.file(COLUMNS), dataset.file(ID_COLUMN));
+        Ok(Vectors { info, id: dataset.id(), file, center, removed, id_runs, columns, id_column })
     }
 
     /// Returns the random id of the dataset. A later dataset of the same name has another id; vectors that are added,

@@ -14,6 +14,9 @@ pub enum Error {
     /// A sort failed.
     #[error(transparent)]
     Sort(inshore_sortreduce::Error),
+    /// A table with vectors, or the columns of a dataset, cannot be read.
+    #[error(transparent)]
+    Table(inshore_tables::Error),
     /// A file of vectors is malformed, truncated, or holds a value that cannot be compared.
     #[error("{file}: {place}: found {found}, expected {expected}")]
     BadFile {
@@ -64,6 +67,15 @@ impl From<inshore_sortreduce::Error> for Error {
         match error {
             inshore_sortreduce::Error::Store(error) => Error::Store(error),
             error => Error::Sort(error),
+        }
+    }
+}
+
+impl From<inshore_tables::Error> for Error {
+    fn from(error: inshore_tables::Error) -> Error {
+        match error {
+            inshore_tables::Error::Store(error) => Error::Store(error),
+            error => Error::Table(error),
         }
     }
 }

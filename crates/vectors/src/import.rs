@@ -8,7 +8,7 @@
 //! The cost is one read of the file and one write of the dataset. Memory: four buffers of 1 MiB to read, two of 1 MiB
 //! to write, 0.5 MiB of rows, and 8 bytes for each dimension.
 
-use inshore_store::{Job, Store};
+use inshore_store::{DatasetBuilder, FileWriter, Job, Store};
 use serde::Serialize;
 
 use crate::{
@@ -31,6 +31,12 @@ pub struct Imported {
     pub info: VectorsInfo,
     /// The number of elements that were rounded, from f64 to f32.
     pub rounded: u64,
+    /// The columns of a table that were kept beside the vectors.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub columns: Vec<String>,
+    /// The columns of a table that were left out, since they hold lists or structures.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<String>,
 }
 
 /// Imports `file` as the dataset `name`. A job that ends before the commit leaves nothing.
@@ -40,49 +46,108 @@ pub struct Imported {
 /// memory; cancellation.
 pub fn import(store: &Store, job: &Job, name: &str, file: &VectorFile) -> Result<Imported> {
     let (dimensions, element) = (file.dimensions(), file.element());
-    let buffers = (BUFFERS * BUFFER_BYTES + 2 * CHECK_BYTES + (64 << 10)) as u64;
     let work = file.rows_bytes(true) - inshore_store::FILE_SOURCE_BYTES + dimensions as u64 * (8 + 4);
-    job.budget()
-        .need(buffers + inshore_store::FILE_SOURCE_BYTES + work, || "importing vectors".to_string())?;
+    job.budget().need(VectorWriter::BUFFER_BYTES + inshore_store::FILE_SOURCE_BYTES + work, || {
+        "importing vectors".to_string()
+    })?;
     let _work = job.budget().reserve(work, "vectors that are imported")?;
     let mut builder = store.create_dataset(job, name, KIND)?;
     // Vectors can be added.
     builder.unsealed();
-    let mut writer = builder.file_with_buffers(VECTORS, CHECK_BYTES, BUFFER_BYTES, BUFFERS)?;
+    let mut writer = VectorWriter::new(&mut builder, element, dimensions)?;
     let mut rows = file.rows(job, 0, true)?;
-    let mut sums = vec![0.0f64; dimensions];
-    let mut decoded = Vec::with_capacity(dimensions);
     job.start_phase("importing", "vectors", file.count());
     loop {
         let bytes = rows.next(u64::MAX)?;
         if bytes.is_empty() {
             break;
         }
-        writer.write(bytes)?;
+        writer.add(bytes)?;
+        job.progress().add((bytes.len() / element.row_bytes(dimensions)) as u64);
+    }
+    writer.end(&mut builder)?.write(&mut builder)?;
+    let info = VectorsInfo::new(name, file.count(), dimensions, element, builder.bytes());
+    builder.commit(&info.to_attributes())?;
+    Ok(Imported { info, rounded: rows.rounded(), columns: Vec::new(), left_out: Vec::new() })
+}
+
+/// Writes the file `vectors` of a dataset, and sums up its dimensions.
+pub(crate) struct VectorWriter {
+    writer: FileWriter,
+    sums: Sums,
+    element: Element,
+    decoded: Vec<f32>,
+}
+
+/// The sum of each dimension, from which the center follows.
+pub(crate) struct Sums {
+    sums: Vec<f64>,
+    is_float: bool,
+    pub count: u64,
+}
+
+impl VectorWriter {
+    /// The memory of the buffers, without that of sums: 12 bytes for each dimension.
+    pub const BUFFER_BYTES: u64 = (BUFFERS * BUFFER_BYTES + 2 * CHECK_BYTES + (64 << 10)) as u64;
+
+    /// Begins the file.
+    ///
+    /// # Errors
+    /// I/O; too little memory.
+    pub fn new(builder: &mut DatasetBuilder, element: Element, dimensions: usize) -> Result<VectorWriter> {
+        let writer = builder.file_with_buffers(VECTORS, CHECK_BYTES, BUFFER_BYTES, BUFFERS)?;
+        let sums = Sums { sums: vec![0.0; dimensions], is_float: element.is_float(), count: 0 };
+        Ok(VectorWriter { writer, sums, element, decoded: Vec::with_capacity(dimensions) })
+    }
+
+    /// Adds whole vectors, whose elements are as they are stored, at an aligned place.
+    ///
+    /// # Errors
+    /// I/O; cancellation.
+    pub fn add(&mut self, bytes: &[u8]) -> Result<()> {
+        self.writer.write(bytes)?;
+        let VectorWriter { sums: Sums { sums, count, .. }, element, decoded, .. } = self;
+        let dimensions = sums.len();
         let row_bytes = element.row_bytes(dimensions);
+        *count += (bytes.len() / row_bytes) as u64;
         let mut add = |row: &[f32]| sums.iter_mut().zip(row).for_each(|(sum, &x)| *sum += f64::from(x));
         match element {
             Element::F32 => floats(bytes).chunks_exact(dimensions).for_each(add),
             Element::F16 | Element::Bf16 => {
                 for row in bytes.chunks_exact(row_bytes) {
                     decoded.clear();
-                    element.decode(row, &mut decoded);
-                    add(&decoded);
+                    element.decode(row, decoded);
+                    add(decoded);
                 }
             }
             Element::U8 | Element::I8 | Element::Bits => {}
         }
-        job.progress().add((bytes.len() / row_bytes) as u64);
+        Ok(())
     }
-    builder.add(writer)?;
-    if element.is_float() {
-        let mut writer = builder.file(CENTER, CHECK_BYTES, CHECK_BYTES)?;
-        for sum in &sums {
-            writer.write(&((sum / file.count() as f64) as f32).to_le_bytes())?;
+
+    /// Ends the file.
+    ///
+    /// # Errors
+    /// I/O; cancellation.
+    pub fn end(self, builder: &mut DatasetBuilder) -> Result<Sums> {
+        builder.add(self.writer)?;
+        Ok(self.sums)
+    }
+}
+
+impl Sums {
+    /// Writes the file `center` of vectors of floating-point numbers.
+    ///
+    /// # Errors
+    /// I/O; cancellation.
+    pub fn write(&self, builder: &mut DatasetBuilder) -> Result<()> {
+        if self.is_float {
+            let mut writer = builder.file(CENTER, CHECK_BYTES, CHECK_BYTES)?;
+            for sum in &self.sums {
+                writer.write(&((sum / self.count as f64) as f32).to_le_bytes())?;
+            }
+            builder.add(writer)?;
         }
-        builder.add(writer)?;
+        Ok(())
     }
-    let info = VectorsInfo::new(name, file.count(), dimensions, element, builder.bytes());
-    builder.commit(&info.to_attributes())?;
-    Ok(Imported { info, rounded: rows.rounded() })
 }

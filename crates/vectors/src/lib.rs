@@ -4,6 +4,9 @@
 //!
 //! - [`VectorFile`]: a file of vectors in one of the usual formats, whose header has been checked.
 //! - [`Vectors`]: a dataset of vectors in the store, which [`import()`] makes; [`VectorsInfo`] has its properties.
+//! - [`import_table`]: imports a column of lists of Parquet or Arrow, and keeps the other columns. [`AnswerColumns`] adds
+//!   them to answers.
+//! - [`RowSet`]: the vectors that may be answers.
 //! - [`Search`]: the options of a search; [`search()`] answers a batch of queries, after [`plan`].
 //! - [`VectorIndex`]: lists of vectors that are near each other, which [`build_index`] makes. For each query
 //!   [`search_index`] reads a few of these lists. [`RecallTable`] shows the fraction of the exact neighbours that the
@@ -65,6 +68,7 @@
 
 mod catalog;
 mod changes;
+mod columns;
 mod counts;
 mod dataset;
 mod dedup;
@@ -86,6 +90,7 @@ mod topk;
 
 pub use catalog::{Description, describe, list, remove, remove_index};
 pub use changes::{Changed, IdList, add_vectors, remove_vectors, upsert_vectors};
+pub use columns::{AnswerColumns, ROW_COLUMN, TableColumns, columns_input, import_table};
 pub use dataset::{Vectors, VectorsInfo};
 pub use dedup::{Dedup, DedupPlan, Deduplicated, check_dedup_index, dedup, plan_dedup};
 pub use element::{BITS_MAX, DIMENSIONS_MAX, Element};

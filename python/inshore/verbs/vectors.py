@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from inshore.sources import ArrowStream
+
     Vectors = StrPath | npt.NDArray[np.generic]
     Ids = StrPath | Iterable[int] | npt.NDArray[np.integer[Any]]
 
@@ -27,26 +29,34 @@ class StoredVectors(Target):
 
     def import_vectors(
         self,
-        source: Vectors,
+        source: Vectors | ArrowStream,
         *,
         name: str,
         bits: bool = False,
+        column: str | None = None,
+        id: str | None = None,  # noqa: A002
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> dict[str, Any]:
-        """Import vectors from a file or an array.
+        """Import vectors from a file, an array or a table.
 
         Parameters
         ----------
-        source : path or numpy.ndarray
+        source : path, numpy.ndarray or table
             A file (``.fvecs``, ``.bvecs``, ``.ivecs``, ``.fbin``, ``.u8bin``, ``.i8bin``, ``.hbin``,
             ``.b1bin``, ``.npy``), or an array of vectors and dimensions, of float32, float16, bfloat16 (of
             ml_dtypes), uint8 or int8. float64 is rounded to float32, and int32 must fit float32 exactly.
-            The id of a vector is its number, from 0.
+            The id of a vector is its number, from 0. A table (``.parquet``, ``.arrow``, pyarrow, pandas,
+            polars) has the vectors in a column of lists; the other columns are kept for ``where`` and
+            ``select`` of `nearest`.
         name : str
             The name of the new dataset.
         bits : bool, default False
             Each byte is eight dimensions of one bit (``numpy.packbits``).
+        column : str, optional
+            The column of a table that has the vectors, if several columns are lists.
+        id : str, optional
+            The column of a table whose values, integers or texts that occur once, are answered as ids.
         memory, threads
             The budget; see `Graph`.
 
@@ -54,7 +64,7 @@ class StoredVectors(Target):
         -------
         dict
             ``vectors``, ``dimensions``, ``element`` and ``bytes``; ``rounded`` is the number of elements that
-            were rounded.
+            were rounded. Of a table also ``columns``, those that were kept, and ``left_out``, nested ones.
 
         Raises
         ------
@@ -78,7 +88,7 @@ class StoredVectors(Target):
         """
         with self._store().job(memory, threads) as job:
             title = f"import of vectors {name!r}"
-            fields = {"name": name, "bits": bits}
+            fields = {"name": name, "bits": bits, "column": column, "id": id}
             return self._run(job, "nearest import", fields, [_file(source, job)], title=title)
 
     def add_vectors(
@@ -351,6 +361,8 @@ class StoredVectors(Target):
         recall: float | None = None,
         probes: int | None = None,
         strategy: Literal["single", "batch"] | None = None,
+        where: str | None = None,
+        select: Iterable[str] = (),
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> Result:
@@ -379,13 +391,18 @@ class StoredVectors(Target):
             Answer from the index, and probe so many lists for each query.
         strategy : str, optional
             How lists are read: ``"single"``, ``"batch"``; the cheaper one by default. The answer is the same.
+        where : str, optional
+            An SQL expression over the columns of vectors that were imported from a table. Only vectors for
+            which it is true are answers. The budget is at least 32 MiB then.
+        select : iterable of str, optional
+            Columns of the vectors that the answer has besides its own.
         memory, threads
             The budget; see `Graph`.
 
         Returns
         -------
         Result
-            The columns ``query``, ``rank`` (from 1), ``id`` and ``distance``.
+            The columns ``query``, ``rank`` (from 1), ``id`` and ``distance``, then those of ``select``.
 
         Raises
         ------
@@ -406,9 +423,18 @@ class StoredVectors(Target):
         >>> found["id"].to_pylist(), found["distance"].to_pylist()
         ([0, 2], [0.0, 1.0])
         >>> store.remove("points")
+
+        >>> import pyarrow as pa
+        >>> places = pa.table({"at": points.tolist(), "name": ["here", "there", "near"]})
+        >>> _ = store.import_vectors(places, name="places", memory="16MiB")
+        >>> found = store.nearest("places", origin, where="name <> 'here'", select=["name"], memory="64MiB")
+        >>> found.table()["name"].to_pylist()
+        ['near', 'there']
+        >>> store.remove("places")
         """
-        fields = {"dataset": name, "k": k, "metric": metric, "radius": radius}
+        fields: dict[str, Any] = {"dataset": name, "k": k, "metric": metric, "radius": radius}
         fields |= {"recall": recall, "probes": probes, "strategy": strategy}
+        fields |= {"where": where, "select": list(select)}
 
         def start(job: _native.Job, output: StrPath | None) -> _native.Run:
             return self._start(job, "nearest query", fields, [_file(queries, job)], output)
@@ -695,8 +721,10 @@ class StoredVectors(Target):
             self._run(job, "nearest rm", {"index": index}, [name], title=f"removal of vectors {name!r}")
 
 
-def _file(source: Vectors, job: _native.Job) -> StrPath:
-    """Return the file of vectors; an array is written to a file of the job."""
+def _file(source: Vectors | ArrowStream, job: _native.Job) -> StrPath:
+    """Return the file of vectors; an array or a table is written to a file of the job."""
+    if hasattr(source, "__arrow_c_stream__"):
+        return _table_file(source, job)
     if not hasattr(source, "__array_interface__"):
         return source
     import numpy as np  # noqa: PLC0415
@@ -704,6 +732,18 @@ def _file(source: Vectors, job: _native.Job) -> StrPath:
     array = np.ascontiguousarray(source)
     path = job.scratch_path("vectors.npy")
     np.save(path, array, allow_pickle=False)
+    return path
+
+
+def _table_file(source: ArrowStream, job: _native.Job) -> StrPath:
+    """Write a table to a file of the job, in small batches."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    table = pa.table(source)
+    path = job.scratch_path("vectors.arrow")
+    rows = max(1, min(8192, (1 << 20) * table.num_rows // max(1, table.nbytes)))
+    with pa.ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table, max_chunksize=rows)
     return path
 
 

@@ -66,11 +66,16 @@ Examples:
 /// each vector, of f32, f64, f16, bfloat16 (<V2), u8, i8 or i32. Elements are stored unchanged, except that f64 is
 /// rounded to f32, and i32 must be exact in f32. The id of a vector is its number in the file, counted from 0. NaN,
 /// infinities, vectors of different lengths and truncated files are errors, which name the place in the file.
+///
+/// One column of a table (.parquet, .arrow) has the vectors, as lists of numbers. The other columns are kept: with
+/// --where, `nearest query` selects vectors by them, and --select adds them to the answer. With --id, the answer has the
+/// values of a column as ids.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   inshore nearest import sift.fvecs --name sift
   inshore nearest import embeddings.npy --name texts --memory 64MiB
+  inshore nearest import docs.parquet --name docs --column embedding --id doc_id
   inshore nearest import fingerprints.npy --bits --name fingerprints")]
 pub struct NearestImport {
     /// The file of vectors
@@ -82,6 +87,12 @@ pub struct NearestImport {
     /// Read each byte of the file as eight dimensions of one bit
     #[arg(long)]
     pub bits: bool,
+    /// Column of a table that has the vectors; may be left out if the table has one column of lists
+    #[arg(long, value_name = "COLUMN")]
+    pub column: Option<String>,
+    /// Column of a table whose values, integers or texts that occur once, are the ids of the vectors
+    #[arg(long, value_name = "COLUMN")]
+    pub id: Option<String>,
 }
 
 /// Add vectors of a file to a dataset
@@ -233,12 +244,16 @@ pub struct NearestRecall {
 /// With --recall, and an index of the vectors (`nearest index`), the answer is approximate: distances are exact, but
 /// some neighbours may be missing. The search probes as many lists as reached this recall in the measurement (`nearest
 /// recall`).
+///
+/// If the vectors were imported from a table, --where selects the vectors that may be answers, and --select adds columns
+/// to the answer. A query has k neighbours if k vectors are selected. If fewer than 1 % of the vectors are selected, the
+/// answer is exact.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   inshore nearest query sift queries.fvecs -k 100 -o hits.parquet --memory 256MiB
   inshore nearest query sift queries.fvecs -k 10 --recall 0.95
-  inshore nearest query fingerprints queries.npy -k 10 --metric jaccard
+  inshore nearest query docs queries.npy -k 10 --where \"year > 2020 AND lang = 'en'\" --select title,url
   inshore nearest query sift queries.fvecs -k 1000 --radius 250 -o near.csv")]
 pub struct NearestQuery {
     /// Name of the vectors
@@ -269,6 +284,12 @@ pub struct NearestQuery {
     /// each list once for all queries [default: the strategy with the lower estimated cost]
     #[arg(long, value_name = "STRATEGY", value_enum)]
     pub strategy: Option<Strategy>,
+    /// Only vectors whose columns satisfy this SQL expression
+    #[arg(long = "where", value_name = "EXPRESSION")]
+    pub predicate: Option<String>,
+    /// Columns of the vectors that the answer has besides its own
+    #[arg(long, value_name = "COLUMNS", value_delimiter = ',')]
+    pub select: Vec<String>,
     /// Write all rows to a file; .parquet, .arrow or .csv chooses the format, - is CSV on standard output
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,

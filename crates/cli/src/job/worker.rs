@@ -1,5 +1,5 @@
-//! Runs `inshore sql` in a worker: a child process with a memory limit. The parent process forwards stop signals to the
-//! worker, waits for the end of the worker, and releases the extents that the worker could not release.
+//! Runs `inshore sql` and `inshore nearest query --where` in a worker: a child process with a memory limit. The parent
+//! process forwards stop signals to the worker, waits for the end of the worker, and releases the extents that the worker could not release.
 //!
 //! The query library (DataFusion) does not count the memory of function results against the budget, and evaluates
 //! functions over whole batches of rows. The limit therefore applies to the whole process. A query succeeds, or ends
@@ -20,7 +20,7 @@ use inshore::{
 };
 
 use crate::{
-    args::{Cli, Command, GlobalOptions},
+    args::{Cli, Command, GlobalOptions, NearestCommand},
     job::{
         session::{budget, folders, store_path},
         signals,
@@ -31,7 +31,13 @@ use crate::{
 /// Starts a worker if the command is a query. In the parent, waits for the worker, and returns the worker's exit code.
 /// In the worker, and for all other commands, returns `None`: the caller must then run the command.
 pub fn wait_if_contained(cli: &Cli) -> Result<Option<ExitCode>> {
-    if !matches!(cli.command, Command::Sql(_)) {
+    let is_query = match &cli.command {
+        Command::Sql(_) => true,
+        // A predicate is a query over the columns of the vectors.
+        Command::Nearest { command: NearestCommand::Query(arguments) } => arguments.predicate.is_some(),
+        _ => false,
+    };
+    if !is_query {
         return Ok(None);
     }
     let budget = budget(&cli.everywhere);

@@ -11,7 +11,9 @@ use inshore::{
         },
     },
     store::format_bytes,
-    vectors::{ApproximateSearched, Changed, DedupPlan, Deduplicated, MeasuredOn, RecallTable, Searched},
+    vectors::{
+        ApproximateSearched, Changed, DedupPlan, Deduplicated, Imported, MeasuredOn, RecallTable, Searched,
+    },
 };
 
 use serde_json::json;
@@ -105,13 +107,29 @@ fn info(options: GlobalOptions, name: &str) -> Result<()> {
 
 fn import(options: GlobalOptions, arguments: &NearestImport) -> Result<()> {
     let request = Request::new(
-        ImportVectors { name: arguments.name.clone(), bits: arguments.bits },
+        ImportVectors {
+            name: arguments.name.clone(),
+            bits: arguments.bits,
+            column: arguments.column.clone(),
+            id: arguments.id.clone(),
+        },
         [&arguments.input],
     );
     operations::run(options, &request)?.tell(|report, done| {
-        let (sentence, rounded) = (done.answer.info.to_string(), done.answer.rounded);
-        let notice =
-            (rounded > 0).then(|| format!("{} rounded from f64 to f32", counted(rounded, "element")));
+        let Imported { info, rounded, columns, left_out } = &done.answer;
+        let kept = match columns.is_empty() {
+            true => String::new(),
+            false => format!("; columns {}", columns.join(", ")),
+        };
+        let sentence = format!("{info}{kept}");
+        let mut notices = Vec::new();
+        if *rounded > 0 {
+            notices.push(format!("{} rounded from f64 to f32", counted(*rounded, "element")));
+        }
+        if !left_out.is_empty() {
+            notices.push(format!("left out, since they are nested: {}", left_out.join(", ")));
+        }
+        let notice = (!notices.is_empty()).then(|| notices.join("; "));
         Outcome { notice, ..Outcome::new("nearest import", report, done, sentence) }
     })
 }
@@ -246,10 +264,13 @@ fn query(options: GlobalOptions, arguments: &NearestQuery) -> Result<()> {
         recall: arguments.recall,
         probes: arguments.probes,
         strategy: arguments.strategy.map(Into::into),
+        predicate: arguments.predicate.clone(),
+        select: arguments.select.clone(),
     };
     let request =
         Request { operation, inputs: vec![arguments.queries.clone()], output: arguments.output.clone() };
-    find(options, &request, arguments.recall.map(|_| &*arguments.dataset))
+    let indexed = arguments.recall.map(|_| &*arguments.dataset);
+    find(options, &request, (indexed, arguments.predicate.is_some()))
 }
 
 fn join(options: GlobalOptions, arguments: &NearestJoin) -> Result<()> {
@@ -265,7 +286,7 @@ fn join(options: GlobalOptions, arguments: &NearestJoin) -> Result<()> {
         strategy: neighbours.strategy.map(Into::into),
     };
     let request = Request { operation, inputs: Vec::new(), output: neighbours.output.clone() };
-    find(options, &request, neighbours.index.recall.map(|_| &**dataset))
+    find(options, &request, (neighbours.index.recall.map(|_| &**dataset), false))
 }
 
 fn graph(options: GlobalOptions, arguments: &NearestGraph) -> Result<()> {
@@ -280,14 +301,15 @@ fn graph(options: GlobalOptions, arguments: &NearestGraph) -> Result<()> {
         strategy: neighbours.strategy.map(Into::into),
     };
     let request = Request { operation, inputs: Vec::new(), output: neighbours.output.clone() };
-    find(options, &request, neighbours.index.recall.map(|_| &**dataset))
+    find(options, &request, (neighbours.index.recall.map(|_| &**dataset), false))
 }
 
-/// Runs an operation that finds neighbours, and prints or writes them. `indexed` is the dataset whose index is asked for.
+/// Runs an operation that finds neighbours, and prints or writes them. `indexed` is the dataset whose index is asked for;
+/// a predicate may select some vectors.
 fn find<O: Operation<Answer = Found>>(
     options: GlobalOptions,
     request: &Request<O>,
-    indexed: Option<&str>,
+    (indexed, has_predicate): (Option<&str>, bool),
 ) -> Result<()> {
     if let Some(output) = &request.output {
         check_stdout_is_free(&options, output)?;
@@ -299,10 +321,13 @@ fn find<O: Operation<Answer = Found>>(
     ran.tell(|report, done| {
         let place = request.output.as_deref().map_or(String::new(), written);
         let (sentence, how) = match &done.answer {
-            Found::Exact(found) => exact(found),
-            Found::Approximate(found) => approximate(found),
+            Found::Exact(found) => exact(found, has_predicate),
+            Found::Approximate(found) => approximate(found, has_predicate),
         };
-        let notice = indexed.filter(|_| matches!(&done.answer, Found::Exact(_))).map(without_index);
+        let notice = match &done.answer {
+            Found::Exact(found) => indexed.map(|name| why_exact(name, found)),
+            Found::Approximate(_) => None,
+        };
         let sentence = sentence + &place;
         Outcome { sentence_aside: true, how, notice, ..Outcome::new(O::NAME, report, done, sentence) }
     })
@@ -357,20 +382,31 @@ fn duplicates(found: &Deduplicated) -> String {
     format!("{what} of near-duplicates among {vectors} vectors of {dimensions} {element}{how}")
 }
 
-/// Tells that an approximate answer was asked for, and is exact.
+/// Tells why a search with `--recall` was exact.
+fn why_exact(name: &str, found: &Searched) -> String {
+    match found.plan.selected {
+        Some(selected) if found.is_sparse => {
+            format!("only {} selected, so the answer is exact", counted(selected, "vector"))
+        }
+        _ => without_index(name),
+    }
+}
+
+/// Tells that vectors have no index, and how to make one.
 fn without_index(name: &str) -> String {
     format!("{name} has no index, so the answer is exact: `inshore nearest index {name}` builds one")
 }
 
 /// Describes an exact search: a sentence, and facts for `--explain`.
-fn exact(found: &Searched) -> (String, Vec<(&'static str, String)>) {
+fn exact(found: &Searched, has_predicate: bool) -> (String, Vec<(&'static str, String)>) {
     let passes = match found.plan.passes {
         1 => String::new(),
         passes => format!(", in {passes} passes (more --memory needs fewer)"),
     };
     let Searched { rows, vectors, dimensions, element, .. } = *found;
+    let selected = if has_predicate { "selected " } else { "" };
     let sentence = format!(
-        "{} of {} among {vectors} vectors of {dimensions} {element}{passes}",
+        "{} of {} among {vectors} {selected}vectors of {dimensions} {element}{passes}",
         counted(rows, "neighbour"),
         queries(found.queries)
     );
@@ -381,14 +417,18 @@ fn exact(found: &Searched) -> (String, Vec<(&'static str, String)>) {
 }
 
 /// Describes an approximate search: a sentence, and facts for `--explain`.
-fn approximate(found: &ApproximateSearched) -> (String, Vec<(&'static str, String)>) {
+fn approximate(found: &ApproximateSearched, has_predicate: bool) -> (String, Vec<(&'static str, String)>) {
     let ApproximateSearched { rows, vectors, dimensions, element, probes, lists, .. } = *found;
+    let among = match found.selected.filter(|_| has_predicate) {
+        Some(selected) => format!("{selected} of {vectors}"),
+        None => vectors.to_string(),
+    };
     let recall = match found.recall_estimate {
         Some(recall) => format!("recall about {recall:.3}"),
         None => "recall not measured".to_string(),
     };
     let sentence = format!(
-        "{} of {} among {vectors} vectors of {dimensions} {element}, {recall} ({probes} of {lists} lists each, {})",
+        "{} of {} among {among} vectors of {dimensions} {element}, {recall} ({probes} of {lists} lists each, {})",
         counted(rows, "neighbour"),
         queries(found.queries),
         found.plan.strategy,
@@ -398,6 +438,10 @@ fn approximate(found: &ApproximateSearched) -> (String, Vec<(&'static str, Strin
         ("plan", found.plan.to_string()),
         ("compared", format!("{each:.0} vectors with each query, {} pairs measured", found.measured)),
     ];
+    if found.exhaustive > 0 {
+        let what = "had too few selected vectors in their lists, and were compared with all";
+        how.push(("selection", format!("{} {what}", queries(found.exhaustive))));
+    }
     if let Some([half, most]) = found.latency_us {
         how.push(("latency", format!("50 % of queries within {half} us, 99 % within {most} us")));
     }

@@ -6,6 +6,8 @@ mod dedup;
 mod import;
 mod index;
 mod join;
+#[cfg(feature = "sql")]
+mod predicate;
 mod query;
 
 use std::path::PathBuf;

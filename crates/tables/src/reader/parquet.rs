@@ -30,7 +30,7 @@ use parquet::{
 
 use super::{
     parquet_needs::{PageMemory, enough},
-    parquet_pages::{Footer, METADATA_BYTES_PER_FOOTER_BYTE, Pages, ParquetFile, start_of},
+    parquet_pages::{Footer, LIST_VALUE_BYTES, METADATA_BYTES_PER_FOOTER_BYTE, Pages, ParquetFile, start_of},
 };
 use crate::{
     Error, Input, Result,
@@ -244,6 +244,10 @@ impl ParquetSource {
         range().ok_or_else(|| self.file.error("a column chunk lies beyond the end of the file"))
     }
 
+    pub fn rows_of_groups(&self) -> Vec<u64> {
+        self.metadata.row_groups().iter().map(|group| group.num_rows().max(0) as u64).collect()
+    }
+
     pub fn row_groups(&self) -> usize {
         self.metadata.row_groups().len()
     }
@@ -296,6 +300,7 @@ impl ParquetSource {
         let fields = text_as_views(self.schema.fields());
         let levels = parquet_to_arrow_field_levels(descriptor, mask.clone(), Some(&fields))
             .map_err(|reported| self.file.error(reported))?;
+        let is_list = |leaf: usize| descriptor.column(leaf).max_rep_level() > 0 && mask.leaf_included(leaf);
         let is_text = |leaf: usize| {
             descriptor.column(leaf).physical_type() == parquet::basic::Type::BYTE_ARRAY
                 && mask.leaf_included(leaf)
@@ -303,9 +308,10 @@ impl ParquetSource {
         let leaves = descriptor.num_columns();
         let is_read = |leaf: &usize| mask.leaf_included(*leaf);
         self.file.set_windows((0..leaves).filter(is_read).count(), &self.budget);
-        self.file.set_columns((0..leaves).map(is_text));
+        self.file.set_columns((0..leaves).map(|leaf| is_text(leaf) || is_list(leaf)));
         let text_leaves: Vec<usize> = (0..leaves).filter(|&leaf| is_text(leaf)).collect();
-        let batch_rows = (*batch_rows).min(self.text_rows(&text_leaves));
+        let list_leaves: Vec<usize> = (0..leaves).filter(|&leaf| is_list(leaf)).collect();
+        let batch_rows = (*batch_rows).min(self.text_rows(&text_leaves)).min(self.list_rows(&list_leaves));
         let groups = RowGroupPages {
             file: self.file.clone(),
             metadata: self.metadata.clone(),
@@ -325,6 +331,20 @@ impl ParquetSource {
         };
         let row_bytes =
             groups().map(|group| bytes(group) / (group.num_rows().max(1) as u64)).max().unwrap_or(0);
+        (self.file.piece_limit / 2 / row_bytes.max(1)).max(1) as usize
+    }
+
+    /// Returns the number of rows whose lists of average length take half of the largest piece.
+    fn list_rows(&self, leaves: &[usize]) -> usize {
+        let bytes = |group: &RowGroupMetaData| {
+            let bytes = |&leaf: &usize| {
+                (group.column(leaf).num_values().max(0) as u64).saturating_mul(LIST_VALUE_BYTES)
+            };
+            leaves.iter().map(bytes).fold(0, u64::saturating_add)
+        };
+        let groups = self.metadata.row_groups().iter();
+        let row_bytes =
+            groups.map(|group| bytes(group) / (group.num_rows().max(1) as u64)).max().unwrap_or(0);
         (self.file.piece_limit / 2 / row_bytes.max(1)).max(1) as usize
     }
 

@@ -44,6 +44,9 @@ pub(super) const METADATA_BYTES_PER_FOOTER_BYTE: u64 = 8;
 /// Bytes of memory that the decoder keeps for each string beyond its text: two lengths.
 const LENGTH_BYTES: u64 = 8;
 
+/// Bytes of memory that the decoder takes for each number of a list: the number, and its two levels.
+pub(super) const LIST_VALUE_BYTES: u64 = 8 + 4;
+
 /// The maximum bytes of a read-ahead hint for a column chunk: in longer chunks the system reads ahead by itself.
 const READ_AHEAD_BYTES_MAX: u64 = 8 << 20;
 const READ_AHEAD_STEP_BYTES: usize = 512 << 10;
@@ -72,7 +75,8 @@ struct ReaderMemory {
 struct ColumnMemory {
     dictionary_bytes: u64,
     page_bytes: u64,
-    /// The column has strings. They are views into pages, so the pages live as long as the batch.
+    /// The column has strings or lists. Strings are views into pages, and a batch may have lists of many pages, so
+    /// the memory of pages is counted until the batch ends.
     is_text: bool,
 }
 
@@ -473,10 +477,22 @@ impl Pages {
                 return Err(self.file.refuse(Error::damaged(place(), what)));
             }
         }
+        if self.levels_max.0 > 0 && !matches!(page, Page::DictionaryPage { .. }) {
+            self.check_lists(page, place())?;
+        }
         if let Encoding::DELTA_BYTE_ARRAY | Encoding::DELTA_LENGTH_BYTE_ARRAY = page.encoding() {
             self.check_strings(page, place())?;
         }
         Ok(())
+    }
+
+    /// Refuses a page with too many numbers of lists: a page of a few bytes may claim any number of equal ones.
+    fn check_lists(&self, page: &Page, place: String) -> Result<()> {
+        let bytes = u64::from(page.num_values()) * LIST_VALUE_BYTES;
+        if bytes > self.file.piece_limit {
+            return Err(self.file.too_large(place, "the lists of a Parquet page", bytes));
+        }
+        self.file.hold(|held| held.columns[self.column].page_bytes += bytes)
     }
 
     /// Refuses a page whose strings, with lengths encoded as differences, do not fit.

@@ -28,6 +28,8 @@ pub(super) struct ReadOptions {
     pub(super) carried: usize,
     /// A member of JSON lines that is not a column is an error.
     pub(super) is_strict: bool,
+    /// Columns may be lists of numbers.
+    pub(super) has_lists: bool,
 }
 
 pub(super) enum Source {
@@ -119,15 +121,15 @@ impl Source {
         options: ReadOptions,
     ) -> Result<()> {
         let check = |schema: &Schema| {
-            columns
-                .iter()
-                .zip(wanted.fields())
-                .try_for_each(|(&column, wanted)| check_type(file, schema.field(column), wanted.data_type()))
+            columns.iter().zip(wanted.fields()).try_for_each(|(&column, wanted)| {
+                check_type(file, schema.field(column), wanted.data_type(), options.has_lists)
+            })
         };
         match self {
             Source::Csv(source) => {
                 for field in wanted.fields().iter().filter(|field| !is_typed(field.data_type())) {
-                    check_type(file, &Field::new(field.name(), DataType::Utf8, false), field.data_type())?;
+                    let text = Field::new(field.name(), DataType::Utf8, false);
+                    check_type(file, &text, field.data_type(), false)?;
                 }
                 source.choose(columns, wanted, options.carried);
             }

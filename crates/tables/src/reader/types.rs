@@ -7,10 +7,11 @@ use crate::{Error, Result};
 
 pub(super) const READABLE: &str = ".parquet, .csv, .tsv, .jsonl, .ndjson, .json or .arrow (all but .parquet also with .gz or .zst after it)";
 
-pub(super) fn check_type(file: &str, stored: &Field, wanted: &DataType) -> Result<()> {
+pub(super) fn check_type(file: &str, stored: &Field, wanted: &DataType, has_lists: bool) -> Result<()> {
     use DataType::{Float32, Float64, Int32, Int64, UInt32, UInt64, Utf8};
     let is_wanted = matches!(wanted, UInt64 | Int64 | UInt32 | Int32 | Float64 | Float32 | Utf8);
-    if is_flat(wanted) && *wanted == plain_type(stored.data_type()) {
+    let is_read = is_flat(wanted) || has_lists && list_of_numbers(wanted).is_some();
+    if is_read && *wanted == plain_type(stored.data_type()) {
         return Ok(());
     }
     if is_wanted && is_readable_as(stored.data_type(), wanted) {
@@ -30,6 +31,16 @@ pub(super) fn unreadable(file: &str, stored: &Field, wanted: &DataType) -> Error
 /// Returns whether columns of this type, as [`TableReader::describe`](super::TableReader::describe) gives it, are read.
 pub fn is_readable(kind: &DataType) -> bool {
     is_flat(kind)
+}
+
+/// Returns the type of the numbers in the lists of a column; `None` for columns of other types.
+pub fn list_of_numbers(kind: &DataType) -> Option<&DataType> {
+    match kind {
+        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
+            Some(item.data_type()).filter(|kind| kind.is_integer() || kind.is_floating())
+        }
+        _ => None,
+    }
 }
 
 /// Returns the type in which a stored type is read, without views and large offsets. A column of nulls alone has no

@@ -5,6 +5,7 @@ use inshore_store::{FILE_SOURCE_BYTES, Job, Store};
 use super::{APPEND_BYTES, Change, Changed, RowsOfIds, check_ids, retried};
 use crate::{
     Element, Error, Result, VectorFile, VectorsInfo,
+    columns::check_no_columns,
     dataset::VECTORS,
     ids::{IdRun, Ids},
     import::{BUFFER_BYTES, BUFFERS, CHECK_BYTES},
@@ -22,6 +23,7 @@ use crate::{
 pub fn add_vectors(store: &Store, job: &Job, name: &str, file: &VectorFile) -> Result<Changed> {
     let changed = retried(job, || {
         let mut change = Change::begin(store, job, name)?;
+        check_no_columns(&change.vectors, "add vectors")?;
         let info = change.info().clone();
         check_alike(file, &info)?;
         let memory = Ids::bytes(&info);
@@ -72,6 +74,7 @@ pub fn upsert_vectors(
     check_ids(&sorted)?;
     let changed = retried(job, || {
         let mut change = Change::begin(store, job, name)?;
+        check_no_columns(&change.vectors, "add vectors")?;
         let info = change.info().clone();
         check_alike(file, &info)?;
         let memory = RowsOfIds::bytes(&info).max(append_bytes(file));

@@ -152,6 +152,9 @@ pub struct Searched {
     /// The number of pairs that the filter could not exclude, and whose exact distances were computed. The number
     /// depends on the order in which threads find neighbours; the answer does not.
     pub measured: u64,
+    /// True if so few vectors were selected that a search in an index would cost more ([`crate::is_sparse`]).
+    #[serde(skip)]
+    pub is_sparse: bool,
     /// The plan.
     pub plan: Plan,
 }
@@ -297,6 +300,7 @@ pub fn search<'a>(
         element: info.element,
         rows: answer.rows,
         measured,
+        is_sparse: search.selection.as_deref().is_some_and(crate::is_sparse),
         plan,
     })
 }

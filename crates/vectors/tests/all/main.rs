@@ -11,3 +11,4 @@ mod layers;
 mod real;
 mod selected;
 mod support;
+mod tables;

@@ -1,18 +1,22 @@
 //! The operation `nearest import`.
 
+use std::path::{Path, PathBuf};
+
 use inshore_store::Execution;
-use inshore_vectors::{self as vectors, Imported, VectorFile};
+use inshore_tables::Input;
+use inshore_vectors::{self as vectors, Imported, TableColumns, VectorFile};
 use serde::{Deserialize, Serialize};
 
 use super::only_file;
 use crate::{
-    error::Result,
-    operation::{Attachments, NormalForm, Operation, RequestContext, StoreUse},
+    error::{Error, Result},
+    operation::{Attachments, NormalForm, Operation, Plan, RequestContext, StoreUse},
     target::Response,
     target_kind::TargetKind,
 };
 
-/// Imports a file of vectors as a dataset; see [`vectors::import()`].
+/// Imports a file of vectors, or a table with a column of vectors, as a dataset; see [`vectors::import()`] and
+/// [`vectors::import_table`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ImportVectors {
@@ -21,6 +25,46 @@ pub struct ImportVectors {
     /// Each byte of the file is eight dimensions of one bit.
     #[serde(default)]
     pub bits: bool,
+    /// The column of a table that has the vectors; it may be left out if the table has one column of lists of numbers.
+    #[serde(default)]
+    pub column: Option<String>,
+    /// The column of a table whose values are the ids of the vectors.
+    #[serde(default)]
+    pub id: Option<String>,
+}
+
+/// The file that is imported.
+#[derive(Debug)]
+pub enum ImportPlan {
+    /// A file of vectors.
+    Vectors(VectorFile),
+    /// A table of Parquet or Arrow.
+    Table(PathBuf),
+}
+
+impl Plan for ImportPlan {}
+
+impl ImportVectors {
+    /// Refuses options that do not fit the file.
+    fn check_options(&self, is_table: bool) -> Result<()> {
+        let options = match is_table {
+            true => [("bits", self.bits), ("", false)],
+            false => [("column", self.column.is_some()), ("id", self.id.is_some())],
+        };
+        match options.into_iter().find(|(_, is_given)| *is_given) {
+            None => Ok(()),
+            Some((option, _)) => {
+                let kind = if is_table { "a file of vectors" } else { "a table (.parquet or .arrow)" };
+                let what = format!("{option}: found with another file, expected with {kind}");
+                Err(Error::Request { operation: Self::NAME, what })
+            }
+        }
+    }
+}
+
+/// Returns whether a file is a table with a column of vectors.
+fn is_table(path: &Path) -> bool {
+    matches!(&*Input::new(path).extension(), "parquet" | "arrow")
 }
 
 impl Operation for ImportVectors {
@@ -28,22 +72,36 @@ impl Operation for ImportVectors {
     const PLACES: &'static [TargetKind] = &[TargetKind::Local];
     const STORE: StoreUse = StoreUse::Here;
     const FORM: NormalForm = NormalForm::Dataset;
-    type Plan = VectorFile;
+    type Plan = ImportPlan;
     type Answer = Imported;
 
-    fn plan(&self, context: &RequestContext<'_>) -> Result<VectorFile> {
+    fn plan(&self, context: &RequestContext<'_>) -> Result<ImportPlan> {
+        if let [input] = context.inputs
+            && is_table(input)
+        {
+            self.check_options(true)?;
+            return Ok(ImportPlan::Table(input.clone()));
+        }
         let file = only_file(Self::NAME, context.inputs)?;
-        if self.bits { Ok(file.as_bits()?) } else { Ok(file) }
+        self.check_options(false)?;
+        Ok(ImportPlan::Vectors(if self.bits { file.as_bits()? } else { file }))
     }
 
     fn run(
         &self,
-        file: VectorFile,
+        plan: ImportPlan,
         context: &RequestContext<'_>,
         job: &Execution,
         _attachments: Attachments<'_>,
     ) -> Result<Response<Imported>> {
         let job = context.stored(job)?;
-        Ok(Response::local(vectors::import(&job.store(), job, &self.name, &file)?))
+        Ok(Response::local(match plan {
+            ImportPlan::Vectors(file) => vectors::import(&job.store(), job, &self.name, &file)?,
+            ImportPlan::Table(path) => {
+                let columns = TableColumns { vectors: self.column.clone(), id: self.id.clone() };
+                let input = Input::new(path).stopped_by(job.cancel());
+                vectors::import_table(&job.store(), job, &self.name, &input, &columns)?
+            }
+        }))
     }
 }

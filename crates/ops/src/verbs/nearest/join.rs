@@ -18,7 +18,8 @@ use crate::{
 };
 
 /// Finds the nearest vectors of a dataset for each vector of another one: exactly, or in the lists of its index if
-/// `recall` or `probes` is given. See [`SearchVectors`], whose queries lie in a file.
+/// `recall` or `probes` is given. See [`SearchVectors`], whose queries lie in a file. The columns `query` and `id` have the
+/// numbers of vectors, also if vectors have a column of ids.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JoinVectors {
@@ -76,14 +77,16 @@ pub struct NeighbourGraph {
 impl JoinVectors {
     fn search(&self) -> SearchVectors {
         let JoinVectors { k, metric, radius, recall, probes, strategy, .. } = *self;
-        SearchVectors { dataset: self.dataset.clone(), k, metric, radius, recall, probes, strategy }
+        let (dataset, predicate, select) = (self.dataset.clone(), None, Vec::new());
+        SearchVectors { dataset, k, metric, radius, recall, probes, strategy, predicate, select }
     }
 }
 
 impl NeighbourGraph {
     fn search(&self) -> SearchVectors {
         let NeighbourGraph { k, metric, radius, recall, probes, strategy, .. } = *self;
-        SearchVectors { dataset: self.dataset.clone(), k, metric, radius, recall, probes, strategy }
+        let (dataset, predicate, select) = (self.dataset.clone(), None, Vec::new());
+        SearchVectors { dataset, k, metric, radius, recall, probes, strategy, predicate, select }
     }
 }
 
@@ -114,7 +117,7 @@ impl Operation for JoinVectors {
         let (queries, vectors) =
             (Vectors::open(&store, &self.queries)?, Vectors::open(&store, &self.dataset)?);
         let search = self.search();
-        search.find(&vectors, (&queries).into(), &search.options(), context, execution, attachments)
+        search.find((&vectors, (&queries).into()), (&search.options(), None), context, execution, attachments)
     }
 }
 
@@ -144,6 +147,6 @@ impl Operation for NeighbourGraph {
         let vectors = Vectors::open(&context.stored(execution)?.store(), &self.dataset)?;
         let search = self.search();
         let options = Search { excludes_itself: true, ..search.options() };
-        search.find(&vectors, (&vectors).into(), &options, context, execution, attachments)
+        search.find((&vectors, (&vectors).into()), (&options, None), context, execution, attachments)
     }
 }

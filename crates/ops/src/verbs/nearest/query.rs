@@ -1,12 +1,15 @@
 //! The operation `nearest query`.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
-use inshore_store::Execution;
+use inshore_store::{Execution, Job};
 use inshore_tables::TableWriter;
 use inshore_vectors::{
-    self as vectors, Approximate, ApproximateSearched, Element, Metric, Search, Searched, Source, Strategy,
-    VectorFile, VectorIndex, Vectors,
+    self as vectors, AnswerColumns, Approximate, ApproximateSearched, Element, Metric, RowSet, Search,
+    Searched, Source, Strategy, VectorFile, VectorIndex, Vectors, is_sparse,
 };
 use serde::{Deserialize, Serialize};
 
@@ -43,6 +46,12 @@ pub struct SearchVectors {
     /// How lists are read; the cheaper way by default.
     #[serde(default)]
     pub strategy: Option<Strategy>,
+    /// An SQL expression over the columns of the vectors. Only vectors for which it is true are answers.
+    #[serde(default, rename = "where")]
+    pub predicate: Option<String>,
+    /// The columns of the vectors that the answer has besides its own.
+    #[serde(default)]
+    pub select: Vec<String>,
 }
 
 /// Facts about an exact or an approximate search.
@@ -71,6 +80,41 @@ impl SearchVectors {
         Search { k, metric, radius, ..Search::default() }
     }
 
+    /// Returns the vectors that satisfy the predicate.
+    #[cfg(feature = "sql")]
+    fn selection(&self, job: &Job, vectors: &Vectors) -> Result<Option<Arc<RowSet>>> {
+        let select = |predicate: &String| super::predicate::select(job, vectors, predicate).map(Arc::new);
+        self.predicate.as_ref().map(select).transpose()
+    }
+
+    #[cfg(not(feature = "sql"))]
+    fn selection(&self, _job: &Job, _vectors: &Vectors) -> Result<Option<Arc<RowSet>>> {
+        match self.predicate {
+            None => Ok(None),
+            Some(_) => {
+                let what = "where: found a predicate, which needs a build with the feature `sql`".to_string();
+                Err(Error::Request { operation: Self::NAME, what })
+            }
+        }
+    }
+
+    /// Returns the index in which an approximate search looks, with its options; `None` for an exact search.
+    fn index(
+        &self,
+        job: &Job,
+        vectors: &Vectors,
+        selection: Option<&RowSet>,
+    ) -> Result<Option<(VectorIndex, Approximate)>> {
+        let Some(approximate) = self.approximate() else { return Ok(None) };
+        let index = VectorIndex::open(&job.store(), vectors)?;
+        if index.is_none() && approximate.probes.is_some() {
+            return Err(vectors::Error::NoIndex { name: self.dataset.clone() }.into());
+        }
+        // Among few vectors an exact search is cheaper.
+        let is_exact = approximate.probes.is_none() && selection.is_some_and(is_sparse);
+        Ok(index.filter(|_| !is_exact).map(|index| (index, approximate)))
+    }
+
     /// Returns the options of an approximate search, if one is asked for.
     fn approximate(&self) -> Option<Approximate> {
         let SearchVectors { recall, probes, strategy, .. } = *self;
@@ -94,27 +138,17 @@ impl SearchVectors {
         output.map_or(Ok(()), |output| Ok(TableWriter::check_path(output)?))
     }
 
-    /// Finds the neighbours of the queries of a source.
+    /// Finds the neighbours of the queries of a source. `columns` change the columns of the answer.
     pub(super) fn find(
         &self,
-        vectors: &Vectors,
-        queries: Source<'_>,
-        options: &Search,
+        (vectors, queries): (&Vectors, Source<'_>),
+        (options, mut columns): (&Search, Option<AnswerColumns>),
         context: &RequestContext<'_>,
         execution: &Execution,
         mut attachments: Attachments<'_>,
     ) -> Result<Response<Found>> {
         let job = context.stored(execution)?;
-        let index = match self.approximate() {
-            Some(approximate) => {
-                let index = VectorIndex::open(&job.store(), vectors)?;
-                if index.is_none() && approximate.probes.is_some() {
-                    return Err(vectors::Error::NoIndex { name: self.dataset.clone() }.into());
-                }
-                index.map(|index| (index, approximate))
-            }
-            None => None,
-        };
+        let index = self.index(job, vectors, options.selection.as_deref())?;
         // A search that cannot work is refused before a file is begun.
         match &index {
             Some((index, approximate)) => {
@@ -126,8 +160,13 @@ impl SearchVectors {
             }
         }
         let receiver = attachments.rows.take().filter(|_| context.output.is_none());
-        let mut rows = RowOutput::begin(context.output, receiver, &vectors::schema(), execution)?;
-        let mut each = |batch| rows.batch(batch).map_err(|error| vectors::Error::Rows(error.into()));
+        let schema = columns.as_ref().map_or_else(vectors::schema, |columns| columns.schema().clone());
+        let mut rows = RowOutput::begin(context.output, receiver, &schema, execution)?;
+        let mut give = |batch| rows.batch(batch).map_err(|error| vectors::Error::Rows(error.into()));
+        let mut each = |batch| match &mut columns {
+            Some(columns) => columns.add(batch, &mut give),
+            None => give(batch),
+        };
         let found = match &index {
             Some((index, approximate)) => {
                 vectors::search_index(job, vectors, index, queries, options, approximate, &mut each)
@@ -135,6 +174,10 @@ impl SearchVectors {
             }
             None => vectors::search(job, vectors, queries, options, &mut each).map(Found::Exact),
         };
+        let found = found.and_then(|found| {
+            columns.iter_mut().try_for_each(|columns| columns.finish(&mut give))?;
+            Ok(found)
+        });
         let answer = found.map_err(error_of)?;
         rows.finish()?;
         Ok(Response::local(answer))
@@ -170,6 +213,9 @@ impl Operation for SearchVectors {
         if (vectors.info().element, queries.element()) == (Element::Bits, Element::U8) {
             queries = queries.as_bits()?;
         }
-        self.find(&vectors, (&queries).into(), &self.options(), context, execution, attachments)
+        let columns = AnswerColumns::open(job, &vectors, &self.select)?;
+        let options = Search { selection: self.selection(job, &vectors)?, ..self.options() };
+        let searched = (&vectors, Source::File(&queries));
+        self.find(searched, (&options, columns), context, execution, attachments)
     }
 }

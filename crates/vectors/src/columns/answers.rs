@@ -1,0 +1,279 @@
+//! Columns of the vectors in an answer.
+//!
+//! ```text
+//!   rows: query, rank, number, distance ─► numbers, ascending ─► their row groups, one after the other ─► values
+//!                                                                                                           │
+//!   rows: query, rank, id, distance, title, url ◄── in the order of the answer ─────────────────────────────┘
+//! ```
+//!
+//! Rows of an answer are collected, so that a row group is read once for many of them.
+
+use std::sync::Arc;
+
+use arrow_array::{Array, ArrayRef, RecordBatch, UInt64Array, cast::AsArray, types::UInt64Type};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use arrow_select::{
+    concat::{concat, concat_batches},
+    take::take,
+};
+use inshore_store::{Job, Reservation, format_bytes};
+use inshore_tables::TableReader;
+
+use super::{columns_input, id_column};
+use crate::{Error, Result, Vectors, schema};
+
+/// The rows of an answer that are collected.
+const PENDING_ROWS: usize = 128 << 10;
+/// The bytes of a row of an answer without columns.
+const ROW_BYTES: usize = 24;
+/// The share of the memory that values may take before they are joined, after, and in the answer; rows have the rest.
+const VALUES_SHARE: u64 = 4;
+/// The memory for collected rows and the values of their columns, and its share of the budget.
+const MEMORY_BYTES_MIN: u64 = 2 << 20;
+const MEMORY_BYTES_MAX: u64 = 64 << 20;
+const MEMORY_SHARE: u64 = 8;
+/// Rows that are decoded at once.
+const BATCH_ROWS: usize = 4 << 10;
+/// The place of the numbers of vectors among the columns of a search.
+const NUMBERS: usize = 2;
+
+/// Replaces the numbers of vectors in an answer by ids, if the vectors have a column of ids, and adds columns.
+///
+/// Memory: an eighth of the budget, from 2 to 64 MiB, which is reserved. The cost is one read of the row groups that have
+/// rows of the answer, for each 131,072 rows of the answer or less.
+pub struct AnswerColumns {
+    job: Job,
+    /// The vectors, for messages.
+    name: String,
+    reader: TableReader,
+    /// The first row of each row group, and the number of all rows.
+    firsts: Vec<u64>,
+    id: Option<String>,
+    schema: SchemaRef,
+    pending: Vec<RecordBatch>,
+    pending_rows: usize,
+    pending_rows_max: usize,
+    memory: Reservation,
+}
+
+/// Receives batches of an answer.
+type Each<'a> = &'a mut dyn FnMut(RecordBatch) -> Result<()>;
+
+impl AnswerColumns {
+    /// Opens the columns `selected`, and that of ids. Returns `None` if an answer has the columns of a search alone.
+    ///
+    /// # Errors
+    /// [`Error::Table`] for a column that does not exist, with the names that do; [`Error::BadOption`] for a column that has
+    /// the name of another column of the answer; vectors without columns; too little memory; I/O and damage.
+    pub fn open(job: &Job, vectors: &Vectors, selected: &[String]) -> Result<Option<AnswerColumns>> {
+        let id = id_column(job, vectors)?;
+        if id.is_none() && selected.is_empty() {
+            return Ok(None);
+        }
+        let input = columns_input(job, vectors)?;
+        let wanted = (job.budget().memory_bytes() / MEMORY_SHARE).clamp(MEMORY_BYTES_MIN, MEMORY_BYTES_MAX);
+        let memory = job.budget().reserve(wanted, "columns of an answer")?;
+        let names: Vec<String> = id.iter().chain(selected).cloned().collect();
+        let described = TableReader::describe(&input, &[], job.budget())?.schema;
+        for (place, name) in selected.iter().enumerate() {
+            check_name(&described, (vectors, selected), place, name)?;
+        }
+        let mut distinct = names.clone();
+        distinct.sort_unstable();
+        distinct.dedup();
+        let reader =
+            TableReader::open_stored(&input, Some(&distinct), &[], BATCH_ROWS, job.budget(), (0, 1))?;
+        let mut firsts = vec![0];
+        for rows in reader.row_group_rows().unwrap_or_default() {
+            firsts.push(firsts[firsts.len() - 1] + rows);
+        }
+        if firsts[firsts.len() - 1] != vectors.info().vectors {
+            return Err(Error::BadDataset {
+                name: vectors.info().name.clone(),
+                what: "columns",
+                found: format!("{} rows", firsts[firsts.len() - 1]),
+                expected: format!("{}, one for each vector", vectors.info().vectors),
+            });
+        }
+        Ok(Some(AnswerColumns {
+            job: job.clone(),
+            name: vectors.info().name.clone(),
+            schema: schema_of(reader.schema(), id.as_deref(), selected),
+            reader,
+            firsts,
+            id,
+            pending: Vec::new(),
+            pending_rows: 0,
+            pending_rows_max: PENDING_ROWS.min(wanted as usize / (8 * ROW_BYTES)),
+            memory,
+        }))
+    }
+
+    /// Returns the columns of the answer.
+    pub fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    /// Takes rows of a search, and passes on rows of the answer once enough are there.
+    ///
+    /// # Errors
+    /// I/O and damage; cancellation; a row whose columns do not fit the memory; the errors of `each`.
+    pub fn add(&mut self, batch: RecordBatch, each: Each<'_>) -> Result<()> {
+        self.pending_rows += batch.num_rows();
+        self.pending.push(batch);
+        if self.pending_rows >= self.pending_rows_max { self.finish(each) } else { Ok(()) }
+    }
+
+    /// Passes on the rows that were taken.
+    ///
+    /// # Errors
+    /// As [`AnswerColumns::add`].
+    pub fn finish(&mut self, each: Each<'_>) -> Result<()> {
+        let pending = std::mem::take(&mut self.pending);
+        self.pending_rows = 0;
+        let Some(first) = pending.first() else { return Ok(()) };
+        let batch = concat_batches(&first.schema(), &pending).map_err(|error| self.damaged(error))?;
+        drop(pending);
+        self.fill(&batch, each)
+    }
+
+    /// Adds columns to the rows of `batch`; in halves, if the values do not fit the memory together.
+    fn fill(&mut self, batch: &RecordBatch, each: Each<'_>) -> Result<()> {
+        let numbers = batch.column(NUMBERS).as_primitive::<UInt64Type>();
+        let mut distinct = numbers.values().to_vec();
+        distinct.sort_unstable();
+        distinct.dedup();
+        let rows = batch.num_rows();
+        if let Some(values) = self.values_of(&distinct)? {
+            let places = numbers.values().iter().map(|number| {
+                distinct.binary_search(number).expect("each number is among the distinct ones") as u64
+            });
+            let places = UInt64Array::from_iter_values(places);
+            let bytes: u64 = values.iter().map(|values| taken_bytes(values, &places)).sum();
+            if bytes <= self.memory.bytes() / VALUES_SHARE {
+                let taken = values.iter().map(|values| take(values, &places, None));
+                let taken: Vec<ArrayRef> =
+                    taken.collect::<std::result::Result<_, _>>().map_err(|error| self.damaged(error))?;
+                return each(self.answer(batch, taken));
+            }
+        }
+        if rows == 1 {
+            let limit = format_bytes(self.memory.bytes() / VALUES_SHARE);
+            return Err(Error::BadDataset {
+                name: self.name.clone(),
+                what: "columns",
+                found: format!("more than {limit} in row {}", numbers.value(0)),
+                expected: "less, or more --memory".to_string(),
+            });
+        }
+        self.fill(&batch.slice(0, rows / 2), each)?;
+        self.fill(&batch.slice(rows / 2, rows - rows / 2), each)
+    }
+
+    /// Returns the values of some rows, which ascend, for each column that is read. `None` if they take more than a quarter of
+    /// the memory, before they are joined.
+    fn values_of(&mut self, numbers: &[u64]) -> Result<Option<Vec<ArrayRef>>> {
+        let columns = self.reader.schema().fields().len();
+        let mut pieces: Vec<Vec<ArrayRef>> = vec![Vec::new(); columns];
+        let (mut at, mut bytes) = (0, 0);
+        while at < numbers.len() {
+            let group = self.firsts.partition_point(|&first| first <= numbers[at]) - 1;
+            let end = at + numbers[at..].partition_point(|&number| number < self.firsts[group + 1]);
+            self.reader.read_row_groups(group..group + 1)?;
+            while at < end {
+                self.job.check_cancelled()?;
+                let batch = self.reader.next_batch()?.ok_or_else(|| self.damaged("rows are missing"))?;
+                let first = self.reader.place();
+                let until =
+                    at + numbers[at..end].partition_point(|&number| number < first + batch.num_rows() as u64);
+                let places =
+                    UInt64Array::from_iter_values(numbers[at..until].iter().map(|number| number - first));
+                at = until;
+                if places.is_empty() {
+                    continue;
+                }
+                for (column, pieces) in batch.columns().iter().zip(&mut pieces) {
+                    let some = take(column, &places, None).map_err(|error| self.damaged(error))?;
+                    bytes += some.get_array_memory_size() as u64;
+                    pieces.push(some);
+                }
+                if bytes > self.memory.bytes() / VALUES_SHARE {
+                    return Ok(None);
+                }
+            }
+        }
+        let joined = pieces.iter().map(|pieces| {
+            let pieces: Vec<&dyn Array> = pieces.iter().map(AsRef::as_ref).collect();
+            concat(&pieces)
+        });
+        joined.collect::<std::result::Result<_, _>>().map(Some).map_err(|error| self.damaged(error))
+    }
+
+    /// Puts the values of columns beside the columns of a search.
+    fn answer(&self, batch: &RecordBatch, values: Vec<ArrayRef>) -> RecordBatch {
+        let read = self.reader.schema();
+        let value = |name: &str| values[read.index_of(name).expect("a column that is read")].clone();
+        let mut columns = batch.columns().to_vec();
+        if let Some(id) = &self.id {
+            columns[NUMBERS] = value(id);
+        }
+        columns.extend(self.schema.fields()[columns.len()..].iter().map(|field| value(field.name())));
+        RecordBatch::try_new(self.schema.clone(), columns).expect("columns of the schema's types")
+    }
+
+    fn damaged(&self, what: impl ToString) -> Error {
+        Error::BadDataset {
+            name: self.name.clone(),
+            what: "columns",
+            found: what.to_string(),
+            expected: "a row for each vector".to_string(),
+        }
+    }
+}
+
+/// Checks the name of a selected column.
+fn check_name(
+    columns: &Schema,
+    (vectors, selected): (&Vectors, &[String]),
+    place: usize,
+    name: &str,
+) -> Result<()> {
+    if columns.index_of(name).is_err() {
+        let all = columns.fields().iter().map(|field| field.name().clone()).collect();
+        let (file, column) = (vectors.info().name.clone(), name.to_string());
+        return Err(Error::Table(inshore_tables::Error::NoColumn { file, column, found: 0, columns: all }));
+    }
+    let is_taken = schema().index_of(name).is_ok();
+    if is_taken || selected[..place].iter().any(|before| before == name) {
+        let expected = match is_taken {
+            true => {
+                "columns whose names are not query, rank, id or distance, which the answer has".to_string()
+            }
+            false => "each column once".to_string(),
+        };
+        return Err(Error::BadOption { option: "select", found: name.to_string(), expected });
+    }
+    Ok(())
+}
+
+/// Returns the columns of an answer, some of which have the types of the columns `read`.
+fn schema_of(read: &Schema, id: Option<&str>, selected: &[String]) -> SchemaRef {
+    let field = |name: &str| read.field(read.index_of(name).expect("a column that is read"));
+    let mut fields: Vec<Field> = schema().fields().iter().map(|field| field.as_ref().clone()).collect();
+    if let Some(id) = id {
+        fields[NUMBERS] = Field::new("id", field(id).data_type().clone(), true);
+    }
+    fields.extend(selected.iter().map(|name| Field::new(name, field(name).data_type().clone(), true)));
+    Arc::new(Schema::new(fields))
+}
+
+/// Returns the bytes of the values at `places`, one after the other.
+fn taken_bytes(values: &ArrayRef, places: &UInt64Array) -> u64 {
+    let width = |place: u64| match values.data_type() {
+        DataType::Utf8 => 4 + values.as_string::<i32>().value_length(place as usize) as u64,
+        DataType::Binary => 4 + values.as_binary::<i32>().value_length(place as usize) as u64,
+        DataType::FixedSizeBinary(bytes) => *bytes as u64,
+        kind => kind.primitive_width().unwrap_or(1) as u64,
+    };
+    places.values().iter().map(|&place| width(place)).sum()
+}

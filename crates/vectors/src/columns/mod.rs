@@ -1,0 +1,82 @@
+//! The columns of a table beside its vectors: their import, and their values in answers.
+//!
+//! ```text
+//!   docs.parquet ─┬─ embedding (lists of numbers) ─► vectors
+//!                 └─ title, year, doc_id ──────────► columns.parquet, with _row, the number of the vector
+//! ```
+//!
+//! A dataset that was imported from a table has these files in addition to those of [`crate::Vectors`]:
+//!
+//! - `columns.parquet`: the other columns, a row for each vector, in small row groups. A query over this table makes a
+//!   selection of vectors ([`crate::RowSet`]) out of a predicate.
+//! - `id-column`: the name of the column whose values are answered as ids. Only if there is one.
+
+mod answers;
+mod import;
+mod unique;
+
+use inshore_store::{FileReader, Job, NamedFile};
+use inshore_tables::Input;
+
+pub use self::{
+    answers::AnswerColumns,
+    import::{TableColumns, import_table},
+};
+use crate::{Error, Result, Vectors};
+
+pub(crate) const COLUMNS: &str = "columns.parquet";
+pub(crate) const ID_COLUMN: &str = "id-column";
+/// The name of the column that has the number of each vector.
+pub const ROW_COLUMN: &str = "_row";
+/// The longest name of a column of ids, in bytes.
+const NAME_BYTES_MAX: usize = 64 << 10;
+
+/// Returns the table with the columns of vectors, a row for each vector, whose number is in the column [`ROW_COLUMN`].
+///
+/// # Errors
+/// [`Error::BadDataset`] if the vectors have no columns.
+pub fn columns_input(job: &Job, vectors: &Vectors) -> Result<Input> {
+    let name = &vectors.info().name;
+    let file = vectors.columns.clone().ok_or_else(|| Error::BadDataset {
+        name: name.clone(),
+        what: "columns",
+        found: "none".to_string(),
+        expected: "vectors that were imported from Parquet or Arrow".to_string(),
+    })?;
+    let named = NamedFile { dataset: name.clone(), name: COLUMNS.to_string(), is_all: false, file };
+    Ok(Input::of_stored(job, named))
+}
+
+/// Returns the name of the column of ids, if the vectors have one.
+fn id_column(job: &Job, vectors: &Vectors) -> Result<Option<String>> {
+    let Some(file) = &vectors.id_column else { return Ok(None) };
+    let mut name = Vec::new();
+    let mut reader =
+        FileReader::new(job, file, 0..file.len().min(NAME_BYTES_MAX as u64), file.block_bytes())?;
+    while let Some(piece) = reader.next_piece()? {
+        name.extend_from_slice(piece);
+    }
+    let bad = |_| Error::BadDataset {
+        name: vectors.info().name.clone(),
+        what: "the name of the column of ids",
+        found: "other bytes".to_string(),
+        expected: "UTF-8".to_string(),
+    };
+    String::from_utf8(name).map(Some).map_err(bad)
+}
+
+/// Refuses vectors with columns, whose rows cannot be changed: a row without values of the columns would not be complete.
+///
+/// # Errors
+/// [`Error::BadDataset`].
+pub(crate) fn check_no_columns(vectors: &Vectors, change: &str) -> Result<()> {
+    match &vectors.columns {
+        None => Ok(()),
+        Some(_) => Err(Error::BadDataset {
+            name: vectors.info().name.clone(),
+            what: "columns",
+            found: "those of a table".to_string(),
+            expected: format!("none, to {change}: import the table again"),
+        }),
+    }
+}
