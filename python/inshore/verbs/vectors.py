@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from inshore import _native
 from inshore.results import Result, StrPath
+from inshore.sources import ArrowStream
 from inshore.verbs.target import Target
 
 Metric = Literal["l2", "ip", "cosine", "hamming", "jaccard"]
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
     import numpy as np
     import numpy.typing as npt
-
-    from inshore.sources import ArrowStream
 
     Vectors = StrPath | npt.NDArray[np.generic]
     Ids = StrPath | Iterable[int] | npt.NDArray[np.integer[Any]]
@@ -34,7 +33,7 @@ class StoredVectors(Target):
         name: str,
         bits: bool = False,
         column: str | None = None,
-        id: str | None = None,  # noqa: A002
+        id: str | None = None,
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> dict[str, Any]:
@@ -723,7 +722,7 @@ class StoredVectors(Target):
 
 def _file(source: Vectors | ArrowStream, job: _native.Job) -> StrPath:
     """Return the file of vectors; an array or a table is written to a file of the job."""
-    if hasattr(source, "__arrow_c_stream__"):
+    if isinstance(source, ArrowStream):
         return _table_file(source, job)
     if not hasattr(source, "__array_interface__"):
         return source
@@ -742,7 +741,7 @@ def _table_file(source: ArrowStream, job: _native.Job) -> StrPath:
     table = pa.table(source)
     path = job.scratch_path("vectors.arrow")
     rows = max(1, min(8192, (1 << 20) * table.num_rows // max(1, table.nbytes)))
-    with pa.ipc.new_file(path, table.schema) as writer:
+    with pa.ipc.new_file(str(path), table.schema) as writer:
         writer.write_table(table, max_chunksize=rows)
     return path
 
