@@ -4,13 +4,16 @@
     INSHORE_STORE=DIR bench/nearest_index.py --inshore target/release/inshore --python PYTHON \\
         --base sift1m.u8bin --queries queries.u8bin
 
-PYTHON is an interpreter with numpy and faiss-cpu. All data are files of bytes (u8bin). The store gets the vectors once. Each
-run has two threads, the page cache dropped before, and a memory cgroup (version 1) of the budget and 96 MiB, for Inshore and for
-Faiss alike. Faiss reads an `IVF{lists},Flat` of as many lists as Inshore's, whose lists are an `OnDiskInvertedLists` that is
-mapped into memory: its build is not limited. Recall at 10 is measured on the first `--truth` queries against Inshore's exact
-answer. Each program probes as few lists as reach `--recall`: Inshore by its table, Faiss by trying the same numbers. Queries a
-second: Inshore's searching phase, Faiss's `search` and `big_batch_search`, all queries at once; one at a time, the first
-`--truth`.
+PYTHON is an interpreter with numpy and faiss-cpu. All data are files of bytes (u8bin). The store gets the
+vectors once. Each run has two threads, the page cache dropped before, and a memory cgroup (version 1) of
+the budget and 96 MiB, for Inshore and for Faiss alike. Faiss reads an `IVF{lists},Flat` of as many lists as
+Inshore's, whose lists are an `OnDiskInvertedLists` that is mapped into memory: its build is not limited.
+Recall at 10 is measured on the first `--truth` queries against Inshore's exact answer. Each program probes
+as few lists as reach `--recall`: Inshore by its table, which `nearest recall` measures on these queries,
+Faiss by trying. Queries a second: Inshore's searching phase, Faiss's `search` and `big_batch_search`, all
+queries at once; one at a time, the first `--truth`. Inshore's index is built without copies, and with
+`--copies`. `peak MiB` is the most memory of the cgroup, page cache included. The last row is the rate of
+fio's random reads of 64 KiB at depth 16, divided by 16.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -75,7 +78,7 @@ else:
     else: ids, count = big_batch_search(index, q, 10, threaded=2)[1], len(q)
     seconds = time.perf_counter() - start
     print(json.dumps({"seconds": seconds, "count": count,
-                      "p50": float(np.median(times)) if mode == "single" else None,
+                      "latency": [float(np.quantile(times, q)) for q in (0.5, 0.99)] if mode == "single" else None,
                       "recall": recall(ids[: len(exact)]) if ids is not None else None}))
 """
 
@@ -87,6 +90,7 @@ class Bench:
         self.options = options
         self.folder = Path(os.environ["INSHORE_STORE"]).parent / "nearest-index-bench"
         self.folder.mkdir(exist_ok=True)
+        self.peak_mib = 0
         self.name = f"bench-{options.base.stem}"
         self.first = self.folder / "first.u8bin"
         with open(options.queries, "rb") as whole, open(self.first, "wb") as part:
@@ -106,6 +110,7 @@ class Bench:
             return subprocess.run(shell, env=environment, capture_output=True, text=True, check=False)
         finally:
             if group:
+                self.peak_mib = int((group / "memory.max_usage_in_bytes").read_text()) >> 20
                 group.rmdir()
 
     def inshore(self, *words: str) -> dict[str, object]:
@@ -119,7 +124,7 @@ class Bench:
         return told
 
     def query(self, queries: Path, *words: str) -> tuple[dict, Path]:
-        """Answer queries, with the best of some runs."""
+        """Answer queries, and return the run of median speed."""
         hits, told = self.folder / "hits.csv", []
         for _ in range(self.options.repeat):
             told.append(self.inshore("query", self.name, str(queries), *words, "-o", str(hits)))
@@ -139,75 +144,125 @@ class Bench:
         exact = {tuple(row) for row in read(self.folder / "exact.csv")}
         return len(exact & {tuple(row) for row in read(hits)}) / len(exact)
 
+    def fio(self) -> float | None:
+        """Return the random reads of 64 KiB a second at depth 16; None without fio."""
+        if not shutil.which("fio"):
+            return None
+        file = self.folder / "fio"
+        words = ["fio", "--name=read", f"--filename={file}", "--size=512M", "--direct=1"]
+        words += ["--ioengine=io_uring", "--output-format=json"]
+        read = ["--rw=randread", "--bs=64k", "--iodepth=16", "--runtime=5", "--time_based"]
+        subprocess.run([*words, "--rw=write", "--bs=1M"], capture_output=True, check=True)
+        done = subprocess.run([*words, *read], capture_output=True, text=True, check=True)
+        file.unlink()
+        return float(json.loads(done.stdout[done.stdout.index("{") :])["jobs"][0]["read"]["iops"])
+
+    def build(self, copies: int | None) -> int:
+        """Build Inshore's index, and return the number of its lists."""
+        words = ["--copies", str(copies)] if copies else []
+        built = self.inshore("index", self.name, *words)
+        found, seconds = built["summary"], built["report"]["seconds"]
+        mib = found["bytes"] >> 20
+        self.row("build", f"Inshore{with_copies(copies)}", f"{seconds:.1f}", lists=found["lists"], mib=mib)
+        truth = str(self.options.truth)
+        self.inshore("recall", self.name, str(self.first), "--sample", truth, "-k", "10")
+        return int(found["lists"])
+
+    def search(self, job: str, queries: Path, strategy: str, copies: int | None) -> None:
+        """Answer queries from Inshore's index."""
+        recall = ["-k", "10", "--recall", str(self.options.recall)]
+        told, hits = self.query(queries, *recall, "--strategy", strategy)
+        found, seconds = told["summary"], searching(told)
+        self.row(
+            job,
+            f"Inshore, {strategy}{with_copies(copies)}",
+            f"{seconds:.2f}",
+            rate=found["queries"] / seconds,
+            latency=[us / 1e6 for us in found["latency_us"] or []],
+            lists=found["probes"],
+            recall=self.recall(hits),
+        )
+
+    def row(
+        self,
+        job: str,
+        system: str,
+        seconds: str = "",
+        *,
+        rate: float | None = None,
+        latency: list[float] | None = None,
+        lists: int | None = None,
+        recall: float | None = None,
+        mib: int | None = None,
+    ) -> None:
+        """Add a row to the table, with the peak of the last command."""
+        p50, p99 = (f"{value * 1000:.2f} ms" for value in latency) if latency else ("", "")
+        text = lambda value, form="": "" if value is None else format(value, form)
+        cells = [text(rate, ".0f"), p50, p99, text(lists), text(recall, ".3f"), text(mib)]
+        self.table.row(job, system, seconds, *cells, str(self.peak_mib) if self.peak_mib else "")
+
     def run(self) -> None:
         """Run all in turn and print the table."""
         options = self.options
         peers = {"Faiss": report.package(options.python, "faiss-cpu")}
-        columns = ["job", "system", "seconds", "queries/s", "p50", "lists", "recall at 10", "peak MiB"]
-        table = report.Report(options, columns, peers)
+        columns = ["job", "system", "seconds", "queries/s", "p50", "p99", "lists", "recall at 10"]
+        columns += ["index MiB", "peak MiB"]
+        self.table = report.Report(options, columns, peers)
         listed = subprocess.run([options.inshore, "store", "ls"], capture_output=True, text=True, check=False)
         if f"{self.name} " not in listed.stdout:
             self.inshore("import", str(options.base), "--name", self.name)
-        built = self.inshore("index", self.name)
-        lists, peak = built["summary"]["lists"], peak_of(built)
-        table.row("build", "Inshore", f"{built['report']['seconds']:.1f}", "", "", str(lists), "", peak)
         self.query(self.first, "-k", "10")[1].rename(self.folder / "exact.csv")
-        recall = ["-k", "10", "--recall", str(options.recall)]
-        for job, queries, strategy in (
-            ("one at a time", self.first, "single"),
-            ("all", options.queries, "single"),
-            ("all", options.queries, "batch"),
-        ):
-            told, hits = self.query(queries, *recall, "--strategy", strategy)
-            found, seconds = told["summary"], searching(told)
-            p50 = f"{found['latency_us'][0] / 1000:.2f} ms" if found["latency_us"] else ""
-            table.row(
-                job,
-                f"Inshore, {strategy}",
-                f"{seconds:.2f}",
-                f"{found['queries'] / seconds:.0f}",
-                p50,
-                str(found["probes"]),
-                f"{self.recall(hits):.3f}",
-                peak_of(told),
-            )
+        lists = self.build(None)
+        self.search("one at a time", self.first, "single", None)
+        self.search("all", options.queries, "batch", None)
+        self.build(options.copies)
+        self.search("one at a time", self.first, "single", options.copies)
+        self.search("all", options.queries, "single", options.copies)
+        self.peers(lists)
+        self.peak_mib = 0
+        if (reads := self.fio()) is not None:
+            self.row("64 KiB reads at depth 16, / 16", "fio", rate=reads / 16)
+        self.table.write()
+
+    def peers(self, lists: int) -> None:
+        """Run Faiss."""
+        options = self.options
         if not (self.folder / "whole.index").exists():
             words = [options.python, "-c", BUILD, str(options.base), str(self.folder), str(lists)]
             done = subprocess.run(words, capture_output=True, text=True, check=True)
-            table.row(
-                "build", "Faiss, memory not limited", f"{float(done.stdout.split()[-1]):.1f}", "", "", str(lists), "", ""
-            )
+            self.peak_mib = 0
+            self.row("build", "Faiss, memory not limited", f"{float(done.stdout.split()[-1]):.1f}", lists=lists)
         chosen = self.faiss("probes")
         if chosen is None:
             raise SystemExit("Faiss was killed while it looked for its number of lists")
         for job, mode in (("one at a time", "single"), ("all", "search"), ("all", "big_batch_search")):
             told = [self.faiss(mode, int(chosen["probes"])) for _ in range(options.repeat)]
             good = [told for told in told if told is not None]
+            probes = int(chosen["probes"])
             if not good:
-                table.row(job, f"Faiss, {mode}", "killed", "", "", str(chosen["probes"]), "", "")
+                self.row(job, f"Faiss, {mode}", "killed", lists=probes)
                 continue
-            seconds = statistics.median(told["seconds"] for told in good)
-            p50 = f"{good[0]['p50'] * 1000:.2f} ms" if good[0]["p50"] else ""
-            table.row(
+            good.sort(key=lambda told: told["seconds"])
+            median = good[len(good) // 2]
+            self.row(
                 job,
                 f"Faiss, {mode}",
-                f"{seconds:.2f}",
-                f"{good[0]['count'] / seconds:.0f}",
-                p50,
-                str(chosen["probes"]),
-                f"{chosen['recall']:.3f}",
-                "",
+                f"{median['seconds']:.2f}",
+                rate=median["count"] / median["seconds"],
+                latency=median["latency"],
+                lists=probes,
+                recall=chosen["recall"],
             )
-        table.write()
+
+
+def with_copies(copies: int | None) -> str:
+    """Name an index with copies."""
+    return f", copies {copies}" if copies else ""
 
 
 def searching(told: dict) -> float:
     """Return the seconds of the phase that searches."""
     return sum(phase["seconds"] for phase in told["report"]["phases"] if phase["phase"] == "searching")
-
-
-def peak_of(told: dict) -> str:
-    return str(told["report"]["memory_resident_bytes_max"] >> 20)
 
 
 def main() -> None:
@@ -220,6 +275,7 @@ def main() -> None:
     parser.add_argument("--queries", type=Path, required=True)
     parser.add_argument("--truth", type=int, default=1000, help="queries whose exact neighbours are found")
     parser.add_argument("--recall", type=float, default=0.95)
+    parser.add_argument("--copies", type=int, default=4, help="the largest list with copies, in average lists")
     parser.add_argument("--memory", default="256MiB")
     report.add_option(parser)
     Bench(parser.parse_args()).run()

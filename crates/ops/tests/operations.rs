@@ -240,7 +240,8 @@ fn all_rows() -> Vec<Row> {
             "csv",
         ),
         row(
-            json!({ "operation": "nearest index", "version": 1, "dataset": "points", "lists": 8, "seed": 3 }),
+            json!({ "operation": "nearest index", "version": 1, "dataset": "points", "lists": 8, "seed": 3,
+                    "copies": 3 }),
             None,
         ),
         row(

@@ -5,7 +5,7 @@ use inshore_store::{Store, format_bytes};
 use serde::Serialize;
 
 use crate::{
-    Error, IndexInfo, MeasuredOn, Result, VectorIndex, Vectors, VectorsInfo,
+    Error, IndexInfo, MeasuredOn, RecallTable, Result, VectorIndex, Vectors, VectorsInfo,
     dataset::KIND,
     index::{INDEX_KIND, index_name, layer_names},
 };
@@ -152,9 +152,19 @@ fn write_index(index: &IndexInfo, out: &mut std::fmt::Formatter<'_>) -> std::fmt
         MeasuredOn::Queries => "queries",
     };
     writeln!(out, "    measured       {date}, on {} {on}", recall.queries)?;
-    write!(out, "    lists probed   recall at {}", recall.k)?;
-    for point in &recall.points {
-        write!(out, "\n    {:<14} {:.4}", point.probes, point.recall)?;
+    write_points("lists probed", recall, out)?;
+    if let Some(copies) = &index.copies {
+        writeln!(
+            out,
+            "\n    with copies    {} vectors in the lists, {} in the largest",
+            copies.vectors, copies.list_vectors_max
+        )?;
+        write_points("lists probed", &copies.recall, out)?;
     }
     Ok(())
+}
+
+fn write_points(label: &str, recall: &RecallTable, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+    write!(out, "    {label:<14} recall at {}", recall.k)?;
+    recall.points.iter().try_for_each(|point| write!(out, "\n    {:<14} {:.4}", point.probes, point.recall))
 }

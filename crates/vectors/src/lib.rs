@@ -82,6 +82,7 @@ mod import;
 mod index;
 mod metric;
 mod npy;
+mod pairs;
 mod row_set;
 mod search;
 mod subblock;
@@ -98,9 +99,9 @@ pub use error::{Error, Result};
 pub use file::VectorFile;
 pub use import::{Imported, import};
 pub use index::{
-    Approximate, ApproximateSearched, BuildPlan, Built, Index, IndexInfo, MeasuredOn, RecallPoint,
-    RecallTable, Strategy, StrategyPlan, VectorIndex, build_index, check_index_search, index_name, is_sparse,
-    measure_recall, plan_index, search_index,
+    Approximate, ApproximateSearched, BuildPlan, Built, COPIES_MAX, CopiedLists, Index, IndexInfo,
+    MeasuredOn, RecallPoint, RecallTable, Strategy, StrategyPlan, VectorIndex, build_index,
+    check_index_search, index_name, is_sparse, measure_recall, plan_index, search_index,
 };
 pub use metric::Metric;
 pub use row_set::RowSet;

@@ -97,13 +97,12 @@ impl<L> Preparation<L> {
         let facts = self.describe(instructions, filter, center, rows);
         let Preparation { widened, scales, shifts } = self;
         let lanes = T::widen(rows, center.len(), widened);
-        Subblock { rows, dimensions: center.len(), facts, instructions, lanes, scales, shifts }
+        Subblock { dimensions: center.len(), facts, instructions, lanes, scales, shifts }
     }
 }
 
 /// Rows that are prepared for tiles.
 pub(crate) struct Subblock<'a, T: Tiled> {
-    rows: &'a [T],
     dimensions: usize,
     pub facts: BlockFacts,
     instructions: Instructions,
@@ -112,15 +111,10 @@ pub(crate) struct Subblock<'a, T: Tiled> {
     shifts: &'a [f32],
 }
 
-impl<'a, T: Tiled> Subblock<'a, T> {
+impl<T: Tiled> Subblock<'_, T> {
     /// Returns the number of rows.
     pub fn count(&self) -> usize {
         self.scales.len()
-    }
-
-    /// Returns the elements of a row.
-    pub fn row(&self, row: u32) -> &'a [T] {
-        &self.rows[row as usize * self.dimensions..][..self.dimensions]
     }
 
     /// Compares a tile of rows, from `first` on, with a panel, and adds the hits. Returns the first row after the tile.

@@ -4,7 +4,7 @@
 //! order in which entries are added, so the answer does not depend on blocks and threads.
 
 use std::{
-    collections::BinaryHeap,
+    collections::{BinaryHeap, HashSet},
     sync::{
         Mutex,
         atomic::{AtomicU64, Ordering},
@@ -32,10 +32,18 @@ impl PartialOrd for Entry {
     }
 }
 
+/// The entries of a heap.
+#[derive(Debug)]
+struct Entries {
+    heap: BinaryHeap<Entry>,
+    /// The ids in the heap, if an id may come more than once.
+    ids: Option<HashSet<u64>>,
+}
+
 /// `TopK` keeps the k nearest entries of a query.
 #[derive(Debug)]
 pub(crate) struct TopK {
-    entries: Mutex<BinaryHeap<Entry>>,
+    entries: Mutex<Entries>,
     /// The bits of a key. No entry of the answer has a larger key.
     bound: AtomicU64,
     k: usize,
@@ -46,13 +54,26 @@ pub(crate) struct TopK {
 impl TopK {
     /// Creates an empty heap with memory for `k` entries. No entry may exceed `bound`.
     pub fn new(k: usize, bound: f64) -> TopK {
-        let entries = Mutex::new(BinaryHeap::with_capacity(k));
-        TopK { entries, bound: AtomicU64::new(bound.to_bits()), k, excluded: None }
+        let entries = Entries { heap: BinaryHeap::with_capacity(k), ids: None };
+        TopK { entries: Mutex::new(entries), bound: AtomicU64::new(bound.to_bits()), k, excluded: None }
+    }
+
+    /// Creates an empty heap that keeps one entry of each id. All entries of an id must have the same key.
+    pub fn distinct(k: usize, bound: f64) -> TopK {
+        let entries =
+            Entries { heap: BinaryHeap::with_capacity(k), ids: Some(HashSet::with_capacity(k + 1)) };
+        TopK { entries: Mutex::new(entries), bound: AtomicU64::new(bound.to_bits()), k, excluded: None }
     }
 
     /// Returns the same heap, which does not keep an entry of this id.
     pub fn without(self, id: u64) -> TopK {
         TopK { excluded: Some(id), ..self }
+    }
+
+    /// Returns the memory of a heap with one entry of each id.
+    pub fn distinct_bytes(k: u64) -> u64 {
+        // A table of hashes has up to 16/7 places for each id, with a byte each.
+        TopK::bytes(k) + ((k + 1) * 16 / 7).next_power_of_two() * (size_of::<u64>() as u64 + 1) + 64
     }
 
     /// Returns the memory of a heap.
@@ -71,34 +92,46 @@ impl TopK {
             return;
         }
         let mut entries = self.entries.lock().expect("no panic under this lock");
-        if entries.len() == self.k {
-            let mut worst = entries.peek_mut().expect("k is at least 1");
-            if entry >= *worst {
-                return;
+        let Entries { heap, ids } = &mut *entries;
+        let is_full = heap.len() == self.k;
+        if is_full && heap.peek().is_some_and(|worst| entry >= *worst) {
+            return;
+        }
+        if ids.as_mut().is_some_and(|ids| !ids.insert(entry.id)) {
+            return;
+        }
+        if is_full {
+            let mut worst = heap.peek_mut().expect("k is at least 1");
+            if let Some(ids) = ids {
+                ids.remove(&worst.id);
             }
             *worst = entry;
         } else {
-            entries.push(entry);
+            heap.push(entry);
         }
-        if entries.len() == self.k {
-            let bound = entries.peek().expect("k is at least 1").key;
+        if heap.len() == self.k {
+            let bound = heap.peek().expect("k is at least 1").key;
             self.bound.store(bound.to_bits(), Ordering::Relaxed);
         }
     }
 
     /// Forgets all entries. No later entry may exceed `bound`.
     pub fn reset(&self, bound: f64) {
-        self.entries.lock().expect("no panic under this lock").clear();
+        let mut entries = self.entries.lock().expect("no panic under this lock");
+        entries.heap.clear();
+        if let Some(ids) = &mut entries.ids {
+            ids.clear();
+        }
         self.bound.store(bound.to_bits(), Ordering::Relaxed);
     }
 
     /// Calls `each` with the entries, in no order.
     pub fn each(&self, each: impl FnMut(&Entry)) {
-        self.entries.lock().expect("no panic under this lock").iter().for_each(each);
+        self.entries.lock().expect("no panic under this lock").heap.iter().for_each(each);
     }
 
     /// Returns the entries, the nearest first.
     pub fn into_sorted(self) -> Vec<Entry> {
-        self.entries.into_inner().expect("no panic under this lock").into_sorted_vec()
+        self.entries.into_inner().expect("no panic under this lock").heap.into_sorted_vec()
     }
 }

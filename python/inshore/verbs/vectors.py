@@ -244,6 +244,7 @@ class StoredVectors(Target):
         metric: Literal["l2", "ip", "cosine"] = "l2",
         lists: int | None = None,
         seed: int = 0,
+        copies: int | None = None,
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> dict[str, Any]:
@@ -262,6 +263,11 @@ class StoredVectors(Target):
             The number of lists; by default as many as have 16 KiB, or 32 vectors.
         seed : int, default 0
             The number from which the samples of the training follow.
+        copies : int, optional
+            Write lists with copies of vectors near their borders, for the strategy ``"single"``. A list has
+            up to this number of times the size of an average list (2 to 16), and all lists take up to about
+            this number of times the bytes of the vectors. Single queries read about a quarter of the lists.
+            By default there are no copies.
         memory, threads
             The budget; see `Graph`. The lists do not depend on it.
 
@@ -269,7 +275,8 @@ class StoredVectors(Target):
         -------
         dict
             ``lists``, ``groups``, ``bytes``, and ``recall``: its ``points`` have the recall by the number of
-            lists probed, measured on vectors of the dataset.
+            lists probed, measured on vectors of the dataset. With copies also ``copies``, which has a
+            ``recall`` of its own.
 
         Raises
         ------
@@ -292,7 +299,7 @@ class StoredVectors(Target):
         >>> store.remove("points.index")
         >>> store.remove("points")
         """
-        fields = {"dataset": name, "metric": metric, "lists": lists, "seed": seed}
+        fields = {"dataset": name, "metric": metric, "lists": lists, "seed": seed, "copies": copies}
         with self._store().job(memory, threads) as job:
             return self._run(job, "nearest index", fields, [], title=f"index of {name!r}")
 

@@ -208,15 +208,24 @@ fn changes(changed: &Changed) -> String {
 }
 
 fn index(options: GlobalOptions, arguments: &NearestIndex) -> Result<()> {
-    let NearestIndex { dataset, metric, lists, seed } = arguments;
-    let operation =
-        IndexVectors { dataset: dataset.clone(), metric: (*metric).into(), lists: *lists, seed: *seed };
+    let NearestIndex { dataset, metric, lists, seed, copies } = arguments;
+    let operation = IndexVectors {
+        dataset: dataset.clone(),
+        metric: (*metric).into(),
+        lists: *lists,
+        seed: *seed,
+        copies: *copies,
+    };
     let request = Request { operation, inputs: Vec::new(), output: None };
     operations::run_on(options, StoreAccess::Existing, &request, Attachments::default())?.tell(
         |report, done| {
             let built = &done.answer;
-            let sentence = format!("{}; {}", built.info, recall_of(&built.info.recall));
-            let how = vec![("plan", built.plan.to_string()), ("recall", points(&built.info.recall))];
+            let mut sentence = format!("{}; {}", built.info, recall_of(&built.info.recall));
+            let mut how = vec![("plan", built.plan.to_string()), ("recall", points(&built.info.recall))];
+            if let Some(copies) = &built.info.copies {
+                sentence += &format!("; with copies {}", reached_of(&copies.recall));
+                how.push(("with copies", points(&copies.recall)));
+            }
             Outcome { how, ..Outcome::new("nearest index", report, done, sentence) }
         },
     )
@@ -237,16 +246,20 @@ fn recall(options: GlobalOptions, arguments: &NearestRecall) -> Result<()> {
 
 /// Describes a table of recall: for usual values of recall, the number of lists to probe.
 fn recall_of(table: &RecallTable) -> String {
-    let reached = [0.8f32, 0.9, 0.95, 0.99].into_iter().filter_map(|recall| {
-        let point = table.points.iter().find(|point| point.recall >= recall)?;
-        Some(format!("{recall} with {}", counted(point.probes, "list")))
-    });
-    let reached: Vec<String> = reached.collect();
     let on = match table.measured_on {
         MeasuredOn::HeldOutVectors => "vectors of the dataset",
         MeasuredOn::Queries => "queries",
     };
-    format!("recall at {} of {} {on}: {}", table.k, table.queries, reached.join(", "))
+    format!("recall at {} of {} {on}: {}", table.k, table.queries, reached_of(table))
+}
+
+/// Lists, for usual values of recall, the number of lists to probe.
+fn reached_of(table: &RecallTable) -> String {
+    let reached = [0.8f32, 0.9, 0.95, 0.99].into_iter().filter_map(|recall| {
+        let point = table.points.iter().find(|point| point.recall >= recall)?;
+        Some(format!("{recall} with {}", counted(point.probes, "list")))
+    });
+    reached.collect::<Vec<_>>().join(", ")
 }
 
 /// Lists all points of a table of recall.

@@ -24,7 +24,7 @@ use inshore_runtime::Direction;
 
 pub use self::pending::PendingRead;
 use self::{
-    headers::{CACHED_HEADER_BYTES, CACHED_HEADERS, DatasetMap, Refs},
+    headers::{CACHED_HEADER_BYTES, CACHED_HEADERS, DatasetMap, Headers, Refs},
     pending::{Source, check},
 };
 use crate::{
@@ -137,6 +137,26 @@ impl CheckedFile {
         }
     }
 
+    /// Returns the memory that [`Self::remember_headers`] takes if it caches all headers.
+    pub fn headers_bytes(&self) -> u64 {
+        match self.0.layout.extents() as usize {
+            ..=CACHED_HEADERS => 0,
+            extents => (extents * self.header_bytes()) as u64,
+        }
+    }
+
+    /// Returns the memory of a cached header.
+    fn header_bytes(&self) -> usize {
+        EXTENT_BYTES / self.0.layout.block_bytes * 4 + CACHED_HEADER_BYTES
+    }
+
+    /// Gives back the memory of [`Self::remember_headers`]. Later reads cache a few headers again.
+    pub fn forget_headers(&self) {
+        if let Map::Dataset(map) = &self.0.map {
+            *map.headers.lock().expect("no panic under this lock") = Headers::default();
+        }
+    }
+
     /// Caches the headers of all extents now, so that each random read needs only one request. The call reads one page
     /// for each extent. The budget pays 4 bytes for each check block and 96 bytes for each extent. If the budget is too
     /// small, only as many headers as fit are cached.
@@ -145,7 +165,7 @@ impl CheckedFile {
     /// I/O and damage.
     pub fn remember_headers(&self, job: &Job) -> Result<()> {
         let Map::Dataset(map) = &self.0.map else { return Ok(()) };
-        let each = EXTENT_BYTES / self.0.layout.block_bytes * 4 + CACHED_HEADER_BYTES;
+        let each = self.header_bytes();
         let budget = job.budget();
         let free = budget.memory_bytes().saturating_sub(budget.reserved_bytes()) as usize;
         let count = (self.0.layout.extents() as usize).min(free / each);

@@ -14,8 +14,10 @@
 
 use inshore_store::Job;
 
-use super::pairs::{IDS_BYTES, ROWS_BYTES, Sorted, Sorter, each_row, push_ids, sorter};
-use crate::Result;
+use crate::{
+    Result,
+    pairs::{IDS_BYTES, ROWS_BYTES, Sorted, Sorter, each_row, push_ids, sorter},
+};
 
 /// Returns links both ways between each id and the smallest id of its component, in order.
 ///

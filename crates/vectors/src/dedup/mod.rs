@@ -7,14 +7,12 @@
 //! ```
 //!
 //! A search with k neighbours would lose pairs of a vector that has more than k duplicates. So the search keeps no
-//! heaps: each pair within the distance goes to a sort ([`pairs`]), whose memory does not depend on the number of
-//! pairs. Groups need only some of the pairs ([`links`]).
+//! heaps: each pair within the distance goes to a sort ([`pairs`](crate::pairs)), whose memory does not depend on the number of
+//! pairs. Groups need only some of the pairs (`pairs/links.rs`).
 //!
 //! The exact search compares each pair of blocks once: a block of queries meets the vectors from its own first one on.
 
 mod components;
-mod links;
-mod pairs;
 
 use std::sync::Arc;
 
@@ -24,15 +22,12 @@ use inshore_sortreduce::rows::smallest_row_memory_bytes;
 use inshore_store::Job;
 use serde::Serialize;
 
-pub(crate) use self::pairs::{Pairs, PairsOfQueries};
-use self::{
-    components::{components, components_bytes},
-    pairs::{Form, ROWS_BYTES, Sorted, each_row},
-};
+use self::components::{components, components_bytes};
 use crate::{
     Approximate, Element, Metric, Plan, Result, Search, StrategyPlan, VectorIndex, Vectors,
     changes::{among_live, live_bytes},
     index::{check_index_search, pairs_of_index},
+    pairs::{Form, Pairs, ROWS_BYTES, Sorted, each_row},
     search::{BATCH_ROWS, Beside, Source, pairs_of_all, plan_beside},
 };
 

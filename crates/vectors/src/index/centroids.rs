@@ -25,10 +25,10 @@ use crate::{
 };
 
 /// The number of lower centroids that are compared with a query for each list that the query probes. A smaller number
-/// would miss near lists.
-const CANDIDATES: u64 = 8;
+/// would miss near lists: with 8, 64 of 8,072 lists of SIFT vectors had a recall of 0.942, with all centroids 0.950.
+const CANDIDATES: u64 = 16;
 /// The smallest number of groups whose lower centroids are compared with a query.
-const GROUPS_MIN: u64 = 12;
+const GROUPS_MIN: u64 = 24;
 /// The number of reads of groups in flight.
 const DEPTH: usize = 16;
 

@@ -12,21 +12,28 @@
 //! the elements of each query, and most queries meet only a few hundred rows. Their first hits come without a bound, and
 //! the order in which they are measured decides how many are: the best ones come first. A scan measures hits in the order of
 //! the rows, since all but its first blocks have a bound.
+//!
+//! A tile costs the same for one query as for a register of them. Up to four queries are therefore compared one after the
+//! other, by sums over the dimensions of each row (`RowSum`): for a single query of 128 bytes this is ten times as fast.
 
 use super::Clustered;
 use crate::{
-    filter::{Filter, QueryFacts},
+    filter::{BlockFacts, Filter, QueryFacts},
     heaps::Heaps,
     metric::{AT_ONCE, Metric},
     search::compared_value,
     subblock::{HITS, HITS_MAX, Preparation, Subblock, subblock_rows},
-    tiles::{Hit, Instructions, LANES_MAX, reaches},
+    tiles::{Hit, Instructions, LANES_MAX, RowSum, reaches},
     topk::Entry,
 };
 
 /// How often the best hit of each lane is measured before the others. The first hits of a lane come without a bound, and most
 /// of them are excluded by the best one; many equal rows must not be looked at again and again.
 const BEST_FIRST: usize = 16;
+/// Rows are compared with at most this number of queries one after the other.
+const FEW: usize = 4;
+/// The number of scores that are compared with a limit at once.
+const SCORES: usize = 32;
 
 /// The metric, and what the filter needs to know of the data.
 #[derive(Clone, Debug)]
@@ -36,6 +43,8 @@ pub(crate) struct Space<T: Clustered> {
     pub radius: Option<f64>,
     pub instructions: Instructions,
     filter: Filter,
+    /// The filter of scores that are sums over the dimensions of each row.
+    filter_of_rows: Filter,
     /// The center of the data for the metric L2 with elements of floats; zeros for other metrics and elements.
     center: Vec<T::Lane>,
 }
@@ -48,7 +57,8 @@ impl<T: Clustered> Space<T> {
         let norm = <f32 as crate::metric::Measured>::norm(&center);
         let filter = Filter::new(metric, dimensions, norm, T::IS_INTEGER);
         let center = center.into_iter().map(|c| T::star(c.into())).collect();
-        Space { metric, dimensions, radius: None, instructions, filter, center }
+        let filter_of_rows = filter.of_row_sums();
+        Space { metric, dimensions, radius: None, instructions, filter, filter_of_rows, center }
     }
 
     /// Returns the same space, where only rows within the radius are kept.
@@ -102,6 +112,11 @@ impl<T: Clustered> Packed<T> {
 
     pub fn row(&self, query: usize) -> &[T] {
         &self.rows[query * self.dimensions..][..self.dimensions]
+    }
+
+    /// Returns the elements of a query for tiles.
+    fn star(&self, query: usize) -> &[T::Lane] {
+        &self.stars[query * self.stride..][..self.stride]
     }
 
     /// Adds queries, whose elements follow each other in `rows`.
@@ -180,57 +195,149 @@ impl<T: Clustered> Comparer<T> {
         id_of: impl Fn(usize) -> Option<u64> + Copy,
         queries: &Members<'_, T, H>,
     ) {
-        let Comparer { panel, preparation, hits, measured } = self;
         let subblock_rows = rows_of::<T>(space.dimensions);
-        let width = space.instructions.width();
         for (number, rows) in rows.chunks(subblock_rows * space.dimensions).enumerate() {
-            let subblock = preparation.prepare(space.instructions, &space.filter, &space.center, rows);
             let id_of = |row: usize| id_of(number * subblock_rows + row);
-            for members in queries.members.chunks(2 * width) {
-                let lanes = if members.len() > width { 2 * width } else { width };
-                fill_panel(queries.packed, members, lanes, panel);
-                let limits = [f32::INFINITY; LANES_MAX];
-                let mut compared = Compared { space, subblock: &subblock, members, limits, queries };
-                *measured += compared.run(panel, lanes, hits, id_of);
+            match queries.members.len() <= FEW {
+                true => self.compare_rows(space, rows, id_of, queries),
+                false => self.compare_tiles(space, rows, id_of, queries),
             }
+        }
+    }
+
+    /// Compares a subblock with many members.
+    fn compare_tiles<H: Heaps>(
+        &mut self,
+        space: &Space<T>,
+        rows: &[T],
+        id_of: impl Fn(usize) -> Option<u64> + Copy,
+        queries: &Members<'_, T, H>,
+    ) {
+        let Comparer { panel, preparation, hits, measured } = self;
+        let width = space.instructions.width();
+        let subblock = preparation.prepare(space.instructions, &space.filter, &space.center, rows);
+        for members in queries.members.chunks(2 * width) {
+            let lanes = if members.len() > width { 2 * width } else { width };
+            fill_panel(queries.packed, members, lanes, panel);
+            let limits = [f32::INFINITY; LANES_MAX];
+            let (filter, facts) = (&space.filter, subblock.facts);
+            let mut compared = Compared { space, filter, facts, rows, members, limits, queries };
+            *measured += compared.run(&subblock, panel, lanes, hits, id_of);
+        }
+    }
+
+    /// Compares a subblock with one member after the other.
+    fn compare_rows<H: Heaps>(
+        &mut self,
+        space: &Space<T>,
+        rows: &[T],
+        id_of: impl Fn(usize) -> Option<u64> + Copy,
+        queries: &Members<'_, T, H>,
+    ) {
+        let Comparer { panel, preparation, hits, measured } = self;
+        let (filter, instructions, dimensions) =
+            (&space.filter_of_rows, space.instructions, space.dimensions);
+        let (facts, sum) = match space.metric {
+            // The limit of a sum of differences does not depend on the rows.
+            Metric::L2 => (BlockFacts { norm: 0.0, norm_min: 0.0, shift: 0.0 }, RowSum::Differences),
+            _ => (preparation.describe(instructions, filter, &space.center, rows), RowSum::Products),
+        };
+        for member in queries.members.chunks(1) {
+            let query = member[0] as usize;
+            let elements = match sum {
+                RowSum::Differences => &T::widen(queries.packed.row(query), dimensions, panel)[..dimensions],
+                RowSum::Products => &queries.packed.star(query)[..dimensions],
+            };
+            // No metric needs the shifts here.
+            let Preparation { scales, shifts: scores, .. } = preparation;
+            scores.clear();
+            T::row_sums(instructions, sum, rows, elements, scores);
+            match space.metric {
+                Metric::L2 => scores.iter_mut().for_each(|score| *score = -*score),
+                Metric::Cosine => {
+                    scores.iter_mut().zip(scales).for_each(|(score, scale)| *score *= *scale);
+                }
+                Metric::Ip | Metric::Hamming | Metric::Jaccard => {}
+            }
+            let limits = [f32::INFINITY; LANES_MAX];
+            let mut compared = Compared { space, filter, facts, rows, members: member, limits, queries };
+            *measured += compared.run_scores(scores, hits, id_of);
         }
     }
 }
 
-/// A subblock and a panel that are compared, and the pairs of which are measured exactly.
+/// Rows and some members that are compared, and the pairs of which are measured exactly.
 struct Compared<'a, T: Clustered, H: Heaps> {
     space: &'a Space<T>,
-    subblock: &'a Subblock<'a, T>,
-    /// The query of each lane of the panel.
+    filter: &'a Filter,
+    facts: BlockFacts,
+    rows: &'a [T],
+    /// The query of each lane.
     members: &'a [u32],
     limits: [f32; LANES_MAX],
     queries: &'a Members<'a, T, H>,
 }
 
-impl<T: Clustered, H: Heaps> Compared<'_, T, H> {
+impl<'a, T: Clustered, H: Heaps> Compared<'a, T, H> {
     /// Compares all rows with a panel of `lanes` lanes. Returns the number of measured pairs.
     fn run(
         &mut self,
+        subblock: &Subblock<'_, T>,
         panel: &[T::Lane],
         lanes: usize,
         hits: &mut Vec<Hit>,
         id_of: impl Fn(usize) -> Option<u64> + Copy,
     ) -> u64 {
-        for (lane, &query) in self.members.iter().enumerate() {
-            self.limits[lane] = self.limit(query as usize, self.queries.heaps.bound(query as usize));
-        }
+        self.set_limits();
         let (mut at, mut measured) = (0, 0);
-        while at < self.subblock.count() {
-            at = self.subblock.hits(at, panel, &self.limits[..lanes], hits);
-            if hits.len() >= HITS || (at == self.subblock.count() && !hits.is_empty()) {
+        while at < subblock.count() {
+            at = subblock.hits(at, panel, &self.limits[..lanes], hits);
+            if hits.len() >= HITS || (at == subblock.count() && !hits.is_empty()) {
                 measured += self.measure_best_first(hits, id_of);
             }
         }
         measured
     }
 
+    /// Compares the scores of all rows and of the only member with its limit. Returns the number of measured pairs.
+    fn run_scores(
+        &mut self,
+        scores: &[f32],
+        hits: &mut Vec<Hit>,
+        id_of: impl Fn(usize) -> Option<u64> + Copy,
+    ) -> u64 {
+        self.set_limits();
+        let mut measured = 0;
+        for (part, some) in scores.chunks(SCORES).enumerate() {
+            let limit = self.limits[0];
+            // One test without branches, which is false for nearly all parts.
+            if !some.iter().fold(false, |any, &score| any | reaches(score, limit)) {
+                continue;
+            }
+            for (row, &score) in (part * SCORES..).zip(some) {
+                if reaches(score, limit) {
+                    hits.push(Hit { row: row as u32, lane: 0, score });
+                }
+            }
+            if hits.len() >= HITS {
+                measured += self.measure_best_first(hits, id_of);
+            }
+        }
+        measured + self.measure_best_first(hits, id_of)
+    }
+
+    fn set_limits(&mut self) {
+        for (lane, &query) in self.members.iter().enumerate() {
+            self.limits[lane] = self.limit(query as usize, self.queries.heaps.bound(query as usize));
+        }
+    }
+
     fn limit(&self, query: usize, bound: f64) -> f32 {
-        self.space.filter.limit(&self.queries.packed.facts[query], &self.subblock.facts, bound)
+        self.filter.limit(&self.queries.packed.facts[query], &self.facts, bound)
+    }
+
+    fn row(&self, row: u32) -> &'a [T] {
+        &self.rows[row as usize * self.space.dimensions..][..self.space.dimensions]
     }
 
     /// Measures the hits that can be near, those of the best scores first, and takes them out. Returns their number.
@@ -282,12 +389,12 @@ impl<T: Clustered, H: Heaps> Compared<'_, T, H> {
 
     /// Measures the first `count` hits of a group; the others may be any.
     fn measure(&mut self, group: &[Hit; AT_ONCE], count: usize, id_of: &impl Fn(usize) -> Option<u64>) {
-        let Compared { space, subblock, members, queries, .. } = *self;
+        let Compared { space, members, queries, .. } = *self;
         let query = |number: usize| members[group[number].lane as usize] as usize;
         let keys = T::keys(
             space.metric,
             std::array::from_fn(|number| queries.packed.row(query(number))),
-            std::array::from_fn(|number| subblock.row(group[number].row)),
+            std::array::from_fn(|number| self.row(group[number].row)),
             std::array::from_fn(|number| queries.packed.facts[query(number)].norm),
         );
         for (number, hit) in group[..count].iter().enumerate() {
@@ -316,7 +423,7 @@ fn fill_panel<T: Clustered>(packed: &Packed<T>, members: &[u32], lanes: usize, p
     panel.clear();
     panel.resize(packed.stride * lanes, T::Lane::default());
     for (lane, &member) in members.iter().enumerate() {
-        let star = &packed.stars[member as usize * packed.stride..][..packed.stride];
+        let star = packed.star(member as usize);
         if T::IS_INTEGER {
             // The two elements of a pair of dimensions are adjacent in the panel.
             for (pair, elements) in star.chunks_exact(2).enumerate() {

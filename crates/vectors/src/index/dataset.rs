@@ -6,14 +6,15 @@
 //!   centroids  the centroid of each list
 //!   groups     the centroid of each group of lists
 //!   spans      u32 for each group: its first list; and one more for all
+//!
+//!   copies       optional: each list once more, with copies of vectors of other lists behind its own
+//!   copy-firsts  u64 for each list: the number of vectors in the lists of `copies` before it; and one more for all
 //! ```
 //!
 //! The index of the vectors NAME is the dataset `NAME.index`. It holds the id of the dataset from which it was built,
 //! and is refused for a dataset with another id.
 
-use std::ops::Range;
-
-use inshore_store::{CheckedFile, Job, Reservation, Store, format_bytes};
+use inshore_store::{CheckedFile, Job, Store, format_bytes};
 use serde::Serialize;
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
@@ -23,6 +24,7 @@ use zerocopy::{
 use super::{
     Clustered,
     centroids::{Centroids, Lower, READ_ELEMENTS_BYTES, read_elements},
+    directory::{Directory, List, list_of},
     layers::{Layer, all_layers, chain},
     table::{MeasuredOn, RecallPoint, RecallTable},
 };
@@ -35,8 +37,12 @@ pub(crate) const FIRSTS: &str = "firsts";
 pub(crate) const CENTROIDS: &str = "centroids";
 pub(crate) const GROUPS: &str = "groups";
 pub(crate) const SPANS: &str = "spans";
+pub(crate) const COPIES: &str = "copies";
+pub(crate) const COPY_FIRSTS: &str = "copy-firsts";
 const MAGIC: [u8; 8] = *b"INSHVIDX";
+/// The version of an index without copies, and that of an index with copies.
 const VERSION: u32 = 1;
+const VERSION_WITH_COPIES: u32 = 2;
 /// The largest number of points in a table of recall.
 const POINTS_MAX: u32 = 256;
 
@@ -66,6 +72,17 @@ struct Header {
 }
 
 const _: () = assert!(size_of::<Header>() == 96);
+
+/// What follows the header of an index with copies.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct CopiesHeader {
+    vectors: U64,
+    list_vectors_max: U32,
+    points: U32,
+}
+
+const _: () = assert!(size_of::<CopiesHeader>() == 16);
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -104,6 +121,20 @@ pub struct IndexInfo {
     pub bytes: u64,
     /// The measured recall for several numbers of probes.
     pub recall: RecallTable,
+    /// The lists with copies, if the index has any: the single strategy reads these.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub copies: Option<CopiedLists>,
+}
+
+/// Lists the properties of lists with copies.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CopiedLists {
+    /// The number of vectors in all lists. A vector counts once for each list that holds it.
+    pub vectors: u64,
+    /// The number of vectors in the largest list.
+    pub list_vectors_max: u64,
+    /// The measured recall for several numbers of probes.
+    pub recall: RecallTable,
 }
 
 impl IndexInfo {
@@ -121,7 +152,7 @@ impl IndexInfo {
         let RecallTable { k, queries, measured_seconds, measured_on, points } = &self.recall;
         let header = Header {
             magic: MAGIC,
-            version: VERSION.into(),
+            version: if self.copies.is_some() { VERSION_WITH_COPIES } else { VERSION }.into(),
             element: self.element.code().into(),
             dimensions: (self.dimensions as u32).into(),
             metric: metric_code(self.metric).into(),
@@ -140,7 +171,19 @@ impl IndexInfo {
             points: (points.len() as u32).into(),
         };
         let mut bytes = header.as_bytes().to_vec();
-        for point in points {
+        let copied = match &self.copies {
+            Some(copies) => {
+                let header = CopiesHeader {
+                    vectors: copies.vectors.into(),
+                    list_vectors_max: (copies.list_vectors_max as u32).into(),
+                    points: (copies.recall.points.len() as u32).into(),
+                };
+                bytes.extend_from_slice(header.as_bytes());
+                &copies.recall.points[..]
+            }
+            None => &[],
+        };
+        for point in points.iter().chain(copied) {
             let point = Point { probes: (point.probes as u32).into(), recall: point.recall.into() };
             bytes.extend_from_slice(point.as_bytes());
         }
@@ -161,9 +204,10 @@ impl IndexInfo {
             let show = |magic: &[u8]| magic.escape_ascii().to_string();
             return Err(bad("magic", show(&header.magic), show(&MAGIC)));
         }
-        if header.version != VERSION {
-            let expected =
-                format!("{VERSION}: build the index again, or use the version of Inshore that wrote it");
+        if ![VERSION, VERSION_WITH_COPIES].contains(&header.version.get()) {
+            let expected = format!(
+                "{VERSION} or {VERSION_WITH_COPIES}: build the index again, or use the version of Inshore that wrote it"
+            );
             return Err(bad("version", header.version.to_string(), expected));
         }
         let code = header.element.get();
@@ -183,24 +227,24 @@ impl IndexInfo {
         if found as usize != id_bytes(vectors) {
             return Err(bad("bytes of an id", found.to_string(), id_bytes(vectors).to_string()));
         }
+        let (copies, points) = match header.version.get() {
+            VERSION_WITH_COPIES => match CopiesHeader::read_from_prefix(points) {
+                Ok((copies, points)) => (Some(copies), points),
+                Err(_) => {
+                    let expected = size_of::<Header>() + size_of::<CopiesHeader>();
+                    let found = format!("{} bytes", attributes.len());
+                    return Err(bad("header", found, format!("{expected} bytes or more")));
+                }
+            },
+            _ => (None, points),
+        };
         let count = header.points.get();
-        let points = <[Point]>::ref_from_bytes(points).ok().filter(|points| {
-            count <= POINTS_MAX
-                && points.len() == count as usize
-                && points.is_sorted_by_key(|point| point.probes.get())
-        });
-        let points = points.ok_or_else(|| {
-            let expected = format!("at most {POINTS_MAX}, by rising lists");
-            bad("points of recall", format!("{count} in {} bytes", attributes.len()), expected)
-        })?;
-        let points = points.iter().map(|point| {
-            let recall = point.recall.get();
-            let probes = range("lists probed", point.probes.get().into(), lists)?;
-            match (0.0..=1.0).contains(&recall) {
-                true => Ok(RecallPoint { probes, recall }),
-                false => Err(bad("recall", recall.to_string(), "0 to 1".to_string())),
-            }
-        });
+        let split = points.len().min(count as usize * size_of::<Point>());
+        let (points, copied) = match copies {
+            Some(_) => points.split_at(split),
+            None => (points, &[][..]),
+        };
+        let points = points_of(name, lists, count, points)?;
         let code = header.measured_on.get();
         let recall = RecallTable {
             k: header.recall_k.get(),
@@ -208,7 +252,22 @@ impl IndexInfo {
             measured_seconds: header.measured_seconds.get(),
             measured_on: MeasuredOn::of_code(code)
                 .ok_or_else(|| bad("source of recall", code.to_string(), "1 or 2".to_string()))?,
-            points: points.collect::<Result<_>>()?,
+            points,
+        };
+        let copies = match copies {
+            Some(copies) => {
+                let points = points_of(name, lists, copies.points.get(), copied)?;
+                let most = vectors.saturating_mul(lists);
+                let vectors = range("vectors of lists with copies", copies.vectors.get(), most)?;
+                let list_vectors_max = copies.list_vectors_max.get().into();
+                let list_vectors_max = range("vectors of a list with copies", list_vectors_max, vectors)?;
+                Some(CopiedLists {
+                    vectors,
+                    list_vectors_max,
+                    recall: RecallTable { points, ..recall.clone() },
+                })
+            }
+            None => None,
         };
         Ok(IndexInfo {
             name: name.to_string(),
@@ -224,6 +283,7 @@ impl IndexInfo {
             seed: header.seed.get(),
             bytes,
             recall,
+            copies,
         })
     }
 }
@@ -239,6 +299,30 @@ impl std::fmt::Display for IndexInfo {
             format_bytes(*bytes)
         )
     }
+}
+
+/// Reads the points of a table of recall.
+fn points_of(name: &str, lists: u64, count: u32, bytes: &[u8]) -> Result<Vec<RecallPoint>> {
+    let points = <[Point]>::ref_from_bytes(bytes).ok().filter(|points| {
+        count <= POINTS_MAX
+            && points.len() == count as usize
+            && points.is_sorted_by_key(|point| point.probes.get())
+    });
+    let points = points.ok_or_else(|| {
+        let expected = format!("at most {POINTS_MAX}, by rising lists");
+        bad(name, "points of recall", format!("{count} in {} bytes", bytes.len()), expected)
+    })?;
+    let points = points.iter().map(|point| {
+        let (probes, recall) = (u64::from(point.probes.get()), point.recall.get());
+        if !(1..=lists).contains(&probes) {
+            return Err(bad(name, "lists probed", probes.to_string(), format!("1 to {lists}")));
+        }
+        match (0.0..=1.0).contains(&recall) {
+            true => Ok(RecallPoint { probes, recall }),
+            false => Err(bad(name, "recall", recall.to_string(), "0 to 1".to_string())),
+        }
+    });
+    points.collect()
 }
 
 fn bad(name: &str, what: &'static str, found: String, expected: String) -> Error {
@@ -286,6 +370,14 @@ pub(crate) struct IndexFiles {
     pub centroids: CheckedFile,
     pub groups: CheckedFile,
     pub spans: CheckedFile,
+    pub copies: Option<CopyFiles>,
+}
+
+/// The files of lists with copies.
+#[derive(Clone, Debug)]
+pub(crate) struct CopyFiles {
+    pub lists: CheckedFile,
+    pub firsts: CheckedFile,
 }
 
 impl VectorIndex {
@@ -325,6 +417,13 @@ impl VectorIndex {
             centroids: file_of(&dataset, CENTROIDS, info.lists * row_bytes)?,
             groups: file_of(&dataset, GROUPS, info.groups * row_bytes)?,
             spans: file_of(&dataset, SPANS, (info.groups + 1) * 4)?,
+            copies: match &info.copies {
+                Some(copies) => Some(CopyFiles {
+                    lists: file_of(&dataset, COPIES, copies.vectors * info.entry_bytes() as u64)?,
+                    firsts: file_of(&dataset, COPY_FIRSTS, (info.lists + 1) * 8)?,
+                }),
+                None => None,
+            },
         };
         let layers = chain(all_layers(store, name)?, dataset.id(), info.vectors, vectors.info().vectors);
         Ok(Some(VectorIndex { info, id: dataset.id(), files, layers }))
@@ -345,17 +444,30 @@ impl VectorIndex {
         self.layers.last().map_or(self.info.vectors, |last| last.rows.end)
     }
 
-    pub(crate) fn set_recall(&mut self, recall: RecallTable) {
+    /// Replaces the tables of recall: that of the lists, and that of the lists with copies.
+    pub(crate) fn set_recall(&mut self, recall: RecallTable, copies: Option<RecallTable>) {
         self.info.recall = recall;
+        if let (Some(copied), Some(recall)) = (&mut self.info.copies, copies) {
+            copied.recall = recall;
+        }
     }
 
     pub(crate) fn made(info: IndexInfo, files: IndexFiles) -> VectorIndex {
         VectorIndex { info, id: 0, files, layers: Vec::new() }
     }
 
+    /// Returns the file of the lists, with or without copies.
+    pub(crate) fn read_file(&self, with_copies: bool) -> &CheckedFile {
+        match &self.files.copies {
+            Some(copies) if with_copies => &copies.lists,
+            _ => &self.files.lists,
+        }
+    }
+
     /// Returns the memory of the directories and the upper centroids, which stay in memory during a search.
     pub(crate) fn directory_bytes(&self) -> u64 {
-        (1 + self.layers.len() as u64) * (self.info.lists + 1) * 8 + self.upper_bytes() + READ_ELEMENTS_BYTES
+        let directories = self.layers.len() as u64 + if self.info.copies.is_some() { 2 } else { 1 };
+        directories * (self.info.lists + 1) * 8 + self.upper_bytes() + READ_ELEMENTS_BYTES
     }
 
     fn upper_bytes(&self) -> u64 {
@@ -377,26 +489,7 @@ impl VectorIndex {
         holds_lower: bool,
     ) -> Result<(Directory, Centroids<T>)> {
         let (info, files) = (&self.info, &self.files);
-        let reservation = job.budget().reserve((info.lists + 1) * 8, "the directory of an index")?;
-        let mut firsts: Vec<u64> = Vec::with_capacity(info.lists as usize + 1);
-        read_elements::<U64>(job, &files.firsts, |piece| {
-            firsts.extend(piece.iter().map(|first| first.get()))
-        })?;
-        let is_sound = firsts[0] == 0 && firsts[firsts.len() - 1] == info.vectors;
-        let most = |pair: &[u64]| {
-            pair[1].checked_sub(pair[0]).is_some_and(|len| (1..=info.list_vectors_max).contains(&len))
-        };
-        if let (false, _) | (_, Some(_)) = (is_sound, firsts.windows(2).position(|pair| !most(pair))) {
-            let place = firsts.windows(2).position(|pair| !most(pair)).unwrap_or(0);
-            let expected =
-                format!("lists of 1 to {} vectors, {} in all", info.list_vectors_max, info.vectors);
-            return Err(bad(
-                &info.name,
-                "directory",
-                format!("list {place} at {:?}", firsts.get(place..place + 2)),
-                expected,
-            ));
-        }
+        let directory = self.directory(job, &files.firsts, info.vectors, info.list_vectors_max)?;
         let upper_reservation = job.budget().reserve(self.upper_bytes(), "centroids of groups")?;
         let mut spans: Vec<u32> = Vec::with_capacity(info.groups as usize + 1);
         read_elements::<U32>(job, &files.spans, |piece| spans.extend(piece.iter().map(|first| first.get())))?;
@@ -416,7 +509,6 @@ impl VectorIndex {
                 Lower::Memory(lower, reservation)
             }
         };
-        let directory = Directory::new(firsts, info.entry_bytes() as u64, reservation);
         let centroids = Centroids {
             dimensions: info.dimensions,
             upper,
@@ -425,6 +517,43 @@ impl VectorIndex {
             _reservation: upper_reservation,
         };
         Ok((directory, centroids))
+    }
+
+    /// Reads the directory of the lists with copies, if the index has any. Each has at least the vectors of its list in
+    /// `own`.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub(crate) fn load_copies(&self, job: &Job, own: &Directory) -> Result<Option<Directory>> {
+        let (Some(copies), Some(files)) = (&self.info.copies, &self.files.copies) else { return Ok(None) };
+        let directory = self.directory(job, &files.firsts, copies.vectors, copies.list_vectors_max)?;
+        match (0..self.info.lists as u32).find(|&list| directory.count(list) < own.count(list)) {
+            None => Ok(Some(directory)),
+            Some(list) => {
+                let found = format!("{} vectors in list {list}", directory.count(list));
+                let expected = format!("{} or more", own.count(list));
+                Err(bad(&self.info.name, "directory of copies", found, expected))
+            }
+        }
+    }
+
+    /// Reads a directory: the number of vectors before each list, and that of all.
+    fn directory(&self, job: &Job, file: &CheckedFile, vectors: u64, most: u64) -> Result<Directory> {
+        let info = &self.info;
+        let reservation = job.budget().reserve((info.lists + 1) * 8, "the directory of an index")?;
+        let mut firsts: Vec<u64> = Vec::with_capacity(info.lists as usize + 1);
+        read_elements::<U64>(job, file, |piece| firsts.extend(piece.iter().map(|first| first.get())))?;
+        let is_sound = firsts[0] == 0 && firsts[firsts.len() - 1] == vectors;
+        let is_list =
+            |pair: &[u64]| pair[1].checked_sub(pair[0]).is_some_and(|len| (1..=most).contains(&len));
+        let wrong = firsts.windows(2).position(|pair| !is_list(pair));
+        if is_sound && wrong.is_none() {
+            return Ok(Directory::new(firsts, info.entry_bytes() as u64, reservation));
+        }
+        let place = wrong.unwrap_or(0);
+        let found = format!("list {place} at {:?}", firsts.get(place..place + 2));
+        let expected = format!("lists of 1 to {most} vectors, {vectors} in all");
+        Err(bad(&info.name, "directory", found, expected))
     }
 
     /// Returns the rows and the ids of a list of `count` vectors.
@@ -440,105 +569,5 @@ impl VectorIndex {
         let row_bytes = self.info.dimensions * size_of::<T>();
         let place = (self.files.lists.name(), list);
         list_of(place, bytes, count, (row_bytes, self.info.entry_bytes()), self.info.vectors)
-    }
-}
-
-/// Returns the vectors of `count` entries of a list, and checks that their rows are below `rows`. `place` is the name of
-/// the file, and the list; the sizes are those of the elements of a vector, and of an entry.
-///
-/// # Errors
-/// [`Error::BadDataset`] if a vector has no row.
-pub(crate) fn list_of<'a, T: Clustered>(
-    (name, list): (&str, u32),
-    bytes: &'a [u8],
-    count: usize,
-    (row_bytes, entry_bytes): (usize, usize),
-    rows: u64,
-) -> Result<List<'a, T>> {
-    let (elements, ids) = bytes.split_at(count * row_bytes);
-    let vectors = List { rows: T::rows(elements), ids, id_bytes: entry_bytes - row_bytes };
-    match (0..count).map(|place| vectors.row(place)).find(|row| *row >= rows) {
-        None => Ok(vectors),
-        Some(row) => Err(Error::BadDataset {
-            name: name.to_string(),
-            what: "vectors",
-            found: format!("row {row} in list {list}"),
-            expected: format!("rows below {rows}"),
-        }),
-    }
-}
-
-/// `List` holds the vectors of a list.
-pub(crate) struct List<'a, T> {
-    pub rows: &'a [T],
-    ids: &'a [u8],
-    id_bytes: usize,
-}
-
-impl<T> List<'_, T> {
-    /// Returns the number of the row that a vector of the list has in the dataset.
-    pub fn row(&self, place: usize) -> u64 {
-        let bytes = &self.ids[place * self.id_bytes..][..self.id_bytes];
-        match self.id_bytes {
-            4 => u32::from_le_bytes(bytes.try_into().expect("four bytes")).into(),
-            _ => u64::from_le_bytes(bytes.try_into().expect("eight bytes")),
-        }
-    }
-}
-
-/// `Directory` holds the position of each list in the file.
-#[derive(Debug)]
-pub(crate) struct Directory {
-    firsts: Vec<u64>,
-    entry_bytes: u64,
-    _reservation: Reservation,
-}
-
-impl Directory {
-    pub fn new(firsts: Vec<u64>, entry_bytes: u64, reservation: Reservation) -> Directory {
-        Directory { firsts, entry_bytes, _reservation: reservation }
-    }
-
-    /// Returns the number of bytes of a vector, with the number of its row.
-    pub fn entry_bytes(&self) -> u64 {
-        self.entry_bytes
-    }
-
-    /// Returns the places of the vectors of a list among those of all lists.
-    pub fn places_of(&self, list: u32) -> Range<u64> {
-        self.firsts[list as usize]..self.firsts[list as usize + 1]
-    }
-
-    /// Returns the number of vectors of a list.
-    pub fn count(&self, list: u32) -> u64 {
-        self.firsts[list as usize + 1] - self.firsts[list as usize]
-    }
-
-    /// Returns the byte range of the lists `lists`, which are adjacent in the file.
-    pub fn bytes_of(&self, lists: Range<u32>) -> Range<u64> {
-        self.firsts[lists.start as usize] * self.entry_bytes
-            ..self.firsts[lists.end as usize] * self.entry_bytes
-    }
-
-    /// Splits the sequence of all lists into spans. A span has at most `bytes` bytes, or is one list.
-    pub fn spans(&self, bytes: u64) -> Vec<Range<u32>> {
-        let lists = self.firsts.len() as u32 - 1;
-        let (mut spans, mut start) = (Vec::new(), 0);
-        for list in 1..=lists {
-            let is_full = list < lists && {
-                let range = self.bytes_of(start..list + 1);
-                range.end - range.start > bytes
-            };
-            if is_full || list == lists {
-                spans.push(start..list);
-                start = list;
-            }
-        }
-        spans
-    }
-
-    /// Returns the largest number of bytes of a list.
-    pub fn list_bytes_max(&self) -> u64 {
-        self.firsts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0) * self.entry_bytes
     }
 }

@@ -31,7 +31,8 @@ use zerocopy::{
 
 use super::{
     centroids::read_elements,
-    dataset::{Directory, FIRSTS, IndexInfo, LISTS, id_bytes, index_name},
+    dataset::{FIRSTS, IndexInfo, LISTS, id_bytes, index_name},
+    directory::Directory,
 };
 use crate::{Error, Result, dataset::file_of};
 

@@ -11,18 +11,25 @@
 //! ```text
 //!   vectors ─► samples ─► k-means of groups, then of lists ─► nearest list of each vector ─► sort by list ─► lists
 //!
-//!   query ─► nearest groups ─► nearest lists ─┬─ single: read these lists, 16 reads in flight
+//!   query ─► nearest groups ─► nearest lists ─┬─ single: read these lists (with copies, if there are any), 16 reads in flight
 //!                                             └─ batch: sort (list, query), read each list once for all its queries
 //! ```
 //!
 //! Lists hold the vectors as they were imported, so distances are exact. The answer has the k nearest vectors of the
 //! probed lists; ties go to the smaller id. The choice of the probed lists depends only on the index, the query, k and
-//! the number of probes. It does not depend on the budget, the threads or the strategy.
+//! the number of probes. It does not depend on the budget and the threads.
+//!
+//! An index may have a second file, `copies`, with the same lists enlarged by copies of the vectors near their borders
+//! ([`Index::copies`]). The single strategy reads these, and needs about a quarter of the lists for the same recall. The
+//! batch strategy would read each copy in vain. So the answers of the two strategies differ then, and there is a table of
+//! recall for each.
 
+mod batch;
 mod build;
 mod centroids;
 mod compare;
 mod dataset;
+mod directory;
 mod kmeans;
 mod layers;
 mod parts;
@@ -31,6 +38,7 @@ mod query;
 mod ranges;
 mod recall;
 mod selected;
+mod single;
 mod table;
 mod tail;
 
@@ -44,8 +52,8 @@ pub(crate) use self::{
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 pub use self::{
-    build::{BuildPlan, Built, Index, build_index, plan_index},
-    dataset::{IndexInfo, VectorIndex, index_name},
+    build::{BuildPlan, Built, COPIES_MAX, Index, build_index, plan_index},
+    dataset::{CopiedLists, IndexInfo, VectorIndex, index_name},
     plan::{Strategy, StrategyPlan},
     query::{Approximate, ApproximateSearched, check_index_search, search_index},
     recall::measure_recall,

@@ -10,7 +10,8 @@ use inshore_store::{CheckedFile, Job};
 
 use super::{
     Clustered,
-    dataset::{Directory, List, VectorIndex, list_of},
+    dataset::VectorIndex,
+    directory::{Directory, List, list_of},
 };
 use crate::Result;
 
@@ -19,7 +20,9 @@ pub(super) struct Part {
     name: String,
     pub file: CheckedFile,
     pub directory: Directory,
-    /// The most vectors of a chunk.
+    /// The directory of the lists without copies, if the lists have copies. The own vectors of a list come first.
+    own: Option<Directory>,
+    /// The most vectors of a chunk. A list with copies is one chunk.
     chunk: u64,
     row_bytes: usize,
     /// The number of rows of which the part can have vectors.
@@ -35,34 +38,60 @@ pub(super) struct Piece {
 }
 
 impl Part {
-    /// Returns all parts of an index, whose own directory is `directory`.
+    /// Returns all parts of an index, whose own directory is `directory`: the lists with copies, if `with_copies` is true and
+    /// the index has these, or the lists without; then the layers.
     ///
     /// # Errors
     /// Damage; I/O; too little memory.
-    pub fn all(job: &Job, index: &VectorIndex, directory: Directory) -> Result<Vec<Part>> {
+    pub fn all(job: &Job, index: &VectorIndex, directory: Directory, with_copies: bool) -> Result<Vec<Part>> {
         let info = index.info();
         let row_bytes = info.element.row_bytes(info.dimensions);
+        let copies = if with_copies { index.load_copies(job, &directory)? } else { None };
+        let file = index.read_file(copies.is_some());
+        let (directory, own) = match copies {
+            Some(copies) => (copies, Some(directory)),
+            None => (directory, None),
+        };
         let mut parts = vec![Part {
-            name: index.files.lists.name().to_string(),
-            file: index.files.lists.clone(),
+            name: file.name().to_string(),
+            file: file.clone(),
             directory,
-            chunk: info.list_vectors_max,
+            own,
+            chunk: Part::list_vectors_max(index, with_copies),
             row_bytes,
             rows: info.vectors,
         }];
         for layer in &index.layers {
             let (directory, file) = layer.load(job, info)?;
             let (name, rows) = (layer.name.clone(), layer.rows.end);
-            parts.push(Part { name, file, directory, chunk: layer.chunk, row_bytes, rows });
+            parts.push(Part { name, file, directory, own: None, chunk: layer.chunk, row_bytes, rows });
         }
         Ok(parts)
     }
 
+    /// Returns the number of vectors of the largest list, with or without copies.
+    fn list_vectors_max(index: &VectorIndex, with_copies: bool) -> u64 {
+        match &index.info().copies {
+            Some(copies) if with_copies => copies.list_vectors_max,
+            _ => index.info().list_vectors_max,
+        }
+    }
+
     /// Returns the bytes of the largest chunk of an index, in any part.
-    pub fn chunk_bytes_max(index: &VectorIndex) -> u64 {
+    pub fn chunk_bytes_max(index: &VectorIndex, with_copies: bool) -> u64 {
         let info = index.info();
         let layers = index.layers.iter().map(|layer| layer.chunk * layer.entry_bytes(info));
-        layers.fold(info.list_vectors_max * info.entry_bytes() as u64, u64::max)
+        layers.fold(Part::list_vectors_max(index, with_copies) * info.entry_bytes() as u64, u64::max)
+    }
+
+    /// Returns true if lists have copies.
+    pub fn has_copies(&self) -> bool {
+        self.own.is_some()
+    }
+
+    /// Returns the number of vectors of a list, without copies.
+    pub fn own_count(&self, list: u32) -> u64 {
+        self.own.as_ref().unwrap_or(&self.directory).count(list)
     }
 
     /// Returns the bytes of a piece in the file.
@@ -100,7 +129,7 @@ impl Part {
         pieces
     }
 
-    /// Calls `each` with all chunks of a piece: the list, and its vectors.
+    /// Calls `each` with all chunks of a piece: the list, its vectors, and their number without and with copies.
     ///
     /// # Errors
     /// A row that is not there; errors of `each`.
@@ -108,7 +137,7 @@ impl Part {
         &self,
         piece: &Piece,
         bytes: &[u8],
-        mut each: impl FnMut(u32, &List<'_, T>, usize) -> Result<()>,
+        mut each: impl FnMut(u32, &List<'_, T>, (usize, usize)) -> Result<()>,
     ) -> Result<()> {
         let entry_bytes = self.directory.entry_bytes() as usize;
         let mut rest = bytes;
@@ -122,10 +151,32 @@ impl Part {
                 rest = others;
                 let place = (&*self.name, list);
                 let vectors = list_of::<T>(place, chunk, count, (self.row_bytes, entry_bytes), self.rows)?;
-                each(list, &vectors, count)?;
+                let own = if self.has_copies() { self.own_count(list) as usize } else { count };
+                each(list, &vectors, (own, count))?;
                 start += count as u64;
             }
         }
         Ok(())
+    }
+}
+
+/// A file whose checksums are in memory while this value lives.
+pub(super) struct Remembered<'a>(&'a CheckedFile);
+
+impl<'a> Remembered<'a> {
+    /// Reads the checksums of all blocks of a file.
+    ///
+    /// # Errors
+    /// I/O and damage.
+    pub fn new(job: &Job, file: &'a CheckedFile) -> Result<Remembered<'a>> {
+        let remembered = Remembered(file);
+        file.remember_headers(job)?;
+        Ok(remembered)
+    }
+}
+
+impl Drop for Remembered<'_> {
+    fn drop(&mut self) {
+        self.0.forget_headers();
     }
 }

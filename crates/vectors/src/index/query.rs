@@ -6,20 +6,16 @@
 //! ```
 //!
 //! A query probes its nearest lists; if these have fewer than k vectors, it probes the next ones until they have k. The
-//! directory knows how many vectors a list has, so this is decided before a list is read. Searches of selected vectors:
-//! [`super::selected`].
+//! directory knows how many vectors a list has, so this is decided before a list is read. Copies do not count: a vector is
+//! the own vector of one list. Searches of selected vectors: [`super::selected`].
 
 use std::{
     ops::Range,
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Instant,
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 use arrow_array::RecordBatch;
-use inshore_store::{Buffer, Job, PendingRead};
+use inshore_store::Job;
 use serde::Serialize;
 
 use super::{
@@ -27,28 +23,24 @@ use super::{
     centroids::{Centroids, Finder},
     compare::{Comparer, Members, Packed, Space},
     dataset::VectorIndex,
-    parts::{Part, Piece},
-    plan::{DEPTH, Estimates, FOUND_AT_ONCE, SPAN_BYTES, Strategy, StrategyPlan},
-    ranges::{BUFFERS, Ranges},
+    parts::{Part, Piece, Remembered},
+    plan::{Copied, DEPTH, Estimates, FOUND_AT_ONCE, Strategy, StrategyPlan, joined_bytes, span_bytes},
+    ranges::BUFFERS,
     recall::pack_next,
     selected::{Selected, probes_among},
+    table::RecallTable,
     tail::compare_tail,
 };
 use crate::{
     Element, Error, Result, Search, Vectors, VectorsInfo,
     changes::among_live,
-    dedup::{Pairs, PairsOfQueries},
     heaps::{SharedHeaps, Tops},
     ids::Ids,
+    pairs::{Pairs, PairsOfQueries},
     search::{AnswerRows, BATCH_ROWS, QueryRows, Source, center_of_vectors, check_dimensions, new_tops},
     tiles::Instructions,
     topk::TopK,
 };
-
-/// The reads of a query that follow each other are one read of at most so many bytes.
-const JOINED_BYTES: u64 = 128 << 10;
-/// Lists that nobody wants are read along if they are smaller than this, between lists that are wanted.
-const GAP_BYTES: u64 = 32 << 10;
 
 /// The options of an approximate search.
 #[derive(Clone, Debug, PartialEq)]
@@ -238,14 +230,16 @@ impl Counts {
 pub(super) struct Round<'a, T: Clustered> {
     pub job: &'a Job,
     pub vectors: &'a Vectors,
-    index: &'a VectorIndex,
+    pub index: &'a VectorIndex,
     /// The lists of the index, and those of its layers.
-    parts: &'a [Part],
-    centroids: &'a Centroids<T>,
+    pub parts: &'a [Part],
+    pub centroids: &'a Centroids<T>,
     pub space: &'a Space<T>,
     coarse: &'a Space<T>,
     pub plan: &'a StrategyPlan,
-    probes: u64,
+    pub probes: u64,
+    /// The lists that a query probes in layers, which have no copies.
+    pub layer_probes: u64,
     /// Vectors that the probed lists of a query need.
     k: u64,
     pub packed: &'a Packed<T>,
@@ -259,41 +253,75 @@ pub(super) struct Round<'a, T: Clustered> {
 }
 
 impl Probed<'_> {
+    /// Returns true if a strategy reads the lists with copies.
+    fn reads_copies(&self, strategy: Strategy) -> bool {
+        strategy == Strategy::Single && self.index.info().copies.is_some()
+    }
+
+    /// Returns the table of recall of the lists that a strategy reads.
+    fn table(&self, strategy: Strategy) -> &RecallTable {
+        let info = self.index.info();
+        match &info.copies {
+            Some(copies) if self.reads_copies(strategy) => &copies.recall,
+            _ => &info.recall,
+        }
+    }
+
+    /// Returns the lists that each query probes in layers: these have no copies, so that the same recall needs as many
+    /// lists as in the batch strategy.
+    fn layer_probes(&self, strategy: Strategy) -> u64 {
+        let probes = self.probes(strategy);
+        match self.index.layers.is_empty() {
+            true => probes,
+            false => self.probes(Strategy::Batch).max(probes),
+        }
+    }
+
     /// Returns the lists that each query probes.
-    fn probes(&self) -> u64 {
+    fn probes(&self, strategy: Strategy) -> u64 {
+        let probes = self.probes_among_all(strategy);
         match (self.approximate.probes, &self.search.selection) {
-            (None, Some(selection)) => {
-                probes_among(selection, self.probes_among_all(), self.index.info().lists)
-            }
-            _ => self.probes_among_all(),
+            (None, Some(selection)) => probes_among(selection, probes, self.index.info().lists),
+            _ => probes,
         }
     }
 
     /// Returns the lists that each query probes if all vectors may be answers.
-    fn probes_among_all(&self) -> u64 {
-        let info = self.index.info();
+    fn probes_among_all(&self, strategy: Strategy) -> u64 {
+        let lists = self.index.info().lists;
         let wanted = self.approximate.probes;
-        wanted.unwrap_or_else(|| info.recall.probes_for(self.approximate.recall, info.lists)).min(info.lists)
+        wanted.unwrap_or_else(|| self.table(strategy).probes_for(self.approximate.recall, lists)).min(lists)
     }
 
     fn estimates<T: Clustered>(&self) -> Estimates {
         let (info, index) = (self.index.info(), self.index);
         let budget = self.job.budget();
-        let probes = self.probes();
+        let probes = self.probes(Strategy::Batch);
+        let single_probes = self.probes(Strategy::Single);
         let k = self.search.neighbours(self.vectors.info().live());
         let row_bytes = (info.dimensions * size_of::<T>()) as u64;
-        let list_bytes_max = Part::chunk_bytes_max(index);
+        let entry_bytes = info.entry_bytes() as u64;
+        let list_bytes_max = Part::chunk_bytes_max(index, false);
+        let read_bytes_max = Part::chunk_bytes_max(index, info.copies.is_some());
+        let copies = info.copies.as_ref().map(|copies| {
+            let list_vectors = copies.vectors as f64 / info.lists as f64;
+            Copied { probes: single_probes, list_bytes: list_vectors * entry_bytes as f64, list_vectors }
+        });
         // Groups have about the square root of all lists; a few are several times as large.
         let group = (8 * info.lists.div_ceil(info.groups)).min(info.lists);
         let finder = 2 * Comparer::<T>::bytes(info.dimensions) + 16 * (group * row_bytes + (16 << 10));
-        let groups = (info.groups).min(64 + 16 * probes);
-        let pending = TopK::bytes(probes) + 16 * probes + 16 * groups + 64;
+        let pending = |probes: u64| {
+            let groups = (info.groups).min(64 + 16 * probes);
+            TopK::bytes(probes) + 16 * probes + 16 * groups + 64
+        };
+        let heap_bytes = if copies.is_some() { TopK::distinct_bytes(k) } else { TopK::bytes(k) };
         Estimates {
             queries: self.source.count(),
             probes,
             lists: info.lists,
             list_bytes: info.vectors as f64 / info.lists as f64 * info.entry_bytes() as f64,
             list_vectors: info.vectors as f64 / info.lists as f64,
+            copies,
             dimensions: info.dimensions,
             memory_bytes: budget.free_bytes(),
             threads: budget.threads(),
@@ -305,19 +333,17 @@ impl Probed<'_> {
                 + self.search.selection.as_ref().map_or(0, |selection| Selected::bytes(selection, row_bytes))
                 + (64 << 10),
             lower_bytes: index.lower_bytes(),
+            checks_bytes: index.read_file(self.reads_copies(Strategy::Single)).headers_bytes(),
             single_thread_bytes: finder
-                + inshore_store::taken_bytes(DEPTH * joined_bytes(list_bytes_max)) as u64
-                + pending
+                + inshore_store::taken_bytes(DEPTH * joined_bytes(read_bytes_max)) as u64
+                + pending(self.layer_probes(Strategy::Single))
                 + (4 << 10),
             batch_thread_bytes: finder
                 + inshore_store::taken_bytes(BUFFERS * span_bytes(list_bytes_max)) as u64
                 + 64 * (probes + 16),
-            query_bytes: Packed::<T>::bytes_each(info.dimensions)
-                + TopK::bytes(k)
-                + 24
-                + Selected::QUERY_BYTES,
+            query_bytes: Packed::<T>::bytes_each(info.dimensions) + heap_bytes + 24 + Selected::QUERY_BYTES,
             batch_query_bytes: probes * 8 + 8,
-            batch_bytes: FOUND_AT_ONCE.min(self.source.count()) * pending * budget.threads() as u64,
+            batch_bytes: FOUND_AT_ONCE.min(self.source.count()) * pending(probes) * budget.threads() as u64,
             forced: self.approximate.strategy,
         }
     }
@@ -339,6 +365,8 @@ impl Probed<'_> {
         let mut answer = AnswerRows::new(self.search.metric, each);
         let mut counts = Counts::default();
         let mut first = 0;
+        let file = self.index.read_file(self.reads_copies(plan.strategy));
+        let _checks = if plan.holds_checks { Some(Remembered::new(job, file)?) } else { None };
         job.start_phase("searching", "queries", self.source.count());
         while first < self.source.count() {
             let end = self.source.count().min(first + plan.queries_at_once);
@@ -349,7 +377,7 @@ impl Probed<'_> {
             first = end;
         }
         answer.flush()?;
-        let probes = estimates.probes;
+        let probes = self.probes(plan.strategy);
         Ok(ApproximateSearched {
             queries: self.source.count(),
             vectors: self.vectors.info().live(),
@@ -361,7 +389,7 @@ impl Probed<'_> {
             recall_estimate: match probes == info.lists {
                 true => Some(1.0),
                 // The lists for a selection were chosen for the same recall.
-                false => info.recall.recall_of(self.probes_among_all()),
+                false => self.table(plan.strategy).recall_of(self.probes_among_all(plan.strategy)),
             },
             recall_measured_seconds: info.recall.measured_seconds,
             compared: counts.compared,
@@ -403,7 +431,7 @@ impl Probed<'_> {
         let coarse = Space::<T>::new(metric, dimensions, &center, instructions);
         let space = coarse.within(self.search.radius);
         let ids = Ids::read(self.job, self.vectors)?;
-        let parts = Part::all(self.job, self.index, directory)?;
+        let parts = Part::all(self.job, self.index, directory, self.reads_copies(plan.strategy))?;
         Ok(Loaded { parts, centroids, ids, coarse, space })
     }
 
@@ -424,9 +452,12 @@ impl Probed<'_> {
         for number in numbers {
             pack_next(rows, (self.source, number), self.vectors, &loaded.space, &mut packed, &mut ids)?;
         }
+        // A vector comes once with each list that holds it. A sort of pairs keeps each pair once.
+        let has_copies = loaded.parts.iter().any(Part::has_copies);
+        let new_top = if has_copies { TopK::distinct } else { TopK::new };
         let tops = match self.pairs {
             Some(_) => Vec::new(),
-            None => new_tops(self.search, self.vectors.info().live(), &ids),
+            None => new_tops(self.search, self.vectors.info().live(), &ids, new_top),
         };
         let heaps = Tops { first: 0, tops: &tops };
         let pairs = self.pairs.map(|pairs| pairs.of_queries(&ids, false));
@@ -442,7 +473,8 @@ impl Probed<'_> {
             space: &loaded.space,
             coarse: &loaded.coarse,
             plan,
-            probes: self.probes(),
+            probes: self.probes(plan.strategy),
+            layer_probes: self.layer_probes(plan.strategy),
             k: k.min(info.vectors),
             packed: &packed,
             tops: &tops,
@@ -468,26 +500,17 @@ impl Probed<'_> {
     }
 }
 
-/// Returns the bytes of a buffer for lists of one query that follow each other.
-fn joined_bytes(list_bytes_max: u64) -> usize {
-    (list_bytes_max.max(JOINED_BYTES) as usize + (8 << 10)).next_multiple_of(4 << 10)
-}
-
-/// Returns the bytes of a buffer for a span of lists.
-fn span_bytes(list_bytes_max: u64) -> usize {
-    (list_bytes_max.max(SPAN_BYTES) as usize + (8 << 10)).next_multiple_of(4 << 10)
-}
-
 impl<T: Clustered> Round<'_, T> {
-    /// Finds the lists that each of the queries `members` probes, and passes them to `each` in no order.
-    fn lists(
+    /// Finds the lists that each of the queries `members` probes, and passes them to `each` in no order of the queries: the
+    /// lists by rising distance, and the number of those that are probed in the first part. All are probed in layers.
+    pub(super) fn lists(
         &self,
         members: Range<u32>,
         finder: &mut Finder<T>,
-        each: &mut dyn FnMut(u32, &[u32]),
+        each: &mut dyn FnMut(u32, &[u32], usize),
     ) -> Result<()> {
         let mut left: Vec<u32> = members.collect();
-        let mut probes = self.probes;
+        let mut probes = self.probes.max(self.layer_probes);
         let mut lists = Vec::new();
         // Few queries go on: those whose lists have fewer than k vectors.
         while let (Some(&first), Some(&last)) = (left.first(), left.last()) {
@@ -502,21 +525,11 @@ impl<T: Clustered> Round<'_, T> {
                     continue;
                 }
                 lists.clear();
-                let mut vectors = 0;
-                for entry in top.into_sorted() {
-                    if lists.len() as u64 >= self.probes && vectors >= self.k {
-                        break;
-                    }
-                    let list = entry.id as u32;
-                    lists.push(list);
-                    vectors += self.parts.iter().map(|part| part.directory.count(list)).sum::<u64>();
+                lists.extend(top.into_sorted().iter().map(|entry| entry.id as u32));
+                match self.enough_of(&mut lists) {
+                    None if probes < self.centroids.lists() => again.push(query),
+                    near => each(query, &lists, near.unwrap_or(lists.len())),
                 }
-                if vectors < self.k && probes < self.centroids.lists() {
-                    again.push(query);
-                    continue;
-                }
-                self.compared.fetch_add(vectors, Ordering::Relaxed);
-                each(query, &lists);
             }
             left = again;
             probes = (probes * 4).min(self.centroids.lists());
@@ -524,8 +537,55 @@ impl<T: Clustered> Round<'_, T> {
         Ok(())
     }
 
+    /// Cuts the nearest lists of a query to those that it probes, and returns how many of these it probes in the first
+    /// part; `None` if they have fewer than k vectors.
+    fn enough_of(&self, lists: &mut Vec<u32>) -> Option<usize> {
+        let (mut vectors, mut near, mut all) = (0, 0, 0);
+        for &list in &*lists {
+            let is_near = (all as u64) < self.probes || vectors < self.k;
+            if !is_near && all as u64 >= self.layer_probes {
+                break;
+            }
+            let parts = if is_near { self.parts } else { &self.parts[1..] };
+            vectors += parts.iter().map(|part| part.own_count(list)).sum::<u64>();
+            all += 1;
+            near = if is_near { all } else { near };
+        }
+        lists.truncate(all);
+        if vectors < self.k {
+            return None;
+        }
+        Some(near)
+    }
+
+    /// Returns the lists that a query probes in each part, as [`Self::lists`] passes them.
+    pub(super) fn lists_of_parts<'l>(
+        &self,
+        lists: &'l [u32],
+        near: usize,
+    ) -> impl Iterator<Item = (&Part, &'l [u32])> {
+        self.parts.iter().enumerate().map(move |(number, part)| match number {
+            0 => (part, &lists[..near]),
+            _ => (part, lists),
+        })
+    }
+
+    /// Counts the vectors that a query is compared with.
+    pub(super) fn count_compared(&self, lists: &[u32], near: usize) {
+        let count = |(part, lists): (&Part, &[u32])| -> u64 {
+            lists.iter().map(|&list| part.directory.count(list)).sum()
+        };
+        let compared = self.lists_of_parts(lists, near).map(count).sum();
+        self.compared.fetch_add(compared, Ordering::Relaxed);
+    }
+
+    /// Returns the bytes of the largest chunk of the parts.
+    pub(super) fn chunk_bytes_max(&self) -> u64 {
+        Part::chunk_bytes_max(self.index, self.parts[0].has_copies())
+    }
+
     /// Compares the lists of a piece with the queries that probe each.
-    fn compare_piece<'m>(
+    pub(super) fn compare_piece<'m>(
         &self,
         part: &Part,
         piece: &Piece,
@@ -533,7 +593,7 @@ impl<T: Clustered> Round<'_, T> {
         comparer: &mut Comparer<T>,
         members_of: impl Fn(u32) -> &'m [u32],
     ) -> Result<()> {
-        part.each_chunk::<T>(piece, bytes, |list, vectors, count| {
+        part.each_chunk::<T>(piece, bytes, |list, vectors, counts| {
             let members = members_of(list);
             if members.is_empty() {
                 return Ok(());
@@ -544,141 +604,11 @@ impl<T: Clustered> Round<'_, T> {
                     comparer.compare(self.space, vectors.rows, |row| self.ids.id(vectors.row(row)), &queries);
                 }
                 Some(selected) => {
-                    selected.compare(self.space, (vectors, self.ids), count, comparer, &queries);
+                    selected.compare(self.space, (vectors, self.ids), counts, comparer, &queries);
                 }
             }
             Ok(())
         })?;
         self.heaps.check()
-    }
-
-    /// Answers one query after the other on each thread. Returns the microseconds that each took.
-    fn single(&self) -> Result<Vec<u64>> {
-        let next = AtomicU64::new(0);
-        let work = || -> Result<Vec<u64>> {
-            let mut finder = self.centroids.finder(self.job)?;
-            let mut comparer = Comparer::<T>::new(self.centroids.dimensions);
-            let bytes = joined_bytes(Part::chunk_bytes_max(self.index));
-            let buffers = Buffer::zeroed(self.job.budget(), DEPTH * bytes, "lists")?;
-            let mut spare = buffers.split(bytes);
-            let mut times = Vec::new();
-            loop {
-                let query = next.fetch_add(1, Ordering::Relaxed);
-                if query >= self.packed.len() as u64 {
-                    self.measured.fetch_add(comparer.measured, Ordering::Relaxed);
-                    return Ok(times);
-                }
-                self.job.check_cancelled()?;
-                let started = Instant::now();
-                self.answer(query as u32, &mut finder, &mut comparer, &mut spare)?;
-                times.push(started.elapsed().as_micros() as u64);
-                self.job.progress().add(1);
-            }
-        };
-        let times = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..self.plan.threads).map(|_| scope.spawn(work)).collect();
-            threads.into_iter().map(|thread| thread.join().expect("no panic")).collect::<Result<Vec<_>>>()
-        })?;
-        Ok(times.into_iter().flatten().collect())
-    }
-
-    fn answer(
-        &self,
-        query: u32,
-        finder: &mut Finder<T>,
-        comparer: &mut Comparer<T>,
-        spare: &mut Vec<Buffer>,
-    ) -> Result<()> {
-        let mut lists = Vec::new();
-        self.lists(query..query + 1, finder, &mut |_, found| lists.extend_from_slice(found))?;
-        lists.sort_unstable();
-        let pieces =
-            |part| Part::pieces(part, &lists, JOINED_BYTES, 0).into_iter().map(move |piece| (part, piece));
-        let mut pieces = self.parts.iter().flat_map(pieces);
-        let (mut reads, mut places): (Vec<PendingRead>, Vec<(&Part, Piece)>) = Default::default();
-        let members = [query];
-        loop {
-            while !spare.is_empty()
-                && let Some((part, piece)) = pieces.next()
-            {
-                let buffer = spare.pop().expect("not empty");
-                reads.push(part.file.submit_read(self.job, part.bytes_of(&piece), buffer)?);
-                places.push((part, piece));
-            }
-            if reads.is_empty() {
-                return Ok(());
-            }
-            let done = PendingRead::wait_any(&reads);
-            let (read, (part, piece)) = (reads.swap_remove(done), places.swap_remove(done));
-            let (buffer, bytes) = read.wait()?;
-            self.compare_piece(part, &piece, &buffer[bytes], comparer, |_| &members)?;
-            spare.push(buffer);
-        }
-    }
-
-    /// Answers all queries together: each list is read once.
-    fn batch(&self) -> Result<()> {
-        let mut pairs = self.pairs()?;
-        pairs.sort_unstable();
-        let lists: Vec<u32> = {
-            let mut lists: Vec<u32> = Vec::new();
-            for &(list, _) in &pairs {
-                if lists.last() != Some(&list) {
-                    lists.push(list);
-                }
-            }
-            lists
-        };
-        let queries: Vec<u32> = pairs.iter().map(|pair| pair.1).collect();
-        for part in self.parts {
-            let pieces = part.pieces(&lists, SPAN_BYTES, GAP_BYTES);
-            let ranges = Ranges {
-                job: self.job,
-                file: &part.file,
-                threads: self.plan.threads,
-                buffer_bytes: span_bytes(Part::chunk_bytes_max(self.index)),
-                range: |number: u64| pieces.get(number as usize).map(|piece| part.bytes_of(piece)),
-            };
-            let make = || Comparer::<T>::new(self.centroids.dimensions);
-            let comparers = ranges.each(make, |comparer, number, bytes| {
-                let piece = &pieces[number as usize];
-                self.compare_piece(part, piece, bytes, comparer, |list| {
-                    let start = pairs.partition_point(|pair| pair.0 < list);
-                    let len = pairs[start..].iter().take_while(|pair| pair.0 == list).count();
-                    &queries[start..start + len]
-                })
-            })?;
-            let measured = comparers.iter().map(|comparer| comparer.measured).sum();
-            self.measured.fetch_add(measured, Ordering::Relaxed);
-        }
-        self.job.progress().add(self.packed.len() as u64);
-        Ok(())
-    }
-
-    /// Finds the pairs of a list and a query that probes it.
-    fn pairs(&self) -> Result<Vec<(u32, u32)>> {
-        let count = self.packed.len() as u64;
-        let all = Mutex::new(Vec::with_capacity((count * self.probes) as usize));
-        let next = AtomicU64::new(0);
-        let work = || -> Result<()> {
-            let mut finder = self.centroids.finder(self.job)?;
-            loop {
-                let first = next.fetch_add(FOUND_AT_ONCE, Ordering::Relaxed);
-                if first >= count {
-                    return Ok(());
-                }
-                self.job.check_cancelled()?;
-                let members = first as u32..count.min(first + FOUND_AT_ONCE) as u32;
-                self.lists(members, &mut finder, &mut |query, lists| {
-                    let mut all = all.lock().expect("no panic under this lock");
-                    all.extend(lists.iter().map(|&list| (list, query)));
-                })?;
-            }
-        };
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..self.plan.threads).map(|_| scope.spawn(work)).collect();
-            threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
-        })?;
-        Ok(all.into_inner().expect("no panic under this lock"))
     }
 }

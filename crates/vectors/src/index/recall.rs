@@ -17,7 +17,8 @@ use super::{
     Clustered,
     centroids::{Centroids, Finder},
     compare::{Comparer, Members, Packed, Space},
-    dataset::{Directory, VectorIndex, index_name},
+    dataset::{VectorIndex, index_name},
+    directory::Directory,
     ranges::{BUFFERS, Ranges},
     table::{MeasuredOn, RecallPoint, RecallTable},
 };
@@ -37,16 +38,17 @@ const ENOUGH: f32 = 0.9995;
 /// The size of a read in a pass over vectors or lists.
 const BLOCK_BYTES: usize = 1 << 20;
 
-/// Returns the numbers of probes that are measured: 1, 2, 3, 4, 6, 8, 12, ... up to `lists`.
+/// Returns the numbers of probes that are measured: 1, 2, ..., 8, 10, 12, 14, 16, 20, ... up to `lists`.
 fn grid(lists: u64) -> impl Iterator<Item = u64> {
-    let steps = (0..32).flat_map(|power| [1u64 << power, 3 << power]).filter(|step| *step != 3 || lists >= 3);
-    let mut steps: Vec<u64> = steps.filter(|step| *step < lists).chain([lists]).collect();
+    let steps = (0..32).flat_map(|power| (4..8u64).map(move |step| step << power));
+    let mut steps: Vec<u64> =
+        [1, 2, 3].into_iter().chain(steps).filter(|step| *step < lists).chain([lists]).collect();
     steps.sort_unstable();
     steps.dedup();
     steps.into_iter()
 }
 
-/// Measures recall by the number of probes. `lists_of` has the lists of the exact neighbours of each query.
+/// Measures recall by the number of probes. `lists_of` has the lists that hold each of the exact neighbours of each query.
 ///
 /// # Errors
 /// I/O and damage; too little memory; cancellation.
@@ -55,7 +57,7 @@ pub(crate) fn measure<T: Clustered>(
     centroids: &Centroids<T>,
     space: &Space<T>,
     packed: &Packed<T>,
-    lists_of: &[Vec<u32>],
+    lists_of: &[Vec<&[u32]>],
 ) -> Result<Vec<RecallPoint>> {
     let wanted: usize = lists_of.iter().map(Vec::len).sum();
     let threads = job.budget().threads();
@@ -81,7 +83,8 @@ pub(crate) fn measure<T: Clustered>(
                 let [top] = tops;
                 let mut lists: Vec<u32> = top.into_sorted().iter().map(|entry| entry.id as u32).collect();
                 lists.sort_unstable();
-                let count = lists_of[query].iter().filter(|list| lists.binary_search(list).is_ok()).count();
+                let is_probed = |list: &u32| lists.binary_search(list).is_ok();
+                let count = lists_of[query].iter().filter(|lists| lists.iter().any(is_probed)).count();
                 found.fetch_add(count, Ordering::Relaxed);
             }
         };
@@ -98,9 +101,10 @@ pub(crate) fn measure<T: Clustered>(
     Ok(points)
 }
 
-/// Measures the recall of the index on a sample of the user's queries. The new table replaces the former one.
+/// Measures the recall of the index on a sample of the user's queries. The new table replaces the former one; that of the
+/// lists with copies is measured and replaced, too. The result is the table of the lists without copies.
 ///
-/// The cost is one pass over the vectors and one over the lists.
+/// The cost is one pass over the vectors, one over the lists, and one over the lists with copies.
 ///
 /// # Errors
 /// Queries of other dimensions; I/O and damage; too little memory; cancellation; an index that another job changed.
@@ -120,13 +124,13 @@ pub fn measure_recall(
         }
     }
     crate::search::check_dimensions(queries.into(), vectors.info())?;
-    let table = match vectors.info().element {
+    let (table, copies) = match vectors.info().element {
         Element::F32 => measure_elements::<f32>(job, vectors, index, queries, sample, k),
         Element::U8 => measure_elements::<u8>(job, vectors, index, queries, sample, k),
         Element::I8 => measure_elements::<i8>(job, vectors, index, queries, sample, k),
         Element::F16 | Element::Bf16 | Element::Bits => Err(super::no_index_of(vectors.info())),
     }?;
-    index.set_recall(table.clone());
+    index.set_recall(table.clone(), copies);
     let name = index_name(&vectors.info().name);
     store.append_to_dataset(job, &name)?.commit(&index.info().to_attributes())?;
     Ok(table)
@@ -139,11 +143,11 @@ fn measure_elements<T: Clustered>(
     file: &VectorFile,
     sample: u64,
     k: u64,
-) -> Result<RecallTable> {
+) -> Result<(RecallTable, Option<RecallTable>)> {
     let info = vectors.info();
     let sample = sample.min(file.count());
     let k = k.min(info.vectors);
-    let memory = sample * (Packed::<T>::bytes_each(info.dimensions) + TopK::bytes(k) + k * 64);
+    let memory = sample * (Packed::<T>::bytes_each(info.dimensions) + TopK::bytes(k) + k * 128);
     let reader_bytes = Source::from(file).rows_bytes();
     let others = live_bytes(info) + index.directory_bytes() + pass_bytes::<T>(job, info.dimensions);
     job.budget()
@@ -185,10 +189,21 @@ fn measure_elements<T: Clustered>(
     )?;
     let neighbours: Vec<Vec<u64>> =
         tops.into_iter().map(|top| top.into_sorted().iter().map(|entry| entry.id).collect()).collect();
-    let lists = lists_of_vectors::<T>(job, index, &directory, &neighbours)?;
-    job.start_phase("measuring recall", "queries", 0);
-    let points = measure(job, &centroids, &space, &packed, &lists)?;
-    Ok(RecallTable::new(k, sample as usize, MeasuredOn::Queries, points))
+    let measure = |file: &CheckedFile, directory: &Directory| -> Result<RecallTable> {
+        let found = lists_of_vectors::<T>(job, index, file, directory, &neighbours)?;
+        let lists_of = |id: &u64| found.get(id).map_or(&[][..], Vec::as_slice);
+        let lists: Vec<Vec<&[u32]>> =
+            neighbours.iter().map(|ids| ids.iter().map(lists_of).collect()).collect();
+        job.start_phase("measuring recall", "queries", 0);
+        let points = measure(job, &centroids, &space, &packed, &lists)?;
+        Ok(RecallTable::new(k, sample as usize, MeasuredOn::Queries, points))
+    };
+    let table = measure(&index.files.lists, &directory)?;
+    let copies = match (&index.files.copies, index.load_copies(job, &directory)?) {
+        (Some(files), Some(copied)) => Some(measure(&files.lists, &copied)?),
+        _ => None,
+    };
+    Ok((table, copies))
 }
 
 /// Returns the memory of a pass by [`for_vectors`].
@@ -295,17 +310,17 @@ pub(crate) fn pack_next<T: Clustered>(
     Ok(())
 }
 
-/// Finds the list of each of the vectors `ids`, in one pass over the lists.
+/// Finds the lists that hold each of the vectors `ids`, in one pass over a file of lists.
 fn lists_of_vectors<T: Clustered>(
     job: &Job,
     index: &VectorIndex,
+    file: &CheckedFile,
     directory: &Directory,
     ids: &[Vec<u64>],
-) -> Result<Vec<Vec<u32>>> {
+) -> Result<HashMap<u64, Vec<u32>>> {
     let wanted: HashMap<u64, ()> = ids.iter().flatten().map(|&id| (id, ())).collect();
     let info = index.info();
     job.start_phase("finding lists of neighbours", "lists", info.lists);
-    let file = &index.files.lists;
     let buffer_bytes = (directory.list_bytes_max() as usize + 2 * file.block_bytes())
         .max(BLOCK_BYTES)
         .next_multiple_of(file.block_bytes());
@@ -313,7 +328,7 @@ fn lists_of_vectors<T: Clustered>(
     let spans = directory.spans(usable);
     let range = |number: u64| spans.get(number as usize).map(|lists| directory.bytes_of(lists.clone()));
     let ranges = Ranges { job, file, threads: job.budget().threads(), buffer_bytes, range };
-    let found = ranges.each(HashMap::new, |found: &mut HashMap<u64, u32>, number, bytes| {
+    let found = ranges.each(Vec::new, |found: &mut Vec<(u64, u32)>, number, bytes| {
         let mut rest = bytes;
         for list in spans[number as usize].clone() {
             let count = directory.count(list) as usize;
@@ -326,6 +341,9 @@ fn lists_of_vectors<T: Clustered>(
         job.progress().add(spans[number as usize].len() as u64);
         Ok(())
     })?;
-    let found: HashMap<u64, u32> = found.into_iter().flatten().collect();
-    Ok(ids.iter().map(|ids| ids.iter().filter_map(|id| found.get(id).copied()).collect()).collect())
+    let mut lists: HashMap<u64, Vec<u32>> = HashMap::new();
+    for (id, list) in found.into_iter().flatten() {
+        lists.entry(id).or_default().push(list);
+    }
+    Ok(lists)
 }

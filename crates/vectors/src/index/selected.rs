@@ -24,7 +24,7 @@ use std::{
 use super::{
     Clustered,
     compare::{Comparer, Members, Space},
-    dataset::List,
+    directory::List,
     query::Round,
     ranges::Ranges,
 };
@@ -81,24 +81,25 @@ impl<'a> Selected<'a> {
         4 * rows.len().div_ceil(block_rows(row_bytes)).min(rows.count())
     }
 
-    /// Compares the selected vectors of a list of `count` vectors with queries.
+    /// Compares the selected vectors of a list with queries. The list has `own` vectors, and copies behind them up to `count`,
+    /// which are met in other lists.
     pub fn compare<T: Clustered, H: Heaps>(
         &self,
         space: &Space<T>,
         (list, ids): (&List<'_, T>, &Ids),
-        count: usize,
+        (own, count): (usize, usize),
         comparer: &mut Comparer<T>,
         queries: &Members<'_, T, H>,
     ) {
         let row_of = |place: usize| Some(list.row(place)).filter(|&row| self.rows.contains(row));
         let id_of = |place: usize| row_of(place).map(|row| ids.id(row));
-        let selected = (0..count).filter(|&place| row_of(place).is_some()).count() as u64;
+        let selected = (0..own).filter(|&place| row_of(place).is_some()).count() as u64;
         for &query in queries.members {
             let met = &self.met[query as usize];
-            met.vectors.fetch_add(count as u64, Ordering::Relaxed);
+            met.vectors.fetch_add(own as u64, Ordering::Relaxed);
             met.selected.fetch_add(selected, Ordering::Relaxed);
         }
-        if selected > 0 {
+        if selected > 0 || own < count {
             comparer.compare_some(space, list.rows, id_of, queries);
         }
     }

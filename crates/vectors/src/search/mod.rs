@@ -26,13 +26,13 @@ use self::{
 use crate::{
     Error, Metric, Result, RowSet, Vectors, VectorsInfo,
     changes::{among_live, live_bytes},
-    dedup::Pairs,
     element::{Element, floats},
     filter::Filter,
     heaps::Tops,
     ids::Ids,
     import::CHECK_BYTES,
     metric::Measured,
+    pairs::Pairs,
     tiles::{Instructions, Tiled},
     topk::{Entry, TopK},
 };
@@ -125,13 +125,18 @@ impl Search {
     }
 }
 
-/// Returns an empty heap for each of the queries with the ids `queries`.
-pub(crate) fn new_tops(search: &Search, vectors: u64, queries: &[u64]) -> Vec<TopK> {
+/// Returns an empty heap for each of the queries with the ids `queries`, made by `new_top`.
+pub(crate) fn new_tops(
+    search: &Search,
+    vectors: u64,
+    queries: &[u64],
+    new_top: fn(usize, f64) -> TopK,
+) -> Vec<TopK> {
     let k = search.neighbours(vectors) as usize;
     let bound = search.radius.map_or(f64::INFINITY, |radius| search.metric.key_within(radius));
     let top = |&id: &u64| match search.excludes_itself {
-        true => TopK::new(k, bound).without(id),
-        false => TopK::new(k, bound),
+        true => new_top(k, bound).without(id),
+        false => new_top(k, bound),
     };
     queries.iter().map(top).collect()
 }
@@ -402,7 +407,7 @@ impl Passes<'_> {
             };
             match receiver {
                 Receiver::Answer(answer) => {
-                    let tops = new_tops(search, info.live(), &queries.ids);
+                    let tops = new_tops(search, info.live(), &queries.ids, TopK::new);
                     run(&Tops { first: 0, tops: &tops }, None)?;
                     answer.add_all(&queries.ids, tops)?;
                 }

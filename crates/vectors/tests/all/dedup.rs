@@ -186,7 +186,7 @@ fn an_index_finds_the_pairs_of_its_probed_lists() {
         let setup = Setup::new();
         let vectors = clustered(element, 24, 3000, 5);
         setup.import("v", &vectors);
-        build(&setup, "v", &Index { metric, lists: Some(40), seed: 1 }, (32 << 20, 2));
+        build(&setup, "v", &Index { metric, lists: Some(40), seed: 1, ..Index::default() }, (32 << 20, 2));
         let options = Dedup { metric, radius: radius(&vectors, metric, 0.002), groups: false };
         let (expected, _) = find(&setup, "v", &options, None, (32 << 20, 2));
         let (pairs, found) = find(&setup, "v", &options, Some(&EVERYTHING), (32 << 20, 2));
@@ -260,7 +260,12 @@ fn joins_and_duplicates_of_changed_vectors_have_the_ids_of_the_live_ones() {
         setup.import("v", &first);
         model.add(&first);
         if element != Element::Bits {
-            build(&setup, "v", &Index { metric, lists: Some(10), seed: 1 }, (32 << 20, 2));
+            build(
+                &setup,
+                "v",
+                &Index { metric, lists: Some(10), seed: 1, ..Index::default() },
+                (32 << 20, 2),
+            );
         }
         let (some, ids) = (small(element, &mut random, 4), [3, 150, 7, 60]);
         upsert(&setup, &some, &ids).unwrap();

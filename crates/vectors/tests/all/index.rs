@@ -69,7 +69,7 @@ fn open(setup: &Setup, name: &str) -> (Vectors, VectorIndex) {
 }
 
 /// Returns the bytes of all files of an index.
-fn bytes_of(store: &Store, job: &Job, name: &str) -> Vec<Vec<u8>> {
+pub fn bytes_of(store: &Store, job: &Job, name: &str) -> Vec<Vec<u8>> {
     let dataset = store.dataset(&index_name(name)).unwrap();
     let read = |name: &str| {
         let file = dataset.file(name).unwrap();
@@ -98,7 +98,8 @@ fn an_index_whose_lists_are_all_probed_answers_as_the_exact_search() {
         let setup = Setup::new();
         setup.import("v", &clustered(element, 17, 3000, 1001));
         let queries = setup.file("q", &clustered(element, 17, 41, 1002));
-        let built = build(&setup, "v", &Index { metric, lists: Some(60), seed: 1 }, (64 << 20, 2));
+        let built =
+            build(&setup, "v", &Index { metric, lists: Some(60), seed: 1, copies: None }, (64 << 20, 2));
         assert_eq!((built.info.vectors, built.info.metric), (3000, metric));
         let radius = match metric {
             Metric::L2 => 90.0,
@@ -342,7 +343,7 @@ fn an_index_that_does_not_describe_its_lists_is_refused_by_name() {
     assert_eq!(refused(|_, _, _| ()), "an answer");
     let cases: [(&str, Change); 13] = [
         ("v.index: magic: found XNSHVIDX", |_, a, _| a[0] = b'X'),
-        ("v.index: version: found 9, expected 1: build the index again", |_, a, _| a[8] = 9),
+        ("v.index: version: found 9, expected 1 or 2: build the index again", |_, a, _| a[8] = 9),
         ("v.index: element", |_, a, _| a[12] = 77),
         ("v.index: metric: found 9", |_, a, _| a[20] = 9),
         ("v.index: lists: found 0", |_, a, _| a[40..44].fill(0)),
@@ -382,8 +383,8 @@ fn a_build_that_is_stopped_or_fails_leaves_the_former_index_or_none() {
             }
             cancel.cancel();
         });
-        let built =
-            build_index(&setup.store, &job, &vectors, &Index { lists: Some(300), ..Index::default() });
+        let options = Index { lists: Some(300), copies: Some(3), ..Index::default() };
+        let built = build_index(&setup.store, &job, &vectors, &options);
         job.cancel().cancel();
         watcher.join().unwrap();
         assert_eq!(job.budget().reserved_bytes(), 0);

@@ -74,7 +74,7 @@ fn an_index_joins_as_the_exact_search_if_all_lists_are_probed() {
         let setup = Setup::new();
         let vectors = clustered(element, 24, 3000, 5);
         setup.import("v", &vectors);
-        build(&setup, "v", &Index { metric, lists: Some(40), seed: 1 }, (32 << 20, 2));
+        build(&setup, "v", &Index { metric, lists: Some(40), seed: 1, ..Index::default() }, (32 << 20, 2));
         let options = Search { k: 9, metric, excludes_itself: true, ..Search::default() };
         let (expected, _) = setup.search("v", &setup.open("v"), &options, (32 << 20, 2));
         for strategy in [Strategy::Single, Strategy::Batch] {

@@ -1,6 +1,7 @@
 //! Tests of searches, imports and files through the public interface.
 
 mod changes;
+mod copies;
 mod dedup;
 mod exact;
 mod files;

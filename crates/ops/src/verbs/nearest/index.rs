@@ -27,6 +27,9 @@ pub struct IndexVectors {
     /// The number from which samples follow.
     #[serde(default)]
     pub seed: u64,
+    /// The largest list with copies, as a number of average lists: for a second file of lists that the single strategy reads.
+    #[serde(default)]
+    pub copies: Option<u64>,
 }
 
 /// Measures the recall of an index on the queries of a file, and keeps the table in the index; see
@@ -70,8 +73,9 @@ impl Operation for IndexVectors {
         let job = context.stored(job)?;
         let store = job.store();
         let vectors = Vectors::open(&store, &self.dataset)?;
-        let IndexVectors { metric, lists, seed, .. } = *self;
-        Ok(Response::local(vectors::build_index(&store, job, &vectors, &Index { metric, lists, seed })?))
+        let IndexVectors { metric, lists, seed, copies, .. } = *self;
+        let index = Index { metric, lists, seed, copies };
+        Ok(Response::local(vectors::build_index(&store, job, &vectors, &index)?))
     }
 }
 

@@ -4,6 +4,7 @@ use std::{ops::Range, sync::Mutex};
 
 use super::{
     Build,
+    closure::{CANDIDATES, Closure},
     plan::{GROUPS_ASSIGNED, Memory, batch_rows, flash_bytes},
     sample::HeldOut,
     sort::{Sorted, push_row},
@@ -13,11 +14,49 @@ use crate::{
     heaps::{Nearest, Tops},
     index::{
         Clustered,
-        centroids::Centroids,
+        centroids::{Centroids, Finder, Lower},
         compare::{Comparer, Members, Packed},
         recall::{for_rows, pass_bytes},
     },
+    topk::{Entry, TopK},
 };
+
+/// The memory in which a thread finds the lists of a batch of vectors.
+struct Scratch<T: Clustered> {
+    packed: Packed<T>,
+    finder: Finder<T>,
+    /// Compares the vectors with those that are held out.
+    comparer: Comparer<T>,
+    /// The nearest list of each vector, if the index has no copies.
+    nearest: Nearest,
+    /// The nearest lists of each vector otherwise.
+    tops: Vec<TopK>,
+    entries: Vec<Entry>,
+    chosen: Vec<(u32, f64)>,
+    /// Rows for the sort.
+    out: Vec<u8>,
+}
+
+/// Rows whose lists are found together.
+struct Block<'a, T> {
+    /// The numbers of the rows, from 0.
+    members: &'a [u32],
+    /// The number of the first row in the dataset.
+    first: u64,
+    rows: &'a [T],
+    /// The rows of the dataset that were not removed; all if `None`.
+    live: Option<&'a RowSet>,
+}
+
+impl<'a, T> Block<'a, T> {
+    /// Returns the rows that were not removed: their numbers here and in the dataset, and their elements.
+    fn live_rows(&self, dimensions: usize) -> impl Iterator<Item = (usize, u64, &'a [T])> {
+        let (first, live) = (self.first, self.live);
+        let rows = self.rows.chunks_exact(dimensions).enumerate();
+        let numbered = rows.map(move |(row, elements)| (row, first + row as u64, elements));
+        numbered.filter(move |(_, id, _)| live.is_none_or(|live| live.contains(*id)))
+    }
+}
 
 impl<T: Clustered> Build<'_, T> {
     /// Step 4: sorts the vectors of the rows `rows` by their lists, those of `live` only, and finds the neighbours of the
@@ -41,39 +80,39 @@ impl<T: Clustered> Build<'_, T> {
         let _memory = job.budget().reserve(bytes, "batches of vectors")?;
         let finders = (0..plan.threads).map(|_| centroids.finder(job)).collect::<Result<Vec<_>>>()?;
         let finders = Mutex::new(finders);
+        let closure = self.closure(centroids);
         job.start_phase("assigning", "vectors", rows.end - rows.start);
         let make = || {
             let finder =
                 finders.lock().expect("no panic under this lock").pop().expect("one for each thread");
-            let packed = Packed::<T>::with_capacity(dimensions, batch);
-            (packed, finder, Comparer::<T>::new(dimensions), Nearest::default(), Vec::new())
+            let heaps = if closure.is_some() { batch } else { 0 };
+            Scratch {
+                packed: Packed::<T>::with_capacity(dimensions, batch),
+                finder,
+                comparer: Comparer::<T>::new(dimensions),
+                nearest: Nearest::default(),
+                tops: (0..heaps).map(|_| TopK::new(CANDIDATES, f64::INFINITY)).collect(),
+                entries: Vec::with_capacity(CANDIDATES),
+                chosen: Vec::with_capacity(CANDIDATES),
+                out: Vec::new(),
+            }
         };
-        for_rows::<T, _>(job, &self.vectors.file, (rows, dimensions), make, |state, first, rows| {
-            let (packed, finder, comparer, nearest, out) = state;
+        for_rows::<T, _>(job, &self.vectors.file, (rows, dimensions), make, |scratch, first, rows| {
             let heaps = Tops { first: 0, tops: &held_out.tops };
             let held = &members[..held_out.ids.len()];
             let queries = Members { packed: &held_out.packed, members: held, heaps: &heaps };
-            comparer.compare(&self.exact, rows, |row| first + row as u64, &queries);
+            scratch.comparer.compare(&self.exact, rows, |row| first + row as u64, &queries);
             for (number, rows) in rows.chunks(batch * dimensions).enumerate() {
-                packed.clear();
-                packed.extend(rows, &self.space);
-                nearest.reset(packed.len());
-                let queries = Members { packed, members: &members[..packed.len()], heaps: nearest };
-                centroids.find(
-                    job,
-                    &self.space,
-                    GROUPS_ASSIGNED.min(centroids.groups()),
-                    &queries,
-                    finder,
-                )?;
-                out.clear();
-                for (row, elements) in rows.chunks_exact(dimensions).enumerate() {
-                    let id = first + (number * batch + row) as u64;
-                    if live.is_none_or(|live| live.contains(id)) {
-                        push_row(out, nearest.id(row) as u32, id, elements);
-                    }
+                scratch.packed.clear();
+                scratch.packed.extend(rows, &self.space);
+                scratch.out.clear();
+                let members = &members[..scratch.packed.len()];
+                let block = Block { members, first: first + (number * batch) as u64, rows, live };
+                match &closure {
+                    None => self.assign_each(centroids, &block, scratch)?,
+                    Some(closure) => self.copy_each(centroids, closure, &block, scratch)?,
                 }
-                sink.lock().expect("no panic under this lock").write(out)?;
+                sink.lock().expect("no panic under this lock").write(&scratch.out)?;
             }
             Ok(())
         })?;
@@ -81,4 +120,63 @@ impl<T: Clustered> Build<'_, T> {
         debug_assert!(cut.is_empty());
         Ok(sorter.finish()?)
     }
+
+    /// Returns the rule for copies, if the index has any. The plan holds all centroids in memory then.
+    fn closure<'a>(&self, centroids: &'a Centroids<T>) -> Option<Closure<'a, T>> {
+        match &centroids.lower {
+            Lower::Memory(all, _) if self.options.copies.is_some() => {
+                let (metric, dimensions) = (self.space.metric, self.space.dimensions);
+                Some(Closure { metric, dimensions, centroids: all })
+            }
+            _ => None,
+        }
+    }
+
+    /// Adds each of the packed vectors to the rows, with its nearest list.
+    fn assign_each(
+        &self,
+        centroids: &Centroids<T>,
+        block: &Block<'_, T>,
+        scratch: &mut Scratch<T>,
+    ) -> Result<()> {
+        let Scratch { packed, finder, nearest, out, .. } = scratch;
+        nearest.reset(packed.len());
+        let queries = Members { packed, members: block.members, heaps: nearest };
+        centroids.find(self.job, &self.space, groups_assigned(centroids), &queries, finder)?;
+        for (row, id, elements) in block.live_rows(self.space.dimensions) {
+            push_row(out, (nearest.id(row) as u32, 0), id, elements);
+        }
+        Ok(())
+    }
+
+    /// Adds each of the packed vectors to the rows, with all lists that hold it. The order in a list is 0 in the nearest
+    /// one, and otherwise rises with the distance.
+    fn copy_each(
+        &self,
+        centroids: &Centroids<T>,
+        closure: &Closure<'_, T>,
+        block: &Block<'_, T>,
+        scratch: &mut Scratch<T>,
+    ) -> Result<()> {
+        let Scratch { packed, finder, tops, entries, chosen, out, .. } = scratch;
+        tops.iter().for_each(|top| top.reset(f64::INFINITY));
+        let queries = Members { packed, members: block.members, heaps: &Tops { first: 0, tops } };
+        centroids.find(self.job, &self.space, groups_assigned(centroids), &queries, finder)?;
+        for (row, id, elements) in block.live_rows(self.space.dimensions) {
+            entries.clear();
+            tops[row].each(|entry| entries.push(*entry));
+            entries.sort_unstable();
+            closure.choose(entries, chosen);
+            for (place, &(list, square)) in chosen.iter().enumerate() {
+                // The bits of numbers that are not negative are ordered as the numbers are.
+                let order = if place == 0 { 0 } else { (square as f32).to_bits().max(1) };
+                push_row(out, (list, order), id, elements);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn groups_assigned<T: Clustered>(centroids: &Centroids<T>) -> u64 {
+    GROUPS_ASSIGNED.min(centroids.groups())
 }

@@ -96,7 +96,7 @@ fn write_layer<T: Clustered>(
     let info = index.info();
     let (_, centroids) = index.load::<T>(job, plan.holds_centroids)?;
     let live = live_rows(job, vectors)?;
-    let options = Index { metric: info.metric, lists: Some(info.lists), seed: info.seed };
+    let options = Index { metric: info.metric, lists: Some(info.lists), seed: info.seed, copies: None };
     let center = center_of_vectors(job, vectors, Metric::L2)?;
     let metric = if info.metric == Metric::Cosine { Metric::Cosine } else { Metric::L2 };
     let space = Space::<T>::new(metric, info.dimensions, &center, Instructions::best());
@@ -124,6 +124,7 @@ fn plan_layer<T: Clustered>(
         lists: info.lists,
         groups: info.groups,
         list_vectors_max: info.list_vectors_max,
+        copied_vectors_max: None,
         group_sample: 0,
         list_sample: 0,
         threads: job.budget().threads(),
@@ -195,7 +196,7 @@ impl LayerFiles {
         loop {
             let filled = sorted.fill(&mut piece)?;
             for entry in piece[..filled].chunks_exact(entry) {
-                let (list, row) = key_of(entry);
+                let (list, _, row) = key_of(entry);
                 let is_new = u64::from(list) >= begun;
                 if is_new || self.rows.len() as u64 == self.chunk * row_bytes as u64 {
                     self.flush()?;

@@ -54,7 +54,7 @@ impl<T: Clustered> Build<'_, T> {
                     for (row, draw) in draws.iter().enumerate() {
                         let group = nearest.id(row) as u32;
                         counts[group as usize].fetch_add(1, Ordering::Relaxed);
-                        push_row(out, group, *draw, packed.row(row));
+                        push_row(out, (group, 0), *draw, packed.row(row));
                     }
                     sink.lock().expect("no panic under this lock").write(out)?;
                     packed.clear();

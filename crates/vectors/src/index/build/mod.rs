@@ -16,12 +16,16 @@
 //! centroid, which are probed together, so that no read grows with the number of equal vectors. A centroid that no
 //! vector is nearest to has no list.
 //!
+//! With [`Index::copies`], step 4 sorts a vector into all lists that hold it (module `closure`), and step 5 writes a second
+//! file from the same sort: each list with the copies that lie nearest to its centroid.
+//!
 //! # Cost
 //!
 //! Three reads of the vectors, one write and one read of the sort's runs (if they do not fit), one write of the lists, and
 //! for each vector one multiplication for each dimension and centroid that it is compared with: the upper ones, and those of
 
 mod assign;
+mod closure;
 mod extend;
 mod gather;
 mod plan;
@@ -47,12 +51,19 @@ pub struct Index {
     pub lists: Option<u64>,
     /// The number from which the samples follow.
     pub seed: u64,
+    /// If given, the index has a second file of larger lists for the single strategy, which hold copies of the vectors near
+    /// their borders. A list has up to this number of times the vectors of an average list, from 2 to [`COPIES_MAX`]; so the
+    /// file takes up to about this number of times the bytes of the vectors. By default there are no copies.
+    pub copies: Option<u64>,
 }
 
+/// The largest value of [`Index::copies`].
+pub const COPIES_MAX: u64 = 16;
+
 impl Default for Index {
-    /// Returns lists of 16 KiB for Euclidean distances.
+    /// Returns lists of 16 KiB for Euclidean distances, without copies.
     fn default() -> Index {
-        Index { metric: Metric::L2, lists: None, seed: 0 }
+        Index { metric: Metric::L2, lists: None, seed: 0, copies: None }
     }
 }
 

@@ -4,7 +4,11 @@ use inshore_sortreduce::rows::smallest_row_memory_bytes_for;
 use inshore_store::{Job, format_bytes};
 use serde::Serialize;
 
-use super::{Index, sort::KEY_BYTES};
+use super::{
+    COPIES_MAX, Index,
+    closure::{CANDIDATES, LISTS_MAX},
+    sort::KEY_BYTES,
+};
 use crate::{
     Element, Error, Result, VectorsInfo,
     heaps::Nearest,
@@ -54,6 +58,8 @@ pub struct BuildPlan {
     pub groups: u64,
     /// Vectors of the largest list.
     pub list_vectors_max: u64,
+    /// Vectors up to which a list is filled with copies; `None` without copies.
+    pub copied_vectors_max: Option<u64>,
     /// Vectors that train the groups.
     pub group_sample: u64,
     /// Vectors that train the lists.
@@ -111,6 +117,12 @@ pub fn plan_index(job: &Job, vectors: &VectorsInfo, options: &Index) -> Result<B
         let expected = format!("1 to {most}");
         return Err(Error::BadOption { option: "lists", found: lists.to_string(), expected });
     }
+    if let Some(copies) = options.copies
+        && !(2..=COPIES_MAX).contains(&copies)
+    {
+        let expected = format!("2 to {COPIES_MAX}");
+        return Err(Error::BadOption { option: "copies", found: copies.to_string(), expected });
+    }
     let plan = match vectors.element {
         Element::F32 => plan_elements::<f32>(job, vectors, options),
         Element::U8 => plan_elements::<u8>(job, vectors, options),
@@ -135,30 +147,36 @@ fn plan_elements<T: Clustered>(job: &Job, vectors: &VectorsInfo, options: &Index
     let training = ITERATIONS as u64 * (group_sample * groups + list_sample * lists.div_ceil(groups));
     let multiplications = (training + list_sample * groups + count * compared) * dimensions as u64;
     let list_vectors_max = (average * LIST_TIMES_MAX).min(count);
+    // The sort has at most so many rows for a vector.
+    let times = if options.copies.is_some() { LISTS_MAX as u64 } else { 1 };
+    let copied = options.copies.map_or(0, |copies| copies.min(LISTS_MAX as u64));
     let mut plan = BuildPlan {
         lists,
         groups,
         list_vectors_max,
+        copied_vectors_max: options.copies.map(|copies| average * copies),
         group_sample,
         list_sample,
         threads: job.budget().threads(),
         sort_bytes: 0,
         holds_centroids: true,
         smallest_bytes: 0,
-        read_bytes: count * (4 * row_bytes + entry_bytes) + list_sample * row_bytes,
-        written_bytes: count * (row_bytes + 2 * entry_bytes) + list_sample * row_bytes,
+        read_bytes: count * (4 * row_bytes + entry_bytes * (1 + copied)) + list_sample * row_bytes,
+        written_bytes: count * (row_bytes + 2 * entry_bytes * (1 + copied)) + list_sample * row_bytes,
         multiplications,
     };
     let memory = Memory::of::<T>(job, vectors, &plan);
     let free = job.budget().free_bytes();
     let held = memory.held_out + memory.upper;
     let lower = lists * row_bytes;
-    plan.holds_centroids = lower <= free / 4;
+    // Copies follow from distances between centroids.
+    plan.holds_centroids = lower <= free / 4 || options.copies.is_some();
     let lower = if plan.holds_centroids { lower } else { 0 };
     // The sorts are alive while samples are trained and vectors are assigned, and while lists are written.
     let beside_sort = memory.pass.max(memory.training).max(memory.writing) + lower;
-    let smallest_sort = smallest_row_memory_bytes_for(plan.threads, count * (KEY_BYTES as u64 + row_bytes))
-        .max(row_bytes * 128 * (plan.threads as u64 + 2));
+    let smallest_sort =
+        smallest_row_memory_bytes_for(plan.threads, count * times * (KEY_BYTES as u64 + row_bytes))
+            .max(row_bytes * 128 * (plan.threads as u64 + 2));
     plan.smallest_bytes = held + (beside_sort + smallest_sort).max(memory.first_sample);
     plan.sort_bytes = free.saturating_sub(held + beside_sort).max(smallest_sort);
     plan
@@ -191,16 +209,20 @@ impl Memory {
         let upper = plan.groups * (2 * row_bytes + 32);
         let pass = pass_bytes::<T>(job, dimensions);
         let batch = batch_rows::<T>(dimensions);
-        // A batch holds packed vectors, their groups, pairs, and the rows for the sort.
+        // A batch holds packed vectors, their groups, pairs, heaps, and the rows for the sort.
+        let rows = if plan.copied_vectors_max.is_some() { LISTS_MAX as u64 } else { 1 };
         let each = Packed::<T>::bytes_each(dimensions)
             + Nearest::bytes_each()
             + TopK::bytes(GROUPS_ASSIGNED)
             + 8 * GROUPS_ASSIGNED
             + 16
-            + row_bytes
-            + KEY_BYTES as u64;
+            + rows * (row_bytes + KEY_BYTES as u64)
+            + if plan.copied_vectors_max.is_some() { TopK::bytes(CANDIDATES as u64) } else { 0 };
         let finder = 2 * Comparer::<T>::bytes(dimensions) + flash_bytes(plan, row_bytes);
         let group_rows = group_rows_max::<T>(plan, dimensions);
+        let copies = plan
+            .copied_vectors_max
+            .map_or(0, |most| most * (row_bytes + 8) + 2 * (LIST_BUFFER_BYTES + SMALL_BUFFER_BYTES) as u64);
         let lists_of_group = 4 * plan.lists.div_ceil(plan.groups) + 16;
         Memory {
             held_out,
@@ -213,6 +235,7 @@ impl Memory {
                 + 2 * SMALL_BUFFER_BYTES as u64,
             writing: 2 * (LIST_BUFFER_BYTES + 4 * SMALL_BUFFER_BYTES) as u64
                 + plan.list_vectors_max * (row_bytes + 8)
+                + copies
                 + flash_bytes(plan, row_bytes)
                 + (2 << 20),
         }

@@ -1,4 +1,4 @@
-//! The sorts of a build: rows of vectors behind the number of a list or a group, and a second number.
+//! The sorts of a build: rows of vectors behind the number of a list or a group, an order in it, and another number.
 
 use inshore_sortreduce::rows::{FixedRows, KeepAll, RowConfig, RowSort, SortedRows};
 use zerocopy::IntoBytes;
@@ -6,8 +6,8 @@ use zerocopy::IntoBytes;
 use super::Build;
 use crate::{Result, index::Clustered};
 
-/// Bytes before the elements in a row of a sort: a number of 4 bytes, and one of 8.
-pub(super) const KEY_BYTES: usize = 12;
+/// Bytes before the elements in a row of a sort: a number and an order of 4 bytes each, and a number of 8.
+pub(super) const KEY_BYTES: usize = 16;
 
 pub(super) type Sorter = RowSort<FixedRows, KeepAll>;
 
@@ -34,14 +34,20 @@ pub(super) fn add_elements<T: Clustered>(out: &mut Vec<T>, bytes: &[u8]) {
 }
 
 /// Appends a row of a sort.
-pub(super) fn push_row<T: Clustered>(out: &mut Vec<u8>, number: u32, place: u64, elements: &[T]) {
+pub(super) fn push_row<T: Clustered>(
+    out: &mut Vec<u8>,
+    (number, order): (u32, u32),
+    place: u64,
+    elements: &[T],
+) {
     out.extend_from_slice(&number.to_be_bytes());
+    out.extend_from_slice(&order.to_be_bytes());
     out.extend_from_slice(&place.to_be_bytes());
     out.extend_from_slice(elements.as_bytes());
 }
 
-/// Returns the two numbers of a row of a sort.
-pub(super) fn key_of(row: &[u8]) -> (u32, u64) {
-    let number = u32::from_be_bytes(row[..4].try_into().expect("four bytes"));
-    (number, u64::from_be_bytes(row[4..KEY_BYTES].try_into().expect("eight bytes")))
+/// Returns the numbers of a row of a sort: the list or group, the order in it, and the place.
+pub(super) fn key_of(row: &[u8]) -> (u32, u32, u64) {
+    let number = |at: usize| u32::from_be_bytes(row[at..at + 4].try_into().expect("four bytes"));
+    (number(0), number(4), u64::from_be_bytes(row[8..KEY_BYTES].try_into().expect("eight bytes")))
 }

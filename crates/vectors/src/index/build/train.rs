@@ -147,7 +147,7 @@ impl<'a, T: Clustered> Groups<'a, T> {
                 continue;
             }
             let row = &self.piece[self.at..self.at + entry];
-            let (group, _) = key_of(row);
+            let (group, ..) = key_of(row);
             match &mut found {
                 Some((last, _)) if *last != group => return Ok(found),
                 Some((_, rows)) if rows.len() < self.rows_max * self.dimensions => {

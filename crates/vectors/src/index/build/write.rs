@@ -18,8 +18,8 @@ use crate::{
         centroids::{Centroids, Lower},
         compare::Packed,
         dataset::{
-            CENTROIDS, FIRSTS, GROUPS, IndexFiles, IndexInfo, KIND, LISTS, SPANS, VectorIndex, id_bytes,
-            index_name,
+            CENTROIDS, COPIES, COPY_FIRSTS, CopiedLists, CopyFiles, FIRSTS, GROUPS, IndexFiles, IndexInfo,
+            KIND, LISTS, SPANS, VectorIndex, id_bytes, index_name,
         },
         recall::measure,
         table::{MeasuredOn, RecallPoint, RecallTable},
@@ -39,10 +39,10 @@ impl<T: Clustered> Build<'_, T> {
         let (job, info) = (self.job, self.info());
         let HeldOut { ids, packed, tops, _reservation } = held_out;
         let neighbours = neighbours(&ids, tops);
-        let mut lists_of: HashMap<u64, u32> = neighbours.iter().flatten().map(|&id| (id, u32::MAX)).collect();
+        let mut lists_of: ListsOf = neighbours.iter().flatten().map(|&id| (id, Vec::new())).collect();
         let mut builder = store.replace_dataset(job, &index_name(&info.name), KIND)?;
         builder.unsealed();
-        let mut files = Files::begin(&mut builder)?;
+        let mut files = Files::begin(&mut builder, self.plan.copied_vectors_max.is_some())?;
         job.start_phase("writing lists", "vectors", info.vectors);
         let written = self.write_lists(&mut sorted, &centroids, &mut files, &mut lists_of)?;
         drop(sorted);
@@ -50,11 +50,20 @@ impl<T: Clustered> Build<'_, T> {
         let files = files.open(&mut builder)?;
         let mut made = self.describe(&written, builder.bytes(), ids.len());
         let index = VectorIndex::made(made.clone(), files);
-        made.recall.points = vec![RecallPoint { probes: written.lists, recall: 1.0 }];
+        let all = || vec![RecallPoint { probes: written.lists, recall: 1.0 }];
+        made.recall.points = all();
+        if let Some(copies) = &mut made.copies {
+            copies.recall.points = all();
+        }
         if neighbours.iter().any(|ids| !ids.is_empty()) {
-            let list = |ids: &Vec<u64>| ids.iter().map(|id| lists_of[id]).collect();
-            let lists: Vec<Vec<u32>> = neighbours.iter().map(list).collect();
-            made.recall.points = self.measure(&index, &packed, &lists)?;
+            let lists = |of: fn(&[u32]) -> &[u32]| -> Vec<Vec<&[u32]>> {
+                let lists = |ids: &Vec<u64>| ids.iter().map(|id| of(&lists_of[id])).collect();
+                neighbours.iter().map(lists).collect()
+            };
+            made.recall.points = self.measure(&index, &packed, &lists(own_list))?;
+            if let Some(copies) = &mut made.copies {
+                copies.recall.points = self.measure(&index, &packed, &lists(all_lists))?;
+            }
         }
         builder.commit(&made.to_attributes())?;
         Ok(Built { info: made, plan: self.plan.clone() })
@@ -63,6 +72,7 @@ impl<T: Clustered> Build<'_, T> {
     /// Returns the facts about the index, without a table of recall.
     fn describe(&self, written: &Written, bytes: u64, held_out: usize) -> IndexInfo {
         let info = self.info();
+        let recall = RecallTable::new(RECALL_K, held_out, MeasuredOn::HeldOutVectors, Vec::new());
         IndexInfo {
             name: info.name.clone(),
             dataset: self.vectors.id(),
@@ -76,7 +86,12 @@ impl<T: Clustered> Build<'_, T> {
             sample: self.plan.list_sample,
             seed: self.options.seed,
             bytes,
-            recall: RecallTable::new(RECALL_K, held_out, MeasuredOn::HeldOutVectors, Vec::new()),
+            copies: written.copies.as_ref().map(|copies| CopiedLists {
+                vectors: copies.vectors,
+                list_vectors_max: copies.list_vectors_max,
+                recall: recall.clone(),
+            }),
+            recall,
         }
     }
 
@@ -85,7 +100,7 @@ impl<T: Clustered> Build<'_, T> {
         &self,
         index: &VectorIndex,
         held_out: &Packed<T>,
-        lists: &[Vec<u32>],
+        lists: &[Vec<&[u32]>],
     ) -> Result<Vec<RecallPoint>> {
         let job = self.job;
         job.start_phase("measuring recall", "queries", 0);
@@ -100,19 +115,29 @@ impl<T: Clustered> Build<'_, T> {
         sorted: &mut Sorted,
         centroids: &Centroids<T>,
         files: &mut Files,
-        lists_of: &mut HashMap<u64, u32>,
+        lists_of: &mut ListsOf,
     ) -> Result<Written> {
         let (job, plan, row_bytes) = (self.job, &self.plan, self.row_bytes());
         let id_bytes = id_bytes(self.info().vectors);
-        let bytes = plan.list_vectors_max * (row_bytes as u64 + 8) + (2 << 20);
+        let copied_max = plan.copied_vectors_max.unwrap_or(0);
+        let bytes = (plan.list_vectors_max + copied_max) * (row_bytes as u64 + 8) + (2 << 20);
         let _memory = job.budget().reserve(bytes, "a list")?;
         let mut list = OpenList::default();
-        let mut written = Written::default();
+        let mut written =
+            Written { copies: files.copies.as_ref().map(|_| WrittenCopies::default()), ..Written::default() };
         let mut places = Places::new(centroids);
         let mut flush = |list: &mut OpenList, written: &mut Written| -> Result<()> {
             let count = (list.rows.len() / row_bytes) as u64;
             if count == 0 {
                 return Ok(());
+            }
+            if let (Some(files), Some(copies)) = (&mut files.copies, &mut written.copies) {
+                files.firsts.write(&copies.vectors.to_le_bytes())?;
+                let parts = [&list.rows, &list.copied_rows, &list.ids, &list.copied_ids];
+                parts.into_iter().try_for_each(|part| files.lists.write(part))?;
+                let all = count + (list.copied_rows.len() / row_bytes) as u64;
+                copies.vectors += all;
+                copies.list_vectors_max = copies.list_vectors_max.max(all);
             }
             let (group, is_first) = places.find(job, list.number)?;
             if is_first {
@@ -130,8 +155,7 @@ impl<T: Clustered> Build<'_, T> {
             written.vectors += count;
             written.list_vectors_max = written.list_vectors_max.max(count);
             job.progress().add(count);
-            list.rows.clear();
-            list.ids.clear();
+            list.clear();
             Ok(())
         };
         let entry = KEY_BYTES + row_bytes;
@@ -139,23 +163,36 @@ impl<T: Clustered> Build<'_, T> {
         loop {
             let filled = sorted.fill(&mut piece)?;
             for entry in piece[..filled].chunks_exact(entry) {
-                let (number, id) = key_of(entry);
-                let is_full = list.rows.len() as u64 == plan.list_vectors_max * row_bytes as u64;
-                if number != list.number || is_full {
+                let (number, order, id) = key_of(entry);
+                let (own, copied) = (list.rows.len() / row_bytes, list.copied_rows.len() / row_bytes);
+                let is_own = order == 0;
+                if number != list.number || (is_own && own as u64 == plan.list_vectors_max) {
                     flush(&mut list, &mut written)?;
                     list.number = number;
                 }
-                if let Some(list_of) = lists_of.get_mut(&id) {
-                    *list_of = written.lists as u32;
+                // Copies come after the vectors of a list, the nearest first. A list without vectors of its own is none.
+                if !is_own && (list.rows.is_empty() || (own + copied) as u64 >= copied_max) {
+                    continue;
                 }
-                list.rows.extend_from_slice(&entry[KEY_BYTES..]);
-                list.ids.extend_from_slice(&id.to_le_bytes()[..id_bytes]);
+                if let Some(lists) = lists_of.get_mut(&id) {
+                    let place = if is_own { 0 } else { lists.len() };
+                    lists.insert(place, written.lists as u32);
+                }
+                let (rows, ids) = match is_own {
+                    true => (&mut list.rows, &mut list.ids),
+                    false => (&mut list.copied_rows, &mut list.copied_ids),
+                };
+                rows.extend_from_slice(&entry[KEY_BYTES..]);
+                ids.extend_from_slice(&id.to_le_bytes()[..id_bytes]);
             }
             if filled < piece.len() {
                 break;
             }
         }
         flush(&mut list, &mut written)?;
+        if let (Some(files), Some(copies)) = (&mut files.copies, &written.copies) {
+            files.firsts.write(&copies.vectors.to_le_bytes())?;
+        }
         files.firsts.write(&written.vectors.to_le_bytes())?;
         files.spans.write(&(written.lists as u32).to_le_bytes())?;
         Ok(written)
@@ -171,12 +208,33 @@ fn neighbours(ids: &[u64], tops: Vec<TopK>) -> Vec<Vec<u64>> {
     tops.into_iter().zip(ids).map(others).collect()
 }
 
-/// A list that is being filled.
+/// The lists of some vectors: the own list of a vector first.
+type ListsOf = HashMap<u64, Vec<u32>>;
+
+fn own_list(lists: &[u32]) -> &[u32] {
+    &lists[..1]
+}
+
+fn all_lists(lists: &[u32]) -> &[u32] {
+    lists
+}
+
+/// A list that is being filled: its own vectors, and copies of others.
 #[derive(Default)]
 struct OpenList {
     number: u32,
     rows: Vec<u8>,
     ids: Vec<u8>,
+    copied_rows: Vec<u8>,
+    copied_ids: Vec<u8>,
+}
+
+impl OpenList {
+    fn clear(&mut self) {
+        for part in [&mut self.rows, &mut self.ids, &mut self.copied_rows, &mut self.copied_ids] {
+            part.clear();
+        }
+    }
 }
 
 /// The files that are being written.
@@ -186,16 +244,30 @@ struct Files {
     centroids: FileWriter,
     groups: FileWriter,
     spans: FileWriter,
+    copies: Option<FilesOfCopies>,
+}
+
+struct FilesOfCopies {
+    lists: FileWriter,
+    firsts: FileWriter,
 }
 
 impl Files {
-    fn begin(builder: &mut DatasetBuilder) -> Result<Files> {
+    fn begin(builder: &mut DatasetBuilder, has_copies: bool) -> Result<Files> {
+        let copies = match has_copies {
+            true => Some(FilesOfCopies {
+                lists: builder.file(COPIES, CHECK_BYTES, LIST_BUFFER_BYTES)?,
+                firsts: builder.file(COPY_FIRSTS, CHECK_BYTES, SMALL_BUFFER_BYTES)?,
+            }),
+            false => None,
+        };
         Ok(Files {
             lists: builder.file(LISTS, CHECK_BYTES, LIST_BUFFER_BYTES)?,
             firsts: builder.file(FIRSTS, CHECK_BYTES, SMALL_BUFFER_BYTES)?,
             centroids: builder.file(CENTROIDS, CHECK_BYTES, SMALL_BUFFER_BYTES)?,
             groups: builder.file(GROUPS, CHECK_BYTES, SMALL_BUFFER_BYTES)?,
             spans: builder.file(SPANS, CHECK_BYTES, SMALL_BUFFER_BYTES)?,
+            copies,
         })
     }
 
@@ -207,6 +279,13 @@ impl Files {
             centroids: builder.add_and_open(self.centroids)?,
             groups: builder.add_and_open(self.groups)?,
             spans: builder.add_and_open(self.spans)?,
+            copies: match self.copies {
+                Some(copies) => Some(CopyFiles {
+                    lists: builder.add_and_open(copies.lists)?,
+                    firsts: builder.add_and_open(copies.firsts)?,
+                }),
+                None => None,
+            },
         })
     }
 }
@@ -216,6 +295,13 @@ impl Files {
 struct Written {
     lists: u64,
     groups: u64,
+    vectors: u64,
+    list_vectors_max: u64,
+    copies: Option<WrittenCopies>,
+}
+
+#[derive(Default)]
+struct WrittenCopies {
     vectors: u64,
     list_vectors_max: u64,
 }

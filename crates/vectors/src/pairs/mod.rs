@@ -6,30 +6,32 @@
 //!
 //! Nothing limits the number of pairs of a vector: the pairs leave the search at once, and no heap keeps them.
 
+mod links;
+
 use std::sync::{Mutex, MutexGuard};
 
 use inshore_sortreduce::rows::{FixedRows, KeepFirst, RowConfig, RowSort, SortedRows};
 use inshore_store::{Job, Reservation};
 
-use super::links::BlockLinks;
+use self::links::BlockLinks;
 use crate::{Error, Metric, Result, heaps::Heaps, topk::Entry};
 
 /// The bytes of two ids, by which rows are sorted: the larger digits come first.
-pub(super) const IDS_BYTES: usize = 16;
+pub(crate) const IDS_BYTES: usize = 16;
 /// The bytes of rows that are collected before they are passed to the sort, and that are read from it at once.
-pub(super) const ROWS_BYTES: usize = 64 << 10;
+pub(crate) const ROWS_BYTES: usize = 64 << 10;
 
-pub(super) type Sorter = RowSort<FixedRows, KeepFirst>;
-pub(super) type Sorted = SortedRows<FixedRows, KeepFirst>;
+pub(crate) type Sorter = RowSort<FixedRows, KeepFirst>;
+pub(crate) type Sorted = SortedRows<FixedRows, KeepFirst>;
 
 /// Begins a sort of rows that begin with two ids. Of rows with equal ids, one is kept.
-pub(super) fn sorter(job: &Job, name: &'static str, row_bytes: usize, memory_bytes: u64) -> Result<Sorter> {
+pub(crate) fn sorter(job: &Job, name: &'static str, row_bytes: usize, memory_bytes: u64) -> Result<Sorter> {
     let config = RowConfig { memory_bytes, threads: 1, name, ..RowConfig::default() };
     Ok(RowSort::new(job, FixedRows::new(row_bytes, 0..IDS_BYTES), KeepFirst, &config)?)
 }
 
 /// Appends two ids.
-pub(super) fn push_ids(out: &mut Vec<u8>, one: u64, other: u64) {
+pub(crate) fn push_ids(out: &mut Vec<u8>, one: u64, other: u64) {
     out.extend_from_slice(&one.to_be_bytes());
     out.extend_from_slice(&other.to_be_bytes());
 }
@@ -38,7 +40,7 @@ pub(super) fn push_ids(out: &mut Vec<u8>, one: u64, other: u64) {
 ///
 /// # Errors
 /// I/O and damage; cancellation; the errors of `each`.
-pub(super) fn each_row(
+pub(crate) fn each_row(
     sorted: &mut Sorted,
     row_bytes: usize,
     mut each: impl FnMut(u64, u64, &[u8]) -> Result<()>,
@@ -62,7 +64,7 @@ pub(super) fn each_row(
 pub(crate) enum Form {
     /// The smaller id, the larger id, and the distance as f32.
     Distances,
-    /// Both ids, once in each order: the input of [`super::components`].
+    /// Both ids, once in each order: the input of the search for connected components.
     Links,
 }
 

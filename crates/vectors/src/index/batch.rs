@@ -1,0 +1,87 @@
+//! The batch strategy: each list is read once, for all queries that probe it.
+
+use std::sync::{
+    Mutex,
+    atomic::{AtomicU64, Ordering},
+};
+
+use super::{
+    Clustered,
+    compare::Comparer,
+    plan::{FOUND_AT_ONCE, SPAN_BYTES, span_bytes},
+    query::Round,
+    ranges::Ranges,
+};
+use crate::Result;
+
+/// Lists that nobody wants are read along if they are smaller than this, between lists that are wanted.
+const GAP_BYTES: u64 = 32 << 10;
+
+impl<T: Clustered> Round<'_, T> {
+    /// Answers all queries together: each list is read once.
+    pub(super) fn batch(&self) -> Result<()> {
+        let mut pairs = self.pairs()?;
+        pairs.sort_unstable();
+        let lists: Vec<u32> = {
+            let mut lists: Vec<u32> = Vec::new();
+            for &(list, _) in &pairs {
+                if lists.last() != Some(&list) {
+                    lists.push(list);
+                }
+            }
+            lists
+        };
+        let queries: Vec<u32> = pairs.iter().map(|pair| pair.1).collect();
+        for part in self.parts {
+            let pieces = part.pieces(&lists, SPAN_BYTES, GAP_BYTES);
+            let ranges = Ranges {
+                job: self.job,
+                file: &part.file,
+                threads: self.plan.threads,
+                buffer_bytes: span_bytes(self.chunk_bytes_max()),
+                range: |number: u64| pieces.get(number as usize).map(|piece| part.bytes_of(piece)),
+            };
+            let make = || Comparer::<T>::new(self.centroids.dimensions);
+            let comparers = ranges.each(make, |comparer, number, bytes| {
+                let piece = &pieces[number as usize];
+                self.compare_piece(part, piece, bytes, comparer, |list| {
+                    let start = pairs.partition_point(|pair| pair.0 < list);
+                    let len = pairs[start..].iter().take_while(|pair| pair.0 == list).count();
+                    &queries[start..start + len]
+                })
+            })?;
+            let measured = comparers.iter().map(|comparer| comparer.measured).sum();
+            self.measured.fetch_add(measured, Ordering::Relaxed);
+        }
+        self.job.progress().add(self.packed.len() as u64);
+        Ok(())
+    }
+
+    /// Finds the pairs of a list and a query that probes it.
+    fn pairs(&self) -> Result<Vec<(u32, u32)>> {
+        let count = self.packed.len() as u64;
+        let all = Mutex::new(Vec::with_capacity((count * self.probes) as usize));
+        let next = AtomicU64::new(0);
+        let work = || -> Result<()> {
+            let mut finder = self.centroids.finder(self.job)?;
+            loop {
+                let first = next.fetch_add(FOUND_AT_ONCE, Ordering::Relaxed);
+                if first >= count {
+                    return Ok(());
+                }
+                self.job.check_cancelled()?;
+                let members = first as u32..count.min(first + FOUND_AT_ONCE) as u32;
+                self.lists(members, &mut finder, &mut |query, lists, near| {
+                    self.count_compared(lists, near);
+                    let mut all = all.lock().expect("no panic under this lock");
+                    all.extend(lists.iter().map(|&list| (list, query)));
+                })?;
+            }
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..self.plan.threads).map(|_| scope.spawn(work)).collect();
+            threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
+        })?;
+        Ok(all.into_inner().expect("no panic under this lock"))
+    }
+}

@@ -1,0 +1,110 @@
+//! The directory of a file of lists, and the lists in it.
+
+use std::ops::Range;
+
+use inshore_store::Reservation;
+
+use super::Clustered;
+use crate::{Error, Result};
+
+/// `Directory` holds the position of each list in the file.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    firsts: Vec<u64>,
+    entry_bytes: u64,
+    _reservation: Reservation,
+}
+
+impl Directory {
+    /// Creates a directory of lists whose vectors have `entry_bytes` bytes. `firsts` has the number of vectors before each
+    /// list, and that of all.
+    pub fn new(firsts: Vec<u64>, entry_bytes: u64, reservation: Reservation) -> Directory {
+        Directory { firsts, entry_bytes, _reservation: reservation }
+    }
+
+    /// Returns the number of bytes of a vector, with the number of its row.
+    pub fn entry_bytes(&self) -> u64 {
+        self.entry_bytes
+    }
+
+    /// Returns the places of the vectors of a list among those of all lists.
+    pub fn places_of(&self, list: u32) -> Range<u64> {
+        self.firsts[list as usize]..self.firsts[list as usize + 1]
+    }
+
+    /// Returns the number of vectors of a list.
+    pub fn count(&self, list: u32) -> u64 {
+        self.firsts[list as usize + 1] - self.firsts[list as usize]
+    }
+
+    /// Returns the byte range of the lists `lists`, which are adjacent in the file.
+    pub fn bytes_of(&self, lists: Range<u32>) -> Range<u64> {
+        self.firsts[lists.start as usize] * self.entry_bytes
+            ..self.firsts[lists.end as usize] * self.entry_bytes
+    }
+
+    /// Splits the sequence of all lists into spans. A span has at most `bytes` bytes, or is one list.
+    pub fn spans(&self, bytes: u64) -> Vec<Range<u32>> {
+        let lists = self.firsts.len() as u32 - 1;
+        let (mut spans, mut start) = (Vec::new(), 0);
+        for list in 1..=lists {
+            let is_full = list < lists && {
+                let range = self.bytes_of(start..list + 1);
+                range.end - range.start > bytes
+            };
+            if is_full || list == lists {
+                spans.push(start..list);
+                start = list;
+            }
+        }
+        spans
+    }
+
+    /// Returns the largest number of bytes of a list.
+    pub fn list_bytes_max(&self) -> u64 {
+        self.firsts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0) * self.entry_bytes
+    }
+}
+
+/// Returns the vectors of `count` entries of a list, and checks that their rows are below `rows`. `place` is the name of
+/// the file, and the list; the sizes are those of the elements of a vector, and of an entry.
+///
+/// # Errors
+/// [`Error::BadDataset`] if a vector has no row.
+pub(crate) fn list_of<'a, T: Clustered>(
+    (name, list): (&str, u32),
+    bytes: &'a [u8],
+    count: usize,
+    (row_bytes, entry_bytes): (usize, usize),
+    rows: u64,
+) -> Result<List<'a, T>> {
+    let (elements, ids) = bytes.split_at(count * row_bytes);
+    let vectors = List { rows: T::rows(elements), ids, id_bytes: entry_bytes - row_bytes };
+    match (0..count).map(|place| vectors.row(place)).find(|row| *row >= rows) {
+        None => Ok(vectors),
+        Some(row) => Err(Error::BadDataset {
+            name: name.to_string(),
+            what: "vectors",
+            found: format!("row {row} in list {list}"),
+            expected: format!("rows below {rows}"),
+        }),
+    }
+}
+
+/// `List` holds the vectors of a list.
+pub(crate) struct List<'a, T> {
+    pub rows: &'a [T],
+    ids: &'a [u8],
+    id_bytes: usize,
+}
+
+impl<T> List<'_, T> {
+    /// Returns the number of the row that a vector of the list has in the dataset.
+    pub fn row(&self, place: usize) -> u64 {
+        let bytes = &self.ids[place * self.id_bytes..][..self.id_bytes];
+        match self.id_bytes {
+            4 => u32::from_le_bytes(bytes.try_into().expect("four bytes")).into(),
+            _ => u64::from_le_bytes(bytes.try_into().expect("eight bytes")),
+        }
+    }
+}
