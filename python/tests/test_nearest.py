@@ -57,6 +57,36 @@ def test_an_index_finds_most_neighbours(tmp_path: Path) -> None:
         store.nearest("base", queries, metric="ip", recall=0.9, memory="64MiB").table()
 
 
+def test_joins_graphs_and_duplicates_equal_brute_force(tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    base = rng.integers(0, 8, (300, 5)).astype(np.uint8)
+    store = inshore.Store(tmp_path / "store")
+    store.import_vectors(base, name="base", memory="16MiB")
+    store.import_vectors(base[:40].astype(np.float32), name="some", memory="16MiB")
+    joined = store.join_vectors("some", "base", k=7, memory="16MiB").table()
+    assert joined.equals(store.nearest("base", base[:40], k=7, memory="16MiB").table())
+    squares = ((base[:, None].astype(np.int64) - base[None]) ** 2).sum(2)
+    without = squares + np.where(np.eye(300, dtype=bool), 10**6, 0)
+    ids = np.argsort(without, axis=1, kind="stable")[:, :7]
+    graph = store.neighbour_graph("base", k=7, memory="8MiB", threads=1)
+    assert (graph.table()["id"].to_numpy().reshape(300, 7) == ids).all()
+    graph.write(tmp_path / "graph.parquet")
+    pairs = store.near_duplicates("base", radius=2.0, memory="16MiB").table()
+    found = list(zip(pairs["id"].to_pylist(), pairs["duplicate"].to_pylist(), strict=True))
+    assert found == [tuple(pair) for pair in np.argwhere(np.triu(squares <= 4, 1)).tolist()]
+    groups = store.near_duplicates("base", radius=2.0, groups=True, memory="16MiB").table()
+    labels = np.arange(300)
+    for _ in range(300):
+        for one, other in found:
+            labels[one] = labels[other] = min(labels[one], labels[other])
+    assert groups["id"].to_pylist() == sorted({one for pair in found for one in pair})
+    assert groups["group"].to_pylist() == labels[groups["id"].to_numpy()].tolist()
+    with pytest.raises(inshore.InputError, match="expected a radius or a cosine"):
+        store.near_duplicates("base", memory="16MiB").table()
+    with pytest.raises(inshore.NotFoundError):
+        store.join_vectors("none", "base", memory="16MiB").table()
+
+
 def test_packed_bits_and_half_floats(tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
     store = inshore.Store(tmp_path / "store")

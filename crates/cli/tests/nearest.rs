@@ -108,6 +108,89 @@ fn an_index_answers_with_a_recall_and_without_one_the_answer_is_exact() {
 }
 
 #[test]
+fn datasets_are_joined_with_each_other_and_with_themselves() {
+    let folder = with_points();
+    folder.run("nearest import queries.fbin --name queries").ok();
+    let of_file = folder.run("nearest query points queries.fbin -k 3").ok().stdout;
+    let said = folder.run("nearest join queries points -k 3").ok();
+    assert_eq!(said.stdout, of_file);
+    let wanted = "6 neighbours of 2 queries among 5 vectors of 2 f32\n";
+    assert!(said.stderr.starts_with(wanted), "{}", said.stderr);
+    let said = folder.run("nearest graph points -k 1 -o graph.csv --explain --memory 8MiB").ok();
+    // Vectors 2 and 3 are equal, and each is the neighbour of the other.
+    let expected =
+        "query,rank,id,distance\n0,1,2,1.0\n1,1,2,4.472136\n2,1,3,0.0\n3,1,2,0.0\n4,1,1,9.848858\n";
+    assert_eq!(folder.read("graph.csv"), expected);
+    assert!(said.stderr.contains("1 pass over 40 bytes"), "{}", said.stderr);
+    let said = folder.run("nearest graph points -k 1 --recall 0.9").ok();
+    assert_eq!(said.stdout, expected);
+    assert!(said.stderr.contains("note: points has no index, so the answer is exact"), "{}", said.stderr);
+    folder.run("nearest index points --lists 2 --memory 32MiB").ok();
+    for strategy in ["single", "batch"] {
+        let words = format!("nearest graph points -k 1 --recall 1 --strategy {strategy}");
+        assert_eq!(folder.run(&words).ok().stdout, expected);
+    }
+    folder.write("wide.u8bin", [1, 0, 0, 0, 3, 0, 0, 0, 1, 2, 3]);
+    folder.run("nearest import wide.u8bin --name wide").ok();
+    for (words, wanted) in [
+        (
+            "nearest join wide points",
+            "wide: vector 0: found 3 dimensions, expected 2, as the vectors of points",
+        ),
+        ("nearest join none points", "none"),
+        ("nearest join queries none", "none"),
+        ("nearest graph points --metric jaccard", "metric is jaccard"),
+        ("nearest graph points --strategy batch", "strategy: found without recall or probes"),
+        ("nearest graph points --exact --recall 0.9", "cannot be used with"),
+        ("nearest graph points -o out.txt", "out.txt"),
+        ("nearest graph points --memory 100KiB", "budget"),
+    ] {
+        let said = folder.run(words).exits(2);
+        assert!(said.stderr.contains(wanted), "{words}: {}", said.stderr);
+    }
+}
+
+#[test]
+fn near_duplicates_are_pairs_or_groups() {
+    let folder = with_points();
+    let said = folder.run("nearest dedup points --radius 4.5 --explain").ok();
+    let expected = "id,duplicate,distance\n0,2,1.0\n0,3,1.0\n1,2,4.472136\n1,3,4.472136\n2,3,0.0\n";
+    assert_eq!(said.stdout, expected);
+    let wanted = "5 pairs of near-duplicates among 5 vectors of 2 f32\n";
+    assert!(said.stderr.contains(wanted) && said.stderr.contains("1 pass over 40 bytes"), "{}", said.stderr);
+    let said = folder.run("nearest dedup points --radius 1 --groups").ok();
+    assert_eq!(said.stdout, "id,group\n0,0\n2,0\n3,0\n");
+    let wanted = "3 vectors in 1 group of near-duplicates among 5 vectors";
+    assert!(said.stderr.starts_with(wanted), "{}", said.stderr);
+    folder.run("nearest dedup points --cosine 0.9 -o out.csv --memory 8MiB --threads 1").ok();
+    assert_eq!(folder.read("out.csv"), "id,duplicate,distance\n2,3,0.0\n");
+    folder.run("nearest dedup points --metric ip --radius 14 -o out.csv").ok();
+    assert_eq!(folder.read("out.csv"), "id,duplicate,distance\n1,4,14.0\n");
+    let said = folder.run("nearest dedup points --radius 4.5 --recall 0.9 --json").ok().json();
+    assert_eq!((&said["summary"]["rows"], &said["summary"]["plan"]["passes"]), (&5.into(), &1.into()));
+    let said = folder.run("nearest dedup points --radius 4.5 --probes 2").exits(2);
+    assert!(said.stderr.contains("points has no index: build one"), "{}", said.stderr);
+    folder.run("nearest index points --lists 2 --memory 32MiB").ok();
+    let said = folder.run("nearest dedup points --radius 4.5 --recall 1").ok();
+    assert_eq!(said.stdout, expected);
+    assert!(said.stderr.contains("approximate (2 of 2 lists each)"), "{}", said.stderr);
+    for (options, wanted) in [
+        ("", "--cosine"),
+        ("--cosine 0.9 --radius 1", "cannot be used with"),
+        ("--cosine 0.9 --metric cosine", "cannot be used with"),
+        ("--cosine 97", "cosine: found 97, expected -1 to 1"),
+        ("--radius -1", "radius is -1: expected a distance, at least 0"),
+        ("--cosine 0.9 --recall 0.9", "expected l2, for which the index of points was built"),
+        ("--radius 1 --recall 2", "recall is 2"),
+        ("--radius 1 -o out.txt", "out.txt"),
+        ("--radius 1 --memory 100KiB", "budget"),
+    ] {
+        let said = folder.run(&format!("nearest dedup points {options}")).exits(2);
+        assert!(said.stderr.contains(wanted), "{options}: {}", said.stderr);
+    }
+}
+
+#[test]
 fn vectors_and_their_index_are_listed_described_and_removed() {
     let folder = with_points();
     let said = folder.run("nearest info points").ok().stdout;

@@ -217,6 +217,9 @@ fn cases() -> Vec<Case> {
         replaces("graph export", &["--output"], "g -o out.csv --json", &["out.csv"]),
         replaces("graph export", &["--output"], "g -o out.bin --json", &["out.bin"]),
         replaces("nearest query", &["--output"], "points points.bvecs -o out.csv --json", &["out.csv"]),
+        replaces("nearest join", &["--output"], "points points -o out.csv --json", &["out.csv"]),
+        replaces("nearest dedup", &["--output"], "points --radius 5 -o out.csv --json", &["out.csv"]),
+        replaces("nearest graph", &["--output"], "points -o out.csv --json", &["out.csv"]),
     ];
     for algorithm in ["pagerank", "bfs", "sssp", "communities", "clustering", "components", "betweenness"] {
         let graph = match algorithm {

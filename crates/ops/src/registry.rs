@@ -185,6 +185,12 @@ pub const OPERATIONS: &[Entry] = &[
     #[cfg(feature = "vectors")]
     Entry::of::<verbs::SearchVectors>(),
     #[cfg(feature = "vectors")]
+    Entry::of::<verbs::JoinVectors>(),
+    #[cfg(feature = "vectors")]
+    Entry::of::<verbs::NeighbourGraph>(),
+    #[cfg(feature = "vectors")]
+    Entry::of::<verbs::DedupVectors>(),
+    #[cfg(feature = "vectors")]
     Entry::of::<verbs::MeasureRecall>(),
     #[cfg(feature = "vectors")]
     Entry::of::<verbs::ListVectors>(),

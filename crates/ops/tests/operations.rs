@@ -255,6 +255,22 @@ fn all_rows() -> Vec<Row> {
             "csv",
         ),
         row(
+            json!({ "operation": "nearest join", "version": 1, "queries": "points", "dataset": "points",
+                    "k": 3, "recall": 0.9, "strategy": "single" }),
+            "csv",
+        ),
+        row(
+            json!({ "operation": "nearest graph", "version": 1, "dataset": "points", "k": 3,
+                    "metric": "cosine" }),
+            "csv",
+        ),
+        row(json!({ "operation": "nearest dedup", "version": 1, "dataset": "points", "cosine": 0.9 }), "csv"),
+        row(
+            json!({ "operation": "nearest dedup", "version": 1, "dataset": "points", "radius": 150.0,
+                    "groups": true }),
+            "csv",
+        ),
+        row(
             json!({ "operation": "nearest recall", "version": 1, "inputs": ["@points.u8bin"],
                     "dataset": "points", "sample": 50 }),
             None,

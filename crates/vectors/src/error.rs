@@ -20,7 +20,7 @@ pub enum Error {
     /// A file of vectors is malformed, truncated, or holds a value that cannot be compared.
     #[error("{file}: {place}: found {found}, expected {expected}")]
     BadFile {
-        /// The name of the file.
+        /// The name of the file, or of the dataset whose vectors are queries.
         file: String,
         /// The position in the file: its header, a vector, a dimension.
         place: String,

@@ -324,6 +324,11 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
+    /// Returns the bytes of a vector, as stored elements.
+    pub fn row_bytes(&self) -> usize {
+        self.file.element.stored().row_bytes(self.file.dimensions)
+    }
+
     /// Returns the number of elements that were rounded so far.
     pub fn rounded(&self) -> u64 {
         self.rounded

@@ -75,6 +75,11 @@ impl Ids {
         Ok(Ids { runs, _reservation: Some(reservation) })
     }
 
+    /// Tells whether the id of each row is its number.
+    pub fn are_rows(&self) -> bool {
+        self.runs.is_empty()
+    }
+
     /// Returns the id of a row.
     #[inline]
     pub fn id(&self, row: u64) -> u64 {

@@ -13,11 +13,14 @@
 //! - [`VectorIndex`]: lists of vectors that are near each other, which [`build_index`] makes. For each query
 //!   [`search_index`] reads a few of these lists. [`RecallTable`] shows the fraction of the exact neighbours that the
 //!   lists hold.
+//! - [`Source`]: the queries of a search, a file or a dataset. With a dataset the search is a join.
+//! - [`dedup()`]: all pairs of vectors within a distance, or the groups that such pairs connect.
 //! - [`Metric`]: Euclidean distance, inner product, cosine, Hamming or Jaccard distance.
 //!
 //! ```text
 //!   VectorFile ──import──► Vectors ─┐
-//!   VectorFile (queries) ───────────┴─search──► rows: query, rank, id, distance
+//!   VectorFile or Vectors (queries) ┴─search──► rows: query, rank, id, distance
+//!   Vectors ──────────────────────────dedup───► rows: id, duplicate, distance
 //! ```
 //!
 //! # How a search works
@@ -71,15 +74,18 @@ mod columns;
 mod content;
 mod counts;
 mod dataset;
+mod dedup;
 mod element;
 mod error;
 mod file;
 mod filter;
+mod heaps;
 mod ids;
 mod import;
 mod index;
 mod metric;
 mod npy;
+mod pairs;
 mod row_set;
 mod search;
 mod subblock;
@@ -94,6 +100,7 @@ pub use content::{
     content_queries, each_row, import_content, list_files,
 };
 pub use dataset::{Vectors, VectorsInfo};
+pub use dedup::{Dedup, DedupPlan, Deduplicated, check_dedup_index, dedup, plan_dedup};
 pub use element::{BITS_MAX, DIMENSIONS_MAX, Element};
 pub use error::{Error, Result};
 pub use file::VectorFile;
@@ -105,5 +112,5 @@ pub use index::{
 };
 pub use metric::Metric;
 pub use row_set::RowSet;
-pub use search::{Estimates, Kernel, Plan, Search, Searched, plan, schema, search};
+pub use search::{Estimates, Kernel, Plan, Search, Searched, Source, plan, schema, search};
 pub use tiles::Instructions;

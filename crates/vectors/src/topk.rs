@@ -47,20 +47,27 @@ pub(crate) struct TopK {
     /// The bits of a key. No entry of the answer has a larger key.
     bound: AtomicU64,
     k: usize,
+    /// The id of an entry that is not kept.
+    excluded: Option<u64>,
 }
 
 impl TopK {
     /// Creates an empty heap with memory for `k` entries. No entry may exceed `bound`.
     pub fn new(k: usize, bound: f64) -> TopK {
         let entries = Entries { heap: BinaryHeap::with_capacity(k), ids: None };
-        TopK { entries: Mutex::new(entries), bound: AtomicU64::new(bound.to_bits()), k }
+        TopK { entries: Mutex::new(entries), bound: AtomicU64::new(bound.to_bits()), k, excluded: None }
     }
 
     /// Creates an empty heap that keeps one entry of each id. All entries of an id must have the same key.
     pub fn distinct(k: usize, bound: f64) -> TopK {
         let entries =
             Entries { heap: BinaryHeap::with_capacity(k), ids: Some(HashSet::with_capacity(k + 1)) };
-        TopK { entries: Mutex::new(entries), bound: AtomicU64::new(bound.to_bits()), k }
+        TopK { entries: Mutex::new(entries), bound: AtomicU64::new(bound.to_bits()), k, excluded: None }
+    }
+
+    /// Returns the same heap, which does not keep an entry of this id.
+    pub fn without(self, id: u64) -> TopK {
+        TopK { excluded: Some(id), ..self }
     }
 
     /// Returns the memory of a heap with one entry of each id.
@@ -81,6 +88,9 @@ impl TopK {
 
     /// Adds an entry if it is among the k nearest entries so far.
     pub fn push(&self, entry: Entry) {
+        if self.excluded == Some(entry.id) {
+            return;
+        }
         let mut entries = self.entries.lock().expect("no panic under this lock");
         let Entries { heap, ids } = &mut *entries;
         let is_full = heap.len() == self.k;

@@ -10,6 +10,9 @@ from inshore.results import Result, StrPath
 from inshore.sources import ArrowStream
 from inshore.verbs.target import Target
 
+Metric = Literal["l2", "ip", "cosine", "hamming", "jaccard"]
+"""The distance between two vectors."""
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -546,7 +549,7 @@ class StoredVectors(Target):
         queries: Vectors | Files,
         *,
         k: int = 10,
-        metric: Literal["l2", "ip", "cosine", "hamming", "jaccard"] = "l2",
+        metric: Metric = "l2",
         radius: float | None = None,
         recall: float | None = None,
         probes: int | None = None,
@@ -634,6 +637,198 @@ class StoredVectors(Target):
             return self._start(job, "nearest query", fields, _files(queries, job), output)
 
         title = f"nearest query of {name!r} in {self!r}"
+        return Result(title, lambda: self._store().job(memory, threads), start, counted="rows", gives="file")
+
+    def join_vectors(
+        self,
+        queries: str,
+        name: str,
+        *,
+        k: int = 10,
+        metric: Metric = "l2",
+        radius: float | None = None,
+        recall: float | None = None,
+        probes: int | None = None,
+        strategy: Literal["single", "batch"] | None = None,
+        memory: str | int | None = None,
+        threads: int | None = None,
+    ) -> Result:
+        """Find the nearest vectors of one dataset for each vector of another one.
+
+        The answer is that of `nearest` with the vectors of ``queries`` as queries. Vectors of ``queries``
+        that fit the budget are one block, and each block is one pass over the vectors of ``name``.
+
+        Parameters
+        ----------
+        queries : str
+            The vectors for which neighbours are found; see `import_vectors`.
+        name : str
+            The vectors that are neighbours.
+        k, metric, radius, recall, probes, strategy
+            As of `nearest`.
+        memory, threads
+            The budget; see `Graph`. The answer does not depend on it.
+
+        Returns
+        -------
+        Result
+            The columns ``query`` (the id in ``queries``), ``rank`` (from 1), ``id`` (in ``name``) and
+            ``distance``.
+
+        Raises
+        ------
+        NotFoundError
+            If there are no vectors of one of the names.
+        InputError
+            If the dimensions differ, and for values that the elements of ``name`` cannot hold.
+        FileError, BudgetError
+            See `inshore.errors`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> for name, points in [("new", [[0, 1]]), ("old", [[0, 0], [3, 4], [0, 1]])]:
+        ...     _ = store.import_vectors(np.array(points, np.float32), name=name, memory="16MiB")
+        >>> found = store.join_vectors("new", "old", k=2, memory="16MiB").table()
+        >>> found["id"].to_pylist(), found["distance"].to_pylist()
+        ([2, 0], [0.0, 1.0])
+        >>> store.remove_vectors("new")
+        >>> store.remove_vectors("old")
+        """
+        fields = {"queries": queries, "dataset": name, "k": k, "metric": metric, "radius": radius}
+        fields |= {"recall": recall, "probes": probes, "strategy": strategy}
+        title = f"nearest join of {queries!r} and {name!r} in {self!r}"
+        return self._rows("nearest join", fields, title, memory, threads)
+
+    def neighbour_graph(
+        self,
+        name: str,
+        *,
+        k: int = 10,
+        metric: Metric = "l2",
+        radius: float | None = None,
+        recall: float | None = None,
+        probes: int | None = None,
+        strategy: Literal["single", "batch"] | None = None,
+        memory: str | int | None = None,
+        threads: int | None = None,
+    ) -> Result:
+        """Find the nearest other vectors of each vector: the k-nearest-neighbour graph.
+
+        A vector is no neighbour of itself, but vectors that are equal to it are.
+
+        Parameters
+        ----------
+        name : str
+            The vectors; see `import_vectors`.
+        k, metric, radius, recall, probes, strategy
+            As of `nearest`.
+        memory, threads
+            The budget; see `Graph`. The answer does not depend on it.
+
+        Returns
+        -------
+        Result
+            The columns ``query`` (the id of a vector), ``rank`` (from 1), ``id`` and ``distance``.
+
+        Raises
+        ------
+        NotFoundError, InputError, FileError, BudgetError
+            See `inshore.errors`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> points = np.array([[0, 0], [3, 4], [1, 0]], np.float32)
+        >>> _ = store.import_vectors(points, name="points", memory="16MiB")
+        >>> found = store.neighbour_graph("points", k=1, memory="16MiB").table()
+        >>> found["query"].to_pylist(), found["id"].to_pylist()
+        ([0, 1, 2], [2, 2, 0])
+        >>> store.remove_vectors("points")
+        """
+        fields = {"dataset": name, "k": k, "metric": metric, "radius": radius}
+        fields |= {"recall": recall, "probes": probes, "strategy": strategy}
+        return self._rows("nearest graph", fields, f"nearest graph of {name!r} in {self!r}", memory, threads)
+
+    def near_duplicates(
+        self,
+        name: str,
+        *,
+        cosine: float | None = None,
+        radius: float | None = None,
+        metric: Metric | None = None,
+        groups: bool = False,
+        recall: float | None = None,
+        probes: int | None = None,
+        memory: str | int | None = None,
+        threads: int | None = None,
+    ) -> Result:
+        """Find all pairs of vectors within a distance, or groups of them.
+
+        No number of neighbours limits the pairs of a vector; they are sorted on flash.
+
+        Parameters
+        ----------
+        name : str
+            The vectors; see `import_vectors`.
+        cosine : float, optional
+            Pairs whose cosine is at least this; in the place of ``metric`` and ``radius``.
+        radius : float, optional
+            Pairs up to this distance; for ``"ip"`` from this inner product on.
+        metric : str, optional
+            As of `nearest`; ``"l2"`` by default.
+        groups : bool, default False
+            Return groups: one row for each vector that has a near-duplicate. The group is the smallest id of
+            all vectors that pairs connect. To keep one vector of each group, drop those whose id is not
+            their group.
+        recall, probes
+            As of `nearest`: with an index, pairs of which one vector lies in a list that the other one
+            probes.
+        memory, threads
+            The budget; see `Graph`. The answer does not depend on it.
+
+        Returns
+        -------
+        Result
+            The columns ``id``, ``duplicate`` and ``distance``, with ``id`` < ``duplicate``, each pair once
+            and in order; with ``groups`` the columns ``id`` and ``group``.
+
+        Raises
+        ------
+        NotFoundError, InputError, FileError, BudgetError
+            See `inshore.errors`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> points = np.array([[0, 0], [3, 4], [1, 0], [6, 8]], np.float32)
+        >>> _ = store.import_vectors(points, name="points", memory="16MiB")
+        >>> pairs = store.near_duplicates("points", radius=1.0, memory="16MiB").table()
+        >>> pairs["id"].to_pylist(), pairs["duplicate"].to_pylist()
+        ([0], [2])
+        >>> grouped = store.near_duplicates("points", cosine=0.99, groups=True, memory="16MiB").table()
+        >>> grouped["id"].to_pylist(), grouped["group"].to_pylist()
+        ([1, 3], [1, 1])
+        >>> store.remove_vectors("points")
+        """
+        fields = {"dataset": name, "cosine": cosine, "radius": radius, "metric": metric, "groups": groups}
+        fields |= {"recall": recall, "probes": probes}
+        title = f"near-duplicates of {name!r} in {self!r}"
+        return self._rows("nearest dedup", fields, title, memory, threads)
+
+    def _rows(
+        self,
+        operation: str,
+        fields: dict[str, Any],
+        title: str,
+        memory: str | int | None,
+        threads: int | None,
+    ) -> Result:
+        """Return the rows of an operation without inputs."""
+
+        def start(job: _native.Job, output: StrPath | None) -> _native.Run:
+            return self._start(job, operation, fields, [], output)
+
         return Result(title, lambda: self._store().job(memory, threads), start, counted="rows", gives="file")
 
     def list_vectors(self) -> list[dict[str, Any]]:

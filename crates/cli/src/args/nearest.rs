@@ -27,6 +27,9 @@ Examples:
     },
     Index(NearestIndex),
     Query(NearestQuery),
+    Join(NearestJoin),
+    Graph(NearestGraph),
+    Dedup(NearestDedup),
     Recall(NearestRecall),
     /// List the vectors of the store
     ///
@@ -339,6 +342,121 @@ pub struct NearestQuery {
     /// Write all rows to a file; .parquet, .arrow or .csv chooses the format, - is CSV on standard output
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+}
+
+/// Find the nearest vectors of B for each vector of A
+///
+/// A and B are datasets of the store. The answer is that of `nearest query` with the vectors of A as queries: exact without --recall,
+/// and the same for every memory and number of threads. Vectors of A that fit the memory are one block, and each block is one pass
+/// over B, or one batch of reads of its index; --explain shows the passes. The result has columns query (the id in A), rank (from 1), id (in
+/// B) and distance. A and B have the same dimensions; elements may differ if B's elements hold the values of A exactly.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore nearest join new.products products -k 5 -o matches.parquet --memory 256MiB
+  inshore nearest join captions images --metric cosine --recall 0.95 -o pairs.parquet")]
+pub struct NearestJoin {
+    /// Name of the vectors that are the queries
+    #[arg(value_name = "A")]
+    pub queries: String,
+    /// Name of the vectors in which neighbours are found
+    #[arg(value_name = "B")]
+    pub dataset: String,
+    #[command(flatten)]
+    pub neighbours: Neighbours,
+}
+
+/// Find the nearest other vectors of each vector
+///
+/// The result is the k-nearest-neighbour graph: columns query (the id of a vector), rank (from 1), id and distance. A vector is no
+/// neighbour of itself, but vectors that are equal to it are. Otherwise the command is `nearest join` of the vectors with themselves.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore nearest graph sift -k 10 -o graph.parquet --memory 256MiB
+  inshore nearest graph texts -k 20 --metric cosine --recall 0.95 -o graph.parquet")]
+pub struct NearestGraph {
+    /// Name of the vectors
+    #[arg(value_name = "NAME")]
+    pub dataset: String,
+    #[command(flatten)]
+    pub neighbours: Neighbours,
+}
+
+/// Find near-duplicates: all pairs of vectors within a distance, or groups of them
+///
+/// The result has columns id, duplicate and distance: one row for each pair within the distance, with id < duplicate, in the order of
+/// both. No number of neighbours limits the pairs of a vector; they are sorted on flash. With --groups the columns are id and group:
+/// one row for each vector that has a near-duplicate, where the group is the smallest id of all vectors that pairs connect. To keep one
+/// vector of each group, drop the vectors whose id is not their group.
+///
+/// The answer is exact without --recall and --probes, and the same for every memory and number of threads. With them, a pair is found if
+/// one of its vectors lies in a list that the other one probes.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore nearest dedup texts --cosine 0.97 -o pairs.parquet --memory 256MiB
+  inshore nearest dedup texts --cosine 0.97 --groups -o groups.parquet
+  inshore nearest dedup fingerprints --metric hamming --radius 3 -o pairs.csv
+  inshore nearest dedup sift --radius 120 --recall 0.95 -o pairs.parquet")]
+pub struct NearestDedup {
+    /// Name of the vectors
+    #[arg(value_name = "NAME")]
+    pub dataset: String,
+    /// Pairs whose cosine is at least this: short for --metric cosine --radius (1 - S)
+    #[arg(long, value_name = "S", allow_negative_numbers = true, conflicts_with_all = ["radius", "metric"], required_unless_present = "radius")]
+    pub cosine: Option<f64>,
+    /// Pairs up to this distance (for ip: from this inner product on)
+    #[arg(long, value_name = "R", allow_negative_numbers = true)]
+    pub radius: Option<f64>,
+    /// Distance between vectors [default: l2]
+    #[arg(long, value_name = "METRIC", value_enum)]
+    pub metric: Option<Metric>,
+    /// Return the groups of near-duplicates in the place of pairs
+    #[arg(long)]
+    pub groups: bool,
+    #[command(flatten)]
+    pub index: IndexUse,
+    /// Write all rows to a file; .parquet, .arrow or .csv chooses the format, - is CSV on standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+/// What `nearest join` and `nearest graph` find for each vector.
+#[derive(Args)]
+pub struct Neighbours {
+    /// Neighbours of each vector, at most
+    #[arg(short, value_name = "K", default_value_t = vectors::Search::default().k, value_parser = clap::value_parser!(u64).range(1..))]
+    pub k: u64,
+    /// Distance between vectors
+    #[arg(long, value_name = "METRIC", value_enum, default_value_t = Metric::L2)]
+    pub metric: Metric,
+    /// Only neighbours up to this distance (for ip: from this inner product on)
+    #[arg(long, value_name = "R", allow_negative_numbers = true)]
+    pub radius: Option<f64>,
+    #[command(flatten)]
+    pub index: IndexUse,
+    /// How lists of the index are read: single, those of one query after the other; batch, each list once for all queries [default:
+    /// the cheaper one]
+    #[arg(long, value_name = "STRATEGY", value_enum)]
+    pub strategy: Option<Strategy>,
+    /// Write all rows to a file; .parquet, .arrow or .csv chooses the format, - is CSV on standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+/// Whether an index answers.
+#[derive(Args)]
+pub struct IndexUse {
+    /// Answer from the index, with this recall or more: above 0, and at most 1; exactly, if there is no index
+    #[arg(long, value_name = "R", conflicts_with = "probes")]
+    pub recall: Option<f64>,
+    /// Answer from the index, and probe this number of lists for each vector
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub probes: Option<u64>,
+    /// Answer exactly, which is what happens without --recall and --probes
+    #[arg(long, conflicts_with_all = ["recall", "probes"])]
+    pub exact: bool,
 }
 
 /// `--metric`.

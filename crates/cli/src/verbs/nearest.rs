@@ -3,23 +3,26 @@
 use anyhow::Result;
 use inshore::{
     ops::{
-        Attachments, Request,
+        Attachments, Operation, Request,
         verbs::{
-            AddVectors, CompactVectors, ContentKind, DescribeVectors, Found, ImportFiles, ImportVectors,
-            IndexVectors, ListVectors, MeasureRecall, RemoveFromVectors, RemoveVectors, SearchVectors,
-            UpsertVectors,
+            AddVectors, CompactVectors, ContentKind, DedupVectors, DescribeVectors, Found, ImportFiles,
+            ImportVectors, IndexVectors, JoinVectors, ListVectors, MeasureRecall, NeighbourGraph,
+            RemoveFromVectors, RemoveVectors, SearchVectors, UpsertVectors,
         },
     },
     store::format_bytes,
-    vectors::{ApproximateSearched, Changed, Imported, ImportedContent, MeasuredOn, RecallTable, Searched},
+    vectors::{
+        ApproximateSearched, Changed, DedupPlan, Deduplicated, Imported, ImportedContent, MeasuredOn,
+        RecallTable, Searched,
+    },
 };
 
 use serde_json::json;
 
 use crate::{
     args::{
-        GlobalOptions, Ids, NearestAdd, NearestCommand, NearestImport, NearestIndex, NearestQuery,
-        NearestRecall, NearestRemove, NearestUpsert,
+        GlobalOptions, Ids, NearestAdd, NearestCommand, NearestDedup, NearestGraph, NearestImport,
+        NearestIndex, NearestJoin, NearestQuery, NearestRecall, NearestRemove, NearestUpsert,
     },
     job::{
         operations::{self, StoreAccess},
@@ -42,6 +45,9 @@ pub fn nearest(options: GlobalOptions, command: &NearestCommand) -> Result<()> {
         NearestCommand::Compact { dataset } => compact(options, dataset),
         NearestCommand::Index(arguments) => index(options, arguments),
         NearestCommand::Query(arguments) => query(options, arguments),
+        NearestCommand::Join(arguments) => join(options, arguments),
+        NearestCommand::Graph(arguments) => graph(options, arguments),
+        NearestCommand::Dedup(arguments) => dedup(options, arguments),
         NearestCommand::Recall(arguments) => recall(options, arguments),
         NearestCommand::Ls => ls(options),
         NearestCommand::Info { dataset } => info(options, dataset),
@@ -299,9 +305,6 @@ fn points(table: &RecallTable) -> String {
 }
 
 fn query(options: GlobalOptions, arguments: &NearestQuery) -> Result<()> {
-    if let Some(output) = &arguments.output {
-        check_stdout_is_free(&options, output)?;
-    }
     let operation = SearchVectors {
         dataset: arguments.dataset.clone(),
         k: arguments.k,
@@ -314,25 +317,118 @@ fn query(options: GlobalOptions, arguments: &NearestQuery) -> Result<()> {
         select: arguments.select.clone(),
         lines: arguments.lines,
     };
-    let is_index_wanted = arguments.recall.is_some();
     let request = Request { operation, inputs: arguments.queries.clone(), output: arguments.output.clone() };
+    let indexed = arguments.recall.map(|_| &*arguments.dataset);
+    find(options, &request, (indexed, arguments.predicate.is_some()))
+}
+
+fn join(options: GlobalOptions, arguments: &NearestJoin) -> Result<()> {
+    let NearestJoin { queries, dataset, neighbours } = arguments;
+    let operation = JoinVectors {
+        queries: queries.clone(),
+        dataset: dataset.clone(),
+        k: neighbours.k,
+        metric: neighbours.metric.into(),
+        radius: neighbours.radius,
+        recall: neighbours.index.recall,
+        probes: neighbours.index.probes,
+        strategy: neighbours.strategy.map(Into::into),
+    };
+    let request = Request { operation, inputs: Vec::new(), output: neighbours.output.clone() };
+    find(options, &request, (neighbours.index.recall.map(|_| &**dataset), false))
+}
+
+fn graph(options: GlobalOptions, arguments: &NearestGraph) -> Result<()> {
+    let NearestGraph { dataset, neighbours } = arguments;
+    let operation = NeighbourGraph {
+        dataset: dataset.clone(),
+        k: neighbours.k,
+        metric: neighbours.metric.into(),
+        radius: neighbours.radius,
+        recall: neighbours.index.recall,
+        probes: neighbours.index.probes,
+        strategy: neighbours.strategy.map(Into::into),
+    };
+    let request = Request { operation, inputs: Vec::new(), output: neighbours.output.clone() };
+    find(options, &request, (neighbours.index.recall.map(|_| &**dataset), false))
+}
+
+/// Runs an operation that finds neighbours, and prints or writes them. `indexed` is the dataset whose index is asked for;
+/// a predicate may select some vectors.
+fn find<O: Operation<Answer = Found>>(
+    options: GlobalOptions,
+    request: &Request<O>,
+    (indexed, has_predicate): (Option<&str>, bool),
+) -> Result<()> {
+    if let Some(output) = &request.output {
+        check_stdout_is_free(&options, output)?;
+    }
+    let mut rows = RowDisplay::new(&options);
+    let attachments = Attachments { rows: Some(&mut rows), ..Attachments::default() };
+    let ran = operations::run_on(options, StoreAccess::Existing, request, attachments)?;
+    rows.print(ran.done.answer.rows())?;
+    ran.tell(|report, done| {
+        let place = request.output.as_deref().map_or(String::new(), written);
+        let (sentence, how) = match &done.answer {
+            Found::Exact(found) => exact(found, has_predicate),
+            Found::Approximate(found) => approximate(found, has_predicate),
+        };
+        let notice = match &done.answer {
+            Found::Exact(found) => indexed.map(|name| why_exact(name, found)),
+            Found::Approximate(_) => None,
+        };
+        let sentence = sentence + &place;
+        Outcome { sentence_aside: true, how, notice, ..Outcome::new(O::NAME, report, done, sentence) }
+    })
+}
+
+fn dedup(options: GlobalOptions, arguments: &NearestDedup) -> Result<()> {
+    let NearestDedup { dataset, cosine, radius, metric, groups, index, output } = arguments;
+    if let Some(output) = output {
+        check_stdout_is_free(&options, output)?;
+    }
+    let operation = DedupVectors {
+        dataset: dataset.clone(),
+        cosine: *cosine,
+        metric: metric.map(Into::into),
+        radius: *radius,
+        groups: *groups,
+        recall: index.recall,
+        probes: index.probes,
+    };
+    let request = Request { operation, inputs: Vec::new(), output: output.clone() };
     let mut rows = RowDisplay::new(&options);
     let attachments = Attachments { rows: Some(&mut rows), ..Attachments::default() };
     let ran = operations::run_on(options, StoreAccess::Existing, &request, attachments)?;
-    rows.print(ran.done.answer.rows())?;
+    rows.print(ran.done.answer.rows)?;
     ran.tell(|report, done| {
-        let place = arguments.output.as_deref().map_or(String::new(), written);
-        let (sentence, how) = match &done.answer {
-            Found::Exact(found) => exact(found, arguments.predicate.is_some()),
-            Found::Approximate(found) => approximate(found, arguments.predicate.is_some()),
-        };
-        let notice = match &done.answer {
-            Found::Exact(found) if is_index_wanted => Some(why_exact(&arguments.dataset, found)),
-            _ => None,
-        };
-        let sentence = sentence + &place;
-        Outcome { sentence_aside: true, how, notice, ..Outcome::new("nearest query", report, done, sentence) }
+        let found = &done.answer;
+        let is_exact = matches!(found.plan, DedupPlan::Exact(_));
+        let notice = index.recall.filter(|_| is_exact).map(|_| without_index(dataset));
+        let sentence = duplicates(found) + &output.as_deref().map_or(String::new(), written);
+        let mut how = vec![("measured", format!("{} pairs", found.measured))];
+        if !is_exact {
+            how.push(("plan", found.plan.to_string()));
+        }
+        Outcome { sentence_aside: true, how, notice, ..Outcome::new("nearest dedup", report, done, sentence) }
     })
+}
+
+/// Describes a search for near-duplicates.
+fn duplicates(found: &Deduplicated) -> String {
+    let Deduplicated { rows, vectors, dimensions, element, .. } = *found;
+    let what = match found.groups {
+        Some(groups) => format!("{} in {}", counted(rows, "vector"), counted(groups, "group")),
+        None => counted(rows, "pair"),
+    };
+    let how = match (&found.plan, found.probes) {
+        (DedupPlan::Exact(plan), _) if plan.passes > 1 => {
+            format!(", in {} passes (more --memory needs fewer)", plan.passes)
+        }
+        (_, Some([probes, lists])) => format!(", approximate ({probes} of {lists} lists each)"),
+        _ => String::new(),
+    };
+    format!("{what} of near-duplicates among {vectors} vectors of {dimensions} {element}{how}")
 }
 
 /// Tells why a search with `--recall` was exact.
@@ -341,10 +437,13 @@ fn why_exact(name: &str, found: &Searched) -> String {
         Some(selected) if found.is_sparse => {
             format!("only {} selected, so the answer is exact", counted(selected, "vector"))
         }
-        _ => {
-            format!("{name} has no index, so the answer is exact: `inshore nearest index {name}` builds one")
-        }
+        _ => without_index(name),
     }
+}
+
+/// Tells that vectors have no index, and how to make one.
+fn without_index(name: &str) -> String {
+    format!("{name} has no index, so the answer is exact: `inshore nearest index {name}` builds one")
 }
 
 /// Describes an exact search: a sentence, and facts for `--explain`.

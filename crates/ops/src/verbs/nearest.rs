@@ -3,10 +3,12 @@
 mod changes;
 mod content;
 mod datasets;
+mod dedup;
 #[cfg(feature = "text")]
 mod documents;
 mod import;
 mod index;
+mod join;
 #[cfg(feature = "sql")]
 mod predicate;
 mod queries;
@@ -20,8 +22,10 @@ pub use self::{
     changes::{AddVectors, CompactVectors, RemoveFromVectors, UpsertVectors},
     content::{ContentKind, ImportFiles},
     datasets::{DescribeVectors, ListVectors, RemoveVectors, VectorsAnswer},
+    dedup::DedupVectors,
     import::ImportVectors,
     index::{IndexVectors, MeasureRecall},
+    join::{JoinVectors, NeighbourGraph},
     query::{Found, SearchVectors},
 };
 use crate::{
@@ -48,6 +52,27 @@ fn only_file(operation: &'static str, inputs: &[PathBuf]) -> Result<VectorFile> 
             let what = format!("inputs: found {}, expected one file of vectors", inputs.len());
             Err(Error::Request { operation, what })
         }
+    }
+}
+
+/// Refuses inputs, for an operation that names its dataset.
+fn no_inputs(operation: &'static str, inputs: &[PathBuf]) -> Result<()> {
+    match inputs {
+        [] => Ok(()),
+        _ => {
+            Err(Error::Request { operation, what: format!("inputs: found {}, expected none", inputs.len()) })
+        }
+    }
+}
+
+/// Returns the error of a search. An error of the receiver of rows is one of this crate.
+fn error_of(error: inshore_vectors::Error) -> Error {
+    match error {
+        inshore_vectors::Error::Rows(inner) => match inner.downcast::<Error>() {
+            Ok(error) => *error,
+            Err(inner) => Error::Rows(inner),
+        },
+        error => error.into(),
     }
 }
 

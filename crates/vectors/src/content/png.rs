@@ -7,7 +7,8 @@
 use std::io::Cursor;
 
 use ::png::{
-    BitDepth, ColorType, Decoder, DecodingError, InterlaceInfo, Limits, Transformations, expand_interlaced_row,
+    BitDepth, ColorType, Decoder, DecodingError, InterlaceInfo, Limits, Transformations,
+    expand_interlaced_row,
 };
 
 /// The reason why a file was refused.

@@ -17,9 +17,12 @@ use zerocopy::{FromBytes, Immutable};
 use super::{
     Clustered,
     compare::{Comparer, Members, Space},
-    heaps::{Heaps, Tops},
 };
-use crate::{Result, topk::TopK};
+use crate::{
+    Result,
+    heaps::{Heaps, Tops},
+    topk::TopK,
+};
 
 /// The number of lower centroids that are compared with a query for each list that the query probes. A smaller number
 /// would miss near lists: with 8, 64 of 8,072 lists of SIFT vectors had a recall of 0.942, with all centroids 0.950.

@@ -16,9 +16,10 @@
 //! A tile costs the same for one query as for a register of them. Up to four queries are therefore compared one after the
 //! other, by sums over the dimensions of each row (`RowSum`): for a single query of 128 bytes this is ten times as fast.
 
-use super::{Clustered, heaps::Heaps};
+use super::Clustered;
 use crate::{
     filter::{BlockFacts, Filter, QueryFacts},
+    heaps::Heaps,
     metric::{AT_ONCE, Metric},
     search::compared_value,
     subblock::{HITS, HITS_MAX, Preparation, Subblock, subblock_rows},

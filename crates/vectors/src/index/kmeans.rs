@@ -11,9 +11,8 @@
 use super::{
     Clustered,
     compare::{Comparer, Members, Packed, Space},
-    heaps::Nearest,
 };
-use crate::metric::Metric;
+use crate::{heaps::Nearest, metric::Metric};
 
 /// The number of rows that are packed at once.
 const BLOCK_ROWS: usize = 1024;

@@ -30,7 +30,6 @@ mod centroids;
 mod compare;
 mod dataset;
 mod directory;
-mod heaps;
 mod kmeans;
 mod layers;
 mod parts;
@@ -48,6 +47,7 @@ pub(crate) use self::{
     centroids::{READ_ELEMENTS_BYTES, read_elements},
     dataset::KIND as INDEX_KIND,
     layers::layer_names,
+    query::pairs_of_index,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 

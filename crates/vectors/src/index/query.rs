@@ -23,7 +23,6 @@ use super::{
     centroids::{Centroids, Finder},
     compare::{Comparer, Members, Packed, Space},
     dataset::VectorIndex,
-    heaps::Tops,
     parts::{Part, Piece, Remembered},
     plan::{Copied, DEPTH, Estimates, FOUND_AT_ONCE, Strategy, StrategyPlan, joined_bytes, span_bytes},
     ranges::BUFFERS,
@@ -33,11 +32,12 @@ use super::{
     tail::compare_tail,
 };
 use crate::{
-    Element, Error, Result, Search, VectorFile, Vectors, VectorsInfo,
+    Element, Error, Result, Search, Vectors, VectorsInfo,
     changes::among_live,
-    file::Rows,
+    heaps::{SharedHeaps, Tops},
     ids::Ids,
-    search::{AnswerRows, BATCH_ROWS, Row, center_of_vectors, check_dimensions},
+    pairs::{Pairs, PairsOfQueries},
+    search::{AnswerRows, BATCH_ROWS, QueryRows, Source, center_of_vectors, check_dimensions, new_tops},
     tiles::Instructions,
     topk::TopK,
 };
@@ -121,41 +121,55 @@ pub struct ApproximateSearched {
 /// # Errors
 /// Bad options; an index for another metric; a query with a value that is not finite, or that the elements of the vectors
 /// cannot hold; too little memory; I/O and damage; cancellation; the errors of `each`.
-pub fn search_index(
+pub fn search_index<'a>(
     job: &Job,
     vectors: &Vectors,
     index: &VectorIndex,
-    queries: &VectorFile,
+    queries: impl Into<Source<'a>>,
     search: &Search,
     approximate: &Approximate,
     each: &mut dyn FnMut(RecordBatch) -> Result<()>,
 ) -> Result<ApproximateSearched> {
-    check_index_search(index, vectors.info(), queries, search, approximate)?;
+    let source = queries.into();
+    check_index_search(index, vectors.info(), source, search, approximate)?;
     let search = &*among_live(job, vectors, search)?;
-    let probed = Probed { job, vectors, index, file: queries, search, approximate };
-    match vectors.info().element {
-        Element::F32 => probed.run::<f32>(each),
-        Element::U8 => probed.run::<u8>(each),
-        Element::I8 => probed.run::<i8>(each),
-        Element::F16 | Element::Bf16 | Element::Bits => Err(super::no_index_of(vectors.info())),
-    }
+    Probed { job, vectors, index, source, search, approximate, pairs: None }.run_elements(each)
+}
+
+/// Finds all pairs of vectors within the radius of `search` of which one lies in a list that the other one probes.
+///
+/// # Errors
+/// The errors of [`search_index`].
+pub(crate) fn pairs_of_index(
+    job: &Job,
+    vectors: &Vectors,
+    index: &VectorIndex,
+    search: &Search,
+    approximate: &Approximate,
+    pairs: &Pairs,
+) -> Result<ApproximateSearched> {
+    let source = Source::Stored(vectors);
+    check_index_search(index, vectors.info(), source, search, approximate)?;
+    let search = &*among_live(job, vectors, search)?;
+    Probed { job, vectors, index, source, search, approximate, pairs: Some(pairs) }
+        .run_elements(&mut |_| unreachable!("pairs are no rows"))
 }
 
 /// Checks the options of an approximate search, without I/O.
 ///
 /// # Errors
 /// Bad options; an index for another metric; queries of other dimensions.
-pub fn check_index_search(
+pub fn check_index_search<'a>(
     index: &VectorIndex,
     vectors: &VectorsInfo,
-    queries: &VectorFile,
+    queries: impl Into<Source<'a>>,
     search: &Search,
     approximate: &Approximate,
 ) -> Result<()> {
     search.check()?;
     search.check_selection(vectors)?;
     approximate.check()?;
-    check_dimensions(queries, vectors)?;
+    check_dimensions(queries.into(), vectors)?;
     if search.metric != index.info().metric {
         return Err(Error::BadOption {
             option: "metric",
@@ -175,9 +189,11 @@ struct Probed<'a> {
     job: &'a Job,
     vectors: &'a Vectors,
     index: &'a VectorIndex,
-    file: &'a VectorFile,
+    source: Source<'a>,
     search: &'a Search,
     approximate: &'a Approximate,
+    /// The place of all near pairs, where these are wanted and not the nearest vectors of each query.
+    pairs: Option<&'a Pairs>,
 }
 
 /// The parts of an index that stay in memory, and the spaces in which vectors are compared.
@@ -228,6 +244,8 @@ pub(super) struct Round<'a, T: Clustered> {
     k: u64,
     pub packed: &'a Packed<T>,
     pub tops: &'a [TopK],
+    /// The place where near vectors go: `tops`, or a sort of pairs.
+    pub heaps: SharedHeaps<'a>,
     pub selected: Option<Selected<'a>>,
     pub ids: &'a Ids,
     pub compared: AtomicU64,
@@ -268,11 +286,6 @@ impl Probed<'_> {
         }
     }
 
-    /// Returns the most neighbours that a query can have.
-    fn k(&self) -> u64 {
-        self.search.k.min(self.vectors.info().vectors)
-    }
-
     /// Returns the lists that each query probes if all vectors may be answers.
     fn probes_among_all(&self, strategy: Strategy) -> u64 {
         let lists = self.index.info().lists;
@@ -285,7 +298,7 @@ impl Probed<'_> {
         let budget = self.job.budget();
         let probes = self.probes(Strategy::Batch);
         let single_probes = self.probes(Strategy::Single);
-        let k = self.k();
+        let k = self.search.neighbours(self.vectors.info().live());
         let row_bytes = (info.dimensions * size_of::<T>()) as u64;
         let entry_bytes = info.entry_bytes() as u64;
         let list_bytes_max = Part::chunk_bytes_max(index, false);
@@ -303,7 +316,7 @@ impl Probed<'_> {
         };
         let heap_bytes = if copies.is_some() { TopK::distinct_bytes(k) } else { TopK::bytes(k) };
         Estimates {
-            queries: self.file.count(),
+            queries: self.source.count(),
             probes,
             lists: info.lists,
             list_bytes: info.vectors as f64 / info.lists as f64 * info.entry_bytes() as f64,
@@ -314,7 +327,7 @@ impl Probed<'_> {
             threads: budget.threads(),
             fixed_bytes: index.directory_bytes()
                 + Ids::bytes(self.vectors.info())
-                + self.file.rows_bytes(false)
+                + self.source.rows_bytes()
                 + 2 * BATCH_ROWS as u64 * 24
                 + row_bytes * 4
                 + self.search.selection.as_ref().map_or(0, |selection| Selected::bytes(selection, row_bytes))
@@ -330,7 +343,7 @@ impl Probed<'_> {
                 + 64 * (probes + 16),
             query_bytes: Packed::<T>::bytes_each(info.dimensions) + heap_bytes + 24 + Selected::QUERY_BYTES,
             batch_query_bytes: probes * 8 + 8,
-            batch_bytes: FOUND_AT_ONCE.min(self.file.count()) * pending(probes) * budget.threads() as u64,
+            batch_bytes: FOUND_AT_ONCE.min(self.source.count()) * pending(probes) * budget.threads() as u64,
             forced: self.approximate.strategy,
         }
     }
@@ -347,32 +360,26 @@ impl Probed<'_> {
             Strategy::Single => estimates.query_bytes,
             Strategy::Batch => estimates.query_bytes + estimates.batch_query_bytes,
         };
-        let _reader = job
-            .budget()
-            .reserve(self.file.rows_bytes(false) + 2 * BATCH_ROWS as u64 * 24, "queries and rows")?;
-        let mut rows = self.file.rows(job, 0, false)?;
+        let _answer = job.budget().reserve(2 * BATCH_ROWS as u64 * 24, "rows of the answer")?;
+        let mut rows = self.source.rows(job)?;
         let mut answer = AnswerRows::new(self.search.metric, each);
         let mut counts = Counts::default();
         let mut first = 0;
         let file = self.index.read_file(self.reads_copies(plan.strategy));
         let _checks = if plan.holds_checks { Some(Remembered::new(job, file)?) } else { None };
-        job.start_phase("searching", "queries", self.file.count());
-        while first < self.file.count() {
-            let end = self.file.count().min(first + plan.queries_at_once);
+        job.start_phase("searching", "queries", self.source.count());
+        while first < self.source.count() {
+            let end = self.source.count().min(first + plan.queries_at_once);
             let _memory =
                 job.budget().reserve((end - first) * query_bytes, "queries and their neighbours")?;
-            let tops = self.round(&loaded, &plan, first..end, &mut rows, &mut counts)?;
-            for (query, top) in (first..end).zip(tops) {
-                for (rank, entry) in (1..).zip(top.into_sorted()) {
-                    answer.add(Row { query, rank, entry })?;
-                }
-            }
+            let (ids, tops) = self.round(&loaded, &plan, first..end, &mut rows, &mut counts)?;
+            answer.add_all(&ids, tops)?;
             first = end;
         }
         answer.flush()?;
         let probes = self.probes(plan.strategy);
         Ok(ApproximateSearched {
-            queries: self.file.count(),
+            queries: self.source.count(),
             vectors: self.vectors.info().live(),
             dimensions: info.dimensions,
             element: info.element,
@@ -394,12 +401,21 @@ impl Probed<'_> {
         })
     }
 
+    fn run_elements(&self, each: &mut dyn FnMut(RecordBatch) -> Result<()>) -> Result<ApproximateSearched> {
+        match self.vectors.info().element {
+            Element::F32 => self.run::<f32>(each),
+            Element::U8 => self.run::<u8>(each),
+            Element::I8 => self.run::<i8>(each),
+            Element::F16 | Element::Bf16 | Element::Bits => Err(super::no_index_of(self.vectors.info())),
+        }
+    }
+
     /// Chooses the strategy with the memory that is free in the budget of the job.
     fn plan(&self, estimates: &Estimates) -> Result<StrategyPlan> {
         let (job, info) = (self.job, self.index.info());
         let plan = StrategyPlan::new(estimates, job.store().drive_profile().as_ref());
         job.budget().need(plan.smallest_bytes, || {
-            let k = self.k();
+            let k = self.search.neighbours(self.vectors.info().live());
             format!("a search of {k} neighbours in the index of {}", info.name)
         })?;
         job.progress().tell(|| format!("search: {plan}"));
@@ -419,25 +435,32 @@ impl Probed<'_> {
         Ok(Loaded { parts, centroids, ids, coarse, space })
     }
 
-    /// Reads the queries `numbers`, and returns the near vectors of each.
+    /// Reads the queries `numbers`, and returns their ids and the near vectors of each; none if pairs are collected.
     fn round<T: Clustered>(
         &self,
         loaded: &Loaded<T>,
         plan: &StrategyPlan,
         numbers: Range<u64>,
-        rows: &mut Rows,
+        rows: &mut QueryRows,
         counts: &mut Counts,
-    ) -> Result<Vec<TopK>> {
+    ) -> Result<(Vec<u64>, Vec<TopK>)> {
         let info = self.index.info();
-        let (count, k) = ((numbers.end - numbers.start) as usize, self.k());
+        let k = self.search.needed(self.vectors.info().vectors);
+        let count = (numbers.end - numbers.start) as usize;
         let mut packed = Packed::<T>::with_capacity(info.dimensions, count);
+        let mut ids = Vec::with_capacity(count);
         for number in numbers {
-            pack_next(rows, self.file, self.vectors, number, &loaded.space, &mut packed)?;
+            pack_next(rows, (self.source, number), self.vectors, &loaded.space, &mut packed, &mut ids)?;
         }
-        // A vector comes once with each list that holds it.
+        // A vector comes once with each list that holds it. A sort of pairs keeps each pair once.
         let has_copies = loaded.parts.iter().any(Part::has_copies);
         let new_top = if has_copies { TopK::distinct } else { TopK::new };
-        let tops: Vec<TopK> = (0..count).map(|_| new_top(k as usize, loaded.space.bound())).collect();
+        let tops = match self.pairs {
+            Some(_) => Vec::new(),
+            None => new_tops(self.search, self.vectors.info().live(), &ids, new_top),
+        };
+        let heaps = Tops { first: 0, tops: &tops };
+        let pairs = self.pairs.map(|pairs| pairs.of_queries(&ids, false));
         let selection = self.search.selection.as_deref();
         let round = Round {
             job: self.job,
@@ -455,6 +478,7 @@ impl Probed<'_> {
             k: k.min(info.vectors),
             packed: &packed,
             tops: &tops,
+            heaps: pairs.as_ref().map_or(&heaps, |pairs| pairs),
             compared: AtomicU64::new(0),
             measured: AtomicU64::new(0),
         };
@@ -466,12 +490,13 @@ impl Probed<'_> {
         if !tail.is_empty() {
             compare_tail(&round, tail)?;
         }
-        if let Some(selected) = &round.selected {
+        if let (Some(selected), None) = (&round.selected, self.pairs) {
             counts.exhaustive += selected.complete(&round, k)?;
         }
         counts.compared += round.compared.into_inner();
         counts.measured += round.measured.into_inner();
-        Ok(tops)
+        pairs.map_or(Ok(()), PairsOfQueries::finish)?;
+        Ok((ids, tops))
     }
 }
 
@@ -568,13 +593,12 @@ impl<T: Clustered> Round<'_, T> {
         comparer: &mut Comparer<T>,
         members_of: impl Fn(u32) -> &'m [u32],
     ) -> Result<()> {
-        let heaps = Tops { first: 0, tops: self.tops };
         part.each_chunk::<T>(piece, bytes, |list, vectors, counts| {
             let members = members_of(list);
             if members.is_empty() {
                 return Ok(());
             }
-            let queries = Members { packed: self.packed, members, heaps: &heaps };
+            let queries = Members { packed: self.packed, members, heaps: &self.heaps };
             match &self.selected {
                 None => {
                     comparer.compare(self.space, vectors.rows, |row| self.ids.id(vectors.row(row)), &queries);
@@ -584,6 +608,7 @@ impl<T: Clustered> Round<'_, T> {
                 }
             }
             Ok(())
-        })
+        })?;
+        self.heaps.check()
     }
 }

@@ -19,7 +19,6 @@ use super::{
     compare::{Comparer, Members, Packed, Space},
     dataset::{VectorIndex, index_name},
     directory::Directory,
-    heaps::Tops,
     ranges::{BUFFERS, Ranges},
     table::{MeasuredOn, RecallPoint, RecallTable},
 };
@@ -27,8 +26,9 @@ use crate::{
     Element, Error, Result, VectorFile, Vectors,
     changes::{live_bytes, live_rows},
     element::{aligned, bytes_of},
+    heaps::Tops,
     import::CHECK_BYTES,
-    search::center_of_vectors,
+    search::{QueryRows, Source, center_of_vectors},
     tiles::Instructions,
     topk::TopK,
 };
@@ -123,7 +123,7 @@ pub fn measure_recall(
             return Err(Error::BadOption { option, found: found.to_string(), expected });
         }
     }
-    crate::search::check_dimensions(queries, vectors.info())?;
+    crate::search::check_dimensions(queries.into(), vectors.info())?;
     let (table, copies) = match vectors.info().element {
         Element::F32 => measure_elements::<f32>(job, vectors, index, queries, sample, k),
         Element::U8 => measure_elements::<u8>(job, vectors, index, queries, sample, k),
@@ -147,10 +147,11 @@ fn measure_elements<T: Clustered>(
     let info = vectors.info();
     let sample = sample.min(file.count());
     let k = k.min(info.vectors);
-    let memory = sample * (Packed::<T>::bytes_each(info.dimensions) + TopK::bytes(k) + k * 128)
-        + file.rows_bytes(false);
+    let memory = sample * (Packed::<T>::bytes_each(info.dimensions) + TopK::bytes(k) + k * 128);
+    let reader_bytes = Source::from(file).rows_bytes();
     let others = live_bytes(info) + index.directory_bytes() + pass_bytes::<T>(job, info.dimensions);
-    job.budget().need(memory + others, || format!("measuring recall with {sample} queries"))?;
+    job.budget()
+        .need(memory + reader_bytes + others, || format!("measuring recall with {sample} queries"))?;
     let _memory = job.budget().reserve(memory, "queries and their neighbours")?;
     let holds_lower = index.lower_bytes() <= job.budget().free_bytes() / 4;
     let (directory, centroids) = index.load::<T>(job, holds_lower)?;
@@ -159,7 +160,7 @@ fn measure_elements<T: Clustered>(
     let mut packed = Packed::with_capacity(info.dimensions, sample as usize);
     read_queries(
         job,
-        file,
+        file.into(),
         vectors,
         (0..sample).map(|number| number * file.count() / sample),
         &space,
@@ -259,49 +260,48 @@ pub(crate) fn for_rows<T: Clustered, S: Send>(
     })
 }
 
-/// Reads some queries of a file, by rising numbers, and packs them.
+/// Reads some queries, by rising numbers, and packs them.
 ///
 /// # Errors
 /// A value that elements of the vectors cannot hold; I/O.
 pub(crate) fn read_queries<T: Clustered>(
     job: &Job,
-    file: &VectorFile,
+    source: Source<'_>,
     vectors: &Vectors,
     numbers: impl Iterator<Item = u64>,
     space: &Space<T>,
     packed: &mut Packed<T>,
 ) -> Result<()> {
-    let mut rows = file.rows(job, 0, false)?;
-    let mut at = 0;
+    let mut rows = source.rows(job)?;
+    let mut ids = Vec::new();
     for number in numbers {
-        while at < number {
-            let skipped = rows.next(number - at)?.len() / file.element().row_bytes(file.dimensions());
-            at += skipped as u64;
+        // The number of all queries that were read, or passed over.
+        while (ids.len() as u64) < number {
+            rows.next(number - ids.len() as u64, &mut ids)?;
         }
-        pack_next(&mut rows, file, vectors, number, space, packed)?;
-        at += 1;
+        pack_next(&mut rows, (source, number), vectors, space, packed, &mut ids)?;
     }
     Ok(())
 }
 
-/// Reads the next query of a file, and packs it.
+/// Reads the next query, whose number is given, and packs it. Its id is added to `ids`.
 ///
 /// # Errors
 /// A value that elements of the vectors cannot hold; I/O.
 pub(crate) fn pack_next<T: Clustered>(
-    rows: &mut crate::file::Rows,
-    file: &VectorFile,
+    rows: &mut QueryRows,
+    (source, number): (Source<'_>, u64),
     vectors: &Vectors,
-    number: u64,
     space: &Space<T>,
     packed: &mut Packed<T>,
+    ids: &mut Vec<u64>,
 ) -> Result<()> {
     let info = vectors.info();
     let mut cast = Vec::with_capacity(info.row_bytes());
-    let bytes = rows.next(1)?;
-    file.element().cast(bytes, info.element, &mut cast).map_err(|(dimension, value)| {
+    let bytes = rows.next(1, ids)?;
+    source.element().cast(bytes, info.element, &mut cast).map_err(|(dimension, value)| {
         let expected = format!("a value of {}, as the elements of {}", info.element, info.name);
-        file.bad_value(number, dimension, value.to_string(), expected)
+        source.bad_value(number, dimension, value.to_string(), expected)
     })?;
     let mut memory = aligned(cast.len());
     let bytes = bytes_of(&mut memory, cast.len());

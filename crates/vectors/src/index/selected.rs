@@ -25,11 +25,15 @@ use super::{
     Clustered,
     compare::{Comparer, Members, Space},
     directory::List,
-    heaps::{Heaps, Tops},
     query::Round,
     ranges::Ranges,
 };
-use crate::{Result, RowSet, ids::Ids, import::CHECK_BYTES};
+use crate::{
+    Result, RowSet,
+    heaps::{Heaps, Tops},
+    ids::Ids,
+    import::CHECK_BYTES,
+};
 
 /// A selection of less than this share of the vectors is sparse.
 const SPARSE: f64 = 0.01;

@@ -6,7 +6,6 @@ use std::{ops::Range, sync::atomic::Ordering};
 use super::{
     Clustered,
     compare::{Comparer, Members},
-    heaps::Tops,
     query::Round,
     ranges::Ranges,
 };
@@ -34,9 +33,8 @@ pub(super) fn compare_tail<T: Clustered>(round: &Round<'_, T>, tail: Range<u64>)
         buffer_bytes: BLOCK_BYTES,
         range,
     };
-    let heaps = Tops { first: 0, tops: round.tops };
     let members: Vec<u32> = (0..round.packed.len() as u32).collect();
-    let queries = Members { packed: round.packed, members: &members, heaps: &heaps };
+    let queries = Members { packed: round.packed, members: &members, heaps: &round.heaps };
     let comparers = ranges.each(
         || Comparer::<T>::new(round.space.dimensions),
         |comparer, number, bytes| {
@@ -51,5 +49,5 @@ pub(super) fn compare_tail<T: Clustered>(round: &Round<'_, T>, tail: Range<u64>)
     round.compared.fetch_add((tail.end - tail.start) * round.packed.len() as u64, Ordering::Relaxed);
     let measured = comparers.iter().map(|comparer| comparer.measured).sum();
     round.measured.fetch_add(measured, Ordering::Relaxed);
-    Ok(())
+    round.heaps.check()
 }

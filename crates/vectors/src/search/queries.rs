@@ -1,4 +1,4 @@
-//! The queries of a pass are held with their elements packed for tiles, and with their best neighbours.
+//! The queries of a pass are held with their elements packed for tiles.
 
 use std::ops::Range;
 
@@ -6,14 +6,15 @@ use inshore_store::Reservation;
 use zerocopy::IntoBytes;
 
 use crate::{
-    Result, VectorFile, VectorsInfo,
+    Result, VectorsInfo,
     element::{aligned, bytes_of},
-    file::Rows,
     filter::QueryFacts,
     metric::Metric,
-    search::{Kernel, Plan, Search},
+    search::{
+        Kernel, Plan,
+        source::{QueryRows, Source},
+    },
     tiles::Tiled,
-    topk::TopK,
 };
 
 /// `Panel` holds the packed elements of some queries in one or two registers of lanes. Lanes without a query hold
@@ -37,9 +38,9 @@ pub(crate) fn compared_value<T: Tiled>(element: T, center: f64, norm: f64, metri
 
 /// The queries of a search, and the settings for which they are packed.
 pub(crate) struct Batch<'a> {
-    pub file: &'a VectorFile,
+    pub source: Source<'a>,
     pub info: &'a VectorsInfo,
-    pub search: &'a Search,
+    pub metric: Metric,
     pub center: &'a [f32],
     pub plan: &'a Plan,
 }
@@ -51,7 +52,8 @@ pub(crate) struct Queries<T: Tiled> {
     count: usize,
     pub panels: Vec<Panel<T::Lane>>,
     pub facts: Vec<QueryFacts>,
-    pub tops: Vec<TopK>,
+    /// The ids of the queries: for those of a file, their numbers.
+    pub ids: Vec<u64>,
     _reservation: Reservation,
 }
 
@@ -61,44 +63,43 @@ impl<T: Tiled> Queries<T> {
     /// # Errors
     /// [`crate::Error::BadFile`] for a value that elements of the vectors cannot hold; I/O.
     pub fn read(
-        rows: &mut Rows,
+        rows: &mut QueryRows,
         numbers: Range<u64>,
         batch: &Batch<'_>,
         reservation: Reservation,
     ) -> Result<Queries<T>> {
-        let Batch { file, info, search, center, plan } = *batch;
+        let Batch { source, info, metric, center, plan } = *batch;
         let count = (numbers.end - numbers.start) as usize;
-        let k = search.k.min(plan.selected.unwrap_or(info.vectors)).max(1) as usize;
         let element = info.element.queried();
         let row_bytes = element.row_bytes(info.dimensions);
         let dimensions = row_bytes / size_of::<T>();
         let mut memory = aligned(count * row_bytes);
+        let mut ids = Vec::with_capacity(count);
         let (mut filled, mut row_out) = (0, Vec::with_capacity(row_bytes));
         while filled < count {
-            let bytes = rows.next((count - filled) as u64)?;
-            for row in bytes.chunks_exact(file.element().row_bytes(info.dimensions)) {
+            let bytes = rows.next((count - filled) as u64, &mut ids)?;
+            for row in bytes.chunks_exact(source.element().row_bytes(info.dimensions)) {
                 row_out.clear();
-                file.element().cast(row, element, &mut row_out).map_err(|(dimension, value)| {
+                source.element().cast(row, element, &mut row_out).map_err(|(dimension, value)| {
                     let expected = format!("a value of {}, as the elements of {}", info.element, info.name);
-                    file.bad_value(numbers.start + filled as u64, dimension, value.to_string(), expected)
+                    source.bad_value(numbers.start + filled as u64, dimension, value.to_string(), expected)
                 })?;
                 let all = bytes_of(&mut memory, count * row_bytes);
                 all[filled * row_bytes..][..row_bytes].copy_from_slice(&row_out);
                 filled += 1;
             }
         }
-        let bound = search.radius.map_or(f64::INFINITY, |radius| search.metric.key_within(radius));
         let mut queries = Queries {
             memory,
             dimensions,
             count,
             panels: Vec::new(),
             facts: Vec::with_capacity(count),
-            tops: (0..count).map(|_| TopK::new(k, bound)).collect(),
+            ids,
             _reservation: reservation,
         };
         if plan.kernel != Kernel::Counts {
-            queries.pack(search.metric, center, plan);
+            queries.pack(metric, center, plan);
         }
         Ok(queries)
     }

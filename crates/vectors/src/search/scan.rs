@@ -22,6 +22,7 @@ use crate::{
     Element, Result, RowSet,
     counts::Count,
     filter::{BlockFacts, Filter},
+    heaps::SharedHeaps,
     ids::Ids,
     metric::{AT_ONCE, Metric},
     search::{
@@ -53,6 +54,11 @@ pub(crate) struct Pass<'a, T: Tiled> {
     /// The center for l2, and zeros for the other metrics.
     pub center: &'a [T::Lane],
     pub queries: &'a Queries<T>,
+    /// The place where near vectors go.
+    pub heaps: SharedHeaps<'a>,
+    /// If the queries are live vectors of the dataset, in the order of their rows, the number of the first query. Then
+    /// only pairs of a query and a later row are of interest. The row of a query is its number, or a later one.
+    pub only_later: Option<u64>,
 }
 
 /// What the threads of a pass share and change.
@@ -98,13 +104,21 @@ struct Candidates {
     measured: u64,
 }
 
+/// Returns the first row of the block with vector `first`: a pass for vectors from `first` on reads from there.
+pub(crate) fn first_row(plan: &Plan, first: u64) -> u64 {
+    first / plan.block_rows as u64 * plan.block_rows as u64
+}
+
 impl<T: Tiled> Pass<'_, T> {
     /// Runs the pass with the buffers of all threads. Returns the buffers, and the number of measured pairs.
     ///
     /// # Errors
     /// I/O and damage; cancellation.
     pub fn run(&self, buffers: Vec<Buffer>) -> Result<(Vec<Buffer>, u64)> {
-        let (shared, failure, returned) = (Shared::default(), Mutex::new(None), Mutex::new(Vec::new()));
+        let first_row = self.only_later.map_or(0, |first| first_row(self.plan, first));
+        let first_block = first_row / self.plan.block_rows as u64;
+        let shared = Shared { next_block: AtomicU64::new(first_block), ..Shared::default() };
+        let (failure, returned) = (Mutex::new(None), Mutex::new(Vec::new()));
         let mut buffers = buffers.into_iter();
         std::thread::scope(|scope| {
             for _ in 0..self.plan.threads {
@@ -163,6 +177,7 @@ impl<T: Tiled> Pass<'_, T> {
             }
             let found = (rows.end - rows.start) as usize;
             self.search_block(rows, &mut buffer[wanted], &mut scratch);
+            self.heaps.check()?;
             self.job.progress().add(found as u64);
             spare.push(buffer);
         }
@@ -188,6 +203,16 @@ impl<T: Tiled> Pass<'_, T> {
             if bounds.is_some() {
                 return Ok(bounds);
             }
+        }
+    }
+
+    /// Returns the number of queries with which `rows` rows are compared.
+    fn compared(&self, numbers: Numbers<'_>, rows: usize) -> usize {
+        let all = self.queries.count();
+        match self.only_later {
+            // No later query has a later vector among these rows.
+            Some(first) => all.min(numbers.of(rows - 1).saturating_sub(first) as usize),
+            None => all,
         }
     }
 
@@ -238,7 +263,8 @@ impl<T: Tiled> Pass<'_, T> {
             Kernel::Rows => self.search_rows((numbers, rows), preparation, candidates),
             Kernel::Tiles | Kernel::Counts => {
                 let subblock = preparation.prepare(self.plan.instructions, &self.filter, self.center, rows);
-                for panel in &self.queries.panels {
+                let compared = self.compared(numbers, subblock.count());
+                for panel in self.queries.panels.iter().take_while(|panel| panel.first < compared) {
                     self.search_panel(panel, (numbers, rows), &subblock, candidates);
                 }
             }
@@ -252,14 +278,14 @@ impl<T: Tiled> Pass<'_, T> {
         (numbers, bytes): (Numbers<'_>, &[u8]),
         scratch: &mut Scratch<T::Lane>,
     ) {
-        for (query, top) in self.queries.tops.iter().enumerate() {
+        for query in 0..self.compared(numbers, bytes.len() / self.row_bytes) {
             scratch.keys.clear();
             count.keys(self.plan.instructions, self.queries.bytes(query), bytes, &mut scratch.keys);
             scratch.candidates.measured += scratch.keys.len() as u64;
             for (row, &key) in scratch.keys.iter().enumerate() {
                 let is_within = |radius| self.search.metric.is_within(key, radius);
-                if key <= top.bound() && self.search.radius.is_none_or(is_within) {
-                    top.push(Entry { key, id: self.ids.id(numbers.of(row)) });
+                if key <= self.heaps.bound(query) && self.search.radius.is_none_or(is_within) {
+                    self.heaps.push(query, Entry { key, id: self.ids.id(numbers.of(row)) });
                 }
             }
         }
@@ -335,8 +361,7 @@ impl<T: Tiled> Pass<'_, T> {
     }
 
     fn limit(&self, query: usize, facts: &BlockFacts) -> f32 {
-        let queries = self.queries;
-        self.filter.limit(&queries.facts[query], facts, queries.tops[query].bound())
+        self.filter.limit(&self.queries.facts[query], facts, self.heaps.bound(query))
     }
 
     /// Measures all hits exactly, adds them to the best neighbours, and raises the limits.
@@ -365,10 +390,10 @@ impl<T: Tiled> Pass<'_, T> {
                 std::array::from_fn(|number| queries.facts[query(number)].norm),
             );
             for (number, hit) in hits.iter().enumerate() {
-                let (key, top) = (keys[number], &queries.tops[query(number)]);
+                let (key, query) = (keys[number], query(number));
                 let is_within = self.search.radius.is_none_or(|radius| metric.is_within(key, radius));
-                if key <= top.bound() && is_within {
-                    top.push(Entry { key, id: self.ids.id(numbers.of(hit.row as usize)) });
+                if key <= self.heaps.bound(query) && is_within {
+                    self.heaps.push(query, Entry { key, id: self.ids.id(numbers.of(hit.row as usize)) });
                 }
             }
         }

@@ -4,10 +4,10 @@ use inshore_vectors::{Element, Instructions, Kernel, Metric, Search, VectorFile,
 
 use crate::support::{Made, Random, Setup, brute_force};
 
-const ELEMENTS: [Element; 6] =
+pub const ELEMENTS: [Element; 6] =
     [Element::F32, Element::U8, Element::I8, Element::F16, Element::Bf16, Element::Bits];
 
-fn metrics(element: Element) -> &'static [Metric] {
+pub fn metrics(element: Element) -> &'static [Metric] {
     match element {
         Element::Bits => &[Metric::Hamming, Metric::Jaccard],
         Element::U8 | Element::I8 => &[Metric::L2, Metric::Ip, Metric::Cosine, Metric::Hamming],
@@ -26,7 +26,7 @@ fn instructions() -> Vec<Instructions> {
 }
 
 /// Returns vectors, some of which are duplicates or zero vectors.
-fn made(random: &mut Random, element: Element, dimensions: usize, count: usize) -> Made {
+pub fn made(random: &mut Random, element: Element, dimensions: usize, count: usize) -> Made {
     let scale = 10f64.powi(random.below(5) as i32 - 2);
     let mut made = Made::new(element, dimensions, count, || match element {
         Element::F32 => scale * (random.normal() + 0.3),

@@ -3,8 +3,8 @@
 use arrow_array::RecordBatch;
 use inshore_store::{Budget, Cancel, Job, Store};
 use inshore_vectors::{
-    Approximate, ApproximateSearched, Built, Element, Index, Metric, Search, Strategy, VectorFile,
-    VectorIndex, Vectors, build_index, index_name, measure_recall, search_index,
+    Approximate, ApproximateSearched, Built, Element, Index, Metric, Search, Source, Strategy, VectorIndex,
+    Vectors, build_index, index_name, measure_recall, search_index,
 };
 
 use crate::{
@@ -42,10 +42,10 @@ pub fn build(setup: &Setup, name: &str, options: &Index, (memory_bytes, threads)
     built
 }
 
-pub fn ask(
+pub fn ask<'a>(
     setup: &Setup,
     name: &str,
-    queries: &VectorFile,
+    queries: impl Into<Source<'a>>,
     (search, approximate): (&Search, &Approximate),
     (memory_bytes, threads): (u64, usize),
 ) -> (Vec<Row>, ApproximateSearched) {
@@ -83,7 +83,7 @@ pub fn bytes_of(store: &Store, job: &Job, name: &str) -> Vec<Vec<u8>> {
     dataset.file_names().map(read).collect()
 }
 
-const EVERYTHING: Approximate = Approximate { recall: 1.0, probes: Some(1 << 31), strategy: None };
+pub const EVERYTHING: Approximate = Approximate { recall: 1.0, probes: Some(1 << 31), strategy: None };
 
 #[test]
 fn an_index_whose_lists_are_all_probed_answers_as_the_exact_search() {

@@ -3,10 +3,12 @@
 mod changes;
 mod content;
 mod copies;
+mod dedup;
 mod exact;
 mod files;
 mod hazards;
 mod index;
+mod join;
 mod layers;
 mod real;
 mod selected;

@@ -4,7 +4,7 @@ use std::{fs, path::PathBuf};
 
 use arrow_array::{Float32Array, RecordBatch, UInt32Array, UInt64Array, cast::AsArray};
 use inshore_store::{Budget, Cancel, Job, Store};
-use inshore_vectors::{Element, Metric, Search, Searched, VectorFile, Vectors, import, search};
+use inshore_vectors::{Element, Metric, Search, Searched, Source, VectorFile, Vectors, import, search};
 use tempfile::TempDir;
 
 /// A row of an answer. The distance is given by its bits.
@@ -148,7 +148,8 @@ pub fn brute_force(vectors: &Made, queries: &Made, search: &Search) -> Vec<Row> 
                 Metric::Ip => distance >= radius,
                 _ => distance <= radius,
             });
-            if is_near {
+            let is_itself = search.excludes_itself && id == query;
+            if is_near && !is_itself {
                 found.push((key, id as u64, distance + 0.0));
             }
         }
@@ -190,6 +191,10 @@ impl Setup {
         VectorFile::open(self.write(&format!("{name}.{}", made.ending()), &made.bytes())).unwrap()
     }
 
+    pub fn open(&self, name: &str) -> Vectors {
+        Vectors::open(&self.store, name).unwrap()
+    }
+
     pub fn import(&self, name: &str, made: &Made) {
         let job = self.job(16 << 20, 2);
         import(&self.store, &job, name, &self.file(name, made)).unwrap();
@@ -197,10 +202,10 @@ impl Setup {
     }
 
     /// Searches, and asserts that the budget was kept and all memory came back.
-    pub fn search(
+    pub fn search<'a>(
         &self,
         name: &str,
-        queries: &VectorFile,
+        queries: impl Into<Source<'a>>,
         options: &Search,
         (memory_bytes, threads): (u64, usize),
     ) -> (Vec<Row>, Searched) {

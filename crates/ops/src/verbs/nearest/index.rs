@@ -1,14 +1,12 @@
 //! The operations `nearest index` and `nearest recall`.
 
-use std::path::PathBuf;
-
 use inshore_store::Execution;
 use inshore_vectors::{self as vectors, Built, Index, Metric, RecallTable, VectorIndex, Vectors};
 use serde::{Deserialize, Serialize};
 
-use super::{default_k, queries::Queries};
+use super::{default_k, no_inputs, queries::Queries};
 use crate::{
-    error::{Error, Result},
+    error::Result,
     operation::{Attachments, NormalForm, Operation, RequestContext, StoreUse},
     target::Response,
     target_kind::TargetKind,
@@ -54,16 +52,6 @@ pub struct MeasureRecall {
 
 fn default_sample() -> u64 {
     200
-}
-
-/// Refuses inputs, for an operation that names its dataset.
-fn no_inputs(operation: &'static str, inputs: &[PathBuf]) -> Result<()> {
-    match inputs {
-        [] => Ok(()),
-        _ => {
-            Err(Error::Request { operation, what: format!("inputs: found {}, expected none", inputs.len()) })
-        }
-    }
 }
 
 impl Operation for IndexVectors {

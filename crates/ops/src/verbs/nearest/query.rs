@@ -9,11 +9,11 @@ use inshore_store::{Execution, Job};
 use inshore_tables::TableWriter;
 use inshore_vectors::{
     self as vectors, AnswerColumns, Approximate, ApproximateSearched, Element, Metric, RowSet, Search,
-    Searched, Strategy, VectorIndex, Vectors, is_sparse,
+    Searched, Source, Strategy, VectorIndex, Vectors, is_sparse,
 };
 use serde::{Deserialize, Serialize};
 
-use super::{default_k, queries::Queries};
+use super::{default_k, error_of, queries::Queries};
 use crate::{
     error::{Error, Result},
     operation::{Attachments, NormalForm, Operation, RequestContext, RowOutput, StoreUse},
@@ -78,7 +78,7 @@ impl Found {
 }
 
 impl SearchVectors {
-    fn options(&self) -> Search {
+    pub(super) fn options(&self) -> Search {
         let SearchVectors { k, metric, radius, .. } = *self;
         Search { k, metric, radius, ..Search::default() }
     }
@@ -125,17 +125,9 @@ impl SearchVectors {
         let recall = recall.unwrap_or(Approximate::default().recall);
         is_asked.then_some(Approximate { recall, probes, strategy })
     }
-}
 
-impl Operation for SearchVectors {
-    const NAME: &'static str = "nearest query";
-    const PLACES: &'static [TargetKind] = &[TargetKind::Local];
-    const STORE: StoreUse = StoreUse::Here;
-    const FORM: NormalForm = NormalForm::Bytes;
-    type Plan = Queries;
-    type Answer = Found;
-
-    fn check(&self, _inputs: &[PathBuf], output: Option<&Path>, _place: TargetKind) -> Result<()> {
+    /// Checks the options and the name of the output, for an operation that finds neighbours.
+    pub(super) fn check_options(&self, operation: &'static str, output: Option<&Path>) -> Result<()> {
         self.options().check()?;
         match (self.approximate(), self.strategy) {
             (Some(approximate), _) => approximate.check()?,
@@ -143,40 +135,30 @@ impl Operation for SearchVectors {
             (None, Some(_)) => {
                 let what = "strategy: found without recall or probes, which ask for an approximate answer"
                     .to_string();
-                return Err(Error::Request { operation: Self::NAME, what });
+                return Err(Error::Request { operation, what });
             }
         }
         output.map_or(Ok(()), |output| Ok(TableWriter::check_path(output)?))
     }
 
-    fn plan(&self, context: &RequestContext<'_>) -> Result<Queries> {
-        Queries::plan(Self::NAME, context.inputs)
-    }
-
-    fn run(
+    /// Finds the neighbours of the queries of a source. `columns` change the columns of the answer.
+    pub(super) fn find(
         &self,
-        queries: Queries,
+        (vectors, queries): (&Vectors, Source<'_>),
+        (options, mut columns): (&Search, Option<AnswerColumns>),
         context: &RequestContext<'_>,
         execution: &Execution,
         mut attachments: Attachments<'_>,
     ) -> Result<Response<Found>> {
         let job = context.stored(execution)?;
-        let vectors = Vectors::open(&job.store(), &self.dataset)?;
-        let mut queries = queries.open(Self::NAME, job, &vectors, self.lines)?;
-        // Among bits, bytes are eight bits each: nothing else could be meant.
-        if (vectors.info().element, queries.element()) == (Element::Bits, Element::U8) {
-            queries = queries.as_bits()?;
-        }
-        let mut columns = AnswerColumns::open(job, &vectors, &self.select)?;
-        let options = Search { selection: self.selection(job, &vectors)?, ..self.options() };
-        let index = self.index(job, &vectors, options.selection.as_deref())?;
+        let index = self.index(job, vectors, options.selection.as_deref())?;
         // A search that cannot work is refused before a file is begun.
         match &index {
             Some((index, approximate)) => {
-                vectors::check_index_search(index, vectors.info(), &queries, &options, approximate)?;
+                vectors::check_index_search(index, vectors.info(), queries, options, approximate)?;
             }
             None => {
-                let plan = vectors::plan(job, vectors.info(), &queries, &options)?;
+                let plan = vectors::plan(job, vectors.info(), queries, options)?;
                 job.progress().tell(|| plan.to_string());
             }
         }
@@ -190,24 +172,54 @@ impl Operation for SearchVectors {
         };
         let found = match &index {
             Some((index, approximate)) => {
-                vectors::search_index(job, &vectors, index, &queries, &options, approximate, &mut each)
+                vectors::search_index(job, vectors, index, queries, options, approximate, &mut each)
                     .map(Found::Approximate)
             }
-            None => vectors::search(job, &vectors, &queries, &options, &mut each).map(Found::Exact),
+            None => vectors::search(job, vectors, queries, options, &mut each).map(Found::Exact),
         };
         let found = found.and_then(|found| {
             columns.iter_mut().try_for_each(|columns| columns.finish(&mut give))?;
             Ok(found)
         });
-        let answer = found.map_err(|error| match error {
-            // An error of the receiver of rows is one of this crate.
-            vectors::Error::Rows(inner) => match inner.downcast::<Error>() {
-                Ok(error) => *error,
-                Err(inner) => Error::Rows(inner),
-            },
-            error => error.into(),
-        })?;
+        let answer = found.map_err(error_of)?;
         rows.finish()?;
         Ok(Response::local(answer))
+    }
+}
+
+impl Operation for SearchVectors {
+    const NAME: &'static str = "nearest query";
+    const PLACES: &'static [TargetKind] = &[TargetKind::Local];
+    const STORE: StoreUse = StoreUse::Here;
+    const FORM: NormalForm = NormalForm::Bytes;
+    type Plan = Queries;
+    type Answer = Found;
+
+    fn check(&self, _inputs: &[PathBuf], output: Option<&Path>, _place: TargetKind) -> Result<()> {
+        self.check_options(Self::NAME, output)
+    }
+
+    fn plan(&self, context: &RequestContext<'_>) -> Result<Queries> {
+        Queries::plan(Self::NAME, context.inputs)
+    }
+
+    fn run(
+        &self,
+        queries: Queries,
+        context: &RequestContext<'_>,
+        execution: &Execution,
+        attachments: Attachments<'_>,
+    ) -> Result<Response<Found>> {
+        let job = context.stored(execution)?;
+        let vectors = Vectors::open(&job.store(), &self.dataset)?;
+        let mut queries = queries.open(Self::NAME, job, &vectors, self.lines)?;
+        // Among bits, bytes are eight bits each: nothing else could be meant.
+        if (vectors.info().element, queries.element()) == (Element::Bits, Element::U8) {
+            queries = queries.as_bits()?;
+        }
+        let columns = AnswerColumns::open(job, &vectors, &self.select)?;
+        let options = Search { selection: self.selection(job, &vectors)?, ..self.options() };
+        let searched = (&vectors, Source::File(&queries));
+        self.find(searched, (&options, columns), context, execution, attachments)
     }
 }

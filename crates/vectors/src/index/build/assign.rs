@@ -11,11 +11,11 @@ use super::{
 };
 use crate::{
     Result, RowSet,
+    heaps::{Nearest, Tops},
     index::{
         Clustered,
         centroids::{Centroids, Finder, Lower},
         compare::{Comparer, Members, Packed},
-        heaps::{Nearest, Tops},
         recall::{for_rows, pass_bytes},
     },
     topk::{Entry, TopK},

@@ -12,10 +12,10 @@ use super::{
 };
 use crate::{
     Result,
+    heaps::Nearest,
     index::{
         Clustered,
         compare::{Comparer, Members, Packed},
-        heaps::Nearest,
         recall::{for_vectors, pass_bytes},
     },
 };

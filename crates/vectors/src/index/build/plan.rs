@@ -11,11 +11,11 @@ use super::{
 };
 use crate::{
     Element, Error, Result, VectorsInfo,
+    heaps::Nearest,
     index::{
         Clustered,
         compare::{Comparer, Packed},
         dataset::{METRICS, id_bytes},
-        heaps::Nearest,
         kmeans, no_index_of,
         recall::pass_bytes,
     },

@@ -2,7 +2,10 @@
 
 use std::cell::Cell;
 
-use crate::topk::{Entry, TopK};
+use crate::{
+    Result,
+    topk::{Entry, TopK},
+};
 
 /// Keeps the nearest entries of each query.
 pub(crate) trait Heaps {
@@ -10,6 +13,31 @@ pub(crate) trait Heaps {
     fn bound(&self, query: usize) -> f64;
     /// Adds an entry, if it is near enough.
     fn push(&self, query: usize, entry: Entry);
+
+    /// Returns the error of an entry that could not be kept.
+    ///
+    /// # Errors
+    /// I/O; cancellation.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Any heaps that several threads share.
+pub(crate) type SharedHeaps<'a> = &'a (dyn Heaps + Sync);
+
+impl Heaps for SharedHeaps<'_> {
+    fn bound(&self, query: usize) -> f64 {
+        (**self).bound(query)
+    }
+
+    fn push(&self, query: usize, entry: Entry) {
+        (**self).push(query, entry);
+    }
+
+    fn check(&self) -> Result<()> {
+        (**self).check()
+    }
 }
 
 /// The heaps of queries from number `first` on.

@@ -1,0 +1,111 @@
+//! The links that a block of queries needs: far fewer than its pairs, and with the same components.
+//!
+//! Of n equal vectors all n²/2 pairs are near. For groups only connections matter, so a block of queries in memory
+//! keeps a union-find of its queries. A vector outside the block needs one link to the block; its further near queries
+//! are united with the first one. So a pass writes at most about one link for each query and each vector.
+
+/// The vectors outside the block whose last links are remembered. A pass compares some hundred vectors at a time with
+/// all queries; a link that was forgotten is written again.
+const REMEMBERED: usize = 8 << 10;
+
+/// Connections of a block of queries.
+pub(super) struct BlockLinks<'a> {
+    /// The ids of the queries. They ascend, unless vectors were replaced.
+    ids: &'a [u64],
+    /// For each query a query of its component: itself for a root.
+    parents: Vec<u32>,
+    /// A vector and a query to which it has a link, at the place that follows from the number of the vector.
+    last: Vec<(u64, u32)>,
+}
+
+impl<'a> BlockLinks<'a> {
+    /// Creates the connections of queries that have none.
+    pub fn new(ids: &'a [u64]) -> BlockLinks<'a> {
+        let parents = (0..ids.len() as u32).collect();
+        BlockLinks { ids, parents, last: vec![(u64::MAX, 0); REMEMBERED] }
+    }
+
+    /// Returns the memory beside the 4 bytes of each query.
+    pub fn bytes() -> u64 {
+        (REMEMBERED * size_of::<(u64, u32)>()) as u64
+    }
+
+    /// Connects a query, by its place in the block, with a vector. Returns true if the pair is a link that must be
+    /// written.
+    pub fn connect(&mut self, query: u32, id: u64) -> bool {
+        // Among ids that do not ascend, some queries are not found: they are linked like any other vector.
+        if let Ok(other) = self.ids.binary_search(&id) {
+            self.unite(query, other as u32);
+            return false;
+        }
+        let last = &mut self.last[(id % REMEMBERED as u64) as usize];
+        if last.0 != id {
+            *last = (id, query);
+            return true;
+        }
+        let linked = last.1;
+        self.unite(query, linked);
+        false
+    }
+
+    /// Calls `each` with the links between queries: each query, and the root of its component.
+    pub fn each(mut self, mut each: impl FnMut(u64, u64)) {
+        for query in 0..self.parents.len() as u32 {
+            let root = self.root(query);
+            if root != query {
+                each(self.ids[query as usize], self.ids[root as usize]);
+            }
+        }
+    }
+
+    fn unite(&mut self, one: u32, other: u32) {
+        let (one, other) = (self.root(one), self.root(other));
+        self.parents[one.max(other) as usize] = one.min(other);
+    }
+
+    /// Returns the root of a component, and halves the path to it.
+    fn root(&mut self, mut query: u32) -> u32 {
+        while self.parents[query as usize] != query {
+            let above = self.parents[self.parents[query as usize] as usize];
+            self.parents[query as usize] = above;
+            query = above;
+        }
+        query
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_vectors_need_one_link_for_each_query_and_vector() {
+        // Queries 10 to 29 and vectors 0 to 99, all near each other.
+        let ids: Vec<u64> = (10..30).collect();
+        let mut block = BlockLinks::new(&ids);
+        let mut links = Vec::new();
+        for id in 0..100 {
+            for query in 0..20 {
+                if block.connect(query, id) {
+                    links.push((10 + u64::from(query), id));
+                }
+            }
+        }
+        assert_eq!(links.len(), 80);
+        block.each(|one, other| links.push((one, other)));
+        assert_eq!(links.len(), 80 + 19);
+        assert!(links.iter().all(|&(query, id)| (10..30).contains(&query) && query != id));
+    }
+
+    #[test]
+    fn a_link_that_was_forgotten_is_written_again() {
+        let mut block = BlockLinks::new(&[0, 1]);
+        let other = 5 + REMEMBERED as u64;
+        let written: Vec<bool> =
+            [(0, 5), (1, 5), (0, other), (1, 5)].map(|(query, id)| block.connect(query, id)).to_vec();
+        assert_eq!(written, [true, false, true, true]);
+        let mut links = Vec::new();
+        block.each(|one, other| links.push((one, other)));
+        assert_eq!(links, [(1, 0)]);
+    }
+}

@@ -1,0 +1,225 @@
+//! The queries of a search come from a file, or from a dataset of vectors.
+//!
+//! ```text
+//!   VectorFile ─┐
+//!               ├─► Source ─► QueryRows ─► blocks of queries that fit into the memory
+//!   Vectors   ──┘
+//! ```
+//!
+//! Both kinds are read in order, through a small buffer: a search never holds more queries than one block.
+
+use inshore_store::{FileReader, Job, Reservation};
+
+use crate::{
+    Element, Error, Result, RowSet, VectorFile, Vectors,
+    changes::{live_bytes, live_rows},
+    element::{aligned, bytes_of},
+    file::Rows,
+    ids::Ids,
+};
+
+/// The size of each of the two buffers through which the vectors of a dataset are read.
+const BUFFER_BYTES: usize = 64 << 10;
+/// The size of the vectors that are returned at once, but at least one vector.
+const ROWS_BYTES: usize = 16 << 10;
+
+/// The vectors for which a search finds neighbours.
+#[derive(Clone, Copy, Debug)]
+pub enum Source<'a> {
+    /// The vectors of a file.
+    File(&'a VectorFile),
+    /// The vectors of a dataset: a join.
+    Stored(&'a Vectors),
+}
+
+impl<'a> From<&'a VectorFile> for Source<'a> {
+    fn from(file: &'a VectorFile) -> Source<'a> {
+        Source::File(file)
+    }
+}
+
+impl<'a> From<&'a Vectors> for Source<'a> {
+    fn from(vectors: &'a Vectors) -> Source<'a> {
+        Source::Stored(vectors)
+    }
+}
+
+impl Source<'_> {
+    /// Returns the path of the file, or the name of the dataset.
+    pub fn name(&self) -> String {
+        match self {
+            Source::File(file) => file.path().display().to_string(),
+            Source::Stored(vectors) => vectors.info().name.clone(),
+        }
+    }
+
+    /// Returns the number of queries.
+    pub fn count(&self) -> u64 {
+        match self {
+            Source::File(file) => file.count(),
+            Source::Stored(vectors) => vectors.info().live(),
+        }
+    }
+
+    /// Returns the number of dimensions of a query.
+    pub fn dimensions(&self) -> usize {
+        match self {
+            Source::File(file) => file.dimensions(),
+            Source::Stored(vectors) => vectors.info().dimensions,
+        }
+    }
+
+    /// Returns the element type of the queries.
+    pub fn element(&self) -> Element {
+        match self {
+            Source::File(file) => file.element(),
+            Source::Stored(vectors) => vectors.info().element,
+        }
+    }
+
+    /// Returns the error of a value at `dimension` of query `row`.
+    pub(crate) fn bad_value(&self, row: u64, dimension: usize, found: String, expected: String) -> Error {
+        let place = format!("vector {row}, dimension {dimension}");
+        Error::BadFile { file: self.name(), place, found, expected }
+    }
+
+    /// Returns the bytes of memory that [`Source::rows`] reserves.
+    pub(crate) fn rows_bytes(&self) -> u64 {
+        let reserved_by_others = match self {
+            Source::File(_) => 0,
+            Source::Stored(vectors) => {
+                let buffers = inshore_store::taken_bytes(2 * BUFFER_BYTES) as u64;
+                buffers + live_bytes(vectors.info()) + Ids::bytes(vectors.info())
+            }
+        };
+        reserved_by_others + self.others_bytes()
+    }
+
+    /// Returns the bytes of memory beside the buffers, live rows and ids of a dataset, which reserve their own memory.
+    fn others_bytes(&self) -> u64 {
+        match self {
+            Source::File(file) => file.rows_bytes(false),
+            Source::Stored(vectors) => (rows_at_once(vectors) * vectors.info().row_bytes()) as u64 + 16,
+        }
+    }
+
+    /// Reads the queries, from the first one on.
+    ///
+    /// # Errors
+    /// I/O; too little memory.
+    pub(crate) fn rows(&self, job: &Job) -> Result<QueryRows> {
+        let reservation = job.budget().reserve(self.others_bytes(), "queries")?;
+        let reading = match self {
+            Source::File(file) => Reading::File(file.rows(job, 0, false)?, 0),
+            Source::Stored(vectors) => {
+                let file = &vectors.file;
+                let (live, ids) = (live_rows(job, vectors)?, Ids::read(job, vectors)?);
+                Reading::Stored(StoredRows {
+                    live,
+                    ids,
+                    next: 0,
+                    reader: FileReader::new(job, file, 0..file.len(), BUFFER_BYTES)?,
+                    at: 0,
+                    rows: aligned(rows_at_once(vectors) * vectors.info().row_bytes()),
+                    rows_at_once: rows_at_once(vectors) as u64,
+                    row_bytes: vectors.info().row_bytes(),
+                    count: vectors.info().vectors,
+                })
+            }
+        };
+        Ok(QueryRows { reading, _reservation: reservation })
+    }
+}
+
+/// Returns the number of vectors that are returned at once.
+fn rows_at_once(vectors: &Vectors) -> usize {
+    (ROWS_BYTES / vectors.info().row_bytes()).max(1)
+}
+
+/// `QueryRows` reads queries in order.
+pub(crate) struct QueryRows {
+    reading: Reading,
+    _reservation: Reservation,
+}
+
+enum Reading {
+    /// The rows of a file, and the number of the next one.
+    File(Rows, u64),
+    Stored(StoredRows),
+}
+
+impl QueryRows {
+    /// Returns the bytes of the next queries, at most `most` queries, as elements of [`Source::element`]. The result is
+    /// empty after the last query. Their ids are added to `ids`: the ids of vectors, or the numbers of queries of a
+    /// file.
+    ///
+    /// # Errors
+    /// For a file, [`Error::BadFile`] as of an import; I/O and damage; cancellation.
+    pub fn next(&mut self, most: u64, ids: &mut Vec<u64>) -> Result<&[u8]> {
+        match &mut self.reading {
+            Reading::File(rows, number) => {
+                let row_bytes = rows.row_bytes();
+                let bytes = rows.next(most)?;
+                let end = *number + (bytes.len() / row_bytes) as u64;
+                ids.extend(*number..end);
+                *number = end;
+                Ok(bytes)
+            }
+            Reading::Stored(rows) => rows.next(most, ids),
+        }
+    }
+}
+
+/// `StoredRows` reads the vectors of a dataset in order. Vectors may lie across the ends of reads, so they are copied.
+struct StoredRows {
+    /// The rows whose vectors were not removed; `None` if it is all.
+    live: Option<RowSet>,
+    ids: Ids,
+    /// The number of the next row, and of all rows.
+    next: u64,
+    count: u64,
+    reader: FileReader,
+    /// The bytes of the current piece of the reader that were copied.
+    at: usize,
+    rows: Vec<u64>,
+    rows_at_once: u64,
+    row_bytes: usize,
+}
+
+impl StoredRows {
+    fn next(&mut self, most: u64, ids: &mut Vec<u64>) -> Result<&[u8]> {
+        let most = most.min(self.rows_at_once);
+        let mut count = 0;
+        while count < most && self.next < self.count {
+            let is_live = self.live.as_ref().is_none_or(|live| live.contains(self.next));
+            // The row of a removed vector is overwritten by the next one.
+            self.read_row(count as usize)?;
+            if is_live {
+                ids.push(self.ids.id(self.next));
+                count += 1;
+            }
+            self.next += 1;
+        }
+        Ok(bytes_of(&mut self.rows, count as usize * self.row_bytes))
+    }
+
+    /// Copies the next row to a place among those that are returned.
+    fn read_row(&mut self, place: usize) -> Result<()> {
+        let end = (place + 1) * self.row_bytes;
+        let out = &mut bytes_of(&mut self.rows, end)[place * self.row_bytes..];
+        let mut filled = 0;
+        while filled < out.len() {
+            if self.at == self.reader.piece().len() {
+                // The length of the file was checked against the number of rows.
+                assert!(self.reader.next_piece()?.is_some(), "the file has all its rows");
+                self.at = 0;
+            }
+            let piece = &self.reader.piece()[self.at..];
+            let part = piece.len().min(out.len() - filled);
+            out[filled..filled + part].copy_from_slice(&piece[..part]);
+            self.at += part;
+            filled += part;
+        }
+        Ok(())
+    }
+}
