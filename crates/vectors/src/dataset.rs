@@ -12,18 +12,16 @@
 //! The id of a vector is the number of its row, from 0, until vectors are replaced or rows are compacted ([`crate::ids`]).
 //! The center does not affect the answers: with any point near the data the [filter](crate::filter) excludes most pairs.
 
-use inshore_store::{CheckedFile, Dataset, Job, Store, format_bytes};
+use inshore_store::{CheckedFile, Dataset, Store, format_bytes};
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
     little_endian::{U32, U64},
 };
 
 use crate::{
-    Content, Error, Result,
-    columns::{COLUMNS, ID_COLUMN},
-    content::{CONTENT, read_content},
+    Error, Result,
     element::{DIMENSIONS_MAX, Element},
-    ids::{ID_MAX, IdRun},
+    id_run::{ID_MAX, IdRun},
 };
 
 /// The dataset kind of vectors.
@@ -32,6 +30,12 @@ pub(crate) const VECTORS: &str = "vectors";
 pub(crate) const CENTER: &str = "center";
 pub(crate) const REMOVED: &str = "removed";
 pub(crate) const ID_RUNS: &str = "id-runs";
+pub(crate) const COLUMNS: &str = "columns.parquet";
+pub(crate) const ID_COLUMN: &str = "id-column";
+pub(crate) const CONTENT: &str = "content";
+/// The size of a check block. A search reads whole vectors, about 1 MiB at once. The first and the last check block of
+/// a read are moved as a whole, which adds at most two check blocks.
+pub(crate) const CHECK_BYTES: usize = 16 << 10;
 const MAGIC: [u8; 8] = *b"INSHVECT";
 /// Vectors of which none was removed, and whose ids are the numbers of their rows.
 const VERSION: u32 = 1;
@@ -222,7 +226,7 @@ pub struct Vectors {
     /// The columns of the table of which the vectors were imported, and the name of the column of ids.
     pub(crate) columns: Option<CheckedFile>,
     pub(crate) id_column: Option<CheckedFile>,
-    content: Option<CheckedFile>,
+    pub(crate) content: Option<CheckedFile>,
 }
 
 impl Vectors {
@@ -286,14 +290,6 @@ impl Vectors {
     /// replaced or removed do not change it.
     pub fn id(&self) -> u64 {
         self.id
-    }
-
-    /// Returns the content from which the vectors were computed; `None` for vectors of a file.
-    ///
-    /// # Errors
-    /// [`Error::BadDataset`] for damage and other versions; I/O; too little memory.
-    pub fn content(&self, job: &Job) -> Result<Option<Content>> {
-        self.content.as_ref().map(|file| read_content(job, &self.info, file)).transpose()
     }
 
     /// Returns the properties of the vectors.

@@ -10,32 +10,12 @@
 //! on the dataset has *runs*: rows that follow each other and have ids that follow each other. Searches compare ids, since
 //! ties go to the smaller id, so they hold the runs in memory: 16 bytes for each. A vector has one live row at most.
 
-use inshore_store::{Job, Reservation};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, little_endian::U64};
-
 use crate::{
     Error, Result, Vectors, VectorsInfo,
-    index::{READ_ELEMENTS_BYTES, read_elements},
+    id_run::IdRun,
+    read::{READ_ELEMENTS_BYTES, read_elements},
 };
-
-/// The largest id of a vector.
-pub(crate) const ID_MAX: u64 = (1 << 62) - 1;
-
-/// A run on flash and in memory: the first row, and its id.
-#[derive(Clone, Copy, Debug, PartialEq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub(crate) struct IdRun {
-    row: U64,
-    id: U64,
-}
-
-impl IdRun {
-    pub const BYTES: u64 = size_of::<IdRun>() as u64;
-
-    pub fn new(row: u64, id: u64) -> IdRun {
-        IdRun { row: row.into(), id: id.into() }
-    }
-}
+use inshore_store::{Job, Reservation};
 
 /// The ids of all rows.
 #[derive(Debug, Default)]

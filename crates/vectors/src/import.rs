@@ -13,13 +13,10 @@ use serde::Serialize;
 
 use crate::{
     Result, VectorFile, VectorsInfo,
-    dataset::{CENTER, KIND, VECTORS},
+    dataset::{CENTER, CHECK_BYTES, KIND, VECTORS},
     element::{Element, floats},
 };
 
-/// The size of a check block. A search reads whole vectors, about 1 MiB at once. The first and the last check block of
-/// a read are moved as a whole, which adds at most two check blocks.
-pub(crate) const CHECK_BYTES: usize = 16 << 10;
 pub(crate) const BUFFER_BYTES: usize = 1 << 20;
 pub(crate) const BUFFERS: usize = 2;
 

@@ -80,12 +80,15 @@ mod error;
 mod file;
 mod filter;
 mod heaps;
+mod id_run;
 mod ids;
 mod import;
 mod index;
+mod live;
 mod metric;
 mod npy;
 mod pairs;
+mod read;
 mod row_set;
 mod search;
 mod subblock;
@@ -108,9 +111,9 @@ pub use import::{Imported, import};
 pub use index::{
     Approximate, ApproximateSearched, BuildPlan, Built, COPIES_MAX, CopiedLists, Index, IndexInfo,
     MeasuredOn, RecallPoint, RecallTable, Strategy, StrategyPlan, VectorIndex, build_index,
-    check_index_search, index_name, is_sparse, measure_recall, plan_index, search_index,
+    check_index_search, index_name, measure_recall, plan_index, search_index,
 };
 pub use metric::Metric;
-pub use row_set::RowSet;
+pub use row_set::{RowSet, is_sparse};
 pub use search::{Estimates, Kernel, Plan, Search, Searched, Source, plan, schema, search};
 pub use tiles::Instructions;

@@ -6,6 +6,8 @@ use inshore_store::{Budget, Reservation};
 
 use crate::Result;
 
+/// A selection of less than this share of the vectors is sparse.
+const SPARSE: f64 = 0.01;
 const WORD_BITS: u64 = u64::BITS as u64;
 
 /// `RowSet` is a set of vectors of a dataset, by their numbers: a bitmap with one bit for each vector.
@@ -158,6 +160,12 @@ impl RowSet {
 /// Returns a word whose lowest `bits` bits are set, of at most 64.
 fn mask(bits: u64) -> u64 {
     if bits == WORD_BITS { u64::MAX } else { (1 << bits) - 1 }
+}
+
+/// Tells whether an exact search among the selected vectors is cheaper than a search in an index: if less than one of a
+/// hundred is selected.
+pub fn is_sparse(selection: &RowSet) -> bool {
+    (selection.count() as f64) < SPARSE * selection.len() as f64
 }
 
 #[cfg(test)]

@@ -6,9 +6,10 @@ use super::{APPEND_BYTES, Change, Changed, RowsOfIds, check_ids, retried};
 use crate::{
     Element, Error, Result, VectorFile, VectorsInfo,
     columns::check_no_columns,
-    dataset::VECTORS,
-    ids::{IdRun, Ids},
-    import::{BUFFER_BYTES, BUFFERS, CHECK_BYTES},
+    dataset::{CHECK_BYTES, VECTORS},
+    id_run::IdRun,
+    ids::Ids,
+    import::{BUFFER_BYTES, BUFFERS},
 };
 
 /// Adds the vectors of `file` to the dataset `name`. Their ids follow the largest id that was used.

@@ -4,14 +4,16 @@ use inshore_store::{DatasetBuilder, FileReader, FileWriter, Job, Store};
 use serde::Serialize;
 use zerocopy::IntoBytes;
 
-use super::{CHECK_BYTES as SMALL_CHECK_BYTES, live_bytes, live_rows};
+use super::CHECK_BYTES as SMALL_CHECK_BYTES;
 use crate::{
     Error, Result, RowSet, VectorIndex, Vectors, VectorsInfo,
     columns::check_no_columns,
-    dataset::{CENTER, ID_RUNS, KIND, VECTORS},
-    ids::{IdRun, Ids},
-    import::{BUFFER_BYTES, BUFFERS, CHECK_BYTES},
+    dataset::{CENTER, CHECK_BYTES, ID_RUNS, KIND, VECTORS},
+    id_run::IdRun,
+    ids::Ids,
+    import::{BUFFER_BYTES, BUFFERS},
     index::{remove_unused_layers, rewrite_index},
+    live::{live_bytes, live_rows},
 };
 
 /// The buffer of the small files.

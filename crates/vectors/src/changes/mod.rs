@@ -22,8 +22,6 @@ mod compact;
 mod id_list;
 mod remove;
 
-use std::{borrow::Cow, sync::Arc};
-
 use inshore_store::{DatasetBuilder, FileWriter, Job, Store};
 use serde::Serialize;
 use zerocopy::{IntoBytes, little_endian::U64};
@@ -35,10 +33,12 @@ pub use self::{
     remove::remove_vectors,
 };
 use crate::{
-    Error, Result, RowSet, Search, Vectors, VectorsInfo,
+    Error, Result, RowSet, Vectors, VectorsInfo,
     dataset::{ID_RUNS, REMOVED},
-    ids::{ID_MAX, IdRun, Ids},
-    index::{READ_ELEMENTS_BYTES, extend_index, read_elements},
+    id_run::{ID_MAX, IdRun},
+    ids::Ids,
+    index::extend_index,
+    live::{live_bytes, live_rows},
 };
 
 /// How often a change is made again because other jobs changed the dataset.
@@ -187,52 +187,6 @@ impl RowsOfIds {
     fn find(&self, wanted: &[u64]) -> Vec<Option<u64>> {
         self.ids.rows(self.rows, wanted, |row| self.live.as_ref().is_none_or(|live| live.contains(row)))
     }
-}
-
-/// Returns the memory of [`live_rows`].
-pub(crate) fn live_bytes(info: &VectorsInfo) -> u64 {
-    if info.removed == 0 { 0 } else { RowSet::bytes(info.vectors) + READ_ELEMENTS_BYTES }
-}
-
-/// Reads the set of rows whose vectors were not removed; `None` if it is all.
-///
-/// # Errors
-/// [`Error::BadDataset`] for a row that is not there, or is removed twice; I/O and damage; too little memory.
-pub(crate) fn live_rows(job: &Job, vectors: &Vectors) -> Result<Option<RowSet>> {
-    let Some(file) = &vectors.removed else { return Ok(None) };
-    let info = vectors.info();
-    let mut live = RowSet::full(job.budget(), info.vectors)?;
-    let mut wrong = None;
-    read_elements::<U64>(job, file, |piece| {
-        for row in piece.iter().map(|row| row.get()) {
-            match live.contains(row) {
-                true => live.remove(row),
-                false => wrong = wrong.or(Some(row)),
-            }
-        }
-    })?;
-    match wrong {
-        None => Ok(Some(live)),
-        Some(row) => Err(Error::BadDataset {
-            name: info.name.clone(),
-            what: "removed vectors",
-            found: format!("row {row}"),
-            expected: format!("different rows below {}", info.vectors),
-        }),
-    }
-}
-
-/// Returns the options of a search in which removed vectors are no answers.
-///
-/// # Errors
-/// The errors of [`live_rows`]; a selection of other vectors.
-pub(crate) fn among_live<'a>(job: &Job, vectors: &Vectors, search: &'a Search) -> Result<Cow<'a, Search>> {
-    search.check_selection(vectors.info())?;
-    let Some(mut live) = live_rows(job, vectors)? else { return Ok(Cow::Borrowed(search)) };
-    if let Some(selection) = &search.selection {
-        live.intersect(selection);
-    }
-    Ok(Cow::Owned(Search { selection: Some(Arc::new(live)), ..search.clone() }))
 }
 
 /// Checks ids that ascend.

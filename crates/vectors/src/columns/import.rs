@@ -7,10 +7,10 @@ use arrow_schema::{DataType, Field, Schema};
 use inshore_store::{FileWriter, Job, Store};
 use inshore_tables::{Input, ParquetStream, TableReader, is_readable, list_of_numbers};
 
-use super::{COLUMNS, ID_COLUMN, NAME_BYTES_MAX, ROW_COLUMN, unique};
+use super::{NAME_BYTES_MAX, ROW_COLUMN, unique};
 use crate::{
     Error, Imported, Result, VectorsInfo,
-    dataset::KIND,
+    dataset::{COLUMNS, ID_COLUMN, KIND},
     element::{FileElement, aligned, bytes_of},
     import::VectorWriter,
 };

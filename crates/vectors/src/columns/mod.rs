@@ -23,10 +23,8 @@ pub use self::{
     answers::AnswerColumns,
     import::{TableColumns, import_table},
 };
-use crate::{Error, Result, Vectors};
+use crate::{Error, Result, Vectors, dataset::COLUMNS};
 
-pub(crate) const COLUMNS: &str = "columns.parquet";
-pub(crate) const ID_COLUMN: &str = "id-column";
 /// The name of the column that has the number of each vector.
 pub const ROW_COLUMN: &str = "_row";
 /// The longest name of a column of ids, in bytes.

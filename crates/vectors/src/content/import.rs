@@ -14,12 +14,13 @@ use inshore_store::{DatasetBuilder, Job, Store};
 use inshore_tables::ParquetStream;
 use serde::Serialize;
 
-use super::{CONTENT, ContentRows, stored::write_content};
+use super::{ContentRows, stored::write_content};
 use crate::{
     Error, Result, VectorsInfo,
-    columns::{COLUMNS, COLUMNS_BUFFER_BYTES, COLUMNS_CHECK_BYTES, DatasetFile, ROW_COLUMN},
+    columns::{COLUMNS_BUFFER_BYTES, COLUMNS_CHECK_BYTES, DatasetFile, ROW_COLUMN},
     dataset::KIND,
-    import::{CHECK_BYTES, VectorWriter},
+    dataset::{CHECK_BYTES, COLUMNS, CONTENT},
+    import::VectorWriter,
 };
 
 /// The memory that a source of rows leaves to its consumer.

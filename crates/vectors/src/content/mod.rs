@@ -24,7 +24,6 @@ mod scale;
 mod stored;
 mod vocabulary;
 
-pub(crate) use self::stored::{CONTENT, read_content};
 pub use self::{
     each::each_row,
     files::{Files, list_files},

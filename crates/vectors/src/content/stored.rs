@@ -7,10 +7,11 @@ use zerocopy::{
 };
 
 use super::Vocabulary;
-use crate::{Error, Result, VectorsInfo, import::CHECK_BYTES};
+use crate::{
+    Error, Result, Vectors, VectorsInfo,
+    dataset::{CHECK_BYTES, CONTENT},
+};
 
-/// The name of the file.
-pub(crate) const CONTENT: &str = "content";
 const MAGIC: [u8; 8] = *b"INSHCONT";
 const VERSION: u32 = 1;
 const IMAGES: u32 = 1;
@@ -55,12 +56,22 @@ pub(super) fn write_content(writer: &mut FileWriter, vocabulary: Option<&Vocabul
     Ok(())
 }
 
+impl Vectors {
+    /// Returns the content from which the vectors were computed; `None` for vectors of a file.
+    ///
+    /// # Errors
+    /// [`Error::BadDataset`] for damage and other versions; I/O; too little memory.
+    pub fn content(&self, job: &Job) -> Result<Option<Content>> {
+        self.content.as_ref().map(|file| read_content(job, self.info(), file)).transpose()
+    }
+}
+
 /// Reads the file `content` of the vectors `info`.
 ///
 /// # Errors
 /// [`Error::BadDataset`] for another version, and for words that do not agree with the dimensions; damage; I/O; too
 /// little memory.
-pub(crate) fn read_content(job: &Job, info: &VectorsInfo, file: &CheckedFile) -> Result<Content> {
+fn read_content(job: &Job, info: &VectorsInfo, file: &CheckedFile) -> Result<Content> {
     let bad = |what, found: String, expected: String| Error::BadDataset {
         name: format!("{}/{CONTENT}", info.name),
         what,

@@ -25,9 +25,10 @@ use serde::Serialize;
 use self::components::{components, components_bytes};
 use crate::{
     Approximate, Element, Metric, Plan, Result, Search, StrategyPlan, VectorIndex, Vectors,
-    changes::{among_live, live_bytes},
     index::{check_index_search, pairs_of_index},
+    live::live_bytes,
     pairs::{Form, Pairs, ROWS_BYTES, Sorted, each_row},
+    search::among_live,
     search::{BATCH_ROWS, Beside, Source, pairs_of_all, plan_beside},
 };
 

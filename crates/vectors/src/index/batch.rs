@@ -9,8 +9,8 @@ use super::{
     Clustered,
     compare::Comparer,
     plan::{FOUND_AT_ONCE, SPAN_BYTES, span_bytes},
-    query::Round,
     ranges::Ranges,
+    round::Round,
 };
 use crate::Result;
 

@@ -30,11 +30,10 @@ use zerocopy::{
 };
 
 use super::{
-    centroids::read_elements,
-    dataset::{FIRSTS, IndexInfo, LISTS, id_bytes, index_name},
     directory::Directory,
+    info::{FIRSTS, IndexInfo, LISTS, id_bytes, index_name},
 };
-use crate::{Error, Result, dataset::file_of};
+use crate::{Error, Result, dataset::file_of, read::read_elements};
 
 /// The dataset kind of a layer.
 pub(crate) const LAYER_KIND: &str = "vector-index-layer";

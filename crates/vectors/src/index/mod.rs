@@ -30,6 +30,7 @@ mod centroids;
 mod compare;
 mod dataset;
 mod directory;
+mod info;
 mod kmeans;
 mod layers;
 mod parts;
@@ -37,6 +38,7 @@ mod plan;
 mod query;
 mod ranges;
 mod recall;
+mod round;
 mod selected;
 mod single;
 mod table;
@@ -44,8 +46,7 @@ mod tail;
 
 pub(crate) use self::{
     build::{extend_index, remove_unused_layers, rewrite_index},
-    centroids::{READ_ELEMENTS_BYTES, read_elements},
-    dataset::KIND as INDEX_KIND,
+    info::KIND as INDEX_KIND,
     layers::layer_names,
     query::pairs_of_index,
 };
@@ -53,11 +54,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 pub use self::{
     build::{BuildPlan, Built, COPIES_MAX, Index, build_index, plan_index},
-    dataset::{CopiedLists, IndexInfo, VectorIndex, index_name},
+    dataset::VectorIndex,
+    info::{CopiedLists, IndexInfo, index_name},
     plan::{Strategy, StrategyPlan},
     query::{Approximate, ApproximateSearched, check_index_search, search_index},
     recall::measure_recall,
-    selected::is_sparse,
     table::{MeasuredOn, RecallPoint, RecallTable},
 };
 use crate::{Error, VectorsInfo, tiles::Tiled};

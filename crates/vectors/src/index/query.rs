@@ -27,16 +27,17 @@ use super::{
     plan::{Copied, DEPTH, Estimates, FOUND_AT_ONCE, Strategy, StrategyPlan, joined_bytes, span_bytes},
     ranges::BUFFERS,
     recall::pack_next,
-    selected::{Selected, probes_among},
+    round::{Round, Selected},
+    selected::probes_among,
     table::RecallTable,
     tail::compare_tail,
 };
 use crate::{
     Element, Error, Result, Search, Vectors, VectorsInfo,
-    changes::among_live,
-    heaps::{SharedHeaps, Tops},
+    heaps::Tops,
     ids::Ids,
     pairs::{Pairs, PairsOfQueries},
+    search::among_live,
     search::{AnswerRows, BATCH_ROWS, QueryRows, Source, center_of_vectors, check_dimensions, new_tops},
     tiles::Instructions,
     topk::TopK,
@@ -224,32 +225,6 @@ impl Counts {
         let at = |share: f64| self.times_us[(last as f64 * share).round() as usize];
         Some([at(0.5), at(0.99)])
     }
-}
-
-/// An index in memory, and queries.
-pub(super) struct Round<'a, T: Clustered> {
-    pub job: &'a Job,
-    pub vectors: &'a Vectors,
-    pub index: &'a VectorIndex,
-    /// The lists of the index, and those of its layers.
-    pub parts: &'a [Part],
-    pub centroids: &'a Centroids<T>,
-    pub space: &'a Space<T>,
-    coarse: &'a Space<T>,
-    pub plan: &'a StrategyPlan,
-    pub probes: u64,
-    /// The lists that a query probes in layers, which have no copies.
-    pub layer_probes: u64,
-    /// Vectors that the probed lists of a query need.
-    k: u64,
-    pub packed: &'a Packed<T>,
-    pub tops: &'a [TopK],
-    /// The place where near vectors go: `tops`, or a sort of pairs.
-    pub heaps: SharedHeaps<'a>,
-    pub selected: Option<Selected<'a>>,
-    pub ids: &'a Ids,
-    pub compared: AtomicU64,
-    pub measured: AtomicU64,
 }
 
 impl Probed<'_> {

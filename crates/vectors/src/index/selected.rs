@@ -13,59 +13,34 @@
 //! k neighbours if k vectors are selected. What is probed, and which queries need that pass, depends on index, queries,
 //! recall and selection only.
 //!
-//! If less than one vector of a hundred is selected ([`is_sparse`]), the exact search over the selected vectors reads
+//! If less than one vector of a hundred is selected ([`crate::is_sparse`]), the exact search over the selected vectors reads
 //! less than the lists.
 
-use std::{
-    ops::Range,
-    sync::atomic::{AtomicU64, Ordering},
-};
+use std::{ops::Range, sync::atomic::Ordering};
 
 use super::{
     Clustered,
     compare::{Comparer, Members, Space},
     directory::List,
-    query::Round,
     ranges::Ranges,
+    round::{Met, Round, Selected},
 };
 use crate::{
     Result, RowSet,
+    dataset::CHECK_BYTES,
     heaps::{Heaps, Tops},
     ids::Ids,
-    import::CHECK_BYTES,
 };
 
-/// A selection of less than this share of the vectors is sparse.
-const SPARSE: f64 = 0.01;
 /// The lists of a query have enough selected vectors if they have this share of the average, and k.
 const ENOUGH: f64 = 0.25;
 /// The bytes of a block of vectors, with room for one vector of any dimensions.
 const BLOCK_BYTES: usize = 256 << 10;
 
-/// Tells whether an exact search among the selected vectors is cheaper than a search in an index: if less than one of a
-/// hundred is selected.
-pub fn is_sparse(selection: &RowSet) -> bool {
-    (selection.count() as f64) < SPARSE * selection.len() as f64
-}
-
 /// Returns the lists that a query probes among selected vectors, from those that it probes among all.
 pub(super) fn probes_among(selection: &RowSet, probes: u64, lists: u64) -> u64 {
     let share = selection.count() as f64 / selection.len() as f64;
     ((probes as f64 / share.max(1e-12).sqrt()).ceil() as u64).clamp(1, lists)
-}
-
-/// The selected vectors, and how many of them each query of a round met.
-pub(super) struct Selected<'a> {
-    pub(super) rows: &'a RowSet,
-    count: u64,
-    met: Vec<Met>,
-}
-
-/// What a query met in its lists.
-#[derive(Default)]
-struct Met {
-    vectors: AtomicU64,
-    selected: AtomicU64,
 }
 
 impl<'a> Selected<'a> {

@@ -13,7 +13,7 @@ use super::{
     compare::Comparer,
     parts::{Part, Piece},
     plan::{DEPTH, JOINED_BYTES, joined_bytes},
-    query::Round,
+    round::Round,
 };
 use crate::Result;
 

@@ -52,12 +52,22 @@ pub struct RecallTable {
 }
 
 impl RecallTable {
-    /// Returns the smallest measured number of probes that reached a recall. The result is `lists` if no measured
-    /// number of probes reached it.
+    /// Returns the smallest measured number of probes that reached a recall by more than the error of the measurement. The
+    /// result is `lists` if no measured number of probes reached it.
     pub fn probes_for(&self, recall: f64, lists: u64) -> u64 {
-        // The recall of a point is an f32: a recall of 0.95 is reached by the f32 nearest to 0.95.
-        let reached = self.points.iter().find(|point| point.recall >= recall as f32);
+        let reached = self.points.iter().find(|point| {
+            // The recall of a point is an f32: a recall of 0.95 is reached by the f32 nearest to 0.95.
+            point.recall >= (recall + self.standard_error(point.recall)) as f32
+        });
         reached.map_or(lists, |point| point.probes)
+    }
+
+    /// Returns the standard error of a measured recall. The neighbours of one query are often found together, so k
+    /// neighbours count as the square root of k samples.
+    fn standard_error(&self, recall: f32) -> f64 {
+        let recall = f64::from(recall);
+        let samples = f64::from(self.queries.max(1)) * f64::from(self.k.max(1)).sqrt();
+        (recall * (1.0 - recall) / samples).sqrt()
     }
 
     /// Returns the recall with a number of probes: that of the last point with at most this number of probes.

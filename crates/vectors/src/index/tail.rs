@@ -6,10 +6,10 @@ use std::{ops::Range, sync::atomic::Ordering};
 use super::{
     Clustered,
     compare::{Comparer, Members},
-    query::Round,
     ranges::Ranges,
+    round::Round,
 };
-use crate::{Result, import::CHECK_BYTES};
+use crate::{Result, dataset::CHECK_BYTES};
 
 /// The bytes of a block of rows, with room for one row of any dimensions.
 const BLOCK_BYTES: usize = 256 << 10;

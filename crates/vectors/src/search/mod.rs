@@ -4,6 +4,7 @@
 //! split into blocks of queries, with one pass for each block ([`plan`]). During a pass, the queries stay in memory,
 //! packed for the kernels ([`queries`]), while [`scan`] reads the vectors.
 
+mod live;
 mod plan;
 mod queries;
 mod scan;
@@ -18,19 +19,19 @@ use serde::Serialize;
 
 pub use self::plan::{Estimates, Kernel, Plan};
 pub use self::source::Source;
-pub(crate) use self::{queries::compared_value, source::QueryRows};
+pub(crate) use self::{live::among_live, queries::compared_value, source::QueryRows};
 use self::{
     queries::{Batch, Queries},
     scan::Pass,
 };
 use crate::{
     Error, Metric, Result, RowSet, Vectors, VectorsInfo,
-    changes::{among_live, live_bytes},
+    dataset::CHECK_BYTES,
     element::{Element, floats},
     filter::Filter,
     heaps::Tops,
     ids::Ids,
-    import::CHECK_BYTES,
+    live::live_bytes,
     metric::Measured,
     pairs::Pairs,
     tiles::{Instructions, Tiled},

@@ -5,8 +5,8 @@ use serde::Serialize;
 
 use crate::{
     Metric,
+    dataset::CHECK_BYTES,
     element::Element,
-    import::CHECK_BYTES,
     search::BATCH_ROWS,
     subblock::{HITS_MAX, subblock_rows},
     tiles::{Hit, Instructions, LANES_MAX},

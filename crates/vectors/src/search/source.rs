@@ -12,10 +12,10 @@ use inshore_store::{FileReader, Job, Reservation};
 
 use crate::{
     Element, Error, Result, RowSet, VectorFile, Vectors,
-    changes::{live_bytes, live_rows},
     element::{aligned, bytes_of},
     file::Rows,
     ids::Ids,
+    live::{live_bytes, live_rows},
 };
 
 /// The size of each of the two buffers through which the vectors of a dataset are read.

@@ -167,7 +167,7 @@ fn the_recall_is_kept_when_few_vectors_are_selected() {
             let reached = recall(&rows, &exact);
             println!("{element} {selected}: {reached}");
             // The table was measured on other vectors of the same distribution.
-            assert!(reached >= 0.93, "{element} {selected}: {reached}");
+            assert!(reached >= 0.95, "{element} {selected}: {reached}");
             let (_, found) =
                 ask(&setup, "v", &queries, (&options, &approximate(Strategy::Batch)), (64 << 20, 2));
             assert!(found.probes > probes && found.probes <= 500, "{found:?}");

@@ -78,7 +78,18 @@ impl JoinVectors {
     fn search(&self) -> SearchVectors {
         let JoinVectors { k, metric, radius, recall, probes, strategy, .. } = *self;
         let (dataset, predicate, select) = (self.dataset.clone(), None, Vec::new());
-        SearchVectors { dataset, k, metric, radius, recall, probes, strategy, predicate, select }
+        SearchVectors {
+            dataset,
+            k,
+            metric,
+            radius,
+            recall,
+            probes,
+            strategy,
+            predicate,
+            select,
+            lines: false,
+        }
     }
 }
 
@@ -86,7 +97,18 @@ impl NeighbourGraph {
     fn search(&self) -> SearchVectors {
         let NeighbourGraph { k, metric, radius, recall, probes, strategy, .. } = *self;
         let (dataset, predicate, select) = (self.dataset.clone(), None, Vec::new());
-        SearchVectors { dataset, k, metric, radius, recall, probes, strategy, predicate, select }
+        SearchVectors {
+            dataset,
+            k,
+            metric,
+            radius,
+            recall,
+            probes,
+            strategy,
+            predicate,
+            select,
+            lines: false,
+        }
     }
 }
 

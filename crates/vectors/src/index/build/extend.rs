@@ -13,14 +13,15 @@ use super::{
 };
 use crate::{
     Element, Metric, Result, Vectors,
-    changes::{live_bytes, live_rows},
     index::{
         Clustered,
         compare::Space,
-        dataset::{FIRSTS, LISTS, VectorIndex, id_bytes, index_name},
+        dataset::VectorIndex,
+        info::{FIRSTS, LISTS, id_bytes, index_name},
         layers::{LAYER_KIND, Layer, all_layers, attributes, layer_name, next_layer},
         no_index_of,
     },
+    live::{live_bytes, live_rows},
     search::center_of_vectors,
     tiles::Instructions,
 };

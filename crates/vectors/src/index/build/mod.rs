@@ -43,7 +43,7 @@ pub(crate) use self::{
     extend::{extend_index, remove_unused_layers},
     rewrite::rewrite_index,
 };
-use super::{Clustered, compare::Space, dataset::IndexInfo, no_index_of};
+use super::{Clustered, compare::Space, info::IndexInfo, no_index_of};
 use crate::{Element, Metric, Result, Vectors, VectorsInfo, search::center_of_vectors, tiles::Instructions};
 
 /// The options of an index.

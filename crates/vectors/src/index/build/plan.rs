@@ -15,7 +15,7 @@ use crate::{
     index::{
         Clustered,
         compare::{Comparer, Packed},
-        dataset::{METRICS, id_bytes},
+        info::{METRICS, id_bytes},
         kmeans, no_index_of,
         recall::pass_bytes,
     },

@@ -17,9 +17,10 @@ use crate::{
         Clustered,
         centroids::{Centroids, Lower},
         compare::Packed,
-        dataset::{
-            CENTROIDS, COPIES, COPY_FIRSTS, CopiedLists, CopyFiles, FIRSTS, GROUPS, IndexFiles, IndexInfo,
-            KIND, LISTS, SPANS, VectorIndex, id_bytes, index_name,
+        dataset::{CopyFiles, IndexFiles, VectorIndex},
+        info::{
+            CENTROIDS, COPIES, COPY_FIRSTS, CopiedLists, FIRSTS, GROUPS, IndexInfo, KIND, LISTS, SPANS,
+            id_bytes, index_name,
         },
         recall::measure,
         table::{MeasuredOn, RecallPoint, RecallTable},

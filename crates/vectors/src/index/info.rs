@@ -1,0 +1,332 @@
+//! The properties of an index: the attributes of its dataset.
+
+use inshore_store::format_bytes;
+use serde::Serialize;
+use zerocopy::{
+    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
+    little_endian::{F32, U32, U64},
+};
+
+use super::table::{MeasuredOn, RecallPoint, RecallTable};
+use crate::{Element, Error, Metric, Result};
+
+/// The dataset kind of an index.
+pub(crate) const KIND: &str = "vector-index";
+pub(crate) const LISTS: &str = "lists";
+pub(crate) const FIRSTS: &str = "firsts";
+pub(crate) const CENTROIDS: &str = "centroids";
+pub(crate) const GROUPS: &str = "groups";
+pub(crate) const SPANS: &str = "spans";
+pub(crate) const COPIES: &str = "copies";
+pub(crate) const COPY_FIRSTS: &str = "copy-firsts";
+const MAGIC: [u8; 8] = *b"INSHVIDX";
+/// The version of an index without copies, and that of an index with copies.
+const VERSION: u32 = 1;
+const VERSION_WITH_COPIES: u32 = 2;
+/// The largest number of points in a table of recall.
+const POINTS_MAX: u32 = 256;
+
+/// The attributes of an index, before the points of its table of recall.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Header {
+    magic: [u8; 8],
+    version: U32,
+    element: U32,
+    dimensions: U32,
+    metric: U32,
+    /// The id of the dataset of vectors.
+    dataset: U64,
+    vectors: U64,
+    lists: U32,
+    groups: U32,
+    list_vectors_max: U32,
+    id_bytes: U32,
+    seed: U64,
+    sample: U64,
+    recall_k: U32,
+    recall_queries: U32,
+    measured_seconds: U64,
+    measured_on: U32,
+    points: U32,
+}
+
+const _: () = assert!(size_of::<Header>() == 96);
+
+/// What follows the header of an index with copies.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct CopiesHeader {
+    vectors: U64,
+    list_vectors_max: U32,
+    points: U32,
+}
+
+const _: () = assert!(size_of::<CopiesHeader>() == 16);
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Point {
+    probes: U32,
+    recall: F32,
+}
+
+/// Lists the properties of an index.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct IndexInfo {
+    /// The name of the vectors.
+    pub name: String,
+    /// The id of the dataset of vectors.
+    #[serde(skip)]
+    pub(crate) dataset: u64,
+    /// The number of vectors in all lists.
+    pub vectors: u64,
+    /// The number of dimensions of a vector.
+    pub dimensions: usize,
+    /// The element type of the vectors and centroids.
+    pub element: Element,
+    /// The metric for which lists were made.
+    pub metric: Metric,
+    /// The number of lists.
+    pub lists: u64,
+    /// The number of groups of lists.
+    pub groups: u64,
+    /// The number of vectors in the largest list.
+    pub list_vectors_max: u64,
+    /// The number of vectors in the sample on which the centroids were trained.
+    pub sample: u64,
+    /// The seed that determines the samples.
+    pub seed: u64,
+    /// Bytes on flash.
+    pub bytes: u64,
+    /// The measured recall for several numbers of probes.
+    pub recall: RecallTable,
+    /// The lists with copies, if the index has any: the single strategy reads these.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub copies: Option<CopiedLists>,
+}
+
+/// Lists the properties of lists with copies.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CopiedLists {
+    /// The number of vectors in all lists. A vector counts once for each list that holds it.
+    pub vectors: u64,
+    /// The number of vectors in the largest list.
+    pub list_vectors_max: u64,
+    /// The measured recall for several numbers of probes.
+    pub recall: RecallTable,
+}
+
+impl IndexInfo {
+    /// Returns the number of bytes of an id in a list.
+    pub(crate) fn id_bytes(&self) -> usize {
+        id_bytes(self.vectors)
+    }
+
+    /// Returns the number of bytes of a vector in a list, including its id.
+    pub(crate) fn entry_bytes(&self) -> usize {
+        self.element.row_bytes(self.dimensions) + self.id_bytes()
+    }
+
+    pub(crate) fn to_attributes(&self) -> Vec<u8> {
+        let RecallTable { k, queries, measured_seconds, measured_on, points } = &self.recall;
+        let header = Header {
+            magic: MAGIC,
+            version: if self.copies.is_some() { VERSION_WITH_COPIES } else { VERSION }.into(),
+            element: self.element.code().into(),
+            dimensions: (self.dimensions as u32).into(),
+            metric: metric_code(self.metric).into(),
+            dataset: self.dataset.into(),
+            vectors: self.vectors.into(),
+            lists: (self.lists as u32).into(),
+            groups: (self.groups as u32).into(),
+            list_vectors_max: (self.list_vectors_max as u32).into(),
+            id_bytes: (self.id_bytes() as u32).into(),
+            seed: self.seed.into(),
+            sample: self.sample.into(),
+            recall_k: (*k).into(),
+            recall_queries: (*queries).into(),
+            measured_seconds: (*measured_seconds).into(),
+            measured_on: measured_on.code().into(),
+            points: (points.len() as u32).into(),
+        };
+        let mut bytes = header.as_bytes().to_vec();
+        let copied = match &self.copies {
+            Some(copies) => {
+                let header = CopiesHeader {
+                    vectors: copies.vectors.into(),
+                    list_vectors_max: (copies.list_vectors_max as u32).into(),
+                    points: (copies.recall.points.len() as u32).into(),
+                };
+                bytes.extend_from_slice(header.as_bytes());
+                &copies.recall.points[..]
+            }
+            None => &[],
+        };
+        for point in points.iter().chain(copied) {
+            let point = Point { probes: (point.probes as u32).into(), recall: point.recall.into() };
+            bytes.extend_from_slice(point.as_bytes());
+        }
+        bytes
+    }
+
+    pub(super) fn from_attributes(name: &str, bytes: u64, attributes: &[u8]) -> Result<IndexInfo> {
+        let bad = |what, found: String, expected: String| bad(name, what, found, expected);
+        let range = |what, found: u64, most: u64| match (1..=most).contains(&found) {
+            true => Ok(found),
+            false => Err(bad(what, found.to_string(), format!("1 to {most}"))),
+        };
+        let Ok((header, points)) = Header::read_from_prefix(attributes) else {
+            let (found, expected) = (attributes.len(), size_of::<Header>());
+            return Err(bad("header", format!("{found} bytes"), format!("{expected} bytes or more")));
+        };
+        if header.magic != MAGIC {
+            let show = |magic: &[u8]| magic.escape_ascii().to_string();
+            return Err(bad("magic", show(&header.magic), show(&MAGIC)));
+        }
+        if ![VERSION, VERSION_WITH_COPIES].contains(&header.version.get()) {
+            let expected = format!(
+                "{VERSION} or {VERSION_WITH_COPIES}: build the index again, or use the version of Inshore that wrote it"
+            );
+            return Err(bad("version", header.version.to_string(), expected));
+        }
+        let code = header.element.get();
+        let element = Element::of_code(code)
+            .ok_or_else(|| bad("element", code.to_string(), "a type of elements".to_string()))?;
+        let metric = header.metric.get();
+        let metric = METRICS
+            .into_iter()
+            .find(|known| metric_code(*known) == metric)
+            .ok_or_else(|| bad("metric", metric.to_string(), "1 (l2), 2 (ip) or 3 (cosine)".to_string()))?;
+        let dimensions = range("dimensions", header.dimensions.get().into(), crate::DIMENSIONS_MAX as u64)?;
+        let vectors = range("vectors", header.vectors.get(), u64::MAX / (8 * crate::DIMENSIONS_MAX as u64))?;
+        let lists = range("lists", header.lists.get().into(), vectors)?;
+        let groups = range("groups", header.groups.get().into(), lists)?;
+        let list_vectors_max = range("vectors of a list", header.list_vectors_max.get().into(), vectors)?;
+        let found = header.id_bytes.get();
+        if found as usize != id_bytes(vectors) {
+            return Err(bad("bytes of an id", found.to_string(), id_bytes(vectors).to_string()));
+        }
+        let (copies, points) = match header.version.get() {
+            VERSION_WITH_COPIES => match CopiesHeader::read_from_prefix(points) {
+                Ok((copies, points)) => (Some(copies), points),
+                Err(_) => {
+                    let expected = size_of::<Header>() + size_of::<CopiesHeader>();
+                    let found = format!("{} bytes", attributes.len());
+                    return Err(bad("header", found, format!("{expected} bytes or more")));
+                }
+            },
+            _ => (None, points),
+        };
+        let count = header.points.get();
+        let split = points.len().min(count as usize * size_of::<Point>());
+        let (points, copied) = match copies {
+            Some(_) => points.split_at(split),
+            None => (points, &[][..]),
+        };
+        let points = points_of(name, lists, count, points)?;
+        let code = header.measured_on.get();
+        let recall = RecallTable {
+            k: header.recall_k.get(),
+            queries: header.recall_queries.get(),
+            measured_seconds: header.measured_seconds.get(),
+            measured_on: MeasuredOn::of_code(code)
+                .ok_or_else(|| bad("source of recall", code.to_string(), "1 or 2".to_string()))?,
+            points,
+        };
+        let copies = match copies {
+            Some(copies) => {
+                let points = points_of(name, lists, copies.points.get(), copied)?;
+                let most = vectors.saturating_mul(lists);
+                let vectors = range("vectors of lists with copies", copies.vectors.get(), most)?;
+                let list_vectors_max = copies.list_vectors_max.get().into();
+                let list_vectors_max = range("vectors of a list with copies", list_vectors_max, vectors)?;
+                Some(CopiedLists {
+                    vectors,
+                    list_vectors_max,
+                    recall: RecallTable { points, ..recall.clone() },
+                })
+            }
+            None => None,
+        };
+        Ok(IndexInfo {
+            name: name.to_string(),
+            dataset: header.dataset.get(),
+            vectors,
+            dimensions: dimensions as usize,
+            element,
+            metric,
+            lists,
+            groups,
+            list_vectors_max,
+            sample: header.sample.get(),
+            seed: header.seed.get(),
+            bytes,
+            recall,
+            copies,
+        })
+    }
+}
+
+impl std::fmt::Display for IndexInfo {
+    /// Writes one line for people.
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let IndexInfo { name, vectors, lists, groups, metric, bytes, .. } = self;
+        let metric = metric.name();
+        write!(
+            out,
+            "index of {name} for {metric}: {vectors} vectors in {lists} lists of {groups} groups, {}",
+            format_bytes(*bytes)
+        )
+    }
+}
+
+/// Reads the points of a table of recall.
+fn points_of(name: &str, lists: u64, count: u32, bytes: &[u8]) -> Result<Vec<RecallPoint>> {
+    let points = <[Point]>::ref_from_bytes(bytes).ok().filter(|points| {
+        count <= POINTS_MAX
+            && points.len() == count as usize
+            && points.is_sorted_by_key(|point| point.probes.get())
+    });
+    let points = points.ok_or_else(|| {
+        let expected = format!("at most {POINTS_MAX}, by rising lists");
+        bad(name, "points of recall", format!("{count} in {} bytes", bytes.len()), expected)
+    })?;
+    let points = points.iter().map(|point| {
+        let (probes, recall) = (u64::from(point.probes.get()), point.recall.get());
+        if !(1..=lists).contains(&probes) {
+            return Err(bad(name, "lists probed", probes.to_string(), format!("1 to {lists}")));
+        }
+        match (0.0..=1.0).contains(&recall) {
+            true => Ok(RecallPoint { probes, recall }),
+            false => Err(bad(name, "recall", recall.to_string(), "0 to 1".to_string())),
+        }
+    });
+    points.collect()
+}
+
+pub(super) fn bad(name: &str, what: &'static str, found: String, expected: String) -> Error {
+    Error::BadDataset { name: index_name(name), what, found, expected }
+}
+
+/// The metrics for which an index can be built.
+pub(crate) const METRICS: [Metric; 3] = [Metric::L2, Metric::Ip, Metric::Cosine];
+
+fn metric_code(metric: Metric) -> u32 {
+    match metric {
+        Metric::L2 => 1,
+        Metric::Ip => 2,
+        Metric::Cosine => 3,
+        Metric::Hamming | Metric::Jaccard => unreachable!("an index is built for one of METRICS"),
+    }
+}
+
+/// Returns the number of bytes of an id: 4 if all ids fit, otherwise 8.
+pub(crate) fn id_bytes(vectors: u64) -> usize {
+    if vectors <= 1 << 32 { 4 } else { 8 }
+}
+
+/// Returns the name of the dataset that is the index of the vectors `name`.
+pub fn index_name(name: &str) -> String {
+    format!("{name}.index")
+}

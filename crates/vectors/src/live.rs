@@ -1,0 +1,42 @@
+//! The rows of vectors that were not removed.
+
+use inshore_store::Job;
+use zerocopy::little_endian::U64;
+
+use crate::{
+    Error, Result, RowSet, Vectors, VectorsInfo,
+    read::{READ_ELEMENTS_BYTES, read_elements},
+};
+
+/// Returns the memory of [`live_rows`].
+pub(crate) fn live_bytes(info: &VectorsInfo) -> u64 {
+    if info.removed == 0 { 0 } else { RowSet::bytes(info.vectors) + READ_ELEMENTS_BYTES }
+}
+
+/// Reads the set of rows whose vectors were not removed; `None` if it is all.
+///
+/// # Errors
+/// [`Error::BadDataset`] for a row that is not there, or is removed twice; I/O and damage; too little memory.
+pub(crate) fn live_rows(job: &Job, vectors: &Vectors) -> Result<Option<RowSet>> {
+    let Some(file) = &vectors.removed else { return Ok(None) };
+    let info = vectors.info();
+    let mut live = RowSet::full(job.budget(), info.vectors)?;
+    let mut wrong = None;
+    read_elements::<U64>(job, file, |piece| {
+        for row in piece.iter().map(|row| row.get()) {
+            match live.contains(row) {
+                true => live.remove(row),
+                false => wrong = wrong.or(Some(row)),
+            }
+        }
+    })?;
+    match wrong {
+        None => Ok(Some(live)),
+        Some(row) => Err(Error::BadDataset {
+            name: info.name.clone(),
+            what: "removed vectors",
+            found: format!("row {row}"),
+            expected: format!("different rows below {}", info.vectors),
+        }),
+    }
+}
