@@ -288,8 +288,8 @@ pub struct NearestRecall {
 /// vectors of bytes also support hamming. If the vectors are bits, a query file of bytes is read as packed bits.
 ///
 /// With --recall, and an index of the vectors (`nearest index`), the answer is approximate: distances are exact, but
-/// some neighbours may be missing. The search probes as many lists as reached this recall in the measurement (`nearest
-/// recall`).
+/// some neighbours may be missing. The search probes as many lists as reached this recall, and the standard error of the
+/// measurement more, when recall was measured (`nearest recall`).
 ///
 /// If the vectors were imported from a table, --where selects the vectors that may be answers, and --select adds columns
 /// to the answer. A query has k neighbours if k vectors are selected. If fewer than 1 % of the vectors are selected, the

@@ -1,34 +1,57 @@
-//! The decoding of PNG files (ISO/IEC 15948) with the library `png`, row by row.
+//! The decoding of PNG files (ISO/IEC 15948), row by row.
 //!
-//! The decoder keeps a few rows in memory, whatever the height of the image. An interlaced image is decoded as a whole,
-//! since each of its seven passes has rows of all parts of the image. Checksums of chunks are compared. Transparent pixels
-//! show a white background. Of 16 bits the upper 8 are used.
+//! ```text
+//!   file ─► chunks ─► data of all IDAT chunks ─► inflate ─► rows, each with a filter ─► red, green, blue
+//! ```
+//!
+//! A row is decoded when it is needed, so the memory is that of two rows, whatever the height. An interlaced image is
+//! decoded as a whole, since its seven passes fill all rows. Checksums of chunks are compared; transparent pixels show a
+//! white background; of 16 bits the upper 8 are used.
 
-use std::io::Cursor;
+use std::io::Read;
 
-use ::png::{
-    BitDepth, ColorType, Decoder, DecodingError, InterlaceInfo, Limits, Transformations,
-    expand_interlaced_row,
-};
+use flate2::{Crc, read::ZlibDecoder};
 
 /// The reason why a file was refused.
 type Refused = String;
 
 const SIGNATURE: [u8; 8] = [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n'];
-/// The memory of the decompressor, its window and the palette.
-const FIXED_BYTES: u64 = 512 << 10;
-/// The rows of the widest pixels (16 bits of four channels) that the decoder keeps.
-const DECODER_ROWS: u64 = 4;
-/// The bytes of the widest pixel of a file, and of a decoded pixel.
-const FILE_PIXEL_BYTES: u64 = 8;
-const PIXEL_BYTES: u64 = 4;
+/// The memory of the decompressor, and of the palette.
+const FIXED_BYTES: u64 = 128 << 10;
+/// First column and row, and the distances of columns and rows, of the seven passes of an interlaced image.
+const PASSES: [[usize; 4]; 7] =
+    [[0, 0, 8, 8], [4, 0, 8, 8], [0, 4, 4, 8], [2, 0, 4, 4], [0, 2, 2, 4], [1, 0, 2, 2], [0, 1, 1, 2]];
 
 /// The header of an image.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Header {
     pub width: u32,
     pub height: u32,
+    /// The bits of a channel.
+    depth: u8,
+    color: Color,
     is_interlaced: bool,
+}
+
+/// The channels of a pixel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Color {
+    Grey,
+    Rgb,
+    Palette,
+    GreyAlpha,
+    RgbAlpha,
+}
+
+impl Color {
+    fn channels(self) -> usize {
+        match self {
+            Color::Grey | Color::Palette => 1,
+            Color::GreyAlpha => 2,
+            Color::Rgb => 3,
+            Color::RgbAlpha => 4,
+        }
+    }
 }
 
 impl Header {
@@ -40,83 +63,280 @@ impl Header {
     /// Reads the header of a file.
     ///
     /// # Errors
-    /// The message of the decoder.
+    /// What was found.
     pub fn read(bytes: &[u8]) -> Result<Header, Refused> {
-        let mut decoder = decoder(bytes, FIXED_BYTES);
-        let info = decoder.read_header_info().map_err(reason)?;
-        Ok(Header { width: info.width, height: info.height, is_interlaced: info.interlaced })
+        let (kind, data) = Chunks { rest: &bytes[SIGNATURE.len()..] }.next()?;
+        let (b"IHDR", Ok([w3, w2, w1, w0, h3, h2, h1, h0, depth, color, method, filter, interlace])) =
+            (kind, <[u8; 13]>::try_from(data))
+        else {
+            return Err("no header (IHDR) after the signature".to_string());
+        };
+        let [width, height] = [[w3, w2, w1, w0], [h3, h2, h1, h0]].map(u32::from_be_bytes);
+        let color = match (color, depth) {
+            (0, 1 | 2 | 4 | 8 | 16) => Color::Grey,
+            (2, 8 | 16) => Color::Rgb,
+            (3, 1 | 2 | 4 | 8) => Color::Palette,
+            (4, 8 | 16) => Color::GreyAlpha,
+            (6, 8 | 16) => Color::RgbAlpha,
+            _ => return Err(format!("colours of type {color} with {depth} bits")),
+        };
+        if (method, filter) != (0, 0) || interlace > 1 {
+            return Err(format!(
+                "methods {method}, {filter}, {interlace} of compression, filter and interlace"
+            ));
+        }
+        Ok(Header { width, height, depth, color, is_interlaced: interlace == 1 })
     }
 
     /// Returns the memory that [`Header::decode`] takes.
     pub fn memory_bytes(&self) -> u64 {
         let width = u64::from(self.width);
         let rows = if self.is_interlaced { 1 + u64::from(self.height) } else { 1 };
-        self.decoder_bytes() + (3 + PIXEL_BYTES * rows) * width
+        FIXED_BYTES + 2 * self.row_bytes(self.width as usize) as u64 + 3 * width * rows
     }
 
-    fn decoder_bytes(&self) -> u64 {
-        FIXED_BYTES + DECODER_ROWS * FILE_PIXEL_BYTES * u64::from(self.width)
+    /// Returns the bytes of a row of some pixels, without its filter.
+    fn row_bytes(&self, width: usize) -> usize {
+        (width * self.color.channels() * usize::from(self.depth)).div_ceil(8)
     }
 
     /// Decodes the file of which this is the header, and calls `each` with each row: red, green and blue of each pixel.
     ///
     /// # Errors
-    /// The message of the decoder: a malformed or truncated file.
+    /// What was found: a malformed or truncated file.
     pub fn decode(&self, bytes: &[u8], mut each: impl FnMut(&[u8])) -> Result<(), Refused> {
-        let mut reader = decoder(bytes, self.decoder_bytes()).read_info().map_err(reason)?;
-        let (color, depth) = reader.output_color_type();
-        let channels = color.samples();
-        if depth != BitDepth::Eight || color == ColorType::Indexed {
-            return Err(format!("pixels of {color:?} with {depth:?} bits"));
+        let file = Parts::read(bytes)?;
+        if self.color == Color::Palette && file.palette.is_empty() {
+            return Err("no palette".to_string());
         }
-        let mut pixels = Vec::with_capacity(3 * self.width as usize);
-        let stride = channels * self.width as usize;
-        let mut image = if self.is_interlaced { vec![0; stride * self.height as usize] } else { Vec::new() };
-        while let Some(row) = reader.next_interlaced_row().map_err(reason)? {
-            match row.interlace() {
-                InterlaceInfo::Null(_) => each(rgb_of(row.data(), channels, &mut pixels)),
-                InterlaceInfo::Adam7(pass) => {
-                    expand_interlaced_row(&mut image, stride, row.data(), pass, 8 * channels as u8);
+        let mut rows = Rows::new(self, ZlibDecoder::new(Joined { chunks: file.chunks, part: &[] }));
+        let colors = Colors { header: self, palette: file.palette, transparent: file.transparent };
+        let (width, height) = (self.width as usize, self.height as usize);
+        let mut pixels = Vec::with_capacity(3 * width);
+        if !self.is_interlaced {
+            rows.start_pass(width);
+            for _ in 0..height {
+                colors.convert(rows.next()?, width, &mut pixels)?;
+                each(&pixels);
+            }
+            return Ok(());
+        }
+        let mut image = vec![0; 3 * width * height];
+        for [x0, y0, dx, dy] in PASSES {
+            let columns = width.saturating_sub(x0).div_ceil(dx);
+            rows.start_pass(columns);
+            for y in (y0..height).step_by(dy).filter(|_| columns > 0) {
+                colors.convert(rows.next()?, columns, &mut pixels)?;
+                for (x, pixel) in (x0..width).step_by(dx).zip(pixels.chunks_exact(3)) {
+                    image[3 * (y * width + x)..][..3].copy_from_slice(pixel);
                 }
             }
         }
-        // The rest of the file has checksums, too.
-        reader.finish().map_err(reason)?;
-        if self.is_interlaced {
-            image.chunks_exact(stride).for_each(|row| each(rgb_of(row, channels, &mut pixels)));
-        }
+        image.chunks_exact(3 * width).for_each(each);
         Ok(())
     }
 }
 
-/// Returns a decoder that allocates at most `bytes`, and converts all pixels to 8 bits for each channel.
-fn decoder(file: &[u8], bytes: u64) -> Decoder<Cursor<&[u8]>> {
-    let limits = Limits { bytes: usize::try_from(bytes).unwrap_or(usize::MAX) };
-    let mut decoder = Decoder::new_with_limits(Cursor::new(file), limits);
-    decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
-    decoder.set_ignore_text_chunk(true);
-    decoder.set_ignore_iccp_chunk(true);
-    decoder
+/// The chunks of a file, without its signature.
+#[derive(Clone, Copy)]
+struct Chunks<'a> {
+    rest: &'a [u8],
 }
 
-fn reason(error: DecodingError) -> Refused {
-    format!("data that cannot be decoded ({error})")
-}
-
-/// Converts a row of one to four channels to red, green and blue over a white background.
-fn rgb_of<'a>(row: &[u8], channels: usize, pixels: &'a mut Vec<u8>) -> &'a [u8] {
-    pixels.clear();
-    for pixel in row.chunks_exact(channels) {
-        let (rgb, opacity) = match *pixel {
-            [grey] => ([grey; 3], 255),
-            [grey, opacity] => ([grey; 3], opacity),
-            [red, green, blue] => ([red, green, blue], 255),
-            [red, green, blue, opacity] => ([red, green, blue], opacity),
-            _ => unreachable!("a pixel has one to four channels"),
-        };
-        pixels.extend(if opacity == 255 { rgb } else { rgb.map(|value| over_white(value, opacity)) });
+impl<'a> Chunks<'a> {
+    /// Returns the kind and the data of the next chunk.
+    fn next(&mut self) -> Result<(&'a [u8; 4], &'a [u8]), Refused> {
+        let end = || "the end of the file within a chunk".to_string();
+        let (len, rest) = self.rest.split_first_chunk().ok_or_else(end)?;
+        let len = u32::from_be_bytes(*len) as usize;
+        let (data, after) = rest.split_at_checked(4 + len).ok_or_else(end)?;
+        let (sum, after) = after.split_first_chunk().ok_or_else(end)?;
+        let (kind, content) = data.split_first_chunk().ok_or_else(end)?;
+        let mut crc = Crc::new();
+        crc.update(data);
+        if crc.sum() != u32::from_be_bytes(*sum) {
+            return Err(format!("a wrong checksum of the chunk {}", kind.escape_ascii()));
+        }
+        self.rest = after;
+        Ok((kind, content))
     }
-    pixels
+}
+
+/// The chunks of a file that an image is made of.
+struct Parts<'a> {
+    palette: &'a [u8],
+    transparent: &'a [u8],
+    /// All chunks, from the first.
+    chunks: Chunks<'a>,
+}
+
+impl<'a> Parts<'a> {
+    /// Checks all chunks, up to the end of the image.
+    fn read(bytes: &'a [u8]) -> Result<Parts<'a>, Refused> {
+        let mut chunks = Chunks { rest: &bytes[SIGNATURE.len()..] };
+        let mut file = Parts { palette: &[], transparent: &[], chunks };
+        loop {
+            match chunks.next()? {
+                (b"PLTE", palette) => file.palette = palette,
+                (b"tRNS", transparent) => file.transparent = transparent,
+                (b"IEND", _) => return Ok(file),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Reads the data of all IDAT chunks as one stream.
+struct Joined<'a> {
+    chunks: Chunks<'a>,
+    part: &'a [u8],
+}
+
+impl Read for Joined<'_> {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        while self.part.is_empty() {
+            match self.chunks.next() {
+                Ok((b"IDAT", data)) => self.part = data,
+                Ok((b"IEND", _)) | Err(_) => return Ok(0),
+                Ok(_) => {}
+            }
+        }
+        self.part.read(out)
+    }
+}
+
+/// The rows of a pass, without their filters.
+struct Rows<R> {
+    data: R,
+    header: Header,
+    /// The bytes of a row that is being read, and of the row above.
+    row: Vec<u8>,
+    above: Vec<u8>,
+}
+
+impl<R: Read> Rows<R> {
+    fn new(header: &Header, data: R) -> Rows<R> {
+        Rows { data, header: *header, row: Vec::new(), above: Vec::new() }
+    }
+
+    /// Begins a pass of rows of `width` pixels: the row above its first row is zero.
+    fn start_pass(&mut self, width: usize) {
+        let bytes = self.header.row_bytes(width);
+        self.row.clear();
+        self.row.resize(bytes, 0);
+        self.above.clear();
+        self.above.resize(bytes, 0);
+    }
+
+    fn next(&mut self) -> Result<&[u8], Refused> {
+        let Rows { data, header, row, above } = self;
+        std::mem::swap(row, above);
+        let mut filter = [0];
+        let cut = |error: std::io::Error| format!("data that cannot be decompressed ({error})");
+        data.read_exact(&mut filter).map_err(cut)?;
+        data.read_exact(row).map_err(cut)?;
+        let pixel = (header.color.channels() * usize::from(header.depth)).div_ceil(8);
+        unfilter(filter[0], pixel, row, above)?;
+        Ok(row)
+    }
+}
+
+/// Adds the prediction of a filter to each byte of a row. `pixel` is the distance to the byte on the left.
+fn unfilter(filter: u8, pixel: usize, row: &mut [u8], above: &[u8]) -> Result<(), Refused> {
+    if !matches!(filter, 0..=4) {
+        return Err(format!("a row with filter {filter}"));
+    }
+    for place in 0..row.len() {
+        let is_first = place < pixel;
+        let left = if is_first { 0 } else { row[place - pixel] };
+        let corner = if is_first { 0 } else { above[place - pixel] };
+        let up = above[place];
+        let predicted = match filter {
+            1 => left,
+            2 => up,
+            3 => ((u16::from(left) + u16::from(up)) / 2) as u8,
+            4 => paeth(left, up, corner),
+            _ => 0,
+        };
+        row[place] = row[place].wrapping_add(predicted);
+    }
+    Ok(())
+}
+
+/// Returns the neighbour that is nearest to left + up - corner.
+fn paeth(left: u8, up: u8, corner: u8) -> u8 {
+    let [a, b, c] = [left, up, corner].map(i32::from);
+    let distances = [(b - c).abs(), (a - c).abs(), (a + b - 2 * c).abs()];
+    if distances[0] <= distances[1] && distances[0] <= distances[2] {
+        left
+    } else if distances[1] <= distances[2] {
+        up
+    } else {
+        corner
+    }
+}
+
+/// The conversion of rows to red, green and blue.
+struct Colors<'a> {
+    header: &'a Header,
+    palette: &'a [u8],
+    transparent: &'a [u8],
+}
+
+impl Colors<'_> {
+    fn convert(&self, row: &[u8], width: usize, pixels: &mut Vec<u8>) -> Result<(), Refused> {
+        let Header { depth, color, .. } = *self.header;
+        // The value of a sample, and its upper 8 bits; samples of less than 8 bits are packed.
+        let sample = |number: usize| -> u16 {
+            match depth {
+                8 => row[number].into(),
+                16 => u16::from_be_bytes([row[2 * number], row[2 * number + 1]]),
+                _ => {
+                    let bit = number * usize::from(depth);
+                    u16::from(row[bit / 8] << (bit % 8) >> (8 - depth))
+                }
+            }
+        };
+        let byte = |value: u16| match depth {
+            16 => (value >> 8) as u8,
+            8 => value as u8,
+            _ => (value * 255 / ((1 << depth) - 1)) as u8,
+        };
+        pixels.clear();
+        let channels = color.channels();
+        for first in (0..width).map(|number| number * channels) {
+            let (rgb, opacity) = match color {
+                Color::Grey => ([byte(sample(first)); 3], self.opacity(&[sample(first)])),
+                Color::GreyAlpha => ([byte(sample(first)); 3], byte(sample(first + 1))),
+                Color::Palette => {
+                    let entry = usize::from(sample(first));
+                    let color = self.palette.chunks_exact(3).nth(entry);
+                    let color = color.ok_or_else(|| format!("colour {entry} of a smaller palette"))?;
+                    let rgb = [color[0], color[1], color[2]];
+                    (rgb, self.transparent.get(entry).copied().unwrap_or(255))
+                }
+                Color::Rgb | Color::RgbAlpha => {
+                    let values = [sample(first), sample(first + 1), sample(first + 2)];
+                    let is_opaque = color == Color::Rgb;
+                    let opacity = if is_opaque { self.opacity(&values) } else { byte(sample(first + 3)) };
+                    (values.map(byte), opacity)
+                }
+            };
+            pixels.extend(if opacity == 255 { rgb } else { rgb.map(|value| over_white(value, opacity)) });
+        }
+        Ok(())
+    }
+
+    /// Returns 0 for the one colour that is transparent.
+    fn opacity(&self, values: &[u16]) -> u8 {
+        let is_transparent = self.transparent.len() == 2 * values.len()
+            && self
+                .transparent
+                .chunks_exact(2)
+                .zip(values)
+                .all(|(bytes, value)| bytes == value.to_be_bytes());
+        if is_transparent { 0 } else { 255 }
+    }
 }
 
 fn over_white(value: u8, opacity: u8) -> u8 {
