@@ -128,7 +128,12 @@ impl std::fmt::Display for Description {
         match (&self.index, &self.index_error) {
             (Some(index), _) => {
                 write_index(index, out)?;
-                write!(out, "\n    layers         {}, and {} rows in no list", self.layers, self.unlisted)
+                match (self.layers, self.unlisted) {
+                    (0, 0) => Ok(()),
+                    (layers, rows) => {
+                        write!(out, "\n    layers         {layers}, and {rows} rows in no list")
+                    }
+                }
             }
             (None, Some(error)) => write!(out, "  index            not usable: {error}"),
             (None, None) => write!(out, "  index            none"),
