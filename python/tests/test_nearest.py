@@ -80,7 +80,7 @@ def test_joins_graphs_and_duplicates_equal_brute_force(tmp_path: Path) -> None:
     for _ in range(300):
         for one, other in found:
             labels[one] = labels[other] = min(labels[one], labels[other])
-    assert groups["id"].to_pylist() == np.unique(found).tolist()
+    assert groups["id"].to_pylist() == np.unique(np.array(found)).tolist()
     assert groups["group"].to_pylist() == labels[groups["id"].to_numpy()].tolist()
     with pytest.raises(inshore.InputError, match="expected a radius or a cosine"):
         store.near_duplicates("base", memory="16MiB").table()
