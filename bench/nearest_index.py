@@ -58,7 +58,7 @@ folder, queries, truth, wanted, mode, probes = sys.argv[1:7]
 faiss.omp_set_num_threads(2)
 q = np.fromfile(queries, np.uint8, offset=8).reshape(-1, int(np.fromfile(queries, "<u4", 2)[1])).astype("float32")
 exact = np.genfromtxt(truth, delimiter=",", skip_header=1, usecols=2, dtype=np.int64).reshape(-1, 10)
-index = faiss.read_index(f"{folder}/whole.index", faiss.IO_FLAG_MMAP)
+index = faiss.read_index(f"{folder}/whole.index")
 recall = lambda ids: float(np.mean([len(set(a) & set(b)) / 10 for a, b in zip(ids, exact)]))
 if mode == "probes":
     for number in (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384):
@@ -75,7 +75,7 @@ else:
             began = time.perf_counter(); index.search(q[row : row + 1], 10); times.append(time.perf_counter() - began)
         count, ids = len(exact), None
     elif mode == "search": ids, count = index.search(q, 10)[1], len(q)
-    else: ids, count = big_batch_search(index, q, 10, threaded=2)[1], len(q)
+    else: ids, count = big_batch_search(index, q, 10, threaded=2, verbose=0)[1], len(q)
     seconds = time.perf_counter() - start
     print(json.dumps({"seconds": seconds, "count": count,
                       "latency": [float(np.quantile(times, q)) for q in (0.5, 0.99)] if mode == "single" else None,

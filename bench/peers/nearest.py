@@ -57,7 +57,7 @@ class Faiss:
         import faiss
 
         faiss.omp_set_num_threads(2)
-        self.index = faiss.read_index(str(folder / "whole.index"), faiss.IO_FLAG_MMAP)
+        self.index = faiss.read_index(str(folder / "whole.index"))
 
     def one(self, query: np.ndarray, setting: int) -> np.ndarray:
         self.index.nprobe = setting
@@ -67,7 +67,7 @@ class Faiss:
         from faiss.contrib.big_batch_search import big_batch_search
 
         self.index.nprobe = setting
-        return big_batch_search(self.index, queries.astype("float32"), K, threaded=2)[1]
+        return big_batch_search(self.index, queries.astype("float32"), K, threaded=2, verbose=0)[1]
 
 
 class USearch:
