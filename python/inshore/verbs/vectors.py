@@ -64,7 +64,8 @@ class StoredVectors(Target):
         -------
         dict
             ``vectors``, ``dimensions``, ``element`` and ``bytes``; ``rounded`` is the number of elements that
-            were rounded. Of a table also ``columns``, those that were kept, and ``left_out``, nested ones.
+            were rounded. For a table also ``columns``, the names of the columns that were kept, and
+            ``left_out``, those of nested columns, which were not.
 
         Raises
         ------

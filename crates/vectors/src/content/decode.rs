@@ -16,7 +16,7 @@ use super::{jpeg::Frame, png, scale::Scaler};
 const SIDE_MAX: u32 = 65_535;
 /// The largest number of pixels of an image.
 const PIXELS_MAX: u64 = 1 << 28;
-/// The reason why a file was refused: what was found, and what was expected.
+/// The reason why a file was refused: the finding, and the expectation.
 pub(crate) type Refused = (String, String);
 
 /// The header of an image.

@@ -4,7 +4,7 @@
 //! decoded, and how much memory is reserved. The decoder also accepts some files that end early; these are found here,
 //! as no marker ends them.
 
-/// The reason why a file was refused: what was found, and what was expected.
+/// The reason why a file was refused: the finding, and the expectation.
 type Refused = (String, &'static str);
 
 /// The properties of an image that decide the memory of the decoder.
@@ -29,7 +29,7 @@ impl Frame {
     /// Reads the markers of a file, from the first to the end of the image.
     ///
     /// # Errors
-    /// What was found, and what was expected.
+    /// [`Refused`] for malformed, truncated and unsupported files.
     pub fn read(bytes: &[u8]) -> Result<Frame, Refused> {
         let mut markers = Markers { bytes, at: 2 };
         let mut frame: Option<Frame> = None;

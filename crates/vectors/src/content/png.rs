@@ -63,7 +63,7 @@ impl Header {
     /// Reads the header of a file.
     ///
     /// # Errors
-    /// What was found.
+    /// [`Refused`] for files without a supported header.
     pub fn read(bytes: &[u8]) -> Result<Header, Refused> {
         let (kind, data) = Chunks { rest: &bytes[SIGNATURE.len()..] }.next()?;
         let (b"IHDR", Ok([w3, w2, w1, w0, h3, h2, h1, h0, depth, color, method, filter, interlace])) =
@@ -103,7 +103,7 @@ impl Header {
     /// Decodes the file of which this is the header, and calls `each` with each row: red, green and blue of each pixel.
     ///
     /// # Errors
-    /// What was found: a malformed or truncated file.
+    /// [`Refused`] for malformed and truncated files.
     pub fn decode(&self, bytes: &[u8], mut each: impl FnMut(&[u8])) -> Result<(), Refused> {
         let file = Parts::read(bytes)?;
         if self.color == Color::Palette && file.palette.is_empty() {

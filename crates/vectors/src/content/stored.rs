@@ -1,4 +1,4 @@
-//! The file `content` of a dataset: what its vectors were computed from. Layout: `docs/format.md`, "Vectors".
+//! The file `content` of a dataset: the kind of source from which its vectors were computed. Layout: `docs/format.md`, "Vectors".
 
 use inshore_store::{CheckedFile, FileReader, FileWriter, Job};
 use zerocopy::{

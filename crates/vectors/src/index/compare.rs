@@ -9,9 +9,9 @@
 //! A search over all vectors (`search/scan.rs`) prepares rows and finds hits in the same way ([`crate::subblock`]). Panels
 //! and measurements differ, because the queries change from block to block here: a list is compared with the queries that
 //! probe it, and centroids with the vectors that look for their list. So a panel is assembled for each block, which copies
-//! the elements of each query, and most queries meet only a few hundred rows. Their first hits come without a bound, and
-//! the order in which they are measured decides how many are: the best ones come first. A scan measures hits in the order of
-//! the rows, since all but its first blocks have a bound.
+//! the elements of each query, and most queries meet only a few hundred rows. A query has no bound
+//! before its first hits are measured. The best hits are therefore measured first, since the bound that they give excludes
+//! most others. A scan measures hits in the order of the rows, since all but its first blocks have a bound.
 //!
 //! A tile costs the same for one query as for a register of them. Up to four queries are therefore compared one after the
 //! other, by sums over the dimensions of each row (`RowSum`): for a single query of 128 bytes this is ten times as fast.

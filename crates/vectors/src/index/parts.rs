@@ -29,7 +29,7 @@ pub(super) struct Part {
     rows: u64,
 }
 
-/// What one read brings: whole lists, or a range of the vectors of one list.
+/// The lists that one read returns, or the range of the vectors of one list.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Piece {
     pub lists: Range<u32>,

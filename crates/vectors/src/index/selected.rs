@@ -44,7 +44,7 @@ pub(super) fn probes_among(selection: &RowSet, probes: u64, lists: u64) -> u64 {
 }
 
 impl<'a> Selected<'a> {
-    /// The memory for each query: what it met, and its number.
+    /// The memory for each query: its two counters, and its number.
     pub const QUERY_BYTES: u64 = size_of::<Met>() as u64 + 4;
 
     pub fn new(rows: &'a RowSet, queries: usize) -> Selected<'a> {

@@ -59,7 +59,7 @@ pub(crate) fn each_row(
     }
 }
 
-/// What a row of the sort holds.
+/// The contents of a row of the sort.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Form {
     /// The smaller id, the larger id, and the distance as f32.

@@ -22,7 +22,8 @@
 //! # Cost
 //!
 //! Three reads of the vectors, one write and one read of the sort's runs (if they do not fit), one write of the lists, and
-//! for each vector one multiplication for each dimension and centroid that it is compared with: the upper ones, and those of
+//! for each vector one multiplication for each dimension and centroid that it is compared with. It is compared with the
+//! upper centroids, and with those of the groups that are nearest to it.
 
 mod assign;
 mod closure;
