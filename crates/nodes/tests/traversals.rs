@@ -299,7 +299,7 @@ fn what_is_no_file_of_pages_is_refused_before_anything_is_asked() {
     let far = TraverseOptions { steps: STEPS_MAX + 1, ..good() };
     assert!(ask("pages", &[0], far).contains("exceed the limit of"));
     let large = TraverseOptions { node_memory_bytes: Some(1 << 40), ..good() };
-    assert!(ask("pages", &[0], large).contains("of memory is free"));
+    assert!(ask("pages", &[0], large).contains("of memory free, and this task needs"));
     let small = TraverseOptions { node_memory_bytes: Some(100), ..good() };
     assert!(ask("pages", &[0], small).contains("pages of chains"));
 }

@@ -284,6 +284,9 @@ pub(super) struct ColumnChunk {
     codec: Option<Codec>,
     /// The header that was read last. The library requests the body of a page directly after its header.
     header: Mutex<PageHeader>,
+    /// The offset after the header that was read last, until the library requests the body. The library peeks at the
+    /// header of the next page of a list column. It then requests a stream at the body, which it does not read.
+    body: Mutex<Option<u64>>,
     /// The end offset of the chunk, as the footer states it.
     end: u64,
     window: Mutex<Window>,
@@ -376,11 +379,15 @@ impl Length for ColumnChunk {
 impl ChunkReader for ColumnChunk {
     type T = Cursor<Bytes>;
 
-    /// The library asks for a stream only at a page header.
+    /// The library requests a stream at a page header, and once more at the body if it peeked at the header.
     fn get_read(&self, start: u64) -> Result<Self::T> {
+        if *lock(&self.body) == Some(start) {
+            return Ok(Cursor::default());
+        }
         let (bytes, header) = self.read_header(start)?;
         self.check_size(start, &header)?;
         self.file.hold_page(self.column, &header)?;
+        *lock(&self.body) = Some(start + header.header_bytes as u64);
         *lock(&self.header) = header;
         Ok(Cursor::new(bytes))
     }
@@ -389,6 +396,7 @@ impl ChunkReader for ColumnChunk {
         if length as u64 > self.file.piece_limit {
             return Err(self.file.too_large(self.place(start), "a Parquet page", length as u64));
         }
+        *lock(&self.body) = None;
         self.read_at(start, length)
     }
 }
@@ -445,6 +453,7 @@ impl Pages {
             column_name: column_name.clone(),
             codec,
             header: Mutex::default(),
+            body: Mutex::default(),
             end: (start as u64).saturating_add(chunk.compressed_size() as u64),
             window: Mutex::default(),
         });

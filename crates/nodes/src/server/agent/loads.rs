@@ -107,7 +107,7 @@ mod tests {
         let _third = enter("c").unwrap();
         own.clear();
         let memory = queue.reserve_without_slot(9 * RECEIVE_MEMORY_BYTES).unwrap();
-        assert!(enter("a").unwrap_err().contains("0 bytes of memory is free"));
+        assert!(enter("a").unwrap_err().contains("leave 0 bytes of memory free"));
         drop(memory);
         enter("a").unwrap();
         assert_eq!(loads.by_client.lock().unwrap().len(), 2, "whoever has none is forgotten");
