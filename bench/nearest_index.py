@@ -204,7 +204,7 @@ class Bench:
     def run(self) -> None:
         """Run all in turn and print the table."""
         options = self.options
-        peers = {"Faiss": report.package(options.python, "faiss-cpu")}
+        peers = {} if options.without_faiss else {"Faiss": report.package(options.python, "faiss-cpu")}
         columns = ["job", "system", "seconds", "queries/s", "p50", "p99", "lists", "recall at 10"]
         columns += ["index MiB", "peak MiB"]
         self.table = report.Report(options, columns, peers)
@@ -218,7 +218,8 @@ class Bench:
         self.build(options.copies)
         self.search("one at a time", self.first, "single", options.copies)
         self.search("all", options.queries, "single", options.copies)
-        self.peers(lists)
+        if not options.without_faiss:
+            self.peers(lists)
         self.peak_mib = 0
         if (reads := self.fio()) is not None:
             self.row("64 KiB reads at depth 16, / 16", "fio", rate=reads / 16)
@@ -277,6 +278,7 @@ def main() -> None:
     parser.add_argument("--recall", type=float, default=0.95)
     parser.add_argument("--copies", type=int, default=4, help="the largest list with copies, in average lists")
     parser.add_argument("--memory", default="256MiB")
+    parser.add_argument("--without-faiss", action="store_true", help="for sets whose lists Faiss builds in hours")
     report.add_option(parser)
     Bench(parser.parse_args()).run()
 

@@ -24,6 +24,7 @@ from nearest_index import Bench, searching
 
 PEERS = Path(__file__).parent / "peers" / "nearest.py"
 PROBES = "8,16,32,64,96,128,192,256"
+PROBES_COPIES = "2,4,8,16,24,32,48,64"
 SETTINGS = {
     "faiss": PROBES,
     "usearch": "16,32,64,128,256",
@@ -81,8 +82,11 @@ class Curves(Bench):
         )
         return place
 
-    def ours(self, setting: int) -> list[dict]:
-        """Measure one number of lists: one query at a time with one thread, and all queries as a batch."""
+    def ours(self, setting: int, batch: bool = True) -> list[dict]:
+        """Measure one number of lists: one query at a time with one thread, and all queries as a batch.
+
+        A batch does not read copies, so that it needs no second measurement.
+        """
         words = ["-k", "10", "--probes", str(setting)]
         told, hits = self.query(self.first, *words, "--strategy", "single", "--threads", "1")
         recall, p50, p99 = self.recall(hits), *told["summary"]["latency_us"]
@@ -91,13 +95,18 @@ class Curves(Bench):
             "recall": recall,
             "count": self.options.truth,
             "seconds": searching(told),
+            "p50": p50 / 1e6,
+            "p99": p99 / 1e6,
         }
+        if not batch:
+            return [one]
         told, hits = self.query(self.options.queries, *words, "--strategy", "batch", "--threads", "2")
-        batch = {
+        answered = {
             "batch_recall": self.recall(hits),
             "batch_count": told["summary"]["queries"],
+            "batch_seconds": searching(told),
         }
-        return [one | batch | {"p50": p50 / 1e6, "p99": p99 / 1e6, "batch_seconds": searching(told)}]
+        return [one | answered]
 
     def peer(self, system: str, truth: Path) -> tuple[list[dict], bool]:
         """Measure a peer in the cgroup; without a limit if that kills it. Returns whether it was limited."""
@@ -151,6 +160,9 @@ class Curves(Bench):
         self.lists = self.inshore("index", self.name)["summary"]["lists"]
         truth = self.truth()
         found = {"Inshore": [row for probes in PROBES.split(",") for row in self.ours(int(probes))]}
+        self.inshore("index", self.name, "--copies", str(options.copies))
+        title = f"Inshore, --copies {options.copies}"
+        found[title] = [row for probes in PROBES_COPIES.split(",") for row in self.ours(int(probes), batch=False)]
         for system, name in NAMES.items():
             rows, is_limited = self.peer(system, truth)
             found[name if is_limited else f"{name} (killed by the limit, run without it)"] = rows
@@ -218,6 +230,7 @@ def main() -> None:
         default=1000,
         help="queries whose exact neighbours are found",
     )
+    parser.add_argument("--copies", type=int, default=4)
     parser.add_argument("--memory", default="256MiB")
     parser.add_argument("--picture", type=Path, help="draw the curves in this SVG file")
     report.add_option(parser)
