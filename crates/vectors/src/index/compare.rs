@@ -17,7 +17,6 @@
 //! A tile costs the same for one query as for a full register of queries. Up to four queries are therefore compared one
 //! after the other, by sums over the dimensions of each row (`RowSum`). For a single query of 128 bytes, this is ten
 //! times as fast as a tile.
-//! other, by sums over the dimensions of each row (`RowSum`): for a single query of 128 bytes this is ten times as fast.
 
 use super::Clustered;
 use crate::{
@@ -33,7 +32,6 @@ use crate::{
 /// The number of times that the best hit of each lane is measured before all other hits. The first hits of a lane are
 /// found without a bound, and the best one usually excludes most of the others. The number is bounded, because each
 /// time all remaining hits are examined, and equal rows exclude no hits.
-/// of them are excluded by the best one; many equal rows must not be looked at again and again.
 const BEST_FIRST: usize = 16;
 /// Rows are compared with at most this number of queries one after the other.
 const FEW: usize = 4;

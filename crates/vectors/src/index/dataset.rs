@@ -205,7 +205,6 @@ impl VectorIndex {
 
     /// Reads the directory of the lists with copies, if the index has copies. Each list must have at least as many
     /// vectors as it has in `own`, the directory of the lists without copies.
-    /// `own`.
     ///
     /// # Errors
     /// As [`Self::load`].

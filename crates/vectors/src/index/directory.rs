@@ -18,7 +18,6 @@ pub(crate) struct Directory {
 impl Directory {
     /// Creates a directory. A vector has `entry_bytes` bytes in the file. `firsts` has the number of vectors before
     /// each list, then the number of all vectors.
-    /// list, and that of all.
     pub fn new(firsts: Vec<u64>, entry_bytes: u64, reservation: Reservation) -> Directory {
         Directory { firsts, entry_bytes, _reservation: reservation }
     }
@@ -70,7 +69,6 @@ impl Directory {
 /// Returns the vectors in the `count` entries of `bytes`, and checks that their row numbers are below `rows`. `name`
 /// and `list` are the file and the list for an error. `row_bytes` is the size of the elements of a vector, and
 /// `entry_bytes` the size of the elements with the row number.
-/// the file, and the list; the sizes are those of the elements of a vector, and of an entry.
 ///
 /// # Errors
 /// [`Error::BadDataset`] if a row number is `rows` or larger.

@@ -7,7 +7,6 @@
 //!
 //! The result depends only on the rows and their order, not on the number of threads: several threads assign rows to
 //! centroids, but one thread adds the rows, in their order.
-//! order.
 
 use super::{
     Clustered,

@@ -182,7 +182,6 @@ pub(super) fn layer_name(name: &str, end: impl std::fmt::Display) -> String {
 
 /// Selects the chain of layers of an index. The lists of the index cover the rows below `covered`, and the layers of
 /// the chain follow without gaps. `rows` is the number of rows of the vectors.
-/// the number of rows of the vectors.
 pub(super) fn chain(mut all: Vec<Layer>, index: u64, covered: u64, rows: u64) -> Vec<Layer> {
     all.retain(|layer| layer.index == index && layer.rows.end <= rows);
     let (mut chain, mut at): (Vec<Layer>, u64) = (Vec::new(), covered);

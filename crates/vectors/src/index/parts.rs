@@ -4,8 +4,6 @@
 //! A list is one or more *chunks*: the elements of some vectors, then the row numbers of these vectors. All chunks of a
 //! list but the last are full. A list of the first part is one chunk. A *piece* is the unit of one read: either some
 //! adjacent lists, or some chunks of one list that is larger than a read.
-//! last are full. A list of the build is one chunk. A *piece* is what one read brings: some lists that follow each other, or
-//! some chunks of a list that is larger than a read.
 
 use std::ops::Range;
 
@@ -45,7 +43,6 @@ impl Part {
     /// Returns all parts of an index. `directory` is the directory of the lists without copies. The first part has the
     /// lists with copies if `with_copies` is true and the index has copies; otherwise it has the lists without copies.
     /// The layers follow.
-    /// the index has these, or the lists without; then the layers.
     ///
     /// # Errors
     /// Damage; I/O; too little memory.

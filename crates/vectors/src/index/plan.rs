@@ -4,8 +4,6 @@
 //! reads the lists of one query after the other, with many reads in flight. *Batch* reads each probed list once for all
 //! its queries, in the order of the file. The batch strategy moves fewer bytes if queries share lists, and it compares
 //! more queries with a vector at a time.
-//! reads in flight. *Batch* reads each wanted list once for all its queries, in the order of the file. The batch moves
-//! fewer bytes as soon as queries share lists, and compares more queries with a vector at once.
 
 use inshore_store::{DriveProfile, format_bytes};
 use serde::{Deserialize, Serialize};
@@ -105,7 +103,6 @@ pub struct StrategyPlan {
     pub holds_centroids: bool,
     /// True if the single strategy keeps the block checksums of the lists in memory. Otherwise the read of a list may
     /// have to wait for the read of its checksums.
-    /// that of its checksums.
     pub holds_checks: bool,
     /// The smallest memory budget, in bytes, with which the search works.
     pub smallest_bytes: u64,

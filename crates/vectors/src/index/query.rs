@@ -100,7 +100,6 @@ pub struct ApproximateSearched {
     pub lists: u64,
     /// The recall for this number of probes according to the table of the index, which [`super::RecallTable`]
     /// describes. `None` if the table has no point with so few probes.
-    /// the table has.
     pub recall_estimate: Option<f32>,
     /// The time when the table was measured, in seconds since 1970.
     pub recall_measured_seconds: u64,
@@ -121,7 +120,6 @@ pub struct ApproximateSearched {
 
 /// Finds near vectors of each query in the lists of an index. `each` receives the rows of the answer, in the order of
 /// the queries and, for each query, of the ranks. Distances are exact.
-/// ranks. Distances are exact.
 ///
 /// # Errors
 /// Bad options; an index for another metric; a query with a value that is not finite, or that the element type of the
@@ -249,7 +247,6 @@ impl Probed<'_> {
 
     /// Returns the number of lists that each query probes in layers. Layers have no copies. For the same recall, the
     /// single strategy must therefore probe as many lists in layers as the batch strategy does.
-    /// lists as in the batch strategy.
     fn layer_probes(&self, strategy: Strategy) -> u64 {
         let probes = self.probes(strategy);
         match self.index.layers.is_empty() {
@@ -488,7 +485,6 @@ impl<T: Clustered> Round<'_, T> {
     /// Finds the lists that each of the queries `members` probes. `each` receives the queries in no particular order.
     /// Its arguments are the query, its lists by ascending distance, and the number of these lists that are probed in
     /// the first part. In layers all these lists are probed.
-    /// lists by rising distance, and the number of those that are probed in the first part. All are probed in layers.
     pub(super) fn lists(
         &self,
         members: Range<u32>,
@@ -525,7 +521,6 @@ impl<T: Clustered> Round<'_, T> {
 
     /// Truncates the nearest lists of a query to those that it probes, and returns how many of them it probes in the
     /// first part. Returns `None` if the lists have fewer than k vectors.
-    /// part; `None` if they have fewer than k vectors.
     fn enough_of(&self, lists: &mut Vec<u32>) -> Option<usize> {
         let (mut vectors, mut near, mut all) = (0, 0, 0);
         for &list in &*lists {

@@ -30,7 +30,6 @@ pub(crate) struct Ranges<'a, R: Fn(u64) -> Option<Range<u64>> + Sync> {
 impl<R: Fn(u64) -> Option<Range<u64>> + Sync> Ranges<'_, R> {
     /// Calls `work` with the state of the thread, and with the number and the bytes of a range, once for each range.
     /// `make` creates the state of a thread. Returns the states of all threads.
-    /// the states of all threads.
     ///
     /// # Errors
     /// I/O and damage; cancellation; too little memory; the first error of `work`.

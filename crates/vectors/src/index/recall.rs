@@ -107,7 +107,6 @@ pub(crate) fn measure<T: Clustered>(
 /// Measures the recall of the index on a sample of the user's queries, and replaces the table of recall of the index.
 /// If the index has lists with copies, their table is measured and replaced, too. Returns the table of the lists
 /// without copies.
-/// lists with copies is measured and replaced, too. The result is the table of the lists without copies.
 ///
 /// The cost is one pass over the vectors, one pass over the lists, and one pass over the lists with copies.
 ///
@@ -225,7 +224,6 @@ fn block_bytes(row_bytes: usize) -> usize {
 
 /// Calls `work` with blocks of the first `vectors` vectors of a file. The arguments are the state of the thread, the
 /// row number of the first vector of the block, and the elements of the block.
-/// and the rows.
 ///
 /// # Errors
 /// I/O and damage; too little memory; cancellation; errors of `work`.
@@ -241,7 +239,6 @@ pub(crate) fn for_vectors<T: Clustered, S: Send>(
 
 /// Calls `work` with blocks of the rows `all` of a file. The arguments are the state of the thread, the number of the
 /// first row of the block, and the elements of the block.
-/// elements.
 ///
 /// # Errors
 /// I/O and damage; too little memory; cancellation; errors of `work`.

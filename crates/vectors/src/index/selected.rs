@@ -63,7 +63,6 @@ impl<'a> Selected<'a> {
 
     /// Compares the selected vectors of a list with queries. The first `own` of the list's `count` vectors are its own;
     /// the others are copies. Copies do not count as met, because each is counted in the list that owns it.
-    /// which are met in other lists.
     pub fn compare<T: Clustered, H: Heaps>(
         &self,
         space: &Space<T>,
@@ -87,7 +86,6 @@ impl<'a> Selected<'a> {
 
     /// Finds the queries whose probed lists have too few selected vectors for `k` neighbours, and compares them with
     /// all selected vectors. Returns the number of these queries.
-    /// returns their number.
     pub fn complete<T: Clustered>(&self, round: &Round<'_, T>, k: u64) -> Result<u64> {
         let share = self.count as f64 / self.rows.len() as f64;
         let has_enough = |met: &Met| {

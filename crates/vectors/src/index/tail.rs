@@ -1,6 +1,5 @@
 //! The tail: the last rows of the vectors, which were added after the last layer or the lists were written. No list has
 //! the rows of the tail. All queries of a round are compared with all rows of the tail, in one pass.
-//! compared with all of them, in one pass.
 
 use std::{ops::Range, sync::atomic::Ordering};
 

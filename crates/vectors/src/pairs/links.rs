@@ -7,7 +7,6 @@
 
 /// The number of vectors outside the block whose last link is remembered. A pass compares a few hundred vectors at a
 /// time with all queries, so few links are forgotten. A link that was forgotten is written again.
-/// all queries; a link that was forgotten is written again.
 const REMEMBERED: usize = 8 << 10;
 
 /// The connected components of a block of queries.
@@ -35,7 +34,6 @@ impl<'a> BlockLinks<'a> {
 
     /// Connects the query at position `query` of the block with a vector. Returns true if the pair is a link that the
     /// caller must write.
-    /// written.
     pub fn connect(&mut self, query: u32, id: u64) -> bool {
         // If the ids do not ascend, the binary search may miss a query. The query is then linked like a vector outside
         // the block.

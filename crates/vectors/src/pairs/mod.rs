@@ -117,8 +117,6 @@ impl Pairs {
     /// Returns the receiver of the pairs of some queries. `ids` are the ids of the queries, which are vectors of the
     /// searched dataset. With `only_larger`, a pair is dropped if the id of the query is the larger one: the search
     /// finds this pair with the vector of the smaller id as the query, too.
-    /// `only_larger`, pairs of a query and a smaller id are dropped: a search finds them with the smaller id as the
-    /// query.
     pub fn of_queries<'a>(&'a self, ids: &'a [u64], only_larger: bool) -> PairsOfQueries<'a> {
         let links = (self.form == Form::Links).then(|| Mutex::new(BlockLinks::new(ids)));
         PairsOfQueries { pairs: self, ids, only_larger, links }
