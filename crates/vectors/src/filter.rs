@@ -53,7 +53,7 @@
 //! # Data far from zero
 //!
 //! Let the data have the mean 1,000 and the standard deviation 1. The plain expansion |q|² + |x|² - 2 <q, x> then
-//! suffers from cancellation: E is larger than all distances. With q* = q - c, the error of the product is at most γ(n)
+//! suffers from cancellation: E is larger than all distances. With q* = q - c, the product has an error of at most γ(n)
 //! |q - c| |x|. This error is small relative to the squared distance, unless the ratio of mean and deviation, times n
 //! u, is near 1. The vectors themselves are not shifted, because this would cost a copy of each block. If the ratio is
 //! so large that f32 barely represents the differences, exact distances are computed for most pairs: the search is
