@@ -57,7 +57,7 @@ pub enum Error {
         /// The values that are allowed.
         expected: String,
     },
-    /// The source of content failed.
+    /// A source of content ([`crate::ContentRows`]) failed.
     #[error("{0}")]
     Content(Box<dyn std::error::Error + Send + Sync>),
     /// The receiver of the rows of an answer failed.

@@ -295,8 +295,8 @@ impl Bytes {
                 let mut filled = 0;
                 while filled < out.len() {
                     if *at == source.piece().len() {
-                        // The length was checked when the file was opened. If the file became shorter since, the source
-                        // returns an error.
+                        // The length was checked when the file was opened. If another program has shortened the file,
+                        // the source returns an error.
                         source.next_piece()?;
                         *at = std::mem::take(skipped) as usize;
                         if source.piece().is_empty() {

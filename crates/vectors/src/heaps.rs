@@ -8,7 +8,7 @@ use crate::{
     topk::{Entry, TopK},
 };
 
-/// Keeps the nearest entries of each query.
+/// Keeps the nearest entries of each query. An entry is the key and the id of a row.
 pub(crate) trait Heaps {
     /// Returns a bound for the keys of a query. An entry with a larger key is not needed.
     fn bound(&self, query: usize) -> f64;

@@ -21,7 +21,8 @@ use inshore_store::{Job, Reservation};
 /// The ids of all rows.
 #[derive(Debug, Default)]
 pub(crate) struct Ids {
-    /// The runs by ascending rows; the first run begins at row 0. If there are no runs, the id of a row is its number.
+    /// The runs by ascending rows; the first run begins with row 0. If there are no runs, the id of a row is its
+    /// number.
     runs: Vec<IdRun>,
     _reservation: Option<Reservation>,
 }

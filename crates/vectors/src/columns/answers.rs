@@ -30,7 +30,7 @@ const ROW_BYTES: usize = 24;
 /// and one part in the answer. The collected rows have the rest.
 const VALUES_SHARE: u64 = 4;
 /// The smallest and the largest memory, in bytes, for collected rows and the values of their columns. Between these
-/// limits, the memory is one part of the budget in `MEMORY_SHARE`.
+/// limits, the memory is the budget divided by `MEMORY_SHARE`.
 const MEMORY_BYTES_MIN: u64 = 2 << 20;
 const MEMORY_BYTES_MAX: u64 = 64 << 20;
 const MEMORY_SHARE: u64 = 8;

@@ -1,4 +1,4 @@
-//! The import of content as a dataset of vectors, in one pass.
+//! Imports content as a dataset of vectors, in one pass.
 //!
 //! ```text
 //!   ContentRows ─► rows ──► `vectors`, `center`

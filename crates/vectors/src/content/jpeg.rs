@@ -4,7 +4,8 @@
 //! image determines whether the image is decoded, and how much memory is reserved. The decoder also accepts some
 //! truncated files. This module refuses them, because they have no marker for the end of the image.
 
-/// The reason why a file was refused: what was found, and what was expected.
+/// The reason why a file was refused: a description of what the file contains, and a description of the expected
+/// content.
 type Refused = (String, &'static str);
 
 /// The properties of an image that determine the memory of the decoder.

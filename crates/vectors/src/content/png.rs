@@ -1,4 +1,4 @@
-//! The decoding of PNG files (ISO/IEC 15948), row by row.
+//! Decodes PNG files (ISO/IEC 15948), row by row.
 //!
 //! ```text
 //!   file ─► chunks ─► data of all IDAT chunks ─► inflate ─► rows, each with a filter ─► red, green, blue
@@ -17,7 +17,7 @@ use flate2::{Crc, read::ZlibDecoder};
 type Refused = String;
 
 const SIGNATURE: [u8; 8] = [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n'];
-/// The memory of the decompressor, and of the palette.
+/// The memory, in bytes, of the decompressor and of the palette.
 const FIXED_BYTES: u64 = 128 << 10;
 /// The seven passes of an interlaced image. The numbers of a pass are its first column, its first row, and the
 /// distances between its columns and between its rows.

@@ -1,4 +1,4 @@
-//! The scaling of an image to 128 x 128 pixels, row by row.
+//! Scales an image to 128 x 128 pixels, row by row.
 //!
 //! A pixel of the result is the mean of the rectangle of the source image that it covers. A source pixel that lies
 //! partly in the rectangle has the weight of this part. The sums are computed in integers, so each result is exact
@@ -36,7 +36,7 @@ impl Scaler {
         (u64::from(width) + SIDE as u64) * size_of::<Part>() as u64 + (SIDE * ROW + 8 * ROW) as u64
     }
 
-    /// Begins an image of `width` x `height` pixels, both at least 1.
+    /// Creates a scaler for an image of `width` x `height` pixels. Both sides must be at least 1.
     pub fn new(width: u32, height: u32) -> Scaler {
         let mut parts = Vec::with_capacity(width as usize + SIDE);
         for source in 0..width {

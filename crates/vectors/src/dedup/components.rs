@@ -1,4 +1,5 @@
-//! Connected components of links on flash, found by alternating large and small stars. Each star is one sort.
+//! Connected components of links on flash, found by alternating large and small stars. Each large or small star
+//! operation takes one sort.
 //!
 //! ```text
 //!   links, both ways ─► large star ─► sort ─► small star ─► sort ─► ... until nothing changes ─► (id, smallest id)

@@ -10,8 +10,8 @@
 //! near-duplicates therefore keeps no heaps: each pair within the distance goes to a sort ([`pairs`](crate::pairs)),
 //! whose memory does not depend on the number of pairs. Groups need only some of the pairs (`pairs/links.rs`).
 //!
-//! The exact search compares each pair of blocks once. A block of queries is compared only with the block of the
-//! vectors that begins with its first query, and with later blocks.
+//! The exact search compares each pair of vectors once: a block of queries is compared only with its own vectors and
+//! with later ones.
 
 mod components;
 
@@ -178,8 +178,8 @@ fn plan_with(job: &Job, vectors: &Vectors, options: &Dedup, sort_bytes: u64) -> 
 /// With an index, the answer has those pairs of which one vector lies in a list that the other vector probes.
 ///
 /// The exact search computes one multiplication for each pair of vectors and each dimension. For each block of queries
-/// that fits into the memory, the vectors of the block and all later vectors are read once. If the quarter of the
-/// memory that the sort has is too small for all pairs, each pair is written to flash and read again a few times.
+/// that fits into the memory, the vectors of the block and all later vectors are read once. The sort has a quarter of
+/// the memory. If this quarter is too small for all pairs, each pair is written to flash and read again a few times.
 ///
 /// # Errors
 /// A bad option; too little memory; I/O and damage; cancellation; the errors of `each`.

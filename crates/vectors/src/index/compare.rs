@@ -33,7 +33,7 @@ use crate::{
 /// found without a bound, and the best one usually excludes most of the others. The number is bounded, because each
 /// time all remaining hits are examined, and equal rows exclude no hits.
 const BEST_FIRST: usize = 16;
-/// Rows are compared with at most this number of queries one after the other.
+/// The largest number of queries that are compared with rows one after the other. More queries are compared by tiles.
 const FEW: usize = 4;
 /// The number of scores that are compared with a limit in one step.
 const SCORES: usize = 32;
@@ -48,7 +48,7 @@ pub(crate) struct Space<T: Clustered> {
     filter: Filter,
     /// The filter for scores that are sums over the dimensions of each row.
     filter_of_rows: Filter,
-    /// The center of the data for the metric L2 with elements of floats; zeros for other metrics and elements.
+    /// The center of the data, for the metric L2 and elements of floats. For other metrics and elements it is zero.
     center: Vec<T::Lane>,
 }
 
@@ -191,7 +191,7 @@ impl<T: Clustered> Comparer<T> {
         self.compare_some(space, rows, |row| Some(id_of(row)), queries);
     }
 
-    /// Compares those of `rows` for which `id_of` returns an id with all members.
+    /// Compares rows with all members. A row for which `id_of` returns `None` is skipped.
     pub fn compare_some<H: Heaps>(
         &mut self,
         space: &Space<T>,
@@ -276,7 +276,7 @@ struct Compared<'a, T: Clustered, H: Heaps> {
     filter: &'a Filter,
     facts: BlockFacts,
     rows: &'a [T],
-    /// The query of each lane.
+    /// The number of the query in each lane.
     members: &'a [u32],
     limits: [f32; LANES_MAX],
     queries: &'a Members<'a, T, H>,
@@ -347,7 +347,7 @@ impl<'a, T: Clustered, H: Heaps> Compared<'a, T, H> {
     /// Removes all hits, and measures those that can still be near, the best scores first. Returns the number of
     /// measured pairs.
     fn measure_best_first(&mut self, hits: &mut Vec<Hit>, id_of: impl Fn(usize) -> Option<u64>) -> u64 {
-        // A lane without a query can be hit by a NaN.
+        // A NaN can be a hit in a lane without a query. Hits of rows without an id are removed, too.
         hits.retain(|hit| (hit.lane as usize) < self.members.len() && id_of(hit.row as usize).is_some());
         let mut measured = 0;
         for _ in 0..BEST_FIRST {

@@ -1,4 +1,4 @@
-//! The dataset of an index. Layout: `docs/format.md`, "Index of vectors".
+//! The dataset of an index. `docs/format.md`, "Index of vectors", describes the layout.
 //!
 //! ```text
 //!   lists      the elements of the vectors of each list, then their row numbers; lists follow each other without gaps
@@ -12,7 +12,7 @@
 //! ```
 //!
 //! The index of the vectors NAME is the dataset `NAME.index`. The index holds the id of the dataset of vectors from
-//! which it was built. [`VectorIndex::open`] refuses it for a dataset with another id.
+//! which it was built. [`VectorIndex::open`] refuses the index for a dataset with another id.
 
 use inshore_store::{CheckedFile, Job, Store};
 use zerocopy::little_endian::{U32, U64};
@@ -207,7 +207,7 @@ impl VectorIndex {
     /// vectors as it has in `own`, the directory of the lists without copies.
     ///
     /// # Errors
-    /// As [`Self::load`].
+    /// The errors of [`Self::load`].
     pub(crate) fn load_copies(&self, job: &Job, own: &Directory) -> Result<Option<Directory>> {
         let (Some(copies), Some(files)) = (&self.info.copies, &self.files.copies) else { return Ok(None) };
         let directory = self.directory(job, &files.firsts, copies.vectors, copies.list_vectors_max)?;

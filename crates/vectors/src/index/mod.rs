@@ -22,9 +22,9 @@
 //!
 //! An index may have a second file, `copies`, with the same lists enlarged by copies of the vectors near their borders
 //! ([`Index::copies`]). The single strategy reads the lists of `copies`, and needs about a quarter of the lists for the
-//! same recall. The batch strategy reads the lists without copies, because it reads most lists anyway and would find
-//! each vector several times. The answers of the two strategies therefore differ for an index with copies, and such an
-//! index has a table of recall for each strategy.
+//! same recall. The batch strategy reads the lists without copies: with many queries it reads most lists anyway, and
+//! copies would only add bytes. The answers of the two strategies therefore differ for an index with copies, and such
+//! an index has a table of recall for each strategy.
 
 mod batch;
 mod build;
@@ -65,7 +65,7 @@ pub use self::{
 };
 use crate::{Error, VectorsInfo, tiles::Tiled};
 
-/// Returns the error for vectors whose element type cannot be indexed.
+/// Returns an error for vectors with an element type of which no index can be built.
 fn no_index_of(vectors: &VectorsInfo) -> Error {
     Error::BadDataset {
         name: vectors.name.clone(),

@@ -31,7 +31,7 @@ pub(super) struct Part {
     rows: u64,
 }
 
-/// The byte range of one read: either some adjacent lists, or a range of the vectors of one list.
+/// The unit of one read: either some adjacent lists, or a range of the vectors of one list.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Piece {
     pub lists: Range<u32>,
@@ -121,7 +121,7 @@ impl Part {
                     continue;
                 }
             }
-            // A list that is longer than a read is read some chunks at a time.
+            // A list that is larger than a read is split into pieces of some chunks each.
             let at_once = (most / entry_bytes / self.chunk).max(1) * self.chunk;
             let mut start = places.start;
             while start < places.end {

@@ -8,7 +8,7 @@
 use inshore_store::{DriveProfile, format_bytes};
 use serde::{Deserialize, Serialize};
 
-/// How lists are read.
+/// The way in which an approximate search reads lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Strategy {
@@ -89,9 +89,9 @@ pub(crate) struct Copied {
 pub struct StrategyPlan {
     /// The strategy.
     pub strategy: Strategy,
-    /// The estimated time of the single strategy in seconds. The next field is that of the batch strategy.
+    /// The estimated time of the single strategy in seconds.
     pub single_seconds: f64,
-    /// See `single_seconds`.
+    /// The estimated time of the batch strategy in seconds.
     pub batch_seconds: f64,
     /// The number of queries that one round answers. The last round may have fewer.
     pub queries_at_once: u64,
@@ -251,8 +251,8 @@ mod tests {
         assert!(plan.batch_seconds * 3.0 < plan.single_seconds, "{plan}");
         let plan = StrategyPlan::new(&Estimates { forced: Some(Strategy::Single), ..many }, None);
         assert_eq!(plan.strategy, Strategy::Single);
-        // With little memory the plan has one thread, centroids on flash and several rounds. With less memory than the
-        // search needs, the plan states the smallest memory.
+        // With little memory, the plan has one thread, centroids on flash, and several rounds. If the memory is too
+        // small, the plan still has the smallest memory that the search needs.
         let plan = StrategyPlan::new(&Estimates { memory_bytes: 7 << 20, ..many }, None);
         assert_eq!((plan.threads, plan.holds_centroids), (1, false));
         assert!(plan.rounds > 1 && plan.smallest_bytes <= 7 << 20, "{plan}");

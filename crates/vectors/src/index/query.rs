@@ -56,7 +56,7 @@ pub struct Approximate {
 }
 
 impl Default for Approximate {
-    /// Returns a recall of 0.95.
+    /// Returns the options for a recall of 0.95.
     fn default() -> Approximate {
         Approximate { recall: 0.95, probes: None, strategy: None }
     }
@@ -81,18 +81,18 @@ impl Approximate {
     }
 }
 
-/// Facts about an approximate search.
+/// The statistics of an approximate search.
 #[derive(Clone, Debug, Serialize)]
 pub struct ApproximateSearched {
-    /// Queries.
+    /// The number of queries.
     pub queries: u64,
-    /// Vectors in the index.
+    /// The number of vectors that were not removed.
     pub vectors: u64,
-    /// Dimensions of a vector.
+    /// The number of dimensions of a vector.
     pub dimensions: usize,
-    /// Elements of the vectors.
+    /// The element type of the vectors.
     pub element: Element,
-    /// Rows of the answer.
+    /// The number of rows of the answer.
     pub rows: u64,
     /// The number of lists that each query probes. A query probes more if these lists have fewer than k vectors.
     pub probes: u64,
@@ -101,7 +101,7 @@ pub struct ApproximateSearched {
     /// The recall for this number of probes according to the table of the index, which [`super::RecallTable`]
     /// describes. `None` if the table has no point with so few probes.
     pub recall_estimate: Option<f32>,
-    /// The time when the table was measured, in seconds since 1970.
+    /// The time at which the table of recall was measured, in seconds since 1970.
     pub recall_measured_seconds: u64,
     /// The number of pairs of a query and a vector in a probed list.
     pub compared: u64,

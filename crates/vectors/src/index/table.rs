@@ -45,7 +45,7 @@ pub struct RecallTable {
     pub queries: u32,
     /// The time of the measurement, in seconds since 1970.
     pub measured_seconds: u64,
-    /// The origin of the queries.
+    /// The kind of queries on which recall was measured.
     pub measured_on: MeasuredOn,
     /// The points, in ascending order of probes.
     pub points: Vec<RecallPoint>,

@@ -26,7 +26,7 @@ pub(crate) const ROWS_BYTES: usize = 64 << 10;
 pub(crate) type Sorter = RowSort<FixedRows, KeepFirst>;
 pub(crate) type Sorted = SortedRows<FixedRows, KeepFirst>;
 
-/// Creates a sort of rows that begin with two ids. Of several rows with equal ids, the sort keeps one.
+/// Creates a sort of rows that begin with two ids. If several rows have equal ids, the sort keeps one of them.
 pub(crate) fn sorter(job: &Job, name: &'static str, row_bytes: usize, memory_bytes: u64) -> Result<Sorter> {
     let config = RowConfig { memory_bytes, threads: 1, name, ..RowConfig::default() };
     Ok(RowSort::new(job, FixedRows::new(row_bytes, 0..IDS_BYTES), KeepFirst, &config)?)
@@ -115,8 +115,8 @@ impl Pairs {
     }
 
     /// Returns the receiver of the pairs of some queries. `ids` are the ids of the queries, which are vectors of the
-    /// searched dataset. With `only_larger`, a pair is dropped if the id of the query is the larger one: the search
-    /// finds this pair with the vector of the smaller id as the query, too.
+    /// searched dataset. With `only_larger`, a pair is dropped if the query has the larger of the two ids. The search
+    /// finds the pair a second time, with the other vector as the query.
     pub fn of_queries<'a>(&'a self, ids: &'a [u64], only_larger: bool) -> PairsOfQueries<'a> {
         let links = (self.form == Form::Links).then(|| Mutex::new(BlockLinks::new(ids)));
         PairsOfQueries { pairs: self, ids, only_larger, links }

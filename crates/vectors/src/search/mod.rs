@@ -45,7 +45,7 @@ pub(crate) const BATCH_ROWS: usize = 8 << 10;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Search {
     /// The number of neighbours of each query. A query has fewer neighbours if the dataset has fewer vectors, or if
-    /// fewer vectors lie within the radius.
+    /// fewer vectors lie within the radius around it.
     pub k: u64,
     /// The metric.
     pub metric: Metric,
@@ -159,8 +159,8 @@ pub struct Searched {
     pub element: Element,
     /// The number of rows of the answer.
     pub rows: u64,
-    /// The number of pairs that the filter could not exclude, and whose exact distances were computed. The number
-    /// depends on the order in which threads find neighbours; the answer does not.
+    /// The number of pairs that the filter could not exclude, and whose exact distances were computed. This number
+    /// depends on the order in which threads find neighbours. The answer does not depend on this order.
     pub measured: u64,
     /// True if so few vectors are selected that a search in an index would cost more than this exact search
     /// ([`crate::is_sparse`]).

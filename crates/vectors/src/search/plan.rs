@@ -75,7 +75,7 @@ pub struct Plan {
     pub passes: u64,
     /// The number of queries that a pass answers. The last pass may answer fewer.
     pub queries_per_pass: u64,
-    /// The number of vectors in a block, which one read brings.
+    /// The number of vectors in a block. A block is the unit of one read.
     pub block_rows: usize,
     /// The size of a read buffer in bytes.
     pub block_bytes: usize,
@@ -191,8 +191,8 @@ fn pass_bytes(estimates: &Estimates, row_bytes: u64, block_rows: u64) -> u64 {
 
 /// Returns the number of whole rows in a block of `block_bytes` bytes; the result is at least 1.
 fn rows_of(block_bytes: usize, row_bytes: usize) -> usize {
-    // A read moves whole check blocks. If rows do not end at the boundaries of check blocks, a read moves up to two
-    // check blocks in addition to the rows.
+    // A read consists of whole checksum blocks. If rows do not end at the boundaries of these blocks, a read has up to
+    // two checksum blocks in addition to the rows.
     let usable =
         if CHECK_BYTES.is_multiple_of(row_bytes) { block_bytes } else { block_bytes - 2 * CHECK_BYTES };
     (usable / row_bytes).max(1)
@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(plan.queries_per_pass % 32, 0);
         assert!((2..6).contains(&plan.passes), "{plan}");
         assert!(plan.fixed_bytes + plan.queries_per_pass * plan.query_bytes <= 16 << 20);
-        // The size of a row does not divide the size of a check block.
+        // The size of a row does not divide the size of a checksum block.
         let plan = Plan::new(&Estimates { dimensions: 100, ..base });
         assert!(plan.block_rows * 400 + 2 * CHECK_BYTES <= plan.block_bytes);
         // One row is larger than the smallest block.

@@ -103,8 +103,8 @@ mod tests {
 
     #[test]
     fn a_vector_between_lists_is_in_those_of_different_directions() {
-        // The centroids lie around the origin. Those of lists 1 and 2 lie in one direction, and that of list 4 lies far
-        // away.
+        // The centroids lie around the origin. The centroids of lists 1 and 2 lie in one direction, and the centroid of
+        // list 4 lies far away.
         let centroids = [-10.0, 0.0, 10.0, 0.0, 11.0, 1.0, 0.0, 10.5, 40.0, 0.0];
         assert_eq!(lists_of([0.0, 0.0], &centroids), [0, 1, 3]);
         // A vector at the centroid of a list is only in that list. So is a vector that is much nearer to the centroid

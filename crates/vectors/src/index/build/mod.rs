@@ -57,9 +57,9 @@ pub struct Index {
     /// The seed that determines which vectors are sampled.
     pub seed: u64,
     /// The size of lists with copies, from 2 to [`COPIES_MAX`]. If it is given, the index has a second file for the
-    /// single strategy. Each list in this file also has copies of vectors of other lists that lie near its border,
-    /// until it has `copies` times as many vectors as an average list. The file takes up to about `copies` times the
-    /// bytes of the vectors. `None`, the default, builds no copies.
+    /// single strategy. In this file, each list also has copies of those vectors of other lists that lie near its
+    /// border, until the list has `copies` times as many vectors as an average list. The file takes up to about
+    /// `copies` times the bytes of the vectors. `None`, the default, builds no copies.
     pub copies: Option<u64>,
 }
 

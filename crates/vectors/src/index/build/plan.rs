@@ -43,8 +43,8 @@ pub(super) const GROUPS_ASSIGNED: u64 = 8;
 /// The number of held-out vectors on which recall is measured. The next constant is the number of neighbours of each.
 pub(super) const HELD_OUT: u64 = 256;
 pub(super) const RECALL_K: u64 = 10;
-/// The bytes of the packed vectors in a batch, whose lists are found together. The next constant is the largest number
-/// of vectors in a batch.
+/// The bytes of the packed vectors in a batch. The lists of all vectors in a batch are found together. The next
+/// constant is the largest number of vectors in a batch.
 const BATCH_BYTES: u64 = 2 << 20;
 const BATCH_ROWS_MAX: u64 = 4096;
 /// The bytes of a checksum block, and of the write buffers for the files of an index.

@@ -292,7 +292,7 @@ impl Files {
     }
 }
 
-/// The sizes of the files that were written.
+/// The counts that describe the files that were written.
 #[derive(Default)]
 struct Written {
     lists: u64,
