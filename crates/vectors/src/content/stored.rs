@@ -70,8 +70,9 @@ impl Vectors {
 
 /// Reads the file `content` of the vectors `info`.
 ///
-/// # Errors [`Error::BadDataset`] for an unknown version, and if the number of words is not the number of dimensions;
-/// damage; I/O; too little memory.
+/// # Errors
+/// [`Error::BadDataset`] for an unknown version, and if the number of words is not the number of dimensions; damage;
+/// I/O; too little memory.
 fn read_content(job: &Job, info: &VectorsInfo, file: &CheckedFile) -> Result<Content> {
     let bad = |what, found: String, expected: String| Error::BadDataset {
         name: format!("{}/{CONTENT}", info.name),
