@@ -13,8 +13,8 @@ const WORD_BITS: u64 = u64::BITS as u64;
 /// A set of vectors of a dataset, which are identified by their row numbers. The set is a bitmap with one bit for each
 /// row.
 ///
-/// A search with such a set returns only vectors of the set ([`crate::Search::selection`]). The memory is an eighth of
-/// a byte for each row of the dataset. It is reserved in a budget until the set is dropped.
+/// A search with a selection returns only vectors of this set ([`crate::Search::selection`]). The memory is an eighth
+/// of a byte for each row of the dataset. It is reserved in a budget until the set is dropped.
 ///
 /// ```
 /// # fn main() -> inshore_vectors::Result<()> {

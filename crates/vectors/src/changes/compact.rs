@@ -38,8 +38,8 @@ pub struct Compacted {
 /// all live vectors. The ids of the vectors, the centroids of the index and its table of recall stay the same.
 ///
 /// One commit replaces the vectors and the index. A job that is killed before the commit changes nothing, and searches
-/// that have the old files open continue to read them. If another job changes the vectors during the compaction, the
-/// compaction fails with [`inshore_store::Error::Changed`] and changes nothing.
+/// that have the old files open continue to read these files. If another job changes the vectors during the compaction,
+/// the compaction fails with [`inshore_store::Error::Changed`] and changes nothing.
 ///
 /// If vectors were removed, the cost is one read and one write of the vectors. If the index is rewritten, the cost
 /// includes the last two steps of a build ([`crate::build_index`]).

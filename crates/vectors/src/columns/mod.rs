@@ -9,8 +9,8 @@
 //!
 //! - `columns.parquet`: the other columns, with one row for each vector, in small row groups. A query over this table
 //!   turns a predicate into a selection of vectors ([`crate::RowSet`]).
-//! - `id-column`: the name of the column whose values are the ids in answers. The file exists only if there is such a
-//!   column.
+//! - `id-column`: the name of the column whose values are the ids in answers. The file exists only if the table was
+//!   imported with a column of ids.
 
 mod answers;
 mod import;
@@ -31,8 +31,8 @@ pub const ROW_COLUMN: &str = "_row";
 /// The largest length, in bytes, of the name of a column of ids.
 const NAME_BYTES_MAX: usize = 64 << 10;
 
-/// Returns the table with the columns of the dataset. It has one row for each vector, and the column [`ROW_COLUMN`] has
-/// the row number of the vector.
+/// Returns the table with the columns of the dataset. The table has one row for each vector, and the column
+/// [`ROW_COLUMN`] has the row number of the vector.
 ///
 /// # Errors
 /// [`Error::BadDataset`] if the vectors have no columns.

@@ -1,4 +1,4 @@
-//! Processes a batch of items on several threads. Each item has a row of its own for its result.
+//! Processes a batch of items on several threads. The result of each item is a row of its own.
 
 use std::{
     sync::{

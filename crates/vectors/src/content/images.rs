@@ -182,7 +182,7 @@ struct Room {
 }
 
 impl Room {
-    /// Reserves `bytes` bytes. The first `fixed` bytes are not shared.
+    /// Reserves `bytes` bytes. The threads share all of them but `fixed` bytes.
     fn new(job: &Job, bytes: u64, fixed: u64) -> Result<Room> {
         let memory = job.budget().reserve(bytes, "images that are decoded")?;
         let total = bytes - fixed;

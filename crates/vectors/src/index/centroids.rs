@@ -24,8 +24,8 @@ use crate::{
 };
 
 /// The number of lower centroids that are compared with a query for each list that the query probes. A smaller number
-/// would miss near lists. For example, 64 probes of 8,072 lists of SIFT vectors had a recall of 0.942 with the number
-/// 8, and of 0.950 when all centroids were compared.
+/// would miss near lists. For example, queries of SIFT vectors probed 64 of 8,072 lists. Their recall was 0.942 with
+/// the number 8, and 0.950 when all centroids were compared.
 const CANDIDATES: u64 = 16;
 /// The smallest number of groups whose lower centroids are compared with a query.
 const GROUPS_MIN: u64 = 24;

@@ -30,8 +30,8 @@ use crate::{
 };
 
 /// The number of times that the best hit of each lane is measured before all other hits. The first hits of a lane are
-/// found without a bound, and the best one usually excludes most of the others. The number is bounded, because each
-/// time all remaining hits are examined, and equal rows exclude no hits.
+/// found without a bound, and the best one usually excludes most of the others. The number is limited, because each of
+/// these steps examines all remaining hits, and equal rows do not exclude each other.
 const BEST_FIRST: usize = 16;
 /// The largest number of queries that are compared with rows one after the other. More queries are compared by tiles.
 const FEW: usize = 4;

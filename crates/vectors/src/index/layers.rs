@@ -194,8 +194,8 @@ pub(super) fn chain(mut all: Vec<Layer>, index: u64, covered: u64, rows: u64) ->
     chain
 }
 
-/// Returns the rows of the next layer. It takes in the rows behind all layers, and the last layers as long as each has
-/// at most twice as many rows as the next layer has without it.
+/// Returns the rows of the next layer. They are the rows behind all layers, and those of the last layers as long as
+/// each has at most twice as many rows as the next layer has without it.
 pub(super) fn next_layer(layers: &[Range<u64>], covered: u64, rows: u64) -> Range<u64> {
     let mut first = layers.last().map_or(covered, |last| last.end);
     for layer in layers.iter().rev() {

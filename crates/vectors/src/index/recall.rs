@@ -315,7 +315,7 @@ pub(crate) fn pack_next<T: Clustered>(
     Ok(())
 }
 
-/// Finds for each of the vectors `ids` the lists that hold it, in one pass over a file of lists.
+/// Finds the lists that hold each of the vectors `ids`, in one pass over a file of lists.
 fn lists_of_vectors<T: Clustered>(
     job: &Job,
     index: &VectorIndex,

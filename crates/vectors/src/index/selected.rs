@@ -10,11 +10,12 @@
 //! and 1 / √s grows tenfold.
 //!
 //! This estimate holds for vectors that are selected independently of their position in space. A query far from all
-//! selected vectors finds few selected vectors in its lists. If the probed lists have fewer than k selected vectors, or
-//! less than a quarter of the average number for as many vectors, the query is compared with all selected vectors, in
-//! one pass over the blocks of rows with selected vectors. Each query therefore has k neighbours if at least k vectors
-//! are selected. The probed lists, and the queries that need the pass over all selected vectors, depend only on the
-//! index, the queries, the recall and the selection.
+//! selected vectors finds few selected vectors in its lists. Let the probed lists of a query have n vectors; the
+//! expected number of selected vectors among them is s times n. If fewer than k of them are selected, or less than a
+//! quarter of the expected number, the query is compared with all selected vectors, in one pass over the blocks of rows
+//! with selected vectors. Each query therefore has k neighbours if at least k vectors are selected. The probed lists,
+//! and the queries that need the pass over all selected vectors, depend only on the index, the queries, the recall and
+//! the selection.
 //!
 //! If less than one vector of a hundred is selected ([`crate::is_sparse`]), the exact search over the selected vectors
 //! reads fewer bytes than a search in the lists.
@@ -35,8 +36,8 @@ use crate::{
     ids::Ids,
 };
 
-/// The lists of a query have enough selected vectors if they have at least k, and at least this share of the average
-/// number for as many vectors.
+/// Let n be the number of vectors in the probed lists of a query, and s the share of the selected vectors in the
+/// dataset. The lists have enough selected vectors if they have at least k, and at least this fraction of s times n.
 const ENOUGH: f64 = 0.25;
 /// The bytes of a block of vectors. A block has room for at least one vector with any number of dimensions.
 const BLOCK_BYTES: usize = 256 << 10;

@@ -95,8 +95,8 @@ impl Source<'_> {
         reserved_by_others + self.others_bytes()
     }
 
-    /// Returns the memory, in bytes, without that of the buffers, live rows and ids of a dataset, which reserve their
-    /// own memory.
+    /// Returns the memory, in bytes, that [`Source::rows`] reserves itself. The buffers, live rows and ids of a dataset
+    /// reserve their own memory.
     fn others_bytes(&self) -> u64 {
         match self {
             Source::File(file) => file.rows_bytes(false),

@@ -130,7 +130,7 @@ pub(crate) struct Tile<'a, P> {
     pub panel: &'a [P],
     /// The scale of each row. The length of this slice is the number of rows.
     pub scales: &'a [f32],
-    /// The shift of each row.
+    /// The shift of each row. The length of this slice is the number of rows.
     pub shifts: &'a [f32],
     /// The limit of each lane. The length of this slice is the number of lanes, which fill one or two registers.
     pub limits: &'a [f32],

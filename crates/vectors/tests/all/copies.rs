@@ -265,7 +265,7 @@ fn copies_that_do_not_match_their_lists_are_refused_by_name() {
         ("v.index/copies: length", "copies", |file, _| file.truncate(100)),
         ("v.index/copy-firsts: length", "copy-firsts", |file, _| file.truncate(16)),
         ("v.index: directory", "copy-firsts", |file, _| file[0] = 1),
-        // List 0 is changed to have one vector, which is fewer than its own vectors.
+        // The change leaves list 0 with one vector, which is fewer than the list's own vectors.
         ("v.index: directory of copies", "copy-firsts", |file, _| {
             file[8..16].copy_from_slice(&1u64.to_le_bytes());
             let second = u64::from_le_bytes(file[16..24].try_into().unwrap());

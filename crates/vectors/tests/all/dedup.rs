@@ -29,8 +29,8 @@ fn pairs_by_force(vectors: &Made, options: &Dedup) -> Vec<Pair> {
     pairs
 }
 
-/// Returns each vector that has a near-duplicate with its group, which is the smallest connected id. The groups are
-/// computed by repeated minima over all pairs.
+/// Returns the id and the group of each vector that has a near-duplicate. The group is the smallest id to which pairs
+/// connect the vector. It is computed by repeated minima over all pairs.
 fn groups_by_force(pairs: &[Pair]) -> Vec<(u64, u64)> {
     let ids = pairs.iter().flat_map(|&(one, other, _)| [(one, one), (other, other)]);
     let mut groups: BTreeMap<u64, u64> = ids.collect();

@@ -66,7 +66,7 @@ fn layers_whose_lists_are_all_probed_answer_as_the_exact_search() {
             let changed = add(&setup, &added).unwrap();
             assert_eq!((changed.index_error, changed.unlisted), (None, 0));
             model.add(&added);
-            // These rows are too few for a layer, so they are in no list. They replace some rows of layers.
+            // These rows are too few for a layer, so no list has them. Some of them replace rows of layers.
             let ids: Vec<u64> = (0..60).map(|number| number * 23 + round as u64).collect();
             let replacing = around(element, dimensions, ids.len(), 0.0, &mut random);
             assert_eq!(upsert(&setup, &replacing, &ids).unwrap().unlisted, 60);

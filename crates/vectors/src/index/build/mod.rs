@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Equal vectors, options and seeds give equal lists for every budget and number of threads, because the sizes of the
-//! samples do not depend on these and a sort fixes the order of the second sample. The build streams its data: the
-//! memory holds the first sample, and later the centroids, blocks of vectors and the buffers of a sort.
+//! samples do not depend on budget and threads, and a sort fixes the order of the second sample. The build streams its
+//! data: the memory holds the first sample, and later the centroids, blocks of vectors and the buffers of a sort.
 //!
 //! A list has at most four times as many vectors as the average one. A larger cluster is cut into several lists with
 //! the same centroid, which are probed together. A read is therefore bounded even if many vectors are equal. A centroid

@@ -74,8 +74,8 @@ impl<T: Clustered> Build<'_, T> {
         let memory = Memory::of::<T>(job, info, plan);
         let held_out_memory = job.budget().reserve(memory.held_out, "held-out vectors")?;
         let drawn = |draws: Draws| (0..info.vectors).filter(move |id| draws.contain(self.draw(*id)));
-        // The expected number of held-out vectors is at most `HELD_OUT`, and twice as many practically never occur. The
-        // bound guarantees that they fit in the reserved memory.
+        // The expected number of held-out vectors is at most `HELD_OUT`. A random draw practically never gives twice
+        // this number, and the bound guarantees that the vectors fit into the reserved memory.
         let ids: Vec<u64> = drawn(self.held_out_draws()).take(2 * HELD_OUT as usize).collect();
         let sample: Vec<u64> =
             drawn(self.sample_draws(plan.group_sample)).take(plan.group_sample as usize).collect();
