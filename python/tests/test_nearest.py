@@ -1,4 +1,4 @@
-"""Nearest neighbours against NumPy."""
+"""Tests of nearest neighbours. The answers must equal those of NumPy."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-//! Lists, describes and removes the vectors of a store, with their indexes.
+//! Lists, describes and removes the vectors of a store and their indexes.
 
 use arrow_array::temporal_conversions::timestamp_s_to_datetime;
 use inshore_store::{Store, format_bytes};
@@ -10,24 +10,26 @@ use crate::{
     index::{INDEX_KIND, index_name, layer_names},
 };
 
-/// Lists the properties of vectors and of their index.
+/// The properties of a dataset of vectors and of its index.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Description {
-    /// The vectors.
+    /// The properties of the vectors.
     #[serde(flatten)]
     pub vectors: VectorsInfo,
-    /// The index, if the vectors have one that can be used.
+    /// The properties of the index, if the vectors have a usable index.
     pub index: Option<IndexInfo>,
-    /// The number of layers of the index: vectors that were added since its lists were written, by the same lists.
+    /// The number of layers of the index. A layer holds vectors that were added after the lists of the index were
+    /// written.
     pub layers: u64,
-    /// The number of rows that no list has. An approximate search compares them one by one.
+    /// The number of rows in the tail of the index, which are in no list. An approximate search compares each of them
+    /// with its queries.
     pub unlisted: u64,
-    /// The reason why an index cannot be used: damage, another version, or vectors that were replaced.
+    /// The reason why the index cannot be used: damage, an unknown version, or vectors that were replaced.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub index_error: Option<String>,
 }
 
-/// Describes the vectors `name`, and reads no vectors.
+/// Describes the vectors `name` without reading their elements.
 ///
 /// # Errors
 /// The errors of [`Vectors::open`]; I/O.
@@ -44,7 +46,7 @@ pub fn describe(store: &Store, name: &str) -> Result<Description> {
     Ok(Description { vectors: vectors.info().clone(), index, layers, unlisted, index_error })
 }
 
-/// Describes all vectors of a store, by name.
+/// Describes all datasets of vectors in a store, in the order of their names.
 ///
 /// # Errors
 /// The errors of [`describe`].
@@ -52,7 +54,7 @@ pub fn list(store: &Store) -> Result<Vec<Description>> {
     let mut all = Vec::new();
     for summary in store.list()?.into_iter().filter(|summary| summary.kind == KIND) {
         match describe(store, &summary.name) {
-            // Another process removed the vectors meanwhile.
+            // Another process removed the vectors after the list was read.
             Err(Error::Store(inshore_store::Error::NotFound { .. })) => {}
             described => all.push(described?),
         }
@@ -60,14 +62,14 @@ pub fn list(store: &Store) -> Result<Vec<Description>> {
     Ok(all)
 }
 
-/// Removes vectors and their index. A dataset of another kind is refused; damaged vectors are removed. Searches that have
-/// the vectors open go on.
+/// Removes vectors and their index. A dataset of another kind is refused, but damaged vectors are removed. Searches
+/// that have the vectors open continue to read them.
 ///
 /// # Errors
 /// [`inshore_store::Error::NotFound`]; [`Error::BadDataset`] for a dataset of another kind; I/O.
 pub fn remove(store: &Store, name: &str) -> Result<()> {
     check_kind(store, name, KIND)?;
-    // The index is removed first: vectors without an index are complete, but an index without vectors is of no use.
+    // The index is removed first: vectors without an index are complete, but an index without vectors is useless.
     match remove_index(store, name) {
         Ok(()) | Err(Error::NoIndex { .. } | Error::BadDataset { .. }) => {}
         Err(error) => return Err(error),
@@ -75,7 +77,7 @@ pub fn remove(store: &Store, name: &str) -> Result<()> {
     Ok(store.remove(name)?)
 }
 
-/// Removes the index of vectors, also one that is damaged, or whose vectors were removed.
+/// Removes the index of vectors, even if the index is damaged or the vectors no longer exist.
 ///
 /// # Errors
 /// [`Error::NoIndex`]; [`inshore_store::Error::NotFound`] if there are neither vectors nor an index;
@@ -90,7 +92,7 @@ pub fn remove_index(store: &Store, name: &str) -> Result<()> {
         }
         Err(error) => return Err(error),
     };
-    // Layers without an index are of no use.
+    // Layers without an index are useless, so they are removed, too.
     for layer in layer_names(store, name)? {
         match store.remove(&layer) {
             Ok(()) | Err(inshore_store::Error::NotFound { .. }) => {}

@@ -1,24 +1,25 @@
-//! This module computes the distances that are counts over the dimensions: Hamming and Jaccard.
+//! Computes the distances that are counts over the dimensions: Hamming and Jaccard.
 //!
-//! A count is exact, so no filter is needed: the key of each pair is computed and compared with the k-th best key. A
-//! count over 8,192 bytes takes 128 loads, exclusive ors and population counts with AVX-512, so the caches limit the
-//! speed. Rows that stay in the cache are compared with one query after the other.
+//! A count is exact, so no filter is needed: the key of each pair is computed and compared with the k-th best key. With
+//! AVX-512, a count over 8,192 bytes takes 128 loads, 128 exclusive ors and 128 population counts. The bandwidth of the
+//! caches therefore limits the speed. A block of rows that fits into the cache is compared with one query after the
+//! other.
 
 use crate::{Metric, tiles::Instructions};
 
 /// The quantity that is counted for a pair of vectors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Count {
-    /// The bits that differ.
+    /// The number of bits that differ.
     Bits,
-    /// The bytes that differ.
+    /// The number of bytes that differ.
     Bytes,
-    /// The bits that are set in both vectors, and the bits that are set in at least one.
+    /// The number of bits that are set in both vectors, divided by the number of bits that are set in at least one.
     Shared,
 }
 
 impl Count {
-    /// Returns the count that a metric needs. The result is `None` for a metric that is not a count.
+    /// Returns the count that a metric needs. Returns `None` for a metric that is not a count.
     pub fn of(metric: Metric, is_bits: bool) -> Option<Count> {
         match metric {
             Metric::Hamming if is_bits => Some(Count::Bits),
@@ -28,11 +29,11 @@ impl Count {
         }
     }
 
-    /// Appends the keys of the query with each of the rows. A row has the length of the query.
+    /// Appends the key of each pair of the query and a row. Each row has the length of the query.
     pub fn keys(self, instructions: Instructions, query: &[u8], rows: &[u8], out: &mut Vec<f64>) {
         match instructions {
             Instructions::Portable => keys(self, query, rows, out),
-            // SAFETY: instructions are selected only where the processor has them, and AVX2 implies POPCNT.
+            // SAFETY: an instruction set is selected only if the processor has it, and AVX2 implies POPCNT.
             #[cfg(target_arch = "x86_64")]
             Instructions::Avx2 => unsafe { keys_avx2(self, query, rows, out) },
             #[cfg(target_arch = "x86_64")]
@@ -73,14 +74,14 @@ fn keys(count: Count, query: &[u8], rows: &[u8], out: &mut Vec<f64>) {
     }
 }
 
-/// Returns the negated similarity; two empty sets are equal. Equal fractions have equal keys, and others do not: counts
-/// are below 2^24.
+/// Returns the negated similarity. Two empty sets count as equal. Counts are below 2^24, so equal fractions have equal
+/// keys, and different fractions have different keys.
 #[inline(always)]
 fn jaccard_key(shared: u64, all: u64) -> f64 {
     if all > 0 { -(shared as f64 / all as f64) + 0.0 } else { -1.0 }
 }
 
-/// Counts the bits of a combination of both.
+/// Counts the bits that are set in the combination of the query and a row.
 #[inline(always)]
 fn bits(query: &[u8], row: &[u8], combine: impl Fn(u64, u64) -> u64) -> u64 {
     let (qs, q_rest) = query.as_chunks::<8>();
@@ -91,11 +92,11 @@ fn bits(query: &[u8], row: &[u8], combine: impl Fn(u64, u64) -> u64) -> u64 {
     whole + rest.sum::<u64>()
 }
 
-/// Counts the bytes that differ.
+/// Counts the bytes in which the query and a row differ.
 #[inline(always)]
 fn different_bytes(query: &[u8], row: &[u8]) -> u64 {
     const LANES: usize = 64;
-    // A lane of 8 bits counts at most 255 bytes.
+    // A lane of 8 bits can count up to 255, so the loop adds the lanes to the total after 255 bytes for each lane.
     let mut all = 0;
     for (query, row) in query.chunks(LANES * 255).zip(row.chunks(LANES * 255)) {
         let (qs, q_rest) = query.as_chunks::<LANES>();
@@ -123,7 +124,7 @@ mod tests {
             state ^= state << 13;
             state ^= state >> 7;
             state ^= state << 17;
-            // Equal bytes are frequent.
+            // A third of the bytes has the same value, so that equal bytes are frequent.
             if state.is_multiple_of(3) { 7 } else { (state >> 32) as u8 }
         };
         for len in [1, 7, 8, 9, 63, 64, 65, 1000, 8192, 32_768] {

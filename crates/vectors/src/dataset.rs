@@ -1,16 +1,17 @@
-//! A dataset of vectors. Layout: `docs/format.md`, "Vectors".
+//! A dataset of vectors. `docs/format.md`, "Vectors", describes the layout.
 //!
 //! ```text
 //!   vectors   the elements of all rows, without gaps; removed vectors keep their rows
-//!   center    f32 for each dimension: the mean of the imported vectors, rounded       f32, f16 and bf16 only
-//!   removed   the numbers of the rows of removed vectors                              if any was removed
-//!   id-runs   the ids of rows, as runs of numbers that follow each other              if ids are not the numbers of rows
-//!   columns.parquet, id-column                           if the vectors were imported from a table: `crate::columns`
-//!   content   what queries of images or documents need                                       vectors of images or documents only
+//!   center    f32 for each dimension: the mean of the imported vectors, rounded       only f32, f16 and bf16
+//!   removed   the numbers of the rows of removed vectors                              if any vector was removed
+//!   id-runs   the ids of rows, as runs of consecutive rows with consecutive ids       if ids differ from row numbers
+//!   columns.parquet, id-column: the columns of a table (`crate::columns`)             if imported from a table
+//!   content   the settings from which vectors of queries are computed                 only images and documents
 //! ```
 //!
-//! The id of a vector is the number of its row, from 0, until vectors are replaced or rows are compacted ([`crate::ids`]).
-//! The center does not affect the answers: with any point near the data the [filter](crate::filter) excludes most pairs.
+//! The id of a vector is its row number, counted from 0, until vectors are replaced or rows are compacted
+//! ([`crate::ids`]). The center only helps the [filter](crate::filter) to exclude pairs, and any point near the data
+//! would do. Answers do not depend on the center.
 
 use inshore_store::{CheckedFile, Dataset, Store, format_bytes};
 use zerocopy::{
@@ -33,13 +34,13 @@ pub(crate) const ID_RUNS: &str = "id-runs";
 pub(crate) const COLUMNS: &str = "columns.parquet";
 pub(crate) const ID_COLUMN: &str = "id-column";
 pub(crate) const CONTENT: &str = "content";
-/// The size of a check block. A search reads whole vectors, about 1 MiB at once. The first and the last check block of
-/// a read are moved as a whole, which adds at most two check blocks.
+/// The size of a checksum block in bytes. A read of a search has whole vectors, about 1 MiB of them. The first and the
+/// last checksum block of a read are read as a whole, which adds at most two blocks to each read.
 pub(crate) const CHECK_BYTES: usize = 16 << 10;
 const MAGIC: [u8; 8] = *b"INSHVECT";
-/// Vectors of which none was removed, and whose ids are the numbers of their rows.
+/// The version of a dataset of which no vector was removed, and whose ids are row numbers.
 const VERSION: u32 = 1;
-/// Vectors whose header has the counts of their changes.
+/// The version of a dataset whose attributes also have the counts of changes.
 const CHANGED_VERSION: u32 = 2;
 
 /// The attributes of a dataset of vectors.
@@ -67,30 +68,30 @@ struct ChangedHeader {
 
 const _: () = assert!(size_of::<ChangedHeader>() == 24);
 
-/// Lists the properties of a dataset of vectors.
+/// The properties of a dataset of vectors.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct VectorsInfo {
-    /// Name in the store.
+    /// The name in the store.
     pub name: String,
-    /// Number of rows. Removed vectors keep their rows until the dataset is compacted.
+    /// The number of rows. Removed vectors keep their rows until the dataset is compacted.
     pub vectors: u64,
-    /// Number of dimensions.
+    /// The number of dimensions of a vector.
     pub dimensions: usize,
-    /// Type of the elements.
+    /// The element type.
     pub element: Element,
-    /// Bytes on flash.
+    /// The number of bytes on flash.
     pub bytes: u64,
-    /// Number of rows whose vectors were removed.
+    /// The number of rows whose vectors were removed.
     pub removed: u64,
-    /// The id of the next vector that is added. It is larger than all ids that were used.
+    /// The id that the next added vector gets. It is larger than all ids that the dataset has used.
     pub next_id: u64,
-    /// Number of runs of ids; 0 if the id of each vector is the number of its row.
+    /// The number of runs of ids. It is 0 if the id of each vector is its row number.
     #[serde(skip)]
     pub(crate) id_runs: u64,
 }
 
 impl VectorsInfo {
-    /// Describes vectors that were never changed.
+    /// Creates the properties of vectors that were never changed.
     pub(crate) fn new(
         name: &str,
         vectors: u64,
@@ -107,7 +108,7 @@ impl VectorsInfo {
         self.vectors - self.removed
     }
 
-    /// Tells whether the header needs the counts of changes.
+    /// Returns true if the attributes need the counts of changes.
     fn is_changed(&self) -> bool {
         (self.removed, self.next_id, self.id_runs) != (0, self.vectors, 0)
     }
@@ -206,7 +207,7 @@ impl VectorsInfo {
 }
 
 impl std::fmt::Display for VectorsInfo {
-    /// Writes one line for people.
+    /// Writes a summary of one line.
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let VectorsInfo { name, dimensions, element, bytes, .. } = self;
         let vectors = self.live();
@@ -214,7 +215,7 @@ impl std::fmt::Display for VectorsInfo {
     }
 }
 
-/// Reads a dataset of vectors whose files stay open: later changes of the store do not touch it.
+/// A dataset of vectors whose files stay open. Later changes of the store do not affect it.
 #[derive(Clone, Debug)]
 pub struct Vectors {
     info: VectorsInfo,
@@ -223,7 +224,7 @@ pub struct Vectors {
     pub(crate) center: Option<CheckedFile>,
     pub(crate) removed: Option<CheckedFile>,
     pub(crate) id_runs: Option<CheckedFile>,
-    /// The columns of the table of which the vectors were imported, and the name of the column of ids.
+    /// The columns of the table from which the vectors were imported. The next field is the name of the column of ids.
     pub(crate) columns: Option<CheckedFile>,
     pub(crate) id_column: Option<CheckedFile>,
     pub(crate) content: Option<CheckedFile>,
@@ -233,7 +234,7 @@ impl Vectors {
     /// Opens the vectors `name`.
     ///
     /// # Errors
-    /// [`inshore_store::Error::NotFound`]; [`Error::BadDataset`] if the dataset holds no vectors or is damaged.
+    /// [`inshore_store::Error::NotFound`]; [`Error::BadDataset`] if the dataset does not hold vectors, or is damaged.
     pub fn open(store: &Store, name: &str) -> Result<Vectors> {
         Vectors::of(&store.dataset(name)?)
     }
@@ -241,7 +242,7 @@ impl Vectors {
     /// Opens the vectors of a dataset.
     ///
     /// # Errors
-    /// [`Error::BadDataset`] if the dataset holds no vectors or is damaged.
+    /// [`Error::BadDataset`] if the dataset does not hold vectors, or is damaged.
     pub(crate) fn of(dataset: &Dataset) -> Result<Vectors> {
         let name = dataset.name();
         if dataset.kind() != KIND {
@@ -265,7 +266,7 @@ impl Vectors {
         Ok(Vectors { info, id: dataset.id(), file, center, removed, id_runs, columns, id_column, content })
     }
 
-    /// Describes vectors whose files were written, and which are not published yet.
+    /// Creates the description of vectors whose files are written but not yet published.
     pub(crate) fn unpublished(
         info: VectorsInfo,
         id: u64,
@@ -286,8 +287,8 @@ impl Vectors {
         }
     }
 
-    /// Returns the random id of the dataset. A later dataset of the same name has another id; vectors that are added,
-    /// replaced or removed do not change it.
+    /// Returns the random id of the dataset. A later dataset with the same name has another id. The id stays the same
+    /// when vectors are added, replaced or removed.
     pub fn id(&self) -> u64 {
         self.id
     }
@@ -298,7 +299,7 @@ impl Vectors {
     }
 }
 
-/// Returns a file of a dataset whose length must be `len` bytes.
+/// Returns a file of a dataset, and checks that the file has `len` bytes.
 pub(crate) fn file_of(dataset: &Dataset, name: &str, len: u64) -> Result<CheckedFile> {
     let bad = |what, found| Error::BadDataset {
         name: format!("{}/{name}", dataset.name()),
@@ -321,7 +322,7 @@ mod tests {
         VectorsInfo::new("sift", 1000, 128, Element::U8, 128_000)
     }
 
-    /// The format is frozen: a dataset of today must be readable for ever.
+    /// The format is frozen: all later versions must be able to read a dataset with this header.
     #[test]
     fn the_header_has_these_bytes() {
         let expected = b"INSHVECT\x01\0\0\0\x02\0\0\0\x80\0\0\0\0\0\0\0\xe8\x03\0\0\0\0\0\0";

@@ -3,14 +3,14 @@
 use serde::{Deserialize, Serialize};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// The largest number of dimensions of a vector. The integer dot product of two vectors of this many bytes fits into 31
-/// bits: 32,768 x 255 x 255 < 2^31.
+/// The largest number of dimensions of a vector. The dot product of two vectors with this number of bytes, as an
+/// integer, fits into 31 bits: 32,768 x 255 x 255 < 2^31.
 pub const DIMENSIONS_MAX: usize = 32 << 10;
 
 /// The largest number of dimensions of a vector of bits. The vector has as many bytes as the largest vector of bytes.
 pub const BITS_MAX: usize = 8 * DIMENSIONS_MAX;
 
-/// The type of the elements of a dataset.
+/// The type of the elements of a dataset of vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Element {
@@ -22,18 +22,18 @@ pub enum Element {
     I8,
     /// 16-bit floating-point numbers (IEEE 754 binary16), all finite.
     F16,
-    /// The upper 16 bits of 32-bit floating-point numbers, all finite.
+    /// The upper 16 bits of 32-bit floating-point numbers (bfloat16), all finite.
     Bf16,
-    /// Bits, eight in a byte.
+    /// Bits. A byte holds eight of them.
     Bits,
 }
 
 impl Element {
-    /// All types.
+    /// All element types.
     pub(crate) const ALL: [Element; 6] =
         [Element::F32, Element::U8, Element::I8, Element::F16, Element::Bf16, Element::Bits];
 
-    /// Returns the number of bytes of a vector. The number of dimensions of a vector of bits is a multiple of 8.
+    /// Returns the number of bytes of a vector. For bits, the number of dimensions must be a multiple of 8.
     pub fn row_bytes(self, dimensions: usize) -> usize {
         match self {
             Element::F32 => 4 * dimensions,
@@ -43,22 +43,23 @@ impl Element {
         }
     }
 
-    /// Returns the largest number of dimensions of a vector.
+    /// Returns the largest number of dimensions of a vector with this element type.
     pub fn dimensions_max(self) -> usize {
         if self == Element::Bits { BITS_MAX } else { DIMENSIONS_MAX }
     }
 
-    /// Returns the element type of queries for a dataset of this element type: f32 for all floating-point types.
+    /// Returns the element type that queries are converted to for a dataset of this element type. It is f32 for all
+    /// floating-point types, and otherwise the type of the dataset.
     pub(crate) fn queried(self) -> Element {
         if self.is_float() { Element::F32 } else { self }
     }
 
-    /// Tells whether the elements are floating-point numbers.
+    /// Returns true if the elements are floating-point numbers.
     pub(crate) fn is_float(self) -> bool {
         matches!(self, Element::F32 | Element::F16 | Element::Bf16)
     }
 
-    /// Appends rows of 16-bit floating-point numbers as f32, which holds them exactly.
+    /// Appends the elements of rows of f16 or bf16 as f32. The conversion is exact.
     pub(crate) fn decode(self, bytes: &[u8], out: &mut Vec<f32>) {
         let words = bytes.as_chunks::<2>().0.iter().map(|&word| u16::from_le_bytes(word));
         match self {
@@ -86,7 +87,7 @@ impl Element {
         Element::ALL.into_iter().find(|element| element.code() == code)
     }
 
-    /// Returns the element at `index` of a row, which is exact in f64.
+    /// Returns the value of the element at `index` of a row. The conversion to f64 is exact.
     fn value(self, row: &[u8], index: usize) -> f64 {
         match self {
             Element::F32 => floats(row)[index].into(),
@@ -98,10 +99,10 @@ impl Element {
         }
     }
 
-    /// Appends a row of elements of `self` as elements of `to`, which are elements of queries.
+    /// Converts a row from this element type to `to`, the type of queries, and appends it to `out`.
     ///
     /// # Errors
-    /// The first dimension whose value `to` cannot hold exactly, with the value.
+    /// The first dimension whose value `to` cannot hold exactly, together with the value.
     pub(crate) fn cast(self, row: &[u8], to: Element, out: &mut Vec<u8>) -> Result<(), (usize, f64)> {
         if self == to {
             out.extend_from_slice(row);
@@ -133,7 +134,8 @@ impl std::fmt::Display for Element {
     }
 }
 
-/// Returns the value of a finite binary16 number. The scale moves the exponent, and makes subnormal numbers right.
+/// Returns the value of a finite binary16 number. The multiplication by a power of two corrects the exponent, and also
+/// gives the right value for subnormal numbers.
 #[inline(always)]
 fn of_f16(bits: u16) -> f32 {
     const SCALE: f32 = f32::from_bits((127 + 112) << 23);
@@ -146,15 +148,15 @@ fn of_bf16(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
-/// Views aligned bytes as floats.
+/// Returns aligned bytes as floats, without a copy.
 ///
 /// # Panics
-/// Panics if the bytes are not aligned to 4, or are no whole number of floats.
+/// Panics if the bytes are not aligned to 4 bytes, or if their number is not a multiple of 4.
 pub(crate) fn floats(bytes: &[u8]) -> &[f32] {
     <[f32]>::ref_from_bytes(bytes).expect("aligned and whole")
 }
 
-/// The type of the elements of a file.
+/// The element type of a file of vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileElement {
     F32,
@@ -177,7 +179,7 @@ impl FileElement {
         }
     }
 
-    /// Returns the elements as which a dataset stores those of the file.
+    /// Returns the element type with which a dataset stores elements of this type.
     pub fn stored(self) -> Element {
         match self {
             FileElement::F32 | FileElement::F64 | FileElement::I32 => Element::F32,
@@ -189,12 +191,12 @@ impl FileElement {
         }
     }
 
-    /// Converts `raw` to stored elements in `out`, of the same number of elements. Returns the number of elements that
-    /// were rounded (f64 only).
+    /// Converts the elements `raw` of a file to stored elements, and writes them to `out`, which has room for the same
+    /// number of elements. Returns the number of elements that were rounded, which can happen only for f64.
     ///
     /// # Errors
-    /// The first element that cannot be stored: its index, and the value. NaN, infinities, an f64 beyond the range of
-    /// f32, and an i32 that f32 cannot hold exactly.
+    /// The index and the value of the first element that cannot be stored: NaN, an infinity, an f64 outside the range
+    /// of f32, or an i32 that f32 cannot hold exactly.
     pub fn store(self, raw: &[u8], out: &mut [u8]) -> Result<u64, (usize, String)> {
         let mut rounded = 0;
         match self {
@@ -213,7 +215,7 @@ impl FileElement {
             FileElement::F32 => {
                 out.copy_from_slice(raw);
                 let words = <[u32]>::ref_from_bytes(out).expect("aligned and whole");
-                // One pass without a branch, which the compiler vectorises.
+                // This pass has no branch, so the compiler can vectorize it.
                 let is_bad = |word: &u32| word & 0x7f80_0000 == 0x7f80_0000;
                 if words.iter().fold(false, |bad, word| bad | is_bad(word)) {
                     let index = words.iter().position(is_bad).expect("one was found");
@@ -256,12 +258,12 @@ impl FileElement {
     }
 }
 
-/// Allocates an aligned vector of bytes for whole elements.
+/// Allocates memory for at least `bytes` bytes, aligned to 8 bytes. The bytes are zeros.
 pub(crate) fn aligned(bytes: usize) -> Vec<u64> {
     vec![0; bytes.div_ceil(8)]
 }
 
-/// Views the first `len` bytes of aligned memory.
+/// Returns the first `len` bytes of aligned memory.
 pub(crate) fn bytes_of(memory: &mut [u64], len: usize) -> &mut [u8] {
     &mut memory.as_mut_bytes()[..len]
 }

@@ -3,18 +3,18 @@
 /// The result of an operation on vectors.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Reports the failure of an operation on vectors. A message says what failed, where, what was found and what was
+/// The failure of an operation on vectors. The message states what failed and where, what was found, and what was
 /// expected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The store failed: I/O, damage, budget, names, cancellation.
+    /// The store failed, by an error of I/O, damage, the budget, names or cancellation.
     #[error(transparent)]
     Store(#[from] inshore_store::Error),
     /// A sort failed.
     #[error(transparent)]
     Sort(inshore_sortreduce::Error),
-    /// A table with vectors, or the columns of a dataset, cannot be read.
+    /// A table of vectors, or the columns of a dataset, cannot be read.
     #[error(transparent)]
     Table(inshore_tables::Error),
     /// A file of vectors is malformed, truncated, or holds a value that cannot be compared.
@@ -22,14 +22,14 @@ pub enum Error {
     BadFile {
         /// The name of the file, or of the dataset whose vectors are queries.
         file: String,
-        /// The position in the file: its header, a vector, a dimension.
+        /// The position in the file, such as the header, a vector or a dimension.
         place: String,
         /// The value that was found.
         found: String,
         /// The value that was expected.
         expected: String,
     },
-    /// A dataset does not hold vectors, or has a version that this program cannot read.
+    /// A dataset does not hold vectors, is damaged, or has a version that this program cannot read.
     #[error("{name}: {what}: found {found}, expected {expected}")]
     BadDataset {
         /// The name of the dataset.
@@ -54,10 +54,10 @@ pub enum Error {
         option: &'static str,
         /// The value that was passed.
         found: String,
-        /// The allowed range.
+        /// The values that are allowed.
         expected: String,
     },
-    /// The source of content failed.
+    /// A source of content ([`crate::ContentRows`]) failed.
     #[error("{0}")]
     Content(Box<dyn std::error::Error + Send + Sync>),
     /// The receiver of the rows of an answer failed.
@@ -90,7 +90,7 @@ impl From<inshore_store::RuntimeError> for Error {
 }
 
 impl Error {
-    /// Tells whether the error is a cancellation of the job.
+    /// Returns true if the error is a cancellation of the job.
     pub fn is_cancelled(&self) -> bool {
         matches!(self, Error::Store(error) if error.is_cancelled())
     }

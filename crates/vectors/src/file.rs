@@ -1,15 +1,15 @@
-//! This module reads files of vectors: their headers and their rows.
+//! Reads files of vectors: their headers and their rows.
 //!
 //! ```text
 //!   .fvecs .bvecs .ivecs      each vector: i32 dimensions, elements (f32, u8, i32)
 //!   .fbin .u8bin .i8bin       u32 vectors, u32 dimensions, elements (f32, u8, i8) of all vectors
-//!   .hbin .b1bin              the same, of f16 and of bits: dimensions are a multiple of 8, eight in a byte
+//!   .hbin .b1bin              the same layout with f16 and bits: dimensions are a multiple of 8, eight in a byte
 //!   .npy                      an array in C order: (vectors, dimensions), or (dimensions), of f32, f64, f16, u8, i8 or
 //!                             i32; bfloat16 is written as <V2
 //! ```
 //!
-//! All numbers are little endian. The length of a file must be that which its header implies, to the byte: a truncated
-//! file is refused before the first vector is read.
+//! All numbers are little endian. The length of a file must be exactly the length that its header implies, so a
+//! truncated file is refused before the first vector is read.
 
 use std::{
     fs::File,
@@ -37,24 +37,24 @@ const ENDINGS: [(&str, Layout, FileElement); 8] = [
     ("b1bin", Layout::Counted, FileElement::Bits),
 ];
 const EXPECTED_ENDING: &str = ".fvecs, .bvecs, .ivecs, .fbin, .u8bin, .i8bin, .hbin, .b1bin or .npy";
-/// The number of bytes of vectors that are read and checked at once, but at least one vector. The value holds for
-/// streamed files and for queries.
+/// The number of bytes of vectors that are read and checked in one step, for streamed files. The next constant is the
+/// number for queries. A step has at least one vector.
 const CHUNK_BYTES: usize = 256 << 10;
 const SMALL_CHUNK_BYTES: usize = 16 << 10;
-/// The size of the buffer for a file that is read in small parts.
+/// The size in bytes of the buffer for a file that is read in small parts.
 const BUFFERED_BYTES: usize = 64 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Layout {
-    /// The number of dimensions stands before each vector.
+    /// Each vector is preceded by its number of dimensions.
     Prefixed,
-    /// The numbers of vectors and dimensions stand before all vectors.
+    /// The file begins with the numbers of vectors and dimensions.
     Counted,
-    /// A header of NumPy stands before all vectors.
+    /// The file begins with a header of NumPy.
     Npy,
 }
 
-/// `VectorFile` is a file of vectors whose header has been checked.
+/// A file of vectors whose header has been checked.
 #[derive(Clone, Debug)]
 pub struct VectorFile {
     path: PathBuf,
@@ -62,21 +62,21 @@ pub struct VectorFile {
     element: FileElement,
     dimensions: usize,
     count: u64,
-    /// The offset of the first vector.
+    /// The offset of the first vector in bytes.
     start: u64,
 }
 
 impl VectorFile {
-    /// Tells whether the ending of a name is one of files of vectors.
+    /// Returns true if the extension of a file name is that of a file of vectors.
     pub fn is_named(path: &Path) -> bool {
         let ending = path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
         ending == "npy" || ENDINGS.iter().any(|(name, ..)| *name == ending)
     }
 
-    /// Opens a file and checks its header and its length. The ending of the name chooses the format.
+    /// Opens a file, and checks its header and its length. The extension of the file name determines the format.
     ///
     /// # Errors
-    /// [`Error::BadFile`], which names the place; I/O.
+    /// [`Error::BadFile`] for a malformed file, with the position of the error; I/O.
     pub fn open(path: impl AsRef<Path>) -> Result<VectorFile> {
         let path = path.as_ref();
         let ending = path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
@@ -140,7 +140,7 @@ impl VectorFile {
         Ok(file)
     }
 
-    /// Checks the length of the file; for a layout without a count, the length gives the count.
+    /// Checks the length of the file. If the layout has no count of vectors, the length determines the count.
     fn check_length(&mut self, len: u64, count: Option<u64>) -> Result<()> {
         let stride = self.stride() as u64;
         match count {
@@ -173,7 +173,7 @@ impl VectorFile {
         if self.layout == Layout::Prefixed { 4 } else { 0 }
     }
 
-    /// Returns the path.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -188,15 +188,16 @@ impl VectorFile {
         self.dimensions
     }
 
-    /// Returns the type of the elements in a dataset: f32 for files of f64 (rounded) and of i32.
+    /// Returns the element type with which a dataset stores the vectors. For files of f64 and i32 it is f32; values of
+    /// f64 are rounded.
     pub fn element(&self) -> Element {
         self.element.stored()
     }
 
-    /// Returns the same file as a file of bits: each byte holds eight dimensions of one bit.
+    /// Returns the same file as a file of bits. Each byte then holds eight dimensions of one bit.
     ///
     /// # Errors
-    /// [`Error::BadFile`] if the elements are no unsigned bytes.
+    /// [`Error::BadFile`] if the elements are not unsigned bytes or bits.
     pub fn as_bits(self) -> Result<VectorFile> {
         match self.element {
             FileElement::Bits => Ok(self),
@@ -207,7 +208,7 @@ impl VectorFile {
         }
     }
 
-    /// Returns the error of a value at `dimension` of vector `row`.
+    /// Returns an error for a bad value at `dimension` of the vector with the number `row`.
     pub(crate) fn bad_value(
         &self,
         row: u64,
@@ -223,7 +224,7 @@ impl VectorFile {
         (bytes / self.stride()).max(1)
     }
 
-    /// Returns the bytes of memory that [`VectorFile::rows`] takes.
+    /// Returns the memory, in bytes, that [`VectorFile::rows`] needs.
     pub(crate) fn rows_bytes(&self, is_streamed: bool) -> u64 {
         let rows = self.chunk_rows(is_streamed);
         let source = if is_streamed { FILE_SOURCE_BYTES } else { BUFFERED_BYTES as u64 };
@@ -231,8 +232,8 @@ impl VectorFile {
         source + (rows * (self.stride() + stored)) as u64 + 16
     }
 
-    /// Reads the vectors from `first` on. If `is_streamed`, the reads bypass the page cache and run at the speed of the
-    /// drive; otherwise they go through a small buffer.
+    /// Starts to read the vectors, with the vector `first`. If `is_streamed` is true, the reads bypass the page cache
+    /// and reach the speed of the drive. Otherwise they go through a small buffer.
     ///
     /// # Errors
     /// I/O; too little memory.
@@ -277,7 +278,7 @@ fn bad(path: &Path, place: &str, found: impl ToString, expected: impl ToString) 
     }
 }
 
-/// The bytes of a file from some offset on.
+/// Reads the bytes of a file from an offset on.
 enum Bytes {
     Streamed { source: FileSource, at: usize, skipped: u64 },
     Buffered(BufReader<File>),
@@ -294,7 +295,8 @@ impl Bytes {
                 let mut filled = 0;
                 while filled < out.len() {
                     if *at == source.piece().len() {
-                        // The length was checked, and a file that became shorter is an error of the source.
+                        // The length was checked when the file was opened. If another program has shortened the file,
+                        // the source returns an error.
                         source.next_piece()?;
                         *at = std::mem::take(skipped) as usize;
                         if source.piece().is_empty() {
@@ -313,7 +315,7 @@ impl Bytes {
     }
 }
 
-/// `Rows` reads the vectors of a file in order, checked and as stored elements.
+/// Reads the vectors of a file in order, checks them, and converts them to stored elements.
 pub(crate) struct Rows {
     file: VectorFile,
     bytes: Bytes,
@@ -324,20 +326,22 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// Returns the bytes of a vector, as stored elements.
+    /// Returns the number of bytes of a vector in stored elements.
     pub fn row_bytes(&self) -> usize {
         self.file.element.stored().row_bytes(self.file.dimensions)
     }
 
-    /// Returns the number of elements that were rounded so far.
+    /// Returns the number of elements that have been rounded so far.
     pub fn rounded(&self) -> u64 {
         self.rounded
     }
 
-    /// Returns the bytes of the next vectors, at most `most` vectors. The result is empty after the last vector.
+    /// Returns the bytes of the next vectors, at most `most` of them, in stored elements. The result is empty after the
+    /// last vector.
     ///
     /// # Errors
-    /// [`Error::BadFile`] for a vector of other dimensions than vector 0, and for a value that cannot be stored; I/O.
+    /// [`Error::BadFile`] for a vector whose number of dimensions differs from that of vector 0, and for a value that
+    /// cannot be stored; I/O.
     pub fn next(&mut self, most: u64) -> Result<&[u8]> {
         let (stride, prefix) = (self.file.stride(), self.file.prefix());
         let most = most.min(self.file.count - self.next).min((self.raw.len() / stride) as u64) as usize;
@@ -351,7 +355,7 @@ impl Rows {
                 let expected = format!("{}, as of vector 0", self.file.dimensions);
                 return Err(bad(&self.file.path, &place, format!("{} dimensions", found as i32), expected));
             }
-            // The elements are moved together, so that one call converts all rows.
+            // The elements of all rows are moved together without their prefixes, so that one call converts all rows.
             raw.copy_within(row * stride + prefix..(row + 1) * stride, row * (stride - prefix));
         }
         let (element, dimensions) = (self.file.element, self.file.dimensions);

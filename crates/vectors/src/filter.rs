@@ -12,84 +12,69 @@
 //! ```
 //!
 //! T is the key of the k-th best neighbour so far ([`metric`](crate::metric)), and c is the center of the data (0 for
-//! integers). For l2 the scores follow from
+//! integers). For l2, the scores follow from the equation
 //!
-//! q* - (x - c)
+//! ```text
+//!   |q* - (x - c)|² = |q*|² + |x - c|² - 2 <q*, x> + 2 <q*, c>
+//! ```
 //!
-//! ² =
-//!
-//! q*
-//!
-//! ² +
-//!
-//! x - c
-//!
-//! ² - 2 <q*, x> + 2 <q*, c>. The exact distance of a pair is computed unless the score of the pair is below the
-//! *limit* θ - E, where E bounds all errors of the score. No pair of the answer is therefore lost. If the bound is too
-//! wide, more exact distances than necessary are computed.
+//! The exact distance of a pair is computed unless the score of the pair is below the *limit* θ - E, where E bounds all
+//! errors of the score. No pair of the answer is therefore lost. If E is larger than necessary, more exact distances
+//! than necessary are computed.
 //!
 //! # The bound
 //!
-//! Let u = 2^-24 be the unit roundoff of f32, γ(n) = n u / (1 - n u), Q = |q*|, X the largest |x| of the block, H the
-//! largest shift, C = |c|. (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1.)
+//! Let u = 2^-24 be the unit roundoff of f32, and γ(n) = n u / (1 - n u). Let Q be |q*|, X the largest |x| of the
+//! block, H the largest shift of the block, and C = |c|. (Higham, Accuracy and Stability of Numerical Algorithms,
+//! section 3.1.)
 //!
 //! 1. The product: a sum of d products in chunks of [`CHUNK`] dimensions has at most n = min(d, CHUNK) + d / CHUNK + 2
 //!    roundings on any path, so its error is at most γ(n) Σ|q*_i x_i| ≤ γ(n) Q X, with and without fused operations. The
 //!    integer product is exact, and its conversion to f32 has an error of u Q X.
-//! 2. The shift: a sum of d squares in 16 lanes has at most m = d / 16 + 24 roundings on any path, so its error is
-//!    at most γ(m) H. (Integers: u H.)
-//! 3. The last operations round to within 2 u (Q X + H).
-//! 4. q* is rounded: |q* - (q - c)| ≤ u Q'. By the triangle inequality a pair with |q - x|² ≤ T has
-//!    |q* - (x - c)| ≤ √T + 1.01 u Q, so θ is computed with (√T + 1.01 u Q)² instead of T. For the inner product q* is
-//!    exact. For the cosine the rounding of q*, of 1/|x| and of the scaling is at most 8 u, and that of |x| γ(m).
-//! 5. θ is computed in f64: relative errors of 2^-40 of all its terms cover d roundings of 2^-53.
-//! 6. Products that underflow lose at most 2^-149 each: 2^-90 covers them, scaled.
+//! 2. The shift: a sum of d squares in 16 lanes has at most m = d / 16 + 24 roundings on any path, so its error is at
+//!    most γ(m) H. For integers, the error is at most u H.
+//! 3. The last operations of the score add an error of at most 2 u (Q X + H).
+//! 4. For l2, q* is rounded: |q* - (q - c)| ≤ 1.01 u Q. By the triangle inequality, a pair with |q - x|² ≤ T has |q* -
+//!    (x - c)| ≤ √T + 1.01 u Q, so θ is computed with (√T + 1.01 u Q)² instead of T. For the inner product, q* is
+//!    exact. For the cosine, the relative error of rounding q*, 1/|x| and the scaling is at most 8 u, and that of |x|
+//!    is at most γ(m).
+//! 5. θ is computed in f64 with up to d roundings of 2^-53 each. A relative error of 2^-40 of all its terms covers
+//!    them.
+//! 6. A product that underflows loses at most 2^-149. A total of 2^-90 covers these losses, including their scaling.
 //!
-//! A few queries are compared by sums over the dimensions of each row instead of tiles (`tiles::RowSum`). For l2 the
-//! score is -Σ(q_i - x_i)², whose terms have the same sign. The relative error of this score is at most γ(m) + 2u, and
-//! θ = -T. For the other metrics the product has the error γ(max(n, m)) Q X.
+//! A few queries are compared by sums over the dimensions of each row instead of tiles (`tiles::RowSum`). For l2, the
+//! score is then -Σ(q_i - x_i)², whose terms all have the same sign. The relative error of this score is at most γ(m) +
+//! 2u, and θ = -T. For the other metrics, the error of the product is at most γ(max(n, m)) Q X.
 //!
-//! Overflow would invalidate the bounds 1 to 3. The filter is therefore not used for a block with norms above 2^60,
-//! nor, under the cosine, for a block with a vector shorter than 2^-40. For these blocks the exact distances of all
-//! pairs are computed.
+//! Overflow would invalidate the bounds 1 to 3. The filter is therefore not used for a block with norms above 2^60.
+//! Under the cosine, the filter is not used for a block with a vector shorter than 2^-40, either. For these blocks, the
+//! exact distances of all pairs are computed.
 //!
 //! # Data far from zero
 //!
-//! For data of mean 1,000 and deviation 1 the plain expansion
-//!
-//! q
-//!
-//! ² +
-//!
-//! x
-//!
-//! ² - 2 <q, x> suffers from cancellation: E is larger than all distances. With q* = q - c the product has the error
-//! γ(n)
-//!
-//! q - c
-//!
-//!
-//! x
-//!
-//! . This error exceeds the distance only by the ratio of mean and deviation, times n u. The vectors themselves are not
-//! shifted, since this would cost a copy of each block. If the ratio is so large that f32 barely represents the
-//! differences, exact distances are computed for most pairs: the search is slow, but right. The inner product cannot be
-//! centered. For such data its scores differ by little, and exact products are computed for the pairs within E.
+//! Let the data have the mean 1,000 and the standard deviation 1. The plain expansion |q|² + |x|² - 2 <q, x> then
+//! suffers from cancellation: E is larger than all distances. With q* = q - c, the product has an error of at most γ(n)
+//! |q - c| |x|. This error is small relative to the squared distance, unless the ratio of mean and deviation, times n
+//! u, is near 1. The vectors themselves are not shifted, because this would cost a copy of each block. If the ratio is
+//! so large that f32 barely represents the differences, exact distances are computed for most pairs: the search is
+//! slow, but its answer is right. The inner product cannot be centered. For such data its scores differ by little, and
+//! the exact products of all pairs within E are computed.
 
 use crate::metric::{COUNTED, Metric};
 
-/// The number of dimensions after which a tile adds its sums to a second set of sums: this bounds the error for many
-/// dimensions.
+/// The number of dimensions after which a tile adds its sums to a second set of sums. This bounds the rounding error
+/// for vectors with many dimensions.
 pub(crate) const CHUNK: usize = 512;
 
 const U: f64 = 1.0 / (1u64 << 24) as f64;
 const NORM_MAX: f64 = (1u64 << 60) as f64;
 const COSINE_NORM_MIN: f64 = 1.0 / (1u64 << 40) as f64;
-/// The largest k-th best key for which a sum of squared differences that overflows is certainly not among the best.
+/// The largest k-th best key for which a pair is certainly not among the best if its sum of squared differences
+/// overflows.
 const DIFFERENCES_MAX: f64 = NORM_MAX * NORM_MAX;
-/// The relative error of the terms that are computed in f64.
+/// The bound on the relative error of the terms that are computed in f64.
 const DOUBLE: f64 = 1.0 / (1u64 << 40) as f64;
-/// A bound of the total loss by underflow: 2^-90.
+/// The bound on the total loss by underflow: 2^-90.
 const UNDERFLOW: f64 = 8.1e-28;
 
 fn gamma(roundings: usize) -> f64 {
@@ -101,9 +86,9 @@ fn gamma(roundings: usize) -> f64 {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Filter {
     pub metric: Metric,
-    /// The relative error of a product.
+    /// The bound on the relative error of a product.
     product: f64,
-    /// The relative error of a sum of squares.
+    /// The bound on the relative error of a sum of squares.
     squares: f64,
     /// The norm of the center.
     center: f64,
@@ -125,11 +110,11 @@ pub(crate) struct QueryFacts {
 /// The facts about a block of vectors that the filter needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BlockFacts {
-    /// The largest norm.
+    /// The largest norm of a vector in the block.
     pub norm: f64,
-    /// The smallest norm that is not 0.
+    /// The smallest norm that is not 0 of a vector in the block.
     pub norm_min: f64,
-    /// The largest shift.
+    /// The largest shift of a vector in the block.
     pub shift: f64,
 }
 
@@ -143,8 +128,7 @@ impl Filter {
         }
     }
 
-    /// Returns the filter of scores that are sums over the dimensions of each row
-    /// ([`RowSum`](crate::tiles::RowSum)).
+    /// Returns the filter for scores that are sums over the dimensions of each row ([`RowSum`](crate::tiles::RowSum)).
     pub fn of_row_sums(self) -> Filter {
         Filter { product: self.product.max(self.squares), is_of_row_sums: true, ..self }
     }
@@ -154,8 +138,8 @@ impl Filter {
         self.center
     }
 
-    /// Returns the limit of a query in a block, when the k-th best key is at most `bound`: a pair whose computed score
-    /// is below the limit is not in the answer.
+    /// Returns the limit of a query in a block. If the k-th best key is at most `bound`, a pair whose computed score is
+    /// below the limit is not in the answer.
     pub fn limit(&self, query: &QueryFacts, block: &BlockFacts, bound: f64) -> f32 {
         let BlockFacts { norm: x, shift, .. } = *block;
         let q = query.star;
@@ -186,8 +170,8 @@ impl Filter {
         ((theta - 1.01 * error - DOUBLE * size - UNDERFLOW) as f32).next_down()
     }
 
-    /// Returns the limit of the negated sum of squared differences, when the k-th best key is at most `bound`. The
-    /// error of the sum is relative to the sum itself, so no norm is needed, and there is no cancellation.
+    /// Returns the limit for negated sums of squared differences, if the k-th best key is at most `bound`. The error of
+    /// such a sum is relative to the sum itself, so the limit needs no norms, and there is no cancellation.
     fn limit_of_differences(&self, bound: f64) -> f32 {
         // A sum that overflows has an exact value far above the bound.
         if bound >= DIFFERENCES_MAX {

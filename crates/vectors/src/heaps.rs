@@ -1,4 +1,5 @@
-//! The heaps hold the nearest rows of each query. Some are for one thread, and others are shared by several threads.
+//! Heaps hold the nearest rows of each query. Some types of heaps serve one thread, and others are shared by several
+//! threads.
 
 use std::cell::Cell;
 
@@ -7,14 +8,14 @@ use crate::{
     topk::{Entry, TopK},
 };
 
-/// Keeps the nearest entries of each query.
+/// Keeps the nearest entries of each query. An entry is the key and the id of a row.
 pub(crate) trait Heaps {
-    /// Returns a key for a query. An entry with a larger key is not needed.
+    /// Returns a bound for the keys of a query. An entry with a larger key is not needed.
     fn bound(&self, query: usize) -> f64;
-    /// Adds an entry, if it is near enough.
+    /// Adds an entry if its key is small enough.
     fn push(&self, query: usize, entry: Entry);
 
-    /// Returns the error of an entry that could not be kept.
+    /// Returns the first error that occurred while entries were kept, if there was one.
     ///
     /// # Errors
     /// I/O; cancellation.
@@ -23,7 +24,7 @@ pub(crate) trait Heaps {
     }
 }
 
-/// Any heaps that several threads share.
+/// Heaps of any type that several threads share.
 pub(crate) type SharedHeaps<'a> = &'a (dyn Heaps + Sync);
 
 impl Heaps for SharedHeaps<'_> {
@@ -40,7 +41,7 @@ impl Heaps for SharedHeaps<'_> {
     }
 }
 
-/// The heaps of queries from number `first` on.
+/// The heaps of consecutive queries. The first heap belongs to the query `first`.
 pub(crate) struct Tops<'a> {
     pub first: usize,
     pub tops: &'a [TopK],
@@ -56,23 +57,23 @@ impl Heaps for Tops<'_> {
     }
 }
 
-/// The single nearest entry of each query.
+/// Keeps the single nearest entry of each query, for one thread.
 #[derive(Debug, Default)]
 pub(crate) struct Nearest(Vec<Cell<Entry>>);
 
 impl Nearest {
-    /// Forgets all entries, and has room for `count` queries.
+    /// Removes all entries, and makes room for `count` queries.
     pub fn reset(&mut self, count: usize) {
         self.0.clear();
         self.0.resize(count, Cell::new(Entry { key: f64::INFINITY, id: u64::MAX }));
     }
 
-    /// Returns the id of the entry of a query.
+    /// Returns the id of the nearest entry of a query.
     pub fn id(&self, query: usize) -> u64 {
         self.0[query].get().id
     }
 
-    /// Returns the memory of a query.
+    /// Returns the memory for each query, in bytes.
     pub fn bytes_each() -> u64 {
         size_of::<Cell<Entry>>() as u64
     }

@@ -1,11 +1,11 @@
-//! Runs of ids on flash: rows that follow each other, and have ids that follow each other.
+//! Runs of ids on flash. A run is a sequence of consecutive rows with consecutive ids.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, little_endian::U64};
 
 /// The largest id of a vector.
 pub(crate) const ID_MAX: u64 = (1 << 62) - 1;
 
-/// A run on flash and in memory: the first row, and its id.
+/// A run, on flash and in memory: its first row, and the id of this row. The run ends before the next run begins.
 #[derive(Clone, Copy, Debug, PartialEq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct IdRun {

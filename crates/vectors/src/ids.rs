@@ -1,4 +1,4 @@
-//! The ids of vectors, and the rows that are live.
+//! The ids of vectors, and the rows of ids.
 //!
 //! ```text
 //!   rows      0   1   2   3   4   5   6   7
@@ -6,9 +6,10 @@
 //!   runs      (row 0, id 0)   (row 3, id 5)   (row 6, id 4)   (row 7, id 8)
 //! ```
 //!
-//! The id of a vector is the number of its row until a vector is replaced, or rows are removed by a compaction. From then
-//! on the dataset has *runs*: rows that follow each other and have ids that follow each other. Searches compare ids, since
-//! ties go to the smaller id, so they hold the runs in memory: 16 bytes for each. A vector has one live row at most.
+//! The id of a vector is the number of its row until a vector is replaced, or until a compaction removes rows. From
+//! then on the dataset has *runs*: sequences of consecutive rows with consecutive ids. Ties between neighbours go to
+//! the smaller id, so a search holds the runs in memory, with 16 bytes for each run. At most one live row has a given
+//! id.
 
 use crate::{
     Error, Result, Vectors, VectorsInfo,
@@ -20,13 +21,14 @@ use inshore_store::{Job, Reservation};
 /// The ids of all rows.
 #[derive(Debug, Default)]
 pub(crate) struct Ids {
-    /// The runs by ascending rows, the first from row 0 on. Without runs, the id of a row is its number.
+    /// The runs by ascending rows; the first run begins with row 0. If there are no runs, the id of a row is its
+    /// number.
     runs: Vec<IdRun>,
     _reservation: Option<Reservation>,
 }
 
 impl Ids {
-    /// Returns the memory of the ids of vectors, with the buffers of the read.
+    /// Returns the memory, in bytes, of the ids of vectors and of the buffers for reading them.
     pub fn bytes(info: &VectorsInfo) -> u64 {
         if info.id_runs == 0 { 0 } else { info.id_runs * IdRun::BYTES + READ_ELEMENTS_BYTES }
     }
@@ -55,7 +57,7 @@ impl Ids {
         Ok(Ids { runs, _reservation: Some(reservation) })
     }
 
-    /// Tells whether the id of each row is its number.
+    /// Returns true if the id of each row is its number.
     pub fn are_rows(&self) -> bool {
         self.runs.is_empty()
     }
@@ -70,7 +72,7 @@ impl Ids {
         run.id.get() + (row - run.row.get())
     }
 
-    /// Returns the runs that must be appended for rows from `first` on with the ids `ids`.
+    /// Returns the runs that must be appended for new rows with the ids `ids`. The first new row is `first`.
     pub fn runs_of(&self, first: u64, ids: impl Iterator<Item = u64>) -> Vec<IdRun> {
         let mut runs: Vec<IdRun> = Vec::new();
         let mut expected = first.checked_sub(1).map_or(0, |last| self.id(last) + 1);
@@ -86,8 +88,8 @@ impl Ids {
         runs
     }
 
-    /// Finds the live row of each id of `wanted`, which ascends. The result has rows in the order of ids; `None` for an
-    /// id that no live row has.
+    /// Finds the live row of each id of `wanted`, which must ascend. `rows` is the number of rows. The result has an
+    /// item for each id, which is `None` if no live row has the id.
     pub fn rows(&self, rows: u64, wanted: &[u64], is_live: impl Fn(u64) -> bool) -> Vec<Option<u64>> {
         let whole = [IdRun::new(0, 0)];
         let runs = if self.runs.is_empty() { &whole[..] } else { &self.runs };
@@ -142,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_row_is_found_by_its_id_if_it_is_live() {
-        // The id 1 has the rows 1, 4 and 6.
+        // The rows 1, 4 and 6 have the id 1.
         let some = ids(&[(0, 0), (4, 1), (5, 9), (6, 1)]);
         let find = |live: &[u64], wanted: &[u64]| some.rows(7, wanted, |row| live.contains(&row));
         assert_eq!(find(&[0, 2, 3, 5, 6], &[0, 1, 4, 9]), [Some(0), Some(6), None, Some(5)]);

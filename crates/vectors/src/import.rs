@@ -1,12 +1,12 @@
-//! The import of a file of vectors as a dataset, in one pass.
+//! Imports a file of vectors as a dataset, in one pass.
 //!
 //! ```text
 //!   file ─► rows, checked and as stored elements ─┬─► `vectors`
 //!                                                 └─► sum of each dimension ─► `center`
 //! ```
 //!
-//! The cost is one read of the file and one write of the dataset. Memory: four buffers of 1 MiB to read, two of 1 MiB
-//! to write, 0.5 MiB of rows, and 8 bytes for each dimension.
+//! The cost is one read of the file and one write of the dataset. The memory is four buffers of 1 MiB for reads, two
+//! buffers of 1 MiB for writes, 0.5 MiB of rows, and 12 bytes for each dimension.
 
 use inshore_store::{DatasetBuilder, FileWriter, Job, Store};
 use serde::Serialize;
@@ -26,21 +26,21 @@ pub struct Imported {
     /// The new dataset.
     #[serde(flatten)]
     pub info: VectorsInfo,
-    /// The number of elements that were rounded, from f64 to f32.
+    /// The number of elements that were rounded from f64 to f32.
     pub rounded: u64,
-    /// The columns of a table that were kept beside the vectors.
+    /// The columns of a table that the dataset keeps in addition to the vectors.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub columns: Vec<String>,
-    /// The columns of a table that were left out, since they hold lists or structures.
+    /// The columns of a table that the dataset does not keep, because they hold lists or structures.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<String>,
 }
 
-/// Imports `file` as the dataset `name`. A job that ends before the commit leaves nothing.
+/// Imports `file` as the dataset `name`. A job that ends before the commit leaves no dataset.
 ///
 /// # Errors
-/// [`crate::Error::BadFile`] for a malformed vector or a value that is not finite; names that exist; I/O; too little
-/// memory; cancellation.
+/// [`crate::Error::BadFile`] for a malformed vector or a value that is not finite; a name that the store already has;
+/// I/O; too little memory; cancellation.
 pub fn import(store: &Store, job: &Job, name: &str, file: &VectorFile) -> Result<Imported> {
     let (dimensions, element) = (file.dimensions(), file.element());
     let work = file.rows_bytes(true) - inshore_store::FILE_SOURCE_BYTES + dimensions as u64 * (8 + 4);
@@ -49,7 +49,7 @@ pub fn import(store: &Store, job: &Job, name: &str, file: &VectorFile) -> Result
     })?;
     let _work = job.budget().reserve(work, "vectors that are imported")?;
     let mut builder = store.create_dataset(job, name, KIND)?;
-    // Vectors can be added.
+    // The dataset is not sealed, so that vectors can be added.
     builder.unsealed();
     let mut writer = VectorWriter::new(&mut builder, element, dimensions)?;
     let mut rows = file.rows(job, 0, true)?;
@@ -68,7 +68,7 @@ pub fn import(store: &Store, job: &Job, name: &str, file: &VectorFile) -> Result
     Ok(Imported { info, rounded: rows.rounded(), columns: Vec::new(), left_out: Vec::new() })
 }
 
-/// Writes the file `vectors` of a dataset, and sums up its dimensions.
+/// Writes the file `vectors` of a dataset, and computes the sum of each dimension.
 pub(crate) struct VectorWriter {
     writer: FileWriter,
     sums: Sums,
@@ -76,7 +76,7 @@ pub(crate) struct VectorWriter {
     decoded: Vec<f32>,
 }
 
-/// The sum of each dimension, from which the center follows.
+/// The sum of each dimension, from which the center is computed.
 pub(crate) struct Sums {
     sums: Vec<f64>,
     is_float: bool,
@@ -84,10 +84,10 @@ pub(crate) struct Sums {
 }
 
 impl VectorWriter {
-    /// The memory of the buffers, without that of sums: 12 bytes for each dimension.
+    /// The memory of the buffers in bytes. The sums take 12 more bytes for each dimension.
     pub const BUFFER_BYTES: u64 = (BUFFERS * BUFFER_BYTES + 2 * CHECK_BYTES + (64 << 10)) as u64;
 
-    /// Begins the file.
+    /// Creates the file.
     ///
     /// # Errors
     /// I/O; too little memory.
@@ -97,7 +97,7 @@ impl VectorWriter {
         Ok(VectorWriter { writer, sums, element, decoded: Vec::with_capacity(dimensions) })
     }
 
-    /// Adds whole vectors, whose elements are as they are stored, at an aligned place.
+    /// Adds whole vectors. `bytes` has their stored elements, aligned for the element type.
     ///
     /// # Errors
     /// I/O; cancellation.
@@ -122,7 +122,7 @@ impl VectorWriter {
         Ok(())
     }
 
-    /// Ends the file.
+    /// Completes the file, and adds it to the dataset. Returns the sums.
     ///
     /// # Errors
     /// I/O; cancellation.
@@ -133,7 +133,7 @@ impl VectorWriter {
 }
 
 impl Sums {
-    /// Writes the file `center` of vectors of floating-point numbers.
+    /// Writes the file `center` if the vectors have floating-point elements.
     ///
     /// # Errors
     /// I/O; cancellation.

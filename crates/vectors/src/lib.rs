@@ -1,20 +1,22 @@
-//! Nearest neighbours on flash, within a budget: exact answers in one pass over the data, or approximate ones from an index.
+//! Nearest neighbours on flash, within a budget: exact answers in one pass over the data, or approximate answers from
+//! an index.
 //!
 //! The main types:
 //!
 //! - [`VectorFile`]: a file of vectors in one of the usual formats, whose header has been checked.
-//! - [`Vectors`]: a dataset of vectors in the store, which [`import()`] makes; [`VectorsInfo`] has its properties.
-//! - [`import_table`]: imports a column of lists of Parquet or Arrow, and keeps the other columns. [`AnswerColumns`] adds
-//!   them to answers.
-//! - [`RowSet`]: the vectors that may be answers.
-//! - [`ContentRows`]: vectors that are computed from images ([`Images`]) or documents, for [`import_content`] and
-//!   [`content_queries`].
-//! - [`Search`]: the options of a search; [`search()`] answers a batch of queries, after [`plan`].
-//! - [`VectorIndex`]: lists of vectors that are near each other, which [`build_index`] makes. For each query
-//!   [`search_index`] reads a few of these lists. [`RecallTable`] shows the fraction of the exact neighbours that the
-//!   lists hold.
-//! - [`Source`]: the queries of a search, a file or a dataset. With a dataset the search is a join.
-//! - [`dedup()`]: all pairs of vectors within a distance, or the groups that such pairs connect.
+//! - [`Vectors`]: a dataset of vectors in the store, which [`import()`] creates. [`VectorsInfo`] has its properties.
+//! - [`import_table`]: imports a column of lists from Parquet or Arrow as vectors, and keeps the other columns.
+//!   [`AnswerColumns`] adds these columns to answers.
+//! - [`RowSet`]: a set of rows, such as the vectors that a search may return.
+//! - [`ContentRows`]: a source of vectors that are computed from images ([`Images`]) or documents. [`import_content`]
+//!   and [`content_queries`] read it.
+//! - [`Search`]: the options of a search. [`search()`] answers a batch of queries, and [`plan`] returns its plan.
+//! - [`VectorIndex`]: an index with lists of vectors that are near each other, which [`build_index`] creates.
+//!   [`search_index`] reads a few lists for each query. [`RecallTable`] has the fraction of the exact neighbours that
+//!   these lists contain.
+//! - [`Source`]: the queries of a search, from a file or from a dataset. A search with the queries of a dataset is a
+//!   join.
+//! - [`dedup()`]: finds all pairs of vectors within a distance, or the groups that such pairs connect.
 //! - [`Metric`]: Euclidean distance, inner product, cosine, Hamming or Jaccard distance.
 //!
 //! ```text
@@ -28,13 +30,13 @@
 //! The queries of a batch stay in memory, and the vectors stream from flash once. For each block of vectors a blocked
 //! matrix multiplication computes all products (module `tiles`), in f32 for floating-point vectors and in integers for
 //! integer vectors. A bound of the rounding error decides which pairs can be neighbours (module `filter`). Exact
-//! distances are computed only for these pairs, in f64 and in the order of the dimensions (module `metric`). These
-//! pairs enter the heap of the query (module `topk`).
+//! distances are computed only for these pairs, in f64 and in the order of the dimensions (module `metric`). The heap
+//! of each query keeps its nearest vectors (module `topk`).
 //!
 //! The answer therefore equals that of brute force in f64 (for integers: in exact arithmetic), and ties go to the
-//! smaller id. The answer is the same bit for bit for every budget, number of threads and processor. An exact kernel
-//! for all pairs would be 2 to 8 times slower: a register holds half as many f64 as f32, and the order of additions
-//! would be fixed.
+//! smaller id. Every budget, number of threads and processor gives the same answer, bit for bit. A kernel that computes
+//! the exact distances of all pairs would be 2 to 8 times slower: a register holds half as many f64 as f32, and the
+//! order of additions would be fixed.
 //!
 //! # Example
 //!

@@ -1,4 +1,4 @@
-//! The rows of vectors that were not removed.
+//! The live rows of a dataset: those whose vectors were not removed.
 
 use inshore_store::Job;
 use zerocopy::little_endian::U64;
@@ -8,15 +8,15 @@ use crate::{
     read::{READ_ELEMENTS_BYTES, read_elements},
 };
 
-/// Returns the memory of [`live_rows`].
+/// Returns the memory, in bytes, of [`live_rows`].
 pub(crate) fn live_bytes(info: &VectorsInfo) -> u64 {
     if info.removed == 0 { 0 } else { RowSet::bytes(info.vectors) + READ_ELEMENTS_BYTES }
 }
 
-/// Reads the set of rows whose vectors were not removed; `None` if it is all.
+/// Reads the set of live rows. Returns `None` if no row was removed.
 ///
 /// # Errors
-/// [`Error::BadDataset`] for a row that is not there, or is removed twice; I/O and damage; too little memory.
+/// [`Error::BadDataset`] for a removed row that does not exist or is listed twice; I/O and damage; too little memory.
 pub(crate) fn live_rows(job: &Job, vectors: &Vectors) -> Result<Option<RowSet>> {
     let Some(file) = &vectors.removed else { return Ok(None) };
     let info = vectors.info();

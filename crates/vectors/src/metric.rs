@@ -1,10 +1,10 @@
 //! The metrics, and the exact distance of a pair of vectors.
 //!
 //! The distance of a pair of floating-point vectors is computed in f64, element by element in the order of the
-//! dimensions. The distance of a pair of integer vectors is computed in integers. These functions define the answer:
-//! all faster code is a filter that only decides for which pairs the exact distance is computed.
+//! dimensions. The distance of a pair of integer vectors is computed in integers. These computations define the answer.
+//! All faster code is a filter, which only decides for which pairs the exact distance is computed.
 //!
-//! Neighbours are ordered by a `key`: a smaller key means a nearer neighbour.
+//! Neighbours are ordered by a `key`. A neighbour with a smaller key is nearer.
 //!
 //! | metric | key                                  | reported distance  |
 //! |--------|--------------------------------------|--------------------|
@@ -27,14 +27,14 @@ pub enum Metric {
     /// Euclidean distance.
     #[default]
     L2,
-    /// Inner product: a score. A larger score means a nearer neighbour.
+    /// Inner product. This is a score, not a distance: a larger score means a nearer neighbour.
     Ip,
     /// Cosine distance: one minus the cosine of the angle between two vectors.
     Cosine,
     /// The number of dimensions in which two vectors differ. A dimension is a bit or a byte.
     Hamming,
-    /// One minus the number of bits that are set in both vectors divided by the number of bits that are set in at least
-    /// one. The distance is 0 if no bit is set in either vector.
+    /// One minus the Jaccard similarity. The similarity is the number of bits that are set in both vectors, divided by
+    /// the number of bits that are set in at least one of them. The distance is 0 if no bit is set in either vector.
     Jaccard,
 }
 
@@ -62,7 +62,7 @@ impl Metric {
         Err(Error::BadOption { option: "metric", found: self.name().to_string(), expected })
     }
 
-    /// Returns the name of the option.
+    /// Returns the name of the metric, as users write it.
     pub fn name(self) -> &'static str {
         match self {
             Metric::L2 => "l2",
@@ -73,7 +73,7 @@ impl Metric {
         }
     }
 
-    /// Returns the reported distance of a key.
+    /// Returns the distance that is reported for a key.
     pub(crate) fn distance(self, key: f64) -> f64 {
         match self {
             Metric::L2 => key.sqrt(),
@@ -83,8 +83,8 @@ impl Metric {
         }
     }
 
-    /// Returns true if a key lies within a radius: the distance is at most `radius`, or the inner product at least
-    /// `radius`.
+    /// Returns true if a key lies within a radius. For the inner product, this means that the product is at least
+    /// `radius`; for other metrics, that the distance is at most `radius`.
     pub(crate) fn is_within(self, key: f64, radius: f64) -> bool {
         match self {
             Metric::Ip => -key >= radius,
@@ -92,9 +92,9 @@ impl Metric {
         }
     }
 
-    /// Returns a key that no key within the radius exceeds.
+    /// Returns an upper bound for the keys within the radius.
     pub(crate) fn key_within(self, radius: f64) -> f64 {
-        // The relative margin covers the rounding of the square and of the sum.
+        // The relative margin covers the rounding of the product and of the sum.
         match self {
             Metric::L2 => radius * radius * (1.0 + 1e-12) + f64::MIN_POSITIVE,
             Metric::Ip => -radius,
@@ -104,14 +104,14 @@ impl Metric {
     }
 }
 
-/// The number of pairs whose distances are computed at once. Each distance is a chain of dependent additions, and four
-/// chains keep the adders busy.
+/// The number of pairs whose distances are computed together. Each distance is a chain of dependent additions, and four
+/// independent chains keep the adders busy.
 pub(crate) const AT_ONCE: usize = 4;
 
-/// The reason in error messages: Hamming and Jaccard distances are computed by other code than products.
+/// The reason, in panic messages, why code for products does not handle Hamming and Jaccard distances.
 pub(crate) const COUNTED: &str = "Hamming and Jaccard distances are counted";
 
-/// An element type whose rows have an exact distance from each other.
+/// An element type with an exact distance between two rows.
 pub(crate) trait Measured: Sized {
     /// Returns the keys of `AT_ONCE` pairs. `norms` are the norms of the queries.
     fn keys(
@@ -125,7 +125,8 @@ pub(crate) trait Measured: Sized {
     fn norm(row: &[Self]) -> f64;
 }
 
-/// Adds `term` of each dimension, in order, for four pairs.
+/// Returns, for each of four pairs, the sum of `term` over the dimensions. The terms are added in the order of the
+/// dimensions.
 fn sums(
     [q0, q1, q2, q3]: [&[f32]; AT_ONCE],
     [x0, x1, x2, x3]: [&[f32]; AT_ONCE],
@@ -143,9 +144,9 @@ fn sums(
     sums
 }
 
-/// Returns the key of the cosine similarity.
+/// Returns the key of the cosine distance.
 fn cosine_key(product: f64, norms: f64) -> f64 {
-    // A zero vector has no direction: its similarity is 0. Adding 0 turns -0 into 0.
+    // A zero vector has no direction, so its similarity is 0. The addition of 0 turns -0 into 0.
     if norms > 0.0 { -(product / norms) + 0.0 } else { 0.0 }
 }
 
@@ -173,7 +174,8 @@ impl Measured for f32 {
     }
 }
 
-/// Adds `term` of each dimension. The sum fits into 31 bits: see [`DIMENSIONS_MAX`](crate::DIMENSIONS_MAX).
+/// Returns the sum of `term` over the dimensions. The sum fits into 31 bits (see
+/// [`DIMENSIONS_MAX`](crate::DIMENSIONS_MAX)).
 fn integer_sum<T: Copy + Into<i32>>(query: &[T], row: &[T], term: impl Fn(i32, i32) -> i32) -> f64 {
     query.iter().zip(row).map(|(&q, &x)| term(q.into(), x.into())).sum::<i32>().into()
 }

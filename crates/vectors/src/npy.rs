@@ -1,26 +1,27 @@
-//! The header of an array of NumPy (format versions 1 to 3, numpy.lib.format).
+//! Reads the header of a NumPy array file (format versions 1 to 3, numpy.lib.format).
 //!
 //! ```text
-//!   \x93NUMPY  version: 2 bytes  length: 2 bytes (version 1) or 4  text of that length
+//!   \x93NUMPY  version: 2 bytes  length: 2 bytes (version 1) or 4 bytes  text of this length
 //!   text: {'descr': '<f4', 'fortran_order': False, 'shape': (1000, 128), }
 //! ```
 
 use crate::{Error, Result, element::FileElement};
 
 const MAGIC: &[u8] = b"\x93NUMPY";
-/// The text of an array without named fields has about 100 bytes.
+/// The largest text of a header, in bytes. The text for an array without named fields has about 100 bytes.
 const TEXT_BYTES_MAX: u32 = 64 << 10;
 
 #[derive(Debug, PartialEq)]
 pub(crate) struct Header {
     pub element: FileElement,
-    /// The number of vectors, and of dimensions.
+    /// The number of vectors, and the number of dimensions.
     pub shape: (u64, u64),
-    /// The offset of the first element.
+    /// The offset of the first element in bytes.
     pub start: u64,
 }
 
-/// Reads a header. `read` returns the next bytes of the file, and `bad` makes an error of place, found and expected.
+/// Reads a header. `read` returns the next bytes of the file. `bad` creates an error from the place, the finding and
+/// the expectation.
 pub(crate) fn header(
     mut read: impl FnMut(u64, &str) -> Result<Vec<u8>>,
     bad: &impl Fn(&'static str, String, &'static str) -> Error,
@@ -48,7 +49,7 @@ pub(crate) fn header(
         "<f8" => FileElement::F64,
         "<i4" => FileElement::I32,
         "<f2" => FileElement::F16,
-        // The bfloat16 type of the package ml_dtypes, which NumPy does not know.
+        // This is the bfloat16 type of the package ml_dtypes, which NumPy itself does not know.
         "<V2" | "|V2" => FileElement::Bf16,
         "|u1" | "<u1" | "u1" => FileElement::U8,
         "|i1" | "<i1" | "i1" => FileElement::I8,
@@ -72,7 +73,7 @@ pub(crate) fn header(
     Ok(Header { element, shape, start: 8 + width + u64::from(length) })
 }
 
-/// Returns the text of the value of a key. The value ends at the next comma outside of parentheses.
+/// Returns the text of the value of a key. The value ends at the next comma or closing brace outside of parentheses.
 fn value_of<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     let place = text.find(&format!("'{key}'")).or_else(|| text.find(&format!("\"{key}\"")))?;
     let rest = text[place + key.len() + 2..].trim_start().strip_prefix(':')?.trim_start();

@@ -1,16 +1,16 @@
-//! Reads small files of elements as a whole.
+//! Reads a small file of elements from start to end.
 
 use inshore_store::{CheckedFile, FileReader, Job};
 use zerocopy::{FromBytes, Immutable};
 
 use crate::Result;
 
-/// The buffer of small files.
+/// The size of the read buffer in bytes.
 const BUFFER_BYTES: usize = 64 << 10;
-/// The memory of the buffers of [`read_elements`].
+/// The memory of the buffers of [`read_elements`] in bytes.
 pub(crate) const READ_ELEMENTS_BYTES: u64 = 2 * BUFFER_BYTES as u64;
 
-/// Reads a whole file of elements.
+/// Reads a whole file, and passes its elements to `each`, piece by piece.
 ///
 /// # Errors
 /// I/O and damage; too little memory for a buffer.

@@ -1,4 +1,4 @@
-//! Sets of vectors, by their numbers.
+//! Sets of rows of a dataset.
 
 use std::ops::Range;
 
@@ -6,14 +6,15 @@ use inshore_store::{Budget, Reservation};
 
 use crate::Result;
 
-/// A selection of less than this share of the vectors is sparse.
+/// The share of the vectors below which a selection is sparse.
 const SPARSE: f64 = 0.01;
 const WORD_BITS: u64 = u64::BITS as u64;
 
-/// `RowSet` is a set of vectors of a dataset, by their numbers: a bitmap with one bit for each vector.
+/// A set of vectors of a dataset, which are identified by their row numbers. The set is a bitmap with one bit for each
+/// row.
 ///
-/// A search that has such a set answers only vectors of the set ([`crate::Search::selection`]). The memory, an eighth of a
-/// byte for each vector of the dataset, is reserved in a budget until the set is dropped.
+/// A search with a selection returns only vectors of this set ([`crate::Search::selection`]). The memory is an eighth
+/// of a byte for each row of the dataset. It is reserved in a budget until the set is dropped.
 ///
 /// ```
 /// # fn main() -> inshore_vectors::Result<()> {
@@ -30,7 +31,7 @@ const WORD_BITS: u64 = u64::BITS as u64;
 /// ```
 #[derive(Debug)]
 pub struct RowSet {
-    /// Bits from `len` on are 0.
+    /// The bitmap. All bits from bit `len` on are 0.
     words: Vec<u64>,
     len: u64,
     _reservation: Reservation,
@@ -43,24 +44,24 @@ impl PartialEq for RowSet {
 }
 
 impl RowSet {
-    /// Returns the memory in bytes of a set of vectors whose numbers are below `len`.
+    /// Returns the memory, in bytes, of a set of vectors whose row numbers are below `len`.
     pub fn bytes(len: u64) -> u64 {
         len.div_ceil(WORD_BITS) * (WORD_BITS / 8)
     }
 
-    /// Creates a set without vectors, of vectors whose numbers are below `len`.
+    /// Creates an empty set for vectors whose row numbers are below `len`.
     ///
     /// # Errors
-    /// [`crate::Error::Store`] if fewer than [`RowSet::bytes`] are free in the budget.
+    /// [`crate::Error::Store`] if fewer than [`RowSet::bytes`] bytes are free in the budget.
     pub fn empty(budget: &Budget, len: u64) -> Result<RowSet> {
         let reservation = budget.reserve(RowSet::bytes(len), "a set of vectors")?;
         Ok(RowSet { words: vec![0; len.div_ceil(WORD_BITS) as usize], len, _reservation: reservation })
     }
 
-    /// Creates the set of all vectors whose numbers are below `len`.
+    /// Creates the set of all vectors whose row numbers are below `len`.
     ///
     /// # Errors
-    /// As [`RowSet::empty`].
+    /// The errors of [`RowSet::empty`].
     pub fn full(budget: &Budget, len: u64) -> Result<RowSet> {
         let mut set = RowSet::empty(budget, len)?;
         set.words.fill(u64::MAX);
@@ -70,29 +71,29 @@ impl RowSet {
         Ok(set)
     }
 
-    /// Returns the number of vectors of the dataset, whether they are in the set or not.
+    /// Returns the number of rows of the dataset, whether they are in the set or not.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Tells whether no vector is in the set.
+    /// Returns true if no vector is in the set.
     pub fn is_empty(&self) -> bool {
         self.words.iter().all(|&word| word == 0)
     }
 
-    /// Adds a vector. Its number is below [`RowSet::len`].
+    /// Adds a vector. Its row number must be below [`RowSet::len`].
     pub fn insert(&mut self, row: u64) {
         assert!(row < self.len, "vector {row} of {}", self.len);
         self.words[(row / WORD_BITS) as usize] |= 1 << (row % WORD_BITS);
     }
 
-    /// Removes a vector. Its number is below [`RowSet::len`].
+    /// Removes a vector. Its row number must be below [`RowSet::len`].
     pub fn remove(&mut self, row: u64) {
         assert!(row < self.len, "vector {row} of {}", self.len);
         self.words[(row / WORD_BITS) as usize] &= !(1 << (row % WORD_BITS));
     }
 
-    /// Tells whether a vector is in the set. A number that no vector has is not in the set.
+    /// Returns true if a vector is in the set. For a row number of [`RowSet::len`] or more, the result is false.
     pub fn contains(&self, row: u64) -> bool {
         row < self.len && self.words[(row / WORD_BITS) as usize] >> (row % WORD_BITS) & 1 == 1
     }
@@ -102,17 +103,18 @@ impl RowSet {
         self.words.iter().map(|word| u64::from(word.count_ones())).sum()
     }
 
-    /// Tells whether any vector with a number of `range` is in the set.
+    /// Returns true if any vector with a row number in `range` is in the set.
     pub fn any_in(&self, range: Range<u64>) -> bool {
         self.words_in(range).any(|(_, word)| word != 0)
     }
 
-    /// Returns the number of vectors in the set whose numbers are in `range`.
+    /// Returns the number of vectors in the set with row numbers in `range`.
     pub fn count_in(&self, range: Range<u64>) -> u64 {
         self.words_in(range).map(|(_, word)| u64::from(word.count_ones())).sum()
     }
 
-    /// Returns the smallest range that has all vectors of the set whose numbers are in `range`; `None` if there are none.
+    /// Returns the smallest range that contains the row numbers of all vectors of the set in `range`. Returns `None` if
+    /// there are none.
     pub fn bounds_in(&self, range: Range<u64>) -> Option<Range<u64>> {
         let mut words = self.words_in(range).filter(|(_, word)| *word != 0);
         let (number, word) = words.next()?;
@@ -121,18 +123,18 @@ impl RowSet {
         Some(first..(number + 1) * WORD_BITS - u64::from(word.leading_zeros()))
     }
 
-    /// Removes all vectors that are not in `other`, a set of the same dataset.
+    /// Removes all vectors that are not in `other`, which must be a set for the same dataset.
     pub fn intersect(&mut self, other: &RowSet) {
         assert_eq!(self.len, other.len, "sets of one dataset");
         self.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word &= other);
     }
 
-    /// Returns the numbers of the vectors in the set, ascending.
+    /// Returns the row numbers of the vectors in the set, in ascending order.
     pub fn rows(&self) -> impl Iterator<Item = u64> + '_ {
         self.rows_in(0..self.len)
     }
 
-    /// Returns the numbers of the vectors in the set that are in `range`, ascending.
+    /// Returns the row numbers of the vectors in the set that are in `range`, in ascending order.
     pub fn rows_in(&self, range: Range<u64>) -> impl Iterator<Item = u64> + '_ {
         self.words_in(range).flat_map(|(number, word)| {
             let mut left = word;
@@ -144,7 +146,8 @@ impl RowSet {
         })
     }
 
-    /// Returns the words that hold the bits of `range`, with their numbers. Bits outside `range` are 0.
+    /// Returns the words that hold the bits of `range`, each with its position. Bits outside `range` are 0 in the
+    /// result.
     fn words_in(&self, range: Range<u64>) -> impl Iterator<Item = (u64, u64)> + '_ {
         let (start, end) = (range.start, range.end.min(self.len));
         let words = if start < end { start / WORD_BITS..end.div_ceil(WORD_BITS) } else { 0..0 };
@@ -157,13 +160,13 @@ impl RowSet {
     }
 }
 
-/// Returns a word whose lowest `bits` bits are set, of at most 64.
+/// Returns a word whose lowest `bits` bits are set. `bits` is at most 64.
 fn mask(bits: u64) -> u64 {
     if bits == WORD_BITS { u64::MAX } else { (1 << bits) - 1 }
 }
 
-/// Tells whether an exact search among the selected vectors is cheaper than a search in an index: if less than one of a
-/// hundred is selected.
+/// Returns true if fewer than one vector in a hundred is selected. An exact search among these vectors is then cheaper
+/// than a search in an index.
 pub fn is_sparse(selection: &RowSet) -> bool {
     (selection.count() as f64) < SPARSE * selection.len() as f64
 }

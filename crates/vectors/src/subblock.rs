@@ -1,11 +1,13 @@
-//! A subblock: rows that stay in the second-level cache while all panels of queries are compared with them.
+//! A subblock is a group of rows that stay in the second-level cache while they are compared with all panels of
+//! queries.
 //!
 //! ```text
 //!   rows ─► norms ─► scale and shift of each row, facts for the filter ─┐
 //!        └► elements of tiles (integers are widened) ───────────────────┴─► tiles with each panel ─► hits
 //! ```
 //!
-//! The search of all vectors (`search/scan.rs`) and the comparisons of an index (`index/compare.rs`) share this part.
+//! The search over all vectors (`search/scan.rs`) and the comparisons of an index (`index/compare.rs`) share this
+//! module.
 
 use crate::{
     filter::{BlockFacts, Filter},
@@ -13,21 +15,21 @@ use crate::{
     tiles::{Hit, Instructions, LANES_MAX, ROWS_MAX, RowSum, Tile, Tiled},
 };
 
-/// The bytes of a subblock, as elements of tiles.
+/// The bytes of the elements of a subblock, in the form for tiles.
 const SUBBLOCK_BYTES: usize = 192 << 10;
-/// The number of hits that a thread collects before it computes their exact distances; its buffer has room for those of
-/// one more tile.
+/// The number of hits that a thread collects before it computes their exact distances. The buffer of hits has room for
+/// the hits of one more tile.
 pub(crate) const HITS: usize = 64;
-/// The most hits of a thread.
+/// The largest number of hits that a thread holds.
 pub(crate) const HITS_MAX: usize = HITS + ROWS_MAX * LANES_MAX;
 
-/// Returns the rows of a subblock: whole tiles, if it has more than one.
+/// Returns the number of rows in a subblock. If a subblock has more rows than a tile, it has a whole number of tiles.
 pub(crate) fn subblock_rows(lane_bytes: usize) -> usize {
     let rows = (SUBBLOCK_BYTES / lane_bytes).max(1);
     if rows > ROWS_MAX { rows / ROWS_MAX * ROWS_MAX } else { rows }
 }
 
-/// The memory in which a thread prepares subblocks.
+/// The memory in which a thread prepares subblocks for tiles.
 #[derive(Debug)]
 pub(crate) struct Preparation<L> {
     widened: Vec<L>,
@@ -36,7 +38,7 @@ pub(crate) struct Preparation<L> {
 }
 
 impl<L> Preparation<L> {
-    /// Allocates memory for `rows` rows, whose widened elements are `widened`.
+    /// Allocates memory for `rows` rows, and for `widened` widened elements.
     pub fn with_capacity(rows: usize, widened: usize) -> Preparation<L> {
         Preparation {
             widened: Vec::with_capacity(widened),
@@ -45,7 +47,8 @@ impl<L> Preparation<L> {
         }
     }
 
-    /// Computes scale and shift of each row, and the facts about all rows. The center has the dimensions of a row.
+    /// Computes the scale and the shift of each row, and the facts about all rows that the filter needs. The center has
+    /// as many elements as a row.
     pub fn describe<T: Tiled<Lane = L>>(
         &mut self,
         instructions: Instructions,
@@ -60,7 +63,8 @@ impl<L> Preparation<L> {
         let (mut most, mut least) = (0.0f32, f32::INFINITY);
         for (row, scale) in rows.chunks_exact(center.len()).zip(scales) {
             let squares = *scale;
-            // A square may underflow: then the row has a norm, and it is too short to be filtered.
+            // The squares of a row with a norm above 0 may underflow to 0. Such a row still counts for the smallest
+            // norm, so that the block is recognized as too short for the filter.
             if squares > 0.0 || row.iter().any(|x| x.value() != 0.0) {
                 least = least.min(squares);
             }
@@ -74,7 +78,7 @@ impl<L> Preparation<L> {
             };
             shifts.push(shift);
         }
-        // The margins cover the error of the sums, which the filter bounds by far less than 1e-3.
+        // The factors 1.001 and 0.999 cover the error of the sums, which is far below 1e-3 by the bounds of the filter.
         let norm = f64::from(most).sqrt() * 1.001;
         let norm_min = f64::from(least).sqrt() * 0.999;
         match filter.metric {
@@ -86,7 +90,7 @@ impl<L> Preparation<L> {
         }
     }
 
-    /// Prepares rows for tiles.
+    /// Computes the facts about rows, and converts the rows to elements of tiles.
     pub fn prepare<'a, T: Tiled<Lane = L>>(
         &'a mut self,
         instructions: Instructions,
@@ -112,12 +116,13 @@ pub(crate) struct Subblock<'a, T: Tiled> {
 }
 
 impl<T: Tiled> Subblock<'_, T> {
-    /// Returns the number of rows.
+    /// Returns the number of rows in the subblock.
     pub fn count(&self) -> usize {
         self.scales.len()
     }
 
-    /// Compares a tile of rows, from `first` on, with a panel, and adds the hits. Returns the first row after the tile.
+    /// Compares one tile of rows, which begins with row `first`, with a panel, and appends the hits. Returns the first
+    /// row after the tile.
     pub fn hits(&self, first: usize, panel: &[T::Lane], limits: &[f32], hits: &mut Vec<Hit>) -> usize {
         let (end, stride) = (self.count().min(first + ROWS_MAX), T::stride(self.dimensions));
         let tile = Tile {

@@ -1,7 +1,7 @@
-//! The best neighbours of each query, shared by all threads.
+//! The best neighbours of each query. All threads share them.
 //!
-//! An entry is a key and an id, and entries are ordered by both. The k smallest entries of a set do not depend on the
-//! order in which entries are added, so the answer does not depend on blocks and threads.
+//! An entry is a key and an id. Entries are ordered by key, and entries with equal keys by id. The k smallest entries
+//! of a set do not depend on the order in which entries are added, so the answer does not depend on blocks and threads.
 
 use std::{
     collections::{BinaryHeap, HashSet},
@@ -11,7 +11,7 @@ use std::{
     },
 };
 
-/// A neighbour: its key and its id. A smaller key means a nearer neighbour.
+/// A neighbour of a query. A smaller key means a nearer neighbour.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Entry {
     pub key: f64,
@@ -32,56 +32,59 @@ impl PartialOrd for Entry {
     }
 }
 
-/// The entries of a heap.
+/// The entries that a heap holds.
 #[derive(Debug)]
 struct Entries {
     heap: BinaryHeap<Entry>,
-    /// The ids in the heap, if an id may come more than once.
+    /// The ids in the heap, if an id may be added more than once.
     ids: Option<HashSet<u64>>,
 }
 
-/// `TopK` keeps the k nearest entries of a query.
+/// Keeps the k nearest entries of a query.
 #[derive(Debug)]
 pub(crate) struct TopK {
     entries: Mutex<Entries>,
-    /// The bits of a key. No entry of the answer has a larger key.
+    /// The bits of an f64. No entry of the answer has a larger key than this number.
     bound: AtomicU64,
     k: usize,
-    /// The id of an entry that is not kept.
+    /// The id whose entries are not kept.
     excluded: Option<u64>,
 }
 
 impl TopK {
-    /// Creates an empty heap with memory for `k` entries. No entry may exceed `bound`.
+    /// Creates an empty heap with memory for `k` entries. `bound` is the first bound, and callers must not add entries
+    /// with larger keys.
     pub fn new(k: usize, bound: f64) -> TopK {
         let entries = Entries { heap: BinaryHeap::with_capacity(k), ids: None };
         TopK { entries: Mutex::new(entries), bound: AtomicU64::new(bound.to_bits()), k, excluded: None }
     }
 
-    /// Creates an empty heap that keeps one entry of each id. All entries of an id must have the same key.
+    /// Creates an empty heap that keeps at most one entry of each id. All entries with the same id must have the same
+    /// key.
     pub fn distinct(k: usize, bound: f64) -> TopK {
         let entries =
             Entries { heap: BinaryHeap::with_capacity(k), ids: Some(HashSet::with_capacity(k + 1)) };
         TopK { entries: Mutex::new(entries), bound: AtomicU64::new(bound.to_bits()), k, excluded: None }
     }
 
-    /// Returns the same heap, which does not keep an entry of this id.
+    /// Returns the same heap, except that it drops entries with this id.
     pub fn without(self, id: u64) -> TopK {
         TopK { excluded: Some(id), ..self }
     }
 
-    /// Returns the memory of a heap with one entry of each id.
+    /// Returns the memory, in bytes, of a heap that keeps one entry of each id.
     pub fn distinct_bytes(k: u64) -> u64 {
-        // A table of hashes has up to 16/7 places for each id, with a byte each.
+        // A hash table has up to 16/7 slots for each id, and a control byte for each slot.
         TopK::bytes(k) + ((k + 1) * 16 / 7).next_power_of_two() * (size_of::<u64>() as u64 + 1) + 64
     }
 
-    /// Returns the memory of a heap.
+    /// Returns the memory of a heap in bytes.
     pub fn bytes(k: u64) -> u64 {
         size_of::<TopK>() as u64 + k * size_of::<Entry>() as u64
     }
 
-    /// Returns a key. An entry with a larger key is not in the answer; an entry with an equal key may be in it.
+    /// Returns the bound of the heap. An entry with a larger key is not in the answer; an entry with an equal key may
+    /// be in it.
     pub fn bound(&self) -> f64 {
         f64::from_bits(self.bound.load(Ordering::Relaxed))
     }
@@ -115,7 +118,7 @@ impl TopK {
         }
     }
 
-    /// Forgets all entries. No later entry may exceed `bound`.
+    /// Removes all entries, and sets the bound. Callers must not add entries with keys above `bound`.
     pub fn reset(&self, bound: f64) {
         let mut entries = self.entries.lock().expect("no panic under this lock");
         entries.heap.clear();
@@ -125,12 +128,12 @@ impl TopK {
         self.bound.store(bound.to_bits(), Ordering::Relaxed);
     }
 
-    /// Calls `each` with the entries, in no order.
+    /// Calls `each` with the entries, in no particular order.
     pub fn each(&self, each: impl FnMut(&Entry)) {
         self.entries.lock().expect("no panic under this lock").heap.iter().for_each(each);
     }
 
-    /// Returns the entries, the nearest first.
+    /// Returns the entries in ascending order, the nearest one first.
     pub fn into_sorted(self) -> Vec<Entry> {
         self.entries.into_inner().expect("no panic under this lock").heap.into_sorted_vec()
     }

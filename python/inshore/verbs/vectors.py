@@ -11,7 +11,7 @@ from inshore.sources import ArrowStream
 from inshore.verbs.target import Target
 
 Metric = Literal["l2", "ip", "cosine", "hamming", "jaccard"]
-"""The distance between two vectors."""
+"""The metric of a search: how the distance between two vectors is computed."""
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class StoredVectors(Target):
-    """Verbs on the vectors of a store."""
+    """Operations on the vectors of a store."""
 
     def import_vectors(
         self,
@@ -44,37 +44,40 @@ class StoredVectors(Target):
         ----------
         source : path, numpy.ndarray or table
             A file (``.fvecs``, ``.bvecs``, ``.ivecs``, ``.fbin``, ``.u8bin``, ``.i8bin``, ``.hbin``,
-            ``.b1bin``, ``.npy``), or an array of vectors and dimensions, of float32, float16, bfloat16 (of
-            ml_dtypes), uint8 or int8. float64 is rounded to float32, and int32 must fit float32 exactly.
-            The id of a vector is its number, from 0. A table (``.parquet``, ``.arrow``, pyarrow, pandas,
-            polars) has the vectors in a column of lists; the other columns are kept for ``where`` and
+            ``.b1bin``, ``.npy``), an array, or a table. An array has the shape (vectors, dimensions), or
+            (dimensions) for one vector. Its elements are float32, float16, bfloat16 (of ml_dtypes), uint8 or
+            int8. float64 is rounded to float32, and int32 must fit float32 exactly. The id of a vector is its
+            row number, counted from 0. A table (``.parquet``, ``.arrow``, pyarrow, pandas, polars) has the
+            vectors in a column of lists. The dataset keeps the other columns for the parameters ``where`` and
             ``select`` of `nearest`.
         name : str
             The name of the new dataset.
         bits : bool, default False
-            Each byte is eight dimensions of one bit (``numpy.packbits``).
+            If true, each byte has eight dimensions of one bit (``numpy.packbits``).
         column : str, optional
-            The column of a table that has the vectors, if several columns are lists.
+            The column of a table that has the vectors. It is needed only if several columns are lists of
+            numbers.
         id : str, optional
-            The column of a table whose values, integers or texts that occur once, are answered as ids.
+            The column of a table whose values are the ids in answers. They are integers or texts, and each
+            occurs once.
         memory, threads
             The budget; see `Graph`.
 
         Returns
         -------
         dict
-            ``vectors``, ``dimensions``, ``element`` and ``bytes``; ``rounded`` is the number of elements that
-            were rounded. For a table also ``columns``, the names of the columns that were kept, and
-            ``left_out``, those of nested columns, which were not.
+            ``vectors``, ``dimensions``, ``element`` and ``bytes`` describe the dataset. ``rounded`` is the
+            number of elements that were rounded. For a table, ``columns`` has the names of the columns that
+            the dataset keeps, and ``left_out`` has the names of nested columns, which it does not keep.
 
         Raises
         ------
         ExistsError
-            If a dataset of that name exists already.
+            If the store already has a dataset of that name.
         InputError
-            For NaN, infinities and malformed files; the message names the vector and the dimension.
+            For NaN, infinities and malformed files. The message names the vector and the dimension.
         FileError, BudgetError
-            See `inshore.errors`. No partial dataset is left.
+            See `inshore.errors`. A failed import leaves no dataset.
 
         Examples
         --------
@@ -101,31 +104,34 @@ class StoredVectors(Target):
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> dict[str, Any]:
-        """Add vectors of a file or an array to a dataset.
+        """Add the vectors of a file or an array to a dataset.
 
-        Their ids follow the largest id that was used. The vectors survive a power loss after the return.
+        The new vectors get consecutive ids, which begin after the largest id that the dataset has used. Once
+        the call returns, the vectors survive a loss of power.
 
         Parameters
         ----------
         name : str
-            The vectors; see `import_vectors`.
+            The name of the dataset; see `import_vectors`.
         source : path or numpy.ndarray
-            Vectors of the same dimensions and elements, in any form that `import_vectors` takes.
+            Vectors with the dimensions and the element type of the dataset, in any form that `import_vectors`
+            takes, except a table.
         bits : bool, default False
-            Each byte is eight dimensions of one bit (``numpy.packbits``).
+            If true, each byte has eight dimensions of one bit (``numpy.packbits``).
         memory, threads
             The budget; see `Graph`.
 
         Returns
         -------
         dict
-            ``added``, ``first_id``, ``rounded``; and ``vectors`` (rows), ``removed`` and ``next_id`` of the
-            dataset.
+            ``added`` is the number of new vectors, ``first_id`` the id of the first one, and ``rounded`` the
+            number of rounded elements. ``vectors`` (the number of rows), ``removed`` and ``next_id`` describe
+            the dataset.
 
         Raises
         ------
         NotFoundError, InputError, FileError, BudgetError
-            See `inshore.errors`. Nothing is added then.
+            See `inshore.errors`. After an error, the dataset is unchanged.
 
         Examples
         --------
@@ -149,32 +155,33 @@ class StoredVectors(Target):
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> dict[str, Any]:
-        """Replace vectors by their ids, or add them.
+        """Replace vectors of a dataset by their ids, or add vectors with new ids.
 
-        All vectors change at once: a search sees the old ones or the new ones.
+        All vectors change at once: a search sees either all old vectors or all new ones.
 
         Parameters
         ----------
         name : str
-            The vectors; see `import_vectors`.
+            The name of the dataset; see `import_vectors`.
         source : path or numpy.ndarray
-            Vectors of the same dimensions and elements, in any form that `import_vectors` takes.
+            Vectors with the dimensions and the element type of the dataset, in any form that `import_vectors`
+            takes, except a table.
         ids : sequence of int, numpy.ndarray or path
-            The id of each vector; a path is that of a text file of numbers.
+            The id of each vector. A path is the path of a text file with the ids.
         bits : bool, default False
-            Each byte is eight dimensions of one bit (``numpy.packbits``).
+            If true, each byte has eight dimensions of one bit (``numpy.packbits``).
         memory, threads
             The budget; see `Graph`.
 
         Returns
         -------
         dict
-            ``added`` and ``replaced``; the rest as `add_vectors`.
+            ``added`` and ``replaced`` are numbers of vectors. The other entries are those of `add_vectors`.
 
         Raises
         ------
         NotFoundError, InputError, FileError, BudgetError
-            See `inshore.errors`. Nothing is changed then.
+            See `inshore.errors`. After an error, the dataset is unchanged.
 
         Examples
         --------
@@ -201,27 +208,30 @@ class StoredVectors(Target):
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> dict[str, Any]:
-        """Remove vectors of a dataset by their ids; `remove_vectors` removes the dataset.
+        """Remove vectors from a dataset by their ids.
+
+        `remove_vectors` removes a whole dataset.
 
         Parameters
         ----------
         name : str
-            The vectors; see `import_vectors`.
+            The name of the dataset; see `import_vectors`.
         ids : sequence of int, numpy.ndarray or path
-            The ids; a path is that of a text file of numbers.
+            The ids of the vectors. A path is the path of a text file with the ids.
         memory, threads
             The budget; see `Graph`.
 
         Returns
         -------
         dict
-            ``taken``: the number of vectors that were removed; ``absent``: that of ids whose vectors had been
-            removed before; the rest as `add_vectors`.
+            ``taken`` is the number of vectors that were removed. ``absent`` is the number of ids whose
+            vectors had been removed before. The other entries are those of `add_vectors`.
 
         Raises
         ------
         NotFoundError, InputError, FileError, BudgetError
-            See `inshore.errors`. An id that no vector has had is an error. Nothing is removed then.
+            See `inshore.errors`. An id that no vector has ever had is an error. After an error, the dataset
+            is unchanged.
 
         Examples
         --------
@@ -248,26 +258,27 @@ class StoredVectors(Target):
     ) -> dict[str, Any]:
         """Free the space of removed vectors, and merge the layers of the index into its lists.
 
-        Ids stay, and the centroids of the index too. Vectors and index change at once; running searches are
-        not disturbed.
+        The ids of the vectors and the centroids of the index stay the same. Vectors and index change at once,
+        and running searches continue with the old data.
 
         Parameters
         ----------
         name : str
-            The vectors; see `import_vectors`.
+            The name of the dataset; see `import_vectors`.
         memory, threads
             The budget; see `Graph`.
 
         Returns
         -------
         dict
-            ``freed``: the number of rows that were freed; ``lists``: that of the lists that were written, or
-            None; and ``vectors``, ``next_id`` and ``bytes`` of the dataset.
+            ``freed`` is the number of rows that were freed. ``lists`` is the number of lists in the rewritten
+            index, or None if no index was rewritten. ``vectors``, ``next_id`` and ``bytes`` describe the
+            dataset.
 
         Raises
         ------
         NotFoundError, InputError, FileError, BudgetError
-            See `inshore.errors`. Nothing is changed then.
+            See `inshore.errors`. After an error, the dataset is unchanged.
 
         Examples
         --------
@@ -292,38 +303,40 @@ class StoredVectors(Target):
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> dict[str, Any]:
-        r"""Import PNG and JPEG files as vectors: a joint histogram of colours and edges for each.
+        r"""Import PNG and JPEG files as vectors: one joint histogram of colours and edges for each image.
 
-        The image is scaled to 128 x 128 pixels. Each pixel has four levels of red, green, blue and edgeness
-        (the gradient that the Sobel filters find), and the vector has the share of the pixels in each of the
-        256 combinations, as float32. `nearest` computes queries in the same way.
+        The image is scaled to 128 x 128 pixels. Each pixel has four features: red, green, blue and edgeness,
+        which is the magnitude of the gradient by the Sobel filters. Each feature has four levels. The vector
+        has, as float32, the share of the pixels in each of the 256 combinations of levels. `nearest` computes
+        the vectors of queries in the same way.
 
         Parameters
         ----------
         paths : path or sequence of paths
-            Files, and folders of files with the endings ``.png``, ``.jpg`` and ``.jpeg``. The id of an image
-            is its number, by folders in the order of paths.
+            Files, and folders of files with the extensions ``.png``, ``.jpg`` and ``.jpeg``. The files of a
+            folder and its subfolders are sorted by path. The id of an image is its number in this order,
+            counted from 0.
         name : str
             The name of the new dataset.
         skip_errors : bool, default False
-            Leave malformed images out, and count them.
+            Skip malformed images, and count them. Otherwise a malformed image is an error.
         memory, threads
             The budget; see `Graph`.
 
         Returns
         -------
         dict
-            ``vectors``, ``dimensions``, ``element`` and ``bytes``; ``skipped`` is the number of images that
-            were left out, and ``first_skipped`` the reason of the first.
+            ``vectors``, ``dimensions``, ``element`` and ``bytes`` describe the dataset. ``skipped`` is the
+            number of images that were skipped, and ``first_skipped`` is the error of the first one.
 
         Raises
         ------
         ExistsError
-            If a dataset of that name exists already.
+            If the store already has a dataset of that name.
         InputError
-            For malformed images, and for folders without images; the message names the file.
+            For malformed images, and for folders without images. The message names the file.
         FileError, BudgetError
-            See `inshore.errors`. No partial dataset is left.
+            See `inshore.errors`. A failed import leaves no dataset.
 
         Examples
         --------
@@ -358,39 +371,40 @@ class StoredVectors(Target):
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> dict[str, Any]:
-        r"""Import texts as vectors: the counts of the words of a vocabulary for each.
+        r"""Import texts as vectors: the counts of the words of a vocabulary in each text.
 
-        The vocabulary consists of the most frequent words of all documents, in lower case, as
-        `count_words` finds them. A count is a uint8 and stays at 255. `nearest` with ``metric="cosine"``
-        finds documents of the same words, and computes queries in the same way.
+        The vocabulary consists of the most frequent words of all documents, in lower case; `count_words` has
+        the same definition of a word. A count is a uint8 and does not rise above 255. `nearest` with
+        ``metric="cosine"`` finds documents with similar words. It computes the vectors of queries in the same
+        way.
 
         Parameters
         ----------
         paths : path or sequence of paths
-            Files and folders of files. Each file is a document; the id is its number, by folders in the
-            order of paths.
+            Files, and folders of files. Each file is a document. The files of a folder and its subfolders are
+            sorted by path. The id of a document is its number in this order, counted from 0.
         name : str
             The name of the new dataset.
         lines : bool, default False
-            Each line of the one file is a document.
+            If true, ``paths`` is one file, and each of its lines is a document.
         words : int, default 8000
-            The largest number of words of the vocabulary, which is that of the dimensions.
+            The largest number of words in the vocabulary. Each word is a dimension.
         memory, threads
             The budget; see `Graph`.
 
         Returns
         -------
         dict
-            ``vectors``, ``dimensions``, ``element`` and ``bytes``.
+            ``vectors``, ``dimensions``, ``element`` and ``bytes`` describe the dataset.
 
         Raises
         ------
         ExistsError
-            If a dataset of that name exists already.
+            If the store already has a dataset of that name.
         InputError
             For documents without words.
         FileError, BudgetError
-            See `inshore.errors`. No partial dataset is left.
+            See `inshore.errors`. A failed import leaves no dataset.
 
         Examples
         --------
@@ -433,42 +447,44 @@ class StoredVectors(Target):
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> dict[str, Any]:
-        """Build the index of vectors for approximate answers, or build it again.
+        """Build the index of a dataset of vectors for approximate answers, or replace it.
 
-        The vectors are cut into lists around centroids, and `nearest` with ``recall`` reads only some lists.
-        The index is a dataset of its own, ``name + ".index"``, with a copy of the vectors.
+        The vectors are divided into lists around centroids. `nearest` with ``recall`` reads only some of
+        these lists. The index is a dataset of its own with the name ``name + ".index"``, which contains a
+        copy of the vectors.
 
         Parameters
         ----------
         name : str
-            The vectors; see `import_vectors`.
+            The name of the dataset; see `import_vectors`.
         metric : str, default "l2"
             The metric of all searches with the index.
         lists : int, optional
-            The number of lists; by default as many as have 16 KiB, or 32 vectors.
+            The number of lists. By default an average list has 16 KiB, or 32 vectors if they are larger.
         seed : int, default 0
-            The number from which the samples of the training follow.
+            The seed that determines which vectors are sampled for the training of centroids.
         copies : int, optional
-            Write lists with copies of vectors near their borders, for the strategy ``"single"``. A list has
-            up to this number of times the size of an average list (2 to 16), and all lists take up to about
-            this number of times the bytes of the vectors. Single queries read about a quarter of the lists.
-            By default there are no copies.
+            Write additional lists with copies of the vectors near their borders, for the strategy
+            ``"single"``. A list then has up to ``copies`` times the size of an average list (2 to 16), and
+            all these lists together take up to about ``copies`` times the bytes of the vectors. For the same
+            recall, the strategy ``"single"`` reads about a quarter of the lists. By default there are no
+            copies.
         memory, threads
-            The budget; see `Graph`. The lists do not depend on it.
+            The budget; see `Graph`. The lists do not depend on the budget.
 
         Returns
         -------
         dict
-            ``lists``, ``groups``, ``bytes``, and ``recall``: its ``points`` have the recall by the number of
-            lists probed, measured on vectors of the dataset. With copies also ``copies``, which has a
-            ``recall`` of its own.
+            ``lists``, ``groups`` and ``bytes`` describe the index. The ``points`` of ``recall`` have the
+            recall for several numbers of probed lists, measured on vectors of the dataset. With copies,
+            ``copies`` has a ``recall`` of its own.
 
         Raises
         ------
         NotFoundError
-            If there are no vectors of that name.
+            If the store has no vectors of that name.
         FileError, BudgetError
-            See `inshore.errors`. The former index, if any, is left.
+            See `inshore.errors`. After an error, an existing index is unchanged.
 
         Examples
         --------
@@ -499,29 +515,31 @@ class StoredVectors(Target):
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> dict[str, Any]:
-        """Measure the recall of an index on queries, and keep it in the index.
+        """Measure the recall of an index on queries, and store the result in the index.
 
-        `nearest` chooses the number of lists for ``recall`` by this table.
+        `nearest` uses the stored result to choose the number of lists for its parameter ``recall``.
 
         Parameters
         ----------
         name : str
-            The vectors, which have an index; see `index_vectors`.
+            The name of a dataset of vectors with an index; see `index_vectors`.
         queries : path, sequence of paths or numpy.ndarray
             The queries, in any form that `nearest` takes.
         sample : int, default 200
-            The number of queries that are used, at equal distances.
+            The number of queries that are used. They are taken at equal distances from all queries.
         k : int, default 10
             The number of neighbours of each query.
         lines : bool, default False
-            Each line of the one file is a query, for vectors of `import_documents`.
+            If true, ``queries`` is one file, and each of its lines is a query, for vectors of
+            `import_documents`.
         memory, threads
             The budget; see `Graph`.
 
         Returns
         -------
         dict
-            ``points`` with ``probes`` and ``recall``, ``k``, ``queries``, ``measured_seconds`` (since 1970).
+            ``points``, each with ``probes`` and ``recall``; ``k``; ``queries``, their number; and
+            ``measured_seconds``, the time of the measurement in seconds since 1970.
 
         Raises
         ------
@@ -561,53 +579,59 @@ class StoredVectors(Target):
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> Result:
-        """Find the nearest vectors of each query: exactly, or with ``recall`` from an index.
+        """Find the nearest vectors of each query: exactly, or with ``recall`` by an index.
 
-        The answer equals brute force in float64 (for bytes: in integers), ties go to the smaller id, and it
-        does not depend on the budget. One pass over the vectors answers all queries that fit the budget.
+        An exact answer equals that of brute force in float64, or in integers for integer elements. Ties go to
+        the smaller id, and the answer does not depend on the budget. One pass over the vectors answers all
+        queries that fit into the budget together.
 
         Parameters
         ----------
         name : str
-            The vectors; see `import_vectors`.
+            The name of the dataset; see `import_vectors`.
         queries : path, sequence of paths or numpy.ndarray
-            The queries, in any form that `import_vectors` takes; images or texts, for vectors of
-            `import_images` or `import_documents`.
+            The queries are vectors in any form that `import_vectors` takes, except a table. For vectors of
+            `import_images` or `import_documents`, they are images or texts.
         k : int, default 10
             The largest number of neighbours of each query.
         metric : str, default "l2"
-            ``"l2"`` (Euclidean distance), ``"ip"`` (inner product, falling), ``"cosine"`` (1 - cosine),
-            ``"hamming"`` (bits that differ; bytes, for vectors of bytes) or ``"jaccard"`` (bits).
+            ``"l2"`` (Euclidean distance), ``"ip"`` (inner product, in descending order), ``"cosine"`` (1 -
+            cosine), ``"hamming"`` (the number of different bits, or of different bytes for vectors of bytes)
+            or ``"jaccard"`` (for vectors of bits).
         radius : float, optional
-            Only neighbours up to this distance; for ``"ip"`` from this inner product on.
+            The largest distance of a neighbour. For ``"ip"`` it is the smallest inner product.
         recall : float, optional
-            Answer from the index (`index_vectors`) with this recall or more, by its table. Without an index,
-            the answer is exact.
+            Answer from the index (`index_vectors`), with the smallest number of lists that has at least this
+            recall by the table of the index. If the vectors have no index, the answer is exact.
         probes : int, optional
-            Answer from the index, and probe so many lists for each query.
+            Answer from the index, and read this number of lists for each query. It replaces ``recall``.
         strategy : str, optional
-            How lists are read: ``"single"``, ``"batch"``; the cheaper one by default. The answer is the same.
+            The way in which lists are read, ``"single"`` or ``"batch"``. By default the cheaper one is
+            chosen. The answer is the same, unless the index has lists with copies, which only ``"single"``
+            reads.
         where : str, optional
             An SQL expression over the columns of vectors that were imported from a table. Only vectors for
-            which it is true are answers. The budget is at least 32 MiB then.
+            which the expression is true are answers. With an expression, the budget must be at least 32 MiB.
         select : iterable of str, optional
-            Columns of the vectors that the answer has besides its own.
+            The columns of the dataset that are added to the answer.
         lines : bool, default False
-            Each line of the one file is a query, for vectors of `import_documents`.
+            If true, ``queries`` is one file, and each of its lines is a query, for vectors of
+            `import_documents`.
         memory, threads
             The budget; see `Graph`.
 
         Returns
         -------
         Result
-            The columns ``query``, ``rank`` (from 1), ``id`` and ``distance``, then those of ``select``.
+            The columns ``query``, ``rank`` (from 1), ``id`` and ``distance``, then the columns ``select``.
 
         Raises
         ------
         NotFoundError
-            If there are no vectors of that name.
+            If the store has no vectors of that name.
         InputError
-            For queries of other dimensions, and for values that the elements of the vectors cannot hold.
+            For queries with another number of dimensions, and for values that the element type of the vectors
+            cannot hold.
         FileError, BudgetError
             See `inshore.errors`.
 
@@ -654,21 +678,21 @@ class StoredVectors(Target):
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> Result:
-        """Find the nearest vectors of one dataset for each vector of another one.
+        """Find the nearest vectors of one dataset for each vector of another dataset.
 
-        The answer is that of `nearest` with the vectors of ``queries`` as queries. Vectors of ``queries``
-        that fit the budget are one block, and each block is one pass over the vectors of ``name``.
+        The answer is that of `nearest` with the vectors of ``queries`` as queries. As many queries as fit
+        into the budget form a block, and each block takes one pass over the vectors of ``name``.
 
         Parameters
         ----------
         queries : str
-            The vectors for which neighbours are found; see `import_vectors`.
+            The name of the dataset for whose vectors neighbours are found; see `import_vectors`.
         name : str
-            The vectors that are neighbours.
+            The name of the dataset in which neighbours are found.
         k, metric, radius, recall, probes, strategy
-            As of `nearest`.
+            See `nearest`.
         memory, threads
-            The budget; see `Graph`. The answer does not depend on it.
+            The budget; see `Graph`. The answer does not depend on the budget.
 
         Returns
         -------
@@ -679,9 +703,9 @@ class StoredVectors(Target):
         Raises
         ------
         NotFoundError
-            If there are no vectors of one of the names.
+            If the store has no vectors of one of the names.
         InputError
-            If the dimensions differ, and for values that the elements of ``name`` cannot hold.
+            If the numbers of dimensions differ, and for values that the element type of ``name`` cannot hold.
         FileError, BudgetError
             See `inshore.errors`.
 
@@ -716,16 +740,16 @@ class StoredVectors(Target):
     ) -> Result:
         """Find the nearest other vectors of each vector: the k-nearest-neighbour graph.
 
-        A vector is no neighbour of itself, but vectors that are equal to it are.
+        A vector is not its own neighbour, but another vector with equal elements is.
 
         Parameters
         ----------
         name : str
-            The vectors; see `import_vectors`.
+            The name of the dataset; see `import_vectors`.
         k, metric, radius, recall, probes, strategy
-            As of `nearest`.
+            See `nearest`.
         memory, threads
-            The budget; see `Graph`. The answer does not depend on it.
+            The budget; see `Graph`. The answer does not depend on the budget.
 
         Returns
         -------
@@ -764,35 +788,36 @@ class StoredVectors(Target):
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> Result:
-        """Find all pairs of vectors within a distance, or groups of them.
+        """Find all pairs of vectors within a distance, or the groups that these pairs form.
 
-        No number of neighbours limits the pairs of a vector; they are sorted on flash.
+        The number of pairs of a vector is not limited. The pairs are sorted, and on flash if the memory is
+        too small.
 
         Parameters
         ----------
         name : str
-            The vectors; see `import_vectors`.
+            The name of the dataset; see `import_vectors`.
         cosine : float, optional
-            Pairs whose cosine is at least this; in the place of ``metric`` and ``radius``.
+            The smallest cosine of a pair. It replaces ``metric`` and ``radius``.
         radius : float, optional
-            Pairs up to this distance; for ``"ip"`` from this inner product on.
+            The largest distance of a pair. For ``"ip"`` it is the smallest inner product.
         metric : str, optional
-            As of `nearest`; ``"l2"`` by default.
+            The metric, as in `nearest`. The default is ``"l2"``.
         groups : bool, default False
-            Return groups: one row for each vector that has a near-duplicate. The group is the smallest id of
-            all vectors that pairs connect. To keep one vector of each group, drop those whose id is not
-            their group.
+            Return groups instead of pairs, with one row for each vector that has a near-duplicate. The group
+            is the smallest id of all vectors that pairs connect with the vector. To keep one vector of each
+            group, drop the vectors whose id is not their group.
         recall, probes
-            As of `nearest`: with an index, pairs of which one vector lies in a list that the other one
-            probes.
+            See `nearest`. With an index, a pair is found if one of its vectors lies in a list that the other
+            vector probes.
         memory, threads
-            The budget; see `Graph`. The answer does not depend on it.
+            The budget; see `Graph`. The answer does not depend on the budget.
 
         Returns
         -------
         Result
-            The columns ``id``, ``duplicate`` and ``distance``, with ``id`` < ``duplicate``, each pair once
-            and in order; with ``groups`` the columns ``id`` and ``group``.
+            The columns ``id``, ``duplicate`` and ``distance``, with ``id`` < ``duplicate``. Each pair occurs
+            once, and the rows are sorted by both ids. With ``groups``, the columns are ``id`` and ``group``.
 
         Raises
         ------
@@ -825,7 +850,7 @@ class StoredVectors(Target):
         memory: str | int | None,
         threads: int | None,
     ) -> Result:
-        """Return the rows of an operation without inputs."""
+        """Return the rows of an operation that has no inputs."""
 
         def start(job: _native.Job, output: StrPath | None) -> _native.Run:
             return self._start(job, operation, fields, [], output)
@@ -833,12 +858,12 @@ class StoredVectors(Target):
         return Result(title, lambda: self._store().job(memory, threads), start, counted="rows", gives="file")
 
     def list_vectors(self) -> list[dict[str, Any]]:
-        """List the vectors, with their indexes.
+        """List all datasets of vectors and their indexes.
 
         Returns
         -------
         list of dict
-            What `describe_vectors` returns, for all vectors in the order of names.
+            The results of `describe_vectors` for all datasets of vectors, sorted by name.
 
         Examples
         --------
@@ -854,24 +879,24 @@ class StoredVectors(Target):
         return datasets
 
     def describe_vectors(self, name: str) -> dict[str, Any]:
-        """Describe vectors and their index. No vectors are read.
+        """Describe a dataset of vectors and its index, without reading the vectors.
 
         Parameters
         ----------
         name : str
-            The vectors.
+            The name of the dataset.
 
         Returns
         -------
         dict
-            ``name``, ``vectors``, ``dimensions``, ``element``, ``bytes`` and ``index``: None, or a dict with
-            the result of `index_vectors` without the plan. ``index_error`` has the reason if an index cannot
-            be used.
+            ``name``, ``vectors``, ``dimensions``, ``element``, ``bytes`` and ``index``. ``index`` is None, or
+            a dict with the result of `index_vectors` without the plan. If an index cannot be used,
+            ``index_error`` has the reason.
 
         Raises
         ------
         NotFoundError
-            If there are no vectors of that name.
+            If the store has no vectors of that name.
 
         Examples
         --------
@@ -886,21 +911,21 @@ class StoredVectors(Target):
             return self._run(job, "nearest info", {}, [name], title=f"properties of vectors {name!r}")
 
     def remove_vectors(self, name: str, *, index: bool = False) -> None:
-        """Remove vectors with their index, or the index alone.
+        """Remove a dataset of vectors with its index, or only the index.
 
         Parameters
         ----------
         name : str
-            The vectors.
+            The name of the dataset.
         index : bool, default False
-            Remove only the index.
+            If true, only the index is removed.
 
         Raises
         ------
         NotFoundError
-            If there are no vectors of that name.
+            If the store has no vectors of that name.
         InputError
-            If only the index shall be removed, and there is none; and for a dataset of another kind.
+            If ``index`` is true and the vectors have no index, and for a dataset of another kind.
 
         Examples
         --------
@@ -920,14 +945,14 @@ class StoredVectors(Target):
 
 
 def _files(source: Vectors | ArrowStream | Files, job: _native.Job) -> list[StrPath]:
-    """Return the inputs: paths, or the file of an array."""
+    """Return the paths of the inputs. An array or a table becomes one file."""
     if isinstance(source, (list, tuple)):
         return list(source)
     return [_file(source, job)]  # type: ignore[arg-type]
 
 
 def _file(source: Vectors | ArrowStream, job: _native.Job) -> StrPath:
-    """Return the file of vectors; an array or a table is written to a file of the job."""
+    """Return the path of the input. An array or a table is written to a file of the job."""
     if isinstance(source, ArrowStream):
         return _table_file(source, job)
     if not hasattr(source, "__array_interface__"):
@@ -941,7 +966,7 @@ def _file(source: Vectors | ArrowStream, job: _native.Job) -> StrPath:
 
 
 def _table_file(source: ArrowStream, job: _native.Job) -> StrPath:
-    """Write a table to a file of the job, in small batches."""
+    """Write a table to a file of the job, in batches of about 1 MiB."""
     import pyarrow as pa  # noqa: PLC0415
 
     table = pa.table(source)
@@ -953,7 +978,7 @@ def _table_file(source: ArrowStream, job: _native.Job) -> StrPath:
 
 
 def _ids(ids: Ids) -> tuple[list[int] | None, list[StrPath]]:
-    """Return ids as a list, or the input that has them."""
+    """Return ids as a list, or the path of the file that has them."""
     if isinstance(ids, str | os.PathLike):
         return None, [ids]
     return [int(number) for number in ids], []

@@ -1,4 +1,4 @@
-//! The operations on vectors of the local store, `nearest import` to `nearest rm`.
+//! The operations on vectors in the local store, from `nearest import` to `nearest rm`.
 
 mod changes;
 mod content;
@@ -37,14 +37,14 @@ fn default_k() -> u64 {
     Search::default().k
 }
 
-/// Returns the error of a build that cannot count words.
+/// Returns an error for documents, which a build without the feature `text` cannot process.
 #[cfg(not(feature = "text"))]
 fn no_documents() -> Error {
     let what = "content: found documents, but this build lacks the feature `text`".to_string();
     Error::Request { operation: "nearest import content", what }
 }
 
-/// Opens the one input, a file of vectors.
+/// Opens the only input, which must be a file of vectors.
 fn only_file(operation: &'static str, inputs: &[PathBuf]) -> Result<VectorFile> {
     match inputs {
         [input] => Ok(VectorFile::open(input)?),
@@ -55,7 +55,7 @@ fn only_file(operation: &'static str, inputs: &[PathBuf]) -> Result<VectorFile> 
     }
 }
 
-/// Refuses inputs, for an operation that names its dataset.
+/// Refuses inputs for an operation whose options name its dataset.
 fn no_inputs(operation: &'static str, inputs: &[PathBuf]) -> Result<()> {
     match inputs {
         [] => Ok(()),
@@ -65,7 +65,7 @@ fn no_inputs(operation: &'static str, inputs: &[PathBuf]) -> Result<()> {
     }
 }
 
-/// Returns the error of a search. An error of the receiver of rows is one of this crate.
+/// Converts the error of a search. An error of the receiver of rows is converted back to an error of this crate.
 fn error_of(error: inshore_vectors::Error) -> Error {
     match error {
         inshore_vectors::Error::Rows(inner) => match inner.downcast::<Error>() {
@@ -76,5 +76,5 @@ fn error_of(error: inshore_vectors::Error) -> Error {
     }
 }
 
-/// The queries or vectors of a file; the search itself is planned with the memory of the job.
+/// A file of queries or vectors is a plan by itself, because the search is planned when the job has its memory.
 impl Plan for VectorFile {}

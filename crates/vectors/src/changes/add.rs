@@ -1,4 +1,4 @@
-//! Adds vectors of a file, with new ids or with given ones.
+//! Adds the vectors of a file to a dataset, with new ids or with ids that the caller gives.
 
 use inshore_store::{FILE_SOURCE_BYTES, Job, Store};
 
@@ -12,15 +12,17 @@ use crate::{
     import::{BUFFER_BYTES, BUFFERS},
 };
 
-/// Adds the vectors of `file` to the dataset `name`. Their ids follow the largest id that was used.
+/// Adds the vectors of `file` to the dataset `name`. The new vectors get consecutive ids, which begin after the largest
+/// id that the dataset has used.
 ///
-/// The cost is one read of the file, one write of its vectors, and a copy of the last extent. Memory: that of
-/// [`crate::import()`], and 16 bytes for each run of ids ([`VectorsInfo`]).
+/// The cost is one read of the file, one write of its vectors, and one copy of the last extent of the dataset. The
+/// memory is that of [`crate::import()`], and 16 bytes for each run of ids ([`VectorsInfo`]).
 ///
 /// # Errors
-/// [`Error::BadFile`] for other dimensions or elements, a malformed vector, or a value that is not finite;
-/// [`Error::BadDataset`] for a dataset that cannot be changed; [`inshore_store::Error::Changed`] if other jobs changed it
-/// again and again; I/O; too little memory; cancellation. Nothing is changed then.
+/// [`Error::BadFile`] for another number of dimensions or another element type, a malformed vector, or a value that is
+/// not finite; [`Error::BadDataset`] for a dataset that cannot be changed; [`inshore_store::Error::Changed`] if other
+/// jobs changed the dataset during each attempt; I/O; too little memory; cancellation. After an error, the dataset is
+/// unchanged.
 pub fn add_vectors(store: &Store, job: &Job, name: &str, file: &VectorFile) -> Result<Changed> {
     let changed = retried(job, || {
         let mut change = Change::begin(store, job, name)?;
@@ -46,15 +48,16 @@ pub fn add_vectors(store: &Store, job: &Job, name: &str, file: &VectorFile) -> R
     Ok(changed.listed(store, job))
 }
 
-/// Puts the vectors of `file` into the dataset `name` under the ids `ids`, one for each vector: a vector replaces the one
-/// with its id, or is added if there is none. Both happen at once.
+/// Inserts the vectors of `file` into the dataset `name`, or replaces vectors with them. `ids` has one id for each
+/// vector of the file. If the dataset has a vector with the id, the new vector replaces it; otherwise the new vector is
+/// added. One commit publishes all changes.
 ///
-/// The cost is that of [`add_vectors`], and of a read of the numbers of removed rows. Memory: that of [`add_vectors`], 64
-/// bytes for each id, and an eighth of a byte for each row of the dataset.
+/// The cost is that of [`add_vectors`], and one read of the numbers of removed rows. The memory is that of
+/// [`add_vectors`], 64 bytes for each id, and an eighth of a byte for each row of the dataset.
 ///
 /// # Errors
-/// The errors of [`add_vectors`]; [`Error::BadOption`] for ids that are not different, are too large, or are not as many as
-/// the vectors.
+/// The errors of [`add_vectors`]; [`Error::BadOption`] for an id that occurs twice or is too large, and for a number of
+/// ids that is not the number of vectors.
 pub fn upsert_vectors(
     store: &Store,
     job: &Job,
@@ -114,7 +117,7 @@ fn finish(
     Ok(Changed { added: count - replaced, replaced, rounded, ..Changed::of(info) })
 }
 
-/// Checks that a file has vectors like those of a dataset.
+/// Checks that a file has the element type and the number of dimensions of a dataset.
 fn check_alike(file: &VectorFile, info: &VectorsInfo) -> Result<()> {
     let bad = |place: &str, found: String, expected: String| {
         let expected = format!("{expected}, as the vectors of {}", info.name);
@@ -138,7 +141,7 @@ fn check_alike(file: &VectorFile, info: &VectorsInfo) -> Result<()> {
     Ok(())
 }
 
-/// Returns the memory to append the vectors of a file.
+/// Returns the memory, in bytes, that is needed to append the vectors of a file.
 fn append_bytes(file: &VectorFile) -> u64 {
     let buffers = (BUFFERS * BUFFER_BYTES + 2 * CHECK_BYTES + (64 << 10)) as u64;
     buffers + file.rows_bytes(true).max(FILE_SOURCE_BYTES) + 2 * APPEND_BYTES

@@ -16,9 +16,9 @@ use crate::{
     live::{live_bytes, live_rows},
 };
 
-/// The buffer of the small files.
+/// The size in bytes of the buffers of small files.
 const SMALL_BUFFER_BYTES: usize = 64 << 10;
-/// The memory of a copy of rows, beside the set of live rows and the ids.
+/// The memory in bytes for a copy of the live rows, without the set of live rows and the ids.
 const COPY_BYTES: u64 =
     (2 * BUFFER_BYTES + BUFFERS * BUFFER_BYTES + 2 * CHECK_BYTES + 8 * SMALL_BUFFER_BYTES) as u64;
 
@@ -30,22 +30,23 @@ pub struct Compacted {
     pub info: VectorsInfo,
     /// The number of rows that were freed.
     pub freed: u64,
-    /// The number of lists of the index; `None` if there is no index that can be used.
+    /// The number of lists of the rewritten index; `None` if no index was rewritten.
     pub lists: Option<u64>,
 }
 
-/// Writes the vectors `name` again without the rows of removed vectors, and the lists of their index with all vectors. Ids
-/// stay. The centroids of the index stay, too, and its table of recall.
+/// Writes the vectors `name` again without the rows of removed vectors, and writes the lists of their index again with
+/// all live vectors. The ids of the vectors, the centroids of the index and its table of recall stay the same.
 ///
-/// Vectors and index are replaced by one commit: a job that is killed changes nothing, and searches that are open go on. If
-/// another job changes the vectors meanwhile, this one ends with [`inshore_store::Error::Changed`] and changes nothing.
+/// One commit replaces the vectors and the index. A job that is killed before the commit changes nothing, and searches
+/// that have the old files open continue to read these files. If another job changes the vectors during the compaction,
+/// the compaction fails with [`inshore_store::Error::Changed`] and changes nothing.
 ///
-/// The cost is one read and one write of the vectors, if any were removed, and the last two steps of a build of the index
-/// ([`crate::build_index`]).
+/// If vectors were removed, the cost is one read and one write of the vectors. If the index is rewritten, the cost
+/// includes the last two steps of a build ([`crate::build_index`]).
 ///
 /// # Errors
-/// [`Error::BadDataset`] if all vectors were removed, or the vectors have columns; the errors of [`crate::build_index`]; I/O and damage; too little memory;
-/// cancellation.
+/// [`Error::BadDataset`] if all vectors were removed, or if the dataset has columns; the errors of
+/// [`crate::build_index`]; I/O and damage; too little memory; cancellation.
 pub fn compact_vectors(store: &Store, job: &Job, name: &str) -> Result<Compacted> {
     let is_sealed = store.dataset(name)?.summary().sealed;
     let vectors = Vectors::open(store, name)?;
@@ -88,7 +89,7 @@ pub fn compact_vectors(store: &Store, job: &Job, name: &str) -> Result<Compacted
     Ok(Compacted { info: compacted.info().clone(), freed, lists })
 }
 
-/// Writes the live rows as a dataset that is not published yet.
+/// Writes the live rows as a dataset that is not published yet. Returns its builder and the vectors.
 fn write_live(store: &Store, job: &Job, name: &str) -> Result<(DatasetBuilder, Vectors)> {
     let mut builder = store.replace_dataset(job, name, KIND)?;
     builder.unsealed();
@@ -130,14 +131,14 @@ fn write_live(store: &Store, job: &Job, name: &str) -> Result<(DatasetBuilder, V
     Ok((builder, vectors))
 }
 
-/// Copies the elements of live rows.
+/// Copies the elements of the live rows.
 fn copy_live(job: &Job, vectors: &Vectors, live: &RowSet, writer: &mut FileWriter) -> Result<()> {
     let row_bytes = vectors.info().row_bytes() as u64;
     let mut reader = FileReader::new(job, &vectors.file, 0..vectors.file.len(), BUFFER_BYTES)?;
     let mut start = 0;
     while let Some(piece) = reader.next_piece()? {
         let end = start + piece.len() as u64;
-        // The first and the last row may lie in two pieces.
+        // The first and the last row of a piece may lie partly in the piece before or after it.
         for row in start / row_bytes..end.div_ceil(row_bytes) {
             if live.contains(row) {
                 let from = (row * row_bytes).max(start) - start;
@@ -151,7 +152,7 @@ fn copy_live(job: &Job, vectors: &Vectors, live: &RowSet, writer: &mut FileWrite
     Ok(())
 }
 
-/// Writes the runs of ids of rows from 0 on. Returns their number.
+/// Writes the runs of the ids of consecutive rows, which begin with row 0. Returns the number of runs.
 fn write_runs(writer: &mut FileWriter, ids: impl Iterator<Item = u64>) -> Result<u64> {
     let (mut count, mut expected) = (0, None);
     for (row, id) in (0..).zip(ids) {

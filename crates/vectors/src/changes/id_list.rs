@@ -1,4 +1,4 @@
-//! Lists of ids, as the user gives them.
+//! Lists of ids that a user gives.
 
 use std::{
     fs::File,
@@ -11,7 +11,7 @@ use inshore_store::{Job, Reservation};
 
 use crate::{Error, Result};
 
-/// `IdList` is a list of ids of vectors, in memory that is reserved in the budget.
+/// A list of ids of vectors. Its memory is reserved in the budget.
 #[derive(Debug)]
 pub struct IdList {
     ids: Vec<u64>,
@@ -36,11 +36,11 @@ impl IdList {
         Ok(IdList { ids: ids.to_vec(), _reservation: reservation })
     }
 
-    /// Reads a text file of ids: whole numbers, apart by spaces, commas or line breaks. The file is read twice, to count
-    /// the ids first. Memory: 8 bytes for each id.
+    /// Reads a text file of ids. Ids are decimal numbers, separated by spaces, commas or line breaks. The file is read
+    /// twice, and the first read counts the ids. The memory is 8 bytes for each id.
     ///
     /// # Errors
-    /// [`Error::BadFile`] for a word that is no whole number, with its line; I/O; too little memory.
+    /// [`Error::BadFile`] for a word that is not a whole number, with the number of its line; I/O; too little memory.
     pub fn read(job: &Job, path: impl AsRef<Path>) -> Result<IdList> {
         let path = path.as_ref();
         let mut count = 0u64;
@@ -67,10 +67,10 @@ impl IdList {
     }
 }
 
-/// The longest word that is read as a whole. No id has as many digits.
+/// The longest prefix of a word, in bytes, that is read. No id has as many digits, so a longer word is an error anyway.
 const WORD_BYTES_MAX: usize = 64;
 
-/// Calls `each` with every word of a file and the number of its line, from 1.
+/// Calls `each` with every word of a file and the number of its line. Lines are counted from 1.
 fn each_word(path: &Path, mut each: impl FnMut(u64, &str) -> Result<()>) -> Result<()> {
     let io = |error| inshore_store::Error::io("read", path, error);
     let file = File::open(path).map_err(|error| inshore_store::Error::io("open", path, error))?;

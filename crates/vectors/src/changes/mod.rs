@@ -1,4 +1,5 @@
-//! Changes of a dataset of vectors: vectors are added, replaced and removed, and rows of removed vectors are freed.
+//! Changes of a dataset of vectors. Vectors are added, replaced and removed, and a compaction frees the rows of removed
+//! vectors.
 //!
 //! ```text
 //!              rows of `vectors`                      `removed`
@@ -9,13 +10,14 @@
 //!   compact    a d e f C                                                   ids 0 3 4 5 2: `id-runs`
 //! ```
 //!
-//! A change appends to the files of the dataset and is published by one record of the store's log, with the new counts in
-//! the attributes. So a change is there as a whole or not at all, an acknowledged one survives a kill and a power loss, and
-//! a search that has the dataset open goes on with the rows that it saw. The cost is that of the bytes, and of one more
-//! copy of the last extent (2 MiB) of each file that grows: many vectors in one call are cheaper than many calls.
+//! A change appends to the files of the dataset. One record of the store's log publishes the change, and the attributes
+//! of the dataset get the new counts. A change is therefore visible as a whole or not at all, and an acknowledged
+//! change survives a kill and a power loss. A search that has the dataset open continues with the rows that it saw. The
+//! cost is that of the appended bytes, and of one more copy of the last extent (2 MiB) of each file that grows. One
+//! call with many vectors is therefore cheaper than many calls.
 //!
-//! If another job changes the dataset first, the change is made again on top of the other one. A change that meets
-//! [`ATTEMPTS`] others ends with [`inshore_store::Error::Changed`].
+//! If another job changes the dataset first, the change is attempted again on top of the other change. If [`ATTEMPTS`]
+//! attempts fail in this way, the change fails with [`inshore_store::Error::Changed`].
 
 mod add;
 mod compact;
@@ -41,12 +43,13 @@ use crate::{
     live::{live_bytes, live_rows},
 };
 
-/// How often a change is made again because other jobs changed the dataset.
+/// The largest number of attempts to make a change, if other jobs change the dataset meanwhile.
 const ATTEMPTS: usize = 8;
-/// The check blocks of the files of changes.
+/// The size in bytes of checksum blocks of the files `removed` and `id-runs`. The next constant is the size of their
+/// buffers.
 const CHECK_BYTES: usize = 4 << 10;
 const BUFFER_BYTES: usize = 64 << 10;
-/// The memory to append to a file of changes.
+/// The memory in bytes that is needed to append to one of these files.
 const APPEND_BYTES: u64 = 2 * BUFFER_BYTES as u64 + 2 * CHECK_BYTES as u64 + (64 << 10);
 
 /// The result of a change.
@@ -61,15 +64,17 @@ pub struct Changed {
     pub replaced: u64,
     /// The number of vectors that were removed.
     pub taken: u64,
-    /// The number of ids to remove whose vectors had been removed before.
+    /// The number of given ids whose vectors had been removed before.
     pub absent: u64,
-    /// The id of the first vector that was added by a call that chose the ids.
+    /// The id of the first added vector. `None` if the caller gave the ids.
     pub first_id: Option<u64>,
-    /// The number of elements that were rounded, from f64 to f32.
+    /// The number of elements that were rounded from f64 to f32.
     pub rounded: u64,
-    /// The number of rows that no list of the index has. An approximate search compares them one by one.
+    /// The number of rows in the tail of the index, which are in no list. An approximate search compares each of them
+    /// with its queries.
     pub unlisted: u64,
-    /// The reason why added vectors could not be put into lists of the index. They are in the dataset nevertheless.
+    /// The reason why the added vectors are in no layer of the index, if writing the layer failed. The dataset has the
+    /// vectors nevertheless.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub index_error: Option<String>,
 }
@@ -81,7 +86,8 @@ impl Changed {
         Changed { info, added, replaced, taken, absent, first_id, rounded, unlisted, index_error }
     }
 
-    /// Puts added vectors into lists of the index. The change is there, whatever comes of it.
+    /// Extends the index with the added vectors. The change is already published, so an error is only reported in the
+    /// result.
     fn listed(self, store: &Store, job: &Job) -> Changed {
         match extend_index(store, job, &self.info.name) {
             Ok(unlisted) => Changed { unlisted, ..self },
@@ -90,7 +96,7 @@ impl Changed {
     }
 }
 
-/// A change that has begun: the dataset as it is, and the builder that extends it.
+/// A change that has begun: the dataset before the change, and the builder that extends it.
 struct Change<'a> {
     job: &'a Job,
     vectors: Vectors,
@@ -99,7 +105,8 @@ struct Change<'a> {
 
 impl<'a> Change<'a> {
     fn begin(store: &Store, job: &'a Job, name: &str) -> Result<Change<'a>> {
-        // A dataset of another kind is refused as that, sealed or not.
+        // The dataset is opened first, so that a dataset of another kind gets an error for its kind even if it is
+        // sealed.
         Vectors::open(store, name)?;
         let builder = store.append_to_dataset(job, name).map_err(|error| match error {
             inshore_store::Error::Sealed { .. } => Error::BadDataset {
@@ -120,7 +127,7 @@ impl<'a> Change<'a> {
         self.vectors.info()
     }
 
-    /// Begins to append to one of the small files.
+    /// Starts to append to one of the small files.
     fn append(&mut self, name: &str) -> Result<FileWriter> {
         Ok(self.builder.append(name, CHECK_BYTES, BUFFER_BYTES, 2)?)
     }
@@ -146,7 +153,7 @@ impl<'a> Change<'a> {
         Ok(self.builder.add(writer)?)
     }
 
-    /// Publishes the change with the new counts, and returns them.
+    /// Publishes the change with the new counts, and returns the new properties of the dataset.
     fn commit(self, mut info: VectorsInfo) -> Result<VectorsInfo> {
         info.bytes = self.builder.bytes();
         self.builder.commit(&info.to_attributes())?;
@@ -154,7 +161,7 @@ impl<'a> Change<'a> {
     }
 }
 
-/// Makes a change, and makes it again if another job changed the dataset meanwhile.
+/// Attempts a change, and attempts it again if another job changed the dataset meanwhile.
 fn retried<R>(job: &Job, mut attempt: impl FnMut() -> Result<R>) -> Result<R> {
     for _ in 1..ATTEMPTS {
         match attempt() {
@@ -165,7 +172,7 @@ fn retried<R>(job: &Job, mut attempt: impl FnMut() -> Result<R>) -> Result<R> {
     attempt()
 }
 
-/// The rows of vectors by their ids.
+/// Finds the live rows of vectors by their ids.
 struct RowsOfIds {
     ids: Ids,
     live: Option<RowSet>,
@@ -173,7 +180,7 @@ struct RowsOfIds {
 }
 
 impl RowsOfIds {
-    /// Returns the memory of the rows.
+    /// Returns the memory, in bytes, of the ids and the live rows.
     fn bytes(info: &VectorsInfo) -> u64 {
         Ids::bytes(info) + live_bytes(info)
     }
@@ -183,16 +190,16 @@ impl RowsOfIds {
         Ok(RowsOfIds { ids, live, rows: vectors.info().vectors })
     }
 
-    /// Returns the live row of each id; `wanted` ascends.
+    /// Returns the live row of each id, or `None` if no live row has the id. `wanted` must ascend.
     fn find(&self, wanted: &[u64]) -> Vec<Option<u64>> {
         self.ids.rows(self.rows, wanted, |row| self.live.as_ref().is_none_or(|live| live.contains(row)))
     }
 }
 
-/// Checks ids that ascend.
+/// Checks ids, which must ascend.
 ///
 /// # Errors
-/// [`Error::BadOption`] for an id above the largest one, and for one that stands there twice.
+/// [`Error::BadOption`] for an id above the largest one, for an id that occurs twice, and for an empty list.
 fn check_ids(ids: &[u64]) -> Result<()> {
     let bad = |found: String, expected: String| Err(Error::BadOption { option: "ids", found, expected });
     if let Some(pair) = ids.windows(2).find(|pair| pair[0] == pair[1]) {

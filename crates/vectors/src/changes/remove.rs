@@ -5,14 +5,14 @@ use inshore_store::{Job, Store};
 use super::{APPEND_BYTES, Change, Changed, RowsOfIds, check_ids, retried};
 use crate::{Error, Result, VectorsInfo};
 
-/// Removes the vectors with the ids `ids` from the dataset `name`. Searches that are open go on with them. The rows keep
-/// their space until the dataset is compacted. A vector that was removed before is no error, so that a call whose end was
-/// not seen can be made again.
+/// Removes the vectors with the ids `ids` from the dataset `name`. Searches that have the dataset open still find these
+/// vectors. The rows keep their space until the dataset is compacted. An id whose vector was already removed is not an
+/// error, so a caller can repeat a call whose result was lost.
 ///
 /// # Errors
-/// [`Error::BadOption`] for an id that no vector has had, or that stands there twice; [`Error::BadDataset`] for a dataset
-/// that cannot be changed; [`inshore_store::Error::Changed`] if other jobs changed it again and again; I/O and damage; too
-/// little memory; cancellation.
+/// [`Error::BadOption`] for an id that no vector has ever had, and for an id that occurs twice; [`Error::BadDataset`]
+/// for a dataset that cannot be changed; [`inshore_store::Error::Changed`] if other jobs changed the dataset during
+/// each attempt; I/O and damage; too little memory; cancellation.
 pub fn remove_vectors(store: &Store, job: &Job, name: &str, ids: &[u64]) -> Result<Changed> {
     let bytes = size_of_val(ids) as u64 * 5;
     let _memory = job.budget().reserve(bytes, "ids of vectors that are removed")?;
@@ -25,7 +25,8 @@ pub fn remove_vectors(store: &Store, job: &Job, name: &str, ids: &[u64]) -> Resu
 fn remove_once(store: &Store, job: &Job, name: &str, ids: &[u64]) -> Result<Changed> {
     let mut change = Change::begin(store, job, name)?;
     let info = change.info().clone();
-    // The user's ids are values of a column, and others than those by which this function finds rows.
+    // If the dataset has a column of ids, the user's ids are values of this column. This function finds rows only by
+    // their internal ids.
     if change.vectors.id_column.is_some() {
         return Err(Error::BadDataset {
             name: name.to_string(),

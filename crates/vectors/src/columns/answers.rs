@@ -1,4 +1,4 @@
-//! Columns of the vectors in an answer.
+//! Columns of the dataset in the rows of an answer.
 //!
 //! ```text
 //!   rows: query, rank, number, distance ─► numbers, ascending ─► their row groups, one after the other ─► values
@@ -6,7 +6,7 @@
 //!   rows: query, rank, id, distance, title, url ◄── in the order of the answer ─────────────────────────────┘
 //! ```
 //!
-//! Rows of an answer are collected, so that a row group is read once for many of them.
+//! The rows of an answer are collected, so that one read of a row group serves many rows.
 
 use std::sync::Arc;
 
@@ -22,31 +22,34 @@ use inshore_tables::TableReader;
 use super::{columns_input, id_column};
 use crate::{Error, Result, Vectors, schema};
 
-/// The rows of an answer that are collected.
+/// The largest number of rows of an answer that are collected.
 const PENDING_ROWS: usize = 128 << 10;
-/// The bytes of a row of an answer without columns.
+/// The bytes of a row of an answer without columns of the dataset.
 const ROW_BYTES: usize = 24;
-/// The share of the memory that values may take before they are joined, after, and in the answer; rows have the rest.
+/// The memory is divided into this many parts. Values take one part before they are joined, one part as joined arrays,
+/// and one part in the answer. The collected rows have the rest.
 const VALUES_SHARE: u64 = 4;
-/// The memory for collected rows and the values of their columns, and its share of the budget.
+/// The smallest and the largest memory, in bytes, for collected rows and the values of their columns. Between these
+/// limits, the memory is the budget divided by `MEMORY_SHARE`.
 const MEMORY_BYTES_MIN: u64 = 2 << 20;
 const MEMORY_BYTES_MAX: u64 = 64 << 20;
 const MEMORY_SHARE: u64 = 8;
-/// Rows that are decoded at once.
+/// The number of rows that are decoded in one step.
 const BATCH_ROWS: usize = 4 << 10;
-/// The place of the numbers of vectors among the columns of a search.
+/// The position, among the columns of a search, of the column with the row numbers of vectors.
 const NUMBERS: usize = 2;
 
-/// Replaces the numbers of vectors in an answer by ids, if the vectors have a column of ids, and adds columns.
+/// Adds columns of the dataset to the rows of an answer. If the dataset has a column of ids, the values of this column
+/// replace the row numbers in the answer.
 ///
-/// Memory: an eighth of the budget, from 2 to 64 MiB, which is reserved. The cost is one read of the row groups that have
-/// rows of the answer, for each 131,072 rows of the answer or less.
+/// The memory is an eighth of the budget, but at least 2 MiB and at most 64 MiB; it is reserved. For each 131,072 rows
+/// of the answer, or fewer with little memory, the row groups that contain these rows are read once.
 pub struct AnswerColumns {
     job: Job,
-    /// The vectors, for messages.
+    /// The name of the vectors, for error messages.
     name: String,
     reader: TableReader,
-    /// The first row of each row group, and the number of all rows.
+    /// The number of the first row of each row group, then the number of all rows.
     firsts: Vec<u64>,
     id: Option<String>,
     schema: SchemaRef,
@@ -56,15 +59,17 @@ pub struct AnswerColumns {
     memory: Reservation,
 }
 
-/// Receives batches of an answer.
+/// The receiver of the batches of an answer.
 type Each<'a> = &'a mut dyn FnMut(RecordBatch) -> Result<()>;
 
 impl AnswerColumns {
-    /// Opens the columns `selected`, and that of ids. Returns `None` if an answer has the columns of a search alone.
+    /// Opens the columns `selected` and the column of ids. Returns `None` if there is no column of ids and `selected`
+    /// is empty.
     ///
     /// # Errors
-    /// [`Error::Table`] for a column that does not exist, with the names that do; [`Error::BadOption`] for a column that has
-    /// the name of another column of the answer; vectors without columns; too little memory; I/O and damage.
+    /// [`Error::Table`] for a column that does not exist, with the names of the columns that exist;
+    /// [`Error::BadOption`] for a column that has the name of another column of the answer; vectors without columns;
+    /// too little memory; I/O and damage.
     pub fn open(job: &Job, vectors: &Vectors, selected: &[String]) -> Result<Option<AnswerColumns>> {
         let id = id_column(job, vectors)?;
         if id.is_none() && selected.is_empty() {
@@ -109,25 +114,25 @@ impl AnswerColumns {
         }))
     }
 
-    /// Returns the columns of the answer.
+    /// Returns the schema of the answer.
     pub fn schema(&self) -> &SchemaRef {
         &self.schema
     }
 
-    /// Takes rows of a search, and passes on rows of the answer once enough are there.
+    /// Collects rows of a search. Once enough rows are collected, they are passed to `each` with their columns.
     ///
     /// # Errors
-    /// I/O and damage; cancellation; a row whose columns do not fit the memory; the errors of `each`.
+    /// I/O and damage; cancellation; a row whose values do not fit into the memory; the errors of `each`.
     pub fn add(&mut self, batch: RecordBatch, each: Each<'_>) -> Result<()> {
         self.pending_rows += batch.num_rows();
         self.pending.push(batch);
         if self.pending_rows >= self.pending_rows_max { self.finish(each) } else { Ok(()) }
     }
 
-    /// Passes on the rows that were taken.
+    /// Passes the collected rows to `each` with their columns.
     ///
     /// # Errors
-    /// As [`AnswerColumns::add`].
+    /// The errors of [`AnswerColumns::add`].
     pub fn finish(&mut self, each: Each<'_>) -> Result<()> {
         let pending = std::mem::take(&mut self.pending);
         self.pending_rows = 0;
@@ -137,7 +142,8 @@ impl AnswerColumns {
         self.fill(&batch, each)
     }
 
-    /// Adds columns to the rows of `batch`; in halves, if the values do not fit the memory together.
+    /// Passes the rows of `batch` to `each` with their columns. If the values do not fit into the memory, the batch is
+    /// split into halves.
     fn fill(&mut self, batch: &RecordBatch, each: Each<'_>) -> Result<()> {
         let numbers = batch.column(NUMBERS).as_primitive::<UInt64Type>();
         let mut distinct = numbers.values().to_vec();
@@ -170,8 +176,8 @@ impl AnswerColumns {
         self.fill(&batch.slice(rows / 2, rows - rows / 2), each)
     }
 
-    /// Returns the values of some rows, which ascend, for each column that is read. `None` if they take more than a quarter of
-    /// the memory, before they are joined.
+    /// Returns the values of each column that is read, for the rows `numbers`, which must ascend. Returns `None` if the
+    /// values take more than a quarter of the memory before they are joined.
     fn values_of(&mut self, numbers: &[u64]) -> Result<Option<Vec<ArrayRef>>> {
         let columns = self.reader.schema().fields().len();
         let mut pieces: Vec<Vec<ArrayRef>> = vec![Vec::new(); columns];
@@ -209,7 +215,7 @@ impl AnswerColumns {
         joined.collect::<std::result::Result<_, _>>().map(Some).map_err(|error| self.damaged(error))
     }
 
-    /// Puts the values of columns beside the columns of a search.
+    /// Combines the columns of a search with the values of the selected columns.
     fn answer(&self, batch: &RecordBatch, values: Vec<ArrayRef>) -> RecordBatch {
         let read = self.reader.schema();
         let value = |name: &str| values[read.index_of(name).expect("a column that is read")].clone();
@@ -231,7 +237,7 @@ impl AnswerColumns {
     }
 }
 
-/// Checks the name of a selected column.
+/// Checks that a selected column exists, and that its name occurs only once in the answer.
 fn check_name(
     columns: &Schema,
     (vectors, selected): (&Vectors, &[String]),
@@ -256,7 +262,7 @@ fn check_name(
     Ok(())
 }
 
-/// Returns the columns of an answer, some of which have the types of the columns `read`.
+/// Returns the schema of an answer. The types of the selected columns and of the ids are those in `read`.
 fn schema_of(read: &Schema, id: Option<&str>, selected: &[String]) -> SchemaRef {
     let field = |name: &str| read.field(read.index_of(name).expect("a column that is read"));
     let mut fields: Vec<Field> = schema().fields().iter().map(|field| field.as_ref().clone()).collect();
@@ -267,7 +273,7 @@ fn schema_of(read: &Schema, id: Option<&str>, selected: &[String]) -> SchemaRef 
     Arc::new(Schema::new(fields))
 }
 
-/// Returns the bytes of the values at `places`, one after the other.
+/// Returns the number of bytes that the values at `places` take when they are copied to a new array.
 fn taken_bytes(values: &ArrayRef, places: &UInt64Array) -> u64 {
     let width = |place: u64| match values.data_type() {
         DataType::Utf8 => 4 + values.as_string::<i32>().value_length(place as usize) as u64,

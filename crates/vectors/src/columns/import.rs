@@ -1,4 +1,4 @@
-//! The import of a table: one column of lists becomes vectors, the other columns are kept.
+//! The import of a table. One column of lists becomes the vectors, and the dataset keeps the other columns.
 
 use std::{io, sync::Arc};
 
@@ -15,32 +15,35 @@ use crate::{
     import::VectorWriter,
 };
 
-/// The largest number of rows of a batch.
+/// The largest number of rows in a batch.
 const BATCH_ROWS: usize = 4 << 10;
-/// The bytes of vectors that are checked at once, but at least one vector.
+/// The bytes of vectors that are checked in one step. A step has at least one vector.
 const CHUNK_BYTES: usize = 256 << 10;
-/// Check blocks and buffers of the file of columns.
+/// The size in bytes of checksum blocks of the file of columns. The next constant is the size of its buffers.
 pub(crate) const COLUMNS_CHECK_BYTES: usize = 16 << 10;
 pub(crate) const COLUMNS_BUFFER_BYTES: usize = 256 << 10;
 
-/// The columns of a table that have a meaning for an import.
+/// The columns of a table that have a special role in an import.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TableColumns {
-    /// The column of vectors: lists of f32, f64, f16, u8, i8 or i32 of one length. It may be left out if the table has one
-    /// column of lists of numbers.
+    /// The name of the column of vectors: lists of f32, f64, f16, u8, i8 or i32, all of the same length. The name may
+    /// be `None` if the table has exactly one column of lists of numbers.
     pub vectors: Option<String>,
-    /// The column of integers or texts whose values are answered in the place of row numbers. They are unique.
+    /// The name of the column of ids: integers or text. Answers have its values instead of row numbers. The values must
+    /// be unique.
     pub id: Option<String>,
 }
 
-/// Imports the table `input`, a file of Parquet or Arrow, as the dataset `name`. All columns that are not nested are kept in
-/// the dataset. A job that ends before the commit leaves nothing.
+/// Imports the table `input`, a file of Parquet or Arrow, as the dataset `name`. The dataset keeps all columns that are
+/// not nested. A job that ends before the commit leaves no dataset.
 ///
-/// The cost is one read of the table and one write of the dataset; with a column of ids also a read and a sort of the ids.
+/// The cost is one read of the table and one write of the dataset. With a column of ids, the cost includes one more
+/// read and a sort of the ids.
 ///
 /// # Errors
-/// A column that does not exist, or has another type; lists of different lengths, nulls, and values that are not finite, with
-/// their row; ids that occur twice; names that exist; I/O and damage; too little memory; cancellation.
+/// A column that does not exist, or has an unsupported type; a list of another length, a null, or a value that is not
+/// finite, with the number of the row; ids that occur twice; a name that the store already has; I/O and damage; too
+/// little memory; cancellation.
 pub fn import_table(
     store: &Store,
     job: &Job,
@@ -70,7 +73,7 @@ pub fn import_table(
     let mut chunk = aligned(chunk_bytes);
 
     let mut builder = store.create_dataset(job, name, KIND)?;
-    // Vectors can be removed.
+    // The dataset is not sealed, so that vectors can be removed.
     builder.unsealed();
     let mut writer = VectorWriter::new(&mut builder, layout.element.stored(), dimensions)?;
     let file = builder.file_with_buffers(COLUMNS, COLUMNS_CHECK_BYTES, COLUMNS_BUFFER_BYTES, 2)?;
@@ -105,12 +108,12 @@ pub fn import_table(
     Ok(Imported { info, rounded: lists.rounded, columns, left_out: layout.left_out })
 }
 
-/// What is done with each column of a table.
+/// The role of each column of a table.
 struct Layout {
     vectors: Field,
     element: FileElement,
     id: Option<Field>,
-    /// The columns that are kept, that of ids among them.
+    /// The columns that the dataset keeps, including the column of ids.
     kept: Vec<Field>,
     left_out: Vec<String>,
 }
@@ -185,14 +188,14 @@ impl Layout {
         })
     }
 
-    /// Returns the schema of the columns that are kept.
+    /// Returns the schema of the file of columns: the columns that the dataset keeps, and the column of row numbers.
     fn schema(&self) -> Arc<Schema> {
         let row = Field::new(ROW_COLUMN, DataType::UInt64, false);
         Arc::new(Schema::new(self.kept.iter().cloned().chain([row]).collect::<Vec<_>>()))
     }
 }
 
-/// Returns the elements of lists of numbers, if vectors can have them.
+/// Returns the element type of a column of lists, or `None` if vectors cannot have this type.
 fn element_of(lists: &DataType) -> Option<FileElement> {
     match list_of_numbers(lists)? {
         DataType::Float32 => Some(FileElement::F32),
@@ -205,7 +208,7 @@ fn element_of(lists: &DataType) -> Option<FileElement> {
     }
 }
 
-/// The lists of a column, which are checked and become vectors.
+/// Checks the lists of a column, and converts them to vectors.
 struct Lists<'a> {
     input: &'a str,
     column: &'a str,
@@ -223,7 +226,7 @@ impl Lists<'_> {
         }
     }
 
-    /// Returns the length of the first list.
+    /// Returns the length of the first list, which is the number of dimensions.
     fn dimensions(&self, column: &ArrayRef) -> Result<usize> {
         if column.is_null(0) {
             return Err(self.bad(0, "null", "a list of numbers"));
@@ -235,7 +238,8 @@ impl Lists<'_> {
         }
     }
 
-    /// Checks the lists of a batch whose first row is `first`, and passes them to `each`, at most `chunk_rows` at once.
+    /// Checks the lists of a batch, and passes their elements to `each`, in chunks of at most `chunk_rows` lists.
+    /// `first` is the row number of the first list.
     fn each_chunk(
         &mut self,
         first: u64,
@@ -255,7 +259,7 @@ impl Lists<'_> {
                 return Err(self.bad(number, format!("{found} dimensions"), expected));
             }
         }
-        // All lists have one length and none is null, so their numbers follow each other.
+        // All lists have the same length and none is null, so the numbers of all lists are adjacent.
         let values = numbers(column, dimensions);
         let element_bytes = self.element.row_bytes(1);
         if let Some(place) =
@@ -281,7 +285,7 @@ impl Lists<'_> {
     }
 }
 
-/// Returns the length of a list that is not null.
+/// Returns the length of a list, which must not be null.
 fn list_len(column: &ArrayRef, row: usize) -> usize {
     match column.data_type() {
         DataType::List(_) => column.as_list::<i32>().value_length(row) as usize,
@@ -290,7 +294,7 @@ fn list_len(column: &ArrayRef, row: usize) -> usize {
     }
 }
 
-/// Returns the numbers of all lists of a column, which have one length, and of which none is null.
+/// Returns the numbers of all lists of a column. All lists must have the same length, and none may be null.
 fn numbers(column: &ArrayRef, dimensions: usize) -> ArrayRef {
     let (values, start) = match column.data_type() {
         DataType::List(_) => {
@@ -309,7 +313,7 @@ fn numbers(column: &ArrayRef, dimensions: usize) -> ArrayRef {
     values.slice(start, column.len() * dimensions)
 }
 
-/// A file of a dataset, as a writer of bytes. An error of the store is kept inside that of the writer.
+/// A file of a dataset as an [`io::Write`]. An error of the store is wrapped in the error of the writer.
 pub(crate) struct DatasetFile(pub FileWriter);
 
 impl io::Write for DatasetFile {

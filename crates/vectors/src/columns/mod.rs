@@ -1,4 +1,4 @@
-//! The columns of a table beside its vectors: their import, and their values in answers.
+//! The columns of a table that are not vectors: their import, and their values in answers.
 //!
 //! ```text
 //!   docs.parquet ─┬─ embedding (lists of numbers) ─► vectors
@@ -7,9 +7,10 @@
 //!
 //! A dataset that was imported from a table has these files in addition to those of [`crate::Vectors`]:
 //!
-//! - `columns.parquet`: the other columns, a row for each vector, in small row groups. A query over this table makes a
-//!   selection of vectors ([`crate::RowSet`]) out of a predicate.
-//! - `id-column`: the name of the column whose values are answered as ids. Only if there is one.
+//! - `columns.parquet`: the other columns, with one row for each vector, in small row groups. A query over this table
+//!   turns a predicate into a selection of vectors ([`crate::RowSet`]).
+//! - `id-column`: the name of the column whose values are the ids in answers. The file exists only if the table was
+//!   imported with a column of ids.
 
 mod answers;
 mod import;
@@ -25,12 +26,13 @@ pub use self::{
 };
 use crate::{Error, Result, Vectors, dataset::COLUMNS};
 
-/// The name of the column that has the number of each vector.
+/// The name of the column with the row number of each vector.
 pub const ROW_COLUMN: &str = "_row";
-/// The longest name of a column of ids, in bytes.
+/// The largest length, in bytes, of the name of a column of ids.
 const NAME_BYTES_MAX: usize = 64 << 10;
 
-/// Returns the table with the columns of vectors, a row for each vector, whose number is in the column [`ROW_COLUMN`].
+/// Returns the table with the columns of the dataset. The table has one row for each vector, and the column
+/// [`ROW_COLUMN`] has the row number of the vector.
 ///
 /// # Errors
 /// [`Error::BadDataset`] if the vectors have no columns.
@@ -46,7 +48,7 @@ pub fn columns_input(job: &Job, vectors: &Vectors) -> Result<Input> {
     Ok(Input::of_stored(job, named))
 }
 
-/// Returns the name of the column of ids, if the vectors have one.
+/// Returns the name of the column of ids, or `None` if the dataset has no such column.
 fn id_column(job: &Job, vectors: &Vectors) -> Result<Option<String>> {
     let Some(file) = &vectors.id_column else { return Ok(None) };
     let mut name = Vec::new();
@@ -64,7 +66,7 @@ fn id_column(job: &Job, vectors: &Vectors) -> Result<Option<String>> {
     String::from_utf8(name).map(Some).map_err(bad)
 }
 
-/// Refuses vectors with columns, whose rows cannot be changed: a row without values of the columns would not be complete.
+/// Refuses a dataset with columns. Its rows cannot be changed, because a new row would have no values in the columns.
 ///
 /// # Errors
 /// [`Error::BadDataset`].

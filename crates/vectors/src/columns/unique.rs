@@ -1,4 +1,4 @@
-//! The check that ids are unique: a sort of (id, row), in which equal ids are neighbours.
+//! Checks that ids are unique. The pairs of id and row number are sorted by id, so that equal ids become neighbours.
 
 use std::io::Write;
 
@@ -18,15 +18,16 @@ use crate::{Error, Result};
 
 const SHAPE: FramedRows = FramedRows { row_bytes_hint: 32 };
 const BATCH_ROWS: usize = 4 << 10;
-/// The bytes of sorted rows that are compared at once.
+/// The bytes of sorted rows that are read in one step.
 const BLOCK_BYTES: usize = 64 << 10;
 
-/// Checks that no value of a column occurs twice, and that none is null.
+/// Checks that a column has no value twice, and no null.
 ///
-/// The cost is a read of the column and a sort, which writes to flash what half of the free memory does not hold.
+/// The cost is one read of the column and one sort. The sort writes to flash the pairs that do not fit into half of the
+/// free memory.
 ///
 /// # Errors
-/// [`Error::BadFile`] names the value and two rows; a null; I/O; too little memory; cancellation.
+/// [`Error::BadFile`] for a value that occurs twice, with its two rows; a null; I/O; too little memory; cancellation.
 pub(super) fn check(job: &Job, input: &Input, id: &Field) -> Result<()> {
     let kind = match id.data_type() {
         DataType::Utf8 => DataType::Utf8,
@@ -59,7 +60,7 @@ pub(super) fn check(job: &Job, input: &Input, id: &Field) -> Result<()> {
     compare(sort.finish()?, input.name(), id.name())
 }
 
-/// Writes an id as text.
+/// Writes an id as text to `key`.
 fn write_key(batch: &RecordBatch, row: usize, key: &mut Vec<u8>) {
     key.clear();
     let column = batch.column(0);
@@ -71,7 +72,7 @@ fn write_key(batch: &RecordBatch, row: usize, key: &mut Vec<u8>) {
     written.expect("memory takes any bytes");
 }
 
-/// Compares each id with the next one.
+/// Compares each sorted id with the next one.
 fn compare(mut sorted: SortedRows<FramedRows, KeepAll>, file: &str, column: &str) -> Result<()> {
     let (mut block, mut last) = (Vec::new(), None::<(Vec<u8>, u64)>);
     loop {

@@ -1,7 +1,7 @@
-//! The decoding of PNG and JPEG files to images of 128 x 128 pixels.
+//! Decodes PNG and JPEG files to images of 128 x 128 pixels.
 //!
-//! The size in a file's header decides whether the file is decoded, and the memory that is reserved, before a decoder
-//! allocates. The rows of a PNG file are scaled as they are decoded.
+//! The size in the header of a file determines whether the file is decoded, and how much memory is reserved before a
+//! decoder allocates. The rows of a PNG file are scaled while they are decoded.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -12,11 +12,12 @@ use zune_jpeg::{
 
 use super::{jpeg::Frame, png, scale::Scaler};
 
-/// The largest width and height of an image.
+/// The largest width and the largest height of an image, in pixels.
 const SIDE_MAX: u32 = 65_535;
-/// The largest number of pixels of an image.
+/// The largest number of pixels in an image.
 const PIXELS_MAX: u64 = 1 << 28;
-/// The reason why a file was refused: the finding, and the expectation.
+/// The reason why a file was refused: a description of what the file contains, and a description of the expected
+/// content.
 pub(crate) type Refused = (String, String);
 
 /// The header of an image.
@@ -34,10 +35,10 @@ enum Format {
 }
 
 impl Image {
-    /// Reads the header of an image; its first bytes tell the format.
+    /// Reads the header of an image. The first bytes of the file determine the format.
     ///
     /// # Errors
-    /// [`Refused`], for other formats, malformed headers, and images that are too large.
+    /// [`Refused`] for an unknown format, a malformed header, and an image that is too large.
     pub fn read(bytes: &[u8]) -> Result<Image, Refused> {
         let image = match bytes {
             _ if png::Header::is_png(bytes) => {
@@ -64,7 +65,7 @@ impl Image {
         }
     }
 
-    /// Returns the memory that [`Image::decode`] takes.
+    /// Returns the memory, in bytes, that [`Image::decode`] needs.
     pub fn memory_bytes(&self) -> u64 {
         let decoder = match self.format {
             Format::Jpeg(frame) => frame.memory_bytes(),
@@ -73,8 +74,8 @@ impl Image {
         decoder + Scaler::bytes(self.width)
     }
 
-    /// Decodes the file of which this is the header, and scales the image to 128 x 128 pixels: red, green and blue of
-    /// each. Transparent pixels show a white background.
+    /// Decodes the file that has this header, and scales the image to 128 x 128 pixels. The result has 3 bytes (red,
+    /// green and blue) for each pixel. Transparent pixels are drawn on a white background.
     ///
     /// # Errors
     /// [`Refused`] for a malformed or truncated file.

@@ -1,4 +1,4 @@
-//! Work on a batch of items by several threads, each item with a row of its own.
+//! Processes a batch of items on several threads. The result of each item is a row of its own.
 
 use std::{
     sync::{
@@ -10,10 +10,11 @@ use std::{
 
 use crate::{Error, Result};
 
-/// Calls `work` with each item and its row. After an error no further items are begun if `is_stopped` is set. Returns
-/// the error of each item, or `None`.
+/// Calls `work` with each item and its row. If `is_stopped` is true, no further items are started after an error;
+/// otherwise only a cancellation has this effect. Returns the error of each item, or `None` for an item without an
+/// error.
 ///
-/// Items are begun in order, so all items before the first error are complete.
+/// Items are started in order, so all items before the first error are complete.
 pub fn each_row<T: Sync>(
     threads: usize,
     items: &[T],

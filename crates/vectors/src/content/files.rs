@@ -1,4 +1,4 @@
-//! The list of the files below folders.
+//! Lists the files in folders.
 
 use std::{
     fs,
@@ -9,10 +9,10 @@ use inshore_store::{Job, Reservation};
 
 use crate::{Error, Result};
 
-/// The memory of a path beside its bytes.
+/// The memory of a path in bytes, without the bytes of its text.
 const PATH_BYTES: u64 = 64;
 
-/// A list of files, whose memory is reserved.
+/// A list of files. Its memory is reserved in the budget.
 #[derive(Debug)]
 pub struct Files {
     /// The paths.
@@ -20,12 +20,13 @@ pub struct Files {
     memory: Reservation,
 }
 
-/// Lists the files of `inputs`: a file that is named is taken as it is; of a folder, the files that `is_wanted` selects
-/// are taken, with those of its folders, in the order of paths. Hidden files and folders are left out, and symbolic
-/// links to folders are not followed.
+/// Lists the files of `inputs`. An input that is a file is taken as it is. From a folder and all its subfolders, the
+/// files that `is_wanted` selects are taken, sorted by path. Hidden files and folders are skipped, and symbolic links
+/// to folders are not followed.
 ///
 /// # Errors
-/// [`Error::BadFile`] for a folder without such files, which `wanted` names; I/O; too little memory.
+/// [`Error::BadFile`] for a folder without selected files, where `wanted` describes these files in the message; I/O;
+/// too little memory.
 pub fn list_files(
     job: &Job,
     inputs: &[PathBuf],

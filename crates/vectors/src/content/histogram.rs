@@ -1,31 +1,32 @@
 //! The joint histogram of colour and edgeness of an image of 128 x 128 pixels.
 //!
-//! Each pixel has four features of four levels each: red, green, blue, and edgeness. The histogram has a bin for each
-//! combination:
+//! Each pixel has four features: red, green, blue and edgeness. Each feature has four levels. The histogram has a bin
+//! for each combination of levels:
 //!
 //! ```text
 //!   bin = ((red level * 4 + green level) * 4 + blue level) * 4 + edgeness level
 //! ```
 //!
-//! The levels of a colour are quarters of its range. Edgeness is the magnitude of the gradient that the Sobel filters
-//! find in the luminance; [`EDGES`] has the limits between its levels. All steps are computed in integers.
+//! Each level of a colour is a quarter of its range. Edgeness is the magnitude of the gradient of the luminance,
+//! computed by the Sobel filters. [`EDGES`] has the limits between the levels of edgeness. All steps are computed in
+//! integers.
 //!
-//! Paper: comparing images, 2018 thesis 6.1.2 and 6.2.1. The thesis names the features and the number of levels, but
-//! neither the luminance nor the limits of edgeness.
+//! Paper: comparing images, 2018 thesis 6.1.2 and 6.2.1. The thesis gives the features and the number of levels, but it
+//! gives neither a formula for the luminance nor the limits of edgeness.
 
 use super::scale::SIDE;
 
 /// The number of bins.
 pub(crate) const BINS: usize = 256;
-/// The number of pixels of an image.
+/// The number of pixels in a scaled image.
 const PIXELS: usize = SIDE * SIDE;
-/// The smallest gradients of the levels 1, 2 and 3, in the unit of the Sobel filter: a step of 1 in the luminance
-/// between two halves of an image has a gradient of 4. Each of the four levels has about a quarter of the pixels of
-/// photographs: over 1,000 photographs of ImageNet, the quartiles are 15, 48 and 119.
+/// The smallest gradient magnitudes of the levels 1, 2 and 3. The unit is that of the Sobel filter, in which a vertical
+/// edge with a luminance step of 1 has the gradient 4. The limits are near the quartiles of photographs, so that each
+/// level has about a quarter of the pixels: over 1,000 photographs of ImageNet, the quartiles are 15, 48 and 119.
 const EDGES: [i32; 3] = [16, 48, 120];
 
-/// Computes the share of the pixels of an image in each bin. `pixels` has red, green and blue of each pixel, row by row.
-/// A share is a number of pixels divided by 16,384, which is exact in f32.
+/// Computes the share of the pixels of an image in each bin. `pixels` has 3 bytes (red, green and blue) for each pixel,
+/// row by row. A share is a number of pixels divided by 16,384, which is exact in f32.
 pub(crate) fn histogram(pixels: &[u8], shares: &mut [f32; BINS]) {
     let luminance = luminance(pixels);
     let mut counts = [0u32; BINS];
@@ -39,7 +40,8 @@ pub(crate) fn histogram(pixels: &[u8], shares: &mut [f32; BINS]) {
     }
 }
 
-/// Returns the luminance of each pixel, 0 to 255: 0.299 red + 0.587 green + 0.114 blue, in 256ths.
+/// Returns the luminance of each pixel, from 0 to 255. The formula is 0.299 red + 0.587 green + 0.114 blue, with
+/// weights rounded to 256ths.
 fn luminance(pixels: &[u8]) -> Vec<i32> {
     let weighted = |[red, green, blue]: [u8; 3]| {
         (77 * i32::from(red) + 150 * i32::from(green) + 29 * i32::from(blue) + 128) >> 8
@@ -47,7 +49,7 @@ fn luminance(pixels: &[u8]) -> Vec<i32> {
     pixels.as_chunks::<3>().0.iter().map(|&pixel| weighted(pixel)).collect()
 }
 
-/// Returns the level of the gradient at a pixel. The pixels outside of the image equal the nearest pixel inside.
+/// Returns the level of edgeness at a pixel. A pixel outside the image has the value of the nearest pixel inside.
 fn edge_level(luminance: &[i32], x: usize, y: usize) -> usize {
     let (left, right) = (x.saturating_sub(1), (x + 1).min(SIDE - 1));
     let (above, below) = (y.saturating_sub(1), (y + 1).min(SIDE - 1));
@@ -67,7 +69,7 @@ mod tests {
         (0..PIXELS).flat_map(|place| color(place % SIDE, place / SIDE)).collect()
     }
 
-    /// Computes the histogram with matrices, in f64.
+    /// Computes the histogram with filter matrices, in f64.
     fn naive(pixels: &[u8]) -> Vec<f32> {
         let color = |x: i64, y: i64, channel: usize| {
             let [x, y] = [x, y].map(|place| place.clamp(0, SIDE as i64 - 1) as usize);
@@ -130,7 +132,7 @@ mod tests {
     fn a_plain_image_has_one_bin_and_an_edge_has_the_upper_levels() {
         let plain = shares(&image(|_, _| [255, 0, 64]));
         assert_eq!(plain[3 * 64 + 4], 1.0);
-        // Two columns of pixels are beside the edge between black and white.
+        // On each side of the edge between black and white, one column of pixels has a large gradient.
         let edge = shares(&image(|x, _| if x < 64 { [0; 3] } else { [255; 3] }));
         assert_eq!((edge[0], edge[3]), (63.0 / 128.0, 1.0 / 128.0));
         assert_eq!((edge[252], edge[255]), (63.0 / 128.0, 1.0 / 128.0));

@@ -1,4 +1,4 @@
-//! Image files as vectors: the histogram of each.
+//! Computes a vector from each image file: its histogram.
 
 use std::{
     fs::File,
@@ -21,14 +21,14 @@ use crate::{
     element::{aligned, bytes_of},
 };
 
-/// The file name extensions of images below a folder.
+/// The file name extensions by which images in folders are recognized.
 const ENDINGS: [&str; 3] = ["jpg", "jpeg", "png"];
-/// The number of images whose histograms are computed before they are passed on.
+/// The number of images in a batch.
 const BATCH: usize = 256;
 const ROW_BYTES: usize = 4 * BINS;
-/// The least memory for files and decoders.
+/// The smallest memory, in bytes, for files and decoders.
 const ROOM_BYTES_MIN: u64 = 4 << 20;
-/// The memory for a scaled image, its luminance and its histogram, for each thread.
+/// The memory of each thread, in bytes, for a scaled image, its luminance and its histogram.
 const THREAD_BYTES: u64 = 256 << 10;
 
 /// Computes the histograms of image files, in the order of the files.
@@ -45,10 +45,11 @@ pub struct Images {
 }
 
 impl Images {
-    /// Lists images: files, and all PNG and JPEG files below folders, in the order of paths. If `is_skipping`, malformed
-    /// files are counted and left out.
+    /// Lists the images of `inputs`: the files, and all PNG and JPEG files in folders, sorted by path. If `is_skipping`
+    /// is true, malformed files are counted and skipped.
     ///
-    /// Memory: the paths, and what is free, for files and decoders.
+    /// The list takes the memory of its paths. The free memory of the budget, without [`CONSUMER_BYTES`], is reserved
+    /// for files and decoders.
     ///
     /// # Errors
     /// [`Error::BadFile`] for a folder without images; I/O; too little memory.
@@ -141,8 +142,9 @@ fn histogram_of(job: &Job, room: &Room, path: &Path) -> Result<[f32; BINS]> {
     Ok(shares)
 }
 
-/// Reads, decodes and scales an image. The memory for the file is taken first. If the memory for the image is not free,
-/// the file is dropped and read again with the memory for both: a thread that waits holds nothing.
+/// Reads, decodes and scales an image. At first only the memory for the file is taken. If the memory for the decoder is
+/// then not free, the file is dropped, and the loop waits for the memory of both together. A waiting thread therefore
+/// holds no memory.
 fn pixels_of(job: &Job, room: &Room, path: &Path) -> Result<Vec<u8>> {
     let refused = |(found, expected): Refused| Error::BadFile {
         file: path.display().to_string(),
@@ -159,7 +161,7 @@ fn pixels_of(job: &Job, room: &Room, path: &Path) -> Result<Vec<u8>> {
             return Err(refused(("a folder, pipe or device".to_string(), "a regular file".to_string())));
         }
         let len = metadata.len();
-        // The decoder of JPEG copies some segments of the file.
+        // The length counts twice, because the JPEG decoder copies some segments of the file.
         let mut memory = room.take(job, path, 2 * len + decoder_bytes)?;
         let mut bytes = Vec::with_capacity(len as usize);
         file.take(len).read_to_end(&mut bytes).map_err(io)?;
@@ -171,7 +173,7 @@ fn pixels_of(job: &Job, room: &Room, path: &Path) -> Result<Vec<u8>> {
     }
 }
 
-/// The memory that threads share for files and decoders. A thread waits until its image fits.
+/// The memory that all threads share for files and decoders. A thread waits until the memory for its image is free.
 struct Room {
     _memory: Reservation,
     total: u64,
@@ -180,17 +182,17 @@ struct Room {
 }
 
 impl Room {
-    /// Reserves `bytes`, of which `fixed` are not shared.
+    /// Reserves `bytes` bytes. The threads share all of them but `fixed` bytes.
     fn new(job: &Job, bytes: u64, fixed: u64) -> Result<Room> {
         let memory = job.budget().reserve(bytes, "images that are decoded")?;
         let total = bytes - fixed;
         Ok(Room { _memory: memory, total, free: Mutex::new(total), freed: Condvar::new() })
     }
 
-    /// Takes memory for an image, and waits for it if other threads have it.
+    /// Takes memory for an image. If other threads hold it, the call waits.
     ///
     /// # Errors
-    /// [`inshore_store::Error::BudgetTooSmall`] for an image that needs more than all threads have together.
+    /// [`inshore_store::Error::BudgetTooSmall`] for an image that needs more than the whole shared memory.
     fn take(&self, job: &Job, path: &Path, bytes: u64) -> Result<Taken<'_>> {
         if bytes > self.total {
             let all = job.budget().free_bytes() + bytes - self.total;
@@ -211,7 +213,7 @@ struct Taken<'a> {
 }
 
 impl Taken<'_> {
-    /// Takes more memory if it is free.
+    /// Takes `bytes` more bytes if they are free. Returns true if they were.
     fn has_more(&mut self, bytes: u64) -> bool {
         let mut free = self.room.free.lock().expect("no panic under this lock");
         let is_free = *free >= bytes;

@@ -1,8 +1,8 @@
-//! The import of content as a dataset of vectors, in one pass.
+//! Imports content as a dataset of vectors, in one pass.
 //!
 //! ```text
 //!   ContentRows ─► rows ──► `vectors`, `center`
-//!               ─► paths ─► `columns.parquet`: the column `path`, which answers and predicates may name
+//!               ─► paths ─► `columns.parquet`: the column `path`, which answers and predicates can use
 //!   vocabulary ───────────► `content`
 //! ```
 
@@ -23,7 +23,7 @@ use crate::{
     import::VectorWriter,
 };
 
-/// The memory that a source of rows leaves to its consumer.
+/// The memory, in bytes, that a source of content must leave free for its consumer.
 pub const CONSUMER_BYTES: u64 = VectorWriter::BUFFER_BYTES
     + ParquetStream::<DatasetFile>::MEMORY_BYTES
     + 2 * (COLUMNS_BUFFER_BYTES + COLUMNS_CHECK_BYTES) as u64
@@ -38,20 +38,21 @@ pub struct ImportedContent {
     /// The new dataset.
     #[serde(flatten)]
     pub info: VectorsInfo,
-    /// The number of malformed items that were left out.
+    /// The number of malformed items that were skipped.
     pub skipped: u64,
-    /// The error of the first of them.
+    /// The error of the first skipped item.
     pub first_skipped: Option<String>,
 }
 
-/// Imports vectors that are computed from content as the dataset `name`, and keeps what queries need: the vocabulary of
-/// documents. The paths of files are the column `path`. A job that ends before the commit leaves nothing.
+/// Imports vectors that are computed from content as the dataset `name`. The dataset also keeps the vocabulary of
+/// documents, which queries need. The paths of files become the column `path`. A job that ends before the commit leaves
+/// no dataset.
 ///
-/// Memory: that of the rows, and [`super::CONSUMER_BYTES`].
+/// The memory is that of `content`, and [`super::CONSUMER_BYTES`].
 ///
 /// # Errors
-/// [`Error::BadFile`] for malformed content, and if all items were left out; names that exist; I/O; too little memory;
-/// cancellation.
+/// [`Error::BadFile`] for malformed content, and if all items were skipped; a name that the store already has; I/O; too
+/// little memory; cancellation.
 pub fn import_content(
     store: &Store,
     job: &Job,
@@ -60,7 +61,7 @@ pub fn import_content(
 ) -> Result<ImportedContent> {
     let (element, dimensions) = (content.element(), content.dimensions());
     let mut builder = store.create_dataset(job, name, KIND)?;
-    // Vectors can be added.
+    // The dataset is not sealed, so that vectors can be added.
     builder.unsealed();
     let mut writer = VectorWriter::new(&mut builder, element, dimensions)?;
     let mut paths = None;
@@ -97,7 +98,7 @@ pub fn import_content(
     Ok(ImportedContent { info, skipped, first_skipped })
 }
 
-/// The column of paths.
+/// The writer of the column of paths.
 struct Paths(ParquetStream<DatasetFile>);
 
 impl Paths {

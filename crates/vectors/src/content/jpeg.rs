@@ -1,32 +1,34 @@
-//! The markers of a JPEG file (ITU-T T.81, annex B).
+//! Reads the markers of a JPEG file (ITU-T T.81, annex B).
 //!
-//! The decoder allocates by the header, so the header is read here first: the size of the image decides whether it is
-//! decoded, and how much memory is reserved. The decoder also accepts some files that end early; these are found here,
-//! as no marker ends them.
+//! The decoder allocates memory according to the header. This module therefore reads the header first: the size of the
+//! image determines whether the image is decoded, and how much memory is reserved. The decoder also accepts some
+//! truncated files. This module refuses them, because they have no marker for the end of the image.
 
-/// The reason why a file was refused: the finding, and the expectation.
+/// The reason why a file was refused: a description of what the file contains, and a description of the expected
+/// content.
 type Refused = (String, &'static str);
 
-/// The properties of an image that decide the memory of the decoder.
+/// The properties of an image that determine the memory of the decoder.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Frame {
     pub width: u32,
     pub height: u32,
     pub components: u32,
-    /// The decoder keeps the coefficients of the whole image: it is progressive, or has several scans.
+    /// True if the decoder keeps the coefficients of the whole image, because the image is progressive or has several
+    /// scans.
     pub is_kept_whole: bool,
 }
 
-/// The bytes of a pixel in memory: red, green and blue.
+/// The bytes of a decoded pixel: red, green and blue.
 const PIXEL: u64 = 3;
-/// The bytes of a coefficient.
+/// The bytes of a coefficient in the decoder.
 const COEFFICIENT: u64 = 2;
-/// The bytes of the decoder's rows, for each pixel of a row: up to four components, each upsampled by 4 in both
-/// directions, of 8 rows.
+/// The bytes of the decoder's row buffers for each pixel of a row. There are up to four components of 8 rows each,
+/// upsampled by up to 4 in both directions.
 const ROWS: u64 = 1024;
 
 impl Frame {
-    /// Reads the markers of a file, from the first to the end of the image.
+    /// Reads all markers of a file, from the first one to the end of the image.
     ///
     /// # Errors
     /// [`Refused`] for malformed, truncated and unsupported files.
@@ -36,7 +38,7 @@ impl Frame {
         let mut scans = 0;
         while let Some((marker, segment)) = markers.next()? {
             match marker {
-                // C4, C8 and CC are tables and extensions.
+                // The markers C4, C8 and CC are tables and extensions, not frames.
                 0xc0..=0xcf if !matches!(marker, 0xc4 | 0xc8 | 0xcc) => {
                     if frame.is_some() {
                         return Err(("a second frame".to_string(), "one image"));
@@ -59,9 +61,9 @@ impl Frame {
         }
     }
 
-    /// Returns the memory that the decoder takes beside the file, with the pixels.
+    /// Returns the memory, in bytes, that the decoder needs for the pixels and its buffers, without the file.
     pub fn memory_bytes(&self) -> u64 {
-        // Blocks of up to 32 x 32 pixels are whole.
+        // The decoder rounds the size up to whole blocks of up to 32 x 32 pixels.
         let [width, height] = [self.width, self.height].map(|side| u64::from(side).next_multiple_of(32));
         let kept = if self.is_kept_whole { COEFFICIENT * u64::from(self.components) } else { 0 };
         width * height * (PIXEL + kept) + width * ROWS
@@ -94,10 +96,10 @@ struct Markers<'a> {
 }
 
 impl<'a> Markers<'a> {
-    /// Returns the next marker with its segment; `None` at the end of the image.
+    /// Returns the next marker with its segment, or `None` at the end of the image.
     fn next(&mut self) -> Result<Option<(u8, &'a [u8])>, Refused> {
         let end = || ("the end of the file".to_string(), "the marker of the image's end");
-        // Bytes of FF may fill the space before a marker.
+        // Any number of FF bytes may precede a marker.
         let rest = self.bytes.get(self.at..).unwrap_or_default();
         let start = rest
             .windows(2)
@@ -107,7 +109,7 @@ impl<'a> Markers<'a> {
         self.at += start + 2;
         match marker {
             0xd9 => Ok(None),
-            // Restarts and the start of an image have no segment.
+            // The markers of restarts and of the start of an image have no segment.
             0x01 | 0xd0..=0xd8 => Ok(Some((marker, &[]))),
             _ => {
                 let rest = &self.bytes[self.at..];
@@ -119,7 +121,7 @@ impl<'a> Markers<'a> {
         }
     }
 
-    /// Skips the coded data of a scan, in which a zero follows each FF that is no restart.
+    /// Skips the coded data of a scan. In this data, each FF is followed by a zero or belongs to a restart marker.
     fn skip_scan(&mut self) {
         let rest = &self.bytes[self.at..];
         let is_marker = |pair: &[u8]| pair[0] == 0xff && !matches!(pair[1], 0 | 0xd0..=0xd7 | 0xff);

@@ -5,11 +5,12 @@
 //!   texts ─► a source of the caller: word counts ────┴─► content_queries ─► a scratch file of queries
 //! ```
 //!
-//! A [`ContentRows`] computes vectors in batches, on all threads. The dataset keeps what queries need to be computed in
-//! the same way: [`Content`].
+//! A [`ContentRows`] computes vectors in batches, on all threads. The dataset stores the [`Content`]: the settings from
+//! which the vectors of queries are computed in the same way.
 //!
-//! Papers: content search, 2018 thesis chapter 6; 2016 article 7.1. The papers compute histograms while they scan
-//! images of 48 KiB. Here they are computed once, so that a search reads 1 KiB an image.
+//! Papers: content search, 2018 thesis chapter 6; 2016 article 7.1. The papers compute histograms during each search,
+//! which reads images of 48 KiB. This module computes the histograms once, during the import, so that a search reads 1
+//! KiB for each image.
 
 mod decode;
 mod each;
@@ -35,30 +36,30 @@ pub use self::{
 };
 use crate::{Element, Result};
 
-/// Vectors of some items, which follow those of the batch before.
+/// A batch of vectors, which follow the vectors of the previous batch.
 pub struct RowBatch<'a> {
-    /// The elements of the vectors, at an aligned place.
+    /// The elements of the vectors. The slice is aligned for its element type.
     pub rows: &'a [u8],
-    /// The path of the file of each vector; empty if all vectors are of one file.
+    /// The path of the file of each vector. The slice is empty if all vectors come from one file.
     pub paths: &'a [String],
 }
 
 /// A source of vectors that are computed from content.
 pub trait ContentRows {
-    /// Returns the words that the dataset keeps; `None` for images.
+    /// Returns the vocabulary that the dataset stores, or `None` for images.
     fn vocabulary(&self) -> Option<&Vocabulary>;
-    /// Returns the type of the elements.
+    /// Returns the element type of the vectors.
     fn element(&self) -> Element;
-    /// Returns the number of dimensions.
+    /// Returns the number of dimensions of a vector.
     fn dimensions(&self) -> usize;
-    /// Returns the unit and the number of items, 0 if it is not known.
+    /// Returns the name of an item, for progress, and the number of all items. The number is 0 if it is not known.
     fn total(&self) -> (&'static str, u64);
-    /// Computes the next vectors; `None` after the last.
+    /// Computes the next vectors. Returns `None` after the last vector.
     ///
     /// # Errors
     /// [`crate::Error::BadFile`] for malformed content; [`crate::Error::Content`]; I/O; cancellation.
     fn next(&mut self) -> Result<Option<RowBatch<'_>>>;
-    /// Returns the number of malformed items that were left out, and the error of the first.
+    /// Returns the number of malformed items that were skipped, and the error of the first one.
     fn skipped(&self) -> (u64, Option<String>) {
         (0, None)
     }

@@ -1,12 +1,13 @@
-//! The decoding of PNG files (ISO/IEC 15948), row by row.
+//! Decodes PNG files (ISO/IEC 15948), row by row.
 //!
 //! ```text
 //!   file ─► chunks ─► data of all IDAT chunks ─► inflate ─► rows, each with a filter ─► red, green, blue
 //! ```
 //!
-//! A row is decoded when it is needed, so the memory is that of two rows, whatever the height. An interlaced image is
-//! decoded as a whole, since its seven passes fill all rows. Checksums of chunks are compared; transparent pixels show a
-//! white background; of 16 bits the upper 8 are used.
+//! Rows are decoded one after the other, so the decoder holds two rows, regardless of the height of the image. An
+//! interlaced image is decoded as a whole, because each of its seven passes has pixels of many rows. The checksum of
+//! each chunk is verified. Transparent pixels are drawn on a white background. For samples of 16 bits, the upper 8 bits
+//! are used.
 
 use std::io::Read;
 
@@ -16,9 +17,10 @@ use flate2::{Crc, read::ZlibDecoder};
 type Refused = String;
 
 const SIGNATURE: [u8; 8] = [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n'];
-/// The memory of the decompressor, and of the palette.
+/// The memory, in bytes, of the decompressor and of the palette.
 const FIXED_BYTES: u64 = 128 << 10;
-/// First column and row, and the distances of columns and rows, of the seven passes of an interlaced image.
+/// The seven passes of an interlaced image. The numbers of a pass are its first column, its first row, and the
+/// distances between its columns and between its rows.
 const PASSES: [[usize; 4]; 7] =
     [[0, 0, 8, 8], [4, 0, 8, 8], [0, 4, 4, 8], [2, 0, 4, 4], [0, 2, 2, 4], [1, 0, 2, 2], [0, 1, 1, 2]];
 
@@ -27,13 +29,13 @@ const PASSES: [[usize; 4]; 7] =
 pub(crate) struct Header {
     pub width: u32,
     pub height: u32,
-    /// The bits of a channel.
+    /// The number of bits of a sample.
     depth: u8,
     color: Color,
     is_interlaced: bool,
 }
 
-/// The channels of a pixel.
+/// The colour type: the channels of a pixel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Color {
     Grey,
@@ -55,7 +57,7 @@ impl Color {
 }
 
 impl Header {
-    /// Tells whether a file begins as a PNG file.
+    /// Returns true if the bytes begin with the signature of a PNG file.
     pub fn is_png(bytes: &[u8]) -> bool {
         bytes.starts_with(&SIGNATURE)
     }
@@ -88,19 +90,20 @@ impl Header {
         Ok(Header { width, height, depth, color, is_interlaced: interlace == 1 })
     }
 
-    /// Returns the memory that [`Header::decode`] takes.
+    /// Returns the memory, in bytes, that [`Header::decode`] needs.
     pub fn memory_bytes(&self) -> u64 {
         let width = u64::from(self.width);
         let rows = if self.is_interlaced { 1 + u64::from(self.height) } else { 1 };
         FIXED_BYTES + 2 * self.row_bytes(self.width as usize) as u64 + 3 * width * rows
     }
 
-    /// Returns the bytes of a row of some pixels, without its filter.
+    /// Returns the number of bytes of a row of `width` pixels, without the byte of the filter type.
     fn row_bytes(&self, width: usize) -> usize {
         (width * self.color.channels() * usize::from(self.depth)).div_ceil(8)
     }
 
-    /// Decodes the file of which this is the header, and calls `each` with each row: red, green and blue of each pixel.
+    /// Decodes the file that has this header. `each` is called with each row, from top to bottom: 3 bytes (red, green
+    /// and blue) for each pixel.
     ///
     /// # Errors
     /// [`Refused`] for malformed and truncated files.
@@ -137,7 +140,7 @@ impl Header {
     }
 }
 
-/// The chunks of a file, without its signature.
+/// The chunks of a file, after its signature.
 #[derive(Clone, Copy)]
 struct Chunks<'a> {
     rest: &'a [u8],
@@ -162,16 +165,16 @@ impl<'a> Chunks<'a> {
     }
 }
 
-/// The chunks of a file that an image is made of.
+/// The chunks that are needed to decode an image.
 struct Parts<'a> {
     palette: &'a [u8],
     transparent: &'a [u8],
-    /// All chunks, from the first.
+    /// All chunks, from the first one on.
     chunks: Chunks<'a>,
 }
 
 impl<'a> Parts<'a> {
-    /// Checks all chunks, up to the end of the image.
+    /// Reads all chunks up to the end of the image, and checks their checksums.
     fn read(bytes: &'a [u8]) -> Result<Parts<'a>, Refused> {
         let mut chunks = Chunks { rest: &bytes[SIGNATURE.len()..] };
         let mut file = Parts { palette: &[], transparent: &[], chunks };
@@ -205,11 +208,11 @@ impl Read for Joined<'_> {
     }
 }
 
-/// The rows of a pass, without their filters.
+/// Reads the rows of a pass and removes their filters.
 struct Rows<R> {
     data: R,
     header: Header,
-    /// The bytes of a row that is being read, and of the row above.
+    /// The bytes of the current row. The next field has the bytes of the row above it.
     row: Vec<u8>,
     above: Vec<u8>,
 }
@@ -219,7 +222,7 @@ impl<R: Read> Rows<R> {
         Rows { data, header: *header, row: Vec::new(), above: Vec::new() }
     }
 
-    /// Begins a pass of rows of `width` pixels: the row above its first row is zero.
+    /// Begins a pass with rows of `width` pixels. The row above the first row of a pass counts as zeros.
     fn start_pass(&mut self, width: usize) {
         let bytes = self.header.row_bytes(width);
         self.row.clear();
@@ -241,7 +244,8 @@ impl<R: Read> Rows<R> {
     }
 }
 
-/// Adds the prediction of a filter to each byte of a row. `pixel` is the distance to the byte on the left.
+/// Adds to each byte of a row the value that the filter predicts. `pixel` is the number of bytes between a byte and the
+/// corresponding byte of the pixel to the left.
 fn unfilter(filter: u8, pixel: usize, row: &mut [u8], above: &[u8]) -> Result<(), Refused> {
     if !matches!(filter, 0..=4) {
         return Err(format!("a row with filter {filter}"));
@@ -263,7 +267,7 @@ fn unfilter(filter: u8, pixel: usize, row: &mut [u8], above: &[u8]) -> Result<()
     Ok(())
 }
 
-/// Returns the neighbour that is nearest to left + up - corner.
+/// Returns whichever of the three neighbours is nearest to `left + up - corner`.
 fn paeth(left: u8, up: u8, corner: u8) -> u8 {
     let [a, b, c] = [left, up, corner].map(i32::from);
     let distances = [(b - c).abs(), (a - c).abs(), (a + b - 2 * c).abs()];
@@ -276,7 +280,7 @@ fn paeth(left: u8, up: u8, corner: u8) -> u8 {
     }
 }
 
-/// The conversion of rows to red, green and blue.
+/// Converts rows to red, green and blue.
 struct Colors<'a> {
     header: &'a Header,
     palette: &'a [u8],
@@ -286,7 +290,8 @@ struct Colors<'a> {
 impl Colors<'_> {
     fn convert(&self, row: &[u8], width: usize, pixels: &mut Vec<u8>) -> Result<(), Refused> {
         let Header { depth, color, .. } = *self.header;
-        // The value of a sample, and its upper 8 bits; samples of less than 8 bits are packed.
+        // `sample` returns the value of a sample, and `byte` converts a value to 8 bits. Samples of fewer than 8 bits
+        // are packed into bytes.
         let sample = |number: usize| -> u16 {
             match depth {
                 8 => row[number].into(),
@@ -327,7 +332,7 @@ impl Colors<'_> {
         Ok(())
     }
 
-    /// Returns 0 for the one colour that is transparent.
+    /// Returns 0 for the colour that the file declares as transparent, and 255 for all other colours.
     fn opacity(&self, values: &[u16]) -> u8 {
         let is_transparent = self.transparent.len() == 2 * values.len()
             && self

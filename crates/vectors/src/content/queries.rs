@@ -1,4 +1,4 @@
-//! Queries that are computed from content: a file of vectors in the job's scratch folder.
+//! Queries that are computed from content. The queries are a file of vectors in the scratch folder of the job.
 
 use std::{
     fs::File,
@@ -11,7 +11,8 @@ use inshore_store::Job;
 use super::ContentRows;
 use crate::{Element, Error, Result, VectorFile};
 
-/// Computes all vectors, and returns a file of them that is removed with the job.
+/// Computes the vectors of all items, and writes them to a file that is removed at the end of the job. Returns the open
+/// file.
 ///
 /// # Errors
 /// [`Error::BadFile`] for malformed content; I/O; too little memory; cancellation.

@@ -1,16 +1,16 @@
-//! The scaling of an image to 128 x 128 pixels, row by row.
+//! Scales an image to 128 x 128 pixels, row by row.
 //!
-//! A pixel of the result is the mean of the rectangle of the source that it covers. Pixels of the source that the border
-//! of the rectangle cuts have the weight of their part, in integers: the result is exact, rounded once. The ratio of
-//! width and height is not kept, as in the papers, whose images were "resized to have width and height of 128 pixels"
-//! (2018 thesis 6.3.1).
+//! A pixel of the result is the mean of the rectangle of the source image that it covers. A source pixel that lies
+//! partly in the rectangle has the weight of this part. The sums are computed in integers, so each result is exact
+//! until it is rounded once. The ratio of width to height is not kept. The papers do the same: their images were
+//! "resized to have width and height of 128 pixels" (2018 thesis 6.3.1).
 
 /// The width and height of a scaled image.
 pub(crate) const SIDE: usize = 128;
 const CHANNELS: usize = 3;
 const ROW: usize = SIDE * CHANNELS;
 
-/// The part of a source pixel that belongs to a pixel of the result.
+/// The overlap of a source pixel with a pixel of the result, in one of the two directions.
 #[derive(Clone, Copy)]
 struct Part {
     source: u32,
@@ -23,7 +23,7 @@ pub(crate) struct Scaler {
     width: u64,
     height: u64,
     parts: Vec<Part>,
-    /// The next row of the source.
+    /// The number of the next row of the source image.
     next: u64,
     /// The sums of the current row of the result.
     sums: [u64; ROW],
@@ -31,12 +31,12 @@ pub(crate) struct Scaler {
 }
 
 impl Scaler {
-    /// Returns the bytes of memory of a scaler for images of a width.
+    /// Returns the memory, in bytes, of a scaler for images of this width.
     pub fn bytes(width: u32) -> u64 {
         (u64::from(width) + SIDE as u64) * size_of::<Part>() as u64 + (SIDE * ROW + 8 * ROW) as u64
     }
 
-    /// Begins an image of `width` x `height` pixels, both at least 1.
+    /// Creates a scaler for an image of `width` x `height` pixels. Both sides must be at least 1.
     pub fn new(width: u32, height: u32) -> Scaler {
         let mut parts = Vec::with_capacity(width as usize + SIDE);
         for source in 0..width {
@@ -54,9 +54,9 @@ impl Scaler {
         }
     }
 
-    /// Adds the next row: red, green and blue of each pixel.
+    /// Adds the next row of the source image: 3 bytes (red, green and blue) for each pixel.
     pub fn add(&mut self, row: &[u8]) {
-        // A sum is at most 255 times the width, which fits 32 bits.
+        // A sum is at most 255 times the width, so 32 bits suffice for a width of up to 2^24.
         let mut sums = [0u32; ROW];
         for part in &self.parts {
             let pixel = &row[part.source as usize * CHANNELS..][..CHANNELS];
@@ -71,7 +71,7 @@ impl Scaler {
             for (total, sum) in totals.iter_mut().zip(sums) {
                 *total += weight * u64::from(sum);
             }
-            // The row of the result is complete if this row of the source reaches its end.
+            // If this source row reaches the end of a row of the result, that row is complete.
             if (number + 1) * SIDE as u64 >= (target + 1) * height {
                 pixels.extend(totals.iter().map(|total| ((total + area / 2) / area) as u8));
                 *totals = [0; ROW];
@@ -80,15 +80,16 @@ impl Scaler {
         self.next += 1;
     }
 
-    /// Returns the scaled image. All rows of the source must have been added.
+    /// Returns the scaled image. All rows of the source image must have been added.
     pub fn finish(self) -> Vec<u8> {
         assert_eq!(self.pixels.len(), SIDE * ROW, "{} of {} rows were added", self.next, self.height);
         self.pixels
     }
 }
 
-/// Calls `each` with the pixels of the result that overlap the pixel `index` of `len` pixels, and with the overlap. The
-/// unit is such that a pixel of the source has the length 128, and a pixel of the result the length `len`.
+/// Calls `each` with each pixel of the result that overlaps the source pixel `index` of `len` pixels, and with the
+/// length of the overlap. The unit of length is chosen so that a source pixel has the length 128, and a pixel of the
+/// result has the length `len`.
 fn overlaps(index: u64, len: u64, mut each: impl FnMut(u64, u64)) {
     let (start, end) = (index * SIDE as u64, (index + 1) * SIDE as u64);
     for target in start / len..end.div_ceil(len) {
@@ -100,7 +101,7 @@ fn overlaps(index: u64, len: u64, mut each: impl FnMut(u64, u64)) {
 mod tests {
     use super::*;
 
-    /// Computes a pixel as the mean over its rectangle, by area in f64.
+    /// Computes each pixel as the mean of its rectangle, weighted by area, in f64.
     fn naive(pixels: &[u8], width: usize, height: usize) -> Vec<f64> {
         let overlap = |source: usize, target: usize, len: usize| {
             let scale = len as f64 / SIDE as f64;

@@ -1,4 +1,5 @@
-//! The file `content` of a dataset: the kind of source from which its vectors were computed. Layout: `docs/format.md`, "Vectors".
+//! The file `content` of a dataset. It has the kind of content from which the vectors were computed, and the vocabulary
+//! for documents. `docs/format.md`, "Vectors", describes the layout.
 
 use inshore_store::{CheckedFile, FileReader, FileWriter, Job};
 use zerocopy::{
@@ -16,7 +17,7 @@ const MAGIC: [u8; 8] = *b"INSHCONT";
 const VERSION: u32 = 1;
 const IMAGES: u32 = 1;
 const DOCUMENTS: u32 = 2;
-/// The most bytes of the words.
+/// The largest number of bytes of all words together.
 const WORDS_BYTES_MAX: u64 = 64 << 20;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -33,13 +34,13 @@ const _: () = assert!(size_of::<Header>() == 24);
 /// The content from which the vectors of a dataset were computed.
 #[derive(Debug)]
 pub enum Content {
-    /// Images, whose vectors are the shares of their pixels in the 256 bins of a joint histogram.
+    /// Images. The elements of a vector are the shares of the pixels in each of the 256 bins of a joint histogram.
     Images,
-    /// Documents, whose vectors are the numbers of each word of a vocabulary.
+    /// Documents. The elements of a vector are the numbers of occurrences of each word of the vocabulary.
     Documents(Vocabulary),
 }
 
-/// Writes the header and the words, each with a line feed.
+/// Writes the header and the words. A line feed follows each word.
 pub(super) fn write_content(writer: &mut FileWriter, vocabulary: Option<&Vocabulary>) -> Result<()> {
     let words = vocabulary.map_or(&[][..], Vocabulary::words);
     let header = Header {
@@ -57,10 +58,11 @@ pub(super) fn write_content(writer: &mut FileWriter, vocabulary: Option<&Vocabul
 }
 
 impl Vectors {
-    /// Returns the content from which the vectors were computed; `None` for vectors of a file.
+    /// Returns the content from which the vectors were computed, or `None` if the vectors were imported from a file of
+    /// vectors.
     ///
     /// # Errors
-    /// [`Error::BadDataset`] for damage and other versions; I/O; too little memory.
+    /// [`Error::BadDataset`] for damage and for unknown versions; I/O; too little memory.
     pub fn content(&self, job: &Job) -> Result<Option<Content>> {
         self.content.as_ref().map(|file| read_content(job, self.info(), file)).transpose()
     }
@@ -69,8 +71,8 @@ impl Vectors {
 /// Reads the file `content` of the vectors `info`.
 ///
 /// # Errors
-/// [`Error::BadDataset`] for another version, and for words that do not agree with the dimensions; damage; I/O; too
-/// little memory.
+/// [`Error::BadDataset`] for an unknown version, and if the number of words is not the number of dimensions; damage;
+/// I/O; too little memory.
 fn read_content(job: &Job, info: &VectorsInfo, file: &CheckedFile) -> Result<Content> {
     let bad = |what, found: String, expected: String| Error::BadDataset {
         name: format!("{}/{CONTENT}", info.name),

@@ -1,4 +1,5 @@
-//! The words whose numbers in a document are the elements of its vector.
+//! The vocabulary of a dataset of documents. The number of occurrences of a word in a document is an element of the
+//! document's vector.
 
 use std::collections::HashMap;
 
@@ -7,10 +8,10 @@ use inshore_store::Reservation;
 
 use crate::{Result, element::DIMENSIONS_MAX};
 
-/// The memory of a word beside its bytes.
+/// The memory of a word in bytes, without the bytes of the word itself.
 const WORD_BYTES: u64 = 96;
 
-/// The words that documents are compared by. The dimension of a word is its number, from 0.
+/// The words by which documents are compared. The position of a word, counted from 0, is its dimension.
 #[derive(Debug)]
 pub struct Vocabulary {
     words: Vec<Box<str>>,
@@ -19,8 +20,8 @@ pub struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// Creates a vocabulary of distinct words. The result is `None` if words are equal, empty, contain a line feed, are
-    /// none, or are more than the dimensions of a vector.
+    /// Creates a vocabulary of distinct words. Returns `None` if two words are equal, if a word is empty or contains a
+    /// line feed, if there are no words, or if there are more words than a vector can have dimensions.
     ///
     /// # Errors
     /// Too little memory.
@@ -34,12 +35,13 @@ impl Vocabulary {
         Ok((is_whole && is_sized).then_some(Vocabulary { words, dimensions, _memory: memory }))
     }
 
-    /// Returns the words, by dimension.
+    /// Returns the words in the order of their dimensions.
     pub fn words(&self) -> &[Box<str>] {
         &self.words
     }
 
-    /// Counts a word of a document in the document's vector, up to 255.
+    /// Adds 1 to the element of `row` that counts `word`, up to the largest value of 255. A word outside the vocabulary
+    /// is ignored.
     #[inline]
     pub fn count(&self, word: &str, row: &mut [u8]) {
         if let Some(&dimension) = self.dimensions.get(word) {

@@ -1,16 +1,19 @@
-//! Connected components of links on flash: alternating stars, by sorts.
+//! Connected components of links on flash, found by alternating large and small stars. Each large or small star
+//! operation takes one sort.
 //!
 //! ```text
 //!   links, both ways ─► large star ─► sort ─► small star ─► sort ─► ... until nothing changes ─► (id, smallest id)
 //! ```
 //!
-//! *Large star*: each vertex u links all its larger neighbours to the smallest of u and its neighbours. *Small star*:
-//! each vertex u links itself and its smaller neighbours to the smallest of these. Both keep components connected, and
-//! at the end each component is a star around its smallest id (Kiveris et al., "Connected Components in MapReduce and
-//! Beyond", 2014, algorithm 4). The number of rounds is at most about log² of the number of ids, and mostly below six.
+//! *Large star*: for each vertex u, all neighbours with larger ids are linked to the smallest id among u and its
+//! neighbours. *Small star*: for each vertex u, u and its neighbours with smaller ids are linked to the smallest id
+//! among them. Both operations keep each component connected. At the end each component is a star around its smallest
+//! id (Kiveris et al., "Connected Components in MapReduce and Beyond", 2014, algorithm 4). The number of rounds is at
+//! most about log² of the number of ids, and usually below six.
 //!
-//! A sort puts the smallest neighbour of an id first, so a star needs the memory of one link. An array of one number
-//! for each vector (union-find) would take fewer passes, and would not fit into every budget.
+//! The sort puts the smallest neighbour of a vertex first, so a star operation needs the memory of one link. A
+//! union-find structure over all vectors would take fewer passes, but it needs a number in memory for each vector,
+//! which may exceed the budget.
 
 use inshore_store::Job;
 
@@ -19,9 +22,11 @@ use crate::{
     pairs::{IDS_BYTES, ROWS_BYTES, Sorted, Sorter, each_row, push_ids, sorter},
 };
 
-/// Returns links both ways between each id and the smallest id of its component, in order.
+/// Returns links in both directions between each id and the smallest id of its component, in ascending order. `links`
+/// must have each link in both directions.
 ///
-/// The cost is two sorts of all links in each round. Two sorts of `sort_bytes` exist at the same time.
+/// The cost is two sorts of all links in each round. Two sorts, each with `sort_bytes` bytes of memory, exist at the
+/// same time.
 ///
 /// # Errors
 /// Too little memory; I/O; cancellation.
@@ -64,7 +69,7 @@ pub(super) fn components(job: &Job, mut links: Sorted, sort_bytes: u64) -> Resul
     }
 }
 
-/// Returns the memory beside that of the sorts.
+/// Returns the memory in bytes, without that of the sorts.
 pub(super) fn components_bytes() -> u64 {
     3 * (ROWS_BYTES + 2 * IDS_BYTES) as u64
 }

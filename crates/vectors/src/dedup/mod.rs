@@ -1,4 +1,4 @@
-//! Near-duplicates: all pairs of vectors of a dataset within a distance, or groups of them.
+//! Near-duplicates: all pairs of vectors of a dataset within a distance, or the groups that these pairs form.
 //!
 //! ```text
 //!   vectors (queries) ─┐
@@ -6,11 +6,12 @@
 //!                                                                └─► components ─► rows: id, group
 //! ```
 //!
-//! A search with k neighbours would lose pairs of a vector that has more than k duplicates. So the search keeps no
-//! heaps: each pair within the distance goes to a sort ([`pairs`](crate::pairs)), whose memory does not depend on the number of
-//! pairs. Groups need only some of the pairs (`pairs/links.rs`).
+//! A search for k neighbours would lose pairs of a vector that has more than k duplicates. The search for
+//! near-duplicates therefore keeps no heaps: each pair within the distance goes to a sort ([`pairs`](crate::pairs)),
+//! whose memory does not depend on the number of pairs. Groups need only some of the pairs (`pairs/links.rs`).
 //!
-//! The exact search compares each pair of blocks once: a block of queries meets the vectors from its own first one on.
+//! The exact search compares each pair of vectors once: a block of queries is compared only with its own vectors and
+//! with later ones.
 
 mod components;
 
@@ -37,9 +38,9 @@ use crate::{
 pub struct Dedup {
     /// The metric.
     pub metric: Metric,
-    /// The largest distance of near-duplicates, or the smallest inner product.
+    /// The radius: the largest distance between near-duplicates, or for `ip` the smallest inner product.
     pub radius: f64,
-    /// Returns groups in the place of pairs.
+    /// If true, the answer has groups instead of pairs.
     pub groups: bool,
 }
 
@@ -63,7 +64,7 @@ impl Dedup {
         Arc::new(Schema::new(fields))
     }
 
-    /// Returns the search: its k is of no use.
+    /// Returns the options of the search. The search for near-duplicates ignores k.
     fn search(&self) -> Search {
         Search { k: 1, metric: self.metric, radius: Some(self.radius), ..Search::default() }
     }
@@ -84,16 +85,16 @@ pub struct Deduplicated {
     pub element: Element,
     /// The number of rows of the answer: pairs, or vectors that have a near-duplicate.
     pub rows: u64,
-    /// The number of groups, if groups were asked for.
+    /// The number of groups; `None` if the answer has pairs.
     pub groups: Option<u64>,
-    /// The number of rows that were sorted: one for each pair, or two for each link between vectors if groups were
-    /// asked for. Links connect the same vectors as pairs, and are fewer.
+    /// The number of rows that were sorted. If the answer has pairs, one row is sorted for each pair. If the answer has
+    /// groups, two rows are sorted for each link. Links connect the same vectors as the pairs, but are fewer.
     pub sorted: u64,
     /// The number of pairs whose exact distances were computed.
     pub measured: u64,
-    /// The recall by the table of the index, of a search in an index.
+    /// The recall according to the table of recall of the index, if the search used an index.
     pub recall_estimate: Option<f32>,
-    /// The number of lists that each vector probed, of a search in an index, and the number of all lists.
+    /// The number of lists that each vector probed, and the number of all lists, if the search used an index.
     pub probes: Option<[u64; 2]>,
     /// The plan.
     pub plan: DedupPlan,
@@ -103,9 +104,9 @@ pub struct Deduplicated {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum DedupPlan {
-    /// All vectors are compared.
+    /// The plan of a search that compares all vectors.
     Exact(Plan),
-    /// Lists of an index are probed.
+    /// The plan of a search that probes lists of an index.
     Approximate(StrategyPlan),
 }
 
@@ -118,20 +119,21 @@ impl std::fmt::Display for DedupPlan {
     }
 }
 
-/// Plans an exact search for near-duplicates with the memory that is free in the budget of `job`.
+/// Plans an exact search for near-duplicates. The plan uses the memory that is free in the budget of `job`.
 ///
 /// # Errors
 /// A bad option; too little memory.
 pub fn plan_dedup(job: &Job, vectors: &Vectors, options: &Dedup) -> Result<Plan> {
     let free = job.budget().free_bytes();
-    // A quarter of the memory sorts pairs, unless the search needs it.
+    // The sort of pairs gets a quarter of the free memory. If the search then has too little memory, the sort gets the
+    // smallest memory with which it works.
     match plan_with(job, vectors, options, (free / 4).max(sort_bytes_min())) {
         Ok((plan, _)) => Ok(plan),
         Err(_) => Ok(plan_with(job, vectors, options, sort_bytes_min())?.0),
     }
 }
 
-/// Checks the options of a search in an index, without I/O.
+/// Checks the options of a search for near-duplicates in an index, without I/O.
 ///
 /// # Errors
 /// Bad options; an index for another metric.
@@ -144,19 +146,19 @@ pub fn check_dedup_index(
     check_index_search(index, vectors.info(), vectors, &options.search(), approximate)
 }
 
-/// Returns the smallest memory of a sort of pairs.
+/// Returns the smallest memory, in bytes, with which a sort of pairs works.
 fn sort_bytes_min() -> u64 {
     smallest_row_memory_bytes(1)
 }
 
-/// Returns the memory that is in use beside a search.
+/// Returns the memory, in bytes, that is in use during a search in addition to the memory of the search.
 fn beside_bytes(sort_bytes: u64) -> u64 {
     sort_bytes + Pairs::bytes()
 }
 
 fn plan_with(job: &Job, vectors: &Vectors, options: &Dedup, sort_bytes: u64) -> Result<(Plan, u64)> {
     let what = || format!("a search for near-duplicates in {}", vectors.info().name);
-    // After the search, two sorts find components.
+    // After the search, the search for components holds two sorts at a time.
     job.budget().need(2 * sort_bytes + components_bytes() + answer_bytes(), what)?;
     let bytes = beside_bytes(sort_bytes) + live_bytes(vectors.info());
     let beside = Beside { entries: 0, bytes, what: &what };
@@ -164,20 +166,20 @@ fn plan_with(job: &Job, vectors: &Vectors, options: &Dedup, sort_bytes: u64) -> 
     Ok((plan, sort_bytes))
 }
 
-/// Finds all pairs of vectors within a distance, or groups of vectors that such pairs connect. Passes the rows to
-/// `each`.
+/// Finds all pairs of vectors within a distance, or the groups of vectors that such pairs connect. `each` receives the
+/// rows of the answer.
 ///
-/// - Pairs are rows `id`, `duplicate` and `distance`, with `id` < `duplicate`, in the order of both. Each pair appears
-///   once, however many pairs a vector has.
-/// - Groups are rows `id` and `group`, in the order of `id`: one for each vector that has a near-duplicate. The group
-///   is the smallest id of the vectors that pairs connect. To keep one vector of each group, drop those whose id is not
-///   their group.
+/// - Pairs are rows `id`, `duplicate` and `distance`, with `id` < `duplicate`, sorted by `id` and `duplicate`. Each
+///   pair appears once. The number of pairs of a vector is not limited.
+/// - Groups are rows `id` and `group`, sorted by `id`, with one row for each vector that has a near-duplicate. `group`
+///   is the smallest id of all vectors that pairs connect with the vector. A caller that keeps one vector of each group
+///   drops the vectors whose `id` is not their `group`.
 ///
-/// With an index, the answer has the pairs of which one vector lies in a list that the other one probes.
+/// With an index, the answer has those pairs of which one vector lies in a list that the other vector probes.
 ///
-/// The cost of the exact search is one multiplication for each two vectors and each dimension; for each block of
-/// vectors that fits into the memory, the block and all later vectors are read once. Each pair is written to flash and
-/// read a few times if the sort's quarter of the memory is too small for all pairs.
+/// The exact search computes one multiplication for each pair of vectors and each dimension. For each block of queries
+/// that fits into the memory, the vectors of the block and all later vectors are read once. The sort has a quarter of
+/// the memory. If this quarter is too small for all pairs, each pair is written to flash and read again a few times.
 ///
 /// # Errors
 /// A bad option; too little memory; I/O and damage; cancellation; the errors of `each`.
@@ -222,7 +224,7 @@ fn found_of(vectors: &Vectors, measured: u64, plan: DedupPlan) -> Deduplicated {
     }
 }
 
-/// Compares all vectors.
+/// Finds near pairs by comparing all vectors.
 fn near_in_all(job: &Job, vectors: &Vectors, options: &Dedup) -> Result<(Sorted, u64, Deduplicated)> {
     let free = job.budget().free_bytes();
     let large = plan_with(job, vectors, options, (free / 4).max(sort_bytes_min()));
@@ -234,7 +236,7 @@ fn near_in_all(job: &Job, vectors: &Vectors, options: &Dedup) -> Result<(Sorted,
     Ok((pairs.finish()?, sort_bytes, found_of(vectors, measured, DedupPlan::Exact(plan))))
 }
 
-/// Compares each vector with the lists that it probes.
+/// Finds near pairs by comparing each vector with the vectors of the lists that it probes.
 fn near_in_index(
     job: &Job,
     vectors: &Vectors,
@@ -243,7 +245,8 @@ fn near_in_index(
 ) -> Result<(Sorted, u64, Deduplicated)> {
     let what = || format!("a search for near-duplicates in the index of {}", vectors.info().name);
     job.budget().need(2 * sort_bytes_min() + components_bytes() + answer_bytes(), what)?;
-    // The refusal of a search that needs more memory names a budget of which others take an eighth.
+    // An eighth of the free memory is used, because the error of [`inshore_store::Budget::need`] assumes that other
+    // reservations take an eighth of the memory that it demands.
     let sort_bytes = (job.budget().free_bytes() / 8).max(sort_bytes_min());
     let pairs = Pairs::new(job, options.form(), (options.metric, options.radius), sort_bytes)?;
     let searched = pairs_of_index(job, vectors, index, &options.search(), approximate, &pairs)?;
@@ -253,7 +256,7 @@ fn near_in_index(
     Ok((pairs.finish()?, sort_bytes, found))
 }
 
-/// Returns the memory of a batch of rows of the answer, and of the rows from which it is made.
+/// Returns the memory, in bytes, of a batch of rows of the answer and of the rows from which the batch is made.
 fn answer_bytes() -> u64 {
     2 * BATCH_ROWS as u64 * 20 + (ROWS_BYTES + 32) as u64
 }
@@ -284,7 +287,8 @@ fn write_pairs(
     if columns.0.is_empty() { Ok(()) } else { flush(&mut columns) }
 }
 
-/// Writes the smallest id that is linked with each id: its group, or the id itself.
+/// Writes a row for each id that has a link. The group is the smaller of the id and the smallest id that is linked with
+/// it.
 fn write_groups(
     mut links: Sorted,
     options: &Dedup,
@@ -302,7 +306,7 @@ fn write_groups(
     };
     let (mut last, mut count) = (None, 0);
     each_row(&mut links, Form::Links.row_bytes(), |id, other, _| {
-        // The first link of an id is that with the smallest id.
+        // The links are sorted, so the first link of an id leads to the smallest linked id.
         if last.replace(id) == Some(id) {
             return Ok(());
         }

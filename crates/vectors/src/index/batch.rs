@@ -1,4 +1,4 @@
-//! The batch strategy: each list is read once, for all queries that probe it.
+//! The batch strategy: each list is read once for all queries of a round that probe it.
 
 use std::sync::{
     Mutex,
@@ -14,11 +14,12 @@ use super::{
 };
 use crate::Result;
 
-/// Lists that nobody wants are read along if they are smaller than this, between lists that are wanted.
+/// The largest gap, in bytes, between two probed lists that are read together. The lists in the gap are read, too, but
+/// not used.
 const GAP_BYTES: u64 = 32 << 10;
 
 impl<T: Clustered> Round<'_, T> {
-    /// Answers all queries together: each list is read once.
+    /// Answers all queries of the round together. Each probed list is read once.
     pub(super) fn batch(&self) -> Result<()> {
         let mut pairs = self.pairs()?;
         pairs.sort_unstable();
@@ -57,7 +58,7 @@ impl<T: Clustered> Round<'_, T> {
         Ok(())
     }
 
-    /// Finds the pairs of a list and a query that probes it.
+    /// Returns all pairs of a list and a query that probes the list.
     fn pairs(&self) -> Result<Vec<(u32, u32)>> {
         let count = self.packed.len() as u64;
         let all = Mutex::new(Vec::with_capacity((count * self.probes) as usize));

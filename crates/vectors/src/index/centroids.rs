@@ -5,9 +5,9 @@
 //!             (in memory)                                 (in memory, or read)
 //! ```
 //!
-//! A lower centroid belongs to a list, and an upper centroid to a group of lists that follow each other. With N lists in
-//! groups of about √N a query is compared with a few √N centroids instead of N. The lower level may stay on flash, where a
-//! group is one read of some ten KiB.
+//! A lower centroid belongs to a list, and an upper centroid belongs to a group of adjacent lists. With N lists in
+//! groups of about √N lists, a query is compared with a small multiple of √N centroids instead of N. The lower
+//! centroids may stay on flash, where those of one group are one read of tens of KiB.
 
 use std::ops::Range;
 
@@ -24,11 +24,12 @@ use crate::{
 };
 
 /// The number of lower centroids that are compared with a query for each list that the query probes. A smaller number
-/// would miss near lists: with 8, 64 of 8,072 lists of SIFT vectors had a recall of 0.942, with all centroids 0.950.
+/// would miss near lists. For example, queries of SIFT vectors probed 64 of 8,072 lists. Their recall was 0.942 with
+/// the number 8, and 0.950 when all centroids were compared.
 const CANDIDATES: u64 = 16;
 /// The smallest number of groups whose lower centroids are compared with a query.
 const GROUPS_MIN: u64 = 24;
-/// The number of reads of groups in flight.
+/// The number of groups whose centroids are read from flash at the same time.
 const DEPTH: usize = 16;
 
 /// The location of the lower centroids: memory or flash.
@@ -38,19 +39,19 @@ pub(crate) enum Lower<T> {
     Flash(CheckedFile),
 }
 
-/// `Centroids` holds both levels.
+/// The centroids of both levels.
 #[derive(Debug)]
 pub(crate) struct Centroids<T> {
     pub dimensions: usize,
-    /// The upper centroids.
+    /// The elements of the upper centroids.
     pub upper: Vec<T>,
-    /// The first list of each group, and the number of lists.
+    /// The number of the first list of each group, then the number of all lists.
     pub firsts: Vec<u32>,
     pub lower: Lower<T>,
     pub _reservation: Reservation,
 }
 
-/// The memory of a thread that finds lists for queries.
+/// The memory of a thread that finds the lists of queries.
 pub(crate) struct Finder<T: Clustered> {
     pub comparer: Comparer<T>,
     pairs: Vec<(u32, u32)>,
@@ -85,7 +86,8 @@ impl<T: Clustered> Centroids<T> {
         most as usize * self.dimensions * size_of::<T>()
     }
 
-    /// Returns the memory of a [`Finder`] for `queries` at once, beside its buffers, for which [`Self::finder`] takes memory.
+    /// Returns the memory, in bytes, of a [`Finder`] for `queries` queries at a time, without its buffers.
+    /// [`Self::finder`] reserves the memory of the buffers.
     pub fn finder_bytes(&self, queries: u64, groups: u64) -> u64 {
         queries * groups * 8 + queries * 4 + Comparer::<T>::bytes(self.dimensions)
     }
@@ -94,7 +96,7 @@ impl<T: Clustered> Centroids<T> {
         (self.group_bytes_max() + 2 * file.block_bytes()).next_multiple_of(file.block_bytes())
     }
 
-    /// Allocates the memory of a thread.
+    /// Allocates the memory of a thread that finds lists.
     ///
     /// # Errors
     /// Too little memory.
@@ -110,7 +112,8 @@ impl<T: Clustered> Centroids<T> {
         Ok(Finder { comparer, pairs: Vec::new(), members: Vec::new(), buffers })
     }
 
-    /// Finds the nearest lists of each member among those of the nearest `groups` groups.
+    /// Finds the nearest lists of each query in `queries`. The candidates are the lists of the `groups` groups that are
+    /// nearest to the query.
     ///
     /// # Errors
     /// I/O and damage.

@@ -1,4 +1,5 @@
-//! Compares blocks of rows with any of the packed queries, and keeps the nearest rows of each.
+//! Compares blocks of rows with some of the packed queries, and keeps the nearest rows of each query. A *hit* is a pair
+//! whose approximate score reaches the limit of the query; only hits are measured exactly.
 //!
 //! ```text
 //!   rows ─► subblocks ─► for each panel of members: limits ─► tiles ─► hits
@@ -6,15 +7,16 @@
 //!                                                     └───── bounds ◄────┘
 //! ```
 //!
-//! A search over all vectors (`search/scan.rs`) prepares rows and finds hits in the same way ([`crate::subblock`]). Panels
-//! and measurements differ, because the queries change from block to block here: a list is compared with the queries that
-//! probe it, and centroids with the vectors that look for their list. So a panel is assembled for each block, which copies
-//! the elements of each query, and most queries meet only a few hundred rows. A query has no bound
-//! before its first hits are measured. The best hits are therefore measured first, since the bound that they give excludes
-//! most others. A scan measures hits in the order of the rows, since all but its first blocks have a bound.
+//! A search over all vectors (`search/scan.rs`) prepares rows and finds hits in the same way ([`crate::subblock`]). Two
+//! things differ in this module, because the queries change from block to block: a list is compared with the queries
+//! that probe the list, and centroids are compared with the vectors whose list is searched. First, the elements of the
+//! queries are copied to a new panel for each block. Second, the best hits are measured first. Most queries meet only a
+//! few hundred rows, and a query has no bound before its first hits are measured. The bound from the best hits excludes
+//! most other hits. A scan measures hits in the order of the rows, because a bound exists for all but its first blocks.
 //!
-//! A tile costs the same for one query as for a register of them. Up to four queries are therefore compared one after the
-//! other, by sums over the dimensions of each row (`RowSum`): for a single query of 128 bytes this is ten times as fast.
+//! A tile costs the same for one query as for a full register of queries. Up to four queries are therefore compared one
+//! after the other, by sums over the dimensions of each row (`RowSum`). For a single query of 128 bytes, this is ten
+//! times as fast as a tile.
 
 use super::Clustered;
 use crate::{
@@ -27,15 +29,16 @@ use crate::{
     topk::Entry,
 };
 
-/// How often the best hit of each lane is measured before the others. The first hits of a lane come without a bound, and most
-/// of them are excluded by the best one; many equal rows must not be looked at again and again.
+/// The number of times that the best hit of each lane is measured before all other hits. The first hits of a lane are
+/// found without a bound, and the best one usually excludes most of the others. The number is limited, because each of
+/// these steps examines all remaining hits, and equal rows do not exclude each other.
 const BEST_FIRST: usize = 16;
-/// Rows are compared with at most this number of queries one after the other.
+/// The largest number of queries that are compared with rows one after the other. More queries are compared by tiles.
 const FEW: usize = 4;
-/// The number of scores that are compared with a limit at once.
+/// The number of scores that are compared with a limit in one step.
 const SCORES: usize = 32;
 
-/// The metric, and what the filter needs to know of the data.
+/// The metric, and the facts about the data that the filter needs.
 #[derive(Clone, Debug)]
 pub(crate) struct Space<T: Clustered> {
     pub metric: Metric,
@@ -43,14 +46,15 @@ pub(crate) struct Space<T: Clustered> {
     pub radius: Option<f64>,
     pub instructions: Instructions,
     filter: Filter,
-    /// The filter of scores that are sums over the dimensions of each row.
+    /// The filter for scores that are sums over the dimensions of each row.
     filter_of_rows: Filter,
-    /// The center of the data for the metric L2 with elements of floats; zeros for other metrics and elements.
+    /// The center of the data, for the metric L2 and elements of floats. For other metrics and elements it is zero.
     center: Vec<T::Lane>,
 }
 
 impl<T: Clustered> Space<T> {
-    /// Creates a space around `center`, which is empty for zeros.
+    /// Creates a space. `center` is the center of the data; an empty slice means that all coordinates of the center are
+    /// zero.
     pub fn new(metric: Metric, dimensions: usize, center: &[f32], instructions: Instructions) -> Space<T> {
         let is_centered = metric == Metric::L2 && !T::IS_INTEGER && !center.is_empty();
         let center = if is_centered { center.to_vec() } else { vec![0.0; dimensions] };
@@ -61,7 +65,7 @@ impl<T: Clustered> Space<T> {
         Space { metric, dimensions, radius: None, instructions, filter, filter_of_rows, center }
     }
 
-    /// Returns the same space, where only rows within the radius are kept.
+    /// Returns a copy of the space in which only rows within the radius are kept.
     pub fn within(&self, radius: Option<f64>) -> Space<T> {
         Space { radius, ..self.clone() }
     }
@@ -72,7 +76,7 @@ impl<T: Clustered> Space<T> {
     }
 }
 
-/// `Packed` is queries with their elements for tiles.
+/// Queries, each with its elements in the form that tiles need.
 #[derive(Debug)]
 pub(crate) struct Packed<T: Clustered> {
     dimensions: usize,
@@ -94,7 +98,7 @@ impl<T: Clustered> Packed<T> {
         }
     }
 
-    /// Returns the memory of a query.
+    /// Returns the memory of a query, in bytes.
     pub fn bytes_each(dimensions: usize) -> u64 {
         let elements = dimensions * size_of::<T>() + T::stride(dimensions) * size_of::<T::Lane>();
         (elements + size_of::<QueryFacts>()) as u64
@@ -114,12 +118,12 @@ impl<T: Clustered> Packed<T> {
         &self.rows[query * self.dimensions..][..self.dimensions]
     }
 
-    /// Returns the elements of a query for tiles.
+    /// Returns the elements of a query in the form that tiles need.
     fn star(&self, query: usize) -> &[T::Lane] {
         &self.stars[query * self.stride..][..self.stride]
     }
 
-    /// Adds queries, whose elements follow each other in `rows`.
+    /// Appends queries. The elements of the queries follow each other in `rows`.
     pub fn extend(&mut self, rows: &[T], space: &Space<T>) {
         self.rows.extend_from_slice(rows);
         for row in rows.chunks_exact(self.dimensions) {
@@ -140,17 +144,17 @@ impl<T: Clustered> Packed<T> {
     }
 }
 
-/// `Comparer` is the scratch memory of a thread that compares.
+/// The scratch memory of a thread that compares rows with queries.
 #[derive(Debug)]
 pub(crate) struct Comparer<T: Clustered> {
     panel: Vec<T::Lane>,
     preparation: Preparation<T::Lane>,
     hits: Vec<Hit>,
-    /// Pairs that were measured exactly.
+    /// The number of pairs that were measured exactly.
     pub measured: u64,
 }
 
-/// The queries of a comparison: those of `members`, and the place where the nearest rows go.
+/// The queries of a comparison: the queries `members` of `packed`, and the receiver of their nearest rows.
 pub(crate) struct Members<'a, T: Clustered, H: Heaps> {
     pub packed: &'a Packed<T>,
     pub members: &'a [u32],
@@ -168,7 +172,7 @@ impl<T: Clustered> Comparer<T> {
         }
     }
 
-    /// Returns the memory of a comparer.
+    /// Returns the memory of a comparer, in bytes.
     pub fn bytes(dimensions: usize) -> u64 {
         let (rows, lanes) = (rows_of::<T>(dimensions), T::stride(dimensions) * size_of::<T::Lane>());
         let widened = if T::IS_INTEGER { rows * lanes } else { 0 };
@@ -176,7 +180,7 @@ impl<T: Clustered> Comparer<T> {
         (LANES_MAX * lanes + widened + rows * 8 + hits) as u64
     }
 
-    /// Compares all `rows` with all members. The entry of a row has the id that `id_of` gives.
+    /// Compares all `rows` with all members. `id_of` returns the id of a row.
     pub fn compare<H: Heaps>(
         &mut self,
         space: &Space<T>,
@@ -187,7 +191,7 @@ impl<T: Clustered> Comparer<T> {
         self.compare_some(space, rows, |row| Some(id_of(row)), queries);
     }
 
-    /// Compares some of `rows` with all members: those to which `id_of` gives an id.
+    /// Compares rows with all members. A row for which `id_of` returns `None` is skipped.
     pub fn compare_some<H: Heaps>(
         &mut self,
         space: &Space<T>,
@@ -238,7 +242,7 @@ impl<T: Clustered> Comparer<T> {
         let (filter, instructions, dimensions) =
             (&space.filter_of_rows, space.instructions, space.dimensions);
         let (facts, sum) = match space.metric {
-            // The limit of a sum of differences does not depend on the rows.
+            // The limit for a sum of squared differences does not depend on the rows, so these facts are zeros.
             Metric::L2 => (BlockFacts { norm: 0.0, norm_min: 0.0, shift: 0.0 }, RowSum::Differences),
             _ => (preparation.describe(instructions, filter, &space.center, rows), RowSum::Products),
         };
@@ -248,7 +252,7 @@ impl<T: Clustered> Comparer<T> {
                 RowSum::Differences => &T::widen(queries.packed.row(query), dimensions, panel)[..dimensions],
                 RowSum::Products => &queries.packed.star(query)[..dimensions],
             };
-            // No metric needs the shifts here.
+            // No metric needs the shifts in this function, so the scores take their memory.
             let Preparation { scales, shifts: scores, .. } = preparation;
             scores.clear();
             T::row_sums(instructions, sum, rows, elements, scores);
@@ -266,13 +270,13 @@ impl<T: Clustered> Comparer<T> {
     }
 }
 
-/// Rows and some members that are compared, and the pairs of which are measured exactly.
+/// Rows and the members with which they are compared. Pairs that reach the limits are measured exactly.
 struct Compared<'a, T: Clustered, H: Heaps> {
     space: &'a Space<T>,
     filter: &'a Filter,
     facts: BlockFacts,
     rows: &'a [T],
-    /// The query of each lane.
+    /// The number of the query in each lane.
     members: &'a [u32],
     limits: [f32; LANES_MAX],
     queries: &'a Members<'a, T, H>,
@@ -299,7 +303,7 @@ impl<'a, T: Clustered, H: Heaps> Compared<'a, T, H> {
         measured
     }
 
-    /// Compares the scores of all rows and of the only member with its limit. Returns the number of measured pairs.
+    /// Compares the scores of all rows with the limit of the only member. Returns the number of measured pairs.
     fn run_scores(
         &mut self,
         scores: &[f32],
@@ -310,7 +314,7 @@ impl<'a, T: Clustered, H: Heaps> Compared<'a, T, H> {
         let mut measured = 0;
         for (part, some) in scores.chunks(SCORES).enumerate() {
             let limit = self.limits[0];
-            // One test without branches, which is false for nearly all parts.
+            // This test has no branches, and is false for nearly all parts.
             if !some.iter().fold(false, |any, &score| any | reaches(score, limit)) {
                 continue;
             }
@@ -340,13 +344,14 @@ impl<'a, T: Clustered, H: Heaps> Compared<'a, T, H> {
         &self.rows[row as usize * self.space.dimensions..][..self.space.dimensions]
     }
 
-    /// Measures the hits that can be near, those of the best scores first, and takes them out. Returns their number.
+    /// Removes all hits, and measures those that can still be near, the best scores first. Returns the number of
+    /// measured pairs.
     fn measure_best_first(&mut self, hits: &mut Vec<Hit>, id_of: impl Fn(usize) -> Option<u64>) -> u64 {
-        // A lane without a query can be hit by a NaN.
+        // A NaN can be a hit in a lane without a query. Hits of rows without an id are removed, too.
         hits.retain(|hit| (hit.lane as usize) < self.members.len() && id_of(hit.row as usize).is_some());
         let mut measured = 0;
         for _ in 0..BEST_FIRST {
-            // Limits rose since some hits were found.
+            // The limits may have risen after some hits were found.
             hits.retain(|hit| self.is_near(hit));
             if hits.is_empty() {
                 return measured;
@@ -358,7 +363,8 @@ impl<'a, T: Clustered, H: Heaps> Compared<'a, T, H> {
                     *best = place;
                 }
             }
-            // From the last place on, so that the places before stay.
+            // Hits are removed in descending order of their positions, so that `swap_remove` does not move a hit that
+            // is still to be removed.
             best.sort_unstable_by(|one, other| other.cmp(one));
             let (mut some, mut count) = ([hits[0]; LANES_MAX], 0);
             for place in best.into_iter().filter(|place| *place != usize::MAX) {
@@ -373,10 +379,10 @@ impl<'a, T: Clustered, H: Heaps> Compared<'a, T, H> {
         measured
     }
 
-    /// Computes the exact distance of each hit, keeps the hits that are near enough, and returns the number of all.
+    /// Computes the exact distance of each hit, and keeps the hits that are near enough. Returns the number of hits.
     fn measure_all(&mut self, hits: &[Hit], id_of: &impl Fn(usize) -> Option<u64>) -> u64 {
         for hits in hits.chunks(AT_ONCE) {
-            // A group that is not full repeats its last pair.
+            // If fewer hits than `AT_ONCE` are left, the last hit fills the rest of the group.
             let group = std::array::from_fn(|number| hits[number.min(hits.len() - 1)]);
             self.measure(&group, hits.len(), id_of);
         }
@@ -387,7 +393,7 @@ impl<'a, T: Clustered, H: Heaps> Compared<'a, T, H> {
         reaches(hit.score, self.limits[hit.lane as usize])
     }
 
-    /// Measures the first `count` hits of a group; the others may be any.
+    /// Measures the first `count` hits of a group. The other hits are ignored.
     fn measure(&mut self, group: &[Hit; AT_ONCE], count: usize, id_of: &impl Fn(usize) -> Option<u64>) {
         let Compared { space, members, queries, .. } = *self;
         let query = |number: usize| members[group[number].lane as usize] as usize;
@@ -413,7 +419,7 @@ impl<'a, T: Clustered, H: Heaps> Compared<'a, T, H> {
     }
 }
 
-/// Returns the rows of a subblock.
+/// Returns the number of rows in a subblock.
 fn rows_of<T: Clustered>(dimensions: usize) -> usize {
     subblock_rows(T::stride(dimensions) * size_of::<T::Lane>())
 }

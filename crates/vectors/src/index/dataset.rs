@@ -1,18 +1,18 @@
-//! The dataset of an index. Layout: `docs/format.md`, "Index of vectors".
+//! The dataset of an index. `docs/format.md`, "Index of vectors", describes the layout.
 //!
 //! ```text
-//!   lists      the vectors of each list, then their ids; lists follow each other without gaps
-//!   firsts     u64 for each list: the number of vectors in the lists before it; and one more for all
+//!   lists      the elements of the vectors of each list, then their row numbers; lists follow each other without gaps
+//!   firsts     u64 for each list: the number of vectors in the lists before it; then the number of all vectors
 //!   centroids  the centroid of each list
 //!   groups     the centroid of each group of lists
-//!   spans      u32 for each group: its first list; and one more for all
+//!   spans      u32 for each group: its first list; then the number of all lists
 //!
-//!   copies       optional: each list once more, with copies of vectors of other lists behind its own
-//!   copy-firsts  u64 for each list: the number of vectors in the lists of `copies` before it; and one more for all
+//!   copies       optional: each list again, with copies of vectors of other lists behind the list's own vectors
+//!   copy-firsts  u64 for each list: the number of vectors in the lists of `copies` before it; then the number of all
 //! ```
 //!
-//! The index of the vectors NAME is the dataset `NAME.index`. It holds the id of the dataset from which it was built,
-//! and is refused for a dataset with another id.
+//! The index of the vectors NAME is the dataset `NAME.index`. The index holds the id of the dataset of vectors from
+//! which it was built. [`VectorIndex::open`] refuses the index for a dataset with another id.
 
 use inshore_store::{CheckedFile, Job, Store};
 use zerocopy::little_endian::{U32, U64};
@@ -31,14 +31,14 @@ use crate::{
     read::{READ_ELEMENTS_BYTES, read_elements},
 };
 
-/// `VectorIndex` is an index whose files stay open: later changes of the store do not touch it.
+/// An index whose files stay open. Later changes of the store do not affect it.
 #[derive(Clone, Debug)]
 pub struct VectorIndex {
     info: IndexInfo,
-    /// The id of the dataset.
+    /// The id of the dataset of the index.
     id: u64,
     pub(crate) files: IndexFiles,
-    /// The layers behind the lists.
+    /// The layers, in the order of their rows.
     pub(crate) layers: Vec<Layer>,
 }
 
@@ -61,10 +61,11 @@ pub(crate) struct CopyFiles {
 }
 
 impl VectorIndex {
-    /// Opens the index of `vectors`; `None` if there is none.
+    /// Opens the index of `vectors`. Returns `None` if the vectors have no index.
     ///
     /// # Errors
-    /// [`crate::Error::BadDataset`] if the index is damaged, of another version, or was built of other vectors of that name; I/O.
+    /// [`crate::Error::BadDataset`] if the index is damaged, of another version, or was built from other vectors with
+    /// the same name; I/O.
     pub fn open(store: &Store, vectors: &Vectors) -> Result<Option<VectorIndex>> {
         let name = &vectors.info().name;
         let dataset = match store.dataset(&index_name(name)) {
@@ -86,7 +87,8 @@ impl VectorIndex {
         }
         let facts = (info.vectors, info.dimensions, info.element);
         let expected = (vectors.info().vectors, vectors.info().dimensions, vectors.info().element);
-        // Vectors that were added since are compared one by one.
+        // The vectors may have more rows than the index: rows that were added after the build are in layers or in the
+        // tail.
         if (facts.1, facts.2) != (expected.1, expected.2) || facts.0 > expected.0 {
             return Err(bad(name, "vectors", format!("{facts:?}"), format!("{expected:?}")));
         }
@@ -119,12 +121,13 @@ impl VectorIndex {
         self.id
     }
 
-    /// Returns the number of the first row that no list has.
+    /// Returns the number of rows that the lists and the layers cover, which is the number of the first row of the
+    /// tail.
     pub(crate) fn end(&self) -> u64 {
         self.layers.last().map_or(self.info.vectors, |last| last.rows.end)
     }
 
-    /// Replaces the tables of recall: that of the lists, and that of the lists with copies.
+    /// Replaces the table of recall of the lists and, if `copies` is given, that of the lists with copies.
     pub(crate) fn set_recall(&mut self, recall: RecallTable, copies: Option<RecallTable>) {
         self.info.recall = recall;
         if let (Some(copied), Some(recall)) = (&mut self.info.copies, copies) {
@@ -144,7 +147,7 @@ impl VectorIndex {
         }
     }
 
-    /// Returns the memory of the directories and the upper centroids, which stay in memory during a search.
+    /// Returns the bytes of the directories and the upper centroids, which stay in memory during a search.
     pub(crate) fn directory_bytes(&self) -> u64 {
         let directories = self.layers.len() as u64 + if self.info.copies.is_some() { 2 } else { 1 };
         directories * (self.info.lists + 1) * 8 + self.upper_bytes() + READ_ELEMENTS_BYTES
@@ -154,12 +157,13 @@ impl VectorIndex {
         self.files.groups.len() + self.files.spans.len()
     }
 
-    /// Returns the memory of the lower centroids.
+    /// Returns the bytes of the lower centroids.
     pub(crate) fn lower_bytes(&self) -> u64 {
         self.files.centroids.len()
     }
 
-    /// Reads the directory, and the centroids: the lower ones too if `holds_lower`.
+    /// Reads the directory of the lists, and the centroids. With `holds_lower`, the lower centroids are read into
+    /// memory; otherwise they stay on flash.
     ///
     /// # Errors
     /// [`crate::Error::BadDataset`] for a directory that does not describe the lists; I/O and damage; too little memory.
@@ -199,11 +203,11 @@ impl VectorIndex {
         Ok((directory, centroids))
     }
 
-    /// Reads the directory of the lists with copies, if the index has any. Each has at least the vectors of its list in
-    /// `own`.
+    /// Reads the directory of the lists with copies, if the index has copies. Each list must have at least as many
+    /// vectors as it has in `own`, the directory of the lists without copies.
     ///
     /// # Errors
-    /// As [`Self::load`].
+    /// The errors of [`Self::load`].
     pub(crate) fn load_copies(&self, job: &Job, own: &Directory) -> Result<Option<Directory>> {
         let (Some(copies), Some(files)) = (&self.info.copies, &self.files.copies) else { return Ok(None) };
         let directory = self.directory(job, &files.firsts, copies.vectors, copies.list_vectors_max)?;
@@ -217,7 +221,7 @@ impl VectorIndex {
         }
     }
 
-    /// Reads a directory: the number of vectors before each list, and that of all.
+    /// Reads a directory: the number of vectors before each list, then the number of all vectors.
     fn directory(&self, job: &Job, file: &CheckedFile, vectors: u64, most: u64) -> Result<Directory> {
         let info = &self.info;
         let reservation = job.budget().reserve((info.lists + 1) * 8, "the directory of an index")?;
@@ -236,10 +240,10 @@ impl VectorIndex {
         Err(bad(&info.name, "directory", found, expected))
     }
 
-    /// Returns the rows and the ids of a list of `count` vectors.
+    /// Returns the elements and the row numbers of a list of `count` vectors.
     ///
     /// # Errors
-    /// [`crate::Error::BadDataset`] if an id does not belong to a vector.
+    /// [`crate::Error::BadDataset`] if a row number is not below the number of vectors.
     pub(crate) fn list<'a, T: Clustered>(
         &self,
         list: u32,

@@ -1,4 +1,4 @@
-//! The directory of a file of lists, and the lists in it.
+//! The directory of a file of lists, which has the position of each list, and a view of the bytes of a list.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use inshore_store::Reservation;
 use super::Clustered;
 use crate::{Error, Result};
 
-/// `Directory` holds the position of each list in the file.
+/// The position of each list in a file of lists.
 #[derive(Debug)]
 pub(crate) struct Directory {
     firsts: Vec<u64>,
@@ -16,18 +16,18 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
-    /// Creates a directory of lists whose vectors have `entry_bytes` bytes. `firsts` has the number of vectors before each
-    /// list, and that of all.
+    /// Creates a directory. A vector has `entry_bytes` bytes in the file. `firsts` has the number of vectors before
+    /// each list, then the number of all vectors.
     pub fn new(firsts: Vec<u64>, entry_bytes: u64, reservation: Reservation) -> Directory {
         Directory { firsts, entry_bytes, _reservation: reservation }
     }
 
-    /// Returns the number of bytes of a vector, with the number of its row.
+    /// Returns the number of bytes of a vector in the file, including its row number.
     pub fn entry_bytes(&self) -> u64 {
         self.entry_bytes
     }
 
-    /// Returns the places of the vectors of a list among those of all lists.
+    /// Returns the positions of the vectors of a list among the vectors of all lists.
     pub fn places_of(&self, list: u32) -> Range<u64> {
         self.firsts[list as usize]..self.firsts[list as usize + 1]
     }
@@ -43,7 +43,7 @@ impl Directory {
             ..self.firsts[lists.end as usize] * self.entry_bytes
     }
 
-    /// Splits the sequence of all lists into spans. A span has at most `bytes` bytes, or is one list.
+    /// Splits the sequence of all lists into spans. A span has at most `bytes` bytes, unless it is a single list.
     pub fn spans(&self, bytes: u64) -> Vec<Range<u32>> {
         let lists = self.firsts.len() as u32 - 1;
         let (mut spans, mut start) = (Vec::new(), 0);
@@ -60,17 +60,18 @@ impl Directory {
         spans
     }
 
-    /// Returns the largest number of bytes of a list.
+    /// Returns the number of bytes of the largest list.
     pub fn list_bytes_max(&self) -> u64 {
         self.firsts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0) * self.entry_bytes
     }
 }
 
-/// Returns the vectors of `count` entries of a list, and checks that their rows are below `rows`. `place` is the name of
-/// the file, and the list; the sizes are those of the elements of a vector, and of an entry.
+/// Returns the vectors in the `count` entries of `bytes`, and checks that their row numbers are below `rows`. `name`
+/// and `list` are the file and the list for an error. `row_bytes` is the size of the elements of a vector, and
+/// `entry_bytes` the size of the elements with the row number.
 ///
 /// # Errors
-/// [`Error::BadDataset`] if a vector has no row.
+/// [`Error::BadDataset`] if a row number is `rows` or larger.
 pub(crate) fn list_of<'a, T: Clustered>(
     (name, list): (&str, u32),
     bytes: &'a [u8],
@@ -91,7 +92,7 @@ pub(crate) fn list_of<'a, T: Clustered>(
     }
 }
 
-/// `List` holds the vectors of a list.
+/// The vectors of a list: their elements, and their row numbers.
 pub(crate) struct List<'a, T> {
     pub rows: &'a [T],
     ids: &'a [u8],
@@ -99,7 +100,7 @@ pub(crate) struct List<'a, T> {
 }
 
 impl<T> List<'_, T> {
-    /// Returns the number of the row that a vector of the list has in the dataset.
+    /// Returns the row number in the dataset of the vector at position `place` of the list.
     pub fn row(&self, place: usize) -> u64 {
         let bytes = &self.ids[place * self.id_bytes..][..self.id_bytes];
         match self.id_bytes {

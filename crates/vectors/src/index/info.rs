@@ -20,7 +20,7 @@ pub(crate) const SPANS: &str = "spans";
 pub(crate) const COPIES: &str = "copies";
 pub(crate) const COPY_FIRSTS: &str = "copy-firsts";
 const MAGIC: [u8; 8] = *b"INSHVIDX";
-/// The version of an index without copies, and that of an index with copies.
+/// The version of an index without copies. The next constant is the version of an index with copies.
 const VERSION: u32 = 1;
 const VERSION_WITH_COPIES: u32 = 2;
 /// The largest number of points in a table of recall.
@@ -53,7 +53,7 @@ struct Header {
 
 const _: () = assert!(size_of::<Header>() == 96);
 
-/// What follows the header of an index with copies.
+/// The part of the attributes that follows the header in an index with copies.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct CopiesHeader {
@@ -71,7 +71,7 @@ struct Point {
     recall: F32,
 }
 
-/// Lists the properties of an index.
+/// The properties of an index.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct IndexInfo {
     /// The name of the vectors.
@@ -85,7 +85,7 @@ pub struct IndexInfo {
     pub dimensions: usize,
     /// The element type of the vectors and centroids.
     pub element: Element,
-    /// The metric for which lists were made.
+    /// The metric for which the index was built.
     pub metric: Metric,
     /// The number of lists.
     pub lists: u64,
@@ -97,16 +97,16 @@ pub struct IndexInfo {
     pub sample: u64,
     /// The seed that determines the samples.
     pub seed: u64,
-    /// Bytes on flash.
+    /// The number of bytes on flash.
     pub bytes: u64,
     /// The measured recall for several numbers of probes.
     pub recall: RecallTable,
-    /// The lists with copies, if the index has any: the single strategy reads these.
+    /// The lists with copies, if the index has copies. The single strategy reads these lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub copies: Option<CopiedLists>,
 }
 
-/// Lists the properties of lists with copies.
+/// The properties of the lists with copies.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CopiedLists {
     /// The number of vectors in all lists. A vector counts once for each list that holds it.
@@ -118,12 +118,12 @@ pub struct CopiedLists {
 }
 
 impl IndexInfo {
-    /// Returns the number of bytes of an id in a list.
+    /// Returns the number of bytes of a row number in a list.
     pub(crate) fn id_bytes(&self) -> usize {
         id_bytes(self.vectors)
     }
 
-    /// Returns the number of bytes of a vector in a list, including its id.
+    /// Returns the number of bytes of a vector in a list, including its row number.
     pub(crate) fn entry_bytes(&self) -> usize {
         self.element.row_bytes(self.dimensions) + self.id_bytes()
     }
@@ -269,7 +269,7 @@ impl IndexInfo {
 }
 
 impl std::fmt::Display for IndexInfo {
-    /// Writes one line for people.
+    /// Writes a summary of one line.
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let IndexInfo { name, vectors, lists, groups, metric, bytes, .. } = self;
         let metric = metric.name();
@@ -321,7 +321,7 @@ fn metric_code(metric: Metric) -> u32 {
     }
 }
 
-/// Returns the number of bytes of an id: 4 if all ids fit, otherwise 8.
+/// Returns the number of bytes of a row number: 4 if 4 bytes suffice for `vectors` rows, otherwise 8.
 pub(crate) fn id_bytes(vectors: u64) -> usize {
     if vectors <= 1 << 32 { 4 } else { 8 }
 }

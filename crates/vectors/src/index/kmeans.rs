@@ -1,12 +1,12 @@
 //! k-means on a sample in memory.
 //!
 //! The method is Lloyd's iteration: each row is assigned to its nearest centroid, and each centroid moves to the mean
-//! of its rows. Centroids have the element type of the data (bytes for bytes), so the same tiles compare them exactly;
-//! the mean is rounded. A centroid without rows moves to a row of the largest cluster. Under the cosine a centroid is
-//! the direction of the sum of its rows, each scaled to length 1.
+//! of its rows. A centroid has the element type of the data, so the tiles for vectors compare centroids, too; its
+//! elements are the rounded mean. A centroid without rows moves to a row of the largest cluster. Under the cosine
+//! metric, a centroid has the direction of the sum of its rows, after each row is scaled to length 1.
 //!
-//! The result depends only on the rows and their order: several threads assign rows, and one thread adds the rows in
-//! order.
+//! The result depends only on the rows and their order, not on the number of threads: several threads assign rows to
+//! centroids, but one thread adds the rows, in their order.
 
 use super::{
     Clustered,
@@ -14,21 +14,21 @@ use super::{
 };
 use crate::{heaps::Nearest, metric::Metric};
 
-/// The number of rows that are packed at once.
+/// The number of rows that are packed for tiles at a time.
 const BLOCK_ROWS: usize = 1024;
 
-/// Returns the memory that a thread of [`train`] takes.
+/// Returns the memory, in bytes, of each thread of [`train`].
 pub(crate) fn thread_bytes<T: Clustered>(dimensions: usize) -> u64 {
     let each = Packed::<T>::bytes_each(dimensions) + Nearest::bytes_each() + 8;
     Comparer::<T>::bytes(dimensions) + BLOCK_ROWS as u64 * each
 }
 
-/// Returns the memory of the sums and labels of [`train`].
+/// Returns the memory, in bytes, of the sums and labels of [`train`].
 pub(crate) fn sums_bytes<T: Clustered>(dimensions: usize, rows: u64, count: u64) -> u64 {
     count * dimensions as u64 * (8 + size_of::<T>() as u64) + rows * 4 + count * 16
 }
 
-/// Returns `count` centroids of `rows`, or fewer if there are fewer rows.
+/// Returns `count` centroids of `rows`. If there are fewer rows than `count`, each row is a centroid.
 pub(crate) fn train<T: Clustered>(
     space: &Space<T>,
     rows: &[T],
@@ -40,7 +40,8 @@ pub(crate) fn train<T: Clustered>(
     let dimensions = space.dimensions;
     let number = rows.len() / dimensions;
     let count = count.min(number);
-    // Rows at equal distances in the order of the sample, which is random or that of the data.
+    // The first centroids are rows at equal distances in the sample. The order of the sample is random, or that of the
+    // data.
     let first = |centroid: usize| &rows[centroid * number / count * dimensions..][..dimensions];
     let mut centroids: Vec<T> = (0..count).flat_map(|centroid| first(centroid).iter().copied()).collect();
     if count == number {
@@ -84,7 +85,7 @@ pub(crate) fn train<T: Clustered>(
     centroids
 }
 
-/// Gives each centroid without rows a row of the largest cluster.
+/// Moves each centroid without rows to a row of the largest cluster.
 fn refill<T: Clustered>(
     rows: &[T],
     labels: &[u32],
@@ -101,7 +102,9 @@ fn refill<T: Clustered>(
             return;
         }
         let largest = counts.iter().position(|count| *count == most).expect("the maximum");
-        // Another row for each centroid that the cluster has given away: the half of it is gone after one.
+        // The row depends on the number of the empty centroid, so that several empty centroids get different rows of
+        // one cluster. Each row that a cluster gives away halves the count of the cluster, and a later empty centroid
+        // may find another cluster the largest.
         let nth = (empty % most as usize).max(1) - 1;
         let mut members = labels.iter().enumerate().filter(|(_, label)| **label as usize == largest);
         if let Some((row, _)) = members.nth(nth) {
@@ -113,7 +116,7 @@ fn refill<T: Clustered>(
     }
 }
 
-/// Finds the nearest centroid of each row.
+/// Finds the nearest centroid of each row, and writes its number to `labels`.
 fn assign<T: Clustered>(space: &Space<T>, rows: &[T], centroids: &[T], labels: &mut [u32], threads: usize) {
     let dimensions = space.dimensions;
     let each = labels.len().div_ceil(threads).next_multiple_of(BLOCK_ROWS);

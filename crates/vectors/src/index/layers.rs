@@ -1,25 +1,29 @@
-//! Layers: rows that were added since the lists of an index were written, sorted by these lists.
+//! Layers: rows that were added after the lists of an index were written, grouped by these lists.
 //!
 //! ```text
 //!   rows     0 .................... n │ ............ │ ..... │ ..
 //!                lists of the index     layer          layer   tail, in no list
 //! ```
 //!
-//! A layer is a dataset `NAME.index.END` of its own, where END is the row behind its last one. It names the index whose lists
-//! it continues. A search uses the layers that follow each other without a gap, the longest where several begin at
-//! a row, and compares the rows behind them one by one. So any subset of layers gives right answers: a layer that is not
-//! written, lost to a kill, or removed by another job while a search opens them only costs time.
+//! A layer is a dataset of its own with the name `NAME.index.END`, where END is one more than the number of its last
+//! row. The layer holds the id of the index whose lists it continues. A search uses a chain of layers without gaps
+//! between their rows; if several layers begin at a row, the search takes the longest. The rows behind the chain are
+//! the tail, and the search compares each of them with the queries. Any subset of the layers therefore gives right
+//! answers. A missing layer only costs time: it may not have been written, a kill may have interrupted the job that
+//! wrote it, or another job may have removed it while the search opened the layers.
 //!
-//! The next layer takes in the tail, and the layers before it that have at most twice as many rows
-//! ([`next_layer`]). A layer thus has more than twice as many rows as the one behind it, and the number of layers grows with
-//! the logarithm of the rows. A layer that took in others is published before these are removed.
+//! A new layer takes in the tail. It also takes in the last layer as long as that layer has at most twice as many rows
+//! as the new layer has without it ([`next_layer`]). Each layer therefore has more than twice as many rows as the next
+//! one, and the number of layers grows with the logarithm of the number of rows. A new layer is published before the
+//! layers that it took in are removed.
 //!
 //! ```text
-//!   lists     the vectors of each list in chunks: the elements of at most C vectors, then the numbers of their rows
-//!   firsts    u64 for each list: the number of vectors in the lists before it; and one more for all
+//!   lists     the vectors of each list in chunks: the elements of at most C vectors, then their row numbers
+//!   firsts    u64 for each list: the number of vectors in the lists before it; then the number of all vectors
 //! ```
 //!
-//! Chunks have the length of the largest list of the index, so that a list that grows needs no more memory than others.
+//! A full chunk has as many vectors as the largest list of the index, so that a list that grows needs no more memory
+//! than the lists of the build.
 
 use std::ops::Range;
 
@@ -46,7 +50,7 @@ const VERSION: u32 = 1;
 struct Header {
     magic: [u8; 8],
     version: U32,
-    /// The most vectors of a chunk.
+    /// The largest number of vectors in a chunk.
     chunk: U32,
     /// The id of the dataset of the index.
     index: U64,
@@ -60,16 +64,16 @@ const _: () = assert!(size_of::<Header>() == 48);
 /// A layer whose files stay open.
 #[derive(Clone, Debug)]
 pub(crate) struct Layer {
-    /// The name of the dataset, and its id.
+    /// The name of the dataset of the layer. The next field is its id.
     pub name: String,
     pub id: u64,
     /// The id of the index whose lists the layer continues.
     pub index: u64,
-    /// The rows that the layer covers. Rows of vectors that were removed before it was written are missing.
+    /// The row numbers that the layer covers. Rows that were removed before the layer was written are missing.
     pub rows: Range<u64>,
-    /// The number of vectors.
+    /// The number of vectors in the layer.
     pub vectors: u64,
-    /// The most vectors of a chunk.
+    /// The largest number of vectors in a chunk.
     pub chunk: u64,
     dataset: Dataset,
 }
@@ -118,7 +122,7 @@ impl Layer {
         Ok(Layer { name, id, index, rows, vectors, chunk, dataset })
     }
 
-    /// Returns the number of bytes of a vector in a chunk, with the number of its row.
+    /// Returns the number of bytes of a vector in a chunk, including its row number.
     pub fn entry_bytes(&self, info: &IndexInfo) -> u64 {
         (info.element.row_bytes(info.dimensions) + id_bytes(self.rows.end)) as u64
     }
@@ -147,7 +151,7 @@ impl Layer {
     }
 }
 
-/// Opens all layers of the vectors `name`, of any index.
+/// Opens all layers of the vectors `name`, including layers of an index that was replaced.
 ///
 /// # Errors
 /// [`Error::BadDataset`] for a layer that is damaged; I/O.
@@ -163,7 +167,7 @@ pub(super) fn all_layers(store: &Store, name: &str) -> Result<Vec<Layer>> {
     Ok(all)
 }
 
-/// Returns the names of all layers of the vectors `name`, also of damaged ones.
+/// Returns the names of all layers of the vectors `name`, including damaged layers.
 pub(crate) fn layer_names(store: &Store, name: &str) -> Result<Vec<String>> {
     let prefix = layer_name(name, "");
     let all = store.list()?.into_iter();
@@ -176,8 +180,8 @@ pub(super) fn layer_name(name: &str, end: impl std::fmt::Display) -> String {
     format!("{}.{end}", index_name(name))
 }
 
-/// Selects the layers of an index that follow its lists, which have the rows below `covered`, without a gap. `rows` is
-/// the number of rows of the vectors.
+/// Selects the chain of layers of an index. The lists of the index cover the rows below `covered`, and the layers of
+/// the chain follow without gaps. `rows` is the number of rows of the vectors.
 pub(super) fn chain(mut all: Vec<Layer>, index: u64, covered: u64, rows: u64) -> Vec<Layer> {
     all.retain(|layer| layer.index == index && layer.rows.end <= rows);
     let (mut chain, mut at): (Vec<Layer>, u64) = (Vec::new(), covered);
@@ -190,7 +194,8 @@ pub(super) fn chain(mut all: Vec<Layer>, index: u64, covered: u64, rows: u64) ->
     chain
 }
 
-/// Returns the rows of the next layer: those behind all layers, and the layers before it that have at most twice as many.
+/// Returns the rows of the next layer. They are the rows behind all layers, and those of the last layers as long as
+/// each has at most twice as many rows as the next layer has without it.
 pub(super) fn next_layer(layers: &[Range<u64>], covered: u64, rows: u64) -> Range<u64> {
     let mut first = layers.last().map_or(covered, |last| last.end);
     for layer in layers.iter().rev() {

@@ -5,7 +5,8 @@
 //! - a *list*: vectors near one *centroid*, contiguous in the file `lists`; every vector is in one list.
 //! - a *group*: lists whose centroids are near each other, with a centroid of its own ([`centroids`]).
 //! - to *probe* a list: to read it and to compare its vectors with the query.
-//! - a *layer*: vectors that were added since, by the same lists, in a dataset of its own ([`layers`]).
+//! - a *layer*: a dataset of its own with vectors that were added after the build, sorted by the lists of the index
+//!   ([`layers`]).
 //! - *recall*: the fraction of the k exact neighbours that are in an answer ([`recall`]).
 //!
 //! ```text
@@ -16,13 +17,14 @@
 //! ```
 //!
 //! Lists hold the vectors as they were imported, so distances are exact. The answer has the k nearest vectors of the
-//! probed lists; ties go to the smaller id. The choice of the probed lists depends only on the index, the query, k and
-//! the number of probes. It does not depend on the budget and the threads.
+//! probed lists; ties go to the smaller id. The index, the query, k and the number of probes determine which lists are
+//! probed. The memory budget and the number of threads have no influence.
 //!
 //! An index may have a second file, `copies`, with the same lists enlarged by copies of the vectors near their borders
-//! ([`Index::copies`]). The single strategy reads these, and needs about a quarter of the lists for the same recall. The
-//! batch strategy would read each copy in vain. So the answers of the two strategies differ then, and there is a table of
-//! recall for each.
+//! ([`Index::copies`]). The single strategy reads the lists of `copies`, and needs about a quarter of the lists for the
+//! same recall. The batch strategy reads the lists without copies: with many queries it reads most lists anyway, and
+//! copies would only add bytes. The answers of the two strategies therefore differ for an index with copies, and such
+//! an index has a table of recall for each strategy.
 
 mod batch;
 mod build;
@@ -63,7 +65,7 @@ pub use self::{
 };
 use crate::{Error, VectorsInfo, tiles::Tiled};
 
-/// Returns the error for vectors whose element type cannot be indexed.
+/// Returns an error for vectors with an element type of which no index can be built.
 fn no_index_of(vectors: &VectorsInfo) -> Error {
     Error::BadDataset {
         name: vectors.name.clone(),
@@ -73,14 +75,15 @@ fn no_index_of(vectors: &VectorsInfo) -> Error {
     }
 }
 
-/// The element types of which centroids can be made.
+/// The element types of which centroids can be made: `f32`, `u8` and `i8`.
 pub(crate) trait Clustered:
     Tiled + IntoBytes + FromBytes + Immutable + Send + PartialEq + std::fmt::Debug
 {
-    /// The largest element of a centroid that is a direction.
+    /// The largest value of an element. Under the cosine a centroid is a direction, scaled until its largest element
+    /// has this value.
     const LARGEST: f64;
 
-    /// Returns the element that is nearest to a number.
+    /// Returns the element whose value is nearest to `value`.
     fn nearest(value: f64) -> Self;
 }
 

@@ -1,8 +1,9 @@
-//! The parts of an index in which a list lies: the lists that the build wrote, and those of each layer.
+//! The parts of an index. The first part holds the lists that the build wrote; each layer is one further part, with the
+//! same lists for later vectors.
 //!
-//! A list is one or more *chunks*: the elements of some vectors, then the numbers of their rows. All chunks of a list but the
-//! last are full. A list of the build is one chunk. A *piece* is what one read brings: some lists that follow each other, or
-//! some chunks of a list that is larger than a read.
+//! A list is one or more *chunks*: the elements of some vectors, then the row numbers of these vectors. All chunks of a
+//! list but the last are full. A list of the first part is one chunk. A *piece* is the unit of one read: either some
+//! adjacent lists, or some chunks of one list that is larger than a read.
 
 use std::ops::Range;
 
@@ -15,31 +16,33 @@ use super::{
 };
 use crate::Result;
 
-/// One part.
+/// One part: a file of lists with its directory.
 pub(super) struct Part {
     name: String,
     pub file: CheckedFile,
     pub directory: Directory,
-    /// The directory of the lists without copies, if the lists have copies. The own vectors of a list come first.
+    /// The directory of the lists without copies, if the lists have copies. In a list with copies, the list's own
+    /// vectors come before the copies.
     own: Option<Directory>,
-    /// The most vectors of a chunk. A list with copies is one chunk.
+    /// The largest number of vectors in a chunk. A list with copies is one chunk.
     chunk: u64,
     row_bytes: usize,
-    /// The number of rows of which the part can have vectors.
+    /// One more than the largest row number that may occur in the part.
     rows: u64,
 }
 
-/// The lists that one read returns, or the range of the vectors of one list.
+/// The unit of one read: either some adjacent lists, or a range of the vectors of one list.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Piece {
     pub lists: Range<u32>,
-    /// The vectors, by their places in the part.
+    /// The vectors, by their positions among the vectors of all lists of the part.
     places: Range<u64>,
 }
 
 impl Part {
-    /// Returns all parts of an index, whose own directory is `directory`: the lists with copies, if `with_copies` is true and
-    /// the index has these, or the lists without; then the layers.
+    /// Returns all parts of an index. `directory` is the directory of the lists without copies. The first part has the
+    /// lists with copies if `with_copies` is true and the index has copies; otherwise it has the lists without copies.
+    /// The layers follow.
     ///
     /// # Errors
     /// Damage; I/O; too little memory.
@@ -69,7 +72,7 @@ impl Part {
         Ok(parts)
     }
 
-    /// Returns the number of vectors of the largest list, with or without copies.
+    /// Returns the number of vectors in the largest list that the build wrote, with or without copies.
     fn list_vectors_max(index: &VectorIndex, with_copies: bool) -> u64 {
         match &index.info().copies {
             Some(copies) if with_copies => copies.list_vectors_max,
@@ -77,30 +80,31 @@ impl Part {
         }
     }
 
-    /// Returns the bytes of the largest chunk of an index, in any part.
+    /// Returns the number of bytes of the largest chunk in any part of an index.
     pub fn chunk_bytes_max(index: &VectorIndex, with_copies: bool) -> u64 {
         let info = index.info();
         let layers = index.layers.iter().map(|layer| layer.chunk * layer.entry_bytes(info));
         layers.fold(Part::list_vectors_max(index, with_copies) * info.entry_bytes() as u64, u64::max)
     }
 
-    /// Returns true if lists have copies.
+    /// Returns true if the lists of the part have copies.
     pub fn has_copies(&self) -> bool {
         self.own.is_some()
     }
 
-    /// Returns the number of vectors of a list, without copies.
+    /// Returns the number of a list's own vectors, without copies.
     pub fn own_count(&self, list: u32) -> u64 {
         self.own.as_ref().unwrap_or(&self.directory).count(list)
     }
 
-    /// Returns the bytes of a piece in the file.
+    /// Returns the byte range of a piece in the file.
     pub fn bytes_of(&self, piece: &Piece) -> Range<u64> {
         let entry_bytes = self.directory.entry_bytes();
         piece.places.start * entry_bytes..piece.places.end * entry_bytes
     }
 
-    /// Joins sorted lists to pieces: lists that follow each other, or lie at most `gap` bytes apart, up to `most` bytes.
+    /// Joins lists, given in ascending order, to pieces. A piece has adjacent lists, or lists with gaps of at most
+    /// `gap` bytes between them, and at most `most` bytes. A list of more than `most` bytes is split between chunks.
     pub fn pieces(&self, lists: &[u32], most: u64, gap: u64) -> Vec<Piece> {
         let entry_bytes = self.directory.entry_bytes();
         let mut pieces: Vec<Piece> = Vec::new();
@@ -117,7 +121,7 @@ impl Part {
                     continue;
                 }
             }
-            // A list that is longer than a read is read some chunks at a time.
+            // A list that is larger than a read is split into pieces of some chunks each.
             let at_once = (most / entry_bytes / self.chunk).max(1) * self.chunk;
             let mut start = places.start;
             while start < places.end {
@@ -129,10 +133,11 @@ impl Part {
         pieces
     }
 
-    /// Calls `each` with all chunks of a piece: the list, its vectors, and their number without and with copies.
+    /// Calls `each` for each chunk of a piece. The arguments are the list, the vectors of the chunk, and two counts:
+    /// the own vectors, and all vectors including copies.
     ///
     /// # Errors
-    /// A row that is not there; errors of `each`.
+    /// A row number that is too large; errors of `each`.
     pub fn each_chunk<T: Clustered>(
         &self,
         piece: &Piece,
@@ -160,7 +165,7 @@ impl Part {
     }
 }
 
-/// A file whose checksums are in memory while this value lives.
+/// A file whose block checksums stay in memory while this value lives.
 pub(super) struct Remembered<'a>(&'a CheckedFile);
 
 impl<'a> Remembered<'a> {

@@ -1,13 +1,14 @@
 //! The plan of an approximate search determines how lists are read, and how many queries one round answers.
 //!
-//! Both strategies probe the same lists and give the same answer, unless the index has lists with copies. *Single* reads the lists of one query after the other, many
-//! reads in flight. *Batch* reads each wanted list once for all its queries, in the order of the file. The batch moves
-//! fewer bytes as soon as queries share lists, and compares more queries with a vector at once.
+//! Both strategies probe the same lists and give the same answer, unless the index has lists with copies. *Single*
+//! reads the lists of one query after the other, with many reads in flight. *Batch* reads each probed list once for all
+//! its queries, in the order of the file. The batch strategy moves fewer bytes if queries share lists, and it compares
+//! more queries with a vector at a time.
 
 use inshore_store::{DriveProfile, format_bytes};
 use serde::{Deserialize, Serialize};
 
-/// How lists are read.
+/// The way in which an approximate search reads lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Strategy {
@@ -26,25 +27,25 @@ impl std::fmt::Display for Strategy {
     }
 }
 
-/// The number of reads in flight of each thread in the single strategy.
+/// The number of reads that each thread has in flight in the single strategy.
 pub(crate) const DEPTH: usize = 16;
 /// The size of a read in the batch strategy.
 pub(crate) const SPAN_BYTES: u64 = 1 << 20;
-/// The reads of a query that follow each other are one read of at most so many bytes.
+/// In the single strategy, adjacent lists of a query are read together, in one read of at most this many bytes.
 pub(crate) const JOINED_BYTES: u64 = 128 << 10;
-/// The number of queries of a batch whose lists are found together.
+/// The number of queries whose lists are found together in the batch strategy.
 pub(crate) const FOUND_AT_ONCE: u64 = 256;
-/// The assumed rates of a drive without a measurement: random reads per second, and bytes per second.
+/// The assumed rates of a drive that was not measured: random reads per second, and bytes per second.
 const READS_PER_SECOND: f64 = 20_000.0;
 const BYTES_PER_SECOND: f64 = 2e9;
-/// Seconds of one multiplication in a tile that is full: measured with AVX2, 128 dimensions.
+/// The seconds of one multiplication in a full tile, measured with AVX2 and 128 dimensions.
 const MULTIPLICATION_SECONDS: f64 = 0.04e-9;
 /// The cost of a random read with three reads in flight for each thread, relative to the cost with sixteen.
 const FEWER_IN_FLIGHT: f64 = 1.5;
-/// The number of queries of a full tile.
+/// The number of queries that fill a tile.
 const TILE_QUERIES: f64 = 8.0;
 
-/// The facts from which a plan follows.
+/// The facts from which the plan is computed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Estimates {
     pub queries: u64,
@@ -52,29 +53,30 @@ pub(crate) struct Estimates {
     pub lists: u64,
     pub list_bytes: f64,
     pub list_vectors: f64,
-    /// The lists that a query probes with the single strategy, their bytes and vectors, if these differ.
+    /// The number of lists that a query probes with the single strategy, and their bytes and vectors. `None` if both
+    /// strategies read the same lists.
     pub copies: Option<Copied>,
     pub dimensions: usize,
     pub memory_bytes: u64,
     pub threads: usize,
     /// The memory that depends neither on the strategy nor on the number of queries.
     pub fixed_bytes: u64,
-    /// The memory of the lower centroids.
+    /// The memory of the centroids of all lists, if they stay in memory.
     pub lower_bytes: u64,
-    /// The memory of the checksums of the lists that the single strategy reads.
+    /// The memory of the block checksums of the file that the single strategy reads.
     pub checks_bytes: u64,
-    /// The memory of a thread with each strategy.
+    /// The memory of one thread in the single strategy. The next field is that of the batch strategy.
     pub single_thread_bytes: u64,
     pub batch_thread_bytes: u64,
-    /// The memory of a query, and the additional memory of a query in the batch strategy.
+    /// The memory of one query. The next field is the additional memory of a query in the batch strategy.
     pub query_bytes: u64,
     pub batch_query_bytes: u64,
-    /// The memory of the batch strategy in addition to that of threads and queries.
+    /// The memory of the batch strategy that depends on neither the number of threads nor the number of queries.
     pub batch_bytes: u64,
     pub forced: Option<Strategy>,
 }
 
-/// What a query reads with the single strategy, if the index has lists with copies.
+/// The lists that a query reads with the single strategy, if the index has lists with copies.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Copied {
     pub probes: u64,
@@ -87,29 +89,30 @@ pub(crate) struct Copied {
 pub struct StrategyPlan {
     /// The strategy.
     pub strategy: Strategy,
-    /// The estimated time of the single strategy in seconds. The next field is that of the batch strategy.
+    /// The estimated time of the single strategy in seconds.
     pub single_seconds: f64,
-    /// See `single_seconds`.
+    /// The estimated time of the batch strategy in seconds.
     pub batch_seconds: f64,
-    /// The number of queries that are answered together in a round. The last round may have fewer.
+    /// The number of queries that one round answers. The last round may have fewer.
     pub queries_at_once: u64,
-    /// The number of rounds. Each round reads its lists again.
+    /// The number of rounds. A list that queries of several rounds probe is read in each of these rounds.
     pub rounds: u64,
     /// The number of worker threads.
     pub threads: usize,
     /// True if the centroids of all lists stay in memory.
     pub holds_centroids: bool,
-    /// True if the checksums of all lists stay in memory, with the single strategy. Otherwise the read of a list may wait for
-    /// that of its checksums.
+    /// True if the single strategy keeps the block checksums of the lists in memory. Otherwise the read of a list may
+    /// have to wait for the read of its checksums.
     pub holds_checks: bool,
-    /// The smallest memory in bytes with which the search works.
+    /// The smallest memory budget, in bytes, with which the search works.
     pub smallest_bytes: u64,
 }
 
 impl StrategyPlan {
     pub(crate) fn new(estimates: &Estimates, drive: Option<&DriveProfile>) -> StrategyPlan {
         let (single_seconds, batch_seconds) = seconds(estimates, drive);
-        // With copies the answer depends on the strategy, so neither threads nor drive may decide.
+        // If the index has copies, the answer depends on the strategy. The number of threads and the drive must not
+        // change an answer, so the choice ignores them.
         let (single, batch) = match estimates.copies {
             Some(_) => seconds(&Estimates { threads: 1, ..*estimates }, None),
             None => (single_seconds, batch_seconds),
@@ -151,12 +154,12 @@ impl StrategyPlan {
     }
 }
 
-/// Returns the bytes of a buffer for lists of one query that follow each other.
+/// Returns the bytes of a buffer for adjacent lists of one query.
 pub(crate) fn joined_bytes(list_bytes_max: u64) -> usize {
     (list_bytes_max.max(JOINED_BYTES) as usize + (8 << 10)).next_multiple_of(4 << 10)
 }
 
-/// Returns the bytes of a buffer for a span of lists.
+/// Returns the bytes of a buffer for a span, which is a sequence of lists that the batch strategy reads at once.
 pub(crate) fn span_bytes(list_bytes_max: u64) -> usize {
     (list_bytes_max.max(SPAN_BYTES) as usize + (8 << 10)).next_multiple_of(4 << 10)
 }
@@ -176,9 +179,9 @@ fn seconds(estimates: &Estimates, drive: Option<&DriveProfile>) -> (f64, f64) {
         Some(drive) => drive.read_seconds(bytes as u64, SPAN_BYTES, true),
         None => bytes / BYTES_PER_SECOND,
     };
-    // The cost of a tile does not depend on the number of its queries, up to the number of its lanes.
+    // The cost of a tile depends on the number of its lanes, not on the number of queries in them.
     let multiply = |pairs: f64, list_vectors: f64, at_once: f64| {
-        // Few queries are compared one after the other.
+        // With few queries, the comparer takes one query after the other instead of a tile, so the factor is at most 2.
         let tiles = ((at_once / TILE_QUERIES).ceil() * TILE_QUERIES / at_once).min(2.0);
         pairs * list_vectors * estimates.dimensions as f64 * MULTIPLICATION_SECONDS * tiles
             / estimates.threads as f64
@@ -193,7 +196,8 @@ fn seconds(estimates: &Estimates, drive: Option<&DriveProfile>) -> (f64, f64) {
         read.list_vectors,
         1.0,
     ));
-    // Lists that lie apart are read with fewer reads in flight than the single strategy has; dense ones with what is between.
+    // The batch strategy has two ways to read. Either it reads only the probed lists, with fewer reads in flight than
+    // the single strategy; or, if most lists are probed, it reads the whole file sequentially.
     let apart = FEWER_IN_FLIGHT * random(touched * list_bytes, list_bytes);
     let batch = apart.min(sequential(lists as f64 * list_bytes)) + multiply(pairs, list_vectors, at_once);
     (single, batch)
@@ -247,7 +251,8 @@ mod tests {
         assert!(plan.batch_seconds * 3.0 < plan.single_seconds, "{plan}");
         let plan = StrategyPlan::new(&Estimates { forced: Some(Strategy::Single), ..many }, None);
         assert_eq!(plan.strategy, Strategy::Single);
-        // Little memory: one thread, centroids on flash, rounds; less than that is told.
+        // With little memory, the plan has one thread, centroids on flash, and several rounds. If the memory is too
+        // small, the plan still has the smallest memory that the search needs.
         let plan = StrategyPlan::new(&Estimates { memory_bytes: 7 << 20, ..many }, None);
         assert_eq!((plan.threads, plan.holds_centroids), (1, false));
         assert!(plan.rounds > 1 && plan.smallest_bytes <= 7 << 20, "{plan}");

@@ -6,8 +6,9 @@
 //! ```
 //!
 //! A query probes its nearest lists; if these have fewer than k vectors, it probes the next ones until they have k. The
-//! directory knows how many vectors a list has, so this is decided before a list is read. Copies do not count: a vector is
-//! the own vector of one list. Searches of selected vectors: [`super::selected`].
+//! directory has the number of vectors of each list, so the probed lists are known before any list is read. Copies do
+//! not count, because each vector is the own vector of exactly one list. [`super::selected`] describes searches among
+//! selected vectors.
 
 use std::{
     ops::Range,
@@ -46,16 +47,16 @@ use crate::{
 /// The options of an approximate search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Approximate {
-    /// The recall that the index is expected to reach, by its table: between 0 and 1.
+    /// The recall that the index is expected to reach according to its table of recall, between 0 and 1.
     pub recall: f64,
-    /// The number of lists that each query probes, in the place of `recall`.
+    /// The number of lists that each query probes. If it is given, `recall` is ignored.
     pub probes: Option<u64>,
-    /// The strategy; the cheaper one by default.
+    /// The strategy. `None` chooses the strategy with the smaller estimated time.
     pub strategy: Option<Strategy>,
 }
 
 impl Default for Approximate {
-    /// Returns a recall of 0.95.
+    /// Returns the options for a recall of 0.95.
     fn default() -> Approximate {
         Approximate { recall: 0.95, probes: None, strategy: None }
     }
@@ -80,48 +81,49 @@ impl Approximate {
     }
 }
 
-/// Facts about an approximate search.
+/// The statistics of an approximate search.
 #[derive(Clone, Debug, Serialize)]
 pub struct ApproximateSearched {
-    /// Queries.
+    /// The number of queries.
     pub queries: u64,
-    /// Vectors in the index.
+    /// The number of vectors that were not removed.
     pub vectors: u64,
-    /// Dimensions of a vector.
+    /// The number of dimensions of a vector.
     pub dimensions: usize,
-    /// Elements of the vectors.
+    /// The element type of the vectors.
     pub element: Element,
-    /// Rows of the answer.
+    /// The number of rows of the answer.
     pub rows: u64,
-    /// Lists that each query probes; more where these have fewer than k vectors.
+    /// The number of lists that each query probes. A query probes more if these lists have fewer than k vectors.
     pub probes: u64,
-    /// Lists of the index.
+    /// The number of lists of the index.
     pub lists: u64,
-    /// The recall by the table of the index, which [`super::RecallTable`] describes; `None` if fewer lists are probed than
-    /// the table has.
+    /// The recall for this number of probes according to the table of the index, which [`super::RecallTable`]
+    /// describes. `None` if the table has no point with so few probes.
     pub recall_estimate: Option<f32>,
-    /// The time when the table was measured, in seconds since 1970.
+    /// The time at which the table of recall was measured, in seconds since 1970.
     pub recall_measured_seconds: u64,
-    /// Pairs of a query and a vector in a probed list.
+    /// The number of pairs of a query and a vector in a probed list.
     pub compared: u64,
-    /// Pairs that were measured exactly.
+    /// The number of pairs whose exact distance was computed.
     pub measured: u64,
-    /// Vectors that may be answers, if not all.
+    /// The number of vectors that may be answers; `None` if all vectors may.
     pub selected: Option<u64>,
-    /// Queries whose probed lists have too few selected vectors. They were compared with all selected vectors.
+    /// The number of queries whose probed lists have too few selected vectors. Each of them was compared with all
+    /// selected vectors.
     pub exhaustive: u64,
-    /// The times of queries in microseconds, with the single strategy: half of them, and 99 of 100, were faster.
+    /// The median and the 99th percentile of the times of the queries, in microseconds. `None` with the batch strategy.
     pub latency_us: Option<[u64; 2]>,
     /// The plan.
     pub plan: StrategyPlan,
 }
 
-/// Finds near vectors of each query in the lists of an index, and passes rows to `each`, in the order of the queries and
-/// ranks. Distances are exact.
+/// Finds near vectors of each query in the lists of an index. `each` receives the rows of the answer, in the order of
+/// the queries and, for each query, of the ranks. Distances are exact.
 ///
 /// # Errors
-/// Bad options; an index for another metric; a query with a value that is not finite, or that the elements of the vectors
-/// cannot hold; too little memory; I/O and damage; cancellation; the errors of `each`.
+/// Bad options; an index for another metric; a query with a value that is not finite, or that the element type of the
+/// vectors cannot hold; too little memory; I/O and damage; cancellation; the errors of `each`.
 pub fn search_index<'a>(
     job: &Job,
     vectors: &Vectors,
@@ -137,7 +139,8 @@ pub fn search_index<'a>(
     Probed { job, vectors, index, source, search, approximate, pairs: None }.run_elements(each)
 }
 
-/// Finds all pairs of vectors within the radius of `search` of which one lies in a list that the other one probes.
+/// Finds pairs of vectors within the radius of `search`. A pair is found if one of its vectors lies in a list that the
+/// other vector probes as a query.
 ///
 /// # Errors
 /// The errors of [`search_index`].
@@ -159,7 +162,7 @@ pub(crate) fn pairs_of_index(
 /// Checks the options of an approximate search, without I/O.
 ///
 /// # Errors
-/// Bad options; an index for another metric; queries of other dimensions.
+/// Bad options; an index for another metric; queries with another number of dimensions.
 pub fn check_index_search<'a>(
     index: &VectorIndex,
     vectors: &VectorsInfo,
@@ -193,22 +196,22 @@ struct Probed<'a> {
     source: Source<'a>,
     search: &'a Search,
     approximate: &'a Approximate,
-    /// The place of all near pairs, where these are wanted and not the nearest vectors of each query.
+    /// The receiver of all near pairs. `None` if the search returns the nearest vectors of each query instead.
     pairs: Option<&'a Pairs>,
 }
 
-/// The parts of an index that stay in memory, and the spaces in which vectors are compared.
+/// The parts of an index that stay in memory, and the two spaces in which queries are compared.
 struct Loaded<T: Clustered> {
     parts: Vec<Part>,
     centroids: Centroids<T>,
     ids: Ids,
-    /// Where queries are compared with centroids.
+    /// The space in which queries are compared with centroids.
     coarse: Space<T>,
-    /// Where queries are compared with vectors: only those within the radius are near.
+    /// The space in which queries are compared with vectors. Only vectors within the radius of the search are near.
     space: Space<T>,
 }
 
-/// The counts of all rounds.
+/// The counts, summed over all rounds.
 #[derive(Default)]
 struct Counts {
     compared: u64,
@@ -218,7 +221,7 @@ struct Counts {
 }
 
 impl Counts {
-    /// Returns the times below which half of the queries were answered, and 99 of 100.
+    /// Returns the median and the 99th percentile of the times of the queries, in microseconds.
     fn latency_us(mut self) -> Option<[u64; 2]> {
         self.times_us.sort_unstable();
         let last = self.times_us.len().checked_sub(1)?;
@@ -233,7 +236,7 @@ impl Probed<'_> {
         strategy == Strategy::Single && self.index.info().copies.is_some()
     }
 
-    /// Returns the table of recall of the lists that a strategy reads.
+    /// Returns the table of recall for the lists that a strategy reads.
     fn table(&self, strategy: Strategy) -> &RecallTable {
         let info = self.index.info();
         match &info.copies {
@@ -242,8 +245,8 @@ impl Probed<'_> {
         }
     }
 
-    /// Returns the lists that each query probes in layers: these have no copies, so that the same recall needs as many
-    /// lists as in the batch strategy.
+    /// Returns the number of lists that each query probes in layers. Layers have no copies. For the same recall, the
+    /// single strategy must therefore probe as many lists in layers as the batch strategy does.
     fn layer_probes(&self, strategy: Strategy) -> u64 {
         let probes = self.probes(strategy);
         match self.index.layers.is_empty() {
@@ -252,7 +255,7 @@ impl Probed<'_> {
         }
     }
 
-    /// Returns the lists that each query probes.
+    /// Returns the number of lists that each query probes.
     fn probes(&self, strategy: Strategy) -> u64 {
         let probes = self.probes_among_all(strategy);
         match (self.approximate.probes, &self.search.selection) {
@@ -261,7 +264,7 @@ impl Probed<'_> {
         }
     }
 
-    /// Returns the lists that each query probes if all vectors may be answers.
+    /// Returns the number of lists that each query probes if all vectors may be answers.
     fn probes_among_all(&self, strategy: Strategy) -> u64 {
         let lists = self.index.info().lists;
         let wanted = self.approximate.probes;
@@ -282,7 +285,7 @@ impl Probed<'_> {
             let list_vectors = copies.vectors as f64 / info.lists as f64;
             Copied { probes: single_probes, list_bytes: list_vectors * entry_bytes as f64, list_vectors }
         });
-        // Groups have about the square root of all lists; a few are several times as large.
+        // A group has about √N of the N lists; the largest groups have several times as many.
         let group = (8 * info.lists.div_ceil(info.groups)).min(info.lists);
         let finder = 2 * Comparer::<T>::bytes(info.dimensions) + 16 * (group * row_bytes + (16 << 10));
         let pending = |probes: u64| {
@@ -363,7 +366,8 @@ impl Probed<'_> {
             lists: info.lists,
             recall_estimate: match probes == info.lists {
                 true => Some(1.0),
-                // The lists for a selection were chosen for the same recall.
+                // A search among a selection probes more lists to reach the same recall, so the table is read at the
+                // number of probes for all vectors.
                 false => self.table(plan.strategy).recall_of(self.probes_among_all(plan.strategy)),
             },
             recall_measured_seconds: info.recall.measured_seconds,
@@ -385,7 +389,7 @@ impl Probed<'_> {
         }
     }
 
-    /// Chooses the strategy with the memory that is free in the budget of the job.
+    /// Chooses the strategy by the memory that is free in the budget of the job.
     fn plan(&self, estimates: &Estimates) -> Result<StrategyPlan> {
         let (job, info) = (self.job, self.index.info());
         let plan = StrategyPlan::new(estimates, job.store().drive_profile().as_ref());
@@ -397,7 +401,7 @@ impl Probed<'_> {
         Ok(plan)
     }
 
-    /// Reads what all queries need of the index.
+    /// Reads the parts of the index that all queries need.
     fn load<T: Clustered>(&self, plan: &StrategyPlan) -> Result<Loaded<T>> {
         let (metric, dimensions) = (self.search.metric, self.index.info().dimensions);
         let (directory, centroids) = self.index.load::<T>(self.job, plan.holds_centroids)?;
@@ -410,7 +414,8 @@ impl Probed<'_> {
         Ok(Loaded { parts, centroids, ids, coarse, space })
     }
 
-    /// Reads the queries `numbers`, and returns their ids and the near vectors of each; none if pairs are collected.
+    /// Reads the queries with these numbers and answers them. Returns the ids of the queries and the nearest vectors of
+    /// each. If pairs are collected, the nearest vectors are empty.
     fn round<T: Clustered>(
         &self,
         loaded: &Loaded<T>,
@@ -427,7 +432,8 @@ impl Probed<'_> {
         for number in numbers {
             pack_next(rows, (self.source, number), self.vectors, &loaded.space, &mut packed, &mut ids)?;
         }
-        // A vector comes once with each list that holds it. A sort of pairs keeps each pair once.
+        // If a list has copies, a query meets a vector once for each probed list that holds it, so the heaps drop
+        // repeated ids. The sort of pairs drops repeated pairs itself.
         let has_copies = loaded.parts.iter().any(Part::has_copies);
         let new_top = if has_copies { TopK::distinct } else { TopK::new };
         let tops = match self.pairs {
@@ -476,8 +482,9 @@ impl Probed<'_> {
 }
 
 impl<T: Clustered> Round<'_, T> {
-    /// Finds the lists that each of the queries `members` probes, and passes them to `each` in no order of the queries: the
-    /// lists by rising distance, and the number of those that are probed in the first part. All are probed in layers.
+    /// Finds the lists that each of the queries `members` probes. `each` receives the queries in no particular order.
+    /// Its arguments are the query, its lists by ascending distance, and the number of these lists that are probed in
+    /// the first part. In layers all these lists are probed.
     pub(super) fn lists(
         &self,
         members: Range<u32>,
@@ -487,7 +494,7 @@ impl<T: Clustered> Round<'_, T> {
         let mut left: Vec<u32> = members.collect();
         let mut probes = self.probes.max(self.layer_probes);
         let mut lists = Vec::new();
-        // Few queries go on: those whose lists have fewer than k vectors.
+        // The loop repeats only for queries whose lists have fewer than k vectors, which are few.
         while let (Some(&first), Some(&last)) = (left.first(), left.last()) {
             let groups = self.centroids.groups_for(probes);
             let tops: Vec<TopK> = (first..=last).map(|_| TopK::new(probes as usize, f64::INFINITY)).collect();
@@ -512,8 +519,8 @@ impl<T: Clustered> Round<'_, T> {
         Ok(())
     }
 
-    /// Cuts the nearest lists of a query to those that it probes, and returns how many of these it probes in the first
-    /// part; `None` if they have fewer than k vectors.
+    /// Truncates the nearest lists of a query to those that it probes, and returns how many of them it probes in the
+    /// first part. Returns `None` if the lists have fewer than k vectors.
     fn enough_of(&self, lists: &mut Vec<u32>) -> Option<usize> {
         let (mut vectors, mut near, mut all) = (0, 0, 0);
         for &list in &*lists {
@@ -533,7 +540,8 @@ impl<T: Clustered> Round<'_, T> {
         Some(near)
     }
 
-    /// Returns the lists that a query probes in each part, as [`Self::lists`] passes them.
+    /// Returns each part with the lists that a query probes in it. The arguments are those that [`Self::lists`] passes
+    /// to `each`.
     pub(super) fn lists_of_parts<'l>(
         &self,
         lists: &'l [u32],
@@ -545,7 +553,7 @@ impl<T: Clustered> Round<'_, T> {
         })
     }
 
-    /// Counts the vectors that a query is compared with.
+    /// Adds the number of vectors in the probed lists of a query to the count of compared pairs.
     pub(super) fn count_compared(&self, lists: &[u32], near: usize) {
         let count = |(part, lists): (&Part, &[u32])| -> u64 {
             lists.iter().map(|&list| part.directory.count(list)).sum()
@@ -554,12 +562,12 @@ impl<T: Clustered> Round<'_, T> {
         self.compared.fetch_add(compared, Ordering::Relaxed);
     }
 
-    /// Returns the bytes of the largest chunk of the parts.
+    /// Returns the number of bytes of the largest chunk in any part.
     pub(super) fn chunk_bytes_max(&self) -> u64 {
         Part::chunk_bytes_max(self.index, self.parts[0].has_copies())
     }
 
-    /// Compares the lists of a piece with the queries that probe each.
+    /// Compares each list of a piece with the queries that probe the list.
     pub(super) fn compare_piece<'m>(
         &self,
         part: &Part,

@@ -16,20 +16,20 @@ use crate::Result;
 /// The number of buffers of each thread.
 pub(crate) const BUFFERS: usize = 3;
 
-/// Ranges of a file that threads read and work on, in no order.
+/// Ranges of a file that several threads read and process, in no particular order.
 pub(crate) struct Ranges<'a, R: Fn(u64) -> Option<Range<u64>> + Sync> {
     pub job: &'a Job,
     pub file: &'a CheckedFile,
     pub threads: usize,
-    /// The length of a buffer. No range is longer.
+    /// The length of a buffer in bytes. No range is longer.
     pub buffer_bytes: usize,
-    /// Returns the range with this number, counted from 0. The result is `None` after the last range.
+    /// Returns the range with the given number; numbers start at 0. Returns `None` for numbers behind the last range.
     pub range: R,
 }
 
 impl<R: Fn(u64) -> Option<Range<u64>> + Sync> Ranges<'_, R> {
-    /// Calls `work` with the number and the bytes of each range. `make` creates the state of a thread. The result is
-    /// the states of all threads.
+    /// Calls `work` with the state of the thread, and with the number and the bytes of a range, once for each range.
+    /// `make` creates the state of a thread. Returns the states of all threads.
     ///
     /// # Errors
     /// I/O and damage; cancellation; too little memory; the first error of `work`.

@@ -1,9 +1,10 @@
-//! Recall as a function of the number of probed lists. The build measures it on vectors that it held out; it can also
-//! be measured on the user's queries.
+//! Recall as a function of the number of probed lists. The build measures recall on held-out vectors;
+//! [`measure_recall`] measures it on the user's queries.
 //!
 //! An answer contains an exact neighbour if and only if the list of that neighbour is probed, since distances in probed
-//! lists are exact. Recall can therefore be measured without searches: the exact neighbours of the queries and their
-//! lists are found once, and for each number of probes only the centroids are compared with the queries.
+//! lists are exact. Recall can therefore be measured without searches. The exact neighbours of the queries, and the
+//! lists of these neighbours, are found once. For each number of probes, the queries are then compared with centroids
+//! only.
 
 use std::{
     collections::HashMap,
@@ -49,7 +50,8 @@ fn grid(lists: u64) -> impl Iterator<Item = u64> {
     steps.into_iter()
 }
 
-/// Measures recall by the number of probes. `lists_of` has the lists that hold each of the exact neighbours of each query.
+/// Measures recall for several numbers of probes. For each query, `lists_of` has one entry for each exact neighbour:
+/// the lists that hold the neighbour.
 ///
 /// # Errors
 /// I/O and damage; too little memory; cancellation.
@@ -102,13 +104,15 @@ pub(crate) fn measure<T: Clustered>(
     Ok(points)
 }
 
-/// Measures the recall of the index on a sample of the user's queries. The new table replaces the former one; that of the
-/// lists with copies is measured and replaced, too. The result is the table of the lists without copies.
+/// Measures the recall of the index on a sample of the user's queries, and replaces the table of recall of the index.
+/// If the index has lists with copies, their table is measured and replaced, too. Returns the table of the lists
+/// without copies.
 ///
-/// The cost is one pass over the vectors, one over the lists, and one over the lists with copies.
+/// The cost is one pass over the vectors, one pass over the lists, and one pass over the lists with copies.
 ///
 /// # Errors
-/// Queries of other dimensions; I/O and damage; too little memory; cancellation; an index that another job changed.
+/// Queries with another number of dimensions; I/O and damage; too little memory; cancellation; an index that another
+/// job changed.
 pub fn measure_recall(
     store: &Store,
     job: &Job,
@@ -174,7 +178,7 @@ fn measure_elements<T: Clustered>(
     for_vectors::<T, _>(
         job,
         &vectors.file,
-        // Later vectors are in no list: all queries find them.
+        // Rows that were added after the build are left out: the lists of the build do not hold them.
         (index.info().vectors, info.dimensions),
         || Comparer::<T>::new(info.dimensions),
         |comparer, first, rows| {
@@ -207,7 +211,7 @@ fn measure_elements<T: Clustered>(
     Ok((table, copies))
 }
 
-/// Returns the memory of a pass by [`for_vectors`].
+/// Returns the memory, in bytes, of a pass by [`for_vectors`].
 pub(crate) fn pass_bytes<T: Clustered>(job: &Job, dimensions: usize) -> u64 {
     let threads = job.budget().threads();
     let buffers = inshore_store::taken_bytes(threads * BUFFERS * block_bytes(dimensions * size_of::<T>()));
@@ -218,8 +222,8 @@ fn block_bytes(row_bytes: usize) -> usize {
     BLOCK_BYTES.max((row_bytes + 2 * CHECK_BYTES).next_multiple_of(CHECK_BYTES))
 }
 
-/// Calls `work` with blocks of all vectors of a file. The arguments are the number of the first vector of the block,
-/// and the rows.
+/// Calls `work` with blocks of the first `vectors` vectors of a file. The arguments are the state of the thread, the
+/// row number of the first vector of the block, and the elements of the block.
 ///
 /// # Errors
 /// I/O and damage; too little memory; cancellation; errors of `work`.
@@ -233,8 +237,8 @@ pub(crate) fn for_vectors<T: Clustered, S: Send>(
     for_rows(job, file, (0..vectors, dimensions), make, work)
 }
 
-/// Calls `work` with blocks of the rows `all` of a file. The arguments are the number of the first row of the block, and the
-/// elements.
+/// Calls `work` with blocks of the rows `all` of a file. The arguments are the state of the thread, the number of the
+/// first row of the block, and the elements of the block.
 ///
 /// # Errors
 /// I/O and damage; too little memory; cancellation; errors of `work`.
@@ -261,10 +265,10 @@ pub(crate) fn for_rows<T: Clustered, S: Send>(
     })
 }
 
-/// Reads some queries, by rising numbers, and packs them.
+/// Reads the queries with the given numbers, which ascend, and packs them.
 ///
 /// # Errors
-/// A value that elements of the vectors cannot hold; I/O.
+/// A value that the element type of the vectors cannot hold; I/O.
 pub(crate) fn read_queries<T: Clustered>(
     job: &Job,
     source: Source<'_>,
@@ -276,7 +280,7 @@ pub(crate) fn read_queries<T: Clustered>(
     let mut rows = source.rows(job)?;
     let mut ids = Vec::new();
     for number in numbers {
-        // The number of all queries that were read, or passed over.
+        // `ids` has one id for each query that was read or skipped, so its length is the number of the next query.
         while (ids.len() as u64) < number {
             rows.next(number - ids.len() as u64, &mut ids)?;
         }
@@ -285,10 +289,10 @@ pub(crate) fn read_queries<T: Clustered>(
     Ok(())
 }
 
-/// Reads the next query, whose number is given, and packs it. Its id is added to `ids`.
+/// Reads the next query, which has the number `number`, and packs it. The id of the query is appended to `ids`.
 ///
 /// # Errors
-/// A value that elements of the vectors cannot hold; I/O.
+/// A value that the element type of the vectors cannot hold; I/O.
 pub(crate) fn pack_next<T: Clustered>(
     rows: &mut QueryRows,
     (source, number): (Source<'_>, u64),

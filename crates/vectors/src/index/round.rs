@@ -1,4 +1,4 @@
-//! The queries of an index search that are answered together.
+//! A round: queries of an index search that are answered together.
 
 use std::sync::atomic::AtomicU64;
 
@@ -14,25 +14,25 @@ use super::{
 };
 use crate::{RowSet, Vectors, heaps::SharedHeaps, ids::Ids, topk::TopK};
 
-/// A group of packed queries that are answered together, with the parts of the index that are in memory.
+/// A group of packed queries that are answered together, with the parts of the index that the search has loaded.
 pub(super) struct Round<'a, T: Clustered> {
     pub job: &'a Job,
     pub vectors: &'a Vectors,
     pub index: &'a VectorIndex,
-    /// The lists of the index, and those of its layers.
+    /// The lists that the build wrote, then those of each layer.
     pub parts: &'a [Part],
     pub centroids: &'a Centroids<T>,
     pub space: &'a Space<T>,
     pub coarse: &'a Space<T>,
     pub plan: &'a StrategyPlan,
     pub probes: u64,
-    /// The lists that a query probes in layers, which have no copies.
+    /// The number of lists that a query probes in layers, which have no copies.
     pub layer_probes: u64,
-    /// Vectors that the probed lists of a query need.
+    /// The number of vectors that the probed lists of a query must have.
     pub k: u64,
     pub packed: &'a Packed<T>,
     pub tops: &'a [TopK],
-    /// The place where near vectors go: `tops`, or a sort of pairs.
+    /// The receiver of near vectors: `tops`, or a sort of pairs.
     pub heaps: SharedHeaps<'a>,
     pub selected: Option<Selected<'a>>,
     pub ids: &'a Ids,
@@ -40,14 +40,14 @@ pub(super) struct Round<'a, T: Clustered> {
     pub measured: AtomicU64,
 }
 
-/// The selected vectors, and how many of them were in the lists of each query of a round.
+/// The selected vectors, and counts of the vectors in the probed lists of each query of a round.
 pub(super) struct Selected<'a> {
     pub(super) rows: &'a RowSet,
     pub(super) count: u64,
     pub(super) met: Vec<Met>,
 }
 
-/// The numbers of vectors, and of selected vectors, in the lists that a query probed.
+/// The number of vectors, and the number of selected vectors, in the lists that a query probed.
 #[derive(Default)]
 pub(super) struct Met {
     pub vectors: AtomicU64,

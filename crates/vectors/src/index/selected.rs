@@ -1,20 +1,24 @@
-//! Searches in an index where only selected vectors may be answers.
+//! Searches in an index in which only selected vectors may be answers.
 //!
-//! The neighbours among a share *s* of the vectors lie as far away as the k / s nearest of all, so they are in more lists.
-//! A query probes 1 / √s times as many lists as for the same recall among all vectors. The reason: the neighbours lie in
-//! a ball around the query, and the number of lists that a ball touches grows with the number of vectors in the ball, by
-//! a power that depends on the dimensions of the data. Let a list have L vectors. In data of d dimensions the radii of
-//! ball and list are as (k / s)^(1/d) to L^(1/d), and the ball touches about (1 + (k / sL)^(1/d))^d lists. With k / L from
-//! 0.05 to 0.5 and d from 5 to 20, this grows tenfold or less from s = 1 to s = 1/100, as 1 / √s does.
+//! Let a share *s* of the vectors be selected. The k nearest selected vectors lie as far from the query as the k / s
+//! nearest of all vectors, so they are spread over more lists. A query therefore probes 1 / √s times as many lists as
+//! it would for the same recall among all vectors. The factor 1 / √s has the following reason: the neighbours lie in a
+//! ball around the query, and the number of lists that a ball touches grows with the number of vectors in the ball, by
+//! a power that depends on the dimensions of the data. Let a list have L vectors. In data of d dimensions, the ratio of
+//! the radius of the ball to the radius of a list is (k / sL)^(1/d). The ball then touches about (1 + (k / sL)^(1/d))^d
+//! lists. With k / L from 0.05 to 0.5 and d from 5 to 20, this number grows at most tenfold from s = 1 to s = 1/100,
+//! and 1 / √s grows tenfold.
 //!
-//! That holds for vectors that are selected independently of their place. A query far from all selected vectors finds few
-//! of them in its lists. If these have fewer than k, or less than a quarter of the selected vectors that lists have on
-//! average, the query is compared with all selected vectors, in one pass over the blocks that have any. So a query has
-//! k neighbours if k vectors are selected. What is probed, and which queries need that pass, depends on index, queries,
-//! recall and selection only.
+//! This estimate holds for vectors that are selected independently of their position in space. A query far from all
+//! selected vectors finds few selected vectors in its lists. Let the probed lists of a query have n vectors; the
+//! expected number of selected vectors among them is s times n. If fewer than k of them are selected, or less than a
+//! quarter of the expected number, the query is compared with all selected vectors, in one pass over the blocks of rows
+//! with selected vectors. Each query therefore has k neighbours if at least k vectors are selected. The probed lists,
+//! and the queries that need the pass over all selected vectors, depend only on the index, the queries, the recall and
+//! the selection.
 //!
-//! If less than one vector of a hundred is selected ([`crate::is_sparse`]), the exact search over the selected vectors reads
-//! less than the lists.
+//! If less than one vector of a hundred is selected ([`crate::is_sparse`]), the exact search over the selected vectors
+//! reads fewer bytes than a search in the lists.
 
 use std::{ops::Range, sync::atomic::Ordering};
 
@@ -32,32 +36,34 @@ use crate::{
     ids::Ids,
 };
 
-/// The lists of a query have enough selected vectors if they have this share of the average, and k.
+/// Let n be the number of vectors in the probed lists of a query, and s the share of the selected vectors in the
+/// dataset. The lists have enough selected vectors if they have at least k, and at least this fraction of s times n.
 const ENOUGH: f64 = 0.25;
-/// The bytes of a block of vectors, with room for one vector of any dimensions.
+/// The bytes of a block of vectors. A block has room for at least one vector with any number of dimensions.
 const BLOCK_BYTES: usize = 256 << 10;
 
-/// Returns the lists that a query probes among selected vectors, from those that it probes among all.
+/// Returns the number of lists that a query probes among selected vectors. `probes` is the number for a search among
+/// all vectors.
 pub(super) fn probes_among(selection: &RowSet, probes: u64, lists: u64) -> u64 {
     let share = selection.count() as f64 / selection.len() as f64;
     ((probes as f64 / share.max(1e-12).sqrt()).ceil() as u64).clamp(1, lists)
 }
 
 impl<'a> Selected<'a> {
-    /// The memory for each query: its two counters, and its number.
+    /// The memory for each query, in bytes: its two counters, and its number.
     pub const QUERY_BYTES: u64 = size_of::<Met>() as u64 + 4;
 
     pub fn new(rows: &'a RowSet, queries: usize) -> Selected<'a> {
         Selected { rows, count: rows.count(), met: (0..queries).map(|_| Met::default()).collect() }
     }
 
-    /// Returns the memory that does not depend on the number of queries.
+    /// Returns the memory, in bytes, that does not depend on the number of queries.
     pub fn bytes(rows: &RowSet, row_bytes: u64) -> u64 {
         4 * rows.len().div_ceil(block_rows(row_bytes)).min(rows.count())
     }
 
-    /// Compares the selected vectors of a list with queries. The list has `own` vectors, and copies behind them up to `count`,
-    /// which are met in other lists.
+    /// Compares the selected vectors of a list with queries. The first `own` of the list's `count` vectors are its own;
+    /// the others are copies. Copies do not count as met, because each is counted in the list that owns it.
     pub fn compare<T: Clustered, H: Heaps>(
         &self,
         space: &Space<T>,
@@ -79,8 +85,8 @@ impl<'a> Selected<'a> {
         }
     }
 
-    /// Compares the queries whose lists have too few selected vectors for `k` neighbours with all selected vectors, and
-    /// returns their number.
+    /// Finds the queries whose probed lists have too few selected vectors for `k` neighbours, and compares them with
+    /// all selected vectors. Returns the number of these queries.
     pub fn complete<T: Clustered>(&self, round: &Round<'_, T>, k: u64) -> Result<u64> {
         let share = self.count as f64 / self.rows.len() as f64;
         let has_enough = |met: &Met| {
@@ -97,7 +103,7 @@ impl<'a> Selected<'a> {
         Ok(lacking.len() as u64)
     }
 
-    /// Finds the nearest of all selected vectors for some queries.
+    /// Finds the nearest of all selected vectors for the given queries.
     fn search_all<T: Clustered>(&self, round: &Round<'_, T>, queries: &[u32]) -> Result<()> {
         for &query in queries {
             round.tops[query as usize].reset(round.space.bound());
@@ -142,7 +148,7 @@ impl<'a> Selected<'a> {
     }
 }
 
-/// Returns the vectors of a block.
+/// Returns the number of vectors in a block.
 fn block_rows(row_bytes: u64) -> u64 {
     ((BLOCK_BYTES - 2 * CHECK_BYTES) as u64 / row_bytes).max(1)
 }

@@ -18,7 +18,7 @@ use super::{
 use crate::Result;
 
 impl<T: Clustered> Round<'_, T> {
-    /// Answers one query after the other on each thread. Returns the microseconds that each took.
+    /// Answers one query after the other on each thread. Returns the time of each query, in microseconds.
     pub(super) fn single(&self) -> Result<Vec<u64>> {
         let next = AtomicU64::new(0);
         let work = || -> Result<Vec<u64>> {

@@ -8,7 +8,7 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MeasuredOn {
-    /// Vectors of the dataset that were held out of the samples, each without itself as its neighbour.
+    /// Vectors of the dataset that were held out of the samples. A held-out vector is not counted as its own neighbour.
     HeldOutVectors,
     /// Queries of the user.
     Queries,
@@ -32,7 +32,7 @@ impl MeasuredOn {
 pub struct RecallPoint {
     /// The number of lists that a query probes.
     pub probes: u64,
-    /// The fraction of the exact neighbours that are found.
+    /// The fraction of the exact neighbours that a search with this number of probes finds.
     pub recall: f32,
 }
 
@@ -45,32 +45,33 @@ pub struct RecallTable {
     pub queries: u32,
     /// The time of the measurement, in seconds since 1970.
     pub measured_seconds: u64,
-    /// The origin of the queries.
+    /// The kind of queries on which recall was measured.
     pub measured_on: MeasuredOn,
     /// The points, in ascending order of probes.
     pub points: Vec<RecallPoint>,
 }
 
 impl RecallTable {
-    /// Returns the smallest measured number of probes that reached a recall by more than the error of the measurement. The
-    /// result is `lists` if no measured number of probes reached it.
+    /// Returns the smallest measured number of probes whose recall exceeds `recall` by at least its standard error.
+    /// Returns `lists` if no measured number of probes does.
     pub fn probes_for(&self, recall: f64, lists: u64) -> u64 {
         let reached = self.points.iter().find(|point| {
-            // The recall of a point is an f32: a recall of 0.95 is reached by the f32 nearest to 0.95.
+            // The recall of a point is an f32. The sum is rounded to f32, so that a point with the f32 nearest to 0.95
+            // reaches the recall 0.95.
             point.recall >= (recall + self.standard_error(point.recall)) as f32
         });
         reached.map_or(lists, |point| point.probes)
     }
 
-    /// Returns the standard error of a measured recall. The neighbours of one query are often found together, so k
-    /// neighbours count as the square root of k samples.
+    /// Returns the standard error of a measured recall. The neighbours of one query are often found or missed together.
+    /// The k neighbours of a query therefore count as √k independent samples.
     fn standard_error(&self, recall: f32) -> f64 {
         let recall = f64::from(recall);
         let samples = f64::from(self.queries.max(1)) * f64::from(self.k.max(1)).sqrt();
         (recall * (1.0 - recall) / samples).sqrt()
     }
 
-    /// Returns the recall with a number of probes: that of the last point with at most this number of probes.
+    /// Returns the recall of the last point with at most `probes` probes, or `None` if no point has so few probes.
     pub fn recall_of(&self, probes: u64) -> Option<f32> {
         self.points.iter().rfind(|point| point.probes <= probes).map(|point| point.recall)
     }

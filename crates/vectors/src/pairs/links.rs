@@ -1,39 +1,42 @@
-//! The links that a block of queries needs: far fewer than its pairs, and with the same components.
+//! The links that a block of queries needs. Links have the same connected components as the pairs, and are far fewer.
 //!
-//! Of n equal vectors all n²/2 pairs are near. For groups only connections matter, so a block of queries in memory
-//! keeps a union-find of its queries. A vector outside the block needs one link to the block; its further near queries
-//! are united with the first one. So a pass writes at most about one link for each query and each vector.
+//! If n vectors are equal, all n²/2 pairs of them are near. Groups of duplicates depend only on connected components,
+//! so each block of queries in memory has a union-find structure over its queries. A vector outside the block needs one
+//! link to the block. Any further query of the block that is near the vector is united with the query of this link. A
+//! pass over the vectors therefore writes about one link for each vector and each query, instead of one for each pair.
 
-/// The vectors outside the block whose last links are remembered. A pass compares some hundred vectors at a time with
-/// all queries; a link that was forgotten is written again.
+/// The number of vectors outside the block whose last link is remembered. A pass compares a few hundred vectors at a
+/// time with all queries, so few links are forgotten. A link that was forgotten is written again.
 const REMEMBERED: usize = 8 << 10;
 
-/// Connections of a block of queries.
+/// The connected components of a block of queries.
 pub(super) struct BlockLinks<'a> {
-    /// The ids of the queries. They ascend, unless vectors were replaced.
+    /// The ids of the queries. The ids ascend, unless vectors were replaced.
     ids: &'a [u64],
-    /// For each query a query of its component: itself for a root.
+    /// For each query, another query of its component; for the root of a component, the query itself.
     parents: Vec<u32>,
-    /// A vector and a query to which it has a link, at the place that follows from the number of the vector.
+    /// A hash table without chains: a vector, and the query to which the vector has a link. The id of the vector,
+    /// modulo the length of the table, is its position.
     last: Vec<(u64, u32)>,
 }
 
 impl<'a> BlockLinks<'a> {
-    /// Creates the connections of queries that have none.
+    /// Creates a block of queries that are not connected yet.
     pub fn new(ids: &'a [u64]) -> BlockLinks<'a> {
         let parents = (0..ids.len() as u32).collect();
         BlockLinks { ids, parents, last: vec![(u64::MAX, 0); REMEMBERED] }
     }
 
-    /// Returns the memory beside the 4 bytes of each query.
+    /// Returns the memory in bytes, without the 4 bytes of each query.
     pub fn bytes() -> u64 {
         (REMEMBERED * size_of::<(u64, u32)>()) as u64
     }
 
-    /// Connects a query, by its place in the block, with a vector. Returns true if the pair is a link that must be
-    /// written.
+    /// Connects the query at position `query` of the block with a vector. Returns true if the pair is a link that the
+    /// caller must write.
     pub fn connect(&mut self, query: u32, id: u64) -> bool {
-        // Among ids that do not ascend, some queries are not found: they are linked like any other vector.
+        // If the ids do not ascend, the binary search may miss a query. The query is then linked like a vector outside
+        // the block.
         if let Ok(other) = self.ids.binary_search(&id) {
             self.unite(query, other as u32);
             return false;
@@ -48,7 +51,8 @@ impl<'a> BlockLinks<'a> {
         false
     }
 
-    /// Calls `each` with the links between queries: each query, and the root of its component.
+    /// Calls `each` with the links inside the block: the id of each query that is no root, and the id of the root of
+    /// its component.
     pub fn each(mut self, mut each: impl FnMut(u64, u64)) {
         for query in 0..self.parents.len() as u32 {
             let root = self.root(query);
@@ -63,7 +67,7 @@ impl<'a> BlockLinks<'a> {
         self.parents[one.max(other) as usize] = one.min(other);
     }
 
-    /// Returns the root of a component, and halves the path to it.
+    /// Returns the root of the component of `query`, and halves the path to the root.
     fn root(&mut self, mut query: u32) -> u32 {
         while self.parents[query as usize] != query {
             let above = self.parents[self.parents[query as usize] as usize];
@@ -80,7 +84,7 @@ mod tests {
 
     #[test]
     fn equal_vectors_need_one_link_for_each_query_and_vector() {
-        // Queries 10 to 29 and vectors 0 to 99, all near each other.
+        // Queries 10 to 29 and vectors 0 to 99 are all near each other.
         let ids: Vec<u64> = (10..30).collect();
         let mut block = BlockLinks::new(&ids);
         let mut links = Vec::new();

@@ -4,7 +4,7 @@
 //!   threads of a pass ─► Pairs ─► a sort on flash, which keeps each pair once ─► pairs in order
 //! ```
 //!
-//! Nothing limits the number of pairs of a vector: the pairs leave the search at once, and no heap keeps them.
+//! Nothing limits the number of pairs of a vector: each pair goes to the sort at once, and no heap keeps pairs.
 
 mod links;
 
@@ -16,15 +16,17 @@ use inshore_store::{Job, Reservation};
 use self::links::BlockLinks;
 use crate::{Error, Metric, Result, heaps::Heaps, topk::Entry};
 
-/// The bytes of two ids, by which rows are sorted: the larger digits come first.
+/// The bytes of the two ids by which rows are sorted. The ids are big-endian, so that the order of bytes is the order
+/// of ids.
 pub(crate) const IDS_BYTES: usize = 16;
-/// The bytes of rows that are collected before they are passed to the sort, and that are read from it at once.
+/// The bytes of rows that are collected before they are passed to the sort, and the bytes of rows that one read of the
+/// sort returns.
 pub(crate) const ROWS_BYTES: usize = 64 << 10;
 
 pub(crate) type Sorter = RowSort<FixedRows, KeepFirst>;
 pub(crate) type Sorted = SortedRows<FixedRows, KeepFirst>;
 
-/// Begins a sort of rows that begin with two ids. Of rows with equal ids, one is kept.
+/// Creates a sort of rows that begin with two ids. If several rows have equal ids, the sort keeps one of them.
 pub(crate) fn sorter(job: &Job, name: &'static str, row_bytes: usize, memory_bytes: u64) -> Result<Sorter> {
     let config = RowConfig { memory_bytes, threads: 1, name, ..RowConfig::default() };
     Ok(RowSort::new(job, FixedRows::new(row_bytes, 0..IDS_BYTES), KeepFirst, &config)?)
@@ -36,7 +38,7 @@ pub(crate) fn push_ids(out: &mut Vec<u8>, one: u64, other: u64) {
     out.extend_from_slice(&other.to_be_bytes());
 }
 
-/// Calls `each` with the two ids of each row, and with the bytes behind them.
+/// Calls `each` with the two ids of each row, and with the other bytes of the row.
 ///
 /// # Errors
 /// I/O and damage; cancellation; the errors of `each`.
@@ -64,7 +66,7 @@ pub(crate) fn each_row(
 pub(crate) enum Form {
     /// The smaller id, the larger id, and the distance as f32.
     Distances,
-    /// Both ids, once in each order: the input of the search for connected components.
+    /// Both ids, in a row for each order: the input of the search for connected components.
     Links,
 }
 
@@ -90,12 +92,12 @@ pub(crate) struct Pairs {
 struct State {
     sort: Sorter,
     rows: Vec<u8>,
-    /// The first error of the sort; all later pairs are dropped.
+    /// The first error of the sort. After an error all later pairs are dropped.
     failure: Option<Error>,
 }
 
 impl Pairs {
-    /// Begins a sort in `sort_bytes` of the budget, beside the memory of [`Pairs::bytes`].
+    /// Creates a sort with `sort_bytes` bytes of the budget, and reserves the memory of [`Pairs::bytes`] in addition.
     ///
     /// # Errors
     /// Too little memory.
@@ -107,20 +109,20 @@ impl Pairs {
         Ok(Pairs { metric, form, bound: metric.key_within(radius), state, _reservation: reservation })
     }
 
-    /// Returns the memory beside that of the sort.
+    /// Returns the memory in bytes, without that of the sort.
     pub fn bytes() -> u64 {
         (ROWS_BYTES + 2 * IDS_BYTES) as u64 + BlockLinks::bytes()
     }
 
-    /// Returns the heaps of queries with the ids `ids`, which are vectors of the dataset that is searched. With
-    /// `only_larger`, pairs of a query and a smaller id are dropped: a search finds them with the smaller id as the
-    /// query.
+    /// Returns the receiver of the pairs of some queries. `ids` are the ids of the queries, which are vectors of the
+    /// searched dataset. With `only_larger`, a pair is dropped if the query has the larger of the two ids. The search
+    /// finds the pair a second time, with the other vector as the query.
     pub fn of_queries<'a>(&'a self, ids: &'a [u64], only_larger: bool) -> PairsOfQueries<'a> {
         let links = (self.form == Form::Links).then(|| Mutex::new(BlockLinks::new(ids)));
         PairsOfQueries { pairs: self, ids, only_larger, links }
     }
 
-    /// Ends the input, and returns the pairs in order.
+    /// Ends the input, and returns the pairs in ascending order of their ids.
     ///
     /// # Errors
     /// I/O; cancellation.
@@ -137,7 +139,7 @@ impl Pairs {
         self.state.lock().expect("no panic under this lock")
     }
 
-    /// Returns the error of the sort.
+    /// Returns the error of the sort, if there is one.
     fn check(&self) -> Result<()> {
         self.state().failure.take().map_or(Ok(()), Err)
     }
@@ -160,17 +162,17 @@ impl Pairs {
     }
 }
 
-/// The pairs of some queries, in the place of their heaps.
+/// The receiver of the pairs of some queries. It takes the place of their heaps.
 pub(crate) struct PairsOfQueries<'a> {
     pairs: &'a Pairs,
     ids: &'a [u64],
     only_larger: bool,
-    /// The connections of the queries, if links are wanted.
+    /// The connected components of the queries, if the pairs are reduced to links.
     links: Option<Mutex<BlockLinks<'a>>>,
 }
 
 impl PairsOfQueries<'_> {
-    /// Passes on the links between queries.
+    /// Adds the links between queries of the block to the sort.
     ///
     /// # Errors
     /// I/O; cancellation.

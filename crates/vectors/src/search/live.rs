@@ -1,4 +1,4 @@
-//! Searches among the vectors that were not removed.
+//! Searches among the live vectors: those that were not removed.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -7,10 +7,10 @@ use inshore_store::Job;
 use super::Search;
 use crate::{Result, Vectors, live::live_rows};
 
-/// Returns the options of a search in which removed vectors are no answers.
+/// Returns the options of a search with the selection restricted to live vectors.
 ///
 /// # Errors
-/// The errors of [`live_rows`]; a selection of other vectors.
+/// The errors of [`live_rows`]; a selection for other vectors.
 pub(crate) fn among_live<'a>(job: &Job, vectors: &Vectors, search: &'a Search) -> Result<Cow<'a, Search>> {
     search.check_selection(vectors.info())?;
     let Some(mut live) = live_rows(job, vectors)? else { return Ok(Cow::Borrowed(search)) };

@@ -1,8 +1,8 @@
-//! The search for the nearest neighbours of a batch of queries.
+//! The exact search for the nearest neighbours of a batch of queries.
 //!
-//! One pass over the vectors answers as many queries as fit into the budget, with their neighbours. A larger batch is
-//! split into blocks of queries, with one pass for each block ([`plan`]). During a pass, the queries stay in memory,
-//! packed for the kernels ([`queries`]), while [`scan`] reads the vectors.
+//! One pass over the vectors answers as many queries as fit into the budget together with their neighbours. A larger
+//! batch is split into blocks of queries, with one pass for each block ([`plan`]). During a pass, the queries of the
+//! block stay in memory, packed for the kernels ([`queries`]), while [`scan`] reads the vectors.
 
 mod live;
 mod plan;
@@ -44,26 +44,28 @@ pub(crate) const BATCH_ROWS: usize = 8 << 10;
 /// The options of a search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Search {
-    /// The number of neighbours of each query. The answer has fewer if the dataset or the radius holds fewer vectors.
+    /// The number of neighbours of each query. A query has fewer neighbours if the dataset has fewer vectors, or if
+    /// fewer vectors lie within the radius around it.
     pub k: u64,
     /// The metric.
     pub metric: Metric,
     /// The radius: the largest distance of a neighbour, or the smallest inner product.
     pub radius: Option<f64>,
-    /// Excludes the vector with the id of a query from its neighbours, whatever their distance. For a dataset that is
-    /// joined with itself.
+    /// If true, a vector with the same id as the query is not an answer, whatever its distance. This option is for a
+    /// dataset that is joined with itself.
     pub excludes_itself: bool,
-    /// The vectors that may be answers, by default all. The set is one of numbers below the number of vectors.
+    /// The row numbers of the vectors that may be answers; `None` selects all vectors. The length of the set must be
+    /// the number of rows of the dataset.
     pub selection: Option<Arc<RowSet>>,
-    /// The instruction set of the filter, for tests and measurements. The default is the best one of the processor. The
-    /// choice does not change the answer.
+    /// The instruction set of the filter, for tests and measurements. By default the best instruction set of the
+    /// processor is used. The choice does not change the answer.
     pub instructions: Option<Instructions>,
     /// The kernel that compares vectors, for tests and measurements. By default the number of queries determines it.
     pub kernel: Option<Kernel>,
 }
 
 impl Default for Search {
-    /// Returns the ten nearest neighbours by Euclidean distance.
+    /// Returns the options for the ten nearest neighbours by Euclidean distance.
     fn default() -> Search {
         Search {
             k: 10,
@@ -96,7 +98,7 @@ impl Search {
         }
     }
 
-    /// Checks that the selection is one of the vectors of this dataset.
+    /// Checks that the selection has the length of this dataset.
     ///
     /// # Errors
     /// [`Error::BadOption`].
@@ -111,7 +113,8 @@ impl Search {
         }
     }
 
-    /// Returns the largest number of neighbours that a query can have among `vectors` vectors, at least 1.
+    /// Returns the largest number of neighbours that a query can have among `vectors` vectors. The result is at least
+    /// 1.
     pub(crate) fn neighbours(&self, vectors: u64) -> u64 {
         let among = match &self.selection {
             Some(selection) => selection.count(),
@@ -120,13 +123,14 @@ impl Search {
         self.k.min(among).max(1)
     }
 
-    /// Returns the number of vectors among which a query has all its neighbours, if it does not have fewer.
+    /// Returns the number of nearest vectors that contain the k neighbours of any query: k, and one more if the query
+    /// itself is excluded. The result is at most `vectors`.
     pub(crate) fn needed(&self, vectors: u64) -> u64 {
         self.k.saturating_add(u64::from(self.excludes_itself)).min(vectors)
     }
 }
 
-/// Returns an empty heap for each of the queries with the ids `queries`, made by `new_top`.
+/// Returns an empty heap for each query. `queries` are the ids of the queries, and `new_top` creates a heap.
 pub(crate) fn new_tops(
     search: &Search,
     vectors: u64,
@@ -155,10 +159,11 @@ pub struct Searched {
     pub element: Element,
     /// The number of rows of the answer.
     pub rows: u64,
-    /// The number of pairs that the filter could not exclude, and whose exact distances were computed. The number
-    /// depends on the order in which threads find neighbours; the answer does not.
+    /// The number of pairs that the filter could not exclude, and whose exact distances were computed. This number
+    /// depends on the order in which threads find neighbours. The answer does not depend on this order.
     pub measured: u64,
-    /// True if so few vectors were selected that a search in an index would cost more ([`crate::is_sparse`]).
+    /// True if so few vectors are selected that a search in an index would cost more than this exact search
+    /// ([`crate::is_sparse`]).
     #[serde(skip)]
     pub is_sparse: bool,
     /// The plan.
@@ -175,10 +180,10 @@ pub fn schema() -> SchemaRef {
     ]))
 }
 
-/// Plans a search with the memory that is free in the budget of `job`.
+/// Plans a search. The plan uses the memory that is free in the budget of `job`.
 ///
 /// # Errors
-/// A bad option; queries of other dimensions; too little memory for one query.
+/// A bad option; queries with another number of dimensions; too little memory for one query.
 pub fn plan<'a>(
     job: &Job,
     vectors: &VectorsInfo,
@@ -188,7 +193,7 @@ pub fn plan<'a>(
     plan_answer(job, vectors, queries.into(), search, live_bytes(vectors))
 }
 
-/// Plans a search beside the set of live rows, which will take so many bytes.
+/// Plans a search for which the set of live rows will take `live_bytes` bytes of memory.
 fn plan_answer(
     job: &Job,
     vectors: &VectorsInfo,
@@ -201,20 +206,21 @@ fn plan_answer(
     plan_beside(job, vectors, source, search, &Beside { entries: k, bytes: live_bytes, what: &what })
 }
 
-/// What a search keeps in memory beside blocks of vectors and queries.
+/// The memory that is in use during a search in addition to blocks of vectors and queries.
 pub(crate) struct Beside<'a> {
-    /// The entries that are kept for each query.
+    /// The number of heap entries that are kept for each query.
     pub entries: u64,
-    /// The bytes of memory that others use during the search.
+    /// The bytes of memory that other structures use during the search.
     pub bytes: u64,
-    /// Describes the search, for an error.
+    /// Returns a description of the search, for an error.
     pub what: &'a dyn Fn() -> String,
 }
 
-/// Plans a search with the memory that is free in the budget of `job`, apart from that of `beside`.
+/// Plans a search. The plan uses the memory that is free in the budget of `job`, without the memory that `beside`
+/// needs.
 ///
 /// # Errors
-/// A bad option; queries of other dimensions; too little memory for one query.
+/// A bad option; queries with another number of dimensions; too little memory for one query.
 pub(crate) fn plan_beside(
     job: &Job,
     vectors: &VectorsInfo,
@@ -251,7 +257,7 @@ pub(crate) fn plan_beside(
     Ok(plan)
 }
 
-/// Checks that queries have the dimensions of the vectors.
+/// Checks that queries have as many dimensions as the vectors, and that either both or neither are vectors of bits.
 ///
 /// # Errors
 /// [`Error::BadFile`].
@@ -276,14 +282,14 @@ pub(crate) fn check_dimensions(source: Source<'_>, vectors: &VectorsInfo) -> Res
     })
 }
 
-/// Finds the nearest vectors of each query, and passes rows to `each`, in the order of the queries and ranks.
+/// Finds the nearest vectors of each query. `each` receives the rows of the answer, sorted by query and rank.
 ///
 /// The cost is one read of all vectors for each pass, and one multiplication for each query, vector and dimension.
-/// Memory: see [`Plan`].
+/// [`Plan`] describes the memory.
 ///
 /// # Errors
-/// The errors of [`plan()`]; a query with a value that is not finite, or that the elements of the vectors cannot hold;
-/// I/O and damage; cancellation; the errors of `each`.
+/// The errors of [`plan()`]; a query with a value that is not finite, or that the element type of the vectors cannot
+/// hold; I/O and damage; cancellation; the errors of `each`.
 pub fn search<'a>(
     job: &Job,
     vectors: &Vectors,
@@ -311,8 +317,8 @@ pub fn search<'a>(
     })
 }
 
-/// Finds all pairs of vectors of a dataset within the radius of `search`, which has the live vectors, and returns the
-/// number of pairs whose exact distances were computed. Each pair of vectors is compared once.
+/// Finds all pairs of vectors of a dataset within the radius of `search`, whose selection must be the live vectors.
+/// Each pair of vectors is compared once. Returns the number of pairs whose exact distances were computed.
 ///
 /// # Errors
 /// I/O and damage; cancellation.
@@ -327,11 +333,11 @@ pub(crate) fn pairs_of_all(
     Passes { job, vectors, source, search, plan }.run(&mut Receiver::Pairs(pairs))
 }
 
-/// Receives the near vectors that passes find.
+/// The receiver of the near vectors that passes find.
 enum Receiver<'a, 'b> {
     /// Keeps the nearest vectors of each query.
     Answer(&'a mut AnswerRows<'b>),
-    /// Keeps all pairs of a query, which is a vector of the dataset, and a later vector.
+    /// Keeps all near pairs of a query and a later vector. The queries are vectors of the dataset.
     Pairs(&'a Pairs),
 }
 
@@ -365,7 +371,7 @@ impl Passes<'_> {
         let elsewhere = inshore_store::taken_bytes(buffer_bytes) as u64 + source.rows_bytes();
         let others = plan.fixed_bytes.saturating_sub(elsewhere);
         let _others = job.budget().reserve(others, "a search")?;
-        // The kernel computes differences from the elements themselves, and needs no center.
+        // Sums over rows use the elements themselves, without a center, so `Kernel::Rows` has a center of zeros.
         let center = match plan.kernel {
             Kernel::Tiles => center_of(job, vectors, search.metric, &mut buffers)?,
             Kernel::Rows => vec![0.0; row_elements],
@@ -413,7 +419,8 @@ impl Passes<'_> {
                     answer.add_all(&queries.ids, tops)?;
                 }
                 Receiver::Pairs(pairs) => {
-                    // Later rows have larger ids, unless vectors were replaced.
+                    // If ids are row numbers, a later row has a larger id. If vectors were replaced, it may have a
+                    // smaller one.
                     let near = pairs.of_queries(&queries.ids, ids.are_rows());
                     run(&near, Some(first))?;
                     near.finish()?;
@@ -424,7 +431,7 @@ impl Passes<'_> {
         Ok(measured)
     }
 
-    /// Announces the number of vectors that all passes read.
+    /// Starts the progress phase with the number of vectors that all passes read.
     fn start_phase(&self, receiver: &Receiver<'_, '_>) {
         let (plan, vectors) = (self.plan, self.vectors.info().vectors);
         let first_row = |pass: u64| match receiver {
@@ -436,7 +443,8 @@ impl Passes<'_> {
     }
 }
 
-/// Returns the center of the data for a metric that uses it, and otherwise zeros.
+/// Returns the center of the data if the metric uses a center, and otherwise zeros. The center is read through
+/// `buffers`.
 fn center_of(job: &Job, vectors: &Vectors, metric: Metric, buffers: &mut Vec<Buffer>) -> Result<Vec<f32>> {
     let mut center = Vec::with_capacity(vectors.info().dimensions);
     if let (Some(file), Metric::L2) = (&vectors.center, metric) {
@@ -451,7 +459,7 @@ fn center_of(job: &Job, vectors: &Vectors, metric: Metric, buffers: &mut Vec<Buf
     Ok(center)
 }
 
-/// Returns the center of the data. The call allocates its own buffers.
+/// Returns the center of the data if the metric uses a center, and otherwise zeros. The call allocates its own buffers.
 pub(crate) fn center_of_vectors(job: &Job, vectors: &Vectors, metric: Metric) -> Result<Vec<f32>> {
     let buffers = Buffer::zeroed(job.budget(), 2 * CHECK_BYTES, "the center of the vectors")?;
     center_of(job, vectors, metric, &mut buffers.split(CHECK_BYTES))
@@ -463,7 +471,7 @@ struct Row {
     entry: Entry,
 }
 
-/// `AnswerRows` collects rows into batches.
+/// Collects rows of the answer into batches.
 pub(crate) struct AnswerRows<'a> {
     each: &'a mut dyn FnMut(RecordBatch) -> Result<()>,
     metric: Metric,
@@ -482,7 +490,7 @@ impl<'a> AnswerRows<'a> {
         if self.pending.len() == BATCH_ROWS { self.flush() } else { Ok(()) }
     }
 
-    /// Adds the entries of heaps, whose queries have the ids `queries`.
+    /// Adds the entries of heaps as rows. `queries` are the ids of the queries to which the heaps belong.
     pub fn add_all(&mut self, queries: &[u64], tops: Vec<TopK>) -> Result<()> {
         for (&query, top) in queries.iter().zip(tops) {
             for (rank, entry) in (1..).zip(top.into_sorted()) {

@@ -13,22 +13,23 @@ use crate::{
     topk::TopK,
 };
 
-/// The largest size of a read. Two reads in flight for each of two threads keep a drive busy.
+/// The largest size of a read. With this size, two reads in flight for each of two threads keep a drive busy.
 const BLOCK_BYTES_MAX: usize = 1 << 20;
 const BLOCK_BYTES_MIN: usize = 64 << 10;
-/// The number of buffers of each thread: one is searched while the other is read.
+/// The number of buffers of each thread: the thread searches one block while the next block is read.
 const BUFFERS: usize = 2;
-/// The number of buffers of each thread if few vectors are selected: reads are small then, and many are in flight.
+/// The number of buffers of each thread if few vectors are selected. The reads are then small, so more of them must be
+/// in flight.
 const SPARSE_BUFFERS: usize = 16;
-/// Vectors are few if they are less than this share of the dataset.
+/// The share of the dataset below which the selected vectors count as few.
 const SPARSE: f64 = 0.125;
-/// The largest number of queries for which rows are compared with one query after the other. With more queries, tiles
-/// are faster.
+/// The largest number of queries in a pass for which the rows are compared with one query after the other. With more
+/// queries, tiles are faster.
 const FEW: u64 = 4;
 /// The number of bytes of a query in addition to its elements and its neighbours.
 const QUERY_BYTES: u64 = 64;
 
-/// The facts from which a plan follows.
+/// The facts from which a plan is computed.
 #[derive(Clone, Copy, Debug)]
 pub struct Estimates {
     /// The number of vectors in the dataset.
@@ -39,7 +40,7 @@ pub struct Estimates {
     pub element: Element,
     /// The metric of the search.
     pub metric: Metric,
-    /// The number of vectors that may be answers, if not all.
+    /// The number of vectors that may be answers; `None` if all vectors may.
     pub selected: Option<u64>,
     /// The number of queries.
     pub queries: u64,
@@ -53,15 +54,17 @@ pub struct Estimates {
     pub reader_bytes: u64,
 }
 
-/// The way in which rows are compared with queries. The answer does not depend on it.
+/// The way in which rows are compared with queries. The answer does not depend on the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kernel {
-    /// Many queries at once: a blocked matrix multiplication.
+    /// Compares rows with many queries at a time, as a blocked matrix multiplication.
     Tiles,
-    /// One query after the other: sums over the dimensions of each vector, at the bandwidth of the memory.
+    /// Compares rows with one query after the other, by sums over the dimensions of each row. The bandwidth of the
+    /// memory limits the speed.
     Rows,
-    /// One query after the other: counts over the dimensions of each vector, for Hamming and Jaccard.
+    /// Compares rows with one query after the other, by counts over the dimensions of each row. Hamming and Jaccard use
+    /// counts.
     Counts,
 }
 
@@ -72,7 +75,7 @@ pub struct Plan {
     pub passes: u64,
     /// The number of queries that a pass answers. The last pass may answer fewer.
     pub queries_per_pass: u64,
-    /// The number of vectors in a block, which a thread reads at once.
+    /// The number of vectors in a block. A block is the unit of one read.
     pub block_rows: usize,
     /// The size of a read buffer in bytes.
     pub block_bytes: usize,
@@ -82,14 +85,14 @@ pub struct Plan {
     pub subblock_rows: usize,
     /// The number of worker threads.
     pub threads: usize,
-    /// The memory in bytes that each query needs: its elements twice, and its neighbours.
+    /// The memory of each query in bytes: its elements, its packed elements, and its neighbours.
     pub query_bytes: u64,
     /// The memory in bytes that does not depend on the number of queries.
     pub fixed_bytes: u64,
-    /// The number of bytes that a pass reads. If only some vectors are selected, this is an upper estimate for vectors
-    /// that are spread evenly.
+    /// The number of bytes that a pass reads. If only some vectors are selected, the number is an upper estimate, which
+    /// assumes that these vectors are spread evenly.
     pub pass_bytes: u64,
-    /// The number of vectors that may be answers, if not all.
+    /// The number of vectors that may be answers; `None` if all vectors may.
     pub selected: Option<u64>,
     /// The instruction set of the filter.
     pub instructions: Instructions,
@@ -98,11 +101,12 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Makes a plan. If the memory is too small for one query, [`Plan::smallest_bytes`] is larger than the memory.
+    /// Creates a plan. If the memory is too small for one query, [`Plan::smallest_bytes`] of the plan is larger than
+    /// the memory.
     pub fn new(estimates: &Estimates) -> Plan {
         let Estimates { vectors, dimensions, element, queries, memory_bytes, reader_bytes, .. } = *estimates;
         let row_bytes = element.row_bytes(dimensions);
-        // Integers are widened for tiles, and have an even number of dimensions there; f16 and bf16 become f32.
+        // In tiles, integers have 16 bits and the number of dimensions is even. Elements of f16 and bf16 become f32.
         let lane_bytes = match element {
             Element::F32 | Element::F16 | Element::Bf16 => 4 * dimensions,
             Element::U8 | Element::I8 => 2 * dimensions.next_multiple_of(2),
@@ -125,7 +129,7 @@ impl Plan {
         };
         let query_bytes =
             (element.queried().row_bytes(dimensions) + lane_bytes) as u64 + QUERY_BYTES + TopK::bytes(k);
-        // All buffers together take at most a quarter of the memory, so that queries have the rest.
+        // All buffers together take at most a quarter of the memory, so that most of it is left for queries.
         let fits = |threads: usize, block_bytes: usize| {
             let buffers = memory_of(threads, buffer_bytes(block_bytes, row_bytes));
             buffers <= memory_bytes / 4 && others + buffers + query_bytes <= memory_bytes
@@ -169,14 +173,14 @@ impl Plan {
         }
     }
 
-    /// Returns the memory that one query needs.
+    /// Returns the memory, in bytes, with which the search can answer one query at a time.
     pub fn smallest_bytes(&self) -> u64 {
         self.fixed_bytes + self.query_bytes
     }
 }
 
-/// Estimates the bytes that a pass reads: blocks without selected vectors are not read, nor what is before the first and
-/// after the last selected vector of a block.
+/// Estimates the bytes that a pass reads. A block without selected vectors is not read. In any other block, the bytes
+/// before the first and after the last selected vector are not read.
 fn pass_bytes(estimates: &Estimates, row_bytes: u64, block_rows: u64) -> u64 {
     let all = estimates.vectors * row_bytes;
     let Some(selected) = estimates.selected else { return all };
@@ -185,16 +189,16 @@ fn pass_bytes(estimates: &Estimates, row_bytes: u64, block_rows: u64) -> u64 {
     ((all as f64 * touched) as u64).min(selected.saturating_mul(row_bytes + CHECK_BYTES as u64))
 }
 
-/// Returns the number of whole rows in a block of `block_bytes`, at least one.
+/// Returns the number of whole rows in a block of `block_bytes` bytes; the result is at least 1.
 fn rows_of(block_bytes: usize, row_bytes: usize) -> usize {
-    // A read moves whole check blocks. If rows do not end at the boundaries of check blocks, a read moves up to two
-    // check blocks in addition to the rows.
+    // A read consists of whole checksum blocks. If rows do not end at the boundaries of these blocks, a read has up to
+    // two checksum blocks in addition to the rows.
     let usable =
         if CHECK_BYTES.is_multiple_of(row_bytes) { block_bytes } else { block_bytes - 2 * CHECK_BYTES };
     (usable / row_bytes).max(1)
 }
 
-/// Returns the bytes of the buffer of a block of `block_bytes`, or of one row if that is larger.
+/// Returns the bytes of the buffer for a block of `block_bytes` bytes. The buffer has room for at least one row.
 fn buffer_bytes(block_bytes: usize, row_bytes: usize) -> usize {
     block_bytes.max((row_bytes + 2 * CHECK_BYTES).next_multiple_of(CHECK_BYTES))
 }
@@ -254,16 +258,16 @@ mod tests {
         assert_eq!(plan.queries_per_pass % 32, 0);
         assert!((2..6).contains(&plan.passes), "{plan}");
         assert!(plan.fixed_bytes + plan.queries_per_pass * plan.query_bytes <= 16 << 20);
-        // The size of a row does not divide the size of a check block.
+        // The size of a row does not divide the size of a checksum block.
         let plan = Plan::new(&Estimates { dimensions: 100, ..base });
         assert!(plan.block_rows * 400 + 2 * CHECK_BYTES <= plan.block_bytes);
         // One row is larger than the smallest block.
         let plan = Plan::new(&Estimates { dimensions: 32 << 10, memory_bytes: 8 << 20, ..base });
         assert!(plan.block_bytes >= (128 << 10) + 2 * CHECK_BYTES && plan.block_rows >= 1);
-        // The plan has no more neighbours than vectors, and no thread without a block.
+        // The plan has no heap entries beyond the number of vectors, and no thread without a block.
         let plan = Plan::new(&Estimates { vectors: 5, k: 1 << 40, ..base });
         assert_eq!((plan.passes, plan.threads), (1, 1));
-        // Few vectors are read in small blocks, many reads at once.
+        // If few vectors are selected, the plan has small blocks and many reads in flight.
         let plan = Plan::new(&Estimates { selected: Some(500), ..base });
         assert_eq!((plan.block_bytes, plan.buffers), (64 << 10, SPARSE_BUFFERS));
         assert!(plan.pass_bytes < 500 * (17 << 10), "{plan}");

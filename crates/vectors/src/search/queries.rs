@@ -1,4 +1,4 @@
-//! The queries of a pass are held with their elements packed for tiles.
+//! The queries of a pass, with their elements packed for tiles.
 
 use std::ops::Range;
 
@@ -17,8 +17,8 @@ use crate::{
     tiles::Tiled,
 };
 
-/// `Panel` holds the packed elements of some queries in one or two registers of lanes. Lanes without a query hold
-/// zeros. For sums of rows, a panel holds the elements of one query.
+/// The packed elements of some queries, in one or two registers of lanes. Lanes without a query hold zeros. For the
+/// kernel of row sums, a panel holds the elements of one query.
 pub(crate) struct Panel<L> {
     /// The number of the first query.
     pub first: usize,
@@ -26,8 +26,8 @@ pub(crate) struct Panel<L> {
     pub elements: Vec<L>,
 }
 
-/// Returns an element of a query in the form in which products use it. For L2 it is relative to the center. For the
-/// cosine of floating-point vectors, the query is scaled to length 1.
+/// Returns an element of a query in the form in which the kernels use it. For L2 the result is relative to the center.
+/// For the cosine of floating-point vectors, the query is scaled to length 1.
 pub(crate) fn compared_value<T: Tiled>(element: T, center: f64, norm: f64, metric: Metric) -> f64 {
     match metric {
         Metric::L2 => element.value() - center,
@@ -45,23 +45,23 @@ pub(crate) struct Batch<'a> {
     pub plan: &'a Plan,
 }
 
-/// `Queries` is the queries of a pass.
+/// The queries of a pass.
 pub(crate) struct Queries<T: Tiled> {
     memory: Vec<u64>,
     dimensions: usize,
     count: usize,
     pub panels: Vec<Panel<T::Lane>>,
     pub facts: Vec<QueryFacts>,
-    /// The ids of the queries: for those of a file, their numbers.
+    /// The ids of the queries. The id of a query of a file is its number.
     pub ids: Vec<u64>,
     _reservation: Reservation,
 }
 
 impl<T: Tiled> Queries<T> {
-    /// Reads and packs the queries `numbers`, which are the next queries of `rows`.
+    /// Reads and packs the queries with these numbers, which must be the next queries of `rows`.
     ///
     /// # Errors
-    /// [`crate::Error::BadFile`] for a value that elements of the vectors cannot hold; I/O.
+    /// [`crate::Error::BadFile`] for a value that the element type of the vectors cannot hold; I/O.
     pub fn read(
         rows: &mut QueryRows,
         numbers: Range<u64>,

@@ -1,4 +1,5 @@
-//! A pass over the vectors: each block is read once, by one thread, for all queries of the pass.
+//! A pass over the vectors. One thread reads each block once, and compares it with all queries of the pass. A *hit* is
+//! a pair whose approximate score reaches the limit of the query; only hits are measured exactly.
 //!
 //! ```text
 //!   block ─► subblocks ─► for each panel: limits ─► tiles ─► hits
@@ -35,33 +36,34 @@ use crate::{
     topk::Entry,
 };
 
-/// `Pass` is one pass over the vectors, shared by all threads.
+/// One pass over the vectors. All threads share it.
 pub(crate) struct Pass<'a, T: Tiled> {
     pub job: &'a Job,
     pub file: &'a CheckedFile,
     pub vectors: u64,
-    /// The number of elements of a row: for bits, that of bytes.
+    /// The number of elements of a row. A row of bits has one element for each byte.
     pub dimensions: usize,
-    /// The elements on flash, and the bytes of a row there.
+    /// The element type on flash. The next field is the number of bytes of a row on flash.
     pub element: Element,
     pub row_bytes: usize,
     pub plan: &'a Plan,
     pub search: &'a Search,
-    /// The vectors that may be answers, if not all.
+    /// The row numbers of the vectors that may be answers; `None` if all vectors may.
     pub selection: Option<&'a RowSet>,
     pub ids: &'a Ids,
     pub filter: Filter,
-    /// The center for l2, and zeros for the other metrics.
+    /// The center for L2, and zeros for the other metrics.
     pub center: &'a [T::Lane],
     pub queries: &'a Queries<T>,
-    /// The place where near vectors go.
+    /// The receiver of near vectors.
     pub heaps: SharedHeaps<'a>,
-    /// If the queries are live vectors of the dataset, in the order of their rows, the number of the first query. Then
-    /// only pairs of a query and a later row are of interest. The row of a query is its number, or a later one.
+    /// The number of the first query, if the queries are the live vectors of the dataset in the order of their rows.
+    /// The pass then looks only for pairs of a query and a later row. The row number of a query is at least the number
+    /// of the query, because rows of removed vectors are skipped.
     pub only_later: Option<u64>,
 }
 
-/// What the threads of a pass share and change.
+/// The state that the threads of a pass share.
 #[derive(Default)]
 struct Shared {
     next_block: AtomicU64,
@@ -69,25 +71,25 @@ struct Shared {
     measured: AtomicU64,
 }
 
-/// Scores that are compared with a limit at once.
+/// The number of scores that are compared with a limit in one step.
 const SCORES: usize = 32;
 
-/// The memory of a thread.
+/// The scratch memory of a thread.
 struct Scratch<L> {
     preparation: Preparation<L>,
     candidates: Candidates,
-    /// Rows of 16-bit floating-point numbers as f32.
+    /// The rows of a subblock as f32, if the elements on flash are f16 or bf16.
     decoded: Vec<f32>,
     keys: Vec<f64>,
-    /// For each row of a subblock, its distance from the first row of the block, if only some vectors are selected.
+    /// The distance of each row of a subblock from the first row of the block, if only some vectors are selected.
     offsets: Vec<u32>,
 }
 
-/// The numbers of the vectors in a subblock.
+/// The row numbers of the vectors in a subblock.
 #[derive(Clone, Copy)]
 struct Numbers<'a> {
     first: u64,
-    /// For each row its distance from `first`. `None` if rows follow each other.
+    /// The distance of each row from `first`. `None` if the rows are adjacent.
     offsets: Option<&'a [u32]>,
 }
 
@@ -97,14 +99,15 @@ impl Numbers<'_> {
     }
 }
 
-/// The pairs that may be near.
+/// The hits of a thread, and the number of pairs that it has measured.
 struct Candidates {
     hits: Vec<Hit>,
-    /// Pairs that were measured.
+    /// The number of pairs that were measured exactly.
     measured: u64,
 }
 
-/// Returns the first row of the block with vector `first`: a pass for vectors from `first` on reads from there.
+/// Returns the number of the first row in the block of the vector `first`. A pass for the vectors from `first` on
+/// starts with this row.
 pub(crate) fn first_row(plan: &Plan, first: u64) -> u64 {
     first / plan.block_rows as u64 * plan.block_rows as u64
 }
@@ -141,7 +144,7 @@ impl<T: Tiled> Pass<'_, T> {
         Ok((all, shared.measured.into_inner()))
     }
 
-    /// Searches blocks until none is left, and returns the buffers.
+    /// Searches blocks until no block is left. Returns the buffers of the thread.
     fn work(&self, shared: &Shared, mut spare: Vec<Buffer>) -> Result<Vec<Buffer>> {
         let rows = self.plan.subblock_rows;
         let is_counted = self.plan.kernel == Kernel::Counts;
@@ -151,7 +154,7 @@ impl<T: Tiled> Pass<'_, T> {
                 if is_counted { 0 } else { rows },
                 if is_widened { rows * T::stride(self.dimensions) } else { 0 },
             ),
-            // As many bytes as scales and shifts.
+            // The keys take as many bytes as the scales and shifts, which counts do not need.
             keys: Vec::with_capacity(if is_counted { rows } else { 0 }),
             offsets: Vec::with_capacity(if self.selection.is_some() { rows } else { 0 }),
             decoded: Vec::with_capacity(if self.is_decoded() { rows * self.dimensions } else { 0 }),
@@ -185,8 +188,8 @@ impl<T: Tiled> Pass<'_, T> {
         Ok(free)
     }
 
-    /// Returns the rows of the next block, from the first to the last selected one; `None` after the last block. Blocks
-    /// without selected rows are passed over.
+    /// Returns the rows of the next block, from its first to its last selected row. Blocks without selected rows are
+    /// skipped. Returns `None` after the last block.
     fn next_rows(&self, shared: &Shared) -> Result<Option<Range<u64>>> {
         let block_rows = self.plan.block_rows as u64;
         loop {
@@ -206,11 +209,12 @@ impl<T: Tiled> Pass<'_, T> {
         }
     }
 
-    /// Returns the number of queries with which `rows` rows are compared.
+    /// Returns the number of queries, from the first one on, with which `rows` rows are compared.
     fn compared(&self, numbers: Numbers<'_>, rows: usize) -> usize {
         let all = self.queries.count();
         match self.only_later {
-            // No later query has a later vector among these rows.
+            // The row number of query `i` is at least `first + i`. If this is the last of the rows or a later row, no
+            // row can be later than the query.
             Some(first) => all.min(numbers.of(rows - 1).saturating_sub(first) as usize),
             None => all,
         }
@@ -220,7 +224,8 @@ impl<T: Tiled> Pass<'_, T> {
         matches!(self.element, Element::F16 | Element::Bf16)
     }
 
-    /// Searches the rows `rows`, whose bytes are `bytes`. If only some are selected, these are moved together.
+    /// Searches the rows `rows`, whose bytes are `bytes`. If a selection exists, the selected rows are first moved to
+    /// the front of `bytes`.
     fn search_block(&self, rows: Range<u64>, bytes: &mut [u8], scratch: &mut Scratch<T::Lane>) {
         let Range { start: first, .. } = rows;
         let part_rows = self.plan.subblock_rows;
@@ -243,7 +248,7 @@ impl<T: Tiled> Pass<'_, T> {
         scratch.offsets = offsets;
     }
 
-    /// Compares the rows of a subblock with all queries.
+    /// Compares the rows of a subblock with all queries of the pass.
     fn search_subblock(&self, numbers: Numbers<'_>, bytes: &[u8], scratch: &mut Scratch<T::Lane>) {
         if let Some(count) = Count::of(self.search.metric, self.element == Element::Bits) {
             self.search_counts(count, (numbers, bytes), scratch);
@@ -271,7 +276,7 @@ impl<T: Tiled> Pass<'_, T> {
         }
     }
 
-    /// Counts the distances of some rows and one query after the other.
+    /// Compares rows with one query after the other, by counts.
     fn search_counts(
         &self,
         count: Count,
@@ -291,7 +296,7 @@ impl<T: Tiled> Pass<'_, T> {
         }
     }
 
-    /// Compares some rows with a panel of queries.
+    /// Compares the rows of a subblock with a panel of queries.
     fn search_panel(
         &self,
         panel: &Panel<T::Lane>,
@@ -313,7 +318,7 @@ impl<T: Tiled> Pass<'_, T> {
         }
     }
 
-    /// Compares some rows with one query after the other.
+    /// Compares rows with one query after the other, by sums over the dimensions.
     fn search_rows(
         &self,
         (numbers, rows): (Numbers<'_>, &[T]),
@@ -322,7 +327,7 @@ impl<T: Tiled> Pass<'_, T> {
     ) {
         let (instructions, metric) = (self.plan.instructions, self.search.metric);
         let (facts, sum) = match metric {
-            // The limit of a sum of differences does not depend on the block.
+            // The limit for a sum of squared differences does not depend on the block, so these facts are zeros.
             Metric::L2 => (BlockFacts { norm: 0.0, norm_min: 0.0, shift: 0.0 }, RowSum::Differences),
             _ => {
                 let facts = preparation.describe(instructions, &self.filter, self.center, rows);
@@ -330,7 +335,7 @@ impl<T: Tiled> Pass<'_, T> {
             }
         };
         for panel in &self.queries.panels {
-            // No metric needs the shifts here.
+            // No metric needs the shifts in this function, so the scores take their memory.
             let Preparation { scales, shifts: scores, .. } = preparation;
             scores.clear();
             T::row_sums(instructions, sum, rows, &panel.elements, scores);
@@ -343,7 +348,7 @@ impl<T: Tiled> Pass<'_, T> {
             }
             let mut limits = [self.limit(panel.first, &facts)];
             for (part, some) in scores.chunks(SCORES).enumerate() {
-                // One test without branches, which is false for nearly all parts.
+                // This test has no branches, and is false for nearly all parts.
                 if !some.iter().fold(false, |any, &score| any | reaches(score, limits[0])) {
                     continue;
                 }
@@ -364,7 +369,7 @@ impl<T: Tiled> Pass<'_, T> {
         self.filter.limit(&self.queries.facts[query], facts, self.heaps.bound(query))
     }
 
-    /// Measures all hits exactly, adds them to the best neighbours, and raises the limits.
+    /// Measures all hits exactly, passes near vectors to the heaps, raises the limits, and clears the hits.
     fn measure(
         &self,
         first_query: usize,
@@ -374,12 +379,12 @@ impl<T: Tiled> Pass<'_, T> {
         candidates: &mut Candidates,
     ) {
         let (queries, metric) = (self.queries, self.search.metric);
-        // Limits rose since some hits were found. A lane without a query can be hit by a NaN.
+        // The limits may have risen after some hits were found. A NaN can be a hit in a lane without a query.
         let may_be_near =
             |hit: &Hit| limits.get(hit.lane as usize).is_some_and(|limit| reaches(hit.score, *limit));
         candidates.hits.retain(may_be_near);
         for hits in candidates.hits.chunks(AT_ONCE) {
-            // A group that is not full repeats its last pair.
+            // If fewer hits than `AT_ONCE` are left, the last hit fills the rest of the group.
             let pair = |number: usize| hits[number.min(hits.len() - 1)];
             let query = |number: usize| first_query + pair(number).lane as usize;
             let row = |number: usize| &rows[pair(number).row as usize * self.dimensions..][..self.dimensions];
@@ -405,7 +410,8 @@ impl<T: Tiled> Pass<'_, T> {
     }
 }
 
-/// Moves the rows with the numbers `selected`, which ascend, to the front of `bytes`. Returns how many there are.
+/// Moves the selected rows to the front of `bytes`. The numbers of the rows must ascend. Returns the number of selected
+/// rows.
 fn move_together(bytes: &mut [u8], row_bytes: usize, selected: impl Iterator<Item = u64>) -> usize {
     let mut count = 0;
     for row in selected {

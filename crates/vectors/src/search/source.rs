@@ -1,4 +1,4 @@
-//! The queries of a search come from a file, or from a dataset of vectors.
+//! The source of the queries of a search: a file, or a dataset of vectors.
 //!
 //! ```text
 //!   VectorFile ─┐
@@ -6,7 +6,7 @@
 //!   Vectors   ──┘
 //! ```
 //!
-//! Both kinds are read in order, through a small buffer: a search never holds more queries than one block.
+//! Both kinds of sources are read in order, through a small buffer. The memory never holds more queries than one block.
 
 use inshore_store::{FileReader, Job, Reservation};
 
@@ -20,7 +20,7 @@ use crate::{
 
 /// The size of each of the two buffers through which the vectors of a dataset are read.
 const BUFFER_BYTES: usize = 64 << 10;
-/// The size of the vectors that are returned at once, but at least one vector.
+/// The bytes of the vectors that one call returns. A call returns at least one vector, even if it has more bytes.
 const ROWS_BYTES: usize = 16 << 10;
 
 /// The vectors for which a search finds neighbours.
@@ -28,7 +28,7 @@ const ROWS_BYTES: usize = 16 << 10;
 pub enum Source<'a> {
     /// The vectors of a file.
     File(&'a VectorFile),
-    /// The vectors of a dataset: a join.
+    /// The live vectors of a dataset, in a join.
     Stored(&'a Vectors),
 }
 
@@ -77,7 +77,7 @@ impl Source<'_> {
         }
     }
 
-    /// Returns the error of a value at `dimension` of query `row`.
+    /// Returns an error for a value that the vectors cannot hold, at `dimension` of the query with the number `row`.
     pub(crate) fn bad_value(&self, row: u64, dimension: usize, found: String, expected: String) -> Error {
         let place = format!("vector {row}, dimension {dimension}");
         Error::BadFile { file: self.name(), place, found, expected }
@@ -95,7 +95,8 @@ impl Source<'_> {
         reserved_by_others + self.others_bytes()
     }
 
-    /// Returns the bytes of memory beside the buffers, live rows and ids of a dataset, which reserve their own memory.
+    /// Returns the memory, in bytes, that [`Source::rows`] reserves itself. The buffers, live rows and ids of a dataset
+    /// reserve their own memory.
     fn others_bytes(&self) -> u64 {
         match self {
             Source::File(file) => file.rows_bytes(false),
@@ -103,7 +104,7 @@ impl Source<'_> {
         }
     }
 
-    /// Reads the queries, from the first one on.
+    /// Starts to read the queries, with the first one.
     ///
     /// # Errors
     /// I/O; too little memory.
@@ -131,30 +132,30 @@ impl Source<'_> {
     }
 }
 
-/// Returns the number of vectors that are returned at once.
+/// Returns the largest number of vectors that one call returns.
 fn rows_at_once(vectors: &Vectors) -> usize {
     (ROWS_BYTES / vectors.info().row_bytes()).max(1)
 }
 
-/// `QueryRows` reads queries in order.
+/// Reads queries in order.
 pub(crate) struct QueryRows {
     reading: Reading,
     _reservation: Reservation,
 }
 
 enum Reading {
-    /// The rows of a file, and the number of the next one.
+    /// The rows of a file, and the number of the next row.
     File(Rows, u64),
     Stored(StoredRows),
 }
 
 impl QueryRows {
-    /// Returns the bytes of the next queries, at most `most` queries, as elements of [`Source::element`]. The result is
-    /// empty after the last query. Their ids are added to `ids`: the ids of vectors, or the numbers of queries of a
-    /// file.
+    /// Returns the bytes of the next queries, at most `most` of them, as elements of the type [`Source::element`]. The
+    /// result is empty after the last query. The ids of the queries are appended to `ids`. The id of a query of a file
+    /// is its number.
     ///
     /// # Errors
-    /// For a file, [`Error::BadFile`] as of an import; I/O and damage; cancellation.
+    /// For a file, [`Error::BadFile`] in the same cases as an import; I/O and damage; cancellation.
     pub fn next(&mut self, most: u64, ids: &mut Vec<u64>) -> Result<&[u8]> {
         match &mut self.reading {
             Reading::File(rows, number) => {
@@ -170,16 +171,16 @@ impl QueryRows {
     }
 }
 
-/// `StoredRows` reads the vectors of a dataset in order. Vectors may lie across the ends of reads, so they are copied.
+/// Reads the vectors of a dataset in order. A vector may be split between two reads, so vectors are copied to `rows`.
 struct StoredRows {
-    /// The rows whose vectors were not removed; `None` if it is all.
+    /// The rows that were not removed; `None` if no row was removed.
     live: Option<RowSet>,
     ids: Ids,
-    /// The number of the next row, and of all rows.
+    /// The number of the next row. The next field is the number of all rows.
     next: u64,
     count: u64,
     reader: FileReader,
-    /// The bytes of the current piece of the reader that were copied.
+    /// The number of bytes of the reader's current piece that were copied.
     at: usize,
     rows: Vec<u64>,
     rows_at_once: u64,
@@ -192,7 +193,7 @@ impl StoredRows {
         let mut count = 0;
         while count < most && self.next < self.count {
             let is_live = self.live.as_ref().is_none_or(|live| live.contains(self.next));
-            // The row of a removed vector is overwritten by the next one.
+            // A row is read even if it was removed, but the next row then overwrites it.
             self.read_row(count as usize)?;
             if is_live {
                 ids.push(self.ids.id(self.next));
@@ -203,7 +204,7 @@ impl StoredRows {
         Ok(bytes_of(&mut self.rows, count as usize * self.row_bytes))
     }
 
-    /// Copies the next row to a place among those that are returned.
+    /// Copies the next row to position `place` of the rows that the call returns.
     fn read_row(&mut self, place: usize) -> Result<()> {
         let end = (place + 1) * self.row_bytes;
         let out = &mut bytes_of(&mut self.rows, end)[place * self.row_bytes..];

@@ -1,4 +1,5 @@
-//! Tiles compute the products of some vectors with a panel of queries. Only pairs that reach the limit (hits) are kept.
+//! Tiles compute the products of some vectors with a panel of queries. Only hits are kept: pairs whose score reaches
+//! the limit of the query.
 //!
 //! ```text
 //!              panel: queries packed dimension by dimension            a lane is a query
@@ -11,12 +12,12 @@
 //!
 //! This is the inner loop of a blocked matrix multiplication, with two differences. First, the matrix of products is
 //! never written: each score is compared in the register in which it was computed. Second, the vectors are not packed:
-//! each element is broadcast from the row as it was read, so a block that is used by few queries costs no copy.
+//! each element is broadcast from the row as it was read, so a block that few queries use is not copied.
 //!
-//! Cost: one fused multiplication and addition for each lane and dimension. With 12 rows and 2 registers of lanes there
-//! are 24 sums, which hide the latency of the additions, and 14 loads for 24 operations. (With AVX2 there are 16
-//! registers: 6 rows and 12 sums.) Integer rows are widened to 16 bits first; one operation then multiplies pairs of
-//! dimensions.
+//! Cost: one fused multiplication and addition for each lane and dimension. A tile of AVX-512 has 12 rows and 2
+//! registers of lanes. Its 24 sums hide the latency of the additions, and each dimension takes 14 loads for 24
+//! operations. (AVX2 has only 16 registers, so its tile has 6 rows and 12 sums.) Integer rows are first widened to 16
+//! bits; one operation then multiplies two dimensions.
 
 mod portable;
 mod rows;
@@ -31,21 +32,21 @@ use crate::metric::Measured;
 /// A pair whose score reaches the limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Hit {
-    /// The row of the tile.
+    /// The number of the row in the tile.
     pub row: u32,
-    /// The lane of the panel.
+    /// The number of the lane in the panel.
     pub lane: u32,
     pub score: f32,
 }
 
-/// Returns true if a score is at least the limit. The result for a NaN is false.
+/// Returns true if a score is at least the limit, or if either of them is NaN.
 pub(crate) fn reaches(score: f32, limit: f32) -> bool {
     !matches!(score.partial_cmp(&limit), Some(std::cmp::Ordering::Less))
 }
 
-/// The largest number of lanes of a panel.
+/// The largest number of lanes in a panel.
 pub(crate) const LANES_MAX: usize = 32;
-/// The largest number of rows of a tile.
+/// The largest number of rows in a tile.
 pub(crate) const ROWS_MAX: usize = 12;
 
 /// The instruction sets for which tiles are implemented.
@@ -63,7 +64,7 @@ pub enum Instructions {
 }
 
 impl Instructions {
-    /// All instruction sets for this architecture, the best last.
+    /// All instruction sets for this architecture, from the slowest to the fastest.
     pub(crate) const ALL: &[Instructions] = &[
         Instructions::Portable,
         #[cfg(target_arch = "x86_64")]
@@ -88,7 +89,7 @@ impl Instructions {
         }
     }
 
-    /// Returns the best instruction set of this processor.
+    /// Returns the fastest instruction set that this processor has.
     pub fn best() -> Instructions {
         let mut from_best = Self::ALL.iter().rev().copied();
         from_best.find(|instructions| instructions.are_here()).unwrap_or(Instructions::Portable)
@@ -118,24 +119,25 @@ impl std::fmt::Display for Instructions {
     }
 }
 
-/// `Tile` is some rows and a panel of queries.
+/// Some rows, and a panel of queries with which they are compared.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tile<'a, P> {
-    /// The rows, `stride` elements apart.
+    /// The elements of the rows. Each row has `stride` elements.
     pub rows: &'a [P],
     pub stride: usize,
-    /// The elements of each lane, dimension by dimension; for integers, pair by pair of dimensions.
+    /// The elements of the queries, dimension by dimension and, in each dimension, lane by lane. For integers, the unit
+    /// is a pair of dimensions instead of one dimension.
     pub panel: &'a [P],
-    /// The scale of each row; its length is the number of rows.
+    /// The scale of each row. The length of this slice is the number of rows.
     pub scales: &'a [f32],
-    /// The shift of each row.
+    /// The shift of each row. The length of this slice is the number of rows.
     pub shifts: &'a [f32],
-    /// The limit of each lane; its length is the number of lanes, one or two registers.
+    /// The limit of each lane. The length of this slice is the number of lanes, which fill one or two registers.
     pub limits: &'a [f32],
 }
 
 impl<P> Tile<'_, P> {
-    /// Checks the lengths of all slices, on which the tiles with unchecked loads rely.
+    /// Checks the lengths of all slices. The tiles that load without bounds checks rely on these lengths.
     fn check(&self, instructions: Instructions) {
         let (count, lanes) = (self.scales.len(), self.limits.len());
         assert!((1..=ROWS_MAX).contains(&count) && self.shifts.len() == count, "{count} rows");
@@ -145,7 +147,7 @@ impl<P> Tile<'_, P> {
         assert!(lanes == width || lanes == 2 * width, "{lanes} lanes");
     }
 
-    /// Returns the rows from `first` on, at most `count`.
+    /// Returns the part of the tile with the `count` rows from row `first` on.
     fn part(&self, first: usize, count: usize) -> Self {
         let range = first..first + count;
         Tile {
@@ -156,7 +158,8 @@ impl<P> Tile<'_, P> {
         }
     }
 
-    /// Splits the rows into groups of 12, 6, 4 or 1 rows. No group has more than `most` rows.
+    /// Splits the rows into groups of 12, 6, 4 or 1 rows, and calls `each` with the first row and the part of each
+    /// group. No group has more than `most` rows.
     fn groups(&self, most: usize, mut each: impl FnMut(usize, Tile<'_, P>)) {
         let mut first = 0;
         while first < self.scales.len() {
@@ -169,32 +172,33 @@ impl<P> Tile<'_, P> {
     }
 }
 
-/// An element type of vectors, together with the type of the elements in its tiles.
+/// An element type of vectors. [`Tiled::Lane`] is the type of its elements in tiles.
 pub(crate) trait Tiled: Measured + Copy + Sync + 'static {
-    /// The elements of tiles.
+    /// The type of an element in tiles.
     type Lane: Copy + Default + Send + Sync + std::fmt::Debug;
     const IS_INTEGER: bool;
 
-    /// Views the bytes of whole rows.
+    /// Returns the bytes of whole rows as elements.
     fn rows(bytes: &[u8]) -> &[Self];
 
     /// Returns the number of elements of a row in tiles.
     fn stride(dimensions: usize) -> usize;
 
-    /// Returns rows as elements of tiles. The result is the same memory, or the converted elements in `scratch`.
+    /// Returns the elements of rows as elements of tiles. The result is either `rows` itself, or the converted elements
+    /// in `scratch`.
     fn widen<'a>(rows: &'a [Self], dimensions: usize, scratch: &'a mut Vec<Self::Lane>) -> &'a [Self::Lane];
 
-    /// Returns the elements of q*, in `stride` elements.
+    /// Converts an element of a query, in the form in which products use it (q*), to an element of tiles.
     fn star(value: f64) -> Self::Lane;
 
-    /// Returns the element of a tile as a number.
+    /// Returns the numerical value of an element of tiles.
     fn lane_value(lane: Self::Lane) -> f64;
 
-    /// Returns the element as a number.
+    /// Returns the numerical value of the element.
     fn value(self) -> f64;
 
-    /// Appends the sum of each row and `other`, whose length is the number of dimensions. The sum of integers is exact
-    /// and rounded once.
+    /// Appends one sum for each row, over the dimensions of the row and of `other`. The length of `other` is the number
+    /// of dimensions. A sum of integers is exact until it is rounded once to f32.
     fn row_sums(
         instructions: Instructions,
         sum: RowSum,
@@ -203,10 +207,10 @@ pub(crate) trait Tiled: Measured + Copy + Sync + 'static {
         out: &mut Vec<f32>,
     );
 
-    /// Returns the index of the element of `dimension` and lane `lane` in a panel of `lanes` lanes.
+    /// Returns the index, in a panel of `lanes` lanes, of the element for a dimension and a lane.
     fn place(dimension: usize, lane: usize, lanes: usize) -> usize;
 
-    /// Adds the hits of a tile.
+    /// Appends the hits of a tile to `hits`.
     fn hits(instructions: Instructions, tile: &Tile<'_, Self::Lane>, hits: &mut Vec<Hit>);
 }
 
@@ -241,10 +245,10 @@ impl Tiled for f32 {
     fn row_sums(instructions: Instructions, sum: RowSum, rows: &[f32], other: &[f32], out: &mut Vec<f32>) {
         match instructions {
             Instructions::Portable => rows::float_sums(sum, rows, other, out),
-            // SAFETY: instructions are selected only where the processor has them.
+            // SAFETY: an instruction set is selected only if the processor has it.
             #[cfg(target_arch = "x86_64")]
             Instructions::Avx2 => unsafe { x86::float_sums_avx2(sum, rows, other, out) },
-            // SAFETY: as above.
+            // SAFETY: an instruction set is selected only if the processor has it.
             #[cfg(target_arch = "x86_64")]
             Instructions::Avx512 => unsafe { x86::float_sums_avx512(sum, rows, other, out) },
         }
@@ -266,7 +270,8 @@ impl Tiled for f32 {
     }
 }
 
-/// Implements [`Tiled`] for bytes, which tiles hold as 16 bits, in pairs of dimensions.
+/// Implements [`Tiled`] for bytes. In tiles, bytes are widened to 16 bits, and the two elements of a pair of dimensions
+/// are adjacent.
 macro_rules! tiled_bytes {
     ($element:ty, $rows:ident, $avx2:ident, $avx512:ident) => {
         impl Tiled for $element {
@@ -311,10 +316,10 @@ macro_rules! tiled_bytes {
             ) {
                 match instructions {
                     Instructions::Portable => rows::integer_sums(sum, rows, other, out),
-                    // SAFETY: instructions are selected only where the processor has them.
+                    // SAFETY: an instruction set is selected only if the processor has it.
                     #[cfg(target_arch = "x86_64")]
                     Instructions::Avx2 => unsafe { x86::$avx2(sum, rows, other, out) },
-                    // SAFETY: as above.
+                    // SAFETY: an instruction set is selected only if the processor has it.
                     #[cfg(target_arch = "x86_64")]
                     Instructions::Avx512 => unsafe { x86::$avx512(sum, rows, other, out) },
                 }

@@ -1,12 +1,14 @@
-//! Tiles in plain loops, for processors without the instructions of [`x86`](super::x86), and as their twin in tests.
+//! Tiles in plain loops. They serve processors without the instructions of [`x86`](super::x86), and tests compare the
+//! other tiles with them.
 
 use super::{Hit, Tile, reaches};
 use crate::filter::CHUNK;
 
-/// The lanes of a register of the baseline, and as many sums as hide the latency of additions.
+/// The number of lanes of a portable register. Two registers of lanes give enough independent sums to hide the latency
+/// of additions.
 pub(super) const WIDTH: usize = 8;
 
-/// Adds the hits of a row, whose products are `sums`.
+/// Appends the hits of a row, whose products with the lanes are `sums`.
 fn compare<P>(tile: &Tile<'_, P>, row: usize, sums: &[f32; 2 * WIDTH], hits: &mut Vec<Hit>) {
     for (lane, (sum, limit)) in sums.iter().zip(tile.limits).enumerate() {
         let score = sum * tile.scales[row] - tile.shifts[row];

@@ -1,8 +1,9 @@
-//! Sums over the dimensions of each row: norms, and the scores of few queries.
+//! Sums over the dimensions of each row. They give norms, and the scores of few queries.
 //!
 //! A [`Tile`](super::Tile) needs a register of lanes for its queries, and most lanes are empty if there are few
-//! queries. In this module a lane is a dimension. The rows are streamed once for each query, and the memory limits the
-//! speed. (One query with 128 dimensions of f32 takes 8 loads of the row instead of 128 broadcasts.)
+//! queries. In this module a lane of a register is a dimension. The rows are read from memory once for each query, and
+//! the bandwidth of the memory limits the speed. (For a query with 128 dimensions of f32, a row takes 8 loads instead
+//! of 128 broadcasts.)
 
 /// The sum over the dimensions of a row x and another vector y.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -13,10 +14,12 @@ pub(crate) enum RowSum {
     Products,
 }
 
-/// The number of lanes of a sum of floats: two registers of AVX-512, so that additions overlap.
+/// The number of lanes in a sum of floats. Two registers of AVX-512 have this number of lanes, so that the additions to
+/// one overlap with those to the other.
 const LANES: usize = 32;
 
-/// Returns the sum of `term` over all dimensions. No addend passes through more than d / 32 + 9 roundings.
+/// Returns the sum of `term` over all dimensions. With d dimensions, no addend passes through more than d / 32 + 9
+/// roundings.
 #[inline(always)]
 pub(super) fn float_sum(row: &[f32], other: &[f32], term: impl Fn(f32, f32) -> f32) -> f32 {
     let mut sums = [0.0f32; LANES];
@@ -36,7 +39,7 @@ pub(super) fn float_sum(row: &[f32], other: &[f32], term: impl Fn(f32, f32) -> f
     (sums[0] + sums[2]) + (sums[1] + sums[3])
 }
 
-/// Appends the sum of each row, whose dimensions are those of `other`.
+/// Appends the sum of each row and `other`. Each row has as many dimensions as `other`.
 #[inline(always)]
 pub(super) fn float_sums(sum: RowSum, rows: &[f32], other: &[f32], out: &mut Vec<f32>) {
     let rows = rows.chunks_exact(other.len());
@@ -46,7 +49,8 @@ pub(super) fn float_sums(sum: RowSum, rows: &[f32], other: &[f32], out: &mut Vec
     }
 }
 
-/// Returns the sum of a row of bytes, exactly: it fits into 31 bits (see [`DIMENSIONS_MAX`](crate::DIMENSIONS_MAX)).
+/// Returns the sum of a row of bytes and `other`. The result is exact, because the sum fits into 31 bits (see
+/// [`DIMENSIONS_MAX`](crate::DIMENSIONS_MAX)).
 #[inline(always)]
 pub(super) fn integer_sum<T: Copy + Into<i32>>(sum: RowSum, row: &[T], other: &[i16]) -> i32 {
     let pairs = row.iter().zip(other).map(|(&x, &y)| (x.into(), i32::from(y)));
@@ -56,7 +60,7 @@ pub(super) fn integer_sum<T: Copy + Into<i32>>(sum: RowSum, row: &[T], other: &[
     }
 }
 
-/// Appends the sum of each row of bytes.
+/// Appends the sum of each row of bytes and `other`, rounded to f32.
 pub(super) fn integer_sums<T: Copy + Into<i32>>(sum: RowSum, rows: &[T], other: &[i16], out: &mut Vec<f32>) {
     out.extend(rows.chunks_exact(other.len()).map(|row| integer_sum(sum, row, other) as f32));
 }

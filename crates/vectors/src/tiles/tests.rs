@@ -22,7 +22,8 @@ fn here() -> impl Iterator<Item = Instructions> {
     Instructions::ALL.iter().copied().filter(|instructions| instructions.are_here())
 }
 
-/// Runs a tile of some rows and lanes, and returns the score of each pair: no score is below the limits.
+/// Runs a tile of `count` rows and `lanes` lanes, and returns the score of each pair. The limits are so low that each
+/// pair is a hit.
 fn scores<T: Tiled>(
     instructions: Instructions,
     (rows, count): (&[T], usize),
@@ -110,7 +111,7 @@ fn float_tiles_of_all_instructions_are_within_the_bound() {
     }
 }
 
-/// Returns the largest error of a sum over the dimensions, relative to the sum of the sizes of the terms.
+/// Returns the error of a sum over the dimensions, relative to the sum of the absolute values of its terms.
 fn error_of(sum: RowSum, found: f32, row: &[f32], other: &[f32]) -> f64 {
     let pairs = || row.iter().zip(other).map(|(&x, &y)| (f64::from(x), f64::from(y)));
     let (exact, size): (f64, f64) = match sum {
@@ -162,7 +163,7 @@ fn sums_of_byte_rows_are_exact() {
     let mut random = Random(2654435769);
     for dimensions in [1, 15, 16, 17, 31, 32, 33, 100, 128, 32_768] {
         let mut bytes: Vec<u8> = (0..dimensions * 5).map(|_| random.next() as u8).collect();
-        // The largest sums.
+        // The first row gives the largest sums.
         bytes[..dimensions].fill(255);
         let unsigned: Vec<i16> = (0..dimensions).map(|_| (random.next() % 256) as i16).collect();
         let signed: Vec<i16> = unsigned.iter().map(|x| x - 128).collect();
@@ -195,7 +196,7 @@ fn only_scores_below_the_limit_are_left_out() {
         f32::hits(instructions, &tile, &mut hits);
         let (of_first, of_second): (Vec<Hit>, Vec<Hit>) = hits.into_iter().partition(|hit| hit.row == 0);
         let lanes_of_first: Vec<u32> = of_first.iter().map(|hit| hit.lane).collect();
-        // A score that equals the limit is a hit, and so is each NaN.
+        // The hits of the first row are the scores from the limit on. Every NaN of the second row is a hit.
         assert_eq!(lanes_of_first, (2..lanes as u32).collect::<Vec<_>>());
         assert_eq!(of_second.len(), lanes);
     }

@@ -1,8 +1,9 @@
 //! Tiles with AVX2 and FMA, and with AVX-512.
 //!
-//! Each function is generic over the registers of lanes V, one or two, and made by a macro for a number of rows. The
-//! macro writes a statement for each row: an array whose indices are literals stays in registers, and the compiler does
-//! not always unroll a loop over rows (it does not in the profile of the tests).
+//! Each function is generic over V, the number of registers of lanes, which is one or two. A macro defines one function
+//! for each number of rows. The macro writes a statement for each row, because an array stays in registers only if its
+//! indices are literals. The compiler does not always unroll a loop over rows; in the profile of the tests, it does
+//! not.
 
 use std::arch::x86_64::*;
 
@@ -19,7 +20,8 @@ pub(super) fn float_sums_avx512(sum: RowSum, rows: &[f32], other: &[f32], out: &
     rows::float_sums(sum, rows, other, out);
 }
 
-/// Defines the sums of rows of bytes, which are widened to 16 bits in registers of `$width` elements.
+/// Defines a function that computes the sums of rows of bytes. The bytes are widened to 16 bits, in registers of
+/// `$width` elements.
 macro_rules! byte_sums {
     (
         $name:ident, $element:ty, $features:literal, $width:literal,
@@ -31,7 +33,7 @@ macro_rules! byte_sums {
             for row in rows.chunks_exact(other.len()) {
                 let mut sums = $zero();
                 for first in (0..whole).step_by($width) {
-                    // SAFETY: first + width <= whole <= the length of both.
+                    // SAFETY: both slices have at least `whole` elements, and first + width <= whole.
                     let (x, y) = unsafe {
                         ($load(row.as_ptr().add(first).cast()), $load_other(other.as_ptr().add(first).cast()))
                     };
@@ -93,7 +95,7 @@ macro_rules! byte_sums_avx512 {
 byte_sums_avx512!(unsigned_sums_avx512, u8, _mm512_cvtepu8_epi16);
 byte_sums_avx512!(signed_sums_avx512, i8, _mm512_cvtepi8_epi16);
 
-/// Adds the eight sums of a register.
+/// Returns the sum of the eight elements of a register.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn reduce_avx2(sums: __m256i) -> i32 {
@@ -102,7 +104,7 @@ fn reduce_avx2(sums: __m256i) -> i32 {
     _mm_cvtsi128_si32(two) + _mm_extract_epi32::<1>(two)
 }
 
-/// Adds the hits of a register of scores.
+/// Appends the hits of a register of scores. Bit i of `mask` is set if lane i has a hit.
 #[cold]
 #[inline(never)]
 fn push(row: usize, first_lane: usize, scores: &[f32], mut mask: u32, hits: &mut Vec<Hit>) {
@@ -113,15 +115,17 @@ fn push(row: usize, first_lane: usize, scores: &[f32], mut mask: u32, hits: &mut
     }
 }
 
-/// Defines a function that calls a tile for groups of rows, with as many sums as there are registers.
+/// Defines a function that splits a tile into groups of rows and calls the function for each group size. `$most_of_two`
+/// is the largest group whose sums fit into the registers if there are two registers of lanes.
 macro_rules! by_rows {
     ($name:ident, $lane:ty, $width:expr, $most_of_two:expr, $twelve:ident, $six:ident, $four:ident, $one:ident) => {
         pub(super) fn $name(tile: &Tile<'_, $lane>, hits: &mut Vec<Hit>) {
             let is_single = tile.limits.len() == $width;
             let most = if is_single { 12 } else { $most_of_two };
             tile.groups(most, |first, tile| {
-                // SAFETY: the caller checked that the processor has the instructions, and the lengths of the slices
-                // (`Tile::check`); `groups` keeps them in step, with as many rows as the function's name says.
+                // SAFETY: the caller checked that the processor has the instructions, and checked the lengths of the
+                // slices (`Tile::check`). `groups` cuts all slices at the same rows, and each function gets the number
+                // of rows in its name.
                 unsafe {
                     match (tile.scales.len(), is_single) {
                         (12, true) => $twelve::<1>(&tile, first, hits),
@@ -154,14 +158,15 @@ by_rows!(
     integer_avx512_1
 );
 
-/// Defines the product of some rows of floats with V registers of lanes.
+/// Defines a function that computes the products of some rows of floats with the queries in V registers of lanes.
 macro_rules! float_tile {
     (
         $name:ident, $features:literal, $width:literal, $count:literal, [$($row:literal)*],
         $zero:ident, $load:ident, $set:ident, $multiply:ident, $add:ident, $compare:ident
     ) => {
         /// # Safety
-        /// The tile has the rows of the name, of `stride` elements, and as many elements for each of V registers.
+        /// The tile must have the number of rows in the function's name. Each row has `stride` elements, and the panel
+        /// has `stride` elements for each lane of V registers.
         #[target_feature(enable = $features)]
         unsafe fn $name<const V: usize>(tile: &Tile<'_, f32>, first: usize, hits: &mut Vec<Hit>) {
             let (rows, panel, stride) = (tile.rows.as_ptr(), tile.panel.as_ptr(), tile.stride);
@@ -171,7 +176,7 @@ macro_rules! float_tile {
                 let end = stride.min(start + CHUNK);
                 let mut sums = [[$zero(); V]; $count];
                 for dimension in start..end {
-                    // SAFETY: dimension < stride, and each register is below V: in the rows and in the panel.
+                    // SAFETY: dimension < stride and V - 1 < V, so all reads are inside the rows and the panel.
                     unsafe {
                         let queries = panel.add(dimension * V * $width);
                         let first = $load(queries);
@@ -198,22 +203,22 @@ macro_rules! float_tile {
     };
 }
 
-/// Defines a function that computes the inner products of some rows of integers with the queries in V registers, two
-/// dimensions in each step.
+/// Defines a function that computes the products of some rows of integers with the queries in V registers of lanes.
+/// Each step processes two dimensions.
 macro_rules! integer_tile {
     (
         $name:ident, $features:literal, $width:literal, $count:literal, [$($row:literal)*],
         $zero:ident, $load:ident, $set:ident, $multiply:ident, $zero_float:ident, $convert:ident, $compare:ident
     ) => {
         /// # Safety
-        /// The tile has the rows of the name, of `stride` elements, and as many elements for each of V registers. The
-        /// stride is even.
+        /// The tile must have the number of rows in the function's name. Each row has `stride` elements, and the panel
+        /// has `stride` elements for each lane of V registers. The stride must be even.
         #[target_feature(enable = $features)]
         unsafe fn $name<const V: usize>(tile: &Tile<'_, i16>, first: usize, hits: &mut Vec<Hit>) {
             let (rows, panel, stride) = (tile.rows.as_ptr(), tile.panel.as_ptr(), tile.stride);
             let mut sums = [[$zero(); V]; $count];
             for pair in 0..stride / 2 {
-                // SAFETY: 2 * pair + 1 < stride, and each register is below V: in the rows and in the panel.
+                // SAFETY: 2 * pair + 1 < stride and V - 1 < V, so all reads are inside the rows and the panel.
                 unsafe {
                     let queries = panel.add(pair * V * 2 * $width);
                     let first = $load(queries.cast());
@@ -333,14 +338,14 @@ integer_avx512!(integer_avx512_6, 6, [0 1 2 3 4 5]);
 integer_avx512!(integer_avx512_4, 4, [0 1 2 3]);
 integer_avx512!(integer_avx512_1, 1, [0]);
 
-/// Adds the products of pairs of 16-bit integers, as `_mm512_dpwssd_epi32` does.
+/// Adds the products of pairs of 16-bit integers to 32-bit sums, as `_mm512_dpwssd_epi32` does.
 #[target_feature(enable = "avx2,fma")]
 #[inline]
 fn multiply_avx2(sums: __m256i, x: __m256i, queries: __m256i) -> __m256i {
     _mm256_add_epi32(sums, _mm256_madd_epi16(x, queries))
 }
 
-/// Compares scores with limits.
+/// Computes the scores of a group of rows, and appends the pairs that reach their limits to `hits`.
 #[target_feature(enable = "avx2,fma")]
 #[inline]
 fn compare_avx2<const R: usize, const V: usize, P>(
@@ -354,13 +359,13 @@ fn compare_avx2<const R: usize, const V: usize, P>(
         for (register, &product) in products.iter().enumerate() {
             let scores = _mm256_fmsub_ps(product, scale, shift);
             let limits = &tile.limits[register * 8..][..8];
-            // SAFETY: eight limits.
+            // SAFETY: the slice has eight limits.
             let limits = unsafe { _mm256_loadu_ps(limits.as_ptr()) };
-            // Not less, or a NaN.
+            // A bit of the mask is set if the score is not less than the limit, or if one of them is NaN.
             let mask = _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_NLT_UQ>(scores, limits));
             if mask != 0 {
                 let mut out = [0.0; 8];
-                // SAFETY: room for eight scores.
+                // SAFETY: the array has room for eight scores.
                 unsafe { _mm256_storeu_ps(out.as_mut_ptr(), scores) };
                 push(first + row, register * 8, &out, mask as u32, hits);
             }
@@ -368,7 +373,7 @@ fn compare_avx2<const R: usize, const V: usize, P>(
     }
 }
 
-/// Compares scores with limits.
+/// Computes the scores of a group of rows, and appends the pairs that reach their limits to `hits`.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn compare_avx512<const R: usize, const V: usize, P>(
@@ -382,13 +387,13 @@ fn compare_avx512<const R: usize, const V: usize, P>(
         for (register, &product) in products.iter().enumerate() {
             let scores = _mm512_fmsub_ps(product, scale, shift);
             let limits = &tile.limits[register * 16..][..16];
-            // SAFETY: sixteen limits.
+            // SAFETY: the slice has sixteen limits.
             let limits = unsafe { _mm512_loadu_ps(limits.as_ptr()) };
-            // Not less, or a NaN.
+            // A bit of the mask is set if the score is not less than the limit, or if one of them is NaN.
             let mask = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(scores, limits);
             if mask != 0 {
                 let mut out = [0.0; 16];
-                // SAFETY: room for sixteen scores.
+                // SAFETY: the array has room for sixteen scores.
                 unsafe { _mm512_storeu_ps(out.as_mut_ptr(), scores) };
                 push(first + row, register * 16, &out, mask.into(), hits);
             }

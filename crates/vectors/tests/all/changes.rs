@@ -1,5 +1,5 @@
-//! These tests change datasets of vectors: answers equal those of brute force over the live vectors, and every crash leaves
-//! the changes that were acknowledged.
+//! Tests of changes to datasets of vectors. Answers must equal those of brute force over the live vectors, and every
+//! crash must leave the changes that were acknowledged.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -94,7 +94,7 @@ fn answers_equal_brute_force_over_the_vectors_that_are_live() {
             assert_eq!((removed.taken, removed.absent), (gone.len() as u64, 0));
             model.remove(&gone);
             if round % 2 == 1 {
-                // Some are there, some were removed, and some are new.
+                // Some of these ids exist, some were removed, and some are new.
                 let ids: Vec<u64> = (0..25).map(|number| (number * 31 + 100 * round as u64) % 900).collect();
                 let replacing = small(element, &mut random, ids.len());
                 let there = ids.iter().filter(|id| model.vectors.contains_key(id)).count() as u64;
@@ -115,7 +115,7 @@ fn answers_equal_brute_force_over_the_vectors_that_are_live() {
                     );
                     assert_eq!(searched.vectors, info.live());
                 }
-                // One query is compared in another way.
+                // A single query is compared by another kernel.
                 let one = Made { values: asked.values[..8].to_vec(), ..asked.clone() };
                 let options = Search { metric, ..Search::default() };
                 let (rows, _) = setup.search("v", &setup.file("one", &one), &options, (16 << 20, 2));
@@ -187,7 +187,7 @@ fn changes_that_cannot_be_made_are_refused_by_name_and_change_nothing() {
     refused(upsert(&setup, &two, &[1, 1]), "ids is 1 twice");
     refused(upsert(&setup, &two, &[1]), "1 ids: expected one for each of the 2 vectors");
     refused(upsert(&setup, &two, &[1, u64::MAX]), "expected at most");
-    // A vector that is not finite, behind good ones.
+    // A vector that is not finite follows good vectors.
     setup.import("f", &small(Element::F32, &mut random, 5));
     let mut bytes = small(Element::F32, &mut random, 20_000).bytes();
     let last = bytes.len() - 4;
@@ -197,7 +197,7 @@ fn changes_that_cannot_be_made_are_refused_by_name_and_change_nothing() {
     refused(add_vectors(&setup.store, &job, "f", &file), "vector 19999, dimension 7: found NaN");
     assert_eq!((job.budget().reserved_bytes(), job.extents_in_use()), (0, 0));
     assert_eq!(Vectors::open(&setup.store, "f").unwrap().info().vectors, 5);
-    // Memory that does not suffice, and a job that is stopped.
+    // The next changes have too little memory, or belong to a job that is cancelled.
     let small_job = setup.job(100 << 10, 1);
     let file = setup.file("two", &two);
     let error = add_vectors(&setup.store, &small_job, "v", &file).unwrap_err();
@@ -230,7 +230,7 @@ fn jobs_that_change_a_dataset_at_the_same_time_lose_nothing() {
                 let setup = &setup;
                 scope.spawn(move || {
                     let file = setup.file(&format!("added{number}"), made);
-                    // Another store object, as another process has.
+                    // A second store object stands for another process.
                     let store = Store::open(setup.folder.path().join("store")).unwrap();
                     let job = store.job(Budget::new(16 << 20, 1), Cancel::default()).unwrap();
                     let mut done = Vec::new();
@@ -256,7 +256,7 @@ fn jobs_that_change_a_dataset_at_the_same_time_lose_nothing() {
     assert_eq!(rows, model.answer(&base, &base, &Search::default()));
 }
 
-/// Returns all vectors of a dataset by their ids, which a search of every vector finds.
+/// Returns all vectors of a dataset, by a search with as many neighbours as there are vectors.
 fn content(setup: &Setup, element: Element) -> Option<Vec<Row>> {
     let zero = Made::new(element, 8, 1, || 0.0);
     match Vectors::open(&setup.store, "v") {
@@ -277,7 +277,7 @@ fn every_crash_leaves_the_changes_that_were_acknowledged() {
     let setup = Setup { folder, store };
     let len = || history.lock().unwrap().len();
     let mut random = Random(97);
-    // Each state, with the length of the history before and after the change that made it.
+    // Each state has the length of the history before and after the change that led to it.
     let mut states = vec![(0, len(), None)];
     for step in 0..8 {
         let before = len();
@@ -306,7 +306,7 @@ fn every_crash_leaves_the_changes_that_were_acknowledged() {
             let mut possible = states[last..].iter().filter(|(before, ..)| *before <= end);
             assert!(possible.any(|state| state.2 == found), "crash after {end}, {fate:?}: {found:?}");
             if let (Some(found), 0) = (found, end % 7) {
-                // The dataset can be changed again.
+                // The recovered dataset accepts further changes.
                 let added = small(Element::U8, &mut random, 2);
                 assert_eq!(add(&setup, &added).unwrap().added, 2);
                 assert_eq!(content(&setup, Element::U8).unwrap().len(), found.len() + 2);

@@ -1,4 +1,4 @@
-//! Vectors of images: generated files, their histograms, and files that are refused.
+//! Tests of vectors of images: generated files, their histograms, and files that are refused.
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ const PALETTE: u8 = 3;
 const GREY_ALPHA: u8 = 4;
 const RGB_ALPHA: u8 = 6;
 
-/// The entries of the palette of generated images.
+/// Returns a colour of the palette of generated images.
 fn palette(value: u8) -> [u8; 3] {
     [value, value / 2, 255 - value]
 }
@@ -33,7 +33,7 @@ fn push_chunk(png: &mut Vec<u8>, kind: &[u8; 4], data: &[u8]) {
     png.extend(crc.sum().to_be_bytes());
 }
 
-/// Filters rows of packed samples, each with another filter.
+/// Applies PNG filters to rows of packed samples. Consecutive rows have different filters.
 fn filtered(rows: &[Vec<u8>], pixel: usize) -> Vec<u8> {
     let mut out = Vec::new();
     for (number, row) in rows.iter().enumerate() {
@@ -60,7 +60,7 @@ fn filtered(rows: &[Vec<u8>], pixel: usize) -> Vec<u8> {
     out
 }
 
-/// Encodes a PNG. `sample` is the value of a channel of the pixel x, y.
+/// Encodes a PNG file. `sample` returns the value of a channel of the pixel at x, y.
 fn encoded(
     (color, depth, is_interlaced): (u8, usize, bool),
     (width, height): (usize, usize),
@@ -105,7 +105,7 @@ fn encoded(
     }
     let mut packed = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
     packed.write_all(&data).unwrap();
-    // The data is in several chunks.
+    // The compressed data is split into several chunks.
     for part in packed.finish().unwrap().chunks(1000) {
         push_chunk(&mut png, b"IDAT", part);
     }
@@ -113,7 +113,7 @@ fn encoded(
     png
 }
 
-/// Encodes a PNG of 8 bits a channel.
+/// Encodes a PNG file with 8 bits for each channel.
 fn png_of(color: u8, width: usize, height: usize, data: &[u8]) -> Vec<u8> {
     let channels = data.len() / (width * height);
     encoded((color, 8, false), (width, height), |x, y, channel| {
@@ -121,7 +121,7 @@ fn png_of(color: u8, width: usize, height: usize, data: &[u8]) -> Vec<u8> {
     })
 }
 
-/// Encodes a baseline JPEG of squares of 8 x 8 pixels, each of one grey: the data has one coefficient for each square.
+/// Encodes a baseline JPEG file of grey squares of 8 x 8 pixels. The data has one coefficient for each square.
 fn jpeg_of(squares_wide: u16, greys: &[u8]) -> Vec<u8> {
     let (width, height) = (8 * squares_wide, 8 * (greys.len() as u16 / squares_wide));
     let mut bytes = vec![0xff, 0xd8];
@@ -133,7 +133,8 @@ fn jpeg_of(squares_wide: u16, greys: &[u8]) -> Vec<u8> {
     segment(0xdb, &[&[0][..], &[1; 64]].concat());
     let [w, h] = [width, height].map(u16::to_be_bytes);
     segment(0xc0, &[8, h[0], h[1], w[0], w[1], 1, 1, 0x11, 0]);
-    // Twelve codes of 4 bits for the sizes of differences, and one code of 1 bit for the end of a square.
+    // The first table has twelve codes of 4 bits, for the sizes of differences. The second table has one code of 1 bit,
+    // for the end of a square.
     let (mut lengths, sizes): ([u8; 16], Vec<u8>) = ([0; 16], (0..12).collect());
     lengths[3] = 12;
     segment(0xc4, &[&[0x00][..], &lengths, &sizes].concat());
@@ -201,7 +202,7 @@ fn imported(setup: &Setup, folder: &Path, name: &str, is_skipping: bool) -> Resu
     import_content(&setup.store, &job, name, &mut images)
 }
 
-/// Returns the rows of all images of a folder.
+/// Returns the vectors and the paths of all images in `inputs`.
 fn rows(setup: &Setup, inputs: &[PathBuf], memory: u64, threads: usize) -> (Vec<f32>, Vec<String>) {
     let job = setup.job(memory, threads);
     let mut images = Images::list(&job, inputs, false).unwrap();
@@ -252,7 +253,7 @@ fn the_vector_of_an_image_is_its_histogram() {
             png_of(PALETTE, 128, 128, &noise[..128 * 128]),
             naive_histogram(|x, y| palette(at(1)(x, y)[0])),
         ),
-        // Squares of two pixels, each of one colour, have the mean of that colour.
+        // Each square of two by two pixels has one colour, so the scaled pixel has this colour.
         (
             "f.PNG",
             png_of(
@@ -281,7 +282,7 @@ fn the_vector_of_an_image_is_its_histogram() {
     assert_eq!(found.len(), cases.len() * 256);
     assert_eq!(rows(&setup, &all, 128 << 20, 4), (found.clone(), paths));
 
-    // The dataset answers queries that are images: each image is its own neighbour.
+    // The dataset answers queries that are images. The nearest neighbour of each image is the image itself.
     let imported = imported(&setup, &folder, "images", false).unwrap();
     assert_eq!((imported.info.vectors, imported.info.dimensions, imported.skipped), (7, 256, 0));
     let job = setup.job(32 << 20, 2);
@@ -308,7 +309,7 @@ fn all_kinds_of_png_are_decoded() {
     ];
     for (color, depths) in kinds {
         for &depth in depths {
-            // Values of few bits come from a hash, so that each pixel has another.
+            // The sample values come from a hash, so that they vary from pixel to pixel.
             let sample = |x: usize, y: usize, channel: usize| {
                 let mixed =
                     (x * 7919 + y * 104_729 + channel * 31 + 17).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
@@ -339,7 +340,7 @@ fn all_kinds_of_png_are_decoded() {
             }
         }
     }
-    // Small interlaced images have passes without pixels.
+    // Some passes of small interlaced images have no pixels.
     for side in 1..6 {
         let grey = |x: usize, y: usize, _: usize| (x * 40 + y * 9) as u16;
         let [plain, interlaced] = [false, true].map(|is_interlaced| {
@@ -361,7 +362,7 @@ fn truncated_images_are_refused_wherever_they_end() {
     for bytes in [png_of(RGB, 40, 30, &noise), jpeg_of(8, &greys)] {
         fs::write(&path, &bytes).unwrap();
         assert!(Images::list(&job, std::slice::from_ref(&path), false).unwrap().next().is_ok());
-        // The last four bytes of a PNG are the checksum of its end.
+        // The last four bytes of a PNG file are the checksum of its last chunk, which the decoder does not need.
         for len in 0..bytes.len() - 4 {
             fs::write(&path, &bytes[..len]).unwrap();
             let mut images = Images::list(&job, std::slice::from_ref(&path), false).unwrap();
@@ -371,7 +372,7 @@ fn truncated_images_are_refused_wherever_they_end() {
     }
 }
 
-/// Sets the width and height in the header of a PNG, with its checksum.
+/// Sets the width and the height in the header of a PNG file, and corrects the checksum.
 fn resized(png: &[u8], width: u32, height: u32) -> Vec<u8> {
     let mut bytes = png.to_vec();
     bytes[16..24].copy_from_slice(&[width.to_be_bytes(), height.to_be_bytes()].concat());
@@ -473,7 +474,7 @@ fn an_image_that_exceeds_the_budget_is_refused_with_a_budget_that_works() {
     let setup = Setup::new();
     let path = setup.write("large.png", &png_of(RGB, 3000, 2, &[7; 18_000]));
     let interlaced = {
-        // The memory of an interlaced image is that of all pixels, and its header alone decides it.
+        // The decoder of an interlaced image needs memory for all pixels. The header alone determines this memory.
         let mut bytes = resized(&fs::read(&path).unwrap(), 3000, 2000);
         bytes[28] = 1;
         let mut crc = flate2::Crc::new();

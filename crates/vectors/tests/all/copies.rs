@@ -1,4 +1,5 @@
-//! These tests cover indexes with copies: lists for the single strategy that share vectors.
+//! Tests of indexes with copies, which have a second file of lists for the single strategy. In this file a vector may
+//! be in several lists.
 
 use std::collections::HashSet;
 
@@ -43,7 +44,8 @@ fn lists_with_copies_that_are_all_probed_answer_as_the_exact_search() {
         let mut some = RowSet::empty(&Budget::new(1 << 20, 1), 3000).unwrap();
         (0..3000).filter(|row| row % 3 == 0).for_each(|row| some.insert(row));
         for selection in [None, Some(std::sync::Arc::new(some))] {
-            // More neighbours than a list has vectors, so that the copies of one fill the heap more than once.
+            // k is larger than the number of vectors in a list, so that the heap meets the same vectors in several
+            // lists.
             let search = Search { k: 120, metric, selection, ..Search::default() };
             let (exact, _) = setup.search("v", &queries, &search, (16 << 20, 2));
             let (rows, found) = ask(&setup, "v", &queries, (&search, &EVERYTHING), (32 << 20, 2));
@@ -56,7 +58,7 @@ fn lists_with_copies_that_are_all_probed_answer_as_the_exact_search() {
 #[test]
 fn answers_from_copies_do_not_depend_on_memory_and_threads_and_need_fewer_lists() {
     let setup = Setup::new();
-    // Data without clusters, of which many vectors are near the borders of lists.
+    // Data without clusters has many vectors near the borders of lists.
     let mut random = Random(2001);
     let vectors = Made::new(Element::U8, 8, 20_000, || random.below(200) as f64);
     setup.import("v", &vectors);
@@ -75,21 +77,21 @@ fn answers_from_copies_do_not_depend_on_memory_and_threads_and_need_fewer_lists(
         assert_eq!(answer("v", None, Strategy::Single, memory).0, rows);
     }
     assert_eq!(pairs(&rows).len(), rows.len(), "an id is in the answer of a query once");
-    // A batch reads the lists without copies, as in an index that has none.
+    // The batch strategy reads the lists without copies, so its answer is that of an index without copies.
     let (plain, found_plain) = answer("v", None, Strategy::Batch, (64 << 20, 2));
     assert_eq!(plain, answer("w", None, Strategy::Batch, (64 << 20, 2)).0);
     assert!(found.probes < found_plain.probes, "{} of {}", found.probes, found_plain.probes);
     let exact = pairs(&setup.search("v", &queries, &search, (16 << 20, 2)).0);
     let recall = |rows: &[Row]| pairs(rows).intersection(&exact).count() as f64 / exact.len() as f64;
     assert!(recall(&rows) > 0.85, "{}", recall(&rows));
-    // As many lists find more neighbours.
+    // With the same number of probes, lists with copies contain more neighbours.
     let probes = Some(found.probes);
     let (without, with) = (
         answer("w", probes, Strategy::Single, (64 << 20, 2)),
         answer("v", probes, Strategy::Single, (64 << 20, 2)),
     );
     assert!(recall(&without.0) + 0.02 < recall(&with.0), "{} {}", recall(&without.0), recall(&with.0));
-    // The flash that the option allows.
+    // The lists with copies are within the size that the option allows.
     let copies = built.info.copies.unwrap();
     let most = 4 * 20_000u64.div_ceil(300);
     assert!(copies.vectors <= built.info.lists * most && copies.list_vectors_max <= most, "{copies:?}");
@@ -174,7 +176,7 @@ fn few_or_equal_vectors_have_lists_with_copies() {
         let (exact, _) = setup.search(name, &queries, &search, (32 << 20, 2));
         let (rows, _) = ask(&setup, name, &queries, (&search, &EVERYTHING), (32 << 20, 2));
         assert_eq!(rows, exact, "{name}");
-        // One list is not enough for k neighbours, and copies do not count.
+        // One list has fewer than k vectors of its own. Copies do not count, so more lists are probed.
         let approximate = Approximate { probes: Some(1), ..EVERYTHING };
         let (rows, _) = ask(&setup, name, &queries, (&search, &approximate), (32 << 20, 2));
         assert_eq!(rows.len(), exact.len(), "{name}");
@@ -226,7 +228,7 @@ fn a_flipped_bit_in_the_copies_is_an_error_of_the_single_strategy_alone() {
     }
 }
 
-/// Checksums hold here: another program wrote these files.
+/// The checksums are right in this test, as if another program had written the files.
 #[test]
 fn copies_that_do_not_match_their_lists_are_refused_by_name() {
     let setup = Setup::new();
@@ -263,7 +265,7 @@ fn copies_that_do_not_match_their_lists_are_refused_by_name() {
         ("v.index/copies: length", "copies", |file, _| file.truncate(100)),
         ("v.index/copy-firsts: length", "copy-firsts", |file, _| file.truncate(16)),
         ("v.index: directory", "copy-firsts", |file, _| file[0] = 1),
-        // List 0 begins with one vector, which is fewer than it has.
+        // The change leaves list 0 with one vector, which is fewer than the list's own vectors.
         ("v.index: directory of copies", "copy-firsts", |file, _| {
             file[8..16].copy_from_slice(&1u64.to_le_bytes());
             let second = u64::from_le_bytes(file[16..24].try_into().unwrap());

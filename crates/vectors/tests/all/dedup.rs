@@ -1,4 +1,4 @@
-//! These tests find near-duplicates, as pairs and as groups, and compare them with brute force.
+//! Tests of searches for near-duplicates. The pairs and the groups must equal those of brute force.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +15,10 @@ use crate::{
     support::{Made, Random, Setup, brute_force},
 };
 
-/// A pair of vectors, and the bits of their distance.
+/// The ids of two vectors, and the bits of their distance.
 type Pair = (u64, u64, u32);
 
-/// Returns all pairs within the radius, in order.
+/// Returns all pairs within the radius, in ascending order, by brute force.
 fn pairs_by_force(vectors: &Made, options: &Dedup) -> Vec<Pair> {
     let search =
         Search { k: u64::MAX, metric: options.metric, radius: Some(options.radius), ..Search::default() };
@@ -29,7 +29,8 @@ fn pairs_by_force(vectors: &Made, options: &Dedup) -> Vec<Pair> {
     pairs
 }
 
-/// Returns the smallest id that each vector with a near-duplicate is connected with: by repeated minima.
+/// Returns the id and the group of each vector that has a near-duplicate. The group is the smallest id to which pairs
+/// connect the vector. It is computed by repeated minima over all pairs.
 fn groups_by_force(pairs: &[Pair]) -> Vec<(u64, u64)> {
     let ids = pairs.iter().flat_map(|&(one, other, _)| [(one, one), (other, other)]);
     let mut groups: BTreeMap<u64, u64> = ids.collect();
@@ -51,7 +52,7 @@ fn ids(batch: &RecordBatch, column: usize) -> &UInt64Array {
     batch.column(column).as_primitive::<UInt64Type>()
 }
 
-/// Finds near-duplicates, and asserts that the budget was kept and all memory came back.
+/// Finds near-duplicates. Asserts that the search stayed within the budget, and that it freed all memory.
 fn find(
     setup: &Setup,
     name: &str,
@@ -79,7 +80,7 @@ fn find(
     (rows, found)
 }
 
-/// Returns a radius that `share` of all pairs are within.
+/// Returns a radius that contains the fraction `share` of all pairs.
 fn radius(vectors: &Made, metric: Metric, share: f64) -> f64 {
     let search = Search { k: u64::MAX, metric, ..Search::default() };
     let mut distances: Vec<f32> =
@@ -120,7 +121,7 @@ fn pairs_and_groups_equal_brute_force_for_any_elements_and_metric() {
 #[test]
 fn no_number_of_neighbours_limits_the_pairs_of_a_vector() {
     let setup = Setup::new();
-    // All vectors are equal, so that all pairs are duplicates: 20 MB of rows.
+    // All vectors are equal, so all pairs are duplicates. Their rows take 20 MB.
     let count = 1500;
     setup.import("v", &Made { element: Element::U8, dimensions: 16, values: vec![7.0; 16 * count] });
     let options = Dedup { metric: Metric::L2, radius: 0.0, groups: false };
@@ -131,20 +132,21 @@ fn no_number_of_neighbours_limits_the_pairs_of_a_vector() {
     let (groups, found) = find(&setup, "v", &options, None, (4 << 20, 2));
     assert!(groups == (0..count as u64).map(|id| (id, 0, 0)).collect::<Vec<_>>());
     assert_eq!(found.groups, Some(1));
-    // All queries are in one block, whose connections need 1,499 links and not a million pairs.
+    // All queries are in one block. Its components need 1,499 links, while there are more than a million pairs.
     assert_eq!(found.sorted, 2 * 1499);
 }
 
 #[test]
 fn a_chain_of_near_vectors_is_one_group() {
     let setup = Setup::new();
-    // The numbers of a line in a shuffled order: each vector is near those before and behind it on the line.
+    // The vectors are points on a line, in shuffled order. Each vector is near the point before it and the point after
+    // it.
     let mut values: Vec<f64> = (0..4000).map(f64::from).collect();
     let mut random = Random(8);
     for place in (1..values.len()).rev() {
         values.swap(place, random.below(place as u64 + 1) as usize);
     }
-    // A gap makes two groups.
+    // A gap in the line separates two groups.
     let gap = values.iter().position(|&value| value == 2500.0).unwrap();
     values[gap] = 9000.0;
     setup.import("v", &Made { element: Element::F32, dimensions: 1, values: values.clone() });
@@ -219,7 +221,7 @@ fn searches_for_duplicates_that_cannot_work_are_refused_by_name() {
     assert_eq!(error, "radius is -1: expected a distance, at least 0");
     let error = refused(&Dedup { metric: Metric::Hamming, ..good.clone() }, 16 << 20);
     assert_eq!(error, "metric is hamming: expected l2 or ip or cosine for vectors of f32");
-    // The budget that the error names works.
+    // The search works with the budget that the error demands.
     let error = setup.job(100 << 10, 1);
     let error = plan_dedup(&error, &vectors, &good).unwrap_err();
     let inshore_vectors::Error::Store(inshore_store::Error::BudgetTooSmall { smallest, what, .. }) = error

@@ -1,4 +1,5 @@
-//! These tests check that the answer equals brute force, and does not depend on budget, threads and instructions.
+//! Tests of the exact search. Its answer must equal that of brute force for every budget, number of threads and
+//! instruction set.
 
 use inshore_vectors::{Element, Instructions, Kernel, Metric, Search, VectorFile, Vectors};
 
@@ -25,7 +26,7 @@ fn instructions() -> Vec<Instructions> {
     all
 }
 
-/// Returns vectors, some of which are duplicates or zero vectors.
+/// Returns vectors, of which some are duplicates or zero vectors.
 pub fn made(random: &mut Random, element: Element, dimensions: usize, count: usize) -> Made {
     let scale = 10f64.powi(random.below(5) as i32 - 2);
     let mut made = Made::new(element, dimensions, count, || match element {
@@ -61,7 +62,7 @@ fn answers_equal_brute_force_for_any_elements_metric_shape_and_instructions() {
         let queries = [1, 2, 8, 9, 16, 17, 33, 70][random.below(8) as usize];
         let vectors = made(&mut random, element, dimensions, count);
         let mut asked = made(&mut random, element, dimensions, queries);
-        // Some queries are vectors: distances of 0.
+        // Some queries are equal to vectors, so that distances of 0 occur.
         for query in 0..queries / 3 {
             let row = vectors.values[query % count * dimensions..][..dimensions].to_vec();
             asked.values[query * dimensions..][..dimensions].copy_from_slice(&row);
@@ -81,7 +82,7 @@ fn answers_equal_brute_force_for_any_elements_metric_shape_and_instructions() {
                 );
                 assert_eq!(rows, expected, "{what}");
             }
-            // A radius that some neighbours are exactly at.
+            // This radius is the exact distance of some neighbours.
             if let Some(&(.., distance)) = expected.get(expected.len() / 2) {
                 options.radius = Some(f64::from(f32::from_bits(distance)));
                 let expected = brute_force(&vectors, &asked, &options);
@@ -102,7 +103,7 @@ fn answers_are_the_same_bits_for_every_budget_and_number_of_threads() {
         (Element::Bits, Metric::Jaccard),
     ] {
         let setup = Setup::new();
-        // Several MiB: many blocks for each thread.
+        // The data has several MiB, so that each thread searches many blocks.
         let dimensions = if element == Element::Bits { 4096 } else { 96 };
         let queried = if element == Element::Bits { 60 } else { 600 };
         let vectors = made(
@@ -160,7 +161,7 @@ fn items_of_8192_bytes_are_compared_by_their_bits_and_by_their_bytes() {
     let file = setup.file("q", &bits);
     let (rows, _) = setup.search("bits", &file, &options, (16 << 20, 2));
     assert_eq!(rows, brute_force(&bits, &bits, &options));
-    // The same bytes, as a file of bytes whose bits count.
+    // A file with the same bytes is read as a file of bytes, of which each bit is a dimension.
     let mut packed = bits.bytes();
     packed[4..8].copy_from_slice(&8192u32.to_le_bytes());
     let bytes = VectorFile::open(setup.write("bytes.u8bin", &packed)).unwrap().as_bits().unwrap();

@@ -1,12 +1,12 @@
-//! These tests check that files of every format are read, and that every malformed file is refused with its name and
-//! the position of the error.
+//! Tests of files of vectors. Every format must be read, and every malformed file must be refused with its name and the
+//! position of the error.
 
 use inshore_store::FileReader;
 use inshore_vectors::{Element, Search, VectorFile, Vectors, import};
 
 use crate::support::{Made, Random, Setup};
 
-/// Returns the bytes of a format whose vectors each begin with the dimensions.
+/// Returns the bytes of a file in a format in which each vector is preceded by its number of dimensions.
 fn prefixed(rows: &[&[u8]], dimensions: &[u32]) -> Vec<u8> {
     let row = |(row, dimensions): (&&[u8], &u32)| [&dimensions.to_le_bytes()[..], row].concat();
     rows.iter().zip(dimensions).flat_map(row).collect()
@@ -22,7 +22,8 @@ fn floats(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|x| x.to_le_bytes()).collect()
 }
 
-/// Imports a file, and returns the elements of the dataset and the number of rounded ones.
+/// Imports a file. Returns the element type, the count, the dimensions and the elements of the dataset, and the number
+/// of rounded elements.
 fn stored(setup: &Setup, name: &str, bytes: &[u8]) -> (Element, u64, usize, Vec<u8>, u64) {
     let file = VectorFile::open(setup.write(name, bytes)).unwrap();
     let job = setup.job(16 << 20, 1);
@@ -52,7 +53,7 @@ fn every_format_is_read() {
     assert_eq!(stored(&setup, "a.fvecs", &prefixed(&[first, second], &[3, 3])), expected);
     assert_eq!(stored(&setup, "b.fbin", &counted(3, &six)), expected);
     assert_eq!(stored(&setup, "c.npy", &npy("<f4", "(2, 3)", &six)), expected);
-    // f64 is rounded, and the rounded elements are counted.
+    // Values of f64 are rounded, and the rounded elements are counted.
     let doubles: Vec<u8> = [1.0f64, -2.5, 3.0, 4.0, 5.0, f64::from(1e-3f32) + 1e-12]
         .iter()
         .flat_map(|x| x.to_le_bytes())
@@ -71,7 +72,7 @@ fn every_format_is_read() {
     let integers: Vec<u8> = [7i32, -9, 1 << 24].iter().flat_map(|x| x.to_le_bytes()).collect();
     let expected = (Element::F32, 1, 3, floats(&[7.0, -9.0, 16_777_216.0]), 0);
     assert_eq!(stored(&setup, "j.ivecs", &prefixed(&[&integers], &[3])), expected);
-    // 16-bit floats: 1, -2, 2^-24 (the smallest of binary16), 65504 (the largest).
+    // The 16-bit floats are 1, -2, 2^-24 (the smallest of binary16) and 65504 (the largest).
     let halves: Vec<u8> =
         [0x3c00u16, 0xc000, 0x0001, 0x7bff].into_iter().flat_map(u16::to_le_bytes).collect();
     assert_eq!(
@@ -84,7 +85,7 @@ fn every_format_is_read() {
     assert_eq!(stored(&setup, "n.npy", &npy("<V2", "(2, 2)", &brains)), (Element::Bf16, 2, 2, brains, 0));
     let bits = [1, 2, 255, 0];
     assert_eq!(stored(&setup, "o.b1bin", &counted(16, &bits)), (Element::Bits, 2, 16, bits.to_vec(), 0));
-    // An array of one dimension is one vector.
+    // An array of one dimension is read as one vector.
     let expected = (Element::F32, 1, 3, floats(&[7.0, -9.0, 16_777_216.0]), 0);
     assert_eq!(stored(&setup, "k.npy", &npy("<i4", "(3,)", &integers)), expected);
 }
@@ -93,7 +94,7 @@ fn every_format_is_read() {
 fn a_file_of_many_pieces_is_read_whole() {
     let setup = Setup::new();
     let mut random = Random(23);
-    // Rows that are no divisor of the pieces of 1 MiB.
+    // The size of a row does not divide the 1 MiB of a read.
     let made = Made::new(Element::F32, 37, 30_000, || random.normal());
     let expected = made.bytes()[8..].to_vec();
     assert_eq!(stored(&setup, "big.fbin", &made.bytes()).3, expected);

@@ -1,5 +1,5 @@
-//! These tests use difficult data: data far from zero, of extreme size, or of few or many dimensions; damage; and small
-//! budgets.
+//! Tests with difficult data: data far from zero, of extreme size, or with few or many dimensions; damaged data; and
+//! small budgets.
 
 use std::{fs, path::Path};
 
@@ -26,7 +26,7 @@ fn data_far_from_zero_do_not_cancel() {
             let (same, by_rows) = setup.search("v", &file, &by_rows, (16 << 20, 2));
             assert_eq!(same, rows, "mean {mean}, {metric:?}");
             if metric == Metric::L2 {
-                // Differences do not cancel.
+                // Sums of squared differences do not suffer from cancellation.
                 assert!(by_rows.measured < 2000 * 40 / 5, "mean {mean}: {} pairs measured", by_rows.measured);
                 let measured = searched.measured as f64 / (2000.0 * 40.0);
                 assert!(measured < share + 1e-9, "mean {mean}: {measured} of all pairs measured");
@@ -55,7 +55,7 @@ fn numbers_of_any_size_are_compared_rightly() {
             }
         }
     }
-    // All sizes in one block, up to the largest float.
+    // This block has vectors of all sizes, up to the largest float.
     let setup = Setup::new();
     let mut any =
         || (random.normal() / 6.0).clamp(-1.0, 1.0) * 10f64.powi(random.below(82) as i32 - 44).min(3e38);
@@ -79,7 +79,7 @@ fn one_dimension_and_many_are_searched_within_the_budget() {
             let setup = Setup::new();
             let mut any = || match element {
                 Element::F32 => random.normal(),
-                // The largest products of bytes: sums must not overflow.
+                // These bytes give the largest products, and their sums must not overflow.
                 Element::U8 => [255.0, 0.0, 255.0][random.below(3) as usize],
                 _ => [-128.0, 127.0][random.below(2) as usize],
             };
@@ -108,7 +108,7 @@ fn more_neighbours_than_vectors_are_all_vectors() {
     let file = setup.file("q", &vectors);
     let options = Search { k: u64::MAX, ..Search::default() };
     let (rows, _) = setup.search("v", &file, &options, (8 << 20, 2));
-    // Equal vectors: ties go to the smaller id.
+    // The vectors are equal, and ties go to the smaller id.
     let ids: Vec<u64> = rows.iter().map(|row| row.2).collect();
     assert_eq!(ids, [0, 1, 2, 0, 1, 2, 0, 1, 2]);
 }
@@ -158,14 +158,14 @@ fn an_import_that_fails_leaves_nothing() {
     let error = import(&setup.store, &job, "v", &file).unwrap_err().to_string();
     assert!(error.ends_with("vector 49999, dimension 63: found NaN, expected a finite number"), "{error}");
     assert_eq!((job.budget().reserved_bytes(), job.extents_in_use()), (0, 0));
-    // A job that is stopped, too.
+    // A job that is cancelled leaves nothing, either.
     let cancel = Cancel::default();
     let job = setup.store.job(Budget::new(16 << 20, 2), cancel.clone()).unwrap();
     cancel.cancel();
     assert!(import(&setup.store, &job, "v", &file).unwrap_err().is_cancelled());
     assert_eq!((job.budget().reserved_bytes(), job.extents_in_use()), (0, 0));
     assert!(setup.store.list().unwrap().is_empty());
-    // An import of the right data works afterwards, and a second one of the name does not.
+    // After the failure, an import of the right data works. A second import with the same name fails.
     let good = Made::new(Element::F32, 64, 10, || 1.0);
     setup.import("v", &good);
     let job = setup.job(16 << 20, 2);
@@ -173,7 +173,8 @@ fn an_import_that_fails_leaves_nothing() {
     assert!(error.to_string().contains('v'), "{error}");
 }
 
-/// Flips a bit of the only place on the drive that holds `bytes`.
+/// Flips a bit in the first file in the folder or its subfolders that contains `bytes`. Returns false if no file
+/// contains them.
 pub fn flip(folder: &Path, bytes: &[u8]) -> bool {
     for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
         if entry.is_dir() {

@@ -1,4 +1,4 @@
-//! These tests cover indexes: builds, approximate searches and recall.
+//! Tests of indexes: builds, approximate searches and recall.
 
 use arrow_array::RecordBatch;
 use inshore_store::{Budget, Cancel, Job, Store};
@@ -12,7 +12,8 @@ use crate::{
     support::{Made, Random, Row, Setup, rows_of},
 };
 
-/// Returns vectors in clusters, as real vectors are, and queries of the same distribution.
+/// Returns vectors in clusters, which resemble real data. The clusters depend only on `seed / 1000`, so vectors and
+/// queries can have the same distribution.
 pub fn clustered(element: Element, dimensions: usize, count: usize, seed: u64) -> Made {
     let mut centers = Random(seed / 1000);
     let points: Vec<f64> = (0..50 * dimensions).map(|_| centers.normal() * 30.0 + 100.0).collect();
@@ -68,7 +69,7 @@ fn open(setup: &Setup, name: &str) -> (Vectors, VectorIndex) {
     (vectors, index)
 }
 
-/// Returns the bytes of all files of an index.
+/// Returns the bytes of each file of an index.
 pub fn bytes_of(store: &Store, job: &Job, name: &str) -> Vec<Vec<u8>> {
     let dataset = store.dataset(&index_name(name)).unwrap();
     let read = |name: &str| {
@@ -177,7 +178,7 @@ fn recall_is_measured_on_the_queries_of_the_user_and_replaces_the_table() {
     let (_, index) = open(&setup, "v");
     assert_eq!(index.info().recall, table);
     assert_ne!(table, before);
-    // The table must be right: these queries reach its recall with its number of probes.
+    // The table must be right: a search with the number of probes of a point must reach the recall of the point.
     let search = Search { k: 5, ..Search::default() };
     let sampled: Vec<u64> = (0..40).map(|number| number * 100 / 40).collect();
     let keep =
@@ -228,7 +229,7 @@ fn vectors_that_are_few_or_equal_or_of_one_dimension_have_an_index() {
             assert!(built.info.lists >= built.info.vectors.div_ceil(built.plan.list_vectors_max), "{name}");
             let search = Search { k: 3000, metric, ..Search::default() };
             let (exact, _) = setup.search(name, &queries, &search, (32 << 20, 2));
-            // One probe is not enough for k neighbours, so more lists are probed.
+            // One list has fewer than k vectors, so more lists are probed.
             for strategy in [Strategy::Single, Strategy::Batch] {
                 let approximate = Approximate { probes: Some(1), strategy: Some(strategy), ..EVERYTHING };
                 let (rows, _) = ask(&setup, name, &queries, (&search, &approximate), (32 << 20, 2));
@@ -307,7 +308,7 @@ fn a_flipped_bit_in_a_list_or_in_the_directory_is_an_error_that_names_the_file()
     }
 }
 
-/// Checksums hold here: another program wrote these files.
+/// The checksums are right in this test, as if another program had written the files.
 #[test]
 fn an_index_that_does_not_describe_its_lists_is_refused_by_name() {
     let setup = Setup::new();
@@ -392,7 +393,7 @@ fn a_build_that_is_stopped_or_fails_leaves_the_former_index_or_none() {
         assert!(built.map_or_else(|error| error.is_cancelled(), |_| true));
         is_built
     };
-    // The last phases are short, and may end before the build is stopped.
+    // The last phases are short, so the build may end before it is cancelled.
     for phase in [
         "",
         "sampling",

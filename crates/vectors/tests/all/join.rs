@@ -1,4 +1,4 @@
-//! These tests join datasets with each other and with themselves, and compare the answers with brute force.
+//! Tests of joins of a dataset with another dataset or with itself. The answers must equal those of brute force.
 
 use inshore_store::{Budget, Cancel};
 use inshore_vectors::{Approximate, Element, Index, Metric, Search, Strategy, plan, search};
@@ -14,7 +14,7 @@ fn joins_equal_brute_force_for_any_elements_and_metric() {
     for (round, element) in ELEMENTS.into_iter().enumerate() {
         let mut random = Random(100 + round as u64);
         let setup = Setup::new();
-        // Rows of 257 bytes, or 257 elements, lie across the ends of reads.
+        // Rows have 257 bytes or elements, so that some rows are split between two reads.
         let dimensions = if element == Element::Bits { 8 * 257 } else { 257 };
         let (a, b) =
             (made(&mut random, element, dimensions, 70), made(&mut random, element, dimensions, 190));
@@ -45,7 +45,7 @@ fn a_vector_is_excluded_by_its_id_and_not_by_its_distance() {
     let (rows, _) = setup.search("v", &setup.open("v"), &options, (8 << 20, 1));
     let ids: Vec<(u64, u64)> = rows.iter().map(|row| (row.0, row.2)).collect();
     assert_eq!(ids, [(0, 1), (0, 3), (1, 0), (1, 3), (2, 0), (2, 1), (3, 0), (3, 1)]);
-    // The only vector has no neighbour.
+    // The only vector of this dataset has no neighbour.
     setup.import("one", &Made { values: vec![1.0], ..vectors });
     let (rows, _) = setup.search("one", &setup.open("one"), &options, (8 << 20, 1));
     assert_eq!(rows, []);

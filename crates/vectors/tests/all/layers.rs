@@ -1,4 +1,5 @@
-//! These tests add vectors behind an index: layers answer as the lists of a build do, and a drifting cluster is found.
+//! Tests of layers, which hold vectors that were added after the build of an index. Layers must answer like the lists
+//! of a build, and a search must find a cluster that drifts.
 
 use std::sync::Arc;
 
@@ -16,14 +17,14 @@ use crate::{
 
 const EVERYTHING: Approximate = Approximate { recall: 1.0, probes: Some(1 << 31), strategy: None };
 
-/// Returns vectors around some centers, the first of which is at `drift`.
+/// Returns vectors around several centers. The first center is moved by `drift` in each dimension.
 fn around(element: Element, dimensions: usize, count: usize, drift: f64, random: &mut Random) -> Made {
     let mut centers = Random(5);
     let points: Vec<f64> = (0..24 * dimensions).map(|_| centers.normal() * 25.0 + 110.0).collect();
     let (mut place, mut center) = (0, 0);
     Made::new(element, dimensions, count, || {
         if place == 0 {
-            // Every sixth vector is of the cluster that drifts.
+            // One vector in six belongs to the cluster that drifts.
             center = if random.below(6) == 0 { 0 } else { 1 + random.below(23) as usize };
         }
         let moved = if center == 0 { drift } else { 0.0 };
@@ -49,7 +50,7 @@ fn layers_whose_lists_are_all_probed_answer_as_the_exact_search() {
         [(Element::U8, Metric::L2), (Element::F32, Metric::Cosine), (Element::I8, Metric::Ip)]
     {
         let (setup, mut random, mut model) = (Setup::new(), Random(101), Model::default());
-        // A layer begins with 1 MiB of rows.
+        // A layer is written once the tail has 1 MiB of rows.
         let dimensions = 256;
         let rows = if element == Element::F32 { 1100 } else { 4200 };
         let base = around(element, dimensions, 1500, 0.0, &mut random);
@@ -65,7 +66,7 @@ fn layers_whose_lists_are_all_probed_answer_as_the_exact_search() {
             let changed = add(&setup, &added).unwrap();
             assert_eq!((changed.index_error, changed.unlisted), (None, 0));
             model.add(&added);
-            // Some rows in no list, some in no layer any more.
+            // These rows are too few for a layer, so no list has them. Some of them replace rows of layers.
             let ids: Vec<u64> = (0..60).map(|number| number * 23 + round as u64).collect();
             let replacing = around(element, dimensions, ids.len(), 0.0, &mut random);
             assert_eq!(upsert(&setup, &replacing, &ids).unwrap().unlisted, 60);
@@ -88,7 +89,7 @@ fn layers_whose_lists_are_all_probed_answer_as_the_exact_search() {
             seen.iter().all(|(layers, unlisted)| (1..=2).contains(layers) && *unlisted == 60),
             "{seen:?}"
         );
-        // A new index has all rows, and the layers of the former one are gone.
+        // The new index covers all rows, and the layers of the old index are removed.
         build(&setup, "v", &Index { metric, lists: Some(40), seed: 1, copies: None }, (64 << 20, 2));
         assert_eq!((layers(&setup), setup.store.list().unwrap().len()), ((0, 0), 2));
     }
@@ -101,7 +102,7 @@ fn a_list_that_grows_is_read_in_chunks() {
     setup.import("v", &base);
     model.add(&base);
     let built = build(&setup, "v", &Index { lists: Some(60), ..Index::default() }, (64 << 20, 2));
-    // All vectors that are added belong to one list.
+    // All added vectors belong to the same list.
     let point: Vec<f64> = base.rows()[7].to_vec();
     let mut place = 0;
     let added = Made::new(Element::U8, 128, 20_000, || {
@@ -221,7 +222,7 @@ fn every_crash_while_layers_are_written_leaves_an_index_that_answers() {
             }
         }
     }
-    // Rows without a layer, and with one.
+    // The crashes left states without a layer, and states with a layer.
     assert!(seen.len() >= 4, "{seen:?}");
 }
 
@@ -279,7 +280,7 @@ fn a_compaction_keeps_ids_and_answers_and_frees_rows() {
                 let (_, searched) = ask(&setup, "v", &queries, (&search, &good), (32 << 20, 2));
                 assert!(searched.recall_estimate.is_some_and(|recall| recall >= 0.9), "{searched:?}");
             }
-            // A second compaction has nothing to do, and a search that was open goes on.
+            // A second compaction has nothing to do, and a search that is open continues to read the old files.
             let id = Vectors::open(&setup.store, "v").unwrap().id();
             assert_eq!(compact_vectors(&setup.store, &job, "v").unwrap().freed, 0);
             assert_eq!(Vectors::open(&setup.store, "v").unwrap().id(), id);

@@ -1,4 +1,5 @@
-//! Real data with third-party answers. `INSHORE_TEST_DATA` names the folder; a test without data says that it is skipped.
+//! Tests with real data whose answers come from third parties. `INSHORE_TEST_DATA` names the folder of the data. If the
+//! data is missing, a test prints that it was skipped.
 
 use std::{
     io::Read,
@@ -9,7 +10,8 @@ use inshore_vectors::{Element, Metric, Search};
 
 use crate::support::{Made, Setup, brute_force};
 
-/// The answers that NGT's documentation (bin/ngt/README.md, Apache-2.0) shows for its data: ids from 1, and distances.
+/// The answers in NGT's documentation (bin/ngt/README.md, Apache-2.0) for its data. An answer has ids, counted from 1,
+/// and distances.
 const NGT: [[(u64, f32); 10]; 3] = [
     [
         (3031, 239.332),
@@ -49,7 +51,8 @@ const NGT: [[(u64, f32); 10]; 3] = [
     ],
 ];
 
-/// Returns the path of a real file, or prints a line that says that the test was skipped.
+/// Returns the path of a file of real data. If the file is missing, prints that the test was skipped, and returns
+/// `None`.
 fn data(name: &str) -> Option<PathBuf> {
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
     let root = std::env::var_os("INSHORE_TEST_DATA").map_or(beside, PathBuf::from);
@@ -70,7 +73,7 @@ fn read(path: &Path) -> Vec<u8> {
     bytes
 }
 
-/// Reads lines of 128 integers; a further column, an id, is left out.
+/// Reads lines of 128 integers. A further column of a line, which is an id, is ignored.
 fn descriptors(path: &Path) -> Vec<f64> {
     let text = String::from_utf8(read(path)).unwrap();
     text.lines().flat_map(|line| line.split_whitespace().take(128).map(|x| x.parse().unwrap())).collect()

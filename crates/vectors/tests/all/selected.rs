@@ -1,4 +1,4 @@
-//! Searches in which only selected vectors may be answers.
+//! Tests of searches in which only selected vectors may be answers.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -13,20 +13,20 @@ use crate::{
     support::{Made, Random, Row, Setup, brute_force},
 };
 
-/// Returns the set of the vectors below `len` for which `is_selected`.
+/// Returns the set of those row numbers below `len` for which `is_selected` returns true.
 fn select(len: u64, is_selected: impl FnMut(&u64) -> bool) -> Arc<RowSet> {
     let mut set = RowSet::empty(&Budget::new(1 << 20, 1), len).unwrap();
     (0..len).filter(is_selected).for_each(|row| set.insert(row));
     Arc::new(set)
 }
 
-/// Selects a share of the vectors, independently of their place.
+/// Selects a random fraction `share` of the vectors. The choice does not depend on their elements.
 fn share(len: u64, share: f64, seed: u64) -> Arc<RowSet> {
     let mut random = Random(seed);
     select(len, |_| random.below(1 << 20) < (share * f64::from(1 << 20)) as u64)
 }
 
-/// Makes vectors that any element type holds.
+/// Returns vectors with small elements, which each element type can hold exactly.
 fn small(element: Element, dimensions: usize, count: usize, seed: u64) -> Made {
     let mut random = Random(seed);
     Made::new(element, dimensions, count, || match element {
@@ -79,7 +79,7 @@ fn an_exact_search_answers_the_nearest_selected_vectors() {
 #[test]
 fn blocks_without_selected_vectors_are_not_read() {
     let setup = Setup::new();
-    // 12.8 MB: 200 blocks of 64 KiB.
+    // The vectors have 12.8 MB, which are 200 blocks of 64 KiB.
     let (vectors, queries) = (small(Element::U8, 128, 100_000, 1), small(Element::U8, 128, 3, 2));
     setup.import("v", &vectors);
     let file = setup.file("q", &queries);
@@ -91,12 +91,12 @@ fn blocks_without_selected_vectors_are_not_read() {
         job.report().bytes_read
     };
     assert!(read(None) >= 12_800_000);
-    // One vector, and the check block in which it lies.
+    // With one selected vector, the search reads little more than the checksum block with the vector.
     assert!(read(Some(select(100_000, |&row| row == 77_777))) <= 64 << 10);
-    // Five vectors far apart.
+    // The five selected vectors are far apart, so each is a read of its own.
     assert!(read(Some(select(100_000, |row| row % 20_000 == 0))) <= 5 * (64 << 10));
     assert!(read(Some(select(100_000, |_| false))) == 0);
-    // The second half.
+    // Only the second half of the vectors is selected.
     let half = read(Some(select(100_000, |&row| row >= 50_000)));
     assert!((6_400_000..7_600_000).contains(&half), "{half}");
 }
@@ -124,7 +124,7 @@ fn an_index_whose_lists_are_all_probed_answers_the_nearest_selected_vectors() {
     }
 }
 
-/// Returns the share of the exact neighbours that an answer has.
+/// Returns the fraction of the exact neighbours that are in an answer.
 fn recall(rows: &[Row], exact: &[Row]) -> f64 {
     let found: HashSet<_> = rows.iter().map(|row| (row.0, row.2)).collect();
     exact.iter().filter(|row| found.contains(&(row.0, row.2))).count() as f64 / exact.len() as f64
@@ -134,7 +134,7 @@ fn approximate(strategy: Strategy) -> Approximate {
     Approximate { recall: 0.95, probes: None, strategy: Some(strategy) }
 }
 
-/// Answers with each strategy, memory and number of threads, and asserts that all answers are equal.
+/// Answers the queries with each strategy, amount of memory and number of threads. Asserts that all answers are equal.
 fn answers(setup: &Setup, queries: &VectorFile, options: &Search) -> (Vec<Row>, u64) {
     let mut answers = Vec::new();
     for strategy in [Strategy::Single, Strategy::Batch] {
@@ -166,7 +166,7 @@ fn the_recall_is_kept_when_few_vectors_are_selected() {
             assert_eq!((rows.len() as u64, exact.len() as u64), (neighbours, neighbours));
             let reached = recall(&rows, &exact);
             println!("{element} {selected}: {reached}");
-            // The table was measured on other vectors of the same distribution.
+            // The table of recall was measured on other vectors of the same distribution.
             assert!(reached >= 0.95, "{element} {selected}: {reached}");
             let (_, found) =
                 ask(&setup, "v", &queries, (&options, &approximate(Strategy::Batch)), (64 << 20, 2));
@@ -184,7 +184,7 @@ fn queries_far_from_all_selected_vectors_have_k_neighbours() {
     let asked = clustered(Element::U8, 24, 100, 2002);
     let queries = setup.file("q", &asked);
     build(&setup, "v", &Index { lists: Some(300), ..Index::default() }, (64 << 20, 2));
-    // Vectors on one side of the data.
+    // The selected vectors lie on one side of the data.
     let rows = vectors.rows();
     let selection = select(20_000, |&row| rows[row as usize][0] > 130.0);
     assert!(!is_sparse(&selection) && selection.count() < 10_000);

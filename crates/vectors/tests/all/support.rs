@@ -1,4 +1,4 @@
-//! Generated vectors, their files, and a search by brute force.
+//! Support for tests: generated vectors, their files, and a search by brute force.
 
 use std::{fs, path::PathBuf};
 
@@ -7,7 +7,7 @@ use inshore_store::{Budget, Cancel, Job, Store};
 use inshore_vectors::{Element, Metric, Search, Searched, Source, VectorFile, Vectors, import, search};
 use tempfile::TempDir;
 
-/// A row of an answer. The distance is given by its bits.
+/// A row of an answer: the query, the rank, the id, and the bits of the distance.
 pub type Row = (u64, u32, u64, u32);
 
 /// A generator of pseudo-random numbers (splitmix64).
@@ -25,13 +25,13 @@ impl Random {
         self.next() % end
     }
 
-    /// Returns a number that is nearly normal, with mean 0 and deviation 1.
+    /// Returns a number from an approximately normal distribution with mean 0 and standard deviation 1.
     pub fn normal(&mut self) -> f64 {
         (0..12).map(|_| (self.next() >> 11) as f64 / (1u64 << 53) as f64).sum::<f64>() - 6.0
     }
 }
 
-/// Vectors of numbers that their element type holds exactly.
+/// Vectors with values that their element type holds exactly.
 #[derive(Clone)]
 pub struct Made {
     pub element: Element,
@@ -56,7 +56,8 @@ impl Made {
         self.values.chunks(self.dimensions).collect()
     }
 
-    /// Returns the bytes of a file: of the format with a count, or of NumPy for bfloat16.
+    /// Returns the bytes of a file with these vectors. The format is NumPy for bfloat16, and otherwise a format with a
+    /// count.
     pub fn bytes(&self) -> Vec<u8> {
         if self.element == Element::Bf16 {
             let shape = format!("({}, {})", self.values.len() / self.dimensions, self.dimensions);
@@ -98,7 +99,7 @@ impl Made {
     }
 }
 
-/// Returns the binary16 number of a value that it holds exactly: 0, or a normal number.
+/// Returns the binary16 bits of a value. The value must be 0 or a normal number that binary16 holds exactly.
 pub fn half(value: f64) -> u16 {
     let bits = (value as f32).to_bits();
     let sign = (bits >> 16 & 0x8000) as u16;
@@ -110,7 +111,7 @@ pub fn half(value: f64) -> u16 {
     sign | (exponent << 10) as u16 | (bits >> 13 & 0x3ff) as u16
 }
 
-/// Returns the answer of brute force: each pair in f64, in the order of the dimensions.
+/// Returns the answer by brute force. The distance of each pair is computed in f64, in the order of the dimensions.
 pub fn brute_force(vectors: &Made, queries: &Made, search: &Search) -> Vec<Row> {
     let square = |row: &[f64]| row.iter().fold(0.0, |sum, x| sum + x * x);
     let mut rows = Vec::new();
@@ -164,7 +165,7 @@ pub fn brute_force(vectors: &Made, queries: &Made, search: &Search) -> Vec<Row> 
     rows
 }
 
-/// A store with vectors.
+/// A temporary folder with a store.
 pub struct Setup {
     pub folder: TempDir,
     pub store: Store,
@@ -201,7 +202,7 @@ impl Setup {
         assert_eq!(job.budget().reserved_bytes(), 0);
     }
 
-    /// Searches, and asserts that the budget was kept and all memory came back.
+    /// Searches a dataset. Asserts that the search stayed within the budget, and that it freed all memory.
     pub fn search<'a>(
         &self,
         name: &str,

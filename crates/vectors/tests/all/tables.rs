@@ -1,4 +1,4 @@
-//! Vectors of tables: their import, and their columns in answers.
+//! Tests of tables with vectors: their import, and their columns in answers.
 
 use std::{fs::File, path::PathBuf, sync::Arc};
 
@@ -18,7 +18,7 @@ use crate::support::{Made, Random, Setup, brute_force};
 
 const MEMORY: (u64, usize) = (32 << 20, 2);
 
-/// Returns a column of lists of one length.
+/// Returns a column of lists that all have the same length.
 fn lists(values: ArrayRef, dimensions: usize) -> ArrayRef {
     let item = Arc::new(Field::new("item", values.data_type().clone(), true));
     let rows = values.len() / dimensions;
@@ -35,7 +35,7 @@ fn batch(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
         .unwrap()
 }
 
-/// Writes a table in several row groups or batches.
+/// Writes a table to a file with several row groups or batches.
 fn write(setup: &Setup, name: &str, table: &RecordBatch) -> PathBuf {
     let path = setup.folder.path().join(name);
     let file = File::create(&path).unwrap();
@@ -79,7 +79,7 @@ fn refused(setup: &Setup, table: &RecordBatch, options: (Option<&str>, Option<&s
     messages.remove(0)
 }
 
-/// 3,000 documents, of which some titles are long.
+/// Returns a table of documents, one for each 8 of `values`. Some titles are null, and some are long.
 fn documents(random: &mut Random, values: ArrayRef) -> RecordBatch {
     let rows = values.len() / 8;
     let title =
@@ -97,7 +97,7 @@ fn documents(random: &mut Random, values: ArrayRef) -> RecordBatch {
     ])
 }
 
-/// Answers with columns.
+/// Searches a dataset, and returns the answer with the columns `select`.
 fn answer(setup: &Setup, name: &str, queries: &Made, select: &[&str], job: &Job) -> RecordBatch {
     let vectors = Vectors::open(&setup.store, name).unwrap();
     let select: Vec<String> = select.iter().map(|name| (*name).to_string()).collect();
@@ -190,12 +190,12 @@ fn bad_tables_are_refused_by_row_and_column() {
     let item = || Arc::new(Field::new("item", DataType::Float32, true));
     let good = floats(vec![Some(1.0); 20]);
 
-    // A list of another length.
+    // One list has another length than the first one.
     let ragged = ListArray::new(item(), OffsetBuffer::from_lengths([4, 4, 3, 4, 5]), good.clone(), None);
     let message = refused(&setup, &batch(vec![("v", Arc::new(ragged))]), (None, None));
     assert_eq!(message, "row 2, column 'v': found 3 dimensions, expected 4, as in row 0");
 
-    // A null, a null inside of a list, NaN and infinity.
+    // A list is null, or a list contains a null, a NaN or an infinity.
     let nulls = Some(NullBuffer::from(vec![true, true, true, false, true]));
     let null = ListArray::new(item(), OffsetBuffer::from_lengths([4, 4, 4, 4, 4]), good.clone(), nulls);
     let message = refused(&setup, &batch(vec![("v", Arc::new(null))]), (None, None));
@@ -208,7 +208,7 @@ fn bad_tables_are_refused_by_row_and_column() {
         assert!(message.ends_with("in dimension 1"), "{message}");
     }
 
-    // Columns that do not exist, are no lists, or are not clear.
+    // Some columns do not exist, some are not lists, and without a name the column of vectors is ambiguous.
     let ids: ArrayRef = Arc::new(Int64Array::from(vec![5, 6, 7, 6, 5]));
     let two = batch(vec![("a", lists(good.clone(), 4)), ("b", lists(good.clone(), 4)), ("n", ids.clone())]);
     let message = refused(&setup, &two, (None, None));
@@ -223,7 +223,7 @@ fn bad_tables_are_refused_by_row_and_column() {
         refused(&setup, &batch(vec![("v", lists(good.clone(), 4)), ("_row", ids.clone())]), (None, None));
     assert!(message.contains("one called _row"), "{message}");
 
-    // Ids that occur twice, are null, or are no ids.
+    // Some ids occur twice, some are null, and some columns cannot be ids.
     let one = batch(vec![("v", lists(good.clone(), 4)), ("n", ids)]);
     let message = refused(&setup, &one, (None, Some("n")));
     assert_eq!(message, "rows 0 and 4, column 'n': found \"5\" twice, expected ids that occur once");
@@ -263,7 +263,7 @@ fn columns_of_an_answer_are_refused_by_name() {
     assert!(error.contains("titel") && error.contains("title, year, doc, _row"), "{error}");
     let error = open(&["year", "year"]).err().unwrap().to_string();
     assert!(error.contains("select is year: expected each column once"), "{error}");
-    // Vectors of a file have no columns.
+    // Vectors that were imported from a file have no columns.
     setup.import("w", &Made::new(inshore_vectors::Element::U8, 4, 10, || 1.0));
     let vectors = Vectors::open(&setup.store, "w").unwrap();
     let error = AnswerColumns::open(&job, &vectors, &["year".to_string()]).err().unwrap().to_string();
@@ -278,7 +278,7 @@ fn rows_with_long_values_are_answered_in_parts_or_refused() {
         move || random.below(200) as f64
     });
     let bytes: ArrayRef = Arc::new(UInt8Array::from_iter_values(made.values.iter().map(|&x| x as u8)));
-    // 60 texts of 60 kB, each in some answers: 200 rows take 12 MB.
+    // There are 60 texts of 60 kB, and each is in several rows of the answer. The 200 rows take 12 MB.
     let texts: ArrayRef = Arc::new((0..60).map(|row| Some(format!("{row:060000}"))).collect::<StringArray>());
     let path = write(&setup, "t.parquet", &batch(vec![("v", lists(bytes.clone(), 4)), ("text", texts)]));
     import(&setup, "v", &path, (None, None)).unwrap();

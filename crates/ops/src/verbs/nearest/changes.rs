@@ -14,45 +14,45 @@ use crate::{
     target_kind::TargetKind,
 };
 
-/// Adds the vectors of a file to a dataset; see [`vectors::add_vectors`].
+/// Adds the vectors of a file to a dataset. See [`vectors::add_vectors`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AddVectors {
     /// The dataset of vectors.
     pub dataset: String,
-    /// Each byte of the file is eight dimensions of one bit.
+    /// True if each byte of the file has eight dimensions of one bit.
     #[serde(default)]
     pub bits: bool,
 }
 
-/// Replaces vectors of a dataset, or adds them, by their ids; see [`vectors::upsert_vectors`]. The inputs are the file of
-/// vectors and, without `ids`, a text file of their ids.
+/// Inserts vectors into a dataset by their ids, or replaces vectors with the same ids. See [`vectors::upsert_vectors`].
+/// The first input is a file of vectors. If `ids` is not given, the second input is a text file of ids.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UpsertVectors {
     /// The dataset of vectors.
     pub dataset: String,
-    /// The id of each vector.
+    /// The id of each vector. `None` reads the ids from the second input.
     #[serde(default)]
     pub ids: Option<Vec<u64>>,
-    /// Each byte of the file is eight dimensions of one bit.
+    /// True if each byte of the file has eight dimensions of one bit.
     #[serde(default)]
     pub bits: bool,
 }
 
-/// Removes vectors of a dataset by their ids; see [`vectors::remove_vectors`]. Without `ids`, the input is a text file of
-/// ids.
+/// Removes vectors of a dataset by their ids. See [`vectors::remove_vectors`]. If `ids` is not given, the input is a
+/// text file of ids.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RemoveFromVectors {
     /// The dataset of vectors.
     pub dataset: String,
-    /// The ids of the vectors.
+    /// The ids of the vectors. `None` reads the ids from the input.
     #[serde(default)]
     pub ids: Option<Vec<u64>>,
 }
 
-/// Frees the rows of removed vectors, and writes the lists of the index again; see [`vectors::compact_vectors`].
+/// Frees the rows of removed vectors, and writes the lists of the index again. See [`vectors::compact_vectors`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CompactVectors {
@@ -64,7 +64,7 @@ fn with_bits(file: VectorFile, bits: bool) -> Result<VectorFile> {
     if bits { Ok(file.as_bits()?) } else { Ok(file) }
 }
 
-/// Checks that a request has the inputs `what`, and ids in one place: the last input, or `ids`.
+/// Checks the number of inputs. A request has `count` files of vectors and, if `ids` is not given, a file of ids.
 fn check_inputs(
     operation: &'static str,
     inputs: &[PathBuf],
@@ -81,7 +81,7 @@ fn check_inputs(
     Err(Error::Request { operation, what })
 }
 
-/// Returns the ids of the request, or those of the last input.
+/// Returns the ids of the request. If it has none, returns the ids in the last input.
 fn ids_of(job: &Job, ids: &Option<Vec<u64>>, inputs: &[PathBuf]) -> Result<IdList> {
     match (ids, inputs.last()) {
         (Some(ids), _) => Ok(IdList::of(job, ids)?),

@@ -15,32 +15,32 @@ use crate::{
     target_kind::TargetKind,
 };
 
-/// The content of files.
+/// The kind of content of the imported files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ContentKind {
-    /// PNG and JPEG files; see [`vectors::Images`].
+    /// PNG and JPEG files. See [`vectors::Images`].
     Images,
-    /// Texts: the counts of the words of a vocabulary.
+    /// Texts. A vector has the counts of the words of a vocabulary.
     Documents,
 }
 
-/// Imports images or documents as a dataset of vectors; see [`vectors::import_content`]. The inputs are files and
+/// Imports images or documents as a dataset of vectors. See [`vectors::import_content`]. The inputs are files and
 /// folders.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ImportFiles {
     /// The name of the new dataset.
     pub name: String,
-    /// The content of the files.
+    /// The kind of content.
     pub content: ContentKind,
-    /// Leaves malformed images out, and counts them.
+    /// Skips malformed images and counts them. Otherwise a malformed image is an error.
     #[serde(default)]
     pub skip_errors: bool,
-    /// Each line of the one input is a document.
+    /// True if each line of the only input is a document.
     #[serde(default)]
     pub lines: bool,
-    /// The number of words in the vocabulary of documents, at most; 8,000 by default.
+    /// The largest number of words in the vocabulary of documents. The default is 8,000.
     #[serde(default)]
     pub words: Option<u64>,
 }
@@ -97,7 +97,7 @@ impl Operation for ImportFiles {
 }
 
 impl ImportFiles {
-    /// Reads the documents twice: for the vocabulary, and for the counts.
+    /// Reads the documents twice, first for the vocabulary and then for the counts.
     #[cfg(feature = "text")]
     fn import_documents(&self, job: &Job, inputs: &[PathBuf]) -> Result<ImportedContent> {
         let files = document_files(job, inputs, self.lines)?;

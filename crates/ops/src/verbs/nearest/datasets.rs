@@ -14,7 +14,7 @@ use crate::{
     verbs::stores::{RemoveAnswer, dataset_of, only, remove_each},
 };
 
-/// Lists the vectors of the store; see [`vectors::list`].
+/// Lists the vectors of the store. See [`vectors::list`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ListVectors {}
@@ -22,7 +22,7 @@ pub struct ListVectors {}
 /// The vectors of a store.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct VectorsAnswer {
-    /// The properties of each dataset of vectors, by name.
+    /// The properties of each dataset of vectors, in the order of their names.
     pub datasets: Vec<Description>,
 }
 
@@ -41,7 +41,7 @@ impl DatasetOperation for ListVectors {
     }
 }
 
-/// Returns the properties of vectors and of their index, and reads no vectors; see [`vectors::describe`].
+/// Returns the properties of vectors and of their index, without reading vectors. See [`vectors::describe`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DescribeVectors {}
@@ -66,12 +66,12 @@ impl DatasetOperation for DescribeVectors {
     }
 }
 
-/// Removes the vectors of the inputs with their indexes, or the indexes only. A dataset of another kind is refused, and
-/// damaged vectors are removed. The error of an input is reported, and the others are removed.
+/// Removes the vectors of the inputs with their indexes, or only the indexes. A dataset of another kind is refused, but
+/// damaged vectors are removed. If an input has an error, the error is reported and the other inputs are still removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RemoveVectors {
-    /// Removes only the index.
+    /// Removes only the indexes.
     pub index: bool,
 }
 

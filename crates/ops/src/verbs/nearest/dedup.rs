@@ -15,29 +15,29 @@ use crate::{
     target_kind::TargetKind,
 };
 
-/// Finds all pairs of vectors of a dataset within a distance, or the groups that such pairs connect: exactly, or in the
-/// lists of its index if `recall` or `probes` is given. See [`vectors::dedup`].
+/// Finds all pairs of vectors of a dataset within a distance, or the groups that such pairs connect. The search is
+/// exact, unless `recall` or `probes` is given; it then uses the lists of the dataset's index. See [`vectors::dedup`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DedupVectors {
     /// The dataset of vectors.
     pub dataset: String,
-    /// The smallest cosine of near-duplicates, in the place of `metric` and `radius`.
+    /// The smallest cosine between near-duplicates. It replaces `metric` and `radius`.
     #[serde(default)]
     pub cosine: Option<f64>,
-    /// The metric; Euclidean distance by default.
+    /// The metric. The default is Euclidean distance.
     #[serde(default)]
     pub metric: Option<Metric>,
-    /// The largest distance of near-duplicates, or the smallest inner product.
+    /// The largest distance between near-duplicates, or for `ip` the smallest inner product.
     #[serde(default)]
     pub radius: Option<f64>,
-    /// Returns groups in the place of pairs.
+    /// If true, the answer has groups instead of pairs.
     #[serde(default)]
     pub groups: bool,
-    /// The recall that an approximate answer is expected to reach; without an index the answer is exact.
+    /// The recall that an approximate answer is expected to reach. If the dataset has no index, the answer is exact.
     #[serde(default)]
     pub recall: Option<f64>,
-    /// The number of lists of the index that each vector probes, in the place of `recall`.
+    /// The number of lists of the index that each vector probes. It replaces `recall`.
     #[serde(default)]
     pub probes: Option<u64>,
 }
@@ -47,7 +47,7 @@ impl DedupVectors {
         let bad = |what: String| Err(Error::Request { operation: Self::NAME, what });
         let groups = self.groups;
         match (self.cosine, self.metric, self.radius) {
-            // The distance is one minus the cosine, and subtraction keeps the order of rounded numbers.
+            // The distance is one minus the cosine, and a subtraction keeps the order of rounded numbers.
             (Some(cosine), None, None) if (-1.0..=1.0).contains(&cosine) => {
                 Ok(Dedup { metric: Metric::Cosine, radius: 1.0 - cosine, groups })
             }
@@ -58,7 +58,7 @@ impl DedupVectors {
         }
     }
 
-    /// Returns the options of an approximate search, if one is asked for.
+    /// Returns the options of an approximate search, or `None` if the request asks for an exact search.
     fn approximate(&self) -> Option<Approximate> {
         let DedupVectors { recall, probes, .. } = *self;
         let is_asked = recall.is_some() || probes.is_some();
@@ -66,7 +66,7 @@ impl DedupVectors {
         is_asked.then_some(Approximate { recall, probes, strategy: None })
     }
 
-    /// Opens the index, if an approximate search is asked for and there is one.
+    /// Opens the index if the request asks for an approximate search and the dataset has an index.
     fn index(&self, job: &Job, vectors: &Vectors) -> Result<Option<(VectorIndex, Approximate)>> {
         let Some(approximate) = self.approximate() else { return Ok(None) };
         match VectorIndex::open(&job.store(), vectors)? {
@@ -107,7 +107,7 @@ impl Operation for DedupVectors {
         let job = context.stored(execution)?;
         let (vectors, options) = (Vectors::open(&job.store(), &self.dataset)?, self.options()?);
         let index = self.index(job, &vectors)?;
-        // A search that cannot work is refused before a file is begun.
+        // A search that cannot run is refused before the output file is created.
         match &index {
             Some((index, approximate)) => {
                 vectors::check_dedup_index(&vectors, index, &options, approximate)?;

@@ -1,15 +1,15 @@
-//! Documents as vectors: the counts of the words of a vocabulary.
+//! Documents as vectors. A vector has the counts of the words of a vocabulary.
 //!
 //! ```text
 //!   files, or lines of a file ─► text, cut at ends of lines ─► words of each document, on all threads ─► counts
 //! ```
 //!
-//! Texts are read as by `count words`: compressed files are decompressed, UTF-16 is converted, and words are those of
-//! Unicode, in lower case. A count is a byte and stays at 255.
+//! Texts are read in the same way as by `count words`: compressed files are decompressed, UTF-16 is converted, and
+//! words follow the rules of Unicode, in lower case. A count is a byte, and does not rise above 255.
 //!
-//! Paper: documents as bags of words over a vocabulary that is determined beforehand, of 8,000 one-byte counts, 2018
-//! thesis 6.1.3, 6.2.2 and 6.3.1. The thesis has no rule for the vocabulary; here it consists of the most frequent words
-//! of all documents.
+//! Paper: 2018 thesis 6.1.3, 6.2.2 and 6.3.1, which represents documents as bags of words over a fixed vocabulary of
+//! 8,000 words, with one byte for each count. The thesis has no rule for the choice of the vocabulary. In this module
+//! it consists of the most frequent words of all documents.
 
 use std::{io::Read, ops::Range, path::PathBuf};
 
@@ -20,16 +20,16 @@ use inshore_vectors::{
     CONSUMER_BYTES, ContentRows, Element, Error, Files, Result, RowBatch, Vocabulary, each_row, list_files,
 };
 
-/// The words that are counted at most in the vocabulary, if the request names no number.
+/// The number of words in the vocabulary, if the request gives none.
 pub(super) const WORDS: u64 = 8_000;
-/// Longer words do not enter a vocabulary.
+/// The largest length in bytes of a word in a vocabulary.
 const WORD_BYTES_MAX: usize = 1024;
-/// The text that is read before its words are counted.
+/// The bytes of text that are read before their words are counted.
 const TEXT_BYTES: usize = 512 << 10;
-/// The memory of the vectors of a batch, but at least one vector.
+/// The bytes of the vectors in a batch. A batch has at least one vector.
 const ROWS_BYTES: usize = 4 << 20;
-/// The memory for a text: the text itself, what follows it, and its copy in lower case, which may have three times as
-/// many bytes.
+/// The memory, in bytes, for the text: the buffer with the text of the batch and the text after it, and the copy of the
+/// text in lower case, which may be three times as long.
 const READ_BYTES: u64 = 8 * TEXT_BYTES as u64;
 
 fn text_options() -> TextOptions {
@@ -40,11 +40,11 @@ fn word_options() -> WordOptions {
     WordOptions { ignore_case: true, ..WordOptions::default() }
 }
 
-/// Lists the documents: files, and all files below folders, in the order of paths. If `are_lines`, the one input is a
-/// file.
+/// Lists the documents: the input files, and all files in input folders and their subfolders, sorted by path. If
+/// `are_lines` is true, the only input must be a file.
 ///
 /// # Errors
-/// [`Error::BadOption`] for other inputs; the errors of [`list_files`].
+/// [`Error::BadOption`] if `are_lines` is true and the inputs are not one file; the errors of [`list_files`].
 pub(super) fn document_files(job: &Job, inputs: &[PathBuf], are_lines: bool) -> Result<Files> {
     if are_lines && (inputs.len() != 1 || inputs[0].is_dir()) {
         let found = match inputs {
@@ -56,10 +56,10 @@ pub(super) fn document_files(job: &Job, inputs: &[PathBuf], are_lines: bool) -> 
     list_files(job, inputs, |_| true, "files")
 }
 
-/// Returns the `count` most frequent words of all documents, equally frequent ones in the order of their bytes.
+/// Returns the `count` most frequent words of all documents. Words with equal frequencies are ordered by their bytes.
 ///
 /// # Errors
-/// [`Error::BadFile`] if there are no words; the errors of reading; too little memory.
+/// [`Error::BadFile`] if the documents have no words; the errors of reading; too little memory.
 pub(super) fn vocabulary_of(job: &Job, files: &Files, count: u64) -> Result<Vocabulary> {
     let sources: Vec<_> = files.paths.iter().map(|path| text_source(path, text_options())).collect();
     job.start_phase("counting words", "bytes", 0);
@@ -89,15 +89,16 @@ fn failed(error: inshore_kernels::Error) -> Error {
 pub(super) struct Documents {
     job: Job,
     files: Files,
-    /// Each line of a file is a document, and not each file.
+    /// True if each line of a file is a document. Otherwise each file is a document.
     are_lines: bool,
     vocabulary: Vocabulary,
-    /// The number of files that were opened.
+    /// The number of files that have been opened.
     opened: usize,
     reader: Option<Box<dyn Read + Send>>,
-    /// Text that follows the documents of the batch.
+    /// The text of the batch, and text behind it that was already read.
     text: Vec<u8>,
-    /// The documents of the batch. The last may go on in the next batch.
+    /// The byte ranges, in `text`, of the documents of the batch. If `goes_on` is true, the last document continues in
+    /// the next batch.
     documents: Vec<Range<usize>>,
     goes_on: bool,
     rows: Vec<u8>,
@@ -106,7 +107,7 @@ pub(super) struct Documents {
 }
 
 impl Documents {
-    /// Begins with the first document.
+    /// Creates the source, which starts with the first document.
     ///
     /// # Errors
     /// Too little memory.
@@ -132,7 +133,7 @@ impl Documents {
         })
     }
 
-    /// Opens the next file, if there is one and none is open. Returns whether one is open.
+    /// Opens the next file if no file is open. Returns false if all files have been read.
     fn is_open(&mut self) -> Result<bool> {
         if self.reader.is_none() && self.opened < self.files.paths.len() {
             let input = Input::new(&self.files.paths[self.opened]);
@@ -143,7 +144,7 @@ impl Documents {
         Ok(self.reader.is_some())
     }
 
-    /// Reads until `text` has `TEXT_BYTES` bytes or the file ends. Returns true, and closes the file, at its end.
+    /// Reads until `text` has `TEXT_BYTES` bytes or the file ends. At the end of the file, closes it and returns true.
     fn read(&mut self) -> Result<bool> {
         let Some(reader) = &mut self.reader else { return Ok(true) };
         while self.text.len() < TEXT_BYTES {
@@ -158,7 +159,8 @@ impl Documents {
         Ok(false)
     }
 
-    /// Fills the batch with files. A file that does not fit goes on in the next batch.
+    /// Fills the batch with whole files. A file that does not fit continues in the next batch. Returns the number of
+    /// bytes of the batch.
     fn fill_with_files(&mut self, documents_max: usize) -> Result<usize> {
         let mut start = 0;
         while self.documents.len() < documents_max && self.is_open()? {
@@ -169,7 +171,8 @@ impl Documents {
                     self.goes_on = false;
                     start = self.text.len();
                 }
-                // The document begins in the next batch, or all of the text is of this document.
+                // If the batch has other documents, this document starts in the next batch. Otherwise the whole text
+                // belongs to this document.
                 false if start > 0 => break,
                 false => return self.cut(),
             }
@@ -180,7 +183,7 @@ impl Documents {
         Ok(start)
     }
 
-    /// Fills the batch with lines.
+    /// Fills the batch with lines. Returns the number of bytes of the batch.
     fn fill_with_lines(&mut self, documents_max: usize) -> Result<usize> {
         let is_end = !self.is_open()? || self.read()?;
         let mut start = 0;
@@ -191,7 +194,8 @@ impl Documents {
                     self.documents.push(start..start + line);
                     start += line + 1;
                 }
-                // The last line may have no end; a line that went on ends with the file.
+                // The last line of a file may lack a line feed. A line that began in an earlier batch also ends with
+                // the file.
                 None if is_end && (!rest.is_empty() || self.goes_on) => {
                     self.documents.push(start..self.text.len());
                     start = self.text.len();
@@ -204,7 +208,8 @@ impl Documents {
         Ok(start)
     }
 
-    /// Takes the text as a part of a document that goes on, up to white space. The batch has no other document.
+    /// Takes the text up to its last line feed or white space as a part of a document that continues in the next batch.
+    /// The batch has no other document.
     fn cut(&mut self) -> Result<usize> {
         let line = self.text.iter().rposition(|&byte| byte == b'\n');
         let Some(end) = line.or_else(|| self.text.iter().rposition(u8::is_ascii_whitespace)) else {
@@ -269,7 +274,7 @@ impl ContentRows for Documents {
             if self.documents.is_empty() {
                 return Ok(None);
             }
-            // A document that went on is the first of this batch, and keeps its counts.
+            // A document that continues from the previous batch is the first of this batch, and its counts are kept.
             self.rows[if goes_on { dimensions } else { 0 }..].fill(0);
             self.count()?;
             complete = self.documents.len() - usize::from(self.goes_on);
@@ -293,7 +298,7 @@ mod tests {
         store.job(Budget::new(memory_bytes, threads), Cancel::default()).unwrap()
     }
 
-    /// Counts the words of texts whose words stand between white space.
+    /// Counts the words of texts whose words are separated by white space.
     fn naive(texts: &[String], words: u64) -> (Vec<String>, Vec<Vec<u8>>) {
         let of = |text: &str| -> Vec<String> {
             text.to_lowercase().split_whitespace().map(String::from).collect()
@@ -333,7 +338,8 @@ mod tests {
         (names, rows, paths)
     }
 
-    /// Returns texts of all kinds: empty, of Unicode, with a word more than 255 times, and longer than a batch.
+    /// Returns texts of several kinds: empty, with Unicode, with a word that occurs more than 255 times, and longer
+    /// than a batch.
     fn texts(separator: &str) -> Vec<String> {
         let long: Vec<String> = (0..150_000u64).map(|number| format!("w{}", number * number % 977)).collect();
         let mut texts = vec![

@@ -15,25 +15,26 @@ use crate::{
     target_kind::TargetKind,
 };
 
-/// Imports a file of vectors, or a table with a column of vectors, as a dataset; see [`vectors::import()`] and
+/// Imports a file of vectors, or a table with a column of vectors, as a dataset. See [`vectors::import()`] and
 /// [`vectors::import_table`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ImportVectors {
     /// The name of the new dataset.
     pub name: String,
-    /// Each byte of the file is eight dimensions of one bit.
+    /// True if each byte of the file has eight dimensions of one bit.
     #[serde(default)]
     pub bits: bool,
-    /// The column of a table that has the vectors; it may be left out if the table has one column of lists of numbers.
+    /// The column of the table that has the vectors. It may be `None` if the table has exactly one column of lists of
+    /// numbers.
     #[serde(default)]
     pub column: Option<String>,
-    /// The column of a table whose values are the ids of the vectors.
+    /// The column of the table whose values are the ids of the vectors.
     #[serde(default)]
     pub id: Option<String>,
 }
 
-/// The file that is imported.
+/// The kind and the path of the file to import.
 #[derive(Debug)]
 pub enum ImportPlan {
     /// A file of vectors.
@@ -45,7 +46,7 @@ pub enum ImportPlan {
 impl Plan for ImportPlan {}
 
 impl ImportVectors {
-    /// Refuses options that do not fit the file.
+    /// Refuses options that do not apply to the kind of file.
     fn check_options(&self, is_table: bool) -> Result<()> {
         let options = match is_table {
             true => [("bits", self.bits), ("", false)],
@@ -62,7 +63,7 @@ impl ImportVectors {
     }
 }
 
-/// Returns whether a file is a table with a column of vectors.
+/// Returns true if the file is a table with a column of vectors.
 fn is_table(path: &Path) -> bool {
     matches!(&*Input::new(path).extension(), "parquet" | "arrow")
 }

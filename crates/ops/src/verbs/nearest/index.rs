@@ -12,27 +12,28 @@ use crate::{
     target_kind::TargetKind,
 };
 
-/// Builds the index of a dataset of vectors, or builds it again; see [`vectors::build_index`].
+/// Builds the index of a dataset of vectors, or replaces it. See [`vectors::build_index`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IndexVectors {
     /// The dataset of vectors.
     pub dataset: String,
-    /// The metric of the searches.
+    /// The metric of the searches that will use the index.
     #[serde(default)]
     pub metric: Metric,
-    /// The number of lists.
+    /// The number of lists. `None` chooses it by the size of the vectors.
     #[serde(default)]
     pub lists: Option<u64>,
-    /// The number from which samples follow.
+    /// The seed that determines which vectors are sampled.
     #[serde(default)]
     pub seed: u64,
-    /// The largest list with copies, as a number of average lists: for a second file of lists that the single strategy reads.
+    /// The size of the largest list with copies, as a multiple of an average list. If it is given, the index has a
+    /// second file of lists with copies, which the single strategy reads.
     #[serde(default)]
     pub copies: Option<u64>,
 }
 
-/// Measures the recall of an index on the queries of a file, and keeps the table in the index; see
+/// Measures the recall of an index on the queries of a file, and stores the table of recall in the index. See
 /// [`vectors::measure_recall`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -42,10 +43,10 @@ pub struct MeasureRecall {
     /// The number of neighbours of each query.
     #[serde(default = "default_k")]
     pub k: u64,
-    /// The number of queries that are drawn from the file.
+    /// The number of queries that are sampled from the file.
     #[serde(default = "default_sample")]
     pub sample: u64,
-    /// Each line of the one input is a query, for a dataset of documents.
+    /// True if each line of the only input is a query, for a dataset of documents.
     #[serde(default)]
     pub lines: bool,
 }

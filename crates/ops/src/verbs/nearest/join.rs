@@ -17,9 +17,9 @@ use crate::{
     target_kind::TargetKind,
 };
 
-/// Finds the nearest vectors of a dataset for each vector of another one: exactly, or in the lists of its index if
-/// `recall` or `probes` is given. See [`SearchVectors`], whose queries lie in a file. The columns `query` and `id` have the
-/// numbers of vectors, also if vectors have a column of ids.
+/// Finds the nearest vectors of a dataset for each vector of another dataset. The search is exact, unless `recall` or
+/// `probes` is given; it then uses the lists of the dataset's index. [`SearchVectors`] is the same search with the
+/// queries of a file. The columns `query` and `id` have row numbers, even if a dataset has a column of ids.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JoinVectors {
@@ -33,22 +33,22 @@ pub struct JoinVectors {
     /// The metric.
     #[serde(default)]
     pub metric: Metric,
-    /// The largest distance of a neighbour, or its smallest inner product.
+    /// The largest distance of a neighbour, or for `ip` its smallest inner product.
     #[serde(default)]
     pub radius: Option<f64>,
-    /// The recall that an approximate answer is expected to reach; without an index the answer is exact.
+    /// The recall that an approximate answer is expected to reach. If the dataset has no index, the answer is exact.
     #[serde(default)]
     pub recall: Option<f64>,
-    /// The number of lists of the index that each query probes, in the place of `recall`.
+    /// The number of lists of the index that each query probes. It replaces `recall`.
     #[serde(default)]
     pub probes: Option<u64>,
-    /// How lists are read; the cheaper way by default.
+    /// The strategy by which lists are read. The default is the cheaper one.
     #[serde(default)]
     pub strategy: Option<Strategy>,
 }
 
-/// Finds the nearest other vectors of each vector of a dataset: the k-nearest-neighbour graph. A vector is no neighbour
-/// of itself, but vectors that are equal to it are.
+/// Finds the nearest other vectors of each vector of a dataset: the k-nearest-neighbour graph. A vector is not its own
+/// neighbour, but another vector with equal elements is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NeighbourGraph {
@@ -60,16 +60,16 @@ pub struct NeighbourGraph {
     /// The metric.
     #[serde(default)]
     pub metric: Metric,
-    /// The largest distance of a neighbour, or its smallest inner product.
+    /// The largest distance of a neighbour, or for `ip` its smallest inner product.
     #[serde(default)]
     pub radius: Option<f64>,
-    /// The recall that an approximate answer is expected to reach; without an index the answer is exact.
+    /// The recall that an approximate answer is expected to reach. If the dataset has no index, the answer is exact.
     #[serde(default)]
     pub recall: Option<f64>,
-    /// The number of lists of the index that each vector probes, in the place of `recall`.
+    /// The number of lists of the index that each vector probes. It replaces `recall`.
     #[serde(default)]
     pub probes: Option<u64>,
-    /// How lists are read; the cheaper way by default.
+    /// The strategy by which lists are read. The default is the cheaper one.
     #[serde(default)]
     pub strategy: Option<Strategy>,
 }

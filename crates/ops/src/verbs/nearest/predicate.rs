@@ -1,4 +1,4 @@
-//! The vectors that satisfy a predicate over their columns.
+//! Selects the vectors that satisfy a predicate over their columns.
 
 use arrow_array::{cast::AsArray, types::UInt64Type};
 use inshore_sql::{Query, Tables};
@@ -7,21 +7,21 @@ use inshore_vectors::{self as vectors, ROW_COLUMN, RowSet, Vectors};
 
 use crate::error::Result;
 
-/// Selects the vectors for which the SQL expression `predicate` over their columns is true.
+/// Selects the vectors for which the SQL expression `predicate`, over the columns of the dataset, is true.
 ///
-/// The cost is one read of the columns that the predicate names. Memory: that of a query, until it ends, and that of the
-/// set, which the job keeps.
+/// The cost is one read of the columns in the predicate. The memory of the query is freed when it ends. The memory of
+/// the set stays reserved until the set is dropped.
 ///
 /// # Errors
-/// Vectors without columns; a predicate that is no expression, or names an unknown column; too little memory; I/O and damage;
-/// cancellation.
+/// Vectors without columns; a predicate that is not an SQL expression, or has an unknown column; too little memory; I/O
+/// and damage; cancellation.
 pub(super) fn select(job: &Job, vectors: &Vectors, predicate: &str) -> Result<RowSet> {
     let info = vectors.info();
     let input = vectors::columns_input(job, vectors)?;
     let mut selected = RowSet::empty(job.budget(), info.vectors)?;
     let tables = Tables::default().with_inputs(&info.name, vec![input]);
     let table = info.name.replace('"', "\"\"");
-    // A comment at the end of the predicate ends with its line.
+    // The line feeds end a comment at the end of the predicate.
     let text = format!("SELECT \"{ROW_COLUMN}\" FROM \"{table}\" WHERE (\n{predicate}\n)");
     job.start_phase("selecting", "vectors", info.vectors);
     let mut query = Query::start(job, &text, tables)?;

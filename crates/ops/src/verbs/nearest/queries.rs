@@ -1,5 +1,5 @@
-//! The queries of a search: a file of vectors, or images or documents whose vectors are computed as those of the
-//! dataset were.
+//! The queries of a search. They are either a file of vectors, or images or documents whose vectors are computed in the
+//! same way as the vectors of the dataset.
 
 use std::path::PathBuf;
 
@@ -14,19 +14,20 @@ use crate::{
     operation::Plan,
 };
 
-/// The inputs of a search, before the dataset is known.
+/// The inputs of a search, before the dataset is opened.
 #[derive(Debug)]
 pub enum Queries {
-    /// A file of vectors, whose header was checked.
+    /// A file of vectors whose header was checked.
     Vectors(VectorFile),
-    /// Files and folders of content.
+    /// Files and folders with images or documents.
     Content(Vec<PathBuf>),
 }
 
 impl Plan for Queries {}
 
 impl Queries {
-    /// Looks at the inputs: one file with an ending of files of vectors is one.
+    /// Determines the kind of the inputs. A single file with the extension of a file of vectors is a file of vectors;
+    /// all other inputs are content.
     pub(super) fn plan(operation: &'static str, inputs: &[PathBuf]) -> Result<Queries> {
         match inputs {
             [input] if VectorFile::is_named(input) => Ok(Queries::Vectors(VectorFile::open(input)?)),
@@ -35,8 +36,8 @@ impl Queries {
         }
     }
 
-    /// Returns a file of vectors: that of the inputs, or vectors that are computed of them. If `are_lines`, each line of
-    /// a file is a document.
+    /// Returns a file of vectors: either the input itself, or a file of vectors that are computed from the inputs. If
+    /// `are_lines` is true, each line of a file is a document.
     pub(super) fn open(
         self,
         operation: &'static str,

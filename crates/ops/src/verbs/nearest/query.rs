@@ -21,8 +21,8 @@ use crate::{
     target_kind::TargetKind,
 };
 
-/// Finds the nearest vectors of a dataset for each query: exactly ([`vectors::search()`]), or in the lists of its
-/// index ([`vectors::search_index`]) if `recall` or `probes` is given.
+/// Finds the nearest vectors of a dataset for each query. The search is exact ([`vectors::search()`]), unless `recall`
+/// or `probes` is given; it then uses the lists of the dataset's index ([`vectors::search_index`]).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SearchVectors {
@@ -34,36 +34,36 @@ pub struct SearchVectors {
     /// The metric.
     #[serde(default)]
     pub metric: Metric,
-    /// The largest distance of a neighbour, or its smallest inner product.
+    /// The largest distance of a neighbour, or for `ip` its smallest inner product.
     #[serde(default)]
     pub radius: Option<f64>,
-    /// The recall that an approximate answer is expected to reach; without an index the answer is exact.
+    /// The recall that an approximate answer is expected to reach. If the dataset has no index, the answer is exact.
     #[serde(default)]
     pub recall: Option<f64>,
-    /// The number of lists of the index that each query probes, in the place of `recall`.
+    /// The number of lists of the index that each query probes. It replaces `recall`.
     #[serde(default)]
     pub probes: Option<u64>,
-    /// How lists are read; the cheaper way by default.
+    /// The strategy by which lists are read. The default is the cheaper one.
     #[serde(default)]
     pub strategy: Option<Strategy>,
-    /// An SQL expression over the columns of the vectors. Only vectors for which it is true are answers.
+    /// An SQL expression over the columns of the dataset. Only vectors for which the expression is true are answers.
     #[serde(default, rename = "where")]
     pub predicate: Option<String>,
-    /// The columns of the vectors that the answer has besides its own.
+    /// The columns of the dataset that are added to the answer.
     #[serde(default)]
     pub select: Vec<String>,
-    /// Each line of the one input is a query, for a dataset of documents.
+    /// True if each line of the only input is a query, for a dataset of documents.
     #[serde(default)]
     pub lines: bool,
 }
 
-/// Facts about an exact or an approximate search.
+/// The statistics of an exact or an approximate search.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 pub enum Found {
-    /// All vectors were compared with all queries.
+    /// The statistics of a search that compared all vectors with all queries.
     Exact(Searched),
-    /// Lists of an index were probed.
+    /// The statistics of a search that probed lists of an index.
     Approximate(ApproximateSearched),
 }
 
@@ -83,7 +83,7 @@ impl SearchVectors {
         Search { k, metric, radius, ..Search::default() }
     }
 
-    /// Returns the vectors that satisfy the predicate.
+    /// Returns the vectors that satisfy the predicate, or `None` if the request has no predicate.
     #[cfg(feature = "sql")]
     fn selection(&self, job: &Job, vectors: &Vectors) -> Result<Option<Arc<RowSet>>> {
         let select = |predicate: &String| super::predicate::select(job, vectors, predicate).map(Arc::new);
@@ -101,7 +101,7 @@ impl SearchVectors {
         }
     }
 
-    /// Returns the index in which an approximate search looks, with its options; `None` for an exact search.
+    /// Returns the index for an approximate search, with the options of the search. Returns `None` for an exact search.
     fn index(
         &self,
         job: &Job,
@@ -113,12 +113,12 @@ impl SearchVectors {
         if index.is_none() && approximate.probes.is_some() {
             return Err(vectors::Error::NoIndex { name: self.dataset.clone() }.into());
         }
-        // Among few vectors an exact search is cheaper.
+        // If few vectors are selected, an exact search is cheaper.
         let is_exact = approximate.probes.is_none() && selection.is_some_and(is_sparse);
         Ok(index.filter(|_| !is_exact).map(|index| (index, approximate)))
     }
 
-    /// Returns the options of an approximate search, if one is asked for.
+    /// Returns the options of an approximate search, or `None` if the request asks for an exact search.
     fn approximate(&self) -> Option<Approximate> {
         let SearchVectors { recall, probes, strategy, .. } = *self;
         let is_asked = recall.is_some() || probes.is_some();
@@ -126,7 +126,7 @@ impl SearchVectors {
         is_asked.then_some(Approximate { recall, probes, strategy })
     }
 
-    /// Checks the options and the name of the output, for an operation that finds neighbours.
+    /// Checks the options of the search and the name of the output file.
     pub(super) fn check_options(&self, operation: &'static str, output: Option<&Path>) -> Result<()> {
         self.options().check()?;
         match (self.approximate(), self.strategy) {
@@ -141,7 +141,8 @@ impl SearchVectors {
         output.map_or(Ok(()), |output| Ok(TableWriter::check_path(output)?))
     }
 
-    /// Finds the neighbours of the queries of a source. `columns` change the columns of the answer.
+    /// Finds the neighbours of the queries of a source. If `columns` is given, it adds columns of the dataset to the
+    /// answer.
     pub(super) fn find(
         &self,
         (vectors, queries): (&Vectors, Source<'_>),
@@ -152,7 +153,7 @@ impl SearchVectors {
     ) -> Result<Response<Found>> {
         let job = context.stored(execution)?;
         let index = self.index(job, vectors, options.selection.as_deref())?;
-        // A search that cannot work is refused before a file is begun.
+        // A search that cannot run is refused before the output file is created.
         match &index {
             Some((index, approximate)) => {
                 vectors::check_index_search(index, vectors.info(), queries, options, approximate)?;
@@ -213,7 +214,7 @@ impl Operation for SearchVectors {
         let job = context.stored(execution)?;
         let vectors = Vectors::open(&job.store(), &self.dataset)?;
         let mut queries = queries.open(Self::NAME, job, &vectors, self.lines)?;
-        // Among bits, bytes are eight bits each: nothing else could be meant.
+        // For a dataset of bits, a file of bytes can only mean eight bits in each byte.
         if (vectors.info().element, queries.element()) == (Element::Bits, Element::U8) {
             queries = queries.as_bits()?;
         }

@@ -1,4 +1,4 @@
-//! Step 4: all vectors, sorted by their nearest list.
+//! Step 4: finds the nearest list of each vector, and sorts the vectors by list.
 
 use std::{ops::Range, sync::Mutex};
 
@@ -25,31 +25,32 @@ use crate::{
 struct Scratch<T: Clustered> {
     packed: Packed<T>,
     finder: Finder<T>,
-    /// Compares the vectors with those that are held out.
+    /// Compares the vectors with the held-out vectors.
     comparer: Comparer<T>,
-    /// The nearest list of each vector, if the index has no copies.
+    /// The nearest list of each vector. It is used if the index has no copies.
     nearest: Nearest,
-    /// The nearest lists of each vector otherwise.
+    /// The nearest lists of each vector. They are used if the index has copies.
     tops: Vec<TopK>,
     entries: Vec<Entry>,
     chosen: Vec<(u32, f64)>,
-    /// Rows for the sort.
+    /// Rows that are ready for the sort.
     out: Vec<u8>,
 }
 
-/// Rows whose lists are found together.
+/// Rows whose lists are found together, as one batch.
 struct Block<'a, T> {
-    /// The numbers of the rows, from 0.
+    /// The positions of the rows in the block, counted from 0.
     members: &'a [u32],
-    /// The number of the first row in the dataset.
+    /// The row number, in the dataset, of the first row of the block.
     first: u64,
     rows: &'a [T],
-    /// The rows of the dataset that were not removed; all if `None`.
+    /// The rows of the dataset that were not removed, or `None` if no row was removed.
     live: Option<&'a RowSet>,
 }
 
 impl<'a, T> Block<'a, T> {
-    /// Returns the rows that were not removed: their numbers here and in the dataset, and their elements.
+    /// Returns the rows of the block that were not removed. An item has the position in the block, the row number in
+    /// the dataset, and the elements.
     fn live_rows(&self, dimensions: usize) -> impl Iterator<Item = (usize, u64, &'a [T])> {
         let (first, live) = (self.first, self.live);
         let rows = self.rows.chunks_exact(dimensions).enumerate();
@@ -59,8 +60,8 @@ impl<'a, T> Block<'a, T> {
 }
 
 impl<T: Clustered> Build<'_, T> {
-    /// Step 4: sorts the vectors of the rows `rows` by their lists, those of `live` only, and finds the neighbours of the
-    /// held-out vectors meanwhile.
+    /// Step 4: sorts the rows `rows` by their lists. If `live` is given, rows outside `live` are left out. The pass
+    /// also finds the exact neighbours of the held-out vectors.
     pub(super) fn assign(
         &self,
         centroids: &Centroids<T>,
@@ -121,7 +122,8 @@ impl<T: Clustered> Build<'_, T> {
         Ok(sorter.finish()?)
     }
 
-    /// Returns the rule for copies, if the index has any. The plan holds all centroids in memory then.
+    /// Returns the rule for copies, or `None` if the index has no copies. For an index with copies, the plan holds all
+    /// centroids in memory.
     fn closure<'a>(&self, centroids: &'a Centroids<T>) -> Option<Closure<'a, T>> {
         match &centroids.lower {
             Lower::Memory(all, _) if self.options.copies.is_some() => {
@@ -132,7 +134,7 @@ impl<T: Clustered> Build<'_, T> {
         }
     }
 
-    /// Adds each of the packed vectors to the rows, with its nearest list.
+    /// Appends a row for the sort for each vector of the block, with the vector's nearest list.
     fn assign_each(
         &self,
         centroids: &Centroids<T>,
@@ -149,8 +151,9 @@ impl<T: Clustered> Build<'_, T> {
         Ok(())
     }
 
-    /// Adds each of the packed vectors to the rows, with all lists that hold it. The order in a list is 0 in the nearest
-    /// one, and otherwise rises with the distance.
+    /// Appends rows for the sort for each vector of the block: one row for each list that holds the vector. The order
+    /// in the row is 0 for the nearest list, which owns the vector. For the other lists, the order rises with the
+    /// distance from the centroid.
     fn copy_each(
         &self,
         centroids: &Centroids<T>,
@@ -168,7 +171,7 @@ impl<T: Clustered> Build<'_, T> {
             entries.sort_unstable();
             closure.choose(entries, chosen);
             for (place, &(list, square)) in chosen.iter().enumerate() {
-                // The bits of numbers that are not negative are ordered as the numbers are.
+                // The bits of a non-negative float, read as an integer, have the same order as the floats.
                 let order = if place == 0 { 0 } else { (square as f32).to_bits().max(1) };
                 push_row(out, (list, order), id, elements);
             }

@@ -1,19 +1,22 @@
-//! The lists that hold a copy of a vector: the closure of SPANN (Chen et al., NeurIPS 2021, section 3.2).
+//! The rule that decides which lists hold copies of a vector. The method is the closure of SPANN (Chen et al., NeurIPS
+//! 2021, section 3.2).
 //!
-//! A query near the border of a list misses its neighbours on the other side. So the lists on both sides get the vectors near
-//! the border, and a query that probes few of these lists finds as many neighbours as with many lists without copies.
+//! A query near the border of its list misses neighbours on the other side of the border. The lists on both sides
+//! therefore get copies of the vectors near the border. A query that probes few lists with copies finds as many
+//! neighbours as a query that probes many lists without copies.
 //!
-//! Let c be the centroids of the lists nearest to a vector v, the nearest first. List 0 is that of the vector. List j holds a
-//! copy if
+//! Let c0, c1, ... be the centroids of the lists nearest to a vector v, the nearest first. List 0 owns the vector. The
+//! rule examines the other lists by ascending distance, and list j gets a copy if both conditions hold:
 //!
 //! ```text
-//!   |v - cj| <= REACH |v - c0|                       the vector is near the border
-//!   |ci - cj| > APART |v - cj|  for each i before    no chosen list lies in the same direction
+//!   |v - cj| <= REACH |v - c0|                         the vector is near the border of list j
+//!   |ci - cj| > APART |v - cj|  for each chosen list i  no chosen list lies in the same direction
 //! ```
 //!
-//! Without the second rule the copies lie in lists that a query probes together. Figures of 1,000,000 SIFT vectors in lists
-//! of 16 KiB, with copies to 64 KiB: KiB that a query reads at a recall of 0.95, and bytes of the copies relative to the
-//! vectors.
+//! Without the second condition, the copies are in neighbouring lists that a query probes together anyway. The
+//! following figures were measured on 1,000,000 SIFT vectors in lists of 16 KiB, with copies up to 64 KiB. The first
+//! number is the KiB that a query reads at a recall of 0.95. The number in parentheses is the size of the file with
+//! copies, relative to the size of the vectors.
 //!
 //! ```text
 //!   no copies 1,082 in 61 lists       the nearest four lists 957 (3.5)        the first rule alone, reach 1.2 1,077 (3.8)
@@ -26,25 +29,25 @@ use crate::{
     topk::Entry,
 };
 
-/// The lists nearest to a vector that may get a copy of it.
+/// The number of nearest lists that are candidates for a copy of a vector.
 pub(super) const CANDIDATES: usize = 16;
-/// The most lists that hold a vector.
+/// The largest number of lists that hold a vector, including the list that owns it.
 pub(super) const LISTS_MAX: usize = 8;
 const REACH: f64 = 1.5;
 const APART: f64 = 0.8;
 
 /// Decides which lists hold a vector.
 pub(super) struct Closure<'a, T: Clustered> {
-    /// The metric of the build: Euclidean distance or cosine.
+    /// The metric in which centroids are compared: L2 or cosine.
     pub metric: Metric,
     pub dimensions: usize,
-    /// The centroids of all lists.
+    /// The elements of the centroids of all lists.
     pub centroids: &'a [T],
 }
 
 impl<T: Clustered> Closure<'_, T> {
-    /// Replaces `chosen` by the lists that hold a vector, and the square of its distance from their centroids. The ids of
-    /// `nearest` are lists, the nearest first.
+    /// Sets `chosen` to the lists that hold a vector, each with the squared distance of the vector from the list's
+    /// centroid. `nearest` has the nearest lists of the vector, by ascending distance; the id of an entry is the list.
     pub fn choose(&self, nearest: &[Entry], chosen: &mut Vec<(u32, f64)>) {
         chosen.clear();
         let Some(first) = nearest.first() else { return };
@@ -60,19 +63,20 @@ impl<T: Clustered> Closure<'_, T> {
         }
     }
 
-    /// Returns true if the squared distances of a centroid from all chosen centroids are above `least`.
+    /// Returns true if the squared distance between the centroid of `list` and each chosen centroid is above `least`.
     fn is_apart(&self, list: u32, least: f64, chosen: &[(u32, f64)]) -> bool {
         let row = |list: u32| &self.centroids[list as usize * self.dimensions..][..self.dimensions];
         let (own, norm) = (row(list), T::norm(row(list)));
         chosen.chunks(AT_ONCE).all(|chosen| {
-            // A group that is not full repeats its last centroid.
+            // If fewer than `AT_ONCE` centroids are left, the last one fills the rest of the group.
             let others = std::array::from_fn(|number| row(chosen[number.min(chosen.len() - 1)].0));
             let keys = T::keys(self.metric, [own; AT_ONCE], others, [norm; AT_ONCE]);
             keys.iter().all(|&key| self.square(key) > least)
         })
     }
 
-    /// Returns the squared distance of a key; under the cosine half of that of the directions.
+    /// Returns the squared distance that a key stands for. Under the cosine metric, the result is half of the squared
+    /// distance between the two directions.
     fn square(&self, key: f64) -> f64 {
         match self.metric {
             Metric::Cosine => (1.0 + key).max(0.0),
@@ -85,7 +89,7 @@ impl<T: Clustered> Closure<'_, T> {
 mod tests {
     use super::*;
 
-    /// Returns the lists of a point among centroids in the plane.
+    /// Returns the lists that hold a point of the plane.
     fn lists_of(point: [f32; 2], centroids: &[f32]) -> Vec<u32> {
         let closure = Closure { metric: Metric::L2, dimensions: 2, centroids };
         let square = |c: &[f32]| (0..2).map(|d| f64::from(c[d] - point[d]).powi(2)).sum::<f64>();
@@ -99,14 +103,16 @@ mod tests {
 
     #[test]
     fn a_vector_between_lists_is_in_those_of_different_directions() {
-        // Lists around the origin; lists 1 and 2 lie in one direction, list 4 lies far away.
+        // The centroids lie around the origin. The centroids of lists 1 and 2 lie in one direction, and the centroid of
+        // list 4 lies far away.
         let centroids = [-10.0, 0.0, 10.0, 0.0, 11.0, 1.0, 0.0, 10.5, 40.0, 0.0];
         assert_eq!(lists_of([0.0, 0.0], &centroids), [0, 1, 3]);
-        // A vector at the centre of a list is only there, and so is one that is nearer to the centre than to the border.
+        // A vector at the centroid of a list is only in that list. So is a vector that is much nearer to the centroid
+        // than to the border.
         assert_eq!(lists_of([-10.0, 0.0], &centroids), [0]);
         assert_eq!(lists_of([-7.0, 0.0], &centroids), [0]);
         assert_eq!(lists_of([0.5, 0.0], &centroids), [1, 0, 3]);
-        // No vector is in more lists than the limit.
+        // For this vector all seven centroids lie in one direction, so that only one list holds it.
         let circle: Vec<f32> = (0..7).flat_map(|n| [n as f32, 0.0]).collect();
         assert!(lists_of([3.0, 50.0], &circle).len() == 1);
     }

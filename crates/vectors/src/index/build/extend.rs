@@ -1,4 +1,4 @@
-//! A layer: rows behind the lists of an index are assigned to these lists, sorted, and written.
+//! Writes a layer: assigns the rows behind the lists of an index to these lists, sorts them, and writes them.
 
 use std::ops::Range;
 
@@ -26,15 +26,15 @@ use crate::{
     tiles::Instructions,
 };
 
-/// Fewer bytes of rows behind the lists and layers are no layer: a query compares them in less time than it takes to
-/// look for them in the lists.
+/// The smallest size, in bytes, of the rows for which a layer is written. A query compares fewer bytes directly in less
+/// time than it takes to find them through lists.
 const TAIL_BYTES: u64 = 1 << 20;
 
-/// Puts the rows behind the lists of an index into a layer, if they are many enough, and removes layers that are of no
-/// use. Returns the number of rows that no list has afterwards.
+/// Writes a layer with the rows behind the lists and layers of an index if these rows have at least [`TAIL_BYTES`], and
+/// removes layers that are no longer used. Returns the number of rows in the tail afterwards.
 ///
 /// # Errors
-/// I/O and damage; too little memory; cancellation. The vectors and the index stay as they were.
+/// I/O and damage; too little memory; cancellation. After an error, the vectors and the index are unchanged.
 pub(crate) fn extend_index(store: &Store, job: &Job, name: &str) -> Result<u64> {
     let vectors = Vectors::open(store, name)?;
     let Some(index) = VectorIndex::open(store, &vectors)? else { return Ok(0) };
@@ -52,7 +52,7 @@ pub(crate) fn extend_index(store: &Store, job: &Job, name: &str) -> Result<u64> 
         Element::F16 | Element::Bf16 | Element::Bits => Err(no_index_of(info)),
     };
     match written {
-        // Another job wrote the layer.
+        // If the name exists, another job wrote the layer.
         Ok(()) | Err(crate::Error::Store(inshore_store::Error::NameExists { .. })) => {}
         Err(error) => return Err(error),
     }
@@ -60,7 +60,8 @@ pub(crate) fn extend_index(store: &Store, job: &Job, name: &str) -> Result<u64> 
     Ok(0)
 }
 
-/// Removes layers that continue no index of the vectors `name`, and those whose rows a longer layer has.
+/// Removes layers that do not continue the present index of the vectors `name`, and layers whose rows a longer layer
+/// covers.
 ///
 /// # Errors
 /// Damage of a layer; I/O.
@@ -85,7 +86,7 @@ pub(crate) fn remove_unused_layers(store: &Store, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Writes the layer of the rows `rows`.
+/// Writes the layer that covers the rows `rows`.
 fn write_layer<T: Clustered>(
     store: &Store,
     job: &Job,
@@ -113,7 +114,7 @@ fn write_layer<T: Clustered>(
     Ok(builder.commit(&attributes(index.id(), &rows, count, chunk))?)
 }
 
-/// Plans a layer of `rows` rows with the memory that is free.
+/// Plans a layer of `rows` rows with the memory that is free in the budget of the job.
 fn plan_layer<T: Clustered>(
     job: &Job,
     vectors: &Vectors,
@@ -145,19 +146,19 @@ fn plan_layer<T: Clustered>(
     let sort = smallest_row_memory_bytes_for(plan.threads, rows * (KEY_BYTES as u64 + row_bytes))
         .max(row_bytes * 128 * (plan.threads as u64 + 2));
     plan.smallest_bytes = beside + sort;
-    // The sort takes no more than its rows need.
+    // The sort gets at most as much memory as its rows need.
     let enough = (4 * rows * (KEY_BYTES as u64 + row_bytes)).max(16 << 20);
     plan.sort_bytes = free.saturating_sub(beside).min(enough).max(sort);
     job.budget().need(plan.smallest_bytes, || format!("adding to the index of {}", info.name))?;
     Ok(plan)
 }
 
-/// The files of a layer that are written.
+/// The files of a layer while they are written.
 struct LayerFiles {
     lists: FileWriter,
     firsts: FileWriter,
     id_bytes: usize,
-    /// The most vectors of a chunk.
+    /// The largest number of vectors in a chunk.
     chunk: u64,
     rows: Vec<u8>,
     ids: Vec<u8>,
@@ -170,7 +171,7 @@ impl LayerFiles {
         Ok(LayerFiles { lists, firsts, id_bytes, chunk, rows: Vec::new(), ids: Vec::new() })
     }
 
-    /// Writes the chunk that is held.
+    /// Writes the collected chunk, and clears it.
     fn flush(&mut self) -> Result<()> {
         self.lists.write(&self.rows)?;
         self.lists.write(&self.ids)?;
@@ -179,7 +180,7 @@ impl LayerFiles {
         Ok(())
     }
 
-    /// Writes the sorted rows. Returns their number.
+    /// Writes the sorted rows as lists. Returns the number of rows.
     fn write(
         mut self,
         job: &Job,
@@ -192,7 +193,7 @@ impl LayerFiles {
         let _memory = job.budget().reserve(bytes, "a chunk of a list")?;
         let entry = KEY_BYTES + row_bytes;
         let mut piece = vec![0; ((1 << 20) / entry).max(1) * entry];
-        // The number of lists whose first vector is known, and of vectors so far.
+        // The number of lists whose position was written, and the number of vectors so far.
         let (mut begun, mut count) = (0u64, 0u64);
         loop {
             let filled = sorted.fill(&mut piece)?;

@@ -1,4 +1,4 @@
-//! Step 2: a larger sample of the vectors, sorted by their nearest group.
+//! Step 2: gathers a larger sample of the vectors, sorted by their nearest group.
 
 use std::sync::{
     Mutex,
@@ -21,7 +21,8 @@ use crate::{
 };
 
 impl<T: Clustered> Build<'_, T> {
-    /// Step 2: sorts the second sample by group. Returns the number of its vectors in each group, too.
+    /// Step 2: sorts the second sample by group. Returns the sorted sample, and the number of sampled vectors of each
+    /// group.
     pub(super) fn gather(&self, upper: &[T]) -> Result<(Sorted, Vec<u64>)> {
         let (job, info, plan) = (self.job, self.info(), &self.plan);
         let dimensions = info.dimensions;

@@ -8,22 +8,22 @@
 //!   5 write    list by list: vectors, ids, centroid
 //! ```
 //!
-//! The samples have a fixed size, and the second one goes through a sort, so that the same vectors, options and seed give
-//! the same lists for every budget and number of threads. All of it streams: memory holds the first sample, then the
-//! centroids, blocks of vectors and the buffers of a sort.
+//! Equal vectors, options and seeds give equal lists for every budget and number of threads, because the sizes of the
+//! samples do not depend on budget and threads, and a sort fixes the order of the second sample. The build streams its
+//! data: the memory holds the first sample, and later the centroids, blocks of vectors and the buffers of a sort.
 //!
-//! A list has at most four times as many vectors as the average one. A larger cluster is cut into lists of one
-//! centroid, which are probed together, so that no read grows with the number of equal vectors. A centroid that no
-//! vector is nearest to has no list.
+//! A list has at most four times as many vectors as the average one. A larger cluster is cut into several lists with
+//! the same centroid, which are probed together. A read is therefore bounded even if many vectors are equal. A centroid
+//! that is not the nearest one of any vector has no list.
 //!
-//! With [`Index::copies`], step 4 sorts a vector into all lists that hold it (module `closure`), and step 5 writes a second
-//! file from the same sort: each list with the copies that lie nearest to its centroid.
+//! With [`Index::copies`], the sort of step 4 has a row for each list that holds a vector (module `closure`). Step 5
+//! writes a second file from this sort: each list, followed by the copies that lie nearest to its centroid.
 //!
 //! # Cost
 //!
-//! Three reads of the vectors, one write and one read of the sort's runs (if they do not fit), one write of the lists, and
-//! for each vector one multiplication for each dimension and centroid that it is compared with. It is compared with the
-//! upper centroids, and with those of the groups that are nearest to it.
+//! Three reads of the vectors, one write and one read of the sort's runs (if they do not fit), one write of the lists,
+//! and one multiplication for each vector, each dimension and each centroid with which the vector is compared. A vector
+//! is compared with all upper centroids, and with the centroids of the lists in the groups nearest to it.
 
 mod assign;
 mod closure;
@@ -47,18 +47,19 @@ pub(crate) use self::{
 use super::{Clustered, compare::Space, info::IndexInfo, no_index_of};
 use crate::{Element, Metric, Result, Vectors, VectorsInfo, search::center_of_vectors, tiles::Instructions};
 
-/// The options of an index.
+/// The options of the build of an index.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Index {
-    /// The metric of the searches.
+    /// The metric of the searches that will use the index.
     pub metric: Metric,
-    /// The number of lists. By default a list has 16 KiB on average, or 32 vectors if these are more.
+    /// The number of lists. By default the average list has 16 KiB, or 32 vectors if 32 vectors have more bytes.
     pub lists: Option<u64>,
-    /// The number from which the samples follow.
+    /// The seed that determines which vectors are sampled.
     pub seed: u64,
-    /// If given, the index has a second file of larger lists for the single strategy, which hold copies of the vectors near
-    /// their borders. A list has up to this number of times the vectors of an average list, from 2 to [`COPIES_MAX`]; so the
-    /// file takes up to about this number of times the bytes of the vectors. By default there are no copies.
+    /// The size of lists with copies, from 2 to [`COPIES_MAX`]. If it is given, the index has a second file for the
+    /// single strategy. In this file, each list also has copies of those vectors of other lists that lie near its
+    /// border, until the list has `copies` times as many vectors as an average list. The file takes up to about
+    /// `copies` times the bytes of the vectors. `None`, the default, builds no copies.
     pub copies: Option<u64>,
 }
 
@@ -66,7 +67,7 @@ pub struct Index {
 pub const COPIES_MAX: u64 = 16;
 
 impl Default for Index {
-    /// Returns lists of 16 KiB for Euclidean distances, without copies.
+    /// Returns the options for lists of 16 KiB and Euclidean distances, without copies.
     fn default() -> Index {
         Index { metric: Metric::L2, lists: None, seed: 0, copies: None }
     }
@@ -82,7 +83,8 @@ pub struct Built {
     pub plan: BuildPlan,
 }
 
-/// Builds the index of `vectors`, or builds it again. A job that ends before the commit changes nothing.
+/// Builds the index of `vectors`, or builds it again. The new index replaces an old one at the commit; a job that ends
+/// earlier changes nothing.
 ///
 /// # Errors
 /// The errors of [`plan_index`]; I/O and damage; cancellation.
@@ -103,9 +105,9 @@ struct Build<'a, T: Clustered> {
     vectors: &'a Vectors,
     options: &'a Index,
     plan: BuildPlan,
-    /// Where centroids are compared: by Euclidean distance, or by the cosine.
+    /// The space in which vectors are compared with centroids: Euclidean distance, or the cosine.
     space: Space<T>,
-    /// Where vectors are compared.
+    /// The space in which vectors are compared with held-out vectors, by the metric of the index.
     exact: Space<T>,
 }
 

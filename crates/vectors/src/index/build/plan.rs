@@ -1,4 +1,4 @@
-//! Plans a build: its lists, groups and samples, and the memory of each step.
+//! Plans a build: the numbers of lists and groups, the sizes of the samples, and the memory of each step.
 
 use inshore_sortreduce::rows::smallest_row_memory_bytes_for;
 use inshore_store::{Job, format_bytes};
@@ -22,29 +22,32 @@ use crate::{
     topk::TopK,
 };
 
-/// Bytes of an average list.
+/// The bytes of an average list.
 const LIST_BYTES: usize = 16 << 10;
-/// The fewest vectors of an average list.
+/// The smallest number of vectors in an average list.
 const LIST_VECTORS_MIN: usize = 32;
-/// A list has at most so many times the vectors of an average one.
+/// The largest number of vectors in a list, as a multiple of the vectors in an average list.
 const LIST_TIMES_MAX: u64 = 4;
-/// Rows of the first sample for each group, and their bytes at most.
+/// The number of rows in the first sample for each group. The next constant is the largest number of bytes of this
+/// sample.
 const GROUP_SAMPLE: u64 = 64;
 const GROUP_SAMPLE_BYTES: u64 = 24 << 20;
-/// Rows of the second sample for each list, and the bytes of a group's rows at most.
+/// The number of rows in the second sample for each list. The next constant is the largest number of bytes of the
+/// sampled rows of one group.
 const LIST_SAMPLE: u64 = 32;
 const LIST_SAMPLE_BYTES: u64 = 6 << 20;
-/// Iterations of k-means.
+/// The number of iterations of k-means.
 pub(super) const ITERATIONS: usize = 8;
-/// Groups whose centroids are compared with a vector that looks for its list.
+/// The number of groups whose lists are candidates when the nearest list of a vector is searched.
 pub(super) const GROUPS_ASSIGNED: u64 = 8;
-/// Vectors on which recall is measured, and their neighbours.
+/// The number of held-out vectors on which recall is measured. The next constant is the number of neighbours of each.
 pub(super) const HELD_OUT: u64 = 256;
 pub(super) const RECALL_K: u64 = 10;
-/// Packed vectors of a batch, whose lists are found together.
+/// The bytes of the packed vectors in a batch. The lists of all vectors in a batch are found together. The next
+/// constant is the largest number of vectors in a batch.
 const BATCH_BYTES: u64 = 2 << 20;
 const BATCH_ROWS_MAX: u64 = 4096;
-/// Checks and buffers of the files of an index.
+/// The bytes of a checksum block, and of the write buffers for the files of an index.
 pub(super) const CHECK_BYTES: usize = 4 << 10;
 pub(super) const LIST_BUFFER_BYTES: usize = 1 << 20;
 pub(super) const SMALL_BUFFER_BYTES: usize = 64 << 10;
@@ -52,31 +55,32 @@ pub(super) const SMALL_BUFFER_BYTES: usize = 64 << 10;
 /// The plan of a build.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BuildPlan {
-    /// Lists that are trained; some may get no vectors, and large ones are cut.
+    /// The number of lists that are trained. The index may have fewer, since some lists get no vectors, or more, since
+    /// large lists are cut.
     pub lists: u64,
-    /// Groups of lists.
+    /// The number of groups of lists.
     pub groups: u64,
-    /// Vectors of the largest list.
+    /// The largest number of vectors in a list.
     pub list_vectors_max: u64,
-    /// Vectors up to which a list is filled with copies; `None` without copies.
+    /// The number of vectors up to which a list is filled with copies; `None` if the index has no copies.
     pub copied_vectors_max: Option<u64>,
-    /// Vectors that train the groups.
+    /// The number of vectors on which the centroids of groups are trained.
     pub group_sample: u64,
-    /// Vectors that train the lists.
+    /// The number of vectors on which the centroids of lists are trained.
     pub list_sample: u64,
-    /// Worker threads.
+    /// The number of worker threads.
     pub threads: usize,
-    /// Memory of the sorts.
+    /// The memory of a sort in bytes.
     pub sort_bytes: u64,
     /// True if the centroids of all lists stay in memory during the assignment.
     pub holds_centroids: bool,
-    /// The smallest memory that works.
+    /// The smallest memory budget, in bytes, with which the build works.
     pub smallest_bytes: u64,
-    /// Bytes that are read.
+    /// The number of bytes that the build reads.
     pub read_bytes: u64,
-    /// Bytes that are written.
+    /// The number of bytes that the build writes.
     pub written_bytes: u64,
-    /// Multiplications with additions.
+    /// The number of fused multiplications and additions.
     pub multiplications: u64,
 }
 
@@ -100,7 +104,7 @@ impl std::fmt::Display for BuildPlan {
     }
 }
 
-/// Plans a build with the memory that is free in the budget of `job`.
+/// Plans a build of an index. The plan uses the memory that is free in the budget of `job`.
 ///
 /// # Errors
 /// A bad option; too little memory.
@@ -139,7 +143,8 @@ fn plan_elements<T: Clustered>(job: &Job, vectors: &VectorsInfo, options: &Index
     let average = (LIST_BYTES as u64 / entry_bytes).max(LIST_VECTORS_MIN as u64);
     let lists = options.lists.unwrap_or_else(|| count.div_ceil(average).min(1 << 31));
     let average = count.div_ceil(lists);
-    // A vector is compared with all groups, and with the lists of some groups: this number makes the two costs equal.
+    // A vector is compared with the centroids of all groups, and then with those of the lists in the nearest groups.
+    // This number of groups makes the two costs equal.
     let groups = (((lists * GROUPS_ASSIGNED) as f64).sqrt().ceil() as u64).min(lists.div_ceil(4)).max(1);
     let group_sample = (groups * GROUP_SAMPLE).min(GROUP_SAMPLE_BYTES / row_bytes).max(groups).min(count);
     let list_sample = (lists * LIST_SAMPLE).min(count);
@@ -147,7 +152,7 @@ fn plan_elements<T: Clustered>(job: &Job, vectors: &VectorsInfo, options: &Index
     let training = ITERATIONS as u64 * (group_sample * groups + list_sample * lists.div_ceil(groups));
     let multiplications = (training + list_sample * groups + count * compared) * dimensions as u64;
     let list_vectors_max = (average * LIST_TIMES_MAX).min(count);
-    // The sort has at most so many rows for a vector.
+    // The sort has at most `times` rows for each vector.
     let times = if options.copies.is_some() { LISTS_MAX as u64 } else { 1 };
     let copied = options.copies.map_or(0, |copies| copies.min(LISTS_MAX as u64));
     let mut plan = BuildPlan {
@@ -169,10 +174,11 @@ fn plan_elements<T: Clustered>(job: &Job, vectors: &VectorsInfo, options: &Index
     let free = job.budget().free_bytes();
     let held = memory.held_out + memory.upper;
     let lower = lists * row_bytes;
-    // Copies follow from distances between centroids.
+    // Copies are chosen by the distances between centroids, for which all centroids must be in memory.
     plan.holds_centroids = lower <= free / 4 || options.copies.is_some();
     let lower = if plan.holds_centroids { lower } else { 0 };
-    // The sorts are alive while samples are trained and vectors are assigned, and while lists are written.
+    // The sort of samples exists during the training of lists, and the sort of vectors during the assignment and the
+    // writing of lists. Each of these steps needs its memory in addition to that of a sort.
     let beside_sort = memory.pass.max(memory.training).max(memory.writing) + lower;
     let smallest_sort =
         smallest_row_memory_bytes_for(plan.threads, count * times * (KEY_BYTES as u64 + row_bytes))
@@ -182,19 +188,19 @@ fn plan_elements<T: Clustered>(job: &Job, vectors: &VectorsInfo, options: &Index
     plan
 }
 
-/// The memory of each step of a build, which a plan reserves.
+/// The memory, in bytes, that each step of a build reserves.
 pub(super) struct Memory {
-    /// The held-out vectors with their neighbours.
+    /// The held-out vectors and their neighbours.
     pub held_out: u64,
     /// The upper centroids.
     pub upper: u64,
-    /// Step 1.
+    /// Step 1, the first sample.
     pub first_sample: u64,
-    /// A pass that finds groups or lists.
+    /// A pass over the vectors that finds their groups or lists.
     pub pass: u64,
-    /// Step 3.
+    /// Step 3, the training of lists.
     pub training: u64,
-    /// Step 5.
+    /// Step 5, the writing of lists.
     pub writing: u64,
 }
 
@@ -209,7 +215,8 @@ impl Memory {
         let upper = plan.groups * (2 * row_bytes + 32);
         let pass = pass_bytes::<T>(job, dimensions);
         let batch = batch_rows::<T>(dimensions);
-        // A batch holds packed vectors, their groups, pairs, heaps, and the rows for the sort.
+        // For each vector, a batch holds the packed elements, the nearest groups and their pairs, a heap, and the rows
+        // for the sort.
         let rows = if plan.copied_vectors_max.is_some() { LISTS_MAX as u64 } else { 1 };
         let each = Packed::<T>::bytes_each(dimensions)
             + Nearest::bytes_each()
@@ -242,7 +249,7 @@ impl Memory {
     }
 }
 
-/// Returns the memory for reads of centroids of groups from flash, of one thread.
+/// Returns the memory, in bytes, in which a thread reads centroids of groups from flash.
 pub(super) fn flash_bytes(plan: &BuildPlan, row_bytes: u64) -> u64 {
     16 * (8 * plan.lists.div_ceil(plan.groups) * row_bytes + (64 << 10))
 }
@@ -251,7 +258,7 @@ pub(super) fn batch_rows<T: Clustered>(dimensions: usize) -> u64 {
     (BATCH_BYTES / Packed::<T>::bytes_each(dimensions)).clamp(32, BATCH_ROWS_MAX)
 }
 
-/// Returns the most rows of a group's sample.
+/// Returns the largest number of sampled rows of a group.
 pub(super) fn group_rows_max<T: Clustered>(plan: &BuildPlan, dimensions: usize) -> u64 {
     let average = plan.list_sample.div_ceil(plan.groups);
     let row_bytes = (dimensions * size_of::<T>()) as u64;

@@ -1,4 +1,4 @@
-//! The lists of an index are written again, by the centroids that the index has.
+//! Writes the lists of an index again, with the centroids that the index has.
 
 use inshore_store::{DatasetBuilder, Job, Store};
 
@@ -10,10 +10,11 @@ use crate::{
     tiles::Instructions,
 };
 
-/// Writes the lists of an index again, for all rows of `vectors`, which may be vectors that are not published yet. The
-/// result is to be committed with the attributes of its properties. The table of recall stays, for as many lists as there are.
+/// Writes the lists of an index again, for all rows of `vectors`, which need not be published. Returns the dataset,
+/// which the caller must commit, and the properties of the index, which are its attributes. The table of recall keeps
+/// its points with fewer probes than the new index has lists.
 ///
-/// The cost is that of the last two steps of a build: no samples and no k-means.
+/// The cost is that of the last two steps of a build, without samples and k-means.
 ///
 /// # Errors
 /// The errors of [`super::build_index`].
@@ -38,7 +39,7 @@ fn rewrite<T: Clustered>(
     index: &VectorIndex,
 ) -> Result<(DatasetBuilder, IndexInfo)> {
     let (info, rows) = (index.info(), vectors.info().vectors);
-    // Lists hold as many copies as before, relative to the vectors of an average list.
+    // Relative to an average list, the largest list with copies has the same size as in the old index.
     let average = info.vectors.div_ceil(info.lists);
     let copies = info.copies.as_ref().map(|copies| (copies.list_vectors_max / average).clamp(2, COPIES_MAX));
     let options = Index { metric: info.metric, lists: Some(info.lists.min(rows)), seed: info.seed, copies };
@@ -59,7 +60,7 @@ fn rewrite<T: Clustered>(
     Ok((builder, made))
 }
 
-/// Returns a table of recall for `lists` lists.
+/// Returns the old table of recall for an index of `lists` lists.
 fn kept(old: &RecallTable, lists: u64) -> RecallTable {
     let mut points = old.points.clone();
     points.retain(|point| point.probes < lists);

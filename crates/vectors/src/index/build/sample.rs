@@ -1,6 +1,7 @@
 //! Step 1: the held-out vectors, and the centroids of groups from a sample of all vectors.
 //!
-//! A vector is in a sample if its *draw*, a number that follows from its id and the seed, lies in the range of the sample.
+//! A *draw* is a number that follows from the id of a vector and the seed. A vector is in a sample if its draw lies in
+//! the range of the sample.
 
 use std::sync::Mutex;
 
@@ -16,10 +17,10 @@ use crate::{
     topk::TopK,
 };
 
-/// Fewer vectors than these are all in the samples, and none is held out.
+/// If the dataset has fewer vectors than this, no vector is held out.
 const FEW: u64 = 64;
 
-/// The draws from `start` to `end`, without `end` itself unless there is none above it.
+/// A range of draws from `start` to `end`. `end` itself is excluded, unless it is the largest `u64`.
 #[derive(Clone, Copy)]
 pub(super) struct Draws {
     start: u64,
@@ -41,7 +42,7 @@ pub(super) struct HeldOut<T: Clustered> {
 }
 
 impl<T: Clustered> HeldOut<T> {
-    /// Returns no vectors.
+    /// Returns an empty set of held-out vectors.
     pub fn none(job: &Job) -> Result<HeldOut<T>> {
         let _reservation = job.budget().reserve(0, "held-out vectors")?;
         Ok(HeldOut { ids: Vec::new(), packed: Packed::with_capacity(0, 0), tops: Vec::new(), _reservation })
@@ -54,14 +55,14 @@ impl<T: Clustered> Build<'_, T> {
         mixed(id ^ mixed(self.options.seed))
     }
 
-    /// Returns the draws of vectors that are held out.
+    /// Returns the range of the draws of held-out vectors.
     fn held_out_draws(&self) -> Draws {
         let vectors = self.info().vectors;
         let end = if vectors < FEW { 0 } else { below(HELD_OUT.min(vectors / 8), vectors) };
         Draws { start: 0, end }
     }
 
-    /// Returns the draws of a sample of `count` vectors, none of which is held out.
+    /// Returns the range of draws for a sample of about `count` vectors. No held-out vector is in the sample.
     pub(super) fn sample_draws(&self, count: u64) -> Draws {
         let start = self.held_out_draws().end;
         Draws { start, end: start.saturating_add(below(count, self.info().vectors)) }
@@ -73,7 +74,8 @@ impl<T: Clustered> Build<'_, T> {
         let memory = Memory::of::<T>(job, info, plan);
         let held_out_memory = job.budget().reserve(memory.held_out, "held-out vectors")?;
         let drawn = |draws: Draws| (0..info.vectors).filter(move |id| draws.contain(self.draw(*id)));
-        // Twice as many as expected never come; a bound all the same keeps the memory that was reserved.
+        // The expected number of held-out vectors is at most `HELD_OUT`. A random draw practically never gives twice
+        // this number, and the bound guarantees that the vectors fit into the reserved memory.
         let ids: Vec<u64> = drawn(self.held_out_draws()).take(2 * HELD_OUT as usize).collect();
         let sample: Vec<u64> =
             drawn(self.sample_draws(plan.group_sample)).take(plan.group_sample as usize).collect();
@@ -120,12 +122,12 @@ impl<T: Clustered> Build<'_, T> {
     }
 }
 
-/// Returns the end of the draws of which `count` of `all` are expected.
+/// Returns the end of a range of draws that starts at 0 and is expected to contain `count` of `all` vectors.
 fn below(count: u64, all: u64) -> u64 {
     if count >= all { u64::MAX } else { (count as f64 / all as f64 * 2f64.powi(64)) as u64 }
 }
 
-/// Returns a number that looks random (splitmix64).
+/// Returns a pseudo-random number that depends only on `number` (splitmix64).
 fn mixed(number: u64) -> u64 {
     let mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -18,7 +18,7 @@ use crate::{
 };
 
 impl<T: Clustered> Build<'_, T> {
-    /// Step 3: trains the centroids of the lists of each group. Groups without a sample are dropped.
+    /// Step 3: trains the centroids of the lists of each group. A group to which no sampled vector belongs is dropped.
     pub(super) fn train(
         &self,
         upper: Vec<T>,
@@ -71,7 +71,7 @@ impl<T: Clustered> Build<'_, T> {
     }
 }
 
-/// The lower centroids while they are trained.
+/// The lower centroids during the training.
 enum Growing<T> {
     Memory(Vec<T>, Reservation),
     Flash(Box<FileWriter>),
@@ -89,7 +89,8 @@ impl<T: Clustered> Growing<T> {
                 SMALL_BUFFER_BYTES,
             )?)));
         }
-        // Shares are rounded, and each group has at least one list.
+        // The number of lists of a group is rounded and is at least 1, so all groups together may have more lists than
+        // planned.
         let most = plan.lists + plan.groups;
         let memory = job.budget().reserve(most * build.row_bytes() as u64, "centroids of lists")?;
         Ok(Growing::Memory(Vec::with_capacity(most as usize * build.info().dimensions), memory))
@@ -114,7 +115,7 @@ impl<T: Clustered> Growing<T> {
     }
 }
 
-/// Reads the sample group by group.
+/// Reads the sorted sample, one group at a time.
 struct Groups<'a, T> {
     sorted: &'a mut Sorted,
     dimensions: usize,
@@ -133,7 +134,8 @@ impl<'a, T: Clustered> Groups<'a, T> {
         Groups { sorted, dimensions, rows_max, piece, filled, at, _elements: std::marker::PhantomData }
     }
 
-    /// Returns the next group with the first of its rows, which are in random order.
+    /// Returns the next group, and the elements of at most `rows_max` of its rows. The rows of a group are in random
+    /// order.
     fn next(&mut self) -> Result<Option<(u32, Vec<T>)>> {
         let entry = KEY_BYTES + self.dimensions * size_of::<T>();
         let mut found: Option<(u32, Vec<T>)> = None;

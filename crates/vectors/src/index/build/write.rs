@@ -1,4 +1,4 @@
-//! Step 5: the files of the index, list by list, and its recall.
+//! Step 5: writes the files of the index, one list after the other, and measures recall.
 
 use std::collections::HashMap;
 
@@ -29,7 +29,8 @@ use crate::{
 };
 
 impl<T: Clustered> Build<'_, T> {
-    /// Step 5: writes the lists, and measures recall. The index is to be committed with the attributes of its properties.
+    /// Step 5: writes the lists, and measures recall. Returns the dataset, which the caller must commit, and the
+    /// properties of the index, which are its attributes.
     pub(super) fn write(
         &self,
         store: &Store,
@@ -69,7 +70,7 @@ impl<T: Clustered> Build<'_, T> {
         Ok((builder, made))
     }
 
-    /// Returns the facts about the index, without a table of recall.
+    /// Returns the properties of the index. Its tables of recall have no points.
     fn describe(&self, written: &Written, bytes: u64, held_out: usize) -> IndexInfo {
         let info = self.info();
         let recall = RecallTable::new(RECALL_K, held_out, MeasuredOn::HeldOutVectors, Vec::new());
@@ -95,7 +96,7 @@ impl<T: Clustered> Build<'_, T> {
         }
     }
 
-    /// Measures recall on the held-out vectors, whose neighbours are in the lists `lists`.
+    /// Measures recall on the held-out vectors. For each of them, `lists` has the lists of its neighbours.
     fn measure(
         &self,
         index: &VectorIndex,
@@ -109,7 +110,7 @@ impl<T: Clustered> Build<'_, T> {
         measure(job, &centroids, &self.exact, held_out, lists)
     }
 
-    /// Writes the files of the index from the vectors that are sorted by list.
+    /// Writes the files of the index. `sorted` has the vectors in the order of their lists.
     fn write_lists(
         &self,
         sorted: &mut Sorted,
@@ -170,7 +171,8 @@ impl<T: Clustered> Build<'_, T> {
                     flush(&mut list, &mut written)?;
                     list.number = number;
                 }
-                // Copies come after the vectors of a list, the nearest first. A list without vectors of its own is none.
+                // In the sort, the copies of a list follow its own vectors, the nearest copy first. A list without own
+                // vectors is not written.
                 if !is_own && (list.rows.is_empty() || (own + copied) as u64 >= copied_max) {
                     continue;
                 }
@@ -199,7 +201,7 @@ impl<T: Clustered> Build<'_, T> {
     }
 }
 
-/// Returns the neighbours of each held-out vector, without the vector itself.
+/// Returns the nearest neighbours of each held-out vector, without the vector itself.
 fn neighbours(ids: &[u64], tops: Vec<TopK>) -> Vec<Vec<u64>> {
     let others = |(top, own): (TopK, &u64)| {
         let others = top.into_sorted().into_iter().map(|entry| entry.id).filter(|id| id != own);
@@ -208,7 +210,7 @@ fn neighbours(ids: &[u64], tops: Vec<TopK>) -> Vec<Vec<u64>> {
     tops.into_iter().zip(ids).map(others).collect()
 }
 
-/// The lists of some vectors: the own list of a vector first.
+/// The lists that hold some vectors, by the id of the vector. The first list is the one that owns the vector.
 type ListsOf = HashMap<u64, Vec<u32>>;
 
 fn own_list(lists: &[u32]) -> &[u32] {
@@ -219,7 +221,7 @@ fn all_lists(lists: &[u32]) -> &[u32] {
     lists
 }
 
-/// A list that is being filled: its own vectors, and copies of others.
+/// A list that is being filled: its own vectors, and copies of vectors of other lists.
 #[derive(Default)]
 struct OpenList {
     number: u32,
@@ -290,7 +292,7 @@ impl Files {
     }
 }
 
-/// The sizes of the files that were written.
+/// The counts that describe the files that were written.
 #[derive(Default)]
 struct Written {
     lists: u64,
@@ -306,11 +308,11 @@ struct WrittenCopies {
     list_vectors_max: u64,
 }
 
-/// Finds the group and the centroid of lists, by rising numbers.
+/// Finds the groups and the centroids of lists. The lists must be given in ascending order.
 struct Places<'a, T> {
     centroids: &'a Centroids<T>,
     group: Option<usize>,
-    /// The centroids of the group.
+    /// The centroids of all lists of the group.
     held: Vec<u8>,
 }
 
@@ -319,7 +321,7 @@ impl<'a, T: Clustered> Places<'a, T> {
         Places { centroids, group: None, held: Vec::new() }
     }
 
-    /// Returns the group of a list, and whether it is the first list of the group.
+    /// Returns the group of a list. The flag is true if the previous call returned another group.
     fn find(&mut self, job: &Job, list: u32) -> Result<(usize, bool)> {
         let group = self.centroids.firsts.partition_point(|first| *first <= list) - 1;
         if self.group == Some(group) {
@@ -342,7 +344,7 @@ impl<'a, T: Clustered> Places<'a, T> {
         Ok((group, true))
     }
 
-    /// Returns the centroid of a list of the group that was found last.
+    /// Returns the centroid of a list. The list must be in the group that [`Self::find`] returned last.
     fn centroid(&self, list: u32) -> &[u8] {
         let group = self.group.expect("found before");
         let row_bytes = self.centroids.dimensions * size_of::<T>();
