@@ -4,7 +4,8 @@
     INSHORE_STORE=DIR bench/nearest_recall.py --inshore target/release/inshore --python PYTHON \\
         --base sift1m.u8bin --queries queries.u8bin --picture docs/images/nearest-recall.svg
 
-PYTHON is an interpreter with numpy, matplotlib and the packages of the peers (faiss-cpu, usearch, lancedb). The queries run
+PYTHON is an interpreter with numpy, matplotlib and the packages of the peers (faiss-cpu, usearch, lancedb); `--diskann` is one
+with diskannpy, which needs an old numpy. The queries run
 in a memory cgroup (version 1) of the budget and 96 MiB, after the page cache was dropped, each system in turn; a system
 that the limit kills runs again without the limit, and its rows say so. The builds of the peers are not limited. The exact
 answer of Inshore is the truth. One at a time: the first `--truth` queries, one thread for Inshore, two for the peers that use
@@ -29,11 +30,13 @@ SETTINGS = {
     "faiss": PROBES,
     "usearch": "16,32,64,128,256",
     "lancedb": "4,8,16,32,64,128",
+    "diskann": "10,16,24,32,48,64,100",
 }
 NAMES = {
     "faiss": "Faiss IVF on disk",
     "usearch": "USearch HNSW, mapped",
     "lancedb": "LanceDB IVF_RQ",
+    "diskann": "DiskANN",
 }
 
 DRAW = """
@@ -111,9 +114,10 @@ class Curves(Bench):
     def peer(self, system: str, truth: Path) -> tuple[list[dict], bool]:
         """Measure a peer in the cgroup; without a limit if that kills it. Returns whether it was limited."""
         folder = self.folder / system
+        python = self.options.diskann if system == "diskann" else self.options.python
         if not folder.exists():
             words = [
-                self.options.python,
+                python,
                 str(PEERS),
                 "build",
                 system,
@@ -122,7 +126,7 @@ class Curves(Bench):
             ]
             subprocess.run([*words, str(self.lists)], check=True, capture_output=True)
         words = [
-            self.options.python,
+            python,
             str(PEERS),
             "query",
             system,
@@ -140,6 +144,8 @@ class Curves(Bench):
         """Run all systems in turn, print the table and draw the picture."""
         options = self.options
         peers = {name: report.package(options.python, name) for name in ("faiss-cpu", "usearch", "lancedb")}
+        if options.diskann:
+            peers["diskannpy"] = report.package(options.diskann, "diskannpy")
         columns = [
             "system",
             "setting",
@@ -162,8 +168,12 @@ class Curves(Bench):
         found = {"Inshore": [row for probes in PROBES.split(",") for row in self.ours(int(probes))]}
         self.inshore("index", self.name, "--copies", str(options.copies))
         title = f"Inshore, --copies {options.copies}"
-        found[title] = [row for probes in PROBES_COPIES.split(",") for row in self.ours(int(probes), batch=False)]
+        found[title] = [
+            row for probes in PROBES_COPIES.split(",") for row in self.ours(int(probes), batch=False)
+        ]
         for system, name in NAMES.items():
+            if system == "diskann" and not options.diskann:
+                continue
             rows, is_limited = self.peer(system, truth)
             found[name if is_limited else f"{name} (killed by the limit, run without it)"] = rows
         for name, rows in found.items():
@@ -221,6 +231,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--inshore", default="target/release/inshore")
     parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--diskann", metavar="PYTHON", help="an interpreter with diskannpy")
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--base", type=Path, required=True)
     parser.add_argument("--queries", type=Path, required=True)

@@ -3,8 +3,9 @@
     nearest.py build SYSTEM BASE FOLDER LISTS
     nearest.py query SYSTEM QUERIES FOLDER TRUTH SETTINGS
 
-SYSTEM is faiss (inverted lists that are mapped from the drive), usearch (a graph that is mapped) or lancedb (inverted lists
-of RaBitQ codes, whose candidates are measured again). `query` prints a JSON object for each of the SETTINGS (lists or
+SYSTEM is faiss (inverted lists that are mapped from the drive), usearch (a graph that is mapped), lancedb (inverted lists
+of RaBitQ codes, whose candidates are measured again) or diskann (a graph on the drive, with codes of vectors in 100 MB of
+memory; in an interpreter of its own, since its wheel has an old numpy). `query` prints a JSON object for each of the SETTINGS (lists or
 candidates, separated by commas): recall at 10 against TRUTH, an array of NumPy, seconds of one query after the other, and
 seconds of all queries as a batch where the system has one. Runs in an interpreter that has the packages.
 """
@@ -12,6 +13,7 @@ seconds of all queries as a batch where the system has one. Runs in an interpret
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -129,11 +131,40 @@ class LanceDB:
     batch: Callable[[np.ndarray, int], np.ndarray] | None = None
 
 
-SYSTEMS = {"faiss": Faiss, "usearch": USearch, "lancedb": LanceDB}
+class DiskANN:
+    """A graph (Vamana) on the drive, of degree 64, and product codes in memory."""
+
+    def build(self, base: np.ndarray, folder: Path, lists: int) -> None:
+        import diskannpy
+
+        diskannpy.build_disk_index(
+            data=np.ascontiguousarray(base),
+            distance_metric="l2",
+            index_directory=str(folder),
+            complexity=100,
+            graph_degree=64,
+            search_memory_maximum=0.1,
+            build_memory_maximum=float(os.environ.get("DISKANN_BUILD_GIB", "64")),
+            num_threads=2,
+        )
+
+    def open(self, folder: Path) -> None:
+        import diskannpy
+
+        self.index = diskannpy.StaticDiskIndex(str(folder), num_threads=2, num_nodes_to_cache=0)
+
+    def one(self, query: np.ndarray, setting: int) -> np.ndarray:
+        return self.index.search(query, K, setting).identifiers
+
+    def batch(self, queries: np.ndarray, setting: int) -> np.ndarray:
+        return self.index.batch_search(queries, K, setting, num_threads=2).identifiers
+
+
+SYSTEMS = {"faiss": Faiss, "usearch": USearch, "lancedb": LanceDB, "diskann": DiskANN}
 
 
 def query(
-    system: Faiss | USearch | LanceDB,
+    system: Faiss | USearch | LanceDB | DiskANN,
     queries: np.ndarray,
     truth: np.ndarray,
     setting: int,

@@ -159,7 +159,9 @@ def test_vectors_are_added_replaced_removed_and_compacted(tmp_path: Path) -> Non
     assert store.remove_from_vectors("base", [5], memory="16MiB")["absent"] == 1
     live = {number: base[number] for number in range(50) if number not in (5, 6)}
     live |= {50 + number: row for number, row in enumerate(more)} | {3: more[0], 70: more[1]}
-    for _ in range(2):
+    for removed in (3, 0):
+        described = store.describe_vectors("base")
+        assert (described["vectors"], described["removed"]) == (len(live), removed)
         found = store.nearest("base", base[:7], k=5, memory="16MiB").table()["id"].to_numpy().reshape(7, 5)
         for query, ids in zip(base[:7].astype(np.float64), found, strict=True):
             far = sorted((((query - live[number]) ** 2).sum(), number) for number in live)

@@ -2,7 +2,7 @@
 
 use arrow_array::temporal_conversions::timestamp_s_to_datetime;
 use inshore_store::{Store, format_bytes};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::{
     Error, IndexInfo, MeasuredOn, RecallTable, Result, VectorIndex, Vectors, VectorsInfo,
@@ -13,8 +13,8 @@ use crate::{
 /// The properties of a dataset of vectors and of its index.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Description {
-    /// The properties of the vectors.
-    #[serde(flatten)]
+    /// The properties of the vectors. As JSON, the field `vectors` is the number of vectors that were not removed.
+    #[serde(flatten, serialize_with = "with_live_vectors")]
     pub vectors: VectorsInfo,
     /// The properties of the index, if the vectors have a usable index.
     pub index: Option<IndexInfo>,
@@ -27,6 +27,11 @@ pub struct Description {
     /// The reason why the index cannot be used: damage, an unknown version, or vectors that were replaced.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub index_error: Option<String>,
+}
+
+/// Serialises `info` with the number of vectors that were not removed, since `info` counts their rows, too.
+fn with_live_vectors<S: Serializer>(info: &VectorsInfo, to: S) -> std::result::Result<S::Ok, S::Error> {
+    VectorsInfo { vectors: info.live(), ..info.clone() }.serialize(to)
 }
 
 /// Describes the vectors `name` without reading their elements.

@@ -889,8 +889,9 @@ class StoredVectors(Target):
         Returns
         -------
         dict
-            ``name``, ``vectors``, ``dimensions``, ``element``, ``bytes`` and ``index``. ``index`` is None, or
-            a dict with the result of `index_vectors` without the plan. If an index cannot be used,
+            ``name``, ``vectors``, ``removed``, ``dimensions``, ``element``, ``bytes`` and ``index``. ``vectors``
+            does not count removed vectors, and ``removed`` counts those whose space was not freed. ``index`` is
+            None, or a dict with the result of `index_vectors` without the plan. If an index cannot be used,
             ``index_error`` has the reason.
 
         Raises
