@@ -92,11 +92,11 @@ class Bench:
         self.folder.mkdir(exist_ok=True)
         self.peak_mib = 0
         self.name = f"bench-{options.base.stem}"
-        self.first = self.folder / "first.u8bin"
+        self.first = self.folder / f"first{options.queries.suffix}"
         with open(options.queries, "rb") as whole, open(self.first, "wb") as part:
             dimensions = int.from_bytes(whole.read(8)[4:], "little")
             part.write(options.truth.to_bytes(4, "little") + dimensions.to_bytes(4, "little"))
-            part.write(whole.read(options.truth * dimensions))
+            part.write(whole.read(options.truth * dimensions * (4 if options.queries.suffix == ".fbin" else 1)))
 
     def limited(self, command: list[str]) -> subprocess.CompletedProcess[str]:
         """Run a command in a cgroup of the budget and 96 MiB, without a page cache from before."""

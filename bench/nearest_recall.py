@@ -113,7 +113,7 @@ class Curves(Bench):
 
     def peer(self, system: str, truth: Path) -> tuple[list[dict], bool]:
         """Measure a peer in the cgroup; without a limit if that kills it. Returns whether it was limited."""
-        folder = self.folder / system
+        folder = self.folder / f"{system}-{self.options.base.stem}"
         python = self.options.diskann if system == "diskann" else self.options.python
         if not folder.exists():
             words = [
@@ -172,7 +172,7 @@ class Curves(Bench):
             row for probes in PROBES_COPIES.split(",") for row in self.ours(int(probes), batch=False)
         ]
         for system, name in NAMES.items():
-            if system == "diskann" and not options.diskann:
+            if system not in options.peers.split(",") or (system == "diskann" and not options.diskann):
                 continue
             rows, is_limited = self.peer(system, truth)
             found[name if is_limited else f"{name} (killed by the limit, run without it)"] = rows
@@ -231,6 +231,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--inshore", default="target/release/inshore")
     parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--peers", default=",".join(SETTINGS), help="the peers to measure")
     parser.add_argument("--diskann", metavar="PYTHON", help="an interpreter with diskannpy")
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--base", type=Path, required=True)

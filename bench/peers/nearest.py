@@ -1,4 +1,4 @@
-"""A peer of bench/nearest_recall.py: builds an index of a file of bytes (u8bin), or answers queries from it.
+"""A peer of bench/nearest_recall.py: builds an index of a file (u8bin or fbin), or answers queries from it.
 
     nearest.py build SYSTEM BASE FOLDER LISTS
     nearest.py query SYSTEM QUERIES FOLDER TRUTH SETTINGS
@@ -26,9 +26,10 @@ BLOCK = 250_000
 
 
 def vectors(path: str) -> np.ndarray:
-    """Return the vectors of a u8bin file, which stay on the drive."""
+    """Return the vectors of a u8bin or fbin file, which stay on the drive."""
     dimensions = int(np.fromfile(path, "<u4", 2)[1])
-    return np.memmap(path, np.uint8, "r", offset=8).reshape(-1, dimensions)
+    element = np.float32 if path.endswith(".fbin") else np.uint8
+    return np.memmap(path, element, "r", offset=8).reshape(-1, dimensions)
 
 
 class Faiss:
