@@ -57,7 +57,8 @@ impl Checksum {
     /// process 3 GB/s or more. MD5 processes 0.6 GB/s.
     ///
     /// # Errors
-    /// [`Error::Input`]; [`Error::Store`] if the job was stopped.
+    /// - Returns [`Error::Input`] if a read fails.
+    /// - Returns [`Error::Store`] if the job was stopped or the budget has too little free memory.
     pub fn of(self, job: &Context, name: &str, input: impl Read) -> Result<String> {
         match self {
             Checksum::Sha256 => each(job, name, input, Sha256::new(), |sum, block| sum.update(block))
@@ -107,7 +108,7 @@ pub fn checksum_files(job: &Context, algorithm: Checksum, inputs: &[Input]) -> V
 /// Errors name the file `list`.
 ///
 /// # Errors
-/// [`Error::BadList`] for a line that is invalid, and for a text without checksums.
+/// Returns [`Error::BadList`] if a line is invalid, or if the text has no checksum.
 pub fn listed_checksums(list: &Path, text: &str, algorithm: Checksum) -> Result<Vec<(PathBuf, String)>> {
     let is_sum =
         |sum: &str| sum.len() == algorithm.letters() && sum.bytes().all(|byte| byte.is_ascii_hexdigit());

@@ -86,8 +86,9 @@ impl Profiles {
     /// n-gram that the thread has counted.
     ///
     /// # Errors
-    /// [`Error::BadProfiles`] if there is no label, too many labels, or a sample has no letters; [`Error::Read`];
-    /// [`inshore_store::Error::OverBudget`].
+    /// - Returns [`Error::BadProfiles`] if there are no labels or too many labels, or if a sample has no letters.
+    /// - Returns [`Error::Read`] if a source cannot be read.
+    /// - Returns [`inshore_store::Error::OverBudget`] if the budget has no memory for further n-grams.
     pub fn train(job: &Context, samples: Vec<(String, Vec<Source>)>, grams: usize) -> Result<Profiles> {
         Profiles::of_samples(samples, grams, |sources| count(job, sources.into_iter()))
     }
@@ -96,7 +97,8 @@ impl Profiles {
     /// sample.
     ///
     /// # Errors
-    /// The errors of `count`; [`Error::BadProfiles`] if there is no label, too many labels, or a sample has no letters.
+    /// - Returns the errors of `count`.
+    /// - Returns [`Error::BadProfiles`] if there are no labels or too many labels, or if a sample has no letters.
     pub fn of_samples<S>(
         samples: Vec<(String, Vec<S>)>,
         grams: usize,
@@ -129,7 +131,8 @@ impl Profiles {
     /// Stores the profiles as the dataset `name`.
     ///
     /// # Errors
-    /// [`inshore_store::Error::NameExists`] and further errors of the store.
+    /// - Returns [`inshore_store::Error::NameExists`] if the store already has a dataset with this name.
+    /// - Returns [`Error::Store`] if the dataset cannot be written, or the budget has too little free memory.
     pub fn save(&self, store: &Store, job: &Job, name: &str) -> Result<()> {
         let mut dataset = store.create_dataset(job, name, KIND)?;
         let mut file = dataset.file(FILE, 64 << 10, 1 << 20)?;
@@ -147,7 +150,10 @@ impl Profiles {
     /// Reads profiles that [`Profiles::save`] stored.
     ///
     /// # Errors
-    /// [`Error::BadProfiles`] for a dataset of another kind or version; the errors of the store.
+    /// - Returns [`Error::BadProfiles`] if the dataset has another kind or version, or if its attributes do not match
+    ///   its file.
+    /// - Returns [`Error::Store`] if the dataset does not exist or cannot be read, or if the budget has too little free
+    ///   memory.
     pub fn load(store: &Store, job: &Job, name: &str) -> Result<Profiles> {
         let refuse = |what: String| Error::BadProfiles { name: name.to_string(), what };
         let dataset = store.dataset(name)?;
@@ -447,8 +453,11 @@ pub struct LanguageResult<'a> {
 /// Identifies the language of each source or of each line that is not empty, and passes the results to `each` in order.
 ///
 /// # Errors
-/// The errors of `each`; [`Error::Store`] if the job was stopped. An error of reading a source is passed to `failed`,
-/// which either skips the source, or ends the run by returning the error.
+/// - Returns the errors of `each` and of `failed`.
+/// - Returns [`Error::Store`] if the job was stopped.
+///
+/// If a source cannot be read, the function passes the error to `failed`. If `failed` returns `Ok`, the source is
+/// skipped. If `failed` returns an error, the run ends.
 pub fn identify(
     job: &Context,
     classifier: &Classifier,

@@ -170,7 +170,8 @@ impl Search {
     /// long as the search exists, except for 4 MiB that are not reserved.
     ///
     /// # Errors
-    /// [`Error::BadPattern`]; [`Error::Store`] if the budget is too small for the patterns.
+    /// - Returns [`Error::BadPattern`] if a pattern is not valid.
+    /// - Returns [`Error::Store`] if the budget is too small for the patterns.
     pub fn new(
         patterns: &[impl AsRef<str>],
         options: &PatternOptions,

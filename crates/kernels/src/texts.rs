@@ -77,7 +77,7 @@ pub fn dataset_name(path: &Path) -> Option<&str> {
 /// read unchanged: UTF-16 is not converted.
 ///
 /// # Errors
-/// [`inshore_store::Error::NotFound`].
+/// Returns [`inshore_store::Error::NotFound`] if the store has no such dataset or file.
 pub fn stored_sources(
     job: &Job,
     named: &str,
@@ -134,8 +134,10 @@ fn with_store<'a>(job: Option<&'a Job>, path: &Path) -> inshore_store::Result<&'
 /// Opens files, and datasets of the job's store, in the order of `paths`. Compressed files are decompressed.
 ///
 /// # Errors
-/// The errors of [`stored_sources`]; [`inshore_store::Error::NoStore`] if a path names a dataset and there is no job.
-/// Files are opened later, so errors of opening are not returned here.
+/// - Returns the errors of [`stored_sources`].
+/// - Returns [`inshore_store::Error::NoStore`] if a path names a dataset and `job` is `None`.
+///
+/// The function opens no file, so it does not report files that cannot be opened.
 pub fn text_sources(job: Option<&Job>, paths: &[PathBuf]) -> inshore_store::Result<Vec<Source>> {
     let options = TextOptions { unpack: true, ..TextOptions::default() };
     let mut all = Vec::new();
@@ -154,8 +156,10 @@ pub fn text_sources(job: Option<&Job>, paths: &[PathBuf]) -> inshore_store::Resu
 /// Returns files, and datasets of the job's store, as inputs of tables, in the order of `paths`.
 ///
 /// # Errors
-/// [`inshore_store::Error::NotFound`] for an unknown dataset, and [`inshore_store::Error::NoStore`] if a path names a
-/// dataset and there is no job. Files are opened later, so errors of opening are not returned here.
+/// - Returns [`inshore_store::Error::NotFound`] if the store has no dataset of the given name.
+/// - Returns [`inshore_store::Error::NoStore`] if a path names a dataset and `job` is `None`.
+///
+/// The function opens no file, so it does not report files that cannot be opened.
 pub fn table_inputs(job: Option<&Job>, paths: &[PathBuf]) -> inshore_tables::Result<Vec<Input>> {
     let mut all = Vec::new();
     for path in paths {
@@ -182,7 +186,11 @@ fn has_utf16_mark(head: &[u8]) -> bool {
 /// `options` asks for decompression, its compression format.
 ///
 /// # Errors
-/// The errors of opening or reading; an error if the budget has no memory for decompression.
+/// - Returns [`inshore_kernel::Error::Stream`] if the input cannot be opened, or if its compression format is not
+///   supported.
+/// - Returns [`inshore_kernel::Error::Store`] if the budget has too little memory for decompression.
+///
+/// The reader that the function returns reports later read errors.
 pub fn text_reader(
     input: &Input,
     options: TextOptions,

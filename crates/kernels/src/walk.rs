@@ -57,7 +57,7 @@ impl WalkedFile {
 /// skipped.
 ///
 /// # Errors
-/// [`Error::BadOption`] for an invalid glob or an unknown type.
+/// Returns [`Error::BadOption`] if a glob is invalid or a file type is unknown.
 pub fn walk(
     paths: &[PathBuf],
     options: &WalkOptions,

@@ -150,8 +150,9 @@ impl<W: TaskHandler> TaskHandler for ChildProcessWork<W> {
 /// when the thread that calls this function ends.
 ///
 /// # Errors
-/// [`inshore_sandbox::ChildFailure`] if the process ended abnormally, [`inshore_store::Error::Cancelled`], and the
-/// failure of the task, as text.
+/// - Returns [`inshore_sandbox::ChildFailure`] if the process ended abnormally.
+/// - Returns [`inshore_store::Error::Cancelled`] if the job was cancelled.
+/// - Returns the failure of the task as text.
 pub fn run_in_child(
     helper: &Helper,
     limits: ChildLimits,

@@ -215,7 +215,7 @@ impl Read for Input {
 /// Checks that a path is absolute and names an executable file.
 ///
 /// # Errors
-/// The error describes the problem as text.
+/// Returns a description of the problem.
 pub fn check_program(path: &Path) -> Result<(), String> {
     use std::os::unix::fs::PermissionsExt;
     let found = fs::metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;

@@ -48,7 +48,8 @@ pub struct OnNodes {
 /// Finds the files of paths of the form `store:NAME`, `store:NAME/FILE`, or the same without `store:`.
 ///
 /// # Errors
-/// [`Error::BadName`]; the errors of [`Nodes::catalog`] and [`inshore_nodes::Catalog::named`].
+/// - Returns [`Error::BadName`] if the name is not valid for a dataset.
+/// - Returns the errors of [`Nodes::catalog`] and [`inshore_nodes::Catalog::named`].
 #[cfg(feature = "nodes")]
 pub fn wholes(nodes: &Nodes, paths: &[PathBuf]) -> Result<Vec<DistributedFile>> {
     let catalog = nodes.catalog()?;

@@ -118,8 +118,9 @@ impl ChildProcess {
     /// [`apart_main_if_asked`].
     ///
     /// # Errors
-    /// [`Error::Path`] if the program cannot be started; [`Error::Helper`] if the worker is not ready within 10 s;
-    /// [`Error::System`].
+    /// - Returns [`Error::Path`] if the program cannot be started.
+    /// - Returns [`Error::Helper`] if the worker is not ready within 10 s.
+    /// - Returns [`Error::System`] if the operating system refuses a call.
     pub fn start(helper: &Helper, limits: ChildLimits) -> Result<ChildProcess> {
         let (socket, theirs) = UnixStream::pair().map_err(Error::system("make a socket"))?;
         let shared = SharedMemory::new().map_err(Error::system("make a file in memory"))?;

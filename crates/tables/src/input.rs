@@ -117,7 +117,7 @@ impl Input {
     /// verified.
     ///
     /// # Errors
-    /// [`inshore_store::Error::NotFound`] where there is no such dataset or file.
+    /// Returns [`inshore_store::Error::NotFound`] if the store has no such dataset or file.
     pub fn stored(job: &Job, named: &str) -> Result<Vec<Input>> {
         let files = job.store().named_files(named)?;
         Ok(files.into_iter().map(|found| Input::of_stored(job, found)).collect())
@@ -315,10 +315,13 @@ impl Input {
     /// decompressor's state.
     ///
     /// # Errors
-    /// [`Error::Io`] if the input cannot be opened or read; [`Error::Unsupported`] for a format of compression that is
-    /// not decompressed; [`Error::TooLarge`] for zstd with a window above a quarter of the budget; [`Error::Store`] if
-    /// the budget has too little free memory for the zstd window, or for the part of the lz4 decoder's memory above 8
-    /// MiB. [`Bytes::read`] reports damage in later bytes.
+    /// - Returns [`Error::Io`] if the input cannot be opened or read.
+    /// - Returns [`Error::Unsupported`] if this crate does not decompress the format of the input.
+    /// - Returns [`Error::TooLarge`] if a zstd window is larger than a quarter of the budget.
+    /// - Returns [`Error::Store`] if the budget has too little free memory for the zstd window, or for the part of the
+    ///   lz4 decoder's memory above 8 MiB.
+    ///
+    /// Later calls of [`Bytes::read`] report damage in later bytes.
     pub fn open(&self, budget: &Budget) -> Result<Bytes> {
         self.unpack(self.counted()?, budget, UNCOUNTED_BYTES)
     }
@@ -327,7 +330,7 @@ impl Input {
     /// budget.
     ///
     /// # Errors
-    /// The errors are those of [`Input::open`].
+    /// Returns the errors of [`Input::open`].
     pub fn open_counted(&self, budget: &Budget) -> Result<Bytes> {
         self.unpack(self.counted()?, budget, 0)
     }
@@ -337,7 +340,7 @@ impl Input {
     /// budget.
     ///
     /// # Errors
-    /// The errors are those of [`Input::open`].
+    /// Returns the errors of [`Input::open`].
     pub fn open_ahead(&self, job: &Context) -> Result<Bytes> {
         let (mut counted, position) = self.counted()?;
         if let (RawBytes::File(file), Some(path)) = (&counted.inner, self.path())
@@ -367,7 +370,7 @@ impl Input {
     /// Opens the input without decompression.
     ///
     /// # Errors
-    /// [`Error::Io`] if the input cannot be opened.
+    /// Returns [`Error::Io`] if the input cannot be opened.
     pub fn open_as_is(&self) -> Result<Bytes> {
         let (counted, position) = self.counted()?;
         Ok(Bytes { name: self.name.clone(), source: DecompressedReader::plain(counted), position })

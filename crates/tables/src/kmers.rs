@@ -103,7 +103,8 @@ impl KmerOptions {
     /// Checks that `k` and the other options can be used together.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] names the option.
+    /// Returns [`Error::Unsupported`] if an option is invalid or two options contradict each other. The error names the
+    /// option.
     pub fn check(&self) -> Result<()> {
         let refuse = |what: String| Err(Error::unsupported("k-mers", what));
         if self.k == 0 || self.k > KMER_MAX {
@@ -120,8 +121,10 @@ impl KmerOptions {
 /// The rows have the alphabetical order of the k-mers. A count that exceeds 2^32 - 1 is written as 2^32 - 1.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for an invalid k; [`Error::BadValue`] and [`Error::Damaged`] for input that is neither FASTA
-/// nor FASTQ; the errors of [`TableWriter::create`]; [`Error::Store`].
+/// - Returns [`Error::Unsupported`] if k is invalid.
+/// - Returns [`Error::BadValue`] or [`Error::Damaged`] if the input is neither FASTA nor FASTQ.
+/// - Returns the errors of [`TableWriter::create`].
+/// - Returns [`Error::Store`] if the budget is too small, the store fails or the job was cancelled.
 pub fn count_kmers(job: &Job, inputs: &[Input], output: &Path, options: &KmerOptions) -> Result<KmerSummary> {
     options.check()?;
     TableWriter::check_path(output)?;
@@ -185,7 +188,7 @@ pub enum KmerAnswer<'a> {
 /// The function uses the memory of the budget, and additional memory for [`KMER_BLOCK_ROWS`] codes and counts.
 ///
 /// # Errors
-/// The errors are those of [`count_kmers`], and of `each`.
+/// Returns the errors of [`count_kmers`] and of `each`.
 pub fn count_kmer_pieces(
     job: &Job,
     pieces: KmerPieces<'_>,
@@ -215,7 +218,7 @@ pub trait KmerCode: Key {
 /// the order of the stretches in the text. A letter other than a base ends a stretch.
 ///
 /// # Errors
-/// The errors are those of the consumer.
+/// Returns the errors of the consumer.
 pub fn kmer_codes(
     text: &[u8],
     (k, canonical): (u32, bool),

@@ -51,7 +51,8 @@ impl LineBlocks {
     /// block, and less than `block_bytes` for a line that was cut.
     ///
     /// # Errors
-    /// [`Error::TooLarge`] with file and line for a line longer than `block_bytes`, and the errors of reading.
+    /// - Returns [`Error::TooLarge`] if a line is longer than `block_bytes`. The error names the file and the line.
+    /// - Returns the errors of [`Bytes::fill`] if the input cannot be read.
     pub fn next_block(&mut self, recycled: Vec<u8>) -> Result<Option<LineBlock>> {
         let mut bytes = recycled;
         if std::mem::take(&mut self.is_new) {

@@ -13,7 +13,10 @@ const PIECE_BYTES: usize = 1 << 20;
 /// counts bytes of the file. The function takes up to 4 MiB from the budget.
 ///
 /// # Errors
-/// [`Error::Io`], [`Error::Damaged`], [`inshore_store::Error::Cancelled`], and the errors of `take`.
+/// - Returns [`Error::Io`] if the input cannot be read.
+/// - Returns [`Error::Damaged`] if compressed data is damaged.
+/// - Returns [`inshore_store::Error::Cancelled`] if the job was cancelled.
+/// - Returns the errors of `take`.
 pub(crate) fn for_each_piece(
     job: &Context,
     input: &Input,
@@ -30,7 +33,7 @@ pub(crate) fn for_each_piece(
 /// first bytes may happen to be those of a compressed format.
 ///
 /// # Errors
-/// The errors are those of [`for_each_piece`].
+/// Returns the errors of [`for_each_piece`].
 pub(crate) fn for_each_piece_as_is(
     job: &Context,
     input: &Input,
@@ -44,7 +47,7 @@ pub(crate) fn for_each_piece_as_is(
 /// passed to `take`.
 ///
 /// # Errors
-/// The errors are those of [`for_each_piece`].
+/// Returns the errors of [`for_each_piece`].
 pub(crate) fn for_each_piece_from(
     job: &Context,
     input: &Input,

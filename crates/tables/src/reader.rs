@@ -104,9 +104,13 @@ impl TableReader {
     /// batches beyond 8 MiB is reserved from `budget`.
     ///
     /// # Errors
-    /// [`Error::UnknownEnding`]; [`Error::NoColumn`] for a column that is missing or repeated; [`Error::Unsupported`]
-    /// for a type that cannot be converted, and for Parquet without random access (standard input, `.gz`);
-    /// [`Error::TooLarge`] for a footer or header above a quarter of the budget; [`Error::Damaged`] and [`Error::Io`].
+    /// - Returns [`Error::UnknownEnding`] if the extension of the name belongs to no format that can be read.
+    /// - Returns [`Error::NoColumn`] if a column is missing in the file, or several columns have its name.
+    /// - Returns [`Error::Unsupported`] if a stored type cannot be converted to the requested type, or if a Parquet
+    ///   file does not allow random access (standard input, `.gz`).
+    /// - Returns [`Error::TooLarge`] if a footer or header is larger than a quarter of the budget.
+    /// - Returns [`Error::Damaged`] if the bytes of the file are damaged.
+    /// - Returns [`Error::Io`] if the file cannot be opened or read.
     pub fn open(
         input: &Input,
         columns: &[(&str, DataType)],
@@ -122,7 +126,7 @@ impl TableReader {
     /// nulls if its field is nullable. In CSV, a null is an empty field.
     ///
     /// # Errors
-    /// The errors are those of [`TableReader::open`], and of `choose`.
+    /// Returns the errors of [`TableReader::open`] and of `choose`.
     pub fn open_with(
         input: &Input,
         batch_rows: usize,
@@ -185,7 +189,7 @@ impl TableReader {
     /// has all rows.
     ///
     /// # Errors
-    /// The errors are those of [`TableReader::open`].
+    /// Returns the errors of [`TableReader::open`].
     pub fn open_stored(
         input: &Input,
         columns: Option<&[String]>,
@@ -204,7 +208,7 @@ impl TableReader {
     /// numbers that it unpacks to, is refused if it is larger than a quarter of the budget.
     ///
     /// # Errors
-    /// The errors are those of [`TableReader::open`].
+    /// Returns the errors of [`TableReader::open`].
     pub fn open_lists(input: &Input, columns: &[String], batch_rows: usize, budget: &Budget) -> Result<Self> {
         Self::open_as_stored(input, Some(columns), &[], batch_rows, budget, (0, 1), true)
     }
@@ -251,7 +255,7 @@ impl TableReader {
     /// file. Returns `None` if the format of the table stores types.
     ///
     /// # Errors
-    /// The errors are those of [`TableReader::open_stored`].
+    /// Returns the errors of [`TableReader::open_stored`].
     #[cfg(feature = "records")]
     pub(crate) fn open_carried(
         input: &Input,
@@ -300,7 +304,7 @@ impl TableReader {
     /// return, including columns whose types cannot be read.
     ///
     /// # Errors
-    /// The errors are those of [`TableReader::open`].
+    /// Returns the errors of [`TableReader::open`].
     pub fn describe(input: &Input, as_text: &[String], budget: &Budget) -> Result<TableDescription> {
         without_panic(input.name(), || {
             let (source, names, fields) = Source::open_described(input, as_text, budget)?;
@@ -323,11 +327,17 @@ impl TableReader {
     /// Returns the next rows, at least one. Returns `None` at the end.
     ///
     /// # Errors
-    /// [`Error::BadValue`] with the line (CSV, JSON lines) or the row and column (others) of a value that is null or
-    /// does not fit its type; [`Error::Contradiction`] where the type was guessed; [`Error::TooLarge`] for a Parquet
-    /// page, Arrow record batch or CSV record above a quarter of the budget; [`Error::Damaged`],
-    /// [`Error::Unsupported`], [`Error::Io`], and [`Error::Store`] if the budget has too little left for pages that are
-    /// larger than usual. After an error there are no more rows, and every further call is an error.
+    /// - Returns [`Error::BadValue`] if a value is null or does not fit the type that the caller requested. The error
+    ///   names the line (CSV, JSON lines) or the row and the column (other formats).
+    /// - Returns [`Error::Contradiction`] if a value does not fit a type that was guessed from the first rows.
+    /// - Returns [`Error::TooLarge`] if a Parquet page, an Arrow record batch or a CSV record is larger than a quarter
+    ///   of the budget.
+    /// - Returns [`Error::Damaged`] if the bytes of the file are damaged.
+    /// - Returns [`Error::Unsupported`] if the file uses a feature that is not supported.
+    /// - Returns [`Error::Io`] if the file cannot be read.
+    /// - Returns [`Error::Store`] if the budget has too little free memory for pages that are larger than usual.
+    ///
+    /// After an error, every further call returns an error.
     pub fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
         if self.failed {
             return Err(Error::damaged(&self.name, "an earlier read failed"));
@@ -384,7 +394,8 @@ impl TableReader {
     /// Parquet. Returns `None` for a column without statistics. The statistics may be wrong.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::Damaged`].
+    /// - Returns [`Error::Io`] if the operating system refuses an operation on the file.
+    /// - Returns [`Error::Damaged`] if the bytes of the file are damaged.
     pub fn ranges_of(&self, columns: &[&str]) -> Result<Vec<Option<(i128, i128)>>> {
         let Source::Parquet(source) = &self.source else { return Ok(vec![None; columns.len()]) };
         let names = source.names();
@@ -413,7 +424,7 @@ impl TableReader {
     /// Returns the byte range of a row group in the file. Returns `None` for formats without row groups.
     ///
     /// # Errors
-    /// [`Error::Damaged`].
+    /// Returns [`Error::Damaged`] if the bytes of the file are damaged.
     pub fn row_group_bytes(&self, group: usize) -> Result<Option<Range<u64>>> {
         let Source::Parquet(source) = &self.source else { return Ok(None) };
         without_panic(&self.name, || source.bytes_of(group)).map(Some)
@@ -423,7 +434,7 @@ impl TableReader {
     /// groups.
     ///
     /// # Errors
-    /// [`Error::Damaged`].
+    /// Returns [`Error::Damaged`] if the bytes of the file are damaged.
     pub fn row_group_chunks(&self, group: usize) -> Result<Vec<Range<u64>>> {
         let Source::Parquet(source) = &self.source else { return Ok(Vec::new()) };
         without_panic(&self.name, || source.chunks_of(group))
@@ -432,7 +443,8 @@ impl TableReader {
     /// Reads only these row groups from now on, beginning with the first row of the first group.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for formats without row groups; [`Error::Damaged`].
+    /// - Returns [`Error::Unsupported`] if the format has no row groups.
+    /// - Returns [`Error::Damaged`] if the footer of the file is damaged.
     pub fn read_row_groups(&mut self, groups: Range<usize>) -> Result<()> {
         let Source::Parquet(source) = &mut self.source else {
             return Err(Error::unsupported(&self.name, "it has no row groups"));
@@ -447,7 +459,8 @@ impl TableReader {
     /// the statistics of Parquet. Returns `None` for columns without statistics or without an order.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::Damaged`].
+    /// - Returns [`Error::Io`] if the operating system refuses an operation on the file.
+    /// - Returns [`Error::Damaged`] if the bytes of the file are damaged.
     pub fn group_values(&self, columns: &[String]) -> Result<Vec<Option<GroupValues>>> {
         let Source::Parquet(source) = &self.source else { return Ok(vec![None; columns.len()]) };
         let names = source.names();

@@ -15,7 +15,9 @@ use crate::{Error, Input, Result};
 /// compared by path, inode, length and modification time.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for an input that is no file; [`Error::Io`]; [`inshore_store::Error::InUse`].
+/// - Returns [`Error::Unsupported`] if an input is not a file.
+/// - Returns [`Error::Io`] if the metadata of an input cannot be read.
+/// - Returns [`inshore_store::Error::InUse`] if a running job uses the same sorted runs.
 pub(crate) fn keep(
     is_wanted: bool,
     job: &Job,

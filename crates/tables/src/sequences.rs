@@ -140,7 +140,8 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> SequenceReader<F> {
     /// Reads the next bytes of a file called `name`.
     ///
     /// # Errors
-    /// [`Error::BadValue`] with the number of the record that is neither FASTA nor FASTQ; the errors of `emit`.
+    /// - Returns [`Error::BadValue`] if a record is neither FASTA nor FASTQ. The error names the number of the record.
+    /// - Returns the errors of `emit`.
     pub fn take(&mut self, name: &str, mut bytes: &[u8]) -> Result<()> {
         while let Some(&first) = bytes.first() {
             if std::mem::take(&mut self.has_return) && first == b'\n' {
@@ -220,7 +221,8 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> SequenceReader<F> {
     /// Ends a file.
     ///
     /// # Errors
-    /// [`Error::Damaged`] for a truncated FASTQ record; the errors of `emit`.
+    /// - Returns [`Error::Damaged`] if a FASTQ record is truncated.
+    /// - Returns the errors of `emit`.
     pub fn end_file(&mut self, name: &str) -> Result<()> {
         let is_cut = match self.state {
             State::FastqQuality => self.check_quality(name).is_err(),
@@ -241,7 +243,7 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> SequenceReader<F> {
     /// Emits the last block. Returns the number of sequences and the number of letters.
     ///
     /// # Errors
-    /// The errors are those of `emit`.
+    /// Returns the errors of `emit`.
     pub fn finish(mut self) -> Result<(u64, u64)> {
         if !self.block.is_empty() {
             (self.emit)(std::mem::take(&mut self.block))?;

@@ -89,8 +89,8 @@ impl TableWriter {
     /// Parquet also needs scratch space in the folder for one row group.
     ///
     /// # Errors
-    /// The errors are those of [`TableWriter::check_path`] and [`NewFile::create`], and
-    /// [`inshore_store::Error::BadOutput`] if the format cannot hold the schema.
+    /// - Returns the errors of [`TableWriter::check_path`] and [`NewFile::create`].
+    /// - Returns [`inshore_store::Error::BadOutput`] if the format cannot hold the schema.
     pub fn create(path: impl AsRef<Path>, schema: SchemaRef, budget: &Budget) -> Result<TableWriter> {
         let path = path.as_ref();
         let kind = kind_of(path)?;
@@ -150,7 +150,7 @@ impl TableWriter {
 
     /// Adds rows. The rows are copied, so the memory of `batch` is not kept.
     ///
-    /// The errors are those of [`NewFile::error`]: a full disk, or columns that are not those of the schema. After an
+    /// Returns the errors of [`NewFile::error`]: a full disk, or columns that are not those of the schema. After an
     /// error, the table cannot be finished, and the caller drops the writer.
     pub fn write(&mut self, batch: &RecordBatch) -> Result<()> {
         let batch = RecordBatch::try_new(self.batches.schema(), batch.columns().to_vec())
@@ -195,8 +195,8 @@ impl TableWriter {
     /// Writes the remaining rows, makes the file durable and gives the file its name. Returns the number of rows.
     ///
     /// # Errors
-    /// The errors are those of [`NewFile::publish`]. The temporary file is then removed, and an earlier file at the
-    /// path is still there. The only exception is an error of the last step, which makes the new name durable.
+    /// Returns the errors of [`NewFile::publish`]. The temporary file is then removed, and an earlier file at the path
+    /// is still there. The only exception is an error of the last step, which makes the new name durable.
     pub fn finish(mut self) -> Result<u64> {
         self.batches.finish_buffered_batch().map_err(|error| self.target.error(error))?;
         self.write_completed()?;
@@ -219,7 +219,10 @@ impl TableWriter {
     /// created there and removed). A job calls this function before its work, which may take hours.
     ///
     /// # Errors
-    /// The errors are those of [`TableWriter::create`]; [`Error::UnknownEnding`] lists the endings that work.
+    /// - Returns [`Error::UnknownEnding`] if no format that can be written has the extension of `path`. The error lists
+    ///   the valid extensions.
+    /// - Returns [`inshore_store::Error::Io`] or [`inshore_store::Error::BadOutput`] if no file can be created at
+    ///   `path`.
     pub fn check_path(path: &Path) -> Result<()> {
         kind_of(path)?;
         Ok(NewFile::check(path)?)

@@ -32,7 +32,8 @@ pub struct Description {
 /// Describes the vectors `name` without reading their elements.
 ///
 /// # Errors
-/// The errors of [`Vectors::open`]; I/O.
+/// - Returns the errors of [`Vectors::open`].
+/// - Returns [`Error::Store`] if a read or write fails.
 pub fn describe(store: &Store, name: &str) -> Result<Description> {
     let vectors = Vectors::open(store, name)?;
     let (index, index_error) = match VectorIndex::open(store, &vectors) {
@@ -49,7 +50,7 @@ pub fn describe(store: &Store, name: &str) -> Result<Description> {
 /// Describes all datasets of vectors in a store, in the order of their names.
 ///
 /// # Errors
-/// The errors of [`describe`].
+/// Returns the errors of [`describe`].
 pub fn list(store: &Store) -> Result<Vec<Description>> {
     let mut all = Vec::new();
     for summary in store.list()?.into_iter().filter(|summary| summary.kind == KIND) {
@@ -66,7 +67,9 @@ pub fn list(store: &Store) -> Result<Vec<Description>> {
 /// that have the vectors open continue to read them.
 ///
 /// # Errors
-/// [`inshore_store::Error::NotFound`]; [`Error::BadDataset`] for a dataset of another kind; I/O.
+/// - Returns [`inshore_store::Error::NotFound`] if the store has no dataset with this name.
+/// - Returns [`Error::BadDataset`] if the dataset has another kind.
+/// - Returns [`Error::Store`] if a read or write fails.
 pub fn remove(store: &Store, name: &str) -> Result<()> {
     check_kind(store, name, KIND)?;
     // The index is removed first: vectors without an index are complete, but an index without vectors is useless.
@@ -80,8 +83,10 @@ pub fn remove(store: &Store, name: &str) -> Result<()> {
 /// Removes the index of vectors, even if the index is damaged or the vectors no longer exist.
 ///
 /// # Errors
-/// [`Error::NoIndex`]; [`inshore_store::Error::NotFound`] if there are neither vectors nor an index;
-/// [`Error::BadDataset`] if the dataset with the name of the index is of another kind; I/O.
+/// - Returns [`Error::NoIndex`] if the vectors have no index.
+/// - Returns [`inshore_store::Error::NotFound`] if there are neither vectors nor an index.
+/// - Returns [`Error::BadDataset`] if the dataset with the name of the index is of another kind.
+/// - Returns [`Error::Store`] if a read or write fails.
 pub fn remove_index(store: &Store, name: &str) -> Result<()> {
     let index = index_name(name);
     let removed = match check_kind(store, &index, INDEX_KIND) {

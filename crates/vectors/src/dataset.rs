@@ -234,7 +234,8 @@ impl Vectors {
     /// Opens the vectors `name`.
     ///
     /// # Errors
-    /// [`inshore_store::Error::NotFound`]; [`Error::BadDataset`] if the dataset does not hold vectors, or is damaged.
+    /// - Returns [`inshore_store::Error::NotFound`] if the store has no dataset with this name.
+    /// - Returns [`Error::BadDataset`] if the dataset does not hold vectors, or is damaged.
     pub fn open(store: &Store, name: &str) -> Result<Vectors> {
         Vectors::of(&store.dataset(name)?)
     }
@@ -242,7 +243,7 @@ impl Vectors {
     /// Opens the vectors of a dataset.
     ///
     /// # Errors
-    /// [`Error::BadDataset`] if the dataset does not hold vectors, or is damaged.
+    /// Returns [`Error::BadDataset`] if the dataset does not hold vectors, or is damaged.
     pub(crate) fn of(dataset: &Dataset) -> Result<Vectors> {
         let name = dataset.name();
         if dataset.kind() != KIND {

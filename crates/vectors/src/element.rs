@@ -102,7 +102,7 @@ impl Element {
     /// Converts a row from this element type to `to`, the type of queries, and appends it to `out`.
     ///
     /// # Errors
-    /// The first dimension whose value `to` cannot hold exactly, together with the value.
+    /// Returns the first dimension whose value `to` cannot hold exactly, together with the value.
     pub(crate) fn cast(self, row: &[u8], to: Element, out: &mut Vec<u8>) -> Result<(), (usize, f64)> {
         if self == to {
             out.extend_from_slice(row);
@@ -195,8 +195,8 @@ impl FileElement {
     /// number of elements. Returns the number of elements that were rounded, which can happen only for f64.
     ///
     /// # Errors
-    /// The index and the value of the first element that cannot be stored: NaN, an infinity, an f64 outside the range
-    /// of f32, or an i32 that f32 cannot hold exactly.
+    /// Returns the index and the value of the first element that cannot be stored. Such a value is NaN, an infinity, an
+    /// f64 outside the range of f32, or an i32 that f32 cannot hold exactly.
     pub fn store(self, raw: &[u8], out: &mut [u8]) -> Result<u64, (usize, String)> {
         let mut rounded = 0;
         match self {

@@ -76,7 +76,8 @@ impl VectorFile {
     /// Opens a file, and checks its header and its length. The extension of the file name determines the format.
     ///
     /// # Errors
-    /// [`Error::BadFile`] for a malformed file, with the position of the error; I/O.
+    /// - Returns [`Error::BadFile`] if the file is malformed. The error contains the position of the fault.
+    /// - Returns [`Error::Store`] if a read or write fails.
     pub fn open(path: impl AsRef<Path>) -> Result<VectorFile> {
         let path = path.as_ref();
         let ending = path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
@@ -197,7 +198,7 @@ impl VectorFile {
     /// Returns the same file as a file of bits. Each byte then holds eight dimensions of one bit.
     ///
     /// # Errors
-    /// [`Error::BadFile`] if the elements are not unsigned bytes or bits.
+    /// Returns [`Error::BadFile`] if the elements are not unsigned bytes or bits.
     pub fn as_bits(self) -> Result<VectorFile> {
         match self.element {
             FileElement::Bits => Ok(self),
@@ -236,7 +237,7 @@ impl VectorFile {
     /// and reach the speed of the drive. Otherwise they go through a small buffer.
     ///
     /// # Errors
-    /// I/O; too little memory.
+    /// Returns [`Error::Store`] if a read or write fails or the budget has too little free memory.
     pub(crate) fn rows(&self, context: &Context, first: u64, is_streamed: bool) -> Result<Rows> {
         let offset = self.start + first * self.stride() as u64;
         let bytes = match is_streamed {
@@ -340,8 +341,9 @@ impl Rows {
     /// last vector.
     ///
     /// # Errors
-    /// [`Error::BadFile`] for a vector whose number of dimensions differs from that of vector 0, and for a value that
-    /// cannot be stored; I/O.
+    /// - Returns [`Error::BadFile`] if the number of dimensions of a vector differs from that of vector 0, or if a
+    ///   value cannot be stored.
+    /// - Returns [`Error::Store`] if a read or write fails.
     pub fn next(&mut self, most: u64) -> Result<&[u8]> {
         let (stride, prefix) = (self.file.stride(), self.file.prefix());
         let most = most.min(self.file.count - self.next).min((self.raw.len() / stride) as u64) as usize;

@@ -36,7 +36,9 @@ impl Ids {
     /// Reads the ids of vectors.
     ///
     /// # Errors
-    /// [`Error::BadDataset`] for runs that do not describe the rows; I/O and damage; too little memory.
+    /// - Returns [`Error::BadDataset`] if the runs do not describe the rows.
+    /// - Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, or the budget has too little free
+    ///   memory.
     pub fn read(job: &Job, vectors: &Vectors) -> Result<Ids> {
         let Some(file) = &vectors.id_runs else { return Ok(Ids::default()) };
         let info = vectors.info();

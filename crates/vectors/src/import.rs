@@ -39,8 +39,9 @@ pub struct Imported {
 /// Imports `file` as the dataset `name`. A job that ends before the commit leaves no dataset.
 ///
 /// # Errors
-/// [`crate::Error::BadFile`] for a malformed vector or a value that is not finite; a name that the store already has;
-/// I/O; too little memory; cancellation.
+/// - Returns [`crate::Error::BadFile`] if a vector is malformed or a value is not finite.
+/// - Returns [`crate::Error::Store`] if the store already has the name, a read or write fails, the budget has too
+///   little free memory, or the job was cancelled.
 pub fn import(store: &Store, job: &Job, name: &str, file: &VectorFile) -> Result<Imported> {
     let (dimensions, element) = (file.dimensions(), file.element());
     let work = file.rows_bytes(true) - inshore_store::FILE_SOURCE_BYTES + dimensions as u64 * (8 + 4);
@@ -90,7 +91,7 @@ impl VectorWriter {
     /// Creates the file.
     ///
     /// # Errors
-    /// I/O; too little memory.
+    /// Returns [`crate::Error::Store`] if a read or write fails or the budget has too little free memory.
     pub fn new(builder: &mut DatasetBuilder, element: Element, dimensions: usize) -> Result<VectorWriter> {
         let writer = builder.file_with_buffers(VECTORS, CHECK_BYTES, BUFFER_BYTES, BUFFERS)?;
         let sums = Sums { sums: vec![0.0; dimensions], is_float: element.is_float(), count: 0 };
@@ -100,7 +101,7 @@ impl VectorWriter {
     /// Adds whole vectors. `bytes` has their stored elements, aligned for the element type.
     ///
     /// # Errors
-    /// I/O; cancellation.
+    /// Returns [`crate::Error::Store`] if a read or write fails or the job was cancelled.
     pub fn add(&mut self, bytes: &[u8]) -> Result<()> {
         self.writer.write(bytes)?;
         let VectorWriter { sums: Sums { sums, count, .. }, element, decoded, .. } = self;
@@ -125,7 +126,7 @@ impl VectorWriter {
     /// Completes the file, and adds it to the dataset. Returns the sums.
     ///
     /// # Errors
-    /// I/O; cancellation.
+    /// Returns [`crate::Error::Store`] if a read or write fails or the job was cancelled.
     pub fn end(self, builder: &mut DatasetBuilder) -> Result<Sums> {
         builder.add(self.writer)?;
         Ok(self.sums)
@@ -136,7 +137,7 @@ impl Sums {
     /// Writes the file `center` if the vectors have floating-point elements.
     ///
     /// # Errors
-    /// I/O; cancellation.
+    /// Returns [`crate::Error::Store`] if a read or write fails or the job was cancelled.
     pub fn write(&self, builder: &mut DatasetBuilder) -> Result<()> {
         if self.is_float {
             let mut writer = builder.file(CENTER, CHECK_BYTES, CHECK_BYTES)?;

@@ -51,7 +51,7 @@ impl Metric {
     /// Checks that the metric is defined for this element type.
     ///
     /// # Errors
-    /// [`Error::BadOption`].
+    /// Returns [`Error::BadOption`] if an option is out of range.
     pub(crate) fn check(self, element: Element) -> Result<()> {
         let metrics = Metric::of(element);
         if metrics.contains(&self) {

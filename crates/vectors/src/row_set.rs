@@ -52,7 +52,7 @@ impl RowSet {
     /// Creates an empty set for vectors whose row numbers are below `len`.
     ///
     /// # Errors
-    /// [`crate::Error::Store`] if fewer than [`RowSet::bytes`] bytes are free in the budget.
+    /// Returns [`crate::Error::Store`] if fewer than [`RowSet::bytes`] bytes are free in the budget.
     pub fn empty(budget: &Budget, len: u64) -> Result<RowSet> {
         let reservation = budget.reserve(RowSet::bytes(len), "a set of vectors")?;
         Ok(RowSet { words: vec![0; len.div_ceil(WORD_BITS) as usize], len, _reservation: reservation })
@@ -61,7 +61,7 @@ impl RowSet {
     /// Creates the set of all vectors whose row numbers are below `len`.
     ///
     /// # Errors
-    /// The errors of [`RowSet::empty`].
+    /// Returns the errors of [`RowSet::empty`].
     pub fn full(budget: &Budget, len: u64) -> Result<RowSet> {
         let mut set = RowSet::empty(budget, len)?;
         set.words.fill(u64::MAX);

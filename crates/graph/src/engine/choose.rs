@@ -122,7 +122,7 @@ impl Choice {
 /// Chooses the layout if there is none yet, and otherwise the step of the next superstep.
 ///
 /// # Errors
-/// [`inshore_store::Error::BudgetTooSmall`] if the tuning forces a layout that does not fit.
+/// Returns [`inshore_store::Error::BudgetTooSmall`] if the tuning forces a layout that does not fit.
 pub(crate) fn choose(estimates: &Estimates) -> Result<Choice> {
     let choice = match estimates.layout {
         None => Choice::first(estimates.usual_layout()?),

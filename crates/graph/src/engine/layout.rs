@@ -138,7 +138,8 @@ impl Estimates {
     /// Chooses the layout.
     ///
     /// # Errors
-    /// [`inshore_store::Error::BudgetTooSmall`] if the tuning forces updates into accumulators, which do not fit.
+    /// Returns [`inshore_store::Error::BudgetTooSmall`] if the tuning forces updates into accumulators, which do not
+    /// fit.
     pub fn usual_layout(&self) -> Result<Layout> {
         let in_blocks = plan::choose(self).map(|plan| self.in_blocks(plan));
         if let Some(layout) = in_blocks.or_else(|| self.direct(true)).or_else(|| self.direct(false)) {

@@ -198,7 +198,7 @@ impl<'a, E: EdgeOperation> Lanes<'a, E> {
     /// block may be as large as [`Lanes::block_bytes`].
     ///
     /// # Errors
-    /// The error of `work`, which stops the reading; otherwise the error of `read`.
+    /// Returns the error of `work`, which stops the reading. If `work` succeeds, returns the error of `read`.
     pub fn each_block<B: Send>(
         &mut self,
         job: &Job,

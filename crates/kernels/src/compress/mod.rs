@@ -79,8 +79,10 @@ fn threads(budget: &Budget, each: u64) -> usize {
 /// all threads, fewer threads compress.
 ///
 /// # Errors
-/// [`Error::BadLevel`]; [`Error::Table`] and [`Error::Write`] for reading and writing; [`Error::Store`] if the job
-/// was stopped, or the budget is too small for one thread.
+/// - Returns [`Error::BadLevel`] if the format does not have the level.
+/// - Returns [`Error::Input`] or [`Error::Table`] if the input cannot be read.
+/// - Returns [`Error::Write`] if the output cannot be written.
+/// - Returns [`Error::Store`] if the job was stopped or the budget is too small for one thread.
 pub fn compress(
     job: &Context,
     name: &str,
@@ -137,8 +139,11 @@ pub fn compress(
 /// thread. A block and its table take 5 MB.
 ///
 /// # Errors
-/// [`Error::Damaged`] for input that has none of the formats, is truncated or damaged; [`Error::Table`],
-/// [`Error::Write`]; [`Error::Store`] if the job was stopped or the budget is too small for a window.
+/// - Returns [`Error::Damaged`] if the input has none of the formats, is truncated or is damaged.
+/// - Returns [`Error::Input`] or [`Error::Table`] if the input cannot be read.
+/// - Returns [`Error::Write`] if the output cannot be written.
+/// - Returns [`Error::Store`] if the job was stopped, or if the budget has too little memory for one thread or for the
+///   window that the stream needs.
 pub fn decompress(
     job: &Context,
     name: &str,

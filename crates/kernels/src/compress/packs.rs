@@ -47,7 +47,7 @@ impl Pack {
     /// Creates the kernel for `format`. Without a `level`, the kernel uses the format's default level.
     ///
     /// # Errors
-    /// [`Error::BadLevel`].
+    /// Returns [`Error::BadLevel`] if the format does not have the level.
     pub fn new(format: Format, level: Option<u32>) -> Result<Pack> {
         Ok(Pack { format, level: format.checked_level(level)?, block_bytes: None })
     }
@@ -60,7 +60,7 @@ impl Pack {
     /// Compresses an empty input to one piece, which is a file that a program can decompress.
     ///
     /// # Errors
-    /// The errors of the compressor.
+    /// Returns [`Error::Damaged`] if the compressor fails.
     pub fn of_nothing(self) -> Result<Vec<u8>> {
         let packer = Packer::new(self.format);
         Ok([packer.head(), self.format.pack(&[], self.level)?, packer.tail()].concat())

@@ -58,8 +58,9 @@ impl Piece {
 /// quarter of the free budget, and each piece has 64 KiB to 1 MiB.
 ///
 /// # Errors
-/// [`Error::Table`](crate::Error::Table) for a table that cannot be read, or has no such column; the errors of
-/// `each`; [`Error::Store`](crate::Error::Store) if the job was stopped or has too little memory.
+/// - Returns [`Error::Table`](crate::Error::Table) if the table cannot be read, or does not have the column.
+/// - Returns the errors of `each`.
+/// - Returns [`Error::Store`](crate::Error::Store) if the job was stopped or has too little memory.
 pub fn identify_column(
     job: &Context,
     classifier: &Classifier,

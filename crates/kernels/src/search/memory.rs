@@ -136,7 +136,7 @@ impl PatternSize {
     /// Checks that the patterns fit in the budget, and returns the number of bytes to reserve.
     ///
     /// # Errors
-    /// [`crate::Error::Store`] if the budget is too small; the error names a budget that is enough.
+    /// Returns [`crate::Error::Store`] if the budget is too small. The error names a budget that is enough.
     pub fn check(&self, budget: &Budget) -> Result<u64> {
         let counted = self.memory_bytes(budget.threads()).saturating_sub(UNCOUNTED_BYTES);
         if counted > 0 {
@@ -163,7 +163,7 @@ impl PatternMemory {
     /// Reserves memory for the automata of `patterns` in a budget.
     ///
     /// # Errors
-    /// [`crate::Error::Store`] if the budget is too small; the error names a budget that is enough.
+    /// Returns [`crate::Error::Store`] if the budget is too small. The error names a budget that is enough.
     pub fn take(
         patterns: &[impl AsRef<str>],
         options: &PatternOptions,

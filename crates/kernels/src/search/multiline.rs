@@ -20,7 +20,7 @@ pub struct MultilineMatcher {
 /// `$` do), since a [`Search`](super::Search) then finds equal matches.
 ///
 /// # Errors
-/// The errors of [`Search::new`](super::Search::new).
+/// Returns the errors of [`Search::new`](super::Search::new).
 pub fn matcher_across_lines(
     patterns: &[impl AsRef<str>],
     options: &PatternOptions,

@@ -17,8 +17,8 @@ impl Search {
     /// the pattern (`${1}` before letters and digits), `$0` for the whole match, and `$$` for a dollar sign.
     ///
     /// # Errors
-    /// [`Error::BadPattern`] if the pattern has so many groups that finding them takes too much memory, or if the
-    /// replacement is longer than 64 KiB.
+    /// Returns [`Error::BadPattern`] if the pattern has so many groups that finding them takes too much memory, or if
+    /// the replacement is longer than 64 KiB.
     pub fn replacing(self, replacement: impl Into<String>) -> Result<Search> {
         self.replacing_within(replacement.into(), GROUPS_BYTES_MAX)
     }

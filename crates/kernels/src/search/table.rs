@@ -112,7 +112,7 @@ impl SearchTable {
     /// Makes a search for lines that match one of `patterns`.
     ///
     /// # Errors
-    /// The errors of [`Search::new`].
+    /// Returns the errors of [`Search::new`].
     pub fn new(
         patterns: &[impl AsRef<str>],
         how: &PatternOptions,
@@ -151,8 +151,11 @@ impl SearchTable {
     /// a batch takes more memory.
     ///
     /// # Errors
-    /// The errors of `each`; [`Error::Store`] if the job was stopped or has too little memory. A file that cannot be
-    /// read is passed to `each` as an item.
+    /// - Returns the errors of `each`.
+    /// - Returns [`Error::Store`] if the job was stopped or has too little memory.
+    ///
+    /// If a file cannot be read, the function passes a [`SearchItem::Failed`] to `each` and continues with the next
+    /// file.
     pub fn run(
         &self,
         job: &Context,
@@ -223,7 +226,7 @@ impl<'a, E: FnMut(SearchItem) -> Result<Next>> SearchRows<'a, E> {
     /// Prepares for rows of `table`, which are passed to `each`. Memory: see [`SearchTable::run`].
     ///
     /// # Errors
-    /// An error if the budget has no memory for four batches.
+    /// Returns [`Error::Store`] if the budget has too little free memory for four batches.
     pub fn new(table: &'a SearchTable, job: &Context, each: E) -> Result<SearchRows<'a, E>> {
         let batch_bytes = (job.budget().memory_bytes() / 64).clamp(BATCH_BYTES_MIN, BATCH_BYTES);
         let memory = job.budget().reserve(4 * batch_bytes, "rows of results")?;
@@ -250,7 +253,8 @@ impl<'a, E: FnMut(SearchItem) -> Result<Next>> SearchRows<'a, E> {
     /// Handles an event: the results of a block, or the end of a source.
     ///
     /// # Errors
-    /// The errors of `each`; [`Error::Store`] if the job was stopped or has too little memory.
+    /// - Returns the errors of `each`.
+    /// - Returns [`Error::Store`] if the job was stopped or has too little memory.
     pub fn take(&mut self, whose: &WalkedFile, event: Event<'_, Search>) -> Result<Next> {
         let next = match event.part {
             Some(Ok(found)) => self.found(whose, &found),
@@ -263,7 +267,7 @@ impl<'a, E: FnMut(SearchItem) -> Result<Next>> SearchRows<'a, E> {
     /// Passes on the last rows, and returns the summary.
     ///
     /// # Errors
-    /// The errors of `each`.
+    /// Returns the errors of `each`.
     pub fn finish(mut self) -> Result<SearchSummary> {
         self.flush()?;
         Ok(self.summary)

@@ -119,7 +119,7 @@ pub fn smallest_word_memory_bytes(threads: usize) -> u64 {
 /// Returns a job with the largest number of threads for which the memory of `job` suffices.
 ///
 /// # Errors
-/// [`inshore_store::Error::BudgetTooSmall`] if there is not enough memory for one thread.
+/// Returns [`inshore_store::Error::BudgetTooSmall`] if there is not enough memory for one thread.
 fn with_room(job: &Job) -> Result<Job> {
     let budget = job.budget();
     budget.need(smallest_word_memory_bytes(1), || "counting words".to_string())?;
@@ -148,7 +148,11 @@ pub fn word_schema() -> SchemaRef {
 /// read once.
 ///
 /// # Errors
-/// [`Error::Read`] for a source that cannot be read; [`Error::Store`]; the errors of `each`.
+/// - Returns [`Error::Read`] if a source cannot be read.
+/// - Returns [`Error::WordTooLong`] if a word is longer than the memory for all words.
+/// - Returns [`Error::Store`] or [`Error::SortReduce`] if the budget is too small, the scratch space cannot be written
+///   or read, or the job was stopped.
+/// - Returns the errors of `each`.
 pub fn count_words(
     job: &Job,
     sources: impl Iterator<Item = Source> + Send,

@@ -214,7 +214,7 @@ impl Table {
     /// Passes all words and counts to `each`, and clears the table. A word may be passed several times.
     ///
     /// # Errors
-    /// The errors of `each`.
+    /// Returns the errors of `each`.
     pub fn empty<E>(
         &mut self,
         mut each: impl FnMut(&[u8], u64) -> std::result::Result<(), E>,

@@ -132,9 +132,13 @@ impl Nodes {
     /// Memory: four messages of 1 MiB for each node, and four further messages.
     ///
     /// # Errors
-    /// [`Error::Input`]; [`Error::Lost`] and [`Error::Refused`] for any of the nodes, also if a node already has a
-    /// dataset of that name. After an error, no data remains on the nodes, unless the error occurred between two
-    /// commits. The message of the error then says so.
+    /// - Returns [`Error::Input`] if an input cannot be read.
+    /// - Returns [`Error::Lost`] if the connection to a node is lost.
+    /// - Returns [`Error::Refused`] if a node refuses the data, for example because the node already has a dataset of
+    ///   that name.
+    ///
+    /// After an error, no data remains on the nodes, unless the error occurred between two commits. The message of the
+    /// error then says so.
     pub fn put(
         &self,
         job: &Context,

@@ -122,7 +122,8 @@ impl Nodes {
     /// Prepares connections to nodes. No data is sent before the first request.
     ///
     /// # Errors
-    /// [`Error::Address`]; [`Error::Credentials`] for a node on another machine if there are no credentials.
+    /// - Returns [`Error::Address`] if the address of a node is invalid.
+    /// - Returns [`Error::Credentials`] if a node is on another machine and there are no credentials.
     pub fn new(config: ClientConfig) -> Result<Nodes> {
         let bad = |address: &str, what: String| Error::Address { address: address.to_string(), what };
         let runtime = tokio::runtime::Builder::new_multi_thread()

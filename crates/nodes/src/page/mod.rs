@@ -112,8 +112,9 @@ impl Agent {
     /// Starts a page that shows the status of this agent, in a separate thread.
     ///
     /// # Errors
-    /// [`Error::Credentials`] if the address is reachable from other machines and the agent's credentials are missing
-    /// or invalid; [`Error::Address`] if binding the address fails, or a peer's address is invalid.
+    /// - Returns [`Error::Credentials`] if the address is reachable from other machines and the agent's credentials are
+    ///   missing or invalid.
+    /// - Returns [`Error::Address`] if binding the address fails, or a peer's address is invalid.
     pub fn serve_page(&self, config: PageConfig) -> Result<Page> {
         let listen = config.listen;
         let tls = match (&self.config().credentials, listen.ip().is_loopback()) {

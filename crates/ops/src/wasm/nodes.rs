@@ -34,7 +34,7 @@ impl From<NodesError> for Error {
 /// Runs a kernel on the nodes that store the files. The result equals that of [`super::run_wasm`] for local files.
 ///
 /// # Errors
-/// The errors of [`super::run_wasm`], and errors of nodes.
+/// Returns the errors of [`super::run_wasm`] and of the nodes.
 pub fn run_wasm_on_nodes(
     nodes: &Nodes,
     job: &Context,

@@ -89,7 +89,7 @@ impl<O: Operation> BinsPart<O> {
     /// Reserves the memory for one bin's table and starts to read.
     ///
     /// # Errors
-    /// Returns errors of reading.
+    /// Returns an error if a read fails.
     pub fn begin(self, job: &Job) -> Result<BinReader<O>> {
         let (plan, what) = (self.plan, "the table of a bin");
         let keys = 1usize << plan.bin_bits;
@@ -148,7 +148,9 @@ impl<O: Operation> BinReader<O> {
     /// Returns the next block of records, or `None` at the end.
     ///
     /// # Errors
-    /// Returns [`inshore_store::Error::Io`], [`inshore_store::Error::Damaged`] or [`inshore_store::Error::Cancelled`].
+    /// - Returns [`inshore_store::Error::Io`] if a read fails.
+    /// - Returns [`inshore_store::Error::Damaged`] if the checksum of a run does not match.
+    /// - Returns [`inshore_store::Error::Cancelled`] if the job was cancelled.
     pub fn next_block(&mut self) -> Result<Option<Block<'_, O::Key, O::Value>>> {
         while self.bin < self.part.bins.end {
             let word = match self.word {

@@ -231,7 +231,7 @@ fn is_known(version: u32) -> bool {
 /// slot 0. If slot 0 is empty, the content of slot 1 is the remainder of an unfinished creation.
 ///
 /// # Errors
-/// I/O; an unknown version; damage in both slots.
+/// Returns an error if a read fails, the version is unknown, or both slots are damaged.
 pub(crate) fn read_superblock(device: &dyn Device) -> Result<Option<(u16, Superblock)>> {
     let mut newest: Option<(u16, Superblock)> = None;
     let mut buffer = metadata_buffer(SLOT_BYTES)?;

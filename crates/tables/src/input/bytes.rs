@@ -50,7 +50,8 @@ impl Bytes {
     /// input has ended.
     ///
     /// # Errors
-    /// [`Error::Io`]; damage and truncation of compressed data.
+    /// - Returns [`Error::Io`] if the input cannot be read.
+    /// - Returns [`Error::Damaged`] if compressed data is damaged or truncated.
     pub fn fill(&mut self, out: &mut [u8]) -> Result<usize> {
         let mut filled = 0;
         while filled < out.len() {

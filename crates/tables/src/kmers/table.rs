@@ -36,7 +36,8 @@ impl KmerWriter {
     /// Appends distinct k-mers in order, each with its count.
     ///
     /// # Errors
-    /// The errors are those of [`crate::TableWriter::write`], and [`inshore_store::Error::Cancelled`].
+    /// - Returns the errors of [`crate::TableWriter::write`].
+    /// - Returns [`inshore_store::Error::Cancelled`] if the job was cancelled.
     pub fn add<K: KmerCode>(&mut self, codes: &[K], counts: &[u32]) -> Result<()> {
         codes.chunks(BATCH_ROWS).zip(counts.chunks(BATCH_ROWS)).try_for_each(|(codes, counts)| {
             self.job.check_cancelled()?;
@@ -60,7 +61,7 @@ impl KmerWriter {
     /// determines.
     ///
     /// # Errors
-    /// The errors are those of [`crate::TableWriter::finish`].
+    /// Returns the errors of [`crate::TableWriter::finish`].
     pub fn finish(self, counted: KmerSummary) -> Result<KmerSummary> {
         let KmerWriter { writer, mut histogram, distinct, .. } = self;
         let written = writer.finish()?;

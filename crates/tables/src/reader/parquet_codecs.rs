@@ -50,7 +50,7 @@ impl Codec {
     /// additional byte is appended.
     ///
     /// # Errors
-    /// The decoder's error if the compressed bytes are damaged.
+    /// Returns the decoder's error if the compressed bytes are damaged.
     pub fn unpack(self, packed: &[u8], bytes: usize, unpacked: &mut Vec<u8>) -> io::Result<()> {
         let most = bytes as u64 + 1;
         match self {

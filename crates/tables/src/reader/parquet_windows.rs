@@ -176,7 +176,7 @@ impl Windows {
     /// Returns `None` if no window is free, or if a window is too small for the bytes.
     ///
     /// # Errors
-    /// [`crate::Error::Store`] carries an error of the drive.
+    /// Returns [`crate::Error::Store`] if the drive fails.
     pub fn read(&self, window: &mut Window, start: u64, len: usize, chunk_end: u64) -> Result<Option<Bytes>> {
         if let Some(bytes) = window.slice(start, len) {
             return Ok(Some(bytes));

@@ -116,8 +116,8 @@ impl NumberGroups {
     /// Begins a grouping on one thread. `name` names the rows in errors.
     ///
     /// # Errors
-    /// The errors are those of [`inshore_sortreduce::SortReduce::new`], and [`Error::Unsupported`] where
-    /// [`NumberGroups::is_possible`] is false.
+    /// - Returns the errors of [`inshore_sortreduce::SortReduce::new`].
+    /// - Returns [`Error::Unsupported`] if [`NumberGroups::is_possible`] is false.
     pub fn new(
         job: &Job,
         name: &str,
@@ -142,8 +142,8 @@ impl NumberGroups {
     /// Adds rows. `key` is a column without nulls, and `states` has one column for each state.
     ///
     /// # Errors
-    /// The errors are those of [`inshore_sortreduce::Sink::push_many`], and [`Error::Damaged`] for a key out of the
-    /// range, or an unexpected null.
+    /// - Returns the errors of [`inshore_sortreduce::Sink::push_many`].
+    /// - Returns [`Error::Damaged`] if a key is outside of the range, or if a column that has no nulls contains one.
     pub fn add(&mut self, key: &ArrayRef, states: &[ArrayRef]) -> Result<()> {
         let shape = &self.shape;
         let wrong = |what: &str| {
@@ -186,7 +186,7 @@ impl NumberGroups {
     /// Returns the groups in ascending order of their keys.
     ///
     /// # Errors
-    /// The errors are those of [`inshore_sortreduce::SortReduce::finish`].
+    /// Returns the errors of [`inshore_sortreduce::SortReduce::finish`].
     pub fn finish(self) -> Result<SortedGroups> {
         self.sink.finish()?;
         let sorted = self.records.finish()?;
@@ -206,8 +206,8 @@ impl SortedGroups {
     /// end.
     ///
     /// # Errors
-    /// The errors are those of [`inshore_sortreduce::Sorted::next_block`], and [`Error::Unsupported`] for a sum that 64
-    /// bits do not hold.
+    /// - Returns the errors of [`inshore_sortreduce::Sorted::next_block`].
+    /// - Returns [`Error::Unsupported`] if 64 bits do not hold a sum.
     pub fn next_columns(&mut self) -> Result<Option<Vec<ArrayRef>>> {
         let block = self.sorted.next_block()?;
         if self.sorted.is_overflown() {

@@ -92,8 +92,9 @@ pub struct ReduceSummary {
 /// f64::EPSILON` of the sum of the magnitudes. All other results do not depend on the budget and the number of threads.
 ///
 /// # Errors
-/// The errors are those of [`TableReader::open_stored`] and [`TableWriter::create`], [`Error::NoColumn`], and
-/// [`Error::Unsupported`] for an aggregate that the column's type does not support, and for a sum beyond 64 bits.
+/// - Returns the errors of [`TableReader::open_stored`] and [`TableWriter::create`].
+/// - Returns [`Error::NoColumn`] if an input does not have a column.
+/// - Returns [`Error::Unsupported`] if a column's type does not support an aggregate, or if 64 bits do not hold a sum.
 pub fn reduce(job: &Job, inputs: &[Input], output: &Path, options: &ReduceOptions) -> Result<ReduceSummary> {
     TableWriter::check_path(output)?;
     let work = |inputs: &[Input]| reduce_known(&ReduceRequest { job, inputs, output, options });

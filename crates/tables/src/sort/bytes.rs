@@ -61,8 +61,12 @@ const FILE_BYTES: u64 = (4 << 20) + (256 << 10);
 /// the lines fit the budget, the bytes are moved only twice.
 ///
 /// # Errors
-/// [`Error::TooLarge`] for a line that does not fit the budget; [`Error::NoRoom`] before the work begins;
-/// [`Error::Io`], [`Error::Damaged`], [`Error::Store`].
+/// - Returns [`Error::TooLarge`] if a line does not fit the budget.
+/// - Returns [`Error::NoRoom`] before the work begins if a disk has too little free space.
+/// - Returns [`Error::Io`] if a file cannot be read or written.
+/// - Returns [`Error::Damaged`] if compressed data is damaged.
+/// - Returns [`Error::Store`] if the budget is too small, the scratch space cannot be written or read, or the job was
+///   cancelled.
 pub fn sort_lines(job: &Job, inputs: &[Input], output: &Path, options: SortOptions) -> Result<SortSummary> {
     let (inputs, target) = (Inputs::files(inputs), RowTarget::file(output)?);
     sort(job, inputs, target, options, Lines, LINE, |input, sink| read_lines(job, input, sink))
@@ -72,7 +76,7 @@ pub fn sort_lines(job: &Job, inputs: &[Input], output: &Path, options: SortOptio
 /// `block_bytes` bytes, and at most one line more.
 ///
 /// # Errors
-/// The errors are those of [`sort_lines`], and of `each`.
+/// Returns the errors of [`sort_lines`] and of `each`.
 pub fn sorted_lines(
     job: &Job,
     inputs: Inputs<'_>,
@@ -100,8 +104,8 @@ fn read_lines(job: &Job, input: &Input, sink: &mut dyn RowConsumer) -> Result<()
 /// input. Files with extensions of compressed files (`.gz`, `.zst`) are decompressed.
 ///
 /// # Errors
-/// The errors are those of [`sort_lines`], and [`Error::Damaged`] for a file whose length is not a multiple of the
-/// record's.
+/// - Returns the errors of [`sort_lines`].
+/// - Returns [`Error::Damaged`] if the length of a file is not a multiple of the length of a record.
 pub fn sort_records(
     job: &Job,
     inputs: &[Input],
@@ -131,7 +135,7 @@ pub fn sort_records(
 /// Panics if the key is not inside the record, or if the record has no bytes.
 ///
 /// # Errors
-/// The errors are those of [`sort_records`], and of `each`.
+/// Returns the errors of [`sort_records`] and of `each`.
 pub fn sorted_records(
     job: &Job,
     inputs: Inputs<'_>,

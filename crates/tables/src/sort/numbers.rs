@@ -224,8 +224,8 @@ impl NumberSort {
     /// Begins to sort rows by their columns, in order. `name` names the rows in errors.
     ///
     /// # Errors
-    /// The errors are those of [`inshore_sortreduce::SortReduce::new`], and [`Error::Unsupported`] where
-    /// [`NumberSort::is_possible`] is false.
+    /// - Returns the errors of [`inshore_sortreduce::SortReduce::new`].
+    /// - Returns [`Error::Unsupported`] if [`NumberSort::is_possible`] is false.
     pub fn new(
         job: &Job,
         name: &str,
@@ -251,7 +251,7 @@ impl NumberSort {
     /// Makes a sink for one thread.
     ///
     /// # Errors
-    /// The errors are those of [`inshore_sortreduce::SortReduce::sink`].
+    /// Returns the errors of [`inshore_sortreduce::SortReduce::sink`].
     pub fn sink(&self) -> Result<NumberSink> {
         Ok(NumberSink { shape: self.shape.clone(), sink: self.records.sink()? })
     }
@@ -259,7 +259,7 @@ impl NumberSort {
     /// Returns the rows in order. All sinks must be finished before this call.
     ///
     /// # Errors
-    /// The errors are those of [`inshore_sortreduce::SortReduce::finish`].
+    /// Returns the errors of [`inshore_sortreduce::SortReduce::finish`].
     pub fn finish(self) -> Result<SortedNumbers> {
         let sorted = self.records.finish()?;
         Ok(SortedNumbers { shape: self.shape, sorted, keys: Vec::new(), counts: Vec::new(), at: (0, 0) })
@@ -270,8 +270,9 @@ impl NumberSink {
     /// Adds rows.
     ///
     /// # Errors
-    /// The errors are those of [`inshore_sortreduce::Sink::push_many`], and [`Error::Damaged`] for a number out of its
-    /// range, or an unexpected null.
+    /// - Returns the errors of [`inshore_sortreduce::Sink::push_many`].
+    /// - Returns [`Error::Damaged`] if a number is outside of the range of its column, or if a column that has no nulls
+    ///   contains one.
     pub fn add(&mut self, columns: &[ArrayRef]) -> Result<()> {
         let keys = self.shape.keys(columns)?;
         let counts = vec![1; keys.len()];
@@ -281,7 +282,7 @@ impl NumberSink {
     /// Ends the rows of this sink.
     ///
     /// # Errors
-    /// The errors are those of [`NumberSink::add`].
+    /// Returns the errors of [`NumberSink::add`].
     pub fn finish(self) -> Result<()> {
         self.sink.finish()
     }
@@ -291,7 +292,7 @@ impl SortedNumbers {
     /// Returns the columns of the next rows, at most `rows` rows. Returns `None` at the end.
     ///
     /// # Errors
-    /// The errors are those of [`inshore_sortreduce::Sorted::next_block`].
+    /// Returns the errors of [`inshore_sortreduce::Sorted::next_block`].
     pub fn next_columns(&mut self, rows: usize) -> Result<Option<Vec<ArrayRef>>> {
         let mut keys = Vec::with_capacity(rows);
         while keys.len() < rows {

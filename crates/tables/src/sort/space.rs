@@ -10,7 +10,8 @@ use crate::{Error, NewFile, Result};
 /// Returns the share `part / of` of a budget's free memory, from which `beside` bytes are subtracted first.
 ///
 /// # Errors
-/// [`inshore_store::Error::BudgetTooSmall`] if the share is less than `smallest`. The error names a sufficient budget.
+/// Returns [`inshore_store::Error::BudgetTooSmall`] if the result would be less than `smallest`. The error names a
+/// sufficient budget.
 pub(crate) fn sort_memory(
     budget: &Budget,
     what: &str,
@@ -32,7 +33,7 @@ pub(crate) fn sort_memory(
 /// the budget. Without this check, a sort that keeps all its rows would fail only after most of its work.
 ///
 /// # Errors
-/// [`inshore_store::Error::BudgetTooSmall`], with a sufficient budget.
+/// Returns [`inshore_store::Error::BudgetTooSmall`] if the memory is too small. The error names a sufficient budget.
 pub(crate) fn check_rows(
     budget: &Budget,
     memory_bytes: u64,
@@ -52,8 +53,8 @@ pub(crate) fn check_rows(
 /// Checks that the job's store has space for `scratch_bytes`, and the file system of `output` for `output_bytes`.
 ///
 /// # Errors
-/// [`Error::NoRoom`] if the store or the file system has too little space. In this case, no file was written. An
-/// unknown free space is not an error.
+/// Returns [`Error::NoRoom`] if the store or the file system has too little space. In this case, no file was written.
+/// An unknown free space is not an error.
 pub fn check_space(job: &Job, scratch_bytes: u64, output: Option<&Path>, output_bytes: u64) -> Result<()> {
     let store = job.store();
     let usage = store.usage()?;
@@ -86,8 +87,8 @@ pub fn check_space(job: &Job, scratch_bytes: u64, output: Option<&Path>, output_
 /// Checks that the file system of `output` can hold `bytes`.
 ///
 /// # Errors
-/// [`Error::NoRoom`] if the file system has too little space. In this case, no file was written. An unknown free space
-/// is not an error.
+/// Returns [`Error::NoRoom`] if the file system has too little space. In this case, no file was written. An unknown
+/// free space is not an error.
 pub fn check_output_space(output: &Path, bytes: u64) -> Result<()> {
     let folder = folder_of(output);
     match free_bytes(folder) {

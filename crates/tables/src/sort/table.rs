@@ -46,9 +46,11 @@ const BLOCK_BYTES: usize = 1 << 20;
 /// of the first rows. If the result is CSV too, values keep their digits.
 ///
 /// # Errors
-/// The errors are those of [`TableReader::open_stored`] and [`TableWriter::create`]; [`Error::NoColumn`];
-/// [`Error::NoRoom`]; [`Error::Unsupported`] for tables whose columns differ; [`Error::TooLarge`] for a row that does
-/// not fit the budget.
+/// - Returns the errors of [`TableReader::open_stored`] and [`TableWriter::create`].
+/// - Returns [`Error::NoColumn`] if an input does not have a key column.
+/// - Returns [`Error::NoRoom`] if a disk has too little free space.
+/// - Returns [`Error::Unsupported`] if the columns of the tables differ.
+/// - Returns [`Error::TooLarge`] if a row does not fit the budget.
 pub fn sort_table(
     job: &Job,
     inputs: &[Input],
@@ -70,7 +72,7 @@ pub fn sort_table(
 /// parts](Input::of_parts), only the row groups on this machine are read. If `is_carried`, the columns are those of
 /// [`TableLayout::carried`].
 /// # Errors
-/// The errors are those of [`sort_table`], and of `each`.
+/// Returns the errors of [`sort_table`] and of `each`.
 pub fn sorted_table(
     job: &Job,
     inputs: Inputs<'_>,
@@ -123,7 +125,7 @@ impl TableLayout {
     /// Makes the layout of a table whose columns keep their types. `name` is the table's name in errors.
     ///
     /// # Errors
-    /// The errors are those of [`sort_columns`].
+    /// Returns the errors of [`sort_columns`].
     pub fn plain(
         name: &str,
         read: &SchemaRef,
@@ -137,7 +139,7 @@ impl TableLayout {
     /// Makes the layout of a text table with known columns, all of which pass through the sort as text.
     ///
     /// # Errors
-    /// The errors are those of [`sort_columns`].
+    /// Returns the errors of [`sort_columns`].
     pub fn carried(
         name: &str,
         known: &TableMetadata,
@@ -413,7 +415,8 @@ fn units(reader: &TableReader, input: &Input, sizes: Option<u64>) -> Result<Vec<
 /// errors.
 ///
 /// # Errors
-/// [`Error::NoColumn`]; [`Error::Unsupported`] where no column is named.
+/// - Returns [`Error::NoColumn`] if the table does not have a column.
+/// - Returns [`Error::Unsupported`] if `keys` is empty.
 pub fn sort_columns(
     name: &str,
     schema: &Schema,

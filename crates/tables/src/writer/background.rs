@@ -32,7 +32,7 @@ impl BackgroundWriter {
     /// Passes a batch to the writer's thread.
     ///
     /// # Errors
-    /// The errors are those of the writer.
+    /// Returns the errors of [`TableWriter::create`] and [`TableWriter::write`].
     pub fn write(&mut self, batch: RecordBatch) -> Result<()> {
         let queue = self.batches.as_ref().expect("open until the end");
         match queue.send(batch) {

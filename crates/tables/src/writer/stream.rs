@@ -39,7 +39,8 @@ impl<W: Write + Send> ParquetStream<W> {
     /// Begins a table in `out`. `name` names the table in errors.
     ///
     /// # Errors
-    /// Too little memory in `budget`; a schema that Parquet cannot hold.
+    /// - Returns [`inshore_store::Error::OverBudget`] if the budget has too little free memory.
+    /// - Returns an error that names the table if Parquet cannot hold the schema.
     pub fn new(out: W, name: &str, schema: SchemaRef, budget: &Budget) -> Result<ParquetStream<W>> {
         let memory = budget.reserve(Self::MEMORY_BYTES, "writing columns")?;
         let options = ArrowWriterOptions::new()
@@ -59,7 +60,8 @@ impl<W: Write + Send> ParquetStream<W> {
     /// Adds rows.
     ///
     /// # Errors
-    /// Columns that are not those of the schema; errors of the writer.
+    /// - Returns an error if the columns of the batch are not those of the schema.
+    /// - Returns the errors of the writer `W`.
     pub fn write(&mut self, batch: &RecordBatch) -> Result<()> {
         let batch = RecordBatch::try_new(self.schema.clone(), batch.columns().to_vec())
             .map_err(|error| Error::damaged(&self.name, error.to_string()))?;
@@ -90,7 +92,7 @@ impl<W: Write + Send> ParquetStream<W> {
     /// Writes the remaining rows and the footer, and returns the writer.
     ///
     /// # Errors
-    /// Errors of the writer.
+    /// Returns the errors of the writer `W`.
     pub fn finish(self) -> Result<W> {
         self.writer.into_inner().map_err(|error| failed(&self.name, error))
     }

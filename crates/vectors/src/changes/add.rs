@@ -19,10 +19,14 @@ use crate::{
 /// memory is that of [`crate::import()`], and 16 bytes for each run of ids ([`VectorsInfo`]).
 ///
 /// # Errors
-/// [`Error::BadFile`] for another number of dimensions or another element type, a malformed vector, or a value that is
-/// not finite; [`Error::BadDataset`] for a dataset that cannot be changed; [`inshore_store::Error::Changed`] if other
-/// jobs changed the dataset during each attempt; I/O; too little memory; cancellation. After an error, the dataset is
-/// unchanged.
+/// - Returns [`Error::BadFile`] if the file has another number of dimensions or another element type than the dataset,
+///   or if it contains a malformed vector or a value that is not finite.
+/// - Returns [`Error::BadDataset`] if the dataset cannot be changed.
+/// - Returns [`inshore_store::Error::Changed`] if other jobs changed the dataset during each attempt.
+/// - Returns [`Error::Store`] if a read or write fails, the budget has too little free memory, or the job was
+///   cancelled.
+///
+/// After an error, the dataset is unchanged.
 pub fn add_vectors(store: &Store, job: &Job, name: &str, file: &VectorFile) -> Result<Changed> {
     let changed = retried(job, || {
         let mut change = Change::begin(store, job, name)?;
@@ -56,8 +60,9 @@ pub fn add_vectors(store: &Store, job: &Job, name: &str, file: &VectorFile) -> R
 /// [`add_vectors`], 64 bytes for each id, and an eighth of a byte for each row of the dataset.
 ///
 /// # Errors
-/// The errors of [`add_vectors`]; [`Error::BadOption`] for an id that occurs twice or is too large, and for a number of
-/// ids that is not the number of vectors.
+/// - Returns the errors of [`add_vectors`].
+/// - Returns [`Error::BadOption`] if an id occurs twice or is too large, or if the number of ids is not the number of
+///   vectors.
 pub fn upsert_vectors(
     store: &Store,
     job: &Job,

@@ -45,8 +45,10 @@ pub struct Compacted {
 /// includes the last two steps of a build ([`crate::build_index`]).
 ///
 /// # Errors
-/// [`Error::BadDataset`] if all vectors were removed, or if the dataset has columns; the errors of
-/// [`crate::build_index`]; I/O and damage; too little memory; cancellation.
+/// - Returns [`Error::BadDataset`] if all vectors were removed, or if the dataset has columns.
+/// - Returns the errors of [`crate::build_index`].
+/// - Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, the budget has too little free
+///   memory, or the job was cancelled.
 pub fn compact_vectors(store: &Store, job: &Job, name: &str) -> Result<Compacted> {
     let is_sealed = store.dataset(name)?.summary().sealed;
     let vectors = Vectors::open(store, name)?;

@@ -199,7 +199,7 @@ impl RowsOfIds {
 /// Checks ids, which must ascend.
 ///
 /// # Errors
-/// [`Error::BadOption`] for an id above the largest one, for an id that occurs twice, and for an empty list.
+/// Returns [`Error::BadOption`] if an id is above the largest id or occurs twice, or if the list is empty.
 fn check_ids(ids: &[u64]) -> Result<()> {
     let bad = |found: String, expected: String| Err(Error::BadOption { option: "ids", found, expected });
     if let Some(pair) = ids.windows(2).find(|pair| pair[0] == pair[1]) {

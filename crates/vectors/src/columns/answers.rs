@@ -67,9 +67,10 @@ impl AnswerColumns {
     /// is empty.
     ///
     /// # Errors
-    /// [`Error::Table`] for a column that does not exist, with the names of the columns that exist;
-    /// [`Error::BadOption`] for a column that has the name of another column of the answer; vectors without columns;
-    /// too little memory; I/O and damage.
+    /// - Returns [`Error::Table`] if a column does not exist. The error lists the columns that exist.
+    /// - Returns [`Error::BadOption`] if a column has the name of another column of the answer.
+    /// - Returns [`Error::BadDataset`] if the vectors have no columns.
+    /// - Returns [`Error::Store`] if a read fails, stored bytes are damaged, or the budget has too little free memory.
     pub fn open(job: &Job, vectors: &Vectors, selected: &[String]) -> Result<Option<AnswerColumns>> {
         let id = id_column(job, vectors)?;
         if id.is_none() && selected.is_empty() {
@@ -122,7 +123,9 @@ impl AnswerColumns {
     /// Collects rows of a search. Once enough rows are collected, they are passed to `each` with their columns.
     ///
     /// # Errors
-    /// I/O and damage; cancellation; a row whose values do not fit into the memory; the errors of `each`.
+    /// - Returns [`Error::BadDataset`] if the values of a single row do not fit into the memory.
+    /// - Returns the errors of `each`.
+    /// - Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, or the job was cancelled.
     pub fn add(&mut self, batch: RecordBatch, each: Each<'_>) -> Result<()> {
         self.pending_rows += batch.num_rows();
         self.pending.push(batch);
@@ -132,7 +135,7 @@ impl AnswerColumns {
     /// Passes the collected rows to `each` with their columns.
     ///
     /// # Errors
-    /// The errors of [`AnswerColumns::add`].
+    /// Returns the errors of [`AnswerColumns::add`].
     pub fn finish(&mut self, each: Each<'_>) -> Result<()> {
         let pending = std::mem::take(&mut self.pending);
         self.pending_rows = 0;

@@ -41,9 +41,13 @@ pub struct TableColumns {
 /// read and a sort of the ids.
 ///
 /// # Errors
-/// A column that does not exist, or has an unsupported type; a list of another length, a null, or a value that is not
-/// finite, with the number of the row; ids that occur twice; a name that the store already has; I/O and damage; too
-/// little memory; cancellation.
+/// - Returns [`Error::Table`] if a column does not exist, or if the table cannot be read.
+/// - Returns [`Error::BadFile`] if the type of a column is not supported.
+/// - Returns [`Error::BadFile`] if a list is null, has another length than the first list, or contains a value that is
+///   not finite. The error names the row.
+/// - Returns [`Error::BadFile`] if an id occurs twice.
+/// - Returns [`Error::Store`] if the store already has the name, a write fails, the budget has too little free memory,
+///   or the job was cancelled.
 pub fn import_table(
     store: &Store,
     job: &Job,

@@ -35,7 +35,7 @@ const NAME_BYTES_MAX: usize = 64 << 10;
 /// [`ROW_COLUMN`] has the row number of the vector.
 ///
 /// # Errors
-/// [`Error::BadDataset`] if the vectors have no columns.
+/// Returns [`Error::BadDataset`] if the vectors have no columns.
 pub fn columns_input(job: &Job, vectors: &Vectors) -> Result<Input> {
     let name = &vectors.info().name;
     let file = vectors.columns.clone().ok_or_else(|| Error::BadDataset {
@@ -69,7 +69,7 @@ fn id_column(job: &Job, vectors: &Vectors) -> Result<Option<String>> {
 /// Refuses a dataset with columns. Its rows cannot be changed, because a new row would have no values in the columns.
 ///
 /// # Errors
-/// [`Error::BadDataset`].
+/// Returns [`Error::BadDataset`] if the dataset has columns.
 pub(crate) fn check_no_columns(vectors: &Vectors, change: &str) -> Result<()> {
     match &vectors.columns {
         None => Ok(()),

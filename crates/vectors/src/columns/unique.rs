@@ -27,7 +27,9 @@ const BLOCK_BYTES: usize = 64 << 10;
 /// free memory.
 ///
 /// # Errors
-/// [`Error::BadFile`] for a value that occurs twice, with its two rows; a null; I/O; too little memory; cancellation.
+/// - Returns [`Error::BadFile`] if a value is null or occurs twice. For a repeated value, the error names its two rows.
+/// - Returns [`Error::Store`] if a read or write fails, the budget has too little free memory, or the job was
+///   cancelled.
 pub(super) fn check(job: &Job, input: &Input, id: &Field) -> Result<()> {
     let kind = match id.data_type() {
         DataType::Utf8 => DataType::Utf8,

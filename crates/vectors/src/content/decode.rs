@@ -38,7 +38,7 @@ impl Image {
     /// Reads the header of an image. The first bytes of the file determine the format.
     ///
     /// # Errors
-    /// [`Refused`] for an unknown format, a malformed header, and an image that is too large.
+    /// Returns [`Refused`] if the format is unknown, the header is malformed, or the image is too large.
     pub fn read(bytes: &[u8]) -> Result<Image, Refused> {
         let image = match bytes {
             _ if png::Header::is_png(bytes) => {
@@ -78,7 +78,7 @@ impl Image {
     /// green and blue) for each pixel. Transparent pixels are drawn on a white background.
     ///
     /// # Errors
-    /// [`Refused`] for a malformed or truncated file.
+    /// Returns [`Refused`] if the file is malformed or truncated.
     pub fn decode(&self, bytes: &[u8]) -> Result<Vec<u8>, Refused> {
         let decoded = catch_unwind(AssertUnwindSafe(|| match self.format {
             Format::Png(header) => self.decode_png(header, bytes),

@@ -25,8 +25,9 @@ pub struct Files {
 /// to folders are not followed.
 ///
 /// # Errors
-/// [`Error::BadFile`] for a folder without selected files, where `wanted` describes these files in the message; I/O;
-/// too little memory.
+/// - Returns [`Error::BadFile`] if a folder has no selected files. In the message, `wanted` describes the files that
+///   would be selected.
+/// - Returns [`Error::Store`] if a read or write fails or the budget has too little free memory.
 pub fn list_files(
     job: &Job,
     inputs: &[PathBuf],

@@ -52,7 +52,8 @@ impl Images {
     /// for files and decoders.
     ///
     /// # Errors
-    /// [`Error::BadFile`] for a folder without images; I/O; too little memory.
+    /// - Returns [`Error::BadFile`] if a folder has no images.
+    /// - Returns [`Error::Store`] if a read or write fails or the budget has too little free memory.
     pub fn list(job: &Job, inputs: &[PathBuf], is_skipping: bool) -> Result<Images> {
         let is_image = |path: &Path| {
             let ending = path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
@@ -192,7 +193,7 @@ impl Room {
     /// Takes memory for an image. If other threads hold it, the call waits.
     ///
     /// # Errors
-    /// [`inshore_store::Error::BudgetTooSmall`] for an image that needs more than the whole shared memory.
+    /// Returns [`inshore_store::Error::BudgetTooSmall`] if the image needs more than the whole shared memory.
     fn take(&self, job: &Job, path: &Path, bytes: u64) -> Result<Taken<'_>> {
         if bytes > self.total {
             let all = job.budget().free_bytes() + bytes - self.total;

@@ -51,8 +51,9 @@ pub struct ImportedContent {
 /// The memory is that of `content`, and [`super::CONSUMER_BYTES`].
 ///
 /// # Errors
-/// [`Error::BadFile`] for malformed content, and if all items were skipped; a name that the store already has; I/O; too
-/// little memory; cancellation.
+/// - Returns [`Error::BadFile`] if content is malformed, or if all items were skipped.
+/// - Returns [`Error::Store`] if the store already has the name, a read or write fails, the budget has too little free
+///   memory, or the job was cancelled.
 pub fn import_content(
     store: &Store,
     job: &Job,

@@ -31,7 +31,7 @@ impl Frame {
     /// Reads all markers of a file, from the first one to the end of the image.
     ///
     /// # Errors
-    /// [`Refused`] for malformed, truncated and unsupported files.
+    /// Returns [`Refused`] if the file is malformed, truncated or not supported.
     pub fn read(bytes: &[u8]) -> Result<Frame, Refused> {
         let mut markers = Markers { bytes, at: 2 };
         let mut frame: Option<Frame> = None;

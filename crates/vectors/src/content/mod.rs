@@ -57,7 +57,9 @@ pub trait ContentRows {
     /// Computes the next vectors. Returns `None` after the last vector.
     ///
     /// # Errors
-    /// [`crate::Error::BadFile`] for malformed content; [`crate::Error::Content`]; I/O; cancellation.
+    /// - Returns [`crate::Error::BadFile`] if content is malformed.
+    /// - Returns [`crate::Error::Content`] if the source fails in another way.
+    /// - Returns [`crate::Error::Store`] if a read or write fails or the job was cancelled.
     fn next(&mut self) -> Result<Option<RowBatch<'_>>>;
     /// Returns the number of malformed items that were skipped, and the error of the first one.
     fn skipped(&self) -> (u64, Option<String>) {

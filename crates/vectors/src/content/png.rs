@@ -65,7 +65,7 @@ impl Header {
     /// Reads the header of a file.
     ///
     /// # Errors
-    /// [`Refused`] for files without a supported header.
+    /// Returns [`Refused`] if the file has no supported header.
     pub fn read(bytes: &[u8]) -> Result<Header, Refused> {
         let (kind, data) = Chunks { rest: &bytes[SIGNATURE.len()..] }.next()?;
         let (b"IHDR", Ok([w3, w2, w1, w0, h3, h2, h1, h0, depth, color, method, filter, interlace])) =
@@ -106,7 +106,7 @@ impl Header {
     /// and blue) for each pixel.
     ///
     /// # Errors
-    /// [`Refused`] for malformed and truncated files.
+    /// Returns [`Refused`] if the file is malformed or truncated.
     pub fn decode(&self, bytes: &[u8], mut each: impl FnMut(&[u8])) -> Result<(), Refused> {
         let file = Parts::read(bytes)?;
         if self.color == Color::Palette && file.palette.is_empty() {

@@ -62,7 +62,8 @@ impl Vectors {
     /// vectors.
     ///
     /// # Errors
-    /// [`Error::BadDataset`] for damage and for unknown versions; I/O; too little memory.
+    /// - Returns [`Error::BadDataset`] if the file `content` is damaged or has an unknown version.
+    /// - Returns [`Error::Store`] if a read or write fails or the budget has too little free memory.
     pub fn content(&self, job: &Job) -> Result<Option<Content>> {
         self.content.as_ref().map(|file| read_content(job, self.info(), file)).transpose()
     }
@@ -71,8 +72,10 @@ impl Vectors {
 /// Reads the file `content` of the vectors `info`.
 ///
 /// # Errors
-/// [`Error::BadDataset`] for an unknown version, and if the number of words is not the number of dimensions; damage;
-/// I/O; too little memory.
+/// - Returns [`Error::BadDataset`] if the version is unknown, or if the number of words is not the number of
+///   dimensions.
+/// - Returns [`Error::Store`] if stored bytes are damaged, a read or write fails, or the budget has too little free
+///   memory.
 fn read_content(job: &Job, info: &VectorsInfo, file: &CheckedFile) -> Result<Content> {
     let bad = |what, found: String, expected: String| Error::BadDataset {
         name: format!("{}/{CONTENT}", info.name),

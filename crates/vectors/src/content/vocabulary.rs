@@ -24,7 +24,7 @@ impl Vocabulary {
     /// line feed, if there are no words, or if there are more words than a vector can have dimensions.
     ///
     /// # Errors
-    /// Too little memory.
+    /// Returns [`crate::Error::Store`] if the budget has too little free memory.
     pub fn new(budget: &Budget, words: Vec<Box<str>>) -> Result<Option<Vocabulary>> {
         let bytes = words.iter().map(|word| 2 * word.len() as u64 + WORD_BYTES).sum();
         let memory = budget.reserve(bytes, "the vocabulary")?;

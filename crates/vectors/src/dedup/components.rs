@@ -29,7 +29,8 @@ use crate::{
 /// same time.
 ///
 /// # Errors
-/// Too little memory; I/O; cancellation.
+/// Returns [`crate::Error::Store`] if the budget has too little free memory, a read or write fails, or the job was
+/// cancelled.
 pub(super) fn components(job: &Job, mut links: Sorted, sort_bytes: u64) -> Result<Sorted> {
     let _memory = job.budget().reserve(components_bytes(), "links")?;
     loop {

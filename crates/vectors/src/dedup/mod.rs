@@ -48,7 +48,7 @@ impl Dedup {
     /// Checks the options.
     ///
     /// # Errors
-    /// [`crate::Error::BadOption`].
+    /// Returns [`crate::Error::BadOption`] if an option is out of range.
     pub fn check(&self) -> Result<()> {
         self.search().check()
     }
@@ -122,7 +122,8 @@ impl std::fmt::Display for DedupPlan {
 /// Plans an exact search for near-duplicates. The plan uses the memory that is free in the budget of `job`.
 ///
 /// # Errors
-/// A bad option; too little memory.
+/// - Returns [`crate::Error::BadOption`] if an option is out of range.
+/// - Returns [`crate::Error::Store`] if the budget has too little free memory.
 pub fn plan_dedup(job: &Job, vectors: &Vectors, options: &Dedup) -> Result<Plan> {
     let free = job.budget().free_bytes();
     // The sort of pairs gets a quarter of the free memory. If the search then has too little memory, the sort gets the
@@ -136,7 +137,8 @@ pub fn plan_dedup(job: &Job, vectors: &Vectors, options: &Dedup) -> Result<Plan>
 /// Checks the options of a search for near-duplicates in an index, without I/O.
 ///
 /// # Errors
-/// Bad options; an index for another metric.
+/// - Returns [`crate::Error::BadOption`] if an option is out of range.
+/// - Returns [`crate::Error::BadOption`] if the index was built for another metric.
 pub fn check_dedup_index(
     vectors: &Vectors,
     index: &VectorIndex,
@@ -182,7 +184,10 @@ fn plan_with(job: &Job, vectors: &Vectors, options: &Dedup, sort_bytes: u64) -> 
 /// the memory. If this quarter is too small for all pairs, each pair is written to flash and read again a few times.
 ///
 /// # Errors
-/// A bad option; too little memory; I/O and damage; cancellation; the errors of `each`.
+/// - Returns [`crate::Error::BadOption`] if an option is out of range.
+/// - Returns the errors of `each`.
+/// - Returns [`crate::Error::Store`] if the budget has too little free memory, a read or write fails, stored bytes are
+///   damaged, or the job was cancelled.
 pub fn dedup(
     job: &Job,
     vectors: &Vectors,

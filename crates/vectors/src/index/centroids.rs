@@ -99,7 +99,7 @@ impl<T: Clustered> Centroids<T> {
     /// Allocates the memory of a thread that finds lists.
     ///
     /// # Errors
-    /// Too little memory.
+    /// Returns [`crate::Error::Store`] if the budget has too little free memory.
     pub fn finder(&self, job: &Job) -> Result<Finder<T>> {
         let buffers = match &self.lower {
             Lower::Memory(..) => Vec::new(),
@@ -116,7 +116,7 @@ impl<T: Clustered> Centroids<T> {
     /// nearest to the query.
     ///
     /// # Errors
-    /// I/O and damage.
+    /// Returns [`crate::Error::Store`] if a read or write fails or stored bytes are damaged.
     pub fn find<H: Heaps>(
         &self,
         job: &Job,

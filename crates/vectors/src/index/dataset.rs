@@ -64,8 +64,9 @@ impl VectorIndex {
     /// Opens the index of `vectors`. Returns `None` if the vectors have no index.
     ///
     /// # Errors
-    /// [`crate::Error::BadDataset`] if the index is damaged, of another version, or was built from other vectors with
-    /// the same name; I/O.
+    /// - Returns [`crate::Error::BadDataset`] if the index is damaged, has another version, or was built from other
+    ///   vectors with the same name.
+    /// - Returns [`crate::Error::Store`] if a read fails.
     pub fn open(store: &Store, vectors: &Vectors) -> Result<Option<VectorIndex>> {
         let name = &vectors.info().name;
         let dataset = match store.dataset(&index_name(name)) {
@@ -166,7 +167,9 @@ impl VectorIndex {
     /// memory; otherwise they stay on flash.
     ///
     /// # Errors
-    /// [`crate::Error::BadDataset`] for a directory that does not describe the lists; I/O and damage; too little memory.
+    /// - Returns [`crate::Error::BadDataset`] if the directory does not describe the lists.
+    /// - Returns [`crate::Error::Store`] if a read or write fails, stored bytes are damaged, or the budget has too
+    ///   little free memory.
     pub(crate) fn load<T: Clustered>(
         &self,
         job: &Job,
@@ -207,7 +210,7 @@ impl VectorIndex {
     /// vectors as it has in `own`, the directory of the lists without copies.
     ///
     /// # Errors
-    /// The errors of [`Self::load`].
+    /// Returns the errors of [`Self::load`].
     pub(crate) fn load_copies(&self, job: &Job, own: &Directory) -> Result<Option<Directory>> {
         let (Some(copies), Some(files)) = (&self.info.copies, &self.files.copies) else { return Ok(None) };
         let directory = self.directory(job, &files.firsts, copies.vectors, copies.list_vectors_max)?;
@@ -243,7 +246,7 @@ impl VectorIndex {
     /// Returns the elements and the row numbers of a list of `count` vectors.
     ///
     /// # Errors
-    /// [`crate::Error::BadDataset`] if a row number is not below the number of vectors.
+    /// Returns [`crate::Error::BadDataset`] if a row number is not below the number of vectors.
     pub(crate) fn list<'a, T: Clustered>(
         &self,
         list: u32,

@@ -71,7 +71,7 @@ impl Directory {
 /// `entry_bytes` the size of the elements with the row number.
 ///
 /// # Errors
-/// [`Error::BadDataset`] if a row number is `rows` or larger.
+/// Returns [`Error::BadDataset`] if a row number is `rows` or larger.
 pub(crate) fn list_of<'a, T: Clustered>(
     (name, list): (&str, u32),
     bytes: &'a [u8],

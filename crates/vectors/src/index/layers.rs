@@ -130,7 +130,9 @@ impl Layer {
     /// Reads the directory of the layer, and opens its lists.
     ///
     /// # Errors
-    /// [`Error::BadDataset`] for a directory that does not describe the lists; I/O and damage; too little memory.
+    /// - Returns [`Error::BadDataset`] if the directory does not describe the lists.
+    /// - Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, or the budget has too little free
+    ///   memory.
     pub fn load(&self, job: &Job, info: &IndexInfo) -> Result<(Directory, CheckedFile)> {
         let entry_bytes = self.entry_bytes(info);
         let lists = file_of(&self.dataset, LISTS, self.vectors * entry_bytes)?;
@@ -154,7 +156,8 @@ impl Layer {
 /// Opens all layers of the vectors `name`, including layers of an index that was replaced.
 ///
 /// # Errors
-/// [`Error::BadDataset`] for a layer that is damaged; I/O.
+/// - Returns [`Error::BadDataset`] if a layer is damaged.
+/// - Returns [`Error::Store`] if a read or write fails.
 pub(super) fn all_layers(store: &Store, name: &str) -> Result<Vec<Layer>> {
     let mut all = Vec::new();
     for name in layer_names(store, name)? {

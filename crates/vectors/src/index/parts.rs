@@ -45,7 +45,9 @@ impl Part {
     /// The layers follow.
     ///
     /// # Errors
-    /// Damage; I/O; too little memory.
+    /// - Returns [`crate::Error::BadDataset`] if a directory does not describe the lists of its file.
+    /// - Returns [`crate::Error::Store`] if a read fails, stored bytes are damaged, or the budget has too little free
+    ///   memory.
     pub fn all(job: &Job, index: &VectorIndex, directory: Directory, with_copies: bool) -> Result<Vec<Part>> {
         let info = index.info();
         let row_bytes = info.element.row_bytes(info.dimensions);
@@ -137,7 +139,7 @@ impl Part {
     /// the own vectors, and all vectors including copies.
     ///
     /// # Errors
-    /// A row number that is too large; errors of `each`.
+    /// Returns [`crate::Error::BadDataset`] if a row number is too large, and the errors of `each`.
     pub fn each_chunk<T: Clustered>(
         &self,
         piece: &Piece,
@@ -172,7 +174,7 @@ impl<'a> Remembered<'a> {
     /// Reads the checksums of all blocks of a file.
     ///
     /// # Errors
-    /// I/O and damage.
+    /// Returns [`crate::Error::Store`] if a read or write fails or stored bytes are damaged.
     pub fn new(job: &Job, file: &'a CheckedFile) -> Result<Remembered<'a>> {
         let remembered = Remembered(file);
         file.remember_headers(job)?;

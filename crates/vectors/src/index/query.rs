@@ -66,7 +66,7 @@ impl Approximate {
     /// Checks the options.
     ///
     /// # Errors
-    /// [`Error::BadOption`].
+    /// Returns [`Error::BadOption`] if an option is out of range.
     pub fn check(&self) -> Result<()> {
         let bad = |option, found: String, expected: &str| {
             Err(Error::BadOption { option, found, expected: expected.to_string() })
@@ -122,8 +122,13 @@ pub struct ApproximateSearched {
 /// the queries and, for each query, of the ranks. Distances are exact.
 ///
 /// # Errors
-/// Bad options; an index for another metric; a query with a value that is not finite, or that the element type of the
-/// vectors cannot hold; too little memory; I/O and damage; cancellation; the errors of `each`.
+/// - Returns [`crate::Error::BadOption`] if an option is out of range.
+/// - Returns [`crate::Error::BadOption`] if the index was built for another metric.
+/// - Returns [`crate::Error::BadFile`] if a value of a query is not finite, or if the element type of the vectors
+///   cannot hold the value.
+/// - Returns the errors of `each`.
+/// - Returns [`Error::Store`] if the budget has too little free memory, a read or write fails, stored bytes are
+///   damaged, or the job was cancelled.
 pub fn search_index<'a>(
     job: &Job,
     vectors: &Vectors,
@@ -143,7 +148,7 @@ pub fn search_index<'a>(
 /// other vector probes as a query.
 ///
 /// # Errors
-/// The errors of [`search_index`].
+/// Returns the errors of [`search_index`].
 pub(crate) fn pairs_of_index(
     job: &Job,
     vectors: &Vectors,
@@ -162,7 +167,9 @@ pub(crate) fn pairs_of_index(
 /// Checks the options of an approximate search, without I/O.
 ///
 /// # Errors
-/// Bad options; an index for another metric; queries with another number of dimensions.
+/// - Returns [`crate::Error::BadOption`] if an option is out of range.
+/// - Returns [`crate::Error::BadOption`] if the index was built for another metric.
+/// - Returns [`crate::Error::BadFile`] if the queries have another number of dimensions than the vectors.
 pub fn check_index_search<'a>(
     index: &VectorIndex,
     vectors: &VectorsInfo,

@@ -32,7 +32,9 @@ impl<R: Fn(u64) -> Option<Range<u64>> + Sync> Ranges<'_, R> {
     /// `make` creates the state of a thread. Returns the states of all threads.
     ///
     /// # Errors
-    /// I/O and damage; cancellation; too little memory; the first error of `work`.
+    /// - Returns the first error of `work`.
+    /// - Returns [`crate::Error::Store`] if a read or write fails, stored bytes are damaged, the job was cancelled, or
+    ///   the budget has too little free memory.
     pub fn each<S: Send>(
         &self,
         make: impl Fn() -> S + Sync,

@@ -54,7 +54,8 @@ fn grid(lists: u64) -> impl Iterator<Item = u64> {
 /// the lists that hold the neighbour.
 ///
 /// # Errors
-/// I/O and damage; too little memory; cancellation.
+/// Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, the budget has too little free memory,
+/// or the job was cancelled.
 pub(crate) fn measure<T: Clustered>(
     job: &Job,
     centroids: &Centroids<T>,
@@ -111,8 +112,11 @@ pub(crate) fn measure<T: Clustered>(
 /// The cost is one pass over the vectors, one pass over the lists, and one pass over the lists with copies.
 ///
 /// # Errors
-/// Queries with another number of dimensions; I/O and damage; too little memory; cancellation; an index that another
-/// job changed.
+/// - Returns [`Error::BadOption`] if `sample` or `k` is out of range.
+/// - Returns [`Error::BadFile`] if the queries have another number of dimensions than the vectors.
+/// - Returns [`inshore_store::Error::Changed`] if another job changed the index.
+/// - Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, the budget has too little free
+///   memory, or the job was cancelled.
 pub fn measure_recall(
     store: &Store,
     job: &Job,
@@ -226,7 +230,9 @@ fn block_bytes(row_bytes: usize) -> usize {
 /// row number of the first vector of the block, and the elements of the block.
 ///
 /// # Errors
-/// I/O and damage; too little memory; cancellation; errors of `work`.
+/// - Returns the errors of `work`.
+/// - Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, the budget has too little free
+///   memory, or the job was cancelled.
 pub(crate) fn for_vectors<T: Clustered, S: Send>(
     job: &Job,
     file: &CheckedFile,
@@ -241,7 +247,9 @@ pub(crate) fn for_vectors<T: Clustered, S: Send>(
 /// first row of the block, and the elements of the block.
 ///
 /// # Errors
-/// I/O and damage; too little memory; cancellation; errors of `work`.
+/// - Returns the errors of `work`.
+/// - Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, the budget has too little free
+///   memory, or the job was cancelled.
 pub(crate) fn for_rows<T: Clustered, S: Send>(
     job: &Job,
     file: &CheckedFile,
@@ -268,7 +276,8 @@ pub(crate) fn for_rows<T: Clustered, S: Send>(
 /// Reads the queries with the given numbers, which ascend, and packs them.
 ///
 /// # Errors
-/// A value that the element type of the vectors cannot hold; I/O.
+/// Returns [`crate::Error::BadFile`] if the element type of the vectors cannot hold a value of a query, and
+/// [`crate::Error::Store`] if a read fails.
 pub(crate) fn read_queries<T: Clustered>(
     job: &Job,
     source: Source<'_>,
@@ -292,7 +301,8 @@ pub(crate) fn read_queries<T: Clustered>(
 /// Reads the next query, which has the number `number`, and packs it. The id of the query is appended to `ids`.
 ///
 /// # Errors
-/// A value that the element type of the vectors cannot hold; I/O.
+/// Returns [`crate::Error::BadFile`] if the element type of the vectors cannot hold a value of a query, and
+/// [`crate::Error::Store`] if a read fails.
 pub(crate) fn pack_next<T: Clustered>(
     rows: &mut QueryRows,
     (source, number): (Source<'_>, u64),

@@ -17,7 +17,8 @@ const BLOCK_BYTES: usize = 256 << 10;
 /// Compares the rows `tail` with all queries of a round.
 ///
 /// # Errors
-/// I/O and damage; cancellation; too little memory.
+/// Returns [`crate::Error::Store`] if a read or write fails, stored bytes are damaged, the job was cancelled, or the
+/// budget has too little free memory.
 pub(super) fn compare_tail<T: Clustered>(round: &Round<'_, T>, tail: Range<u64>) -> Result<()> {
     let row_bytes = (round.space.dimensions * size_of::<T>()) as u64;
     let block_rows = ((BLOCK_BYTES - 2 * CHECK_BYTES) as u64 / row_bytes).max(1);

@@ -41,7 +41,8 @@ pub(crate) fn push_ids(out: &mut Vec<u8>, one: u64, other: u64) {
 /// Calls `each` with the two ids of each row, and with the other bytes of the row.
 ///
 /// # Errors
-/// I/O and damage; cancellation; the errors of `each`.
+/// - Returns the errors of `each`.
+/// - Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, or the job was cancelled.
 pub(crate) fn each_row(
     sorted: &mut Sorted,
     row_bytes: usize,
@@ -100,7 +101,7 @@ impl Pairs {
     /// Creates a sort with `sort_bytes` bytes of the budget, and reserves the memory of [`Pairs::bytes`] in addition.
     ///
     /// # Errors
-    /// Too little memory.
+    /// Returns [`Error::Store`] if the budget has too little free memory.
     pub fn new(job: &Job, form: Form, (metric, radius): (Metric, f64), sort_bytes: u64) -> Result<Pairs> {
         let reservation = job.budget().reserve(Pairs::bytes(), "pairs of vectors")?;
         let sort = sorter(job, "pairs", form.row_bytes(), sort_bytes)?;
@@ -125,7 +126,7 @@ impl Pairs {
     /// Ends the input, and returns the pairs in ascending order of their ids.
     ///
     /// # Errors
-    /// I/O; cancellation.
+    /// Returns [`Error::Store`] if a read or write fails or the job was cancelled.
     pub fn finish(self) -> Result<Sorted> {
         let State { mut sort, rows, failure } = self.state.into_inner().expect("no panic under this lock");
         if let Some(error) = failure {
@@ -175,7 +176,7 @@ impl PairsOfQueries<'_> {
     /// Adds the links between queries of the block to the sort.
     ///
     /// # Errors
-    /// I/O; cancellation.
+    /// Returns [`Error::Store`] if a read or write fails or the job was cancelled.
     pub fn finish(self) -> Result<()> {
         if let Some(links) = self.links {
             let links = links.into_inner().expect("no panic under this lock");

@@ -83,7 +83,7 @@ impl Search {
     /// Checks the options.
     ///
     /// # Errors
-    /// [`Error::BadOption`].
+    /// Returns [`Error::BadOption`] if an option is out of range.
     pub fn check(&self) -> Result<()> {
         let bad = |option, found: String, expected: &str| {
             Err(Error::BadOption { option, found, expected: expected.to_string() })
@@ -101,7 +101,7 @@ impl Search {
     /// Checks that the selection has the length of this dataset.
     ///
     /// # Errors
-    /// [`Error::BadOption`].
+    /// Returns [`Error::BadOption`] if an option is out of range.
     pub(crate) fn check_selection(&self, vectors: &VectorsInfo) -> Result<()> {
         match &self.selection {
             Some(selection) if selection.len() != vectors.vectors => Err(Error::BadOption {
@@ -183,7 +183,9 @@ pub fn schema() -> SchemaRef {
 /// Plans a search. The plan uses the memory that is free in the budget of `job`.
 ///
 /// # Errors
-/// A bad option; queries with another number of dimensions; too little memory for one query.
+/// - Returns [`crate::Error::BadOption`] if an option is out of range.
+/// - Returns [`crate::Error::BadFile`] if the queries have another number of dimensions than the vectors.
+/// - Returns [`crate::Error::Store`] if the budget has too little free memory for one query.
 pub fn plan<'a>(
     job: &Job,
     vectors: &VectorsInfo,
@@ -220,7 +222,9 @@ pub(crate) struct Beside<'a> {
 /// needs.
 ///
 /// # Errors
-/// A bad option; queries with another number of dimensions; too little memory for one query.
+/// - Returns [`crate::Error::BadOption`] if an option is out of range.
+/// - Returns [`crate::Error::BadFile`] if the queries have another number of dimensions than the vectors.
+/// - Returns [`crate::Error::Store`] if the budget has too little free memory for one query.
 pub(crate) fn plan_beside(
     job: &Job,
     vectors: &VectorsInfo,
@@ -260,7 +264,7 @@ pub(crate) fn plan_beside(
 /// Checks that queries have as many dimensions as the vectors, and that either both or neither are vectors of bits.
 ///
 /// # Errors
-/// [`Error::BadFile`].
+/// Returns [`Error::BadFile`] if the dimensions or the element types do not match.
 pub(crate) fn check_dimensions(source: Source<'_>, vectors: &VectorsInfo) -> Result<()> {
     let is_bits = |element| element == Element::Bits;
     if is_bits(source.element()) != is_bits(vectors.element) {
@@ -288,8 +292,11 @@ pub(crate) fn check_dimensions(source: Source<'_>, vectors: &VectorsInfo) -> Res
 /// [`Plan`] describes the memory.
 ///
 /// # Errors
-/// The errors of [`plan()`]; a query with a value that is not finite, or that the element type of the vectors cannot
-/// hold; I/O and damage; cancellation; the errors of `each`.
+/// - Returns the errors of [`plan()`].
+/// - Returns [`crate::Error::BadFile`] if a value of a query is not finite, or if the element type of the vectors
+///   cannot hold the value.
+/// - Returns the errors of `each`.
+/// - Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, or the job was cancelled.
 pub fn search<'a>(
     job: &Job,
     vectors: &Vectors,
@@ -321,7 +328,7 @@ pub fn search<'a>(
 /// Each pair of vectors is compared once. Returns the number of pairs whose exact distances were computed.
 ///
 /// # Errors
-/// I/O and damage; cancellation.
+/// Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, or the job was cancelled.
 pub(crate) fn pairs_of_all(
     job: &Job,
     vectors: &Vectors,

@@ -61,7 +61,8 @@ impl<T: Tiled> Queries<T> {
     /// Reads and packs the queries with these numbers, which must be the next queries of `rows`.
     ///
     /// # Errors
-    /// [`crate::Error::BadFile`] for a value that the element type of the vectors cannot hold; I/O.
+    /// - Returns [`crate::Error::BadFile`] if the element type of the vectors cannot hold a value.
+    /// - Returns [`crate::Error::Store`] if a read or write fails.
     pub fn read(
         rows: &mut QueryRows,
         numbers: Range<u64>,

@@ -107,7 +107,7 @@ impl Source<'_> {
     /// Starts to read the queries, with the first one.
     ///
     /// # Errors
-    /// I/O; too little memory.
+    /// Returns [`Error::Store`] if a read or write fails or the budget has too little free memory.
     pub(crate) fn rows(&self, job: &Job) -> Result<QueryRows> {
         let reservation = job.budget().reserve(self.others_bytes(), "queries")?;
         let reading = match self {
@@ -155,7 +155,8 @@ impl QueryRows {
     /// is its number.
     ///
     /// # Errors
-    /// For a file, [`Error::BadFile`] in the same cases as an import; I/O and damage; cancellation.
+    /// - Returns [`Error::BadFile`] if a vector of a file is malformed or has a value that cannot be stored.
+    /// - Returns [`Error::Store`] if a read fails, stored bytes are damaged, or the job was cancelled.
     pub fn next(&mut self, most: u64, ids: &mut Vec<u64>) -> Result<&[u8]> {
         match &mut self.reading {
             Reading::File(rows, number) => {

@@ -34,7 +34,8 @@ const TAIL_BYTES: u64 = 1 << 20;
 /// removes layers that are no longer used. Returns the number of rows in the tail afterwards.
 ///
 /// # Errors
-/// I/O and damage; too little memory; cancellation. After an error, the vectors and the index are unchanged.
+/// Returns [`crate::Error::Store`] if a read or write fails, stored bytes are damaged, the budget has too little free
+/// memory, or the job was cancelled. After an error, the vectors and the index are unchanged.
 pub(crate) fn extend_index(store: &Store, job: &Job, name: &str) -> Result<u64> {
     let vectors = Vectors::open(store, name)?;
     let Some(index) = VectorIndex::open(store, &vectors)? else { return Ok(0) };
@@ -64,7 +65,8 @@ pub(crate) fn extend_index(store: &Store, job: &Job, name: &str) -> Result<u64> 
 /// covers.
 ///
 /// # Errors
-/// Damage of a layer; I/O.
+/// - Returns [`crate::Error::BadDataset`] if a layer is damaged.
+/// - Returns [`crate::Error::Store`] if a read or write fails.
 pub(crate) fn remove_unused_layers(store: &Store, name: &str) -> Result<()> {
     let index = match store.dataset(&index_name(name)) {
         Ok(index) => Some(index.id()),

@@ -87,7 +87,8 @@ pub struct Built {
 /// earlier changes nothing.
 ///
 /// # Errors
-/// The errors of [`plan_index`]; I/O and damage; cancellation.
+/// - Returns the errors of [`plan_index`].
+/// - Returns [`crate::Error::Store`] if a read or write fails, stored bytes are damaged, or the job was cancelled.
 pub fn build_index(store: &Store, job: &Job, vectors: &Vectors, options: &Index) -> Result<Built> {
     let built = match vectors.info().element {
         Element::F32 => Build::<f32>::run(store, job, vectors, options),

@@ -107,7 +107,8 @@ impl std::fmt::Display for BuildPlan {
 /// Plans a build of an index. The plan uses the memory that is free in the budget of `job`.
 ///
 /// # Errors
-/// A bad option; too little memory.
+/// - Returns [`crate::Error::BadOption`] if an option is out of range.
+/// - Returns [`Error::Store`] if the budget has too little free memory.
 pub fn plan_index(job: &Job, vectors: &VectorsInfo, options: &Index) -> Result<BuildPlan> {
     if !METRICS.contains(&options.metric) {
         let found = options.metric.name().to_string();

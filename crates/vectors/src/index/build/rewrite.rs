@@ -17,7 +17,7 @@ use crate::{
 /// The cost is that of the last two steps of a build, without samples and k-means.
 ///
 /// # Errors
-/// The errors of [`super::build_index`].
+/// Returns the errors of [`super::build_index`].
 pub(crate) fn rewrite_index(
     store: &Store,
     job: &Job,

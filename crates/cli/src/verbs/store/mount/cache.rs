@@ -128,7 +128,7 @@ impl Cache {
     /// Creates a cache of `slots` slots (at least two), and reserves their memory.
     ///
     /// # Errors
-    /// [`OverBudget`](inshore::store::Error::OverBudget).
+    /// Returns [`OverBudget`](inshore::store::Error::OverBudget) if the budget has too little free memory.
     pub fn new(job: &Job, slots: usize) -> Result<Cache> {
         let free = |_| {
             let content = Content::Free(Some(buffer(job)?));
@@ -166,7 +166,7 @@ impl Cache {
     /// Returns the bytes `range` of a file. The range must be within one extent.
     ///
     /// # Errors
-    /// Errors of [`PendingRead::wait`]: the blocks that `range` overlaps are damaged or cannot be read.
+    /// Returns the errors of [`PendingRead::wait`] if the blocks that `range` overlaps are damaged or cannot be read.
     pub fn get(&self, source: &Source, range: Range<u64>) -> Result<CachedBytes<'_>> {
         let mut slots = self.slots();
         loop {
