@@ -5,7 +5,8 @@
 //! - A [`Kernel`] (compute kernel) is a function over a block. It receives the bytes of the block and returns a result,
 //!   which is called a part. It depends on no file and no machine.
 //! - A [`Source`] is a file, a file of a dataset, or a stream (a pipe, a decompressor).
-//! - A [`Block`] is a group of complete lines of a source, or of consecutive bytes.
+//! - A [`Block`] is a range of consecutive bytes of a source. If the compute kernel needs complete lines, the block
+//!   contains complete lines only.
 //! - [`run`] reads the blocks of all sources with all threads of a job, and delivers the parts to a consumer in order.
 //!
 //! ```text

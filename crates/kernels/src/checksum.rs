@@ -38,11 +38,11 @@ pub enum Checksum {
 const BLOCK_BYTES: usize = 1 << 20;
 
 impl Checksum {
-    /// Lists all algorithms.
+    /// All checksum algorithms.
     pub const ALL: [Checksum; 5] =
         [Checksum::Sha256, Checksum::Blake3, Checksum::Md5, Checksum::Xxh64, Checksum::Crc32];
 
-    /// Returns the number of hexadecimal digits of a checksum.
+    /// Returns how many hexadecimal digits a checksum of this algorithm has.
     pub fn letters(self) -> usize {
         match self {
             Checksum::Sha256 | Checksum::Blake3 => 64,

@@ -79,7 +79,7 @@ pub enum Error {
         /// Says what is wrong with the bytes.
         what: String,
     },
-    /// The name of the result cannot be derived from a file's name.
+    /// No name for the result can be derived from the name of a file.
     #[error("{}: {what}", path.display())]
     BadName {
         /// Names the file.

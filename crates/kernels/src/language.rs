@@ -3,10 +3,10 @@
 //! [`Profiles`] hold for each language the n-grams (n = 4 bytes of normalised text) that are most frequent in a sample.
 //! A text is in the language whose profile contains the largest number of the text's n-grams.
 //!
-//! Profiles become Bloom filters, as in the paper, but all languages share one filter. An entry is a 64-bit word with
-//! one bit for each language, so that two look-ups determine which languages have an n-gram. The counters of the
-//! languages are bit-sliced: one word holds the lowest bits of all counters, the next word holds the next bits, and so
-//! on. The cost of an n-gram therefore does not depend on the number of languages.
+//! Profiles become Bloom filters, as in the article that is cited below, but all languages share one filter. An entry
+//! of the filter is a 64-bit word with one bit for each language, so that two look-ups determine which languages have
+//! an n-gram. The counters of the languages are bit-sliced: one word holds the lowest bits of all counters, the next
+//! word holds the next bits, and so on. The cost of an n-gram therefore does not depend on the number of languages.
 //!
 //! In normalised text, letters of ASCII and Latin-1 are in lower case, and letters of other scripts are unchanged. One
 //! space replaces all bytes between two letters that are not letters. Spaces surround each line, so that no n-gram
@@ -19,9 +19,10 @@
 //! for each language. The following times were measured for a CSV file with one row for each text, and include reading
 //! the file. Documents of 1 KB took 8 ns for each byte, and single sentences took 22 ns for each byte.
 //!
-//! The paper (LLNL 2008, "Language classification" and figure 3) has 5,000 4-grams for each language and 4 hash
-//! functions of 16 Kbit each. This module has 2 hash functions of 64 Kbit each. The rate of false positives is equal
-//! (0.6 % at 5,000 n-grams), and the number of look-ups is half as large.
+//! The method is described in the 2008 article, in the section "Language classification" and in figure 3 (see
+//! docs/from-the-papers.md). The article uses 5,000 4-grams for each language and 4 hash functions of 16 Kbit each.
+//! This module uses 2 hash functions of 64 Kbit each. The rate of false positives is the same (0.6 % at 5,000 n-grams),
+//! and the number of look-ups is half as large.
 
 mod columns;
 mod portable;
@@ -65,8 +66,8 @@ pub struct Profiles {
 struct Attributes {
     version: u32,
     gram_bytes: usize,
-    /// Each language's label, and the number of the language's n-grams in the file. The languages are in the order of
-    /// the file.
+    /// For each language, its label and the number of its n-grams. The n-grams of the languages follow each other in
+    /// the file in this order.
     languages: Vec<(String, usize)>,
 }
 
@@ -76,14 +77,14 @@ impl Profiles {
         self.languages.iter().map(|(label, _)| &**label)
     }
 
-    /// Returns the number of a language's n-grams.
+    /// Returns how many n-grams the profile of a language has. Returns `None` if there is no such language.
     pub fn grams(&self, label: &str) -> Option<usize> {
         self.languages.iter().find(|(known, _)| known == label).map(|(_, grams)| grams.len())
     }
 
     /// Makes profiles of labelled samples. A profile consists of the `grams` most frequent n-grams of its sample. Among
-    /// equally frequent n-grams, the smallest ones are used. Each thread takes 48 bytes of the budget for each distinct
-    /// n-gram that the thread has counted.
+    /// equally frequent n-grams, the smallest ones (by their bytes) are used. Each thread takes 48 bytes of the budget
+    /// for each distinct n-gram that the thread has counted.
     ///
     /// # Errors
     /// - Returns [`Error::BadProfiles`] if there are no labels or too many labels, or if a sample has no letters.
@@ -310,8 +311,8 @@ impl Normaliser {
 #[derive(Debug)]
 pub struct Classifier {
     labels: Vec<String>,
-    /// The first filter, an array of words with one bit for each language. Each n-gram has one word in this filter and
-    /// one word in `second`.
+    /// The first filter. It is an array of words that have one bit for each language. Each n-gram has one word in this
+    /// filter and one word in `second`.
     first: Vec<u64>,
     second: Vec<u64>,
 }
@@ -325,16 +326,16 @@ fn places(gram: u32) -> (usize, usize) {
     ((product >> 48) as usize, (product >> 24) as usize % FILTER)
 }
 
-/// For each language, the number of n-grams of a text that the language's profile contains.
+/// The scores of a text: for each language, how many n-grams of the text are in the profile of the language.
 #[derive(Clone, Debug)]
 pub struct Scores {
     counts: Vec<u64>,
 }
 
-/// The language of a text.
+/// The result of classifying a text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Classification {
-    /// The index of the label.
+    /// The index of the language in [`Classifier::labels`].
     pub language: usize,
     /// The difference between the counts of the best and the second-best language, divided by the best count. The value
     /// is from 0 to 1.
@@ -342,13 +343,13 @@ pub struct Classification {
 }
 
 impl Scores {
-    /// Adds the scores of another part of this text.
+    /// Adds the scores of another section of the same text.
     pub fn add(&mut self, other: &Scores) {
         self.counts.iter_mut().zip(&other.counts).for_each(|(count, more)| *count += more);
     }
 
-    /// Returns the language with the largest count. If several languages have this count, returns the first of them.
-    /// Returns `None` if no language has any n-gram of the text.
+    /// Returns the language with the largest count. If several languages have this count, the first of them is
+    /// returned. Returns `None` if no profile contains any n-gram of the text.
     pub fn verdict(&self) -> Option<Classification> {
         let (language, &best) =
             self.counts.iter().enumerate().max_by_key(|&(at, count)| (count, Reverse(at)))?;
@@ -402,8 +403,8 @@ impl Classifier {
         let first: &[u64; FILTER] = self.first[..].try_into().expect("made so long");
         let second: &[u64; FILTER] = self.second[..].try_into().expect("made so long");
         let mut gram = u32::from_ne_bytes([b' '; GRAM_BYTES]);
-        // A counter of 4 bits can count 15 n-grams. A counter of 8 bits can count 255 n-grams, which is 17 times as
-        // many.
+        // A counter of 4 bits can count up to 15 n-grams. A counter of 8 bits can count up to 255 n-grams, and 255 is
+        // 17 times 15.
         for part in text.chunks(15 * 17) {
             let mut high = [0u64; 8];
             for some in part.chunks(15) {
@@ -444,9 +445,9 @@ pub enum TextUnit {
 pub struct LanguageResult<'a> {
     /// The name of the source.
     pub name: &'a str,
-    /// The number of the line, from 1; `None` for a complete source.
+    /// The number of the line, from 1. The value is `None` for a complete source.
     pub line: Option<u64>,
-    /// The language; `None` if no profile contains any n-gram of the text.
+    /// The language. The value is `None` if no profile contains any n-gram of the text.
     pub verdict: Option<Classification>,
 }
 
@@ -470,7 +471,7 @@ pub fn identify(
     Ok(())
 }
 
-/// Creates a consumer that passes the results of blocks to `each`.
+/// Creates a consumer for [`run`], which passes the languages that a kernel found to `each`.
 fn telling<K: Kernel<Part = LanguagePart, Error = Error>>(
     classifier: &Classifier,
     unit: TextUnit,

@@ -74,7 +74,7 @@ pub fn dataset_name(path: &Path) -> Option<&str> {
 
 /// Returns the files of the dataset `named` (`NAME` or `NAME/FILE`) in the job's store, each with its name for
 /// messages. If `options` asks for decompression, files in a compression format are decompressed. All other files are
-/// read unchanged: UTF-16 is not converted.
+/// read unchanged. UTF-16 is not converted.
 ///
 /// # Errors
 /// Returns [`inshore_store::Error::NotFound`] if the store has no such dataset or file.
@@ -126,7 +126,7 @@ pub(crate) fn source_of_task(source: Result<TaskSource, Failure>) -> Source {
     }
 }
 
-/// Returns the job, whose store has the dataset `path`, or an error if there is no job.
+/// Returns the job in whose store the dataset `path` is searched, or an error if there is no job.
 fn with_store<'a>(job: Option<&'a Job>, path: &Path) -> inshore_store::Result<&'a Job> {
     job.ok_or_else(|| inshore_store::Error::NoStore { path: path.to_path_buf() })
 }
@@ -199,7 +199,7 @@ pub fn text_reader(
     let input = input.clone().stopped_by(context.cancel());
     let failed = |error| inshore_kernel::Error::from_read(input.name(), error);
     // The first bytes are read separately only if archives are read as plain bytes. `keep_archives` is set only for
-    // files that a walk found, which can be opened twice.
+    // files that a walk found, and these files can be opened twice.
     let unpacks = options.unpack && (!options.keep_archives || options.unpacks(&head_of(&input)?));
     let bytes = match unpacks {
         false => input.open_as_is().map_err(opened)?,

@@ -22,14 +22,14 @@ pub enum Error {
     /// An error of sort-reduce.
     #[error(transparent)]
     SortReduce(inshore_sortreduce::Error),
-    /// A disk has too little free space. The free space is checked before the job begins.
+    /// A disk has too little free space for the job. The job checks the free space before it begins.
     #[error("{place}: not enough space: the job needs {what}, and {} are free", format_bytes(*free))]
     NoRoom {
         /// The store, or the folder of the result file.
         place: String,
         /// The required amount of space and its purpose.
         what: String,
-        /// Bytes that are free.
+        /// The number of bytes that are free.
         free: u64,
     },
     /// The operating system refused an operation on a file (no permission, disk full, I/O error).
@@ -97,7 +97,7 @@ pub enum Error {
         ending: String,
         /// "read" or "written".
         what: &'static str,
-        /// The extensions that can be read or written.
+        /// A list of the extensions that can be read or written.
         expected: &'static str,
     },
     /// A requested column is missing in the file, or several columns have its name.
@@ -107,7 +107,7 @@ pub enum Error {
         file: String,
         /// The requested column.
         column: String,
-        /// The number of columns of that name.
+        /// The number of columns that have this name.
         found: usize,
         /// The columns of the file.
         columns: Vec<String>,
@@ -149,8 +149,8 @@ impl Error {
         Error::BadValue { place: format!("{file}:{line}"), expected: expected.into(), found: quote(found) }
     }
 
-    /// Returns whether a text file should be read again with column types that fit all its rows: see
-    /// [`exact_columns`](crate::exact_columns).
+    /// Returns true if a text file should be read again with column types that fit all its rows.
+    /// [`exact_columns`](crate::exact_columns) finds these types.
     pub fn is_contradiction(&self) -> bool {
         matches!(self, Error::Contradiction { .. })
     }
@@ -174,7 +174,7 @@ impl Error {
         }
     }
 
-    /// Makes the error for a column whose type [cannot be read](crate::is_readable).
+    /// Makes the error for a column of a type that [cannot be read](crate::is_readable).
     pub fn unread_type(file: &str, column: &Field) -> Error {
         let (name, kind) = (column.name(), column.data_type());
         let holds = if kind.is_nested() {
@@ -211,7 +211,7 @@ impl Error {
     }
 }
 
-/// Returns the advice of an error about a piece of a file that is too large.
+/// Returns the advice that an error gives if a piece of a file, such as a page or a line, is too large.
 fn advice(what: &str, limit: u64, enough: Option<u64>) -> String {
     match enough {
         Some(enough) => format!(": a budget of {} is enough", format_bytes_up(enough)),
@@ -260,8 +260,7 @@ fn edits(one: &str, other: &str) -> usize {
     row[other.len()]
 }
 
-/// The length of the longest name that is compared. The time of a comparison is proportional to the product of both
-/// lengths.
+/// Longer names are not compared, since the time of a comparison is proportional to the product of both lengths.
 const NAME_BYTES_MAX: usize = 100;
 
 /// Quotes the beginning of an untrusted text, so that it fits one line of an error message.

@@ -1,5 +1,5 @@
-//! An input is a source of records: a path, standard input, a dataset, parts of a file, or a stream. Its bytes may be
-//! compressed.
+//! An input is a source of records. It is a path, standard input, a dataset, some parts of a file, or a stream. Its
+//! bytes may be compressed. A part of a file is a contiguous range of the file's bytes.
 //!
 //! Compression is detected from the bytes themselves, never from the name. A download that was renamed, or that a
 //! browser decompressed, can therefore be read. The name determines the format of the decompressed bytes.
@@ -34,7 +34,7 @@ use crate::{
     unpack::{Compression, DecompressedReader},
 };
 
-/// The smallest budget in which reads of a file bypass the page cache.
+/// The smallest budget, in bytes, with which reads of a file bypass the page cache.
 const AHEAD_BUDGET_BYTES: u64 = 16 * FILE_SOURCE_BYTES;
 
 /// The meaning of the first line of a CSV file: names of columns, or a row.
@@ -51,8 +51,8 @@ pub enum Header {
 }
 
 impl From<Option<bool>> for Header {
-    /// Converts an option: true for a line of names, false for a row of data, and `None` for [`Header`]'s default,
-    /// which refuses names that look like a row.
+    /// Converts an option. True means that the first line has names, and false that it is a row of data. `None` means
+    /// [`Header::Detected`], the default.
     fn from(has_names: Option<bool>) -> Header {
         match has_names {
             None => Header::Detected,
@@ -62,7 +62,7 @@ impl From<Option<bool>> for Header {
     }
 }
 
-/// A source of records: a path, standard input, a file of a dataset, parts of a file, or a stream.
+/// A source of records. It is a path, standard input, a file of a dataset, some parts of a file, or a stream.
 #[derive(Clone, Debug)]
 pub struct Input {
     place: InputLocation,
@@ -132,9 +132,9 @@ impl Input {
         Input::at(InputLocation::Stored(Box::new(stored)), name, Some(ending))
     }
 
-    /// Makes an input of a file of `len` bytes, of which this machine has only some parts. `name` names the file in
-    /// errors, and `ending` determines its format. If two parts overlap, only the part that comes first in `parts` is
-    /// used. For formats that are read from start to end (CSV, JSON lines), the input returns the bytes of one part
+    /// Makes an input for a file of `len` bytes, if this machine has only some parts of the file. `name` names the file
+    /// in errors, and `ending` determines its format. If two parts overlap, only the part that comes first in `parts`
+    /// is used. For formats that are read from start to end (CSV, JSON lines), the input returns the bytes of one part
     /// after the other. For Parquet, one part must have the footer. A row group can be read only if one part [has all
     /// its bytes](Input::holds).
     pub fn of_parts(name: &str, ending: &str, len: u64, parts: Vec<FilePart>) -> Input {
@@ -187,8 +187,8 @@ impl Input {
         self
     }
 
-    /// If `is_whole` is true, a member of JSON lines that is not a column is an error, even if the caller names the
-    /// columns.
+    /// Sets whether JSON lines may have members that are not columns. If `is_whole` is true, such a member is an error,
+    /// even if the caller names the columns.
     pub fn with_whole_rows(mut self, is_whole: bool) -> Input {
         self.is_whole = is_whole;
         self
@@ -213,7 +213,7 @@ impl Input {
         }
     }
 
-    /// Returns whether this machine has only some parts of the file.
+    /// Returns true if this machine has only some parts of the file.
     pub(crate) fn is_of_parts(&self) -> bool {
         self.parts().is_some()
     }
@@ -233,7 +233,7 @@ impl Input {
         self.columns.as_ref()
     }
 
-    /// Returns true if one part on this machine has all bytes of `range`. An input that is not [of
+    /// Returns true if a single part of the file on this machine has all bytes of `range`. An input that is not [of
     /// parts](Input::of_parts) has every range.
     pub fn holds(&self, range: &Range<u64>) -> bool {
         self.parts().is_none_or(|parts| parts.hold(range))
@@ -264,7 +264,7 @@ impl Input {
         if let InputLocation::Path(path) = &self.place { Some(path) } else { None }
     }
 
-    /// Returns whether the input is standard input.
+    /// Returns true if the input is standard input.
     pub(crate) fn is_stdin(&self) -> bool {
         matches!(self.place, InputLocation::Stdin)
     }
@@ -284,8 +284,8 @@ impl Input {
         }
     }
 
-    /// Returns the number of bytes that this machine can read: the length of the file, or the total length of its parts
-    /// in the store.
+    /// Returns how many bytes of the input this machine can read. This is the length of the file, or the total length
+    /// of those parts of the file that are in the store.
     #[cfg(feature = "records")]
     pub(crate) fn bytes_here(&self) -> Option<u64> {
         match self.parts() {
@@ -336,8 +336,8 @@ impl Input {
     }
 
     /// Opens the input for a job that reads all of it. If a file has at least 1 MiB and is not in the page cache, reads
-    /// bypass the page cache, and several reads are in flight. Such reads take [`ahead_bytes`] more of the job's
-    /// budget.
+    /// bypass the page cache, and several reads are in flight. Such reads take [`ahead_bytes`] bytes of the job's
+    /// budget in addition.
     ///
     /// # Errors
     /// Returns the errors of [`Input::open`].
@@ -442,7 +442,7 @@ fn ending_of(path: &Path) -> String {
 
 /// An input that can be read at any position.
 pub(crate) enum Pieces {
-    /// An open file, and the path by which the file was opened, if it has one.
+    /// An open file, and the path by which the file was opened, if there is a path.
     File(File, Option<PathBuf>),
     Stored(StoredPieces),
     Parts(PartPieces),
@@ -466,8 +466,8 @@ impl Pieces {
         PlainFile::of(file.try_clone().ok()?, path).ok()
     }
 
-    /// Returns the number of consecutive bytes from `start` on that are on this machine. If the complete file is on
-    /// this machine, the result is `u64::MAX`.
+    /// Returns how many consecutive bytes from `start` on are on this machine. If the complete file is on this machine,
+    /// the result is `u64::MAX`.
     pub fn bytes_from(&self, start: u64) -> u64 {
         match self {
             Pieces::File(..) | Pieces::Stored(_) => u64::MAX,

@@ -46,9 +46,10 @@ impl LineBlocks {
         }
     }
 
-    /// Returns the next block, or `None` at the end. The block is stored in `recycled`, which can be any vector,
-    /// preferably the vector of an earlier block. A call copies at most one line. The memory is `block_bytes` for the
-    /// block, and less than `block_bytes` for a line that was cut.
+    /// Returns the next block. Returns `None` at the end of the input. The block is stored in `recycled`, which can be
+    /// any vector, preferably the vector of an earlier block. A call copies at most one line. The block takes
+    /// `block_bytes` bytes of memory. The beginning of a line that continues in the next block takes less than
+    /// `block_bytes` bytes.
     ///
     /// # Errors
     /// - Returns [`Error::TooLarge`] if a line is longer than `block_bytes`. The error names the file and the line.
@@ -74,12 +75,12 @@ impl LineBlocks {
         Ok(Some(LineBlock { bytes, first_line }))
     }
 
-    /// Returns the number of line ends in the blocks that were returned so far.
+    /// Returns how many line ends the blocks that were returned so far contain.
     pub fn lines(&self) -> u64 {
         self.next_line - 1
     }
 
-    /// Returns the number of bytes that were read from the file so far, before decompression.
+    /// Returns how many bytes of the file, before decompression, were read so far.
     pub fn position(&self) -> u64 {
         self.input.position()
     }
@@ -131,7 +132,7 @@ impl LineBlocks {
                 Ok(())
             }
             Err(error) => Err(Error::from_read(self.input.name(), error)),
-            // At least one more byte belongs to the line, even if it is only the line end.
+            // The line has at least one more byte, which may be its line end.
             Ok(()) => Err(self.too_long()),
         }
     }

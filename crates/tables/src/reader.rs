@@ -65,7 +65,7 @@ pub struct TableReader {
     first_row: u64,
     next_row: u64,
     failed: bool,
-    /// True if this reader has no rows to read, since the reader of the first part returns all rows.
+    /// True if this reader has no rows to read, since the reader of part 0 returns all rows.
     ended: bool,
 }
 
@@ -89,19 +89,21 @@ pub(crate) struct TextTable {
     pub reader: TableReader,
     /// The number of columns of the file. Copies of key columns follow these columns.
     pub columns: usize,
-    /// The position of each key column: one of the columns of the file, or a copy after them.
+    /// The position of each key column. The position is that of a column of the file, or that of a copy after the
+    /// columns of the file.
     pub keys: Vec<usize>,
 }
 
 impl TableReader {
-    /// Opens a table to read `columns`, in that order and as those types, in batches of at most `batch_rows` rows.
+    /// Opens a table to read `columns`, in the given order and with the given types. A batch has at most `batch_rows`
+    /// rows.
     ///
     /// Types may be `UInt64`, `Int64`, `UInt32`, `Int32`, `Float64`, `Float32` and `Utf8`. Batches have no nulls: a
     /// null is an error (see [`TableReader::open_with`] for columns that may have some). The strings of a batch are
     /// limited to about a quarter of the budget, so batches of long strings have fewer rows. In addition to the
-    /// batches, the reader takes memory for a page and a dictionary of each column (Parquet), one record batch (Arrow),
-    /// twice the size of a record (CSV), or two blocks of lines of at most 1 MiB (JSON). The memory of pages and record
-    /// batches beyond 8 MiB is reserved from `budget`.
+    /// batches, a reader of Parquet takes memory for a page and a dictionary of each column. A reader of Arrow takes
+    /// memory for one record batch, a reader of CSV for twice the size of a record, and a reader of JSON lines for two
+    /// blocks of lines of at most 1 MiB. The memory of pages and record batches beyond 8 MiB is reserved from `budget`.
     ///
     /// # Errors
     /// - Returns [`Error::UnknownEnding`] if the extension of the name belongs to no format that can be read.
@@ -174,19 +176,20 @@ impl TableReader {
     /// decimals, truth values, with nulls. Every stored form of text is returned as `Utf8`, and every stored form of
     /// bytes as `Binary`.
     ///
-    /// Types of CSV and JSON lines are guessed: a column has the narrowest type that keeps the meaning of the values in
-    /// the first 1,000 rows (of JSON, at most in the first MiB). For whole numbers the type is `Int64`, else `UInt64`,
-    /// else `Decimal128(38, 0)`. If any number has a decimal point or an exponent, the type is `Float64`. Truth values
-    /// of JSON are `Boolean`. Other columns, and columns named in `as_text`, are `Utf8`. A later value of another type
-    /// is an [`Error::Contradiction`], and no further rows are returned. [`exact_columns`] infers types from all rows.
-    /// An empty field of CSV is null, as is a missing member of JSON lines.
+    /// Types of CSV and JSON lines are guessed. A column has the narrowest type that keeps the meaning of the values in
+    /// the first 1,000 rows (of JSON, at most in the first MiB). A column of whole numbers has the first of the types
+    /// `Int64`, `UInt64` and `Decimal128(38, 0)` that holds all values. If any number has a decimal point or an
+    /// exponent, the type is `Float64`. Truth values of JSON are `Boolean`. Other columns, and columns named in
+    /// `as_text`, are `Utf8`. A later value of another type is an [`Error::Contradiction`], and no further rows are
+    /// returned. [`exact_columns`] infers types from all rows. An empty field of CSV is null, as is a missing member of
+    /// JSON lines.
     ///
     /// For a Parquet file [of parts](Input::of_parts), no row is read until the caller [names row
     /// groups](TableReader::read_row_groups).
     ///
-    /// `(number, count)` selects part `number` of `count` parts of the table, so that `count` threads can read one part
-    /// each. The parts are in the order of the rows. Parquet is divided by row groups. In other formats, the first part
-    /// has all rows.
+    /// `part` is `(number, count)`. The rows of the table are divided into `count` parts, so that `count` threads can
+    /// read one part each, and the reader returns the rows of part `number` (from 0). The parts are in the order of the
+    /// rows. Parquet is divided by row groups. In other formats, part 0 has all rows.
     ///
     /// # Errors
     /// Returns the errors of [`TableReader::open`].
@@ -202,10 +205,10 @@ impl TableReader {
     }
 
     /// Opens a table of Parquet or Arrow to read `columns` with their stored types, in the order of `columns`. Columns
-    /// may be lists of numbers ([`list_of_numbers`]) besides the types that [`TableReader::open_stored`] reads; nulls
-    /// are returned as they are. A batch of Parquet has fewer than `batch_rows` rows if lists are long, so that the
-    /// lists of a batch take an eighth of the budget at most if all lists have equal lengths. A page of lists, with the
-    /// numbers that it unpacks to, is refused if it is larger than a quarter of the budget.
+    /// may be lists of numbers ([`list_of_numbers`]) besides the types that [`TableReader::open_stored`] reads. Nulls
+    /// are returned as nulls. A batch of Parquet has fewer than `batch_rows` rows if lists are long. If all lists have
+    /// equal lengths, the lists of a batch therefore take at most an eighth of the budget. A page of lists is refused
+    /// if the page and its decoded numbers are larger than a quarter of the budget.
     ///
     /// # Errors
     /// Returns the errors of [`TableReader::open`].
@@ -376,13 +379,14 @@ impl TableReader {
         }
     }
 
-    /// Returns the row number in the file of the first row of the batch that was returned last. Rows are counted from
-    /// 0, without a header.
+    /// Returns the number of the row in the file with which the last returned batch begins. Rows are counted from 0,
+    /// without a header.
     pub fn place(&self) -> u64 {
         self.first_row
     }
 
-    /// Returns the number of rows of this part, if the file states this number before the rows are read (Parquet).
+    /// Returns how many rows this reader will return, if the file states their number before the rows are read
+    /// (Parquet). Otherwise returns `None`.
     pub fn rows(&self) -> Option<u64> {
         match &self.source {
             Source::Parquet(source) => Some(source.rows()),
@@ -390,8 +394,9 @@ impl TableReader {
         }
     }
 
-    /// Returns the smallest and the largest value of columns of whole numbers, dates or times, from the statistics of
-    /// Parquet. Returns `None` for a column without statistics. The statistics may be wrong.
+    /// Returns the smallest and the largest value of each column in `columns`, according to the statistics of a Parquet
+    /// file. The columns must contain whole numbers, dates or times. The result for a column without statistics is
+    /// `None`. The statistics may be wrong.
     ///
     /// # Errors
     /// - Returns [`Error::Io`] if the operating system refuses an operation on the file.
@@ -404,8 +409,8 @@ impl TableReader {
         without_panic(&self.name, || source.ranges_of(&places))
     }
 
-    /// Returns the number of row groups, which can be read one by one in any order. Returns `None` for formats without
-    /// row groups (all but Parquet).
+    /// Returns how many row groups the table has. Row groups can be read one by one, in any order. Returns `None` for
+    /// formats without row groups (all but Parquet).
     pub fn row_groups(&self) -> Option<usize> {
         match &self.source {
             Source::Parquet(source) => Some(source.row_groups()),
@@ -413,7 +418,7 @@ impl TableReader {
         }
     }
 
-    /// Returns the number of rows of each row group; `None` for formats without row groups.
+    /// Returns how many rows each row group has. Returns `None` for formats without row groups.
     pub fn row_group_rows(&self) -> Option<Vec<u64>> {
         match &self.source {
             Source::Parquet(source) => Some(source.rows_of_groups()),
@@ -440,7 +445,7 @@ impl TableReader {
         without_panic(&self.name, || source.chunks_of(group))
     }
 
-    /// Reads only these row groups from now on, beginning with the first row of the first group.
+    /// Restricts all further reads to these row groups. Reading begins with the first row of the first group.
     ///
     /// # Errors
     /// - Returns [`Error::Unsupported`] if the format has no row groups.
@@ -455,8 +460,9 @@ impl TableReader {
         Ok(())
     }
 
-    /// Returns, for each column, the smallest value, the largest value and the number of nulls in each row group, from
-    /// the statistics of Parquet. Returns `None` for columns without statistics or without an order.
+    /// Returns, for each column, the statistics that a Parquet file has about its row groups: the smallest value, the
+    /// largest value and the number of nulls. The result for a column without statistics, or whose type has no order,
+    /// is `None`.
     ///
     /// # Errors
     /// - Returns [`Error::Io`] if the operating system refuses an operation on the file.
@@ -477,8 +483,8 @@ impl TableReader {
         }
     }
 
-    /// Returns the number of bytes of the file that were read so far, before decompression. [`Input::compressed_bytes`]
-    /// is the total.
+    /// Returns how many bytes of the file, before decompression, were read so far. [`Input::compressed_bytes`] is the
+    /// total.
     pub fn position(&self) -> u64 {
         match &self.source {
             Source::Csv(source) => source.position(),

@@ -53,7 +53,7 @@ pub(crate) fn finish(keep: Option<Keep>) -> Result<()> {
     keep.map_or(Ok(()), |keep| Ok(keep.finish()?))
 }
 
-/// Returns the bytes of scratch space that the stored sorted runs take.
+/// Returns how many bytes of scratch space the stored sorted runs take.
 pub(crate) fn bytes_kept(keep: Option<&Keep>) -> Result<u64> {
     let Some(keep) = keep else { return Ok(0) };
     Ok(keep.pieces()?.iter().map(|piece| piece.dataset.bytes()).sum())

@@ -1,5 +1,5 @@
-//! Describes a table on another machine. Client and node both make their plans from this description, so that they make
-//! the same plan.
+//! Describes a table on another machine. The client and the node both make their plans from this description, so that
+//! they make the same plan.
 
 use std::sync::Arc;
 

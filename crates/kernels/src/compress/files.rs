@@ -15,8 +15,8 @@ use crate::{Error, Result};
 /// Options for the file that a compression or decompression writes.
 #[derive(Clone, Debug, Default)]
 pub struct FileOptions {
-    /// The path of the file to write; `-` is standard output. The default path is the input's path: compression adds
-    /// the format's ending, and decompression removes the ending.
+    /// The path of the file to write. `-` is standard output. The default is the path of the input, to which
+    /// compression adds the format's ending, and from which decompression removes the ending.
     pub output: Option<PathBuf>,
     /// Replaces an existing file.
     pub force: bool,

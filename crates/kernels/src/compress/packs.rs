@@ -3,7 +3,8 @@
 //!
 //! Each block that a node reads is compressed to one or a few pieces of the format. The concatenated pieces are a file
 //! of the format. The result has about the size of the result of [`super::compress`], but different bytes. The blocks
-//! of the result are as large as the node's reads (2 MiB, less with little memory), and lz4 has a frame for each block.
+//! of the result are as large as the node's reads, which have 2 MiB, or less if there is little memory. A result in lz4
+//! has a frame for each block.
 
 use inshore_kernel::{Block, Border, Failure, Kernel, Parts, Portable, Reply, Task, TaskHandler};
 use inshore_store::{Budget, Context, Reservation};
@@ -39,7 +40,8 @@ impl TaskHandler for Packs {
 pub struct Pack {
     format: Format,
     level: u32,
-    /// The number of bytes in a block, for sources other than datasets.
+    /// The size of a block in bytes, for sources other than datasets. The value is `None` if the reader chooses the
+    /// size.
     block_bytes: Option<usize>,
 }
 
@@ -52,7 +54,8 @@ impl Pack {
         Ok(Pack { format, level: format.checked_level(level)?, block_bytes: None })
     }
 
-    /// Returns the memory of a worker: the compressor's state, and a compressed block.
+    /// Returns the memory of a worker in bytes. A worker needs memory for the compressor's state and for a compressed
+    /// block.
     fn worker_bytes(self) -> u64 {
         self.format.state_bytes(self.level) + 2 * BLOCK_BYTES
     }

@@ -1,5 +1,5 @@
-//! Searches a block for matching lines, one piece of the block after the other. A search for lines ends at the first
-//! NUL byte.
+//! Searches a block for matching lines. The block is divided into pieces of about 64 KiB, which are searched one after
+//! the other. A search for lines ends at the first NUL byte.
 
 use inshore_kernel::{Block, Border, Kernel};
 use inshore_store::Context;
@@ -23,7 +23,7 @@ const PIECE_BYTES: usize = 64 << 10;
 
 impl Kernel for Search {
     type Error = Error;
-    /// The limit on the total size of a block's lines after matches were replaced, in bytes.
+    /// The limit, in bytes, on the total size of the lines of a block after matches were replaced.
     type Worker = usize;
     type Part = BlockMatches;
 
@@ -118,7 +118,7 @@ impl Kernel for Search {
         Ok(lines.found)
     }
 
-    /// Returns true if NUL bytes are detected, since after a NUL byte only the existence of a match matters.
+    /// Returns true if the search detects NUL bytes. After a NUL byte, only the existence of a match matters.
     fn zeros_end_lines(&self) -> bool {
         self.arguments.detect_binary
     }

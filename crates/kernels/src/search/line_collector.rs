@@ -14,12 +14,12 @@ pub(super) struct LineCollector<'a> {
     pub found: BlockMatches,
     pub numbered: bool,
     pub spans: bool,
-    /// Holds an offset in the block, and the number of line ends before this offset.
+    /// Holds an offset in the block, and how many line ends precede this offset.
     pub counted: (usize, u64),
     pub replacer: Option<Replacer<'a>>,
-    /// Limits the total size of the lines after matches were replaced, in bytes.
+    /// The limit, in bytes, on the total size of the lines after matches were replaced.
     pub room: usize,
-    /// Holds a copy of a line of a memory map. Other processes cannot change the copy.
+    /// Holds a copy of a line. If the block is a memory map, other processes can change the line, but not the copy.
     pub copy: Vec<u8>,
 }
 

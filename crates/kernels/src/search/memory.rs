@@ -8,7 +8,7 @@
 //! The regex library enforces limits, but its errors do not say how much memory would be enough. This module therefore
 //! computes a bound from the patterns. For literal texts, the bound is a multiple of their number of bytes. For regular
 //! expressions, the bound is the sum over the parts of the expression. A repetition multiplies the size of the repeated
-//! part. Small patterns take so little memory that it is not counted ([`UNCOUNTED_BYTES`]).
+//! part. The memory of small patterns is not counted ([`UNCOUNTED_BYTES`]).
 //!
 //! The following was measured with grep-regex 0.1.14 and regex-automata 0.4.18, by the growth of the peak resident
 //! size. 100,000 texts of 4, 10 and 30 bytes took 350, 640 and 1,660 bytes each. 20,000 texts of 10 bytes with ignored
@@ -48,18 +48,20 @@ const UNSEEN: u64 = 16;
 const STATE_BYTES: u64 = 24;
 /// The memory for each transition of an NFA.
 const TRANSITION_BYTES: u64 = 8;
-/// The memory for building an NFA in both directions, in units of half its size (4.4 units were measured).
+/// The memory for building the NFA for both search directions, in units of half the NFA's size. The measured memory was
+/// 4.4 units.
 const BUILDING_HALVES: u64 = 6;
-/// The memory for the caches of a thread, in units of half the NFA's size. The cache of each direction takes one unit.
-/// The third unit is for the NFA simulation, which runs if a cache is too small.
+/// The memory for the caches of a thread, in units of half the NFA's size. The cache of each search direction takes one
+/// unit. The third unit is for the NFA simulation, which runs if a cache is too small.
 const SEARCHING_HALVES: u64 = 3;
-/// The divisor of the free budget for caches: the caches of all threads share the quotient. Each cache also has memory
-/// that is proportional to the NFA.
+/// The caches of all threads together get the free budget divided by this number. Each cache also gets memory that is
+/// proportional to the size of the NFA.
 const CACHES_PART: u64 = 8;
 /// The size of the smallest cache.
 const CACHE_BYTES_MIN: u64 = 256 << 10;
 
-/// The size of a set of patterns: their number, their bytes, and the bytes of their automata.
+/// The size of a set of patterns. It consists of the number of patterns, their total length in bytes, and the size of
+/// their automata in bytes.
 #[derive(Clone, Debug)]
 pub struct PatternSize {
     options: PatternOptions,
@@ -111,7 +113,7 @@ impl PatternSize {
         self.is_plain && !(ignore_case || smart_case || words || lines) && self.patterns >= TEXTS_MIN
     }
 
-    /// Returns a bound on the memory of the automata with this number of threads.
+    /// Returns a bound, in bytes, on the memory of the automata if `threads` threads search.
     fn memory_bytes(&self, threads: usize) -> u64 {
         if self.is_of_texts() {
             return self.least_bytes();
@@ -122,7 +124,8 @@ impl PatternSize {
         parsed.max(self.nfa_bytes.saturating_mul(BUILDING_HALVES + SEARCHING_HALVES * threads as u64) / 2)
     }
 
-    /// Returns the memory of one Aho-Corasick automaton for all patterns, which is the smallest kind of automaton.
+    /// Returns the memory, in bytes, of one Aho-Corasick automaton for all patterns. This is the smallest kind of
+    /// automaton.
     fn least_bytes(&self) -> u64 {
         self.bytes * TEXT_BYTE_BYTES + self.patterns * TEXT_BYTES
     }
@@ -153,7 +156,7 @@ impl PatternSize {
 /// The memory that is reserved for automata.
 #[derive(Debug)]
 pub(super) struct PatternMemory {
-    /// The size of a cache; each thread has two.
+    /// The size of a cache in bytes. Each thread has two caches.
     pub cache_bytes: usize,
     /// The reservation, which lives as long as the automata.
     _reserved: Reservation,
@@ -192,8 +195,8 @@ struct Nfas {
 }
 
 impl Nfas {
-    /// Returns a bound on the size of a pattern's NFA in both directions. An invalid pattern has size 0, since the
-    /// engine reports the error.
+    /// Returns a bound, in bytes, on the size of a pattern's NFA for both search directions. An invalid pattern has
+    /// size 0, since the engine reports the error.
     fn bytes(&mut self, pattern: &str, options: &PatternOptions) -> u64 {
         let PatternOptions { fixed, ignore_case, smart_case, .. } = *options;
         // The regex library looks for capital letters in all patterns together. If one pattern has capital letters, the

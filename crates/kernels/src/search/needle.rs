@@ -22,7 +22,7 @@ const CHUNK_BYTES: usize = 16 << 10;
 #[derive(Clone, Debug)]
 pub(super) struct Needle {
     finder: Finder<'static>,
-    /// The offsets of the pair's bytes in the needle, in ascending order.
+    /// The offsets of the pair's two bytes in the needle, in ascending order.
     pair: [usize; 2],
 }
 
@@ -72,8 +72,8 @@ impl Needle {
 
         let (needle, [first, last]) = (self.finder.needle(), self.pair);
         // The loop below tests bytes for NUL only from offset `first` on, so the bytes before offset `first` are tested
-        // separately. If one of these bytes is NUL, no needle begins before it: such a needle would contain the NUL
-        // byte.
+        // separately. If one of these bytes is NUL, no needle begins before this byte, since the needle would contain
+        // it.
         if let Some(nul) = memchr(0, &text[..first.min(text.len())]) {
             return nul;
         }

@@ -146,9 +146,9 @@ impl SearchTable {
     /// Searches `files`, and passes rows to `each` in the order of files. A row contains the path of its file as in
     /// `files`.
     ///
-    /// Memory: the memory of [`Search::run`], and four batches. The size of a batch is a sixty-fourth of the budget,
-    /// but at least 64 KiB and at most 1 MiB. `each` may keep one batch until the next call. A line that is longer than
-    /// a batch takes more memory.
+    /// The function needs the memory of [`Search::run`] and of four batches. The size of a batch is a sixty-fourth of
+    /// the budget, but at least 64 KiB and at most 1 MiB. `each` may keep one batch until the next call. A line that is
+    /// longer than a batch takes more memory.
     ///
     /// # Errors
     /// - Returns the errors of `each`.
@@ -208,22 +208,22 @@ pub struct SearchRows<'a, E> {
     offsets: Vec<u64>,
     texts: StringBuilder,
     raw: BinaryBuilder,
-    /// A leading 0, and then for each row the end of the row's spans within `spans`.
+    /// For each row, the position in `spans` at which the spans of the row end. The first element is 0.
     span_ends: Vec<i32>,
     spans: (Vec<u32>, Vec<u32>),
 }
 
-/// The sums for the current source.
+/// The counts for the current source.
 #[derive(Default)]
 struct SourceCounts {
     lines: u64,
     matches: u64,
-    /// Tells whether the search of the source ended early. The counts are then incomplete.
+    /// True if the search of the source ended early. The counts are then incomplete.
     is_left: bool,
 }
 
 impl<'a, E: FnMut(SearchItem) -> Result<Next>> SearchRows<'a, E> {
-    /// Prepares for rows of `table`, which are passed to `each`. Memory: see [`SearchTable::run`].
+    /// Prepares for rows of `table`, which are passed to `each`. [`SearchTable::run`] describes the memory.
     ///
     /// # Errors
     /// Returns [`Error::Store`] if the budget has too little free memory for four batches.
@@ -308,7 +308,7 @@ impl<'a, E: FnMut(SearchItem) -> Result<Next>> SearchRows<'a, E> {
             self.source.lines = max_count;
             return Ok(Next::SkipSource);
         }
-        // After a NUL byte, the search of a file for lines ends.
+        // A search for lines ends at the first NUL byte of a file.
         if found.nul.is_some() && !self.is_counting() {
             self.summary.binary += 1;
             return Ok(Next::SkipSource);

@@ -5,10 +5,11 @@
 //!                               └─► table: all words of the worker ── full, or at the end ──► sort of rows ─► word, count
 //! ```
 //!
-//! A few words make up most of a text. The front is a small table of frequent words that fits in a core's cache. A word
-//! that is evicted from the front is inserted into the large table. The words and counts of a full table become rows of
-//! an external sort (`inshore_sortreduce::rows`). The sort adds the counts of equal words. If the rows do not fit in
-//! memory, the sort writes sorted runs to flash. The result is therefore exact with any budget.
+//! A few words make up most of a text. Each worker has two tables. The front is a small table of frequent words that
+//! fits in a core's cache. A word that is evicted from the front is inserted into the large table. When the large table
+//! is full, its words and counts become rows of an external sort (`inshore_sortreduce::rows`). The sort adds the counts
+//! of equal words. If the rows do not fit in memory, the sort writes sorted runs to flash. The result is therefore
+//! exact with any budget.
 //!
 //! # Cost
 //!
@@ -17,7 +18,7 @@
 //! into the table takes 60 ns. The measured cost is 42 ns of CPU time for each word, or 140 MB/s for each core. The
 //! input had 716 million words of English, of which 9 million were distinct.
 //!
-//! Paper: word count near the data, 2014 thesis 5.2.
+//! Word count near the data is described in section 5.2 of the 2014 thesis (see docs/from-the-papers.md).
 
 mod split;
 mod table;
@@ -49,7 +50,7 @@ pub struct WordOptions {
     pub ignore_case: bool,
     /// The smallest count of a word that is returned.
     pub min_count: u64,
-    /// The number of most frequent words in the summary.
+    /// The summary lists this number of the most frequent words.
     pub top: usize,
     /// The size of a worker's table in bytes, with which tests can fill the table. With `None`, the budget determines
     /// the size.
@@ -85,7 +86,7 @@ pub struct WordSummary {
     pub bytes_spilled: u64,
 }
 
-/// The format of the sort's rows. A row has about 24 bytes: a frame, a word and a count.
+/// The format of the sort's rows. A row consists of a frame (the lengths), a word and a count, and has about 24 bytes.
 const SHAPE: FramedRows = FramedRows { row_bytes_hint: 24 };
 /// The size, in bytes, of the batches of rows that are passed to the sort or read from the sort.
 const BATCH_BYTES: usize = 1 << 20;
@@ -142,10 +143,9 @@ pub fn word_schema() -> SchemaRef {
 /// Counts the words of all sources and passes words and counts to `each`, in the order of the words' bytes. Bytes that
 /// are not UTF-8 become U+FFFD within words that are split at white space, and end words of Unicode.
 ///
-/// Memory: two fifths of the budget are for tables, two fifths for the sort, and the rest for reading and for the
-/// consumer. If the budget has no memory for all threads, fewer threads count. Whenever a table is full, its words and
-/// counts become rows of the sort. Rows that do not fit in memory are written to the store's scratch space, and later
-/// read once.
+/// Two fifths of the budget are for tables, two fifths for the sort, and the rest for reading and for the consumer. If
+/// the budget has no memory for all threads, fewer threads count. Whenever a table is full, its words and counts become
+/// rows of the sort. Rows that do not fit in memory are written to the store's scratch space, and later read once.
 ///
 /// # Errors
 /// - Returns [`Error::Read`] if a source cannot be read.
@@ -210,7 +210,8 @@ pub fn each_word(text: &[u8], options: &WordOptions, space: &mut String, mut eac
     });
 }
 
-/// Returns a text as UTF-8, and in lower case if the options say so; in `lower` if it is not the same.
+/// Returns a text as valid UTF-8, and in lower case if the options ask for lower case. If the result differs from
+/// `text`, it is stored in `lower`.
 fn prepared<'a>(text: &'a [u8], options: &WordOptions, lower: &'a mut String) -> &'a [u8] {
     match std::str::from_utf8(text) {
         Ok(text) if options.ignore_case => {
@@ -223,7 +224,7 @@ fn prepared<'a>(text: &'a [u8], options: &WordOptions, lower: &'a mut String) ->
             }
         }
         Ok(text) => return text.as_bytes(),
-        // A text that is not valid UTF-8 is copied; such texts are rare.
+        // A text that is not valid UTF-8 is copied. Such texts are rare.
         Err(_) => {
             *lower = String::from_utf8_lossy(text).into_owned();
             if options.ignore_case {
@@ -245,8 +246,8 @@ fn each_range(text: &[u8], options: &WordOptions, mut each: impl FnMut(usize, us
 /// The kernel that counts words. The workers hold the counts until the end.
 struct Words {
     options: WordOptions,
-    /// A table for each worker. The tables are allocated before reading starts, since the reader then takes a share of
-    /// the free budget.
+    /// One table for each worker. The tables are allocated before reading starts, because the memory of the reader
+    /// depends on the free budget at that time.
     tables: Mutex<Vec<Table>>,
     sort: Mutex<Spill>,
 }
@@ -262,7 +263,7 @@ struct Spill {
 /// The state of a worker.
 struct Worker {
     table: Table,
-    /// The current block in lower case.
+    /// A copy of the current block in lower case.
     lower: String,
     words: u64,
     bytes: u64,

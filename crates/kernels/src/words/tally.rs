@@ -76,7 +76,8 @@ impl Tally {
         RecordBatch::try_new(word_schema(), columns).expect("columns of one length")
     }
 
-    /// Writes the totals and the most frequent words to the summary.
+    /// Writes to the summary how many distinct words were added and how many were returned, and which words are the
+    /// most frequent.
     pub fn tell(self, summary: &mut WordSummary) {
         (summary.distinct, summary.written) = (self.distinct, self.written);
         let best = self.best.into_sorted_vec();

@@ -20,9 +20,9 @@ use crate::{
 
 /// The decompressed bytes of an [`Input`](super::Input).
 ///
-/// Errors of its [`Read`] implementation carry an [`Error`] that names the file, also for damage and truncation of
-/// compressed data. If a compressed file was truncated exactly between two members or frames, the truncation is not
-/// detected.
+/// If the [`Read`] implementation fails, or finds that compressed data is damaged or truncated, its error contains an
+/// [`Error`] that names the file. If a compressed file was truncated exactly between two members or frames, the
+/// truncation is not detected.
 pub struct Bytes {
     pub(super) name: String,
     pub(super) source: DecompressedReader<CountingReader>,
@@ -30,7 +30,7 @@ pub struct Bytes {
 }
 
 impl Bytes {
-    /// Returns the number of bytes that were read from the file so far, before decompression.
+    /// Returns how many bytes of the file, before decompression, were read so far.
     /// [`Input::compressed_bytes`](super::Input::compressed_bytes) is the total.
     pub fn position(&self) -> u64 {
         self.position.load(Ordering::Relaxed)
@@ -41,7 +41,7 @@ impl Bytes {
         &self.name
     }
 
-    /// Returns the format that the bytes are decompressed from. Returns `None` for bytes that are not compressed.
+    /// Returns the compression format of the input. Returns `None` if the input is not compressed.
     pub fn format(&self) -> Option<Compression> {
         self.source.format()
     }

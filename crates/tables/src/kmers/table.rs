@@ -57,8 +57,8 @@ impl KmerWriter {
         }
     }
 
-    /// Completes and publishes the table. Returns the summary `counted`, completed by the numbers that the table
-    /// determines.
+    /// Completes and publishes the table. Returns the summary `counted`, to which the numbers that only the table
+    /// determines were added.
     ///
     /// # Errors
     /// Returns the errors of [`crate::TableWriter::finish`].

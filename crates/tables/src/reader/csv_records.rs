@@ -48,7 +48,7 @@ struct Field {
     is_quoted: bool,
 }
 
-/// The result of parsing a record.
+/// The result of an attempt to parse a record.
 enum ParsedRecord {
     /// The record is complete. The values are the number of its bytes, including its line end, and the number of its
     /// lines.
@@ -87,7 +87,7 @@ impl Records {
         self.record_line
     }
 
-    /// Returns the number of fields of the current record.
+    /// Returns how many fields the current record has.
     pub fn len(&self) -> usize {
         self.fields.len()
     }
@@ -102,7 +102,7 @@ impl Records {
         self.fields[index].is_quoted
     }
 
-    /// Returns whether the whole file was read and returned.
+    /// Returns true if all records of the file were returned.
     pub fn is_at_end(&self) -> bool {
         self.has_ended && self.unread.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Options for reading: the columns, and their exact types.
+//! Functions that find the columns of a table and their exact types, before the table is read.
 
 use std::{collections::HashMap, ops::Range, sync::Arc};
 
@@ -36,8 +36,8 @@ pub fn row_groups(input: &Input, budget: &Budget) -> Result<Vec<Range<u64>>> {
 
 /// Finds column types that fit all values in all rows of these inputs. Sets these types for the CSV and JSON inputs.
 /// The columns of JSON lines are all members of all lines. The function reads every CSV and JSON input from its start
-/// to its end. It returns `None` if no input is CSV or JSON, if such an input cannot be read twice, or if the columns
-/// of such an input are already set.
+/// to its end. The function returns `None` if no input is CSV or JSON, if such an input cannot be read twice, or if the
+/// columns of such an input are already set.
 ///
 /// A caller that received [`Error::Contradiction`] calls this function and then restarts its job.
 ///

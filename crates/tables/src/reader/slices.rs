@@ -10,7 +10,7 @@ use arrow_schema::{DataType, SchemaRef};
 
 use crate::{Error, Result};
 
-/// Returns whether a column of type `stored` can be read as `wanted`.
+/// Returns true if a column of type `stored` can be read as the type `wanted`.
 pub(super) fn is_readable_as(stored: &DataType, wanted: &DataType) -> bool {
     let is_text = matches!(stored, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View);
     let is_whole = stored.is_integer()
@@ -36,7 +36,8 @@ pub(super) struct BatchSlices {
     name: String,
     schema: SchemaRef,
     batch_rows: usize,
-    /// The maximum number of bytes of strings in a slice of several rows. A slice of a single row may have more.
+    /// The limit, in bytes, on the total length of the strings in a slice of several rows. The strings of a single row
+    /// may be longer.
     text_bytes_max: u64,
     batch: Option<RecordBatch>,
     next: usize,

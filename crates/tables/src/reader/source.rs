@@ -24,11 +24,11 @@ use crate::{Error, Input, Result};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadOptions {
     pub(super) batch_rows: usize,
-    /// The number of leading columns that are read as text from CSV or JSON lines, although another type was guessed.
+    /// The first columns, up to this number, are read as text from CSV or JSON lines, even if another type was guessed.
     pub(super) carried: usize,
     /// True if a member of JSON lines that is not a column is an error.
     pub(super) is_strict: bool,
-    /// Columns may be lists of numbers.
+    /// True if columns may be lists of numbers.
     pub(super) has_lists: bool,
 }
 
@@ -99,7 +99,7 @@ impl Source {
         }
     }
 
-    /// Returns whether a column had no values in the first rows.
+    /// Returns true if a column had no values in the first rows.
     pub(super) fn is_unseen(&self, column: usize) -> bool {
         match self {
             Source::Csv(source) => source.is_unseen(column),

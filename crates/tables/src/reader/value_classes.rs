@@ -26,7 +26,7 @@ const EXACT_DIGITS: usize = 16;
 pub(super) struct ValueClasses(u8);
 
 impl ValueClasses {
-    /// The empty set: the column has only nulls.
+    /// The empty set, which stands for a column that has only nulls.
     pub const NOTHING: ValueClasses = ValueClasses(0);
     const WHOLE: ValueClasses = ValueClasses(1);
     const NEGATIVE: ValueClasses = ValueClasses(1 << 1);
@@ -127,8 +127,8 @@ pub(super) fn fraction(value: &str) -> Option<f64> {
     (!is_too_large).then_some(number)
 }
 
-/// Returns whether a text looks like a date, a time or both: groups of digits separated by the usual signs (`-`, `/`,
-/// `:`).
+/// Returns true if a text looks like a date, a time or both. Such a text has groups of digits that are separated by the
+/// usual signs (`-`, `/`, `:`).
 pub(super) fn is_time(value: &str) -> bool {
     let is_sign = |byte: u8| matches!(byte, b'-' | b'/' | b':' | b'.' | b'+' | b' ' | b'T' | b'Z');
     let groups = value.split(|sign: char| !sign.is_ascii_digit()).filter(|digits| !digits.is_empty());

@@ -29,9 +29,9 @@ use crate::{
 
 pub(super) enum Outcome {
     Done(ReduceSummary),
-    /// The input has a null, and no result was written.
+    /// The input has a null. No result was written.
     SawNull,
-    /// A key, a value or the number of rows is outside of the statistics of the files, and no result was written.
+    /// A key, a value or the number of rows contradicts the statistics of the files. No result was written.
     OutOfRange,
 }
 
@@ -39,7 +39,7 @@ pub(super) enum Outcome {
 #[derive(Clone, Copy, Debug)]
 struct WordSource {
     combine: Combine,
-    /// The column of the input. `None` if the word is the number of rows.
+    /// The column of the input that has the values. The value is `None` if the word counts rows.
     column: Option<usize>,
     /// The smallest word, and the difference between the largest and the smallest word, according to the statistics of
     /// the files.
@@ -80,7 +80,7 @@ pub(super) struct RecordPlan {
     words: Vec<WordSource>,
     /// The number of rows of all inputs, if each file states its number of rows.
     rows: Option<u64>,
-    /// The number of row groups of the input that has the fewest row groups.
+    /// The smallest number of row groups that any input has.
     row_groups: usize,
     keys: Keys,
 }
@@ -160,7 +160,7 @@ impl RecordPlan {
 }
 
 impl RecordPlan {
-    /// Returns the maximum number of rows that one thread reads. Row groups are divided among threads.
+    /// Returns how many rows one thread reads at most. Row groups are divided among threads.
     fn rows_of_thread(&self, threads: usize) -> Option<u64> {
         let groups = self.row_groups.max(1);
         Some(self.rows?.div_ceil(groups as u64) * (groups / threads + 1).min(groups) as u64)
@@ -336,7 +336,7 @@ fn on_threads(threads: usize, work: &(impl Fn(usize) -> Result<()> + Sync)) -> V
     })
 }
 
-/// Makes a closure for a thread that borrows the work and owns its number.
+/// Makes a closure for a thread. The closure borrows `work` and owns the number of the thread.
 fn move_ref<'a, R>(work: &'a (impl Fn(usize) -> R + Sync), number: usize) -> impl FnOnce() -> R + 'a {
     move || work(number)
 }

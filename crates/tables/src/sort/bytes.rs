@@ -41,8 +41,8 @@ pub struct SortSummary {
     pub rows: u64,
     /// The number of bytes written.
     pub bytes: u64,
-    /// The expected bytes of scratch space, computed before the sort begins. Absent if the size of the input is
-    /// unknown.
+    /// The number of bytes of scratch space that the sort is expected to need, computed before the sort begins. The
+    /// value is `None` if the size of the input is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scratch_bytes_expected: Option<u64>,
     /// The counters of the sort of rows.
@@ -50,7 +50,7 @@ pub struct SortSummary {
     pub stats: RowStats,
 }
 
-/// The memory in bytes that the sort leaves for reading a file, and later for writing a file.
+/// The memory, in bytes, that the sort leaves free for reading a file, and later for writing a file.
 const FILE_BYTES: u64 = (4 << 20) + (256 << 10);
 
 /// Sorts the lines of all inputs together, by their bytes, as `LC_ALL=C sort` does. Writes the sorted lines to `output`
@@ -73,7 +73,7 @@ pub fn sort_lines(job: &Job, inputs: &[Input], output: &Path, options: SortOptio
 }
 
 /// Sorts as [`sort_lines`] does, and passes the lines to `each` in blocks of complete lines. A block has about
-/// `block_bytes` bytes, and at most one line more.
+/// `block_bytes` bytes. It exceeds this size by at most one line.
 ///
 /// # Errors
 /// Returns the errors of [`sort_lines`] and of `each`.
@@ -128,8 +128,8 @@ pub fn sort_records(
 
 /// Sorts records of `record_bytes` bytes by the bytes in `key`, as [`sort_records`] does, and passes them to `each` in
 /// blocks of complete records. A block exceeds `block_bytes` by at most one record. Each record is followed by the
-/// [number](Input::numbered) of its input in 4 bytes, big endian. If the records are merged with those that another
-/// machine sorted, this number decides the order of equal keys.
+/// [number](Input::numbered) of its input in 4 bytes, big endian. If these records are later merged with records that
+/// another machine sorted, this number determines the order of records with equal keys.
 ///
 /// # Panics
 /// Panics if the key is not inside the record, or if the record has no bytes.
@@ -250,7 +250,8 @@ fn pieces(
     for_each_piece_from(job, input, may_unpack, start, begin, |piece| take(piece, *sink.borrow_mut()))
 }
 
-/// Returns whether a file of records is decompressed. The extension decides, since any bytes may begin a record.
+/// Returns true if a file of records at `path` is decompressed. Only the extension determines this, since a record may
+/// begin with any bytes.
 pub fn is_packed_by_name(path: &Path) -> bool {
     path.extension().and_then(|ending| ending.to_str()).is_some_and(Compression::is_ending)
 }
@@ -282,7 +283,7 @@ impl<S: RowShape, O: RowOperation> RowConsumer for RowSink<'_, S, O> {
 enum RowTarget<'a> {
     /// A file, or standard output.
     File(&'a Path, NewFile),
-    /// Blocks of complete rows. Each block has about this number of bytes, and at most one row more.
+    /// Blocks of complete rows. Each block has about this number of bytes. It exceeds this size by at most one row.
     Blocks(usize, &'a mut dyn FnMut(&[u8]) -> Result<()>),
 }
 
@@ -300,7 +301,8 @@ impl<'a> RowTarget<'a> {
         }
     }
 
-    /// Returns the number of parts in which sorted rows can be read at the same time.
+    /// Returns the maximum number of parts into which the sorted rows are divided. Only a regular file can receive
+    /// several parts at the same time.
     fn parts_max(&self, threads: usize) -> usize {
         if self.path().is_some() { threads } else { 1 }
     }
@@ -425,8 +427,8 @@ fn write<S: RowShape, O: RowOperation>(
     Ok(out.finish()?)
 }
 
-/// Writes the parts of the result at the same time, one thread for each part, to a file that is not published yet.
-/// The file will have `bytes` bytes, as many as the input.
+/// Writes the parts of the sorted rows to a file that is not published yet. One thread writes each part, and all
+/// threads write at the same time. The file will have `bytes` bytes, as many as the input.
 fn write_parts<S: RowShape, O: RowOperation>(
     job: &Job,
     path: &Path,

@@ -23,7 +23,7 @@ use crate::{
 /// A column of numbers, and the order in which rows are sorted by the column.
 #[derive(Clone, Debug)]
 pub struct NumberColumn {
-    /// The type: whole numbers, dates, times, or floating-point numbers of up to 64 bits.
+    /// The type of the numbers: whole numbers, dates, times, or floating-point numbers of up to 64 bits.
     pub kind: DataType,
     /// The smallest and the largest possible number, if known (inclusive).
     pub range: Option<(i128, i128)>,
@@ -33,10 +33,10 @@ pub struct NumberColumn {
     pub order: SortOptions,
 }
 
-/// The settings of a [`NumberSort`]: the number of sinks, the expected number of rows, and the memory.
+/// The settings of a [`NumberSort`].
 #[derive(Clone, Copy, Debug)]
 pub struct NumberSortConfig {
-    /// The number of sinks that push at the same time.
+    /// How many sinks push rows at the same time.
     pub sinks: usize,
     /// An estimate of the number of rows.
     pub rows: Option<u64>,
@@ -64,7 +64,7 @@ pub struct SortedNumbers {
     sorted: Box<dyn SortedRecords>,
     keys: Vec<u64>,
     counts: Vec<u64>,
-    /// The index in `keys` of the next key, and the number of its copies that were already returned.
+    /// The index in `keys` of the next key, and how many of the rows with this key were already returned.
     at: (usize, u64),
 }
 
@@ -82,9 +82,9 @@ struct KeyPart {
     keys: Keys,
     /// The code of null, if the column may have nulls.
     null: Option<u64>,
-    /// The number of bits of a key that are lower than the bits of the column.
+    /// How many bits of a key are below the bits of the column.
     shift: u32,
-    /// The number of bits of the column in a key.
+    /// How many bits of a key belong to the column.
     bits: u32,
 }
 
@@ -211,12 +211,12 @@ pub(crate) fn with_nulls(column: &ArrayRef, valid: NullBuffer) -> ArrayRef {
 }
 
 impl NumberSort {
-    /// Returns whether rows of these columns fit 64 bits.
+    /// Returns true if a row of these columns fits into 64 bits.
     pub fn is_possible(columns: &[NumberColumn]) -> bool {
         KeyLayout::new("", columns).is_some()
     }
 
-    /// Returns the least memory that [`NumberSort::new`] takes, in bytes.
+    /// Returns the smallest memory, in bytes, with which [`NumberSort::new`] works.
     pub fn smallest_memory_bytes(sinks: usize) -> u64 {
         smallest_memory_bytes(sinks, 16)
     }

@@ -1,4 +1,4 @@
-//! Sorts tables: rows are encoded so that their bytes compare as their values do ([`RowCodec`]).
+//! Sorts tables. Rows are encoded so that the order of their bytes is the order of their values ([`RowCodec`]).
 //!
 //! If all inputs are text files such as CSV, and the output is CSV, all columns pass through the sort unchanged as
 //! text. Copies of the numeric keys, converted to numbers, follow these columns ([`TableLayout`]).
@@ -31,7 +31,8 @@ pub struct SortKey {
     pub descending: bool,
 }
 
-/// The share of the budget that sorting may use. The rest is for pages, batches in flight and the writer.
+/// Sorting may use this fraction (numerator and denominator) of the budget. The rest is for pages, batches in flight
+/// and the writer.
 const MEMORY_PART: (u64, u64) = (3, 4);
 const BATCH_ROWS: usize = 8 << 10;
 /// The number of bytes of encoded rows that are decoded to one batch.
@@ -69,8 +70,8 @@ pub fn sort_table(
 
 /// Sorts as [`sort_table`] does, and passes the rows to `each` in batches of about `block_bytes` bytes. An additional
 /// last column of type `UInt32` has the [number](Input::numbered) of the row's input. For Parquet [of
-/// parts](Input::of_parts), only the row groups on this machine are read. If `is_carried`, the columns are those of
-/// [`TableLayout::carried`].
+/// parts](Input::of_parts), only the row groups on this machine are read. If `is_carried` is true, the columns are
+/// those of [`TableLayout::carried`].
 /// # Errors
 /// Returns the errors of [`sort_table`] and of `each`.
 pub fn sorted_table(
@@ -167,8 +168,8 @@ impl TableLayout {
     }
 }
 
-/// The columns of encoded rows. If only unique rows are kept, each floating-point key has a copy with one zero and one
-/// NaN. Rows are compared by this copy.
+/// The columns of encoded rows. If only unique rows are kept, each floating-point key column has a copy in normal form,
+/// in which all zeros are equal and all NaNs are equal. Rows are compared by this copy.
 ///
 /// ```text
 ///   [ read | keys of fractions in their normal form, where equal rows become one | number of the input ]
@@ -351,8 +352,8 @@ impl Table<'_> {
         Ok((reader, layout))
     }
 
-    /// Checks that there is space for the sorted runs and the result. Returns the expected bytes of sorted runs if the
-    /// size of the input is known. Sorted runs of `kept` bytes already exist.
+    /// Checks that there is enough space for the sorted runs and the result. Returns the expected size of the sorted
+    /// runs in bytes, if the size of the input is known. Sorted runs of `kept` bytes already exist.
     fn foresee(
         &self,
         target: &TableTarget<'_>,
@@ -395,7 +396,8 @@ impl Table<'_> {
 }
 
 /// Divides a table into units that are read one after the other. A unit is the complete table, or one of the row groups
-/// that this machine has. The second value of each unit is its share of the bytes of all inputs.
+/// that this machine has. The second value of each unit is the fraction of the bytes of all inputs that belongs to this
+/// unit.
 fn units(reader: &TableReader, input: &Input, sizes: Option<u64>) -> Result<Vec<(Option<usize>, f64)>> {
     let Some(groups) = reader.row_groups().filter(|_| input.is_of_parts()) else {
         return Ok(vec![(None, share_of(input, sizes))]);

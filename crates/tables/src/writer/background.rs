@@ -72,7 +72,7 @@ fn write_all(
         }
         writer.write(&batch)?;
     }
-    // The source of the rows failed: the table is dropped and leaves no file.
+    // The source of the rows failed, so the table is dropped and leaves no file.
     Ok(0)
 }
 

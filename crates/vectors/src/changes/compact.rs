@@ -30,7 +30,7 @@ pub struct Compacted {
     pub info: VectorsInfo,
     /// The number of rows that were freed.
     pub freed: u64,
-    /// The number of lists of the rewritten index; `None` if no index was rewritten.
+    /// The number of lists of the rewritten index. The value is `None` if no index was rewritten.
     pub lists: Option<u64>,
 }
 

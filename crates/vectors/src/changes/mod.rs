@@ -66,7 +66,7 @@ pub struct Changed {
     pub taken: u64,
     /// The number of given ids whose vectors had been removed before.
     pub absent: u64,
-    /// The id of the first added vector. `None` if the caller gave the ids.
+    /// The id of the first added vector. The value is `None` if the caller gave the ids.
     pub first_id: Option<u64>,
     /// The number of elements that were rounded from f64 to f32.
     pub rounded: u64,

@@ -85,7 +85,7 @@ pub struct Deduplicated {
     pub element: Element,
     /// The number of rows of the answer: pairs, or vectors that have a near-duplicate.
     pub rows: u64,
-    /// The number of groups; `None` if the answer has pairs.
+    /// The number of groups. The value is `None` if the answer has pairs.
     pub groups: Option<u64>,
     /// The number of rows that were sorted. If the answer has pairs, one row is sorted for each pair. If the answer has
     /// groups, two rows are sorted for each link. Links connect the same vectors as the pairs, but are fewer.

@@ -53,8 +53,8 @@ pub(crate) struct Estimates {
     pub lists: u64,
     pub list_bytes: f64,
     pub list_vectors: f64,
-    /// The number of lists that a query probes with the single strategy, and their bytes and vectors. `None` if both
-    /// strategies read the same lists.
+    /// The number of lists that a query probes with the single strategy, and their bytes and vectors. The value is
+    /// `None` if both strategies read the same lists.
     pub copies: Option<Copied>,
     pub dimensions: usize,
     pub memory_bytes: u64,

@@ -99,7 +99,7 @@ pub struct ApproximateSearched {
     /// The number of lists of the index.
     pub lists: u64,
     /// The recall for this number of probes according to the table of the index, which [`super::RecallTable`]
-    /// describes. `None` if the table has no point with so few probes.
+    /// describes. The value is `None` if the table has no point with so few probes.
     pub recall_estimate: Option<f32>,
     /// The time at which the table of recall was measured, in seconds since 1970.
     pub recall_measured_seconds: u64,
@@ -107,12 +107,13 @@ pub struct ApproximateSearched {
     pub compared: u64,
     /// The number of pairs whose exact distance was computed.
     pub measured: u64,
-    /// The number of vectors that may be answers; `None` if all vectors may.
+    /// The number of vectors that may be answers. The value is `None` if all vectors may.
     pub selected: Option<u64>,
     /// The number of queries whose probed lists have too few selected vectors. Each of them was compared with all
     /// selected vectors.
     pub exhaustive: u64,
-    /// The median and the 99th percentile of the times of the queries, in microseconds. `None` with the batch strategy.
+    /// The median and the 99th percentile of the times of the queries, in microseconds. The value is `None` with the
+    /// batch strategy.
     pub latency_us: Option<[u64; 2]>,
     /// The plan.
     pub plan: StrategyPlan,
@@ -203,7 +204,8 @@ struct Probed<'a> {
     source: Source<'a>,
     search: &'a Search,
     approximate: &'a Approximate,
-    /// The receiver of all near pairs. `None` if the search returns the nearest vectors of each query instead.
+    /// The receiver of all near pairs. The value is `None` if the search returns the nearest vectors of each query
+    /// instead.
     pairs: Option<&'a Pairs>,
 }
 

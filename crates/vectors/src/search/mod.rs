@@ -54,7 +54,7 @@ pub struct Search {
     /// If true, a vector with the same id as the query is not an answer, whatever its distance. This option is for a
     /// dataset that is joined with itself.
     pub excludes_itself: bool,
-    /// The row numbers of the vectors that may be answers; `None` selects all vectors. The length of the set must be
+    /// The row numbers of the vectors that may be answers. `None` selects all vectors. The length of the set must be
     /// the number of rows of the dataset.
     pub selection: Option<Arc<RowSet>>,
     /// The instruction set of the filter, for tests and measurements. By default the best instruction set of the

@@ -40,7 +40,7 @@ pub struct Estimates {
     pub element: Element,
     /// The metric of the search.
     pub metric: Metric,
-    /// The number of vectors that may be answers; `None` if all vectors may.
+    /// The number of vectors that may be answers. The value is `None` if all vectors may.
     pub selected: Option<u64>,
     /// The number of queries.
     pub queries: u64,
@@ -92,7 +92,7 @@ pub struct Plan {
     /// The number of bytes that a pass reads. If only some vectors are selected, the number is an upper estimate, which
     /// assumes that these vectors are spread evenly.
     pub pass_bytes: u64,
-    /// The number of vectors that may be answers; `None` if all vectors may.
+    /// The number of vectors that may be answers. The value is `None` if all vectors may.
     pub selected: Option<u64>,
     /// The instruction set of the filter.
     pub instructions: Instructions,

@@ -48,7 +48,7 @@ pub(crate) struct Pass<'a, T: Tiled> {
     pub row_bytes: usize,
     pub plan: &'a Plan,
     pub search: &'a Search,
-    /// The row numbers of the vectors that may be answers; `None` if all vectors may.
+    /// The row numbers of the vectors that may be answers. The value is `None` if all vectors may.
     pub selection: Option<&'a RowSet>,
     pub ids: &'a Ids,
     pub filter: Filter,
@@ -89,7 +89,7 @@ struct Scratch<L> {
 #[derive(Clone, Copy)]
 struct Numbers<'a> {
     first: u64,
-    /// The distance of each row from `first`. `None` if the rows are adjacent.
+    /// The distance of each row from `first`. The value is `None` if the rows are adjacent.
     offsets: Option<&'a [u32]>,
 }
 

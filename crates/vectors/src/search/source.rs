@@ -174,7 +174,7 @@ impl QueryRows {
 
 /// Reads the vectors of a dataset in order. A vector may be split between two reads, so vectors are copied to `rows`.
 struct StoredRows {
-    /// The rows that were not removed; `None` if no row was removed.
+    /// The rows that were not removed. The value is `None` if no row was removed.
     live: Option<RowSet>,
     ids: Ids,
     /// The number of the next row. The next field is the number of all rows.

@@ -62,7 +62,7 @@ pub struct BuildPlan {
     pub groups: u64,
     /// The largest number of vectors in a list.
     pub list_vectors_max: u64,
-    /// The number of vectors up to which a list is filled with copies; `None` if the index has no copies.
+    /// The number of vectors up to which a list is filled with copies. The value is `None` if the index has no copies.
     pub copied_vectors_max: Option<u64>,
     /// The number of vectors on which the centroids of groups are trained.
     pub group_sample: u64,
