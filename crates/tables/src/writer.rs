@@ -153,7 +153,7 @@ impl TableWriter {
 
     /// Adds rows. The rows are copied, so the memory of `batch` is not kept.
     ///
-    /// Returns the errors of [`NewFile::error`]: a full disk, or columns that are not those of the schema. After an
+    /// The call fails if the disk is full, or if the columns are not those of the schema ([`NewFile::error`]). After an
     /// error, the table cannot be finished, and the caller drops the writer.
     pub fn write(&mut self, batch: &RecordBatch) -> Result<()> {
         let batch = RecordBatch::try_new(self.batches.schema(), batch.columns().to_vec())

@@ -18,11 +18,11 @@ pub struct Description {
     pub vectors: VectorsInfo,
     /// The properties of the index, if the vectors have a usable index.
     pub index: Option<IndexInfo>,
-    /// The number of layers of the index. A layer holds vectors that were added after the lists of the index were
-    /// written.
+    /// The number of layers of the index. A layer is a dataset that holds vectors which were added after the lists of
+    /// the index were written.
     pub layers: u64,
-    /// The number of rows in the tail of the index, which are in no list. An approximate search compares each of them
-    /// with its queries.
+    /// The number of rows in the tail of the index. The tail consists of the rows that no list and no layer holds. An
+    /// approximate search compares each of them with its queries.
     pub unlisted: u64,
     /// The reason why the index cannot be used: damage, an unknown version, or vectors that were replaced.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -72,7 +72,7 @@ pub fn list(store: &Store) -> Result<Vec<Description>> {
 /// - Returns [`Error::Store`] if a read or write fails.
 pub fn remove(store: &Store, name: &str) -> Result<()> {
     check_kind(store, name, KIND)?;
-    // The index is removed first: vectors without an index are complete, but an index without vectors is useless.
+    // The index is removed first, since vectors without an index are complete, but an index without vectors is useless.
     match remove_index(store, name) {
         Ok(()) | Err(Error::NoIndex { .. } | Error::BadDataset { .. }) => {}
         Err(error) => return Err(error),

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// The largest number of dimensions of a vector. The dot product of two vectors with this number of bytes, as an
-/// integer, fits into 31 bits: 32,768 x 255 x 255 < 2^31.
+/// The largest number of dimensions of a vector. With this number of dimensions, the dot product of two vectors of
+/// bytes still fits into 31 bits: 32,768 x 255 x 255 < 2^31.
 pub const DIMENSIONS_MAX: usize = 32 << 10;
 
 /// The largest number of dimensions of a vector of bits. The vector has as many bytes as the largest vector of bytes.
@@ -48,8 +48,8 @@ impl Element {
         if self == Element::Bits { BITS_MAX } else { DIMENSIONS_MAX }
     }
 
-    /// Returns the element type that queries are converted to for a dataset of this element type. It is f32 for all
-    /// floating-point types, and otherwise the type of the dataset.
+    /// Returns the element type of queries for a dataset of this element type, to which queries are converted. It is
+    /// f32 for all floating-point types, and otherwise the type of the dataset.
     pub(crate) fn queried(self) -> Element {
         if self.is_float() { Element::F32 } else { self }
     }
@@ -99,7 +99,7 @@ impl Element {
         }
     }
 
-    /// Converts a row from this element type to `to`, the type of queries, and appends it to `out`.
+    /// Converts a row from this element type to the type `to` of queries, and appends the result to `out`.
     ///
     /// # Errors
     /// Returns the first dimension whose value `to` cannot hold exactly, together with the value.
@@ -192,7 +192,7 @@ impl FileElement {
     }
 
     /// Converts the elements `raw` of a file to stored elements, and writes them to `out`, which has room for the same
-    /// number of elements. Returns the number of elements that were rounded, which can happen only for f64.
+    /// number of elements. Returns how many elements were rounded. Only elements of f64 are rounded.
     ///
     /// # Errors
     /// Returns the index and the value of the first element that cannot be stored. Such a value is NaN, an infinity, an

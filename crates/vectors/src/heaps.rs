@@ -10,7 +10,7 @@ use crate::{
 
 /// Keeps the nearest entries of each query. An entry is the key and the id of a row.
 pub(crate) trait Heaps {
-    /// Returns a bound for the keys of a query. An entry with a larger key is not needed.
+    /// Returns a bound on the keys that a query needs. An entry with a larger key is not among the nearest entries.
     fn bound(&self, query: usize) -> f64;
     /// Adds an entry if its key is small enough.
     fn push(&self, query: usize, entry: Entry);
@@ -73,7 +73,7 @@ impl Nearest {
         self.0[query].get().id
     }
 
-    /// Returns the memory for each query, in bytes.
+    /// Returns the memory, in bytes, that each query takes.
     pub fn bytes_each() -> u64 {
         size_of::<Cell<Entry>>() as u64
     }

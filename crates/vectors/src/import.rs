@@ -5,8 +5,8 @@
 //!                                                 └─► sum of each dimension ─► `center`
 //! ```
 //!
-//! The cost is one read of the file and one write of the dataset. The memory is four buffers of 1 MiB for reads, two
-//! buffers of 1 MiB for writes, 0.5 MiB of rows, and 12 bytes for each dimension.
+//! The import reads the file once and writes the dataset once. It takes four buffers of 1 MiB for reads, two buffers of
+//! 1 MiB for writes, 0.5 MiB for rows, and 12 bytes for each dimension.
 
 use inshore_store::{DatasetBuilder, FileWriter, Job, Store};
 use serde::Serialize;
@@ -85,7 +85,7 @@ pub(crate) struct Sums {
 }
 
 impl VectorWriter {
-    /// The memory of the buffers in bytes. The sums take 12 more bytes for each dimension.
+    /// The memory of the buffers in bytes. The sums take 12 bytes for each dimension in addition.
     pub const BUFFER_BYTES: u64 = (BUFFERS * BUFFER_BYTES + 2 * CHECK_BYTES + (64 << 10)) as u64;
 
     /// Creates the file.
@@ -98,7 +98,7 @@ impl VectorWriter {
         Ok(VectorWriter { writer, sums, element, decoded: Vec::with_capacity(dimensions) })
     }
 
-    /// Adds whole vectors. `bytes` has their stored elements, aligned for the element type.
+    /// Adds complete vectors. `bytes` contains their stored elements, and must be aligned for the element type.
     ///
     /// # Errors
     /// Returns [`crate::Error::Store`] if a read or write fails or the job was cancelled.

@@ -1,4 +1,4 @@
-//! The live rows of a dataset: those whose vectors were not removed.
+//! The live rows of a dataset. A row is live if its vector was not removed.
 
 use inshore_store::Job;
 use zerocopy::little_endian::U64;
@@ -8,7 +8,7 @@ use crate::{
     read::{READ_ELEMENTS_BYTES, read_elements},
 };
 
-/// Returns the memory, in bytes, of [`live_rows`].
+/// Returns the memory, in bytes, that [`live_rows`] takes.
 pub(crate) fn live_bytes(info: &VectorsInfo) -> u64 {
     if info.removed == 0 { 0 } else { RowSet::bytes(info.vectors) + READ_ELEMENTS_BYTES }
 }

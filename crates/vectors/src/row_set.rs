@@ -6,15 +6,15 @@ use inshore_store::{Budget, Reservation};
 
 use crate::Result;
 
-/// The share of the vectors below which a selection is sparse.
+/// A selection is sparse if it contains less than this fraction of the vectors.
 const SPARSE: f64 = 0.01;
 const WORD_BITS: u64 = u64::BITS as u64;
 
 /// A set of vectors of a dataset, which are identified by their row numbers. The set is a bitmap with one bit for each
 /// row.
 ///
-/// A search with a selection returns only vectors of this set ([`crate::Search::selection`]). The memory is an eighth
-/// of a byte for each row of the dataset. It is reserved in a budget until the set is dropped.
+/// A search with a selection returns only vectors of this set ([`crate::Search::selection`]). The set takes one bit for
+/// each row of the dataset. This memory is reserved in a budget until the set is dropped.
 ///
 /// ```
 /// # fn main() -> inshore_vectors::Result<()> {
@@ -113,8 +113,8 @@ impl RowSet {
         self.words_in(range).map(|(_, word)| u64::from(word.count_ones())).sum()
     }
 
-    /// Returns the smallest range that contains the row numbers of all vectors of the set in `range`. Returns `None` if
-    /// there are none.
+    /// Considers only the vectors of the set whose row numbers are in `range`. Returns the smallest range that contains
+    /// all these row numbers. Returns `None` if there are no such vectors.
     pub fn bounds_in(&self, range: Range<u64>) -> Option<Range<u64>> {
         let mut words = self.words_in(range).filter(|(_, word)| *word != 0);
         let (number, word) = words.next()?;
@@ -146,8 +146,8 @@ impl RowSet {
         })
     }
 
-    /// Returns the words that hold the bits of `range`, each with its position. Bits outside `range` are 0 in the
-    /// result.
+    /// Returns the words of the bitmap that contain the bits of `range`, each with its position. In the result, bits
+    /// outside `range` are 0.
     fn words_in(&self, range: Range<u64>) -> impl Iterator<Item = (u64, u64)> + '_ {
         let (start, end) = (range.start, range.end.min(self.len));
         let words = if start < end { start / WORD_BITS..end.div_ceil(WORD_BITS) } else { 0..0 };

@@ -15,8 +15,9 @@ use crate::{
 /// Adds the vectors of `file` to the dataset `name`. The new vectors get consecutive ids, which begin after the largest
 /// id that the dataset has used.
 ///
-/// The cost is one read of the file, one write of its vectors, and one copy of the last extent of the dataset. The
-/// memory is that of [`crate::import()`], and 16 bytes for each run of ids ([`VectorsInfo`]).
+/// The function reads the file once, writes its vectors once, and copies the last extent of the dataset. It takes the
+/// memory of [`crate::import()`], and 16 bytes for each run of ids. A run is a sequence of consecutive rows with
+/// consecutive ids.
 ///
 /// # Errors
 /// - Returns [`Error::BadFile`] if the file has another number of dimensions or another element type than the dataset,
@@ -52,12 +53,12 @@ pub fn add_vectors(store: &Store, job: &Job, name: &str, file: &VectorFile) -> R
     Ok(changed.listed(store, job))
 }
 
-/// Inserts the vectors of `file` into the dataset `name`, or replaces vectors with them. `ids` has one id for each
-/// vector of the file. If the dataset has a vector with the id, the new vector replaces it; otherwise the new vector is
-/// added. One commit publishes all changes.
+/// Inserts the vectors of `file` into the dataset `name`, or replaces vectors of the dataset with them. `ids` has one
+/// id for each vector of the file. If the dataset has a vector with this id, the new vector replaces it. Otherwise the
+/// new vector is added. One commit publishes all changes.
 ///
-/// The cost is that of [`add_vectors`], and one read of the numbers of removed rows. The memory is that of
-/// [`add_vectors`], 64 bytes for each id, and an eighth of a byte for each row of the dataset.
+/// In addition to the work of [`add_vectors`], the function reads the list of removed rows. In addition to the memory
+/// of [`add_vectors`], it takes 64 bytes for each id, and one bit for each row of the dataset.
 ///
 /// # Errors
 /// - Returns the errors of [`add_vectors`].
@@ -122,7 +123,7 @@ fn finish(
     Ok(Changed { added: count - replaced, replaced, rounded, ..Changed::of(info) })
 }
 
-/// Checks that a file has the element type and the number of dimensions of a dataset.
+/// Checks that a file has the same element type and the same number of dimensions as a dataset.
 fn check_alike(file: &VectorFile, info: &VectorsInfo) -> Result<()> {
     let bad = |place: &str, found: String, expected: String| {
         let expected = format!("{expected}, as the vectors of {}", info.name);
@@ -152,7 +153,7 @@ fn append_bytes(file: &VectorFile) -> u64 {
     buffers + file.rows_bytes(true).max(FILE_SOURCE_BYTES) + 2 * APPEND_BYTES
 }
 
-/// Appends all vectors of a file. Returns the number of elements that were rounded.
+/// Appends all vectors of a file. Returns how many elements were rounded.
 fn append_rows(change: &mut Change<'_>, file: &VectorFile) -> Result<u64> {
     let job = change.job;
     let _work = job.budget().reserve(file.rows_bytes(true) - FILE_SOURCE_BYTES, "vectors that are added")?;

@@ -68,7 +68,7 @@ impl IdList {
     }
 }
 
-/// The longest prefix of a word, in bytes, that is read. No id has as many digits, so a longer word is an error anyway.
+/// At most this number of bytes of a word are read. No id has as many digits, so a longer word is an error in any case.
 const WORD_BYTES_MAX: usize = 64;
 
 /// Calls `each` with every word of a file and the number of its line. Lines are counted from 1.

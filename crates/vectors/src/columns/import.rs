@@ -17,28 +17,29 @@ use crate::{
 
 /// The largest number of rows in a batch.
 const BATCH_ROWS: usize = 4 << 10;
-/// The bytes of vectors that are checked in one step. A step has at least one vector.
+/// Vectors are checked in steps of about this number of bytes. A step has at least one vector.
 const CHUNK_BYTES: usize = 256 << 10;
-/// The size in bytes of checksum blocks of the file of columns. The next constant is the size of its buffers.
+/// The size of the checksum blocks of the file `columns.parquet`, in bytes. The next constant is the size of the write
+/// buffers of this file.
 pub(crate) const COLUMNS_CHECK_BYTES: usize = 16 << 10;
 pub(crate) const COLUMNS_BUFFER_BYTES: usize = 256 << 10;
 
 /// The columns of a table that have a special role in an import.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TableColumns {
-    /// The name of the column of vectors: lists of f32, f64, f16, u8, i8 or i32, all of the same length. The name may
-    /// be `None` if the table has exactly one column of lists of numbers.
+    /// The name of the column of vectors. Its values are lists of f32, f64, f16, u8, i8 or i32, all of the same length.
+    /// The name may be `None` if the table has exactly one column of lists of numbers.
     pub vectors: Option<String>,
-    /// The name of the column of ids: integers or text. Answers have its values instead of row numbers. The values must
-    /// be unique.
+    /// The name of the column of ids, whose values are integers or text. Answers contain these values instead of row
+    /// numbers. The values must be unique.
     pub id: Option<String>,
 }
 
 /// Imports the table `input`, a file of Parquet or Arrow, as the dataset `name`. The dataset keeps all columns that are
 /// not nested. A job that ends before the commit leaves no dataset.
 ///
-/// The cost is one read of the table and one write of the dataset. With a column of ids, the cost includes one more
-/// read and a sort of the ids.
+/// The function reads the table once and writes the dataset once. If there is a column of ids, the function also reads
+/// and sorts the ids.
 ///
 /// # Errors
 /// - Returns [`Error::Table`] if a column does not exist, or if the table cannot be read.
@@ -317,7 +318,8 @@ fn numbers(column: &ArrayRef, dimensions: usize) -> ArrayRef {
     values.slice(start, column.len() * dimensions)
 }
 
-/// A file of a dataset as an [`io::Write`]. An error of the store is wrapped in the error of the writer.
+/// A file of a dataset that implements [`io::Write`]. An error of the store is wrapped in the [`io::Error`] of the
+/// writer.
 pub(crate) struct DatasetFile(pub FileWriter);
 
 impl io::Write for DatasetFile {

@@ -1,4 +1,4 @@
-//! The columns of a table that are not vectors: their import, and their values in answers.
+//! The columns of a table that are not vectors. This module imports them, and adds their values to answers.
 //!
 //! ```text
 //!   docs.parquet ─┬─ embedding (lists of numbers) ─► vectors
@@ -7,10 +7,10 @@
 //!
 //! A dataset that was imported from a table has these files in addition to those of [`crate::Vectors`]:
 //!
-//! - `columns.parquet`: the other columns, with one row for each vector, in small row groups. A query over this table
-//!   turns a predicate into a selection of vectors ([`crate::RowSet`]).
-//! - `id-column`: the name of the column whose values are the ids in answers. The file exists only if the table was
-//!   imported with a column of ids.
+//! - `columns.parquet` contains the other columns, with one row for each vector, in small row groups. A query over this
+//!   table turns a predicate into a selection of vectors ([`crate::RowSet`]).
+//! - `id-column` contains the name of the column whose values are the ids in answers. The file exists only if the table
+//!   was imported with a column of ids.
 
 mod answers;
 mod import;

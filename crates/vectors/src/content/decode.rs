@@ -16,8 +16,8 @@ use super::{jpeg::Frame, png, scale::Scaler};
 const SIDE_MAX: u32 = 65_535;
 /// The largest number of pixels in an image.
 const PIXELS_MAX: u64 = 1 << 28;
-/// The reason why a file was refused: a description of what the file contains, and a description of the expected
-/// content.
+/// The reason why a file was refused. The first text describes what the file contains, and the second one what was
+/// expected.
 pub(crate) type Refused = (String, String);
 
 /// The header of an image.

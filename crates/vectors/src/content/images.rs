@@ -28,7 +28,7 @@ const BATCH: usize = 256;
 const ROW_BYTES: usize = 4 * BINS;
 /// The smallest memory, in bytes, for files and decoders.
 const ROOM_BYTES_MIN: u64 = 4 << 20;
-/// The memory of each thread, in bytes, for a scaled image, its luminance and its histogram.
+/// The memory that each thread takes for a scaled image, its luminance and its histogram, in bytes.
 const THREAD_BYTES: u64 = 256 << 10;
 
 /// Computes the histograms of image files, in the order of the files.
@@ -143,9 +143,9 @@ fn histogram_of(job: &Job, room: &Room, path: &Path) -> Result<[f32; BINS]> {
     Ok(shares)
 }
 
-/// Reads, decodes and scales an image. At first only the memory for the file is taken. If the memory for the decoder is
-/// then not free, the file is dropped, and the loop waits for the memory of both together. A waiting thread therefore
-/// holds no memory.
+/// Reads, decodes and scales an image. The function first takes memory for the file only. If the memory for the decoder
+/// is then not free, the function drops the file, and waits until the memory for both is free. A waiting thread
+/// therefore holds no memory.
 fn pixels_of(job: &Job, room: &Room, path: &Path) -> Result<Vec<u8>> {
     let refused = |(found, expected): Refused| Error::BadFile {
         file: path.display().to_string(),
@@ -162,7 +162,7 @@ fn pixels_of(job: &Job, room: &Room, path: &Path) -> Result<Vec<u8>> {
             return Err(refused(("a folder, pipe or device".to_string(), "a regular file".to_string())));
         }
         let len = metadata.len();
-        // The length counts twice, because the JPEG decoder copies some segments of the file.
+        // Memory for twice the length of the file is taken, because the JPEG decoder copies some segments of the file.
         let mut memory = room.take(job, path, 2 * len + decoder_bytes)?;
         let mut bytes = Vec::with_capacity(len as usize);
         file.take(len).read_to_end(&mut bytes).map_err(io)?;
@@ -183,14 +183,14 @@ struct Room {
 }
 
 impl Room {
-    /// Reserves `bytes` bytes. The threads share all of them but `fixed` bytes.
+    /// Reserves `bytes` bytes. The threads share these bytes, except for `fixed` bytes.
     fn new(job: &Job, bytes: u64, fixed: u64) -> Result<Room> {
         let memory = job.budget().reserve(bytes, "images that are decoded")?;
         let total = bytes - fixed;
         Ok(Room { _memory: memory, total, free: Mutex::new(total), freed: Condvar::new() })
     }
 
-    /// Takes memory for an image. If other threads hold it, the call waits.
+    /// Takes memory for an image. If other threads hold too much of the memory, the call waits.
     ///
     /// # Errors
     /// Returns [`inshore_store::Error::BudgetTooSmall`] if the image needs more than the whole shared memory.

@@ -1,4 +1,4 @@
-//! Imports content as a dataset of vectors, in one pass.
+//! Imports content as a dataset of vectors, in one pass. Content is a set of images or documents.
 //!
 //! ```text
 //!   ContentRows ─► rows ──► `vectors`, `center`
@@ -48,7 +48,7 @@ pub struct ImportedContent {
 /// documents, which queries need. The paths of files become the column `path`. A job that ends before the commit leaves
 /// no dataset.
 ///
-/// The memory is that of `content`, and [`super::CONSUMER_BYTES`].
+/// The function takes [`super::CONSUMER_BYTES`] bytes in addition to the memory of `content`.
 ///
 /// # Errors
 /// - Returns [`Error::BadFile`] if content is malformed, or if all items were skipped.

@@ -1,11 +1,11 @@
 //! Reads the markers of a JPEG file (ITU-T T.81, annex B).
 //!
-//! The decoder allocates memory according to the header. This module therefore reads the header first: the size of the
+//! The decoder allocates memory according to the header. This module therefore reads the header first. The size of the
 //! image determines whether the image is decoded, and how much memory is reserved. The decoder also accepts some
 //! truncated files. This module refuses them, because they have no marker for the end of the image.
 
-/// The reason why a file was refused: a description of what the file contains, and a description of the expected
-/// content.
+/// The reason why a file was refused. The first text describes what the file contains, and the second one what was
+/// expected.
 type Refused = (String, &'static str);
 
 /// The properties of an image that determine the memory of the decoder.

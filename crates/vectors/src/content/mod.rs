@@ -5,12 +5,12 @@
 //!   texts ─► a source of the caller: word counts ────┴─► content_queries ─► a scratch file of queries
 //! ```
 //!
-//! A [`ContentRows`] computes vectors in batches, on all threads. The dataset stores the [`Content`]: the settings from
-//! which the vectors of queries are computed in the same way.
+//! A [`ContentRows`] computes vectors in batches, on all threads. The dataset also stores the [`Content`]. It contains
+//! the settings that are needed to compute the vectors of queries in the same way.
 //!
-//! Papers: content search, 2018 thesis chapter 6; 2016 article 7.1. The papers compute histograms during each search,
-//! which reads images of 48 KiB. This module computes the histograms once, during the import, so that a search reads 1
-//! KiB for each image.
+//! Content search is described in chapter 6 of the 2018 thesis and in section 7.1 of the 2016 article (see
+//! docs/from-the-papers.md). The papers compute histograms during each search, which reads images of 48 KiB. This
+//! module computes the histograms once, during the import, so that a search reads 1 KiB for each image.
 
 mod decode;
 mod each;

@@ -1,4 +1,5 @@
-//! Near-duplicates: all pairs of vectors of a dataset within a distance, or the groups that these pairs form.
+//! Finds near-duplicates. These are all pairs of vectors of a dataset whose distance is at most the radius, or the
+//! groups that such pairs form.
 //!
 //! ```text
 //!   vectors (queries) ─┐
@@ -7,11 +8,11 @@
 //! ```
 //!
 //! A search for k neighbours would lose pairs of a vector that has more than k duplicates. The search for
-//! near-duplicates therefore keeps no heaps: each pair within the distance goes to a sort ([`pairs`](crate::pairs)),
+//! near-duplicates therefore keeps no heaps. Each pair within the radius goes to a sort ([`pairs`](crate::pairs)),
 //! whose memory does not depend on the number of pairs. Groups need only some of the pairs (`pairs/links.rs`).
 //!
-//! The exact search compares each pair of vectors once: a block of queries is compared only with its own vectors and
-//! with later ones.
+//! The exact search compares each pair of vectors once, since a block of queries is compared only with its own vectors
+//! and with later vectors.
 
 mod components;
 
@@ -38,7 +39,7 @@ use crate::{
 pub struct Dedup {
     /// The metric.
     pub metric: Metric,
-    /// The radius: the largest distance between near-duplicates, or for `ip` the smallest inner product.
+    /// The largest distance between near-duplicates. For the metric `ip`, it is the smallest inner product.
     pub radius: f64,
     /// If true, the answer has groups instead of pairs.
     pub groups: bool,
@@ -53,7 +54,8 @@ impl Dedup {
         self.search().check()
     }
 
-    /// Returns the columns of the answer: `id`, `duplicate` and `distance`, or `id` and `group`.
+    /// Returns the columns of the answer. They are `id`, `duplicate` and `distance` for pairs, and `id` and `group` for
+    /// groups.
     pub fn schema(&self) -> SchemaRef {
         let id = |name| Field::new(name, DataType::UInt64, false);
         let distance = Field::new("distance", DataType::Float32, false);
@@ -83,7 +85,7 @@ pub struct Deduplicated {
     pub dimensions: usize,
     /// The element type of the vectors.
     pub element: Element,
-    /// The number of rows of the answer: pairs, or vectors that have a near-duplicate.
+    /// The number of rows of the answer. A row is a pair, or a vector that has a near-duplicate.
     pub rows: u64,
     /// The number of groups. The value is `None` if the answer has pairs.
     pub groups: Option<u64>,
@@ -92,9 +94,9 @@ pub struct Deduplicated {
     pub sorted: u64,
     /// The number of pairs whose exact distances were computed.
     pub measured: u64,
-    /// The recall according to the table of recall of the index, if the search used an index.
+    /// If the search used an index, the recall that the index's table of recall states.
     pub recall_estimate: Option<f32>,
-    /// The number of lists that each vector probed, and the number of all lists, if the search used an index.
+    /// If the search used an index, the number of lists that each vector probed, and the number of all lists.
     pub probes: Option<[u64; 2]>,
     /// The plan.
     pub plan: DedupPlan,
@@ -148,12 +150,12 @@ pub fn check_dedup_index(
     check_index_search(index, vectors.info(), vectors, &options.search(), approximate)
 }
 
-/// Returns the smallest memory, in bytes, with which a sort of pairs works.
+/// Returns the smallest memory, in bytes, in which a sort of pairs works.
 fn sort_bytes_min() -> u64 {
     smallest_row_memory_bytes(1)
 }
 
-/// Returns the memory, in bytes, that is in use during a search in addition to the memory of the search.
+/// Returns the memory, in bytes, that the sort of pairs and the answer take in addition to the memory of the search.
 fn beside_bytes(sort_bytes: u64) -> u64 {
     sort_bytes + Pairs::bytes()
 }
@@ -177,11 +179,12 @@ fn plan_with(job: &Job, vectors: &Vectors, options: &Dedup, sort_bytes: u64) -> 
 ///   is the smallest id of all vectors that pairs connect with the vector. A caller that keeps one vector of each group
 ///   drops the vectors whose `id` is not their `group`.
 ///
-/// With an index, the answer has those pairs of which one vector lies in a list that the other vector probes.
+/// If an index is given, the answer has those pairs of which one vector lies in a list that the other vector probes.
 ///
-/// The exact search computes one multiplication for each pair of vectors and each dimension. For each block of queries
-/// that fits into the memory, the vectors of the block and all later vectors are read once. The sort has a quarter of
-/// the memory. If this quarter is too small for all pairs, each pair is written to flash and read again a few times.
+/// The exact search computes one multiplication for each pair of vectors and each dimension. The vectors are divided
+/// into blocks of queries that fit into the memory. For each block, the vectors of the block and all later vectors are
+/// read once. The sort has a quarter of the memory. If this quarter is too small for all pairs, each pair is written to
+/// flash and read again a few times.
 ///
 /// # Errors
 /// - Returns [`crate::Error::BadOption`] if an option is out of range.
@@ -261,7 +264,7 @@ fn near_in_index(
     Ok((pairs.finish()?, sort_bytes, found))
 }
 
-/// Returns the memory, in bytes, of a batch of rows of the answer and of the rows from which the batch is made.
+/// Returns the memory, in bytes, that a batch of the answer takes, together with the rows from which the batch is made.
 fn answer_bytes() -> u64 {
     2 * BATCH_ROWS as u64 * 20 + (ROWS_BYTES + 32) as u64
 }

@@ -88,8 +88,8 @@ impl VectorIndex {
         }
         let facts = (info.vectors, info.dimensions, info.element);
         let expected = (vectors.info().vectors, vectors.info().dimensions, vectors.info().element);
-        // The vectors may have more rows than the index: rows that were added after the build are in layers or in the
-        // tail.
+        // The vectors may have more rows than the index, since rows that were added after the build are in layers or in
+        // the tail.
         if (facts.1, facts.2) != (expected.1, expected.2) || facts.0 > expected.0 {
             return Err(bad(name, "vectors", format!("{facts:?}"), format!("{expected:?}")));
         }
@@ -122,7 +122,7 @@ impl VectorIndex {
         self.id
     }
 
-    /// Returns the number of rows that the lists and the layers cover, which is the number of the first row of the
+    /// Returns how many rows the lists and the layers cover. The result is also the number of the first row of the
     /// tail.
     pub(crate) fn end(&self) -> u64 {
         self.layers.last().map_or(self.info.vectors, |last| last.rows.end)
@@ -148,7 +148,7 @@ impl VectorIndex {
         }
     }
 
-    /// Returns the bytes of the directories and the upper centroids, which stay in memory during a search.
+    /// Returns the memory, in bytes, of the directories and the upper centroids. They stay in memory during a search.
     pub(crate) fn directory_bytes(&self) -> u64 {
         let directories = self.layers.len() as u64 + if self.info.copies.is_some() { 2 } else { 1 };
         directories * (self.info.lists + 1) * 8 + self.upper_bytes() + READ_ELEMENTS_BYTES
@@ -158,13 +158,13 @@ impl VectorIndex {
         self.files.groups.len() + self.files.spans.len()
     }
 
-    /// Returns the bytes of the lower centroids.
+    /// Returns the size of the lower centroids in bytes.
     pub(crate) fn lower_bytes(&self) -> u64 {
         self.files.centroids.len()
     }
 
-    /// Reads the directory of the lists, and the centroids. With `holds_lower`, the lower centroids are read into
-    /// memory; otherwise they stay on flash.
+    /// Reads the directory of the lists, and the centroids. If `holds_lower` is true, the lower centroids are read into
+    /// memory. Otherwise they stay on flash.
     ///
     /// # Errors
     /// - Returns [`crate::Error::BadDataset`] if the directory does not describe the lists.
@@ -224,7 +224,7 @@ impl VectorIndex {
         }
     }
 
-    /// Reads a directory: the number of vectors before each list, then the number of all vectors.
+    /// Reads a directory. It has the number of vectors before each list, followed by the number of all vectors.
     fn directory(&self, job: &Job, file: &CheckedFile, vectors: u64, most: u64) -> Result<Directory> {
         let info = &self.info;
         let reservation = job.budget().reserve((info.lists + 1) * 8, "the directory of an index")?;

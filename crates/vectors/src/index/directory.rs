@@ -1,4 +1,5 @@
-//! The directory of a file of lists, which has the position of each list, and a view of the bytes of a list.
+//! The directory of a file of lists, which states the position of each list. The module also has a type for the bytes
+//! of a list.
 
 use std::ops::Range;
 
@@ -17,22 +18,22 @@ pub(crate) struct Directory {
 
 impl Directory {
     /// Creates a directory. A vector has `entry_bytes` bytes in the file. `firsts` has the number of vectors before
-    /// each list, then the number of all vectors.
+    /// each list, followed by the number of all vectors.
     pub fn new(firsts: Vec<u64>, entry_bytes: u64, reservation: Reservation) -> Directory {
         Directory { firsts, entry_bytes, _reservation: reservation }
     }
 
-    /// Returns the number of bytes of a vector in the file, including its row number.
+    /// Returns how many bytes a vector and its row number take in the file.
     pub fn entry_bytes(&self) -> u64 {
         self.entry_bytes
     }
 
-    /// Returns the positions of the vectors of a list among the vectors of all lists.
+    /// Returns the positions at which the vectors of a list are stored. Positions count the vectors of all lists.
     pub fn places_of(&self, list: u32) -> Range<u64> {
         self.firsts[list as usize]..self.firsts[list as usize + 1]
     }
 
-    /// Returns the number of vectors of a list.
+    /// Returns how many vectors a list has.
     pub fn count(&self, list: u32) -> u64 {
         self.firsts[list as usize + 1] - self.firsts[list as usize]
     }
@@ -60,7 +61,7 @@ impl Directory {
         spans
     }
 
-    /// Returns the number of bytes of the largest list.
+    /// Returns the size of the largest list in bytes.
     pub fn list_bytes_max(&self) -> u64 {
         self.firsts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0) * self.entry_bytes
     }

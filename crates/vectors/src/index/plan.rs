@@ -38,14 +38,14 @@ pub(crate) const FOUND_AT_ONCE: u64 = 256;
 /// The assumed rates of a drive that was not measured: random reads per second, and bytes per second.
 const READS_PER_SECOND: f64 = 20_000.0;
 const BYTES_PER_SECOND: f64 = 2e9;
-/// The seconds of one multiplication in a full tile, measured with AVX2 and 128 dimensions.
+/// The time of one multiplication in a full tile, in seconds. It was measured with AVX2 and 128 dimensions.
 const MULTIPLICATION_SECONDS: f64 = 0.04e-9;
-/// The cost of a random read with three reads in flight for each thread, relative to the cost with sixteen.
+/// With three reads in flight for each thread, a random read costs this factor more than with sixteen reads in flight.
 const FEWER_IN_FLIGHT: f64 = 1.5;
 /// The number of queries that fill a tile.
 const TILE_QUERIES: f64 = 8.0;
 
-/// The facts from which the plan is computed.
+/// The estimates from which the plan is computed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Estimates {
     pub queries: u64,
@@ -53,25 +53,27 @@ pub(crate) struct Estimates {
     pub lists: u64,
     pub list_bytes: f64,
     pub list_vectors: f64,
-    /// The number of lists that a query probes with the single strategy, and their bytes and vectors. The value is
-    /// `None` if both strategies read the same lists.
+    /// The lists that a query probes with the single strategy. The value is `None` if both strategies read the same
+    /// lists.
     pub copies: Option<Copied>,
     pub dimensions: usize,
     pub memory_bytes: u64,
     pub threads: usize,
-    /// The memory that depends neither on the strategy nor on the number of queries.
+    /// The memory, in bytes, that depends neither on the strategy nor on the number of queries.
     pub fixed_bytes: u64,
     /// The memory of the centroids of all lists, if they stay in memory.
     pub lower_bytes: u64,
     /// The memory of the block checksums of the file that the single strategy reads.
     pub checks_bytes: u64,
-    /// The memory of one thread in the single strategy. The next field is that of the batch strategy.
+    /// The memory, in bytes, of one thread in the single strategy. The next field is the memory of one thread in the
+    /// batch strategy.
     pub single_thread_bytes: u64,
     pub batch_thread_bytes: u64,
-    /// The memory of one query. The next field is the additional memory of a query in the batch strategy.
+    /// The memory of one query, in bytes. The next field is the additional memory of one query in the batch strategy.
     pub query_bytes: u64,
     pub batch_query_bytes: u64,
-    /// The memory of the batch strategy that depends on neither the number of threads nor the number of queries.
+    /// The memory, in bytes, of the batch strategy, without the memory that depends on the number of threads or
+    /// queries.
     pub batch_bytes: u64,
     pub forced: Option<Strategy>,
 }
@@ -154,12 +156,13 @@ impl StrategyPlan {
     }
 }
 
-/// Returns the bytes of a buffer for adjacent lists of one query.
+/// Returns the size, in bytes, of a buffer for adjacent lists of one query.
 pub(crate) fn joined_bytes(list_bytes_max: u64) -> usize {
     (list_bytes_max.max(JOINED_BYTES) as usize + (8 << 10)).next_multiple_of(4 << 10)
 }
 
-/// Returns the bytes of a buffer for a span, which is a sequence of lists that the batch strategy reads at once.
+/// Returns the size, in bytes, of a buffer for a span. A span is a sequence of lists that the batch strategy reads at
+/// once.
 pub(crate) fn span_bytes(list_bytes_max: u64) -> usize {
     (list_bytes_max.max(SPAN_BYTES) as usize + (8 << 10)).next_multiple_of(4 << 10)
 }
@@ -196,8 +199,8 @@ fn seconds(estimates: &Estimates, drive: Option<&DriveProfile>) -> (f64, f64) {
         read.list_vectors,
         1.0,
     ));
-    // The batch strategy has two ways to read. Either it reads only the probed lists, with fewer reads in flight than
-    // the single strategy; or, if most lists are probed, it reads the whole file sequentially.
+    // The batch strategy has two ways to read. It can read only the probed lists, with fewer reads in flight than the
+    // single strategy. If most lists are probed, it can also read the whole file sequentially.
     let apart = FEWER_IN_FLIGHT * random(touched * list_bytes, list_bytes);
     let batch = apart.min(sequential(lists as f64 * list_bytes)) + multiply(pairs, list_vectors, at_once);
     (single, batch)

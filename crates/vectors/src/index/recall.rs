@@ -1,5 +1,5 @@
-//! Recall as a function of the number of probed lists. The build measures recall on held-out vectors;
-//! [`measure_recall`] measures it on the user's queries.
+//! Measures recall as a function of the number of probed lists. The build measures recall on held-out vectors.
+//! [`measure_recall`] measures recall on the user's queries.
 //!
 //! An answer contains an exact neighbour if and only if the list of that neighbour is probed, since distances in probed
 //! lists are exact. Recall can therefore be measured without searches. The exact neighbours of the queries, and the
@@ -50,8 +50,8 @@ fn grid(lists: u64) -> impl Iterator<Item = u64> {
     steps.into_iter()
 }
 
-/// Measures recall for several numbers of probes. For each query, `lists_of` has one entry for each exact neighbour:
-/// the lists that hold the neighbour.
+/// Measures recall for several numbers of probes. For each exact neighbour of each query, `lists_of` states which lists
+/// hold the neighbour.
 ///
 /// # Errors
 /// Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, the budget has too little free memory,
@@ -109,7 +109,7 @@ pub(crate) fn measure<T: Clustered>(
 /// If the index has lists with copies, their table is measured and replaced, too. Returns the table of the lists
 /// without copies.
 ///
-/// The cost is one pass over the vectors, one pass over the lists, and one pass over the lists with copies.
+/// The function reads all vectors once, all lists once, and all lists with copies once.
 ///
 /// # Errors
 /// - Returns [`Error::BadOption`] if `sample` or `k` is out of range.
@@ -182,7 +182,7 @@ fn measure_elements<T: Clustered>(
     for_vectors::<T, _>(
         job,
         &vectors.file,
-        // Rows that were added after the build are left out: the lists of the build do not hold them.
+        // Rows that were added after the build are left out, since the lists of the build do not hold them.
         (index.info().vectors, info.dimensions),
         || Comparer::<T>::new(info.dimensions),
         |comparer, first, rows| {

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{RowSet, Vectors, heaps::SharedHeaps, ids::Ids, topk::TopK};
 
-/// A group of packed queries that are answered together, with the parts of the index that the search has loaded.
+/// A group of packed queries that are answered together, and the data of the index that the search has loaded.
 pub(super) struct Round<'a, T: Clustered> {
     pub job: &'a Job,
     pub vectors: &'a Vectors,
@@ -47,7 +47,7 @@ pub(super) struct Selected<'a> {
     pub(super) met: Vec<Met>,
 }
 
-/// The number of vectors, and the number of selected vectors, in the lists that a query probed.
+/// Counts for one query: the number of vectors and the number of selected vectors in the lists that the query probed.
 #[derive(Default)]
 pub(super) struct Met {
     pub vectors: AtomicU64,

@@ -1,5 +1,5 @@
-//! The tail: the last rows of the vectors, which were added after the last layer or the lists were written. No list has
-//! the rows of the tail. All queries of a round are compared with all rows of the tail, in one pass.
+//! The tail consists of the last rows of the vectors. They were added after the lists and the last layer were written,
+//! so no list holds them. All queries of a round are compared with all rows of the tail, in one pass.
 
 use std::{ops::Range, sync::atomic::Ordering};
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{Result, dataset::CHECK_BYTES};
 
-/// The bytes of a block of rows. A block has room for at least one row with any number of dimensions.
+/// The size of a block of rows in bytes. A block can hold at least one row with any number of dimensions.
 const BLOCK_BYTES: usize = 256 << 10;
 
 /// Compares the rows `tail` with all queries of a round.

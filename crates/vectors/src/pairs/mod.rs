@@ -1,10 +1,10 @@
-//! The pairs of near vectors that a search finds, sorted within a budget.
+//! Sorts the pairs of near vectors that a search finds, within a memory budget.
 //!
 //! ```text
 //!   threads of a pass ─► Pairs ─► a sort on flash, which keeps each pair once ─► pairs in order
 //! ```
 //!
-//! Nothing limits the number of pairs of a vector: each pair goes to the sort at once, and no heap keeps pairs.
+//! The number of pairs of a vector is not limited, since each pair goes to the sort at once, and no heap keeps pairs.
 
 mod links;
 
@@ -16,11 +16,11 @@ use inshore_store::{Job, Reservation};
 use self::links::BlockLinks;
 use crate::{Error, Metric, Result, heaps::Heaps, topk::Entry};
 
-/// The bytes of the two ids by which rows are sorted. The ids are big-endian, so that the order of bytes is the order
-/// of ids.
+/// The size, in bytes, of the two ids by which rows are sorted. The ids are big-endian, so that the order of the bytes
+/// is the order of the ids.
 pub(crate) const IDS_BYTES: usize = 16;
-/// The bytes of rows that are collected before they are passed to the sort, and the bytes of rows that one read of the
-/// sort returns.
+/// Rows are passed to the sort after this number of bytes was collected. One read of the sort returns about as many
+/// bytes.
 pub(crate) const ROWS_BYTES: usize = 64 << 10;
 
 pub(crate) type Sorter = RowSort<FixedRows, KeepFirst>;
@@ -65,9 +65,10 @@ pub(crate) fn each_row(
 /// The contents of a row of the sort.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Form {
-    /// The smaller id, the larger id, and the distance as f32.
+    /// A row has the smaller id, the larger id, and the distance as f32.
     Distances,
-    /// Both ids, in a row for each order: the input of the search for connected components.
+    /// A row has both ids. For each pair there are two rows, one for each order of the ids. The search for connected
+    /// components needs this form.
     Links,
 }
 
@@ -110,14 +111,14 @@ impl Pairs {
         Ok(Pairs { metric, form, bound: metric.key_within(radius), state, _reservation: reservation })
     }
 
-    /// Returns the memory in bytes, without that of the sort.
+    /// Returns the memory of [`Pairs`], in bytes, without the memory of the sort.
     pub fn bytes() -> u64 {
         (ROWS_BYTES + 2 * IDS_BYTES) as u64 + BlockLinks::bytes()
     }
 
     /// Returns the receiver of the pairs of some queries. `ids` are the ids of the queries, which are vectors of the
-    /// searched dataset. With `only_larger`, a pair is dropped if the query has the larger of the two ids. The search
-    /// finds the pair a second time, with the other vector as the query.
+    /// searched dataset. If `only_larger` is true, a pair is dropped if the query has the larger of the two ids,
+    /// because the search also finds the pair with the other vector as the query.
     pub fn of_queries<'a>(&'a self, ids: &'a [u64], only_larger: bool) -> PairsOfQueries<'a> {
         let links = (self.form == Form::Links).then(|| Mutex::new(BlockLinks::new(ids)));
         PairsOfQueries { pairs: self, ids, only_larger, links }

@@ -1,4 +1,4 @@
-//! Searches among the live vectors: those that were not removed.
+//! Restricts searches to the live vectors, which are the vectors that were not removed.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -7,7 +7,7 @@ use inshore_store::Job;
 use super::Search;
 use crate::{Result, Vectors, live::live_rows};
 
-/// Returns the options of a search with the selection restricted to live vectors.
+/// Returns the options of a search, in which the selection contains only live vectors.
 ///
 /// # Errors
 /// - Returns the errors of [`live_rows`].

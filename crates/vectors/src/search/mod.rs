@@ -1,8 +1,8 @@
 //! The exact search for the nearest neighbours of a batch of queries.
 //!
-//! One pass over the vectors answers as many queries as fit into the budget together with their neighbours. A larger
-//! batch is split into blocks of queries, with one pass for each block ([`plan`]). During a pass, the queries of the
-//! block stay in memory, packed for the kernels ([`queries`]), while [`scan`] reads the vectors.
+//! One pass over the vectors answers as many queries as fit into the memory budget together with their neighbours. A
+//! larger batch is split into blocks of queries, with one pass for each block ([`plan`]). During a pass, the queries of
+//! the block stay in memory, packed for the kernels ([`queries`]), while [`scan`] reads the vectors.
 
 mod live;
 mod plan;
@@ -49,7 +49,8 @@ pub struct Search {
     pub k: u64,
     /// The metric.
     pub metric: Metric,
-    /// The radius: the largest distance of a neighbour, or the smallest inner product.
+    /// The largest distance of a neighbour. For the inner product, it is the smallest product. The value is `None` if
+    /// the distance is not limited.
     pub radius: Option<f64>,
     /// If true, a vector with the same id as the query is not an answer, whatever its distance. This option is for a
     /// dataset that is joined with itself.
@@ -123,8 +124,8 @@ impl Search {
         self.k.min(among).max(1)
     }
 
-    /// Returns the number of nearest vectors that contain the k neighbours of any query: k, and one more if the query
-    /// itself is excluded. The result is at most `vectors`.
+    /// Returns how many nearest vectors must be found so that they include the k neighbours of a query. This is k, or k
+    /// + 1 if the query itself is excluded. The result is at most `vectors`.
     pub(crate) fn needed(&self, vectors: u64) -> u64 {
         self.k.saturating_add(u64::from(self.excludes_itself)).min(vectors)
     }
@@ -208,7 +209,7 @@ fn plan_answer(
     plan_beside(job, vectors, source, search, &Beside { entries: k, bytes: live_bytes, what: &what })
 }
 
-/// The memory that is in use during a search in addition to blocks of vectors and queries.
+/// Memory that is in use during a search in addition to the blocks of vectors and the queries.
 pub(crate) struct Beside<'a> {
     /// The number of heap entries that are kept for each query.
     pub entries: u64,
@@ -218,8 +219,7 @@ pub(crate) struct Beside<'a> {
     pub what: &'a dyn Fn() -> String,
 }
 
-/// Plans a search. The plan uses the memory that is free in the budget of `job`, without the memory that `beside`
-/// needs.
+/// Plans a search. The plan uses the free memory in the budget of `job`, except for the memory that `beside` needs.
 ///
 /// # Errors
 /// - Returns [`crate::Error::BadOption`] if an option is out of range.
@@ -288,7 +288,7 @@ pub(crate) fn check_dimensions(source: Source<'_>, vectors: &VectorsInfo) -> Res
 
 /// Finds the nearest vectors of each query. `each` receives the rows of the answer, sorted by query and rank.
 ///
-/// The cost is one read of all vectors for each pass, and one multiplication for each query, vector and dimension.
+/// Each pass reads all vectors once. The search computes one multiplication for each query, vector and dimension.
 /// [`Plan`] describes the memory.
 ///
 /// # Errors
@@ -324,8 +324,9 @@ pub fn search<'a>(
     })
 }
 
-/// Finds all pairs of vectors of a dataset within the radius of `search`, whose selection must be the live vectors.
-/// Each pair of vectors is compared once. Returns the number of pairs whose exact distances were computed.
+/// Finds all pairs of vectors of a dataset whose distance is at most the radius of `search`. The selection of `search`
+/// must be the live vectors. Each pair of vectors is compared once. Returns for how many pairs the exact distance was
+/// computed.
 ///
 /// # Errors
 /// Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, or the job was cancelled.
@@ -358,7 +359,7 @@ struct Passes<'a> {
 }
 
 impl Passes<'_> {
-    /// Runs all passes, and returns the number of pairs whose exact distances were computed.
+    /// Runs all passes. Returns for how many pairs the exact distance was computed.
     fn run(&self, receiver: &mut Receiver<'_, '_>) -> Result<u64> {
         match self.vectors.info().element {
             Element::F32 | Element::F16 | Element::Bf16 => self.run_elements::<f32>(receiver),
@@ -426,8 +427,8 @@ impl Passes<'_> {
                     answer.add_all(&queries.ids, tops)?;
                 }
                 Receiver::Pairs(pairs) => {
-                    // If ids are row numbers, a later row has a larger id. If vectors were replaced, it may have a
-                    // smaller one.
+                    // If ids are row numbers, a later row has a larger id. If vectors were replaced, a later row may
+                    // have a smaller id.
                     let near = pairs.of_queries(&queries.ids, ids.are_rows());
                     run(&near, Some(first))?;
                     near.finish()?;
@@ -438,7 +439,7 @@ impl Passes<'_> {
         Ok(measured)
     }
 
-    /// Starts the progress phase with the number of vectors that all passes read.
+    /// Starts the phase of the job's progress, with the number of vectors that all passes together read.
     fn start_phase(&self, receiver: &Receiver<'_, '_>) {
         let (plan, vectors) = (self.plan, self.vectors.info().vectors);
         let first_row = |pass: u64| match receiver {

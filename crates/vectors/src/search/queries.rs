@@ -17,8 +17,9 @@ use crate::{
     tiles::Tiled,
 };
 
-/// The packed elements of some queries, in one or two registers of lanes. Lanes without a query hold zeros. For the
-/// kernel of row sums, a panel holds the elements of one query.
+/// The packed elements of some queries. A lane holds the elements of one query, and a panel has one or two registers of
+/// lanes. Lanes without a query hold zeros. For the kernel [`Kernel::Rows`](super::Kernel::Rows), a panel holds the
+/// elements of one query.
 pub(crate) struct Panel<L> {
     /// The number of the first query.
     pub first: usize,

@@ -1,4 +1,5 @@
-//! Writes a layer: assigns the rows behind the lists of an index to these lists, sorts them, and writes them.
+//! Writes a layer, which is a dataset with rows that were added after the lists of an index were written. Each row is
+//! assigned to a list, and the rows are sorted by list and written.
 
 use std::ops::Range;
 
@@ -26,12 +27,13 @@ use crate::{
     tiles::Instructions,
 };
 
-/// The smallest size, in bytes, of the rows for which a layer is written. A query compares fewer bytes directly in less
-/// time than it takes to find them through lists.
+/// A layer is written only for rows of at least this number of bytes. If there are fewer bytes, a query compares all of
+/// them in less time than it takes to find the right rows through lists.
 const TAIL_BYTES: u64 = 1 << 20;
 
-/// Writes a layer with the rows behind the lists and layers of an index if these rows have at least [`TAIL_BYTES`], and
-/// removes layers that are no longer used. Returns the number of rows in the tail afterwards.
+/// Writes a layer with the rows that are in no list and no layer of an index, and removes layers that are no longer
+/// used. If these rows have fewer than [`TAIL_BYTES`] bytes, no layer is written. Returns how many rows are still in no
+/// list and no layer after the call.
 ///
 /// # Errors
 /// Returns [`crate::Error::Store`] if a read or write fails, stored bytes are damaged, the budget has too little free
@@ -160,7 +162,7 @@ struct LayerFiles {
     lists: FileWriter,
     firsts: FileWriter,
     id_bytes: usize,
-    /// The largest number of vectors in a chunk.
+    /// The largest number of vectors in a chunk. A chunk holds some vectors of a list.
     chunk: u64,
     rows: Vec<u8>,
     ids: Vec<u8>,

@@ -10,11 +10,12 @@ use crate::{
     tiles::Instructions,
 };
 
-/// Writes the lists of an index again, for all rows of `vectors`, which need not be published. Returns the dataset,
-/// which the caller must commit, and the properties of the index, which are its attributes. The table of recall keeps
-/// its points with fewer probes than the new index has lists.
+/// Writes the lists of an index again, for all rows of `vectors`. The dataset of the vectors need not be published.
+/// Returns the new dataset and the properties of the index. The caller must commit the dataset with these properties as
+/// its attributes. Of the old table of recall, only the points are kept whose number of probes is less than the number
+/// of lists of the new index.
 ///
-/// The cost is that of the last two steps of a build, without samples and k-means.
+/// The function does the last two steps of a build. It needs no samples and no k-means.
 ///
 /// # Errors
 /// Returns the errors of [`super::build_index`].
@@ -60,7 +61,7 @@ fn rewrite<T: Clustered>(
     Ok((builder, made))
 }
 
-/// Returns the old table of recall for an index of `lists` lists.
+/// Returns the old table of recall, reduced to the points that are valid for an index of `lists` lists.
 fn kept(old: &RecallTable, lists: u64) -> RecallTable {
     let mut points = old.points.clone();
     points.retain(|point| point.probes < lists);

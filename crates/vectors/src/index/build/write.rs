@@ -1,4 +1,4 @@
-//! Step 5: writes the files of the index, one list after the other, and measures recall.
+//! Does step 5 of a build: writes the files of the index, one list after the other, and measures recall.
 
 use std::collections::HashMap;
 
@@ -29,8 +29,8 @@ use crate::{
 };
 
 impl<T: Clustered> Build<'_, T> {
-    /// Step 5: writes the lists, and measures recall. Returns the dataset, which the caller must commit, and the
-    /// properties of the index, which are its attributes.
+    /// Does step 5 of a build: writes the lists, and measures recall. Returns the new dataset and the properties of the
+    /// index. The caller must commit the dataset with these properties as its attributes.
     pub(super) fn write(
         &self,
         store: &Store,
@@ -210,7 +210,8 @@ fn neighbours(ids: &[u64], tops: Vec<TopK>) -> Vec<Vec<u64>> {
     tops.into_iter().zip(ids).map(others).collect()
 }
 
-/// The lists that hold some vectors, by the id of the vector. The first list is the one that owns the vector.
+/// For some vectors, the lists that hold the vector. The key is the id of the vector. The first list is the list that
+/// owns the vector.
 type ListsOf = HashMap<u64, Vec<u32>>;
 
 fn own_list(lists: &[u32]) -> &[u32] {
