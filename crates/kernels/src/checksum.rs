@@ -52,9 +52,9 @@ impl Checksum {
         }
     }
 
-    /// Returns the checksum of all bytes of `input` in hexadecimal. Errors call the input `name`. The function takes 1
-    /// MiB of memory. SHA-256 processes about 1 to 2 GB/s on processors with SHA instructions. BLAKE3, XXH64 and CRC-32
-    /// process 3 GB/s or more. MD5 processes 0.6 GB/s.
+    /// Returns the checksum of all bytes of `input` in hexadecimal. In errors, the input is called `name`. The function
+    /// takes 1 MiB of memory. SHA-256 processes about 1 to 2 GB/s on processors with SHA instructions. BLAKE3, XXH64
+    /// and CRC-32 process 3 GB/s or more. MD5 processes 0.6 GB/s.
     ///
     /// # Errors
     /// - Returns [`Error::Input`] if a read fails.
@@ -104,8 +104,8 @@ pub fn checksum_files(job: &Context, algorithm: Checksum, inputs: &[Input]) -> V
     done.into_iter().map(|(_, found)| found).collect()
 }
 
-/// Parses names and checksums from the output of `sha256sum` and similar programs. Returns checksums in lower case.
-/// Errors name the file `list`.
+/// Parses names and checksums from the output of `sha256sum` and similar programs. Returns checksums in lower case. In
+/// errors, the file is called `list`.
 ///
 /// # Errors
 /// Returns [`Error::BadList`] if a line is invalid, or if the text has no checksum.

@@ -52,9 +52,9 @@ impl WalkedFile {
 }
 
 /// Lists the files below `paths`, in the order of paths. Without paths, the files below the current folder are listed,
-/// with names relative to that folder. A path that names a file is listed whatever the options say. A path or folder
-/// that cannot be read becomes an error at its position in the list. The file to which standard output is redirected is
-/// skipped.
+/// with names relative to that folder. A path that names a file is always listed, regardless of the options. A path or
+/// folder that cannot be read becomes an error at its position in the list. The file to which standard output is
+/// redirected is skipped.
 ///
 /// # Errors
 /// Returns [`Error::BadOption`] if a glob is invalid or a file type is unknown.

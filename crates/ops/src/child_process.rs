@@ -29,8 +29,8 @@
 //! each batch, a single byte frees the shared memory for the next batch. On both sides, a separate thread waits
 //! for shards, so that rows, counters and failures are sent meanwhile.
 //!
-//! Paper: tasks that run where the data is stored, under an operating system that can end the tasks: 2019 thesis,
-//! section 3.2.2.
+//! Section 3.2.2 of the 2019 thesis (see docs/from-the-papers.md) describes tasks that run where the data is stored,
+//! under an operating system that can end the tasks.
 
 mod child;
 mod parent;

@@ -9,9 +9,9 @@
 //! in the system's folder for temporary files. The new folder is removed afterwards with all its contents: see
 //! [`Folder`].
 //!
-//! Memory: an eighth of the task's memory, at least 4 MiB, is for reading shards. The rest is for the command.
+//! An eighth of the task's memory, but at least 4 MiB, is for reading shards. The rest is for the command.
 //!
-//! Paper: minions and responses, 2019 thesis, section 3.2.2.
+//! The design follows the minions and responses in section 3.2.2 of the 2019 thesis (see docs/from-the-papers.md).
 
 use std::{
     collections::BTreeMap,

@@ -73,7 +73,7 @@ fn threads(budget: &Budget, each: u64) -> usize {
     (room.saturating_sub(1) as usize).clamp(1, budget.threads())
 }
 
-/// Compresses all of `input` into `output`. Errors call the input `name`.
+/// Compresses all of `input` into `output`. In errors, the input is called `name`.
 ///
 /// Each piece takes the memory of two blocks and of the state of a compressor. One piece more than there are threads is
 /// in memory at the same time. A block has 1 MiB for gzip, 900 kB for bzip2, and 4 MiB for zstd and lz4. From level 9
@@ -132,8 +132,8 @@ pub fn compress(
     Ok(summary)
 }
 
-/// Decompresses all of `input` into `output`. Errors call the input `name`. The first bytes determine the format. Bytes
-/// after the end of the compressed data are an error, and so is a truncated input.
+/// Decompresses all of `input` into `output`. In errors, the input is called `name`. The first bytes determine the
+/// format. Bytes after the end of the compressed data are an error, and so is a truncated input.
 ///
 /// Pieces of up to 16 MiB are decompressed in parallel, as many as fit into half of the budget. One thread decompresses
 /// a larger piece while reading the piece, and needs only memory for the window of the format. For bzip2, the budget

@@ -40,7 +40,8 @@ const READS_PER_SECOND: f64 = 20_000.0;
 const BYTES_PER_SECOND: f64 = 2e9;
 /// The time of one multiplication in a full tile, in seconds. It was measured with AVX2 and 128 dimensions.
 const MULTIPLICATION_SECONDS: f64 = 0.04e-9;
-/// With three reads in flight for each thread, a random read costs this factor more than with sixteen reads in flight.
+/// With three reads in flight for each thread, random reads take this many times as long as with sixteen reads in
+/// flight.
 const FEWER_IN_FLIGHT: f64 = 1.5;
 /// The number of queries that fill a tile.
 const TILE_QUERIES: f64 = 8.0;

@@ -1,5 +1,5 @@
-//! Reduces the near pairs of a block of queries to links. A link is a pair, too, and the links have the same connected
-//! components as all pairs. There are far fewer links than pairs.
+//! Reduces the near pairs of a block of queries to links. A link connects two vectors. The links have the same
+//! connected components as all near pairs, but there are far fewer links.
 //!
 //! If n vectors are equal, all n²/2 pairs of them are near. Groups of duplicates depend only on connected components,
 //! so each block of queries in memory has a union-find structure over its queries. A vector outside the block needs one

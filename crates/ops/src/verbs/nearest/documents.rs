@@ -7,9 +7,10 @@
 //! Texts are read in the same way as by `count words`: compressed files are decompressed, UTF-16 is converted, and
 //! words follow the rules of Unicode, in lower case. A count is a byte, and does not rise above 255.
 //!
-//! Paper: 2018 thesis 6.1.3, 6.2.2 and 6.3.1, which represents documents as bags of words over a fixed vocabulary of
-//! 8,000 words, with one byte for each count. The thesis has no rule for the choice of the vocabulary. In this module
-//! it consists of the most frequent words of all documents.
+//! The method is described in sections 6.1.3, 6.2.2 and 6.3.1 of the 2018 thesis (see docs/from-the-papers.md). The
+//! thesis represents documents as bags of words over a fixed vocabulary of 8,000 words, with one byte for each count.
+//! The thesis has no rule for the choice of the vocabulary. In this module it consists of the most frequent words of
+//! all documents.
 
 use std::{io::Read, ops::Range, path::PathBuf};
 

@@ -39,7 +39,7 @@ struct Scratch<T: Clustered> {
 
 /// A block of rows. The lists of all rows in a block are found together.
 struct Block<'a, T> {
-    /// The positions of the rows, counted from 0: the numbers from 0 to the number of rows.
+    /// The positions of the rows in the block, counted from 0.
     members: &'a [u32],
     /// The row number, in the dataset, of the first row of the block.
     first: u64,
