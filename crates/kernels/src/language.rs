@@ -14,10 +14,10 @@
 //!
 //! # Cost
 //!
-//! Normalising a byte takes 1 ns. Looking up the n-gram at a byte takes 2 ns, which is the time of two loads from 1 MiB
-//! of filters and of 14 operations on machine words. For each text, the sums of the counters take another 16 operations
-//! for each language. The following times were measured for a CSV file with one row for each text, and include reading
-//! the file. Documents of 1 KB took 8 ns for each byte, and single sentences took 22 ns for each byte.
+//! Normalising a byte takes 1 ns. Looking up the n-gram at a byte takes 2 ns. A look-up consists of two loads from 1
+//! MiB of filters and of 14 operations on machine words. For each text, the sums of the counters take another 16
+//! operations for each language. The following times were measured for a CSV file with one row for each text, and
+//! include reading the file. Documents of 1 KB took 8 ns for each byte, and single sentences took 22 ns for each byte.
 //!
 //! The method is described in the 2008 article, in the section "Language classification" and in figure 3 (see
 //! docs/from-the-papers.md). The article uses 5,000 4-grams for each language and 4 hash functions of 16 Kbit each.
@@ -55,7 +55,7 @@ const VERSION: u32 = 1;
 /// The memory for each n-gram in a hash map of counts, in bytes. The number includes the memory for growing the map.
 pub const COUNTED_GRAM_BYTES: u64 = 48;
 
-/// Language profiles: the most frequent n-grams of each language in a set.
+/// The profiles of a set of languages. The profile of a language consists of its most frequent n-grams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profiles {
     languages: Vec<(String, Vec<u32>)>,
@@ -586,7 +586,7 @@ mod tests {
         Profiles::train(&job(2), samples.into(), grams).unwrap()
     }
 
-    /// Scores a text with a simple method, as the reference: the n-grams of each line are looked up in a set for each
+    /// Scores a text with a simple method, as the reference. The n-grams of each line are looked up in a set for each
     /// language.
     fn naive(profiles: &Profiles, text: &str) -> Vec<u64> {
         let mut counts = vec![0; profiles.languages.len()];

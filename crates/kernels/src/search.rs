@@ -17,8 +17,8 @@
 //! for each 64 bytes, which are then in the core's cache. If every match contains a rare literal, a single scan finds
 //! both NUL bytes and candidates for matches. The result of a block holds the text of the lines that match, and 32
 //! bytes for each of these lines. If all lines match, the text is as large as the block. With a replacement, the lines
-//! of a block may become longer than the block. If their total length exceeds a quarter of a worker's share of the
-//! budget, the search fails with [`Error::ReplacedTooLong`].
+//! of a block may become longer than the block. If their total length exceeds a quarter of the memory that each worker
+//! gets from the budget, the search fails with [`Error::ReplacedTooLong`].
 //!
 //! String search in the storage device is described in section 7.3 of the 2016 article (see docs/from-the-papers.md).
 
@@ -145,8 +145,8 @@ pub struct BlockMatches {
     /// Holds the offset of the block's first NUL byte in the source, if the block has one. The block is binary from the
     /// line with this byte on. With `Lines` and `Any`, `lines` and the counts do not include this binary part.
     pub nul: Option<u64>,
-    /// Says whether a line in the binary part of the block matches. Only `Lines` and `Any` set this field, and `Any`
-    /// only if no earlier line of the block matches.
+    /// Says whether a line in the binary part of the block matches. Only searches for `Lines` and `Any` set this field.
+    /// A search for `Any` sets it only if no earlier line of the block matches.
     pub matches_behind_nul: bool,
 }
 

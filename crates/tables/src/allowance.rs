@@ -1,4 +1,4 @@
-//! Reserves memory from the budget for decoders, which are libraries that allocate their memory themselves.
+//! Reserves memory from the budget for decoders. Decoders are libraries that allocate their memory themselves.
 //!
 //! A process may use 64 MiB of memory in addition to its budget. Small states of the Parquet and zstd libraries are
 //! covered by these 64 MiB. Some files make the state large (a zstd window of 128 MiB, Parquet pages of 100 MiB). The

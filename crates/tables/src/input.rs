@@ -37,7 +37,7 @@ use crate::{
 /// The smallest budget, in bytes, with which reads of a file bypass the page cache.
 const AHEAD_BUDGET_BYTES: u64 = 16 * FILE_SOURCE_BYTES;
 
-/// The meaning of the first line of a CSV file: names of columns, or a row.
+/// States whether the first line of a CSV file has the names of the columns, or is a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Header {
     /// The line has names. If the line looks like a row of data, reading fails with an error. A line looks like a row
@@ -85,7 +85,7 @@ enum InputLocation {
     Stream(SharedStream),
 }
 
-/// A stream that all clones of an input share. The first clone that is opened takes the stream.
+/// A stream that an input and its clones refer to. The first of them that is opened takes the stream.
 #[derive(Clone)]
 struct SharedStream(Arc<Mutex<Option<Box<dyn Read + Send>>>>);
 
@@ -151,7 +151,7 @@ impl Input {
     }
 
     /// Sets the number of the input, which is 0 by default. A sort that merges rows of several inputs adds this number
-    /// to each row: see [`sorted_records`](crate::sorted_records).
+    /// to each row ([`sorted_records`](crate::sorted_records)).
     pub fn numbered(mut self, number: u32) -> Input {
         self.number = number;
         self
@@ -254,7 +254,7 @@ impl Input {
         self
     }
 
-    /// Returns the input's name in errors: the path, or "standard input".
+    /// Returns the name by which errors call the input. The name is the path, or "standard input".
     pub fn name(&self) -> &str {
         &self.name
     }

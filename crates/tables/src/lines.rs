@@ -85,7 +85,7 @@ impl LineBlocks {
         self.input.position()
     }
 
-    /// Returns the input's name in errors: the path, or "standard input".
+    /// Returns the name by which errors call the input. The name is the path, or "standard input".
     pub fn name(&self) -> &str {
         self.input.name()
     }
@@ -101,8 +101,8 @@ impl LineBlocks {
         Ok(())
     }
 
-    /// Fills `bytes` with the bytes in `carry`, followed by further input. Returns the number of bytes, which is
-    /// `block_bytes` unless the input has ended.
+    /// Fills `bytes` with the bytes in `carry`, followed by further input. Returns the number of bytes. This number is
+    /// `block_bytes`, unless the input has ended.
     fn fill(&mut self, bytes: &mut Vec<u8>) -> Result<usize> {
         bytes.reserve_exact(self.block_bytes.saturating_sub(bytes.len()));
         bytes.resize(self.block_bytes, 0);

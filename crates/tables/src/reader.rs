@@ -98,8 +98,8 @@ impl TableReader {
     /// Opens a table to read `columns`, in the given order and with the given types. A batch has at most `batch_rows`
     /// rows.
     ///
-    /// Types may be `UInt64`, `Int64`, `UInt32`, `Int32`, `Float64`, `Float32` and `Utf8`. Batches have no nulls: a
-    /// null is an error (see [`TableReader::open_with`] for columns that may have some). The strings of a batch are
+    /// Types may be `UInt64`, `Int64`, `UInt32`, `Int32`, `Float64`, `Float32` and `Utf8`. Batches have no nulls, and a
+    /// null in the file is an error. [`TableReader::open_with`] can read columns with nulls. The strings of a batch are
     /// limited to about a quarter of the budget, so batches of long strings have fewer rows. In addition to the
     /// batches, a reader of Parquet takes memory for a page and a dictionary of each column. A reader of Arrow takes
     /// memory for one record batch, a reader of CSV for twice the size of a record, and a reader of JSON lines for two
@@ -172,9 +172,9 @@ impl TableReader {
     }
 
     /// Opens a table to read `columns` with their stored types, in the order of `columns`. Without `columns`, the
-    /// reader returns all columns. Columns of any flat type can be read: numbers, text, bytes, dates and times,
-    /// decimals, truth values, with nulls. Every stored form of text is returned as `Utf8`, and every stored form of
-    /// bytes as `Binary`.
+    /// reader returns all columns. Columns of any flat type can be read, with nulls. These types are numbers, decimals,
+    /// text, bytes, dates, times and truth values. Every stored form of text is returned as `Utf8`, and every stored
+    /// form of bytes as `Binary`.
     ///
     /// Types of CSV and JSON lines are guessed. A column has the narrowest type that keeps the meaning of the values in
     /// the first 1,000 rows (of JSON, at most in the first MiB). A column of whole numbers has the first of the types

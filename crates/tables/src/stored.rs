@@ -231,7 +231,7 @@ pub(crate) struct StoredPieces {
     windows: Mutex<Vec<StoredWindow>>,
 }
 
-/// A window: a read buffer that contains a range of the file.
+/// A window. A window is a read buffer that contains a range of the file.
 struct StoredWindow {
     range: Range<u64>,
     /// The position in the buffer of the first byte of the range.
@@ -259,7 +259,7 @@ impl StoredPieces {
                 Some(at) => at,
                 None => self.load(&mut windows, start)?,
             };
-            // `windows` is ordered by use: the last window was used most recently.
+            // `windows` is ordered by use. The last window was used most recently.
             let window = windows.remove(at);
             let bytes = window.bytes(start);
             let len = bytes.len().min(out.len());

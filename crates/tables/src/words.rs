@@ -19,7 +19,8 @@ use inshore_sortreduce::{Key, Operation};
 
 use crate::{Error, Result};
 
-/// The maximum number of 64-bit words in a record. With more words, records would be as slow as rows.
+/// The maximum number of 64-bit words in a record. If records had more words, sorting them would be as slow as sorting
+/// encoded rows.
 pub(crate) const WORDS_MAX: usize = 4;
 
 /// The operation that combines two words of one group.
@@ -60,8 +61,8 @@ impl Keys {
         Keys { first: 0, last: if is_narrow(kind) { u32::MAX.into() } else { u64::MAX } }
     }
 
-    /// Returns the range of the key words of values from `min` to `max` of type `kind`. Returns `None` if a value does
-    /// not fit the type.
+    /// Converts the values `min` and `max` of type `kind` to key words, and returns the range between them. Returns
+    /// `None` if a value does not fit the type.
     pub fn between(kind: &DataType, (min, max): (i128, i128)) -> Option<Keys> {
         let word = |value: i128| match (kind.is_unsigned_integer(), is_narrow(kind)) {
             (true, _) => u64::try_from(value).ok(),
@@ -180,8 +181,8 @@ pub(crate) struct CompactWords<const N: usize> {
 const SHORT_BITS_MAX: u32 = 24;
 
 impl<const N: usize> CompactWords<N> {
-    /// Creates the form for words from `first` to `first + span`, for each pair in `ranges`. Words without a range take
-    /// no bits. Returns `None` if the words need too many bits.
+    /// Creates the compact form. `ranges` has a pair `(first, span)` for each word, whose values are from `first` to
+    /// `first + span`. Words without a range take no bits. Returns `None` if the words need too many bits.
     pub fn new(ranges: &[(u64, u64)]) -> Option<CompactWords<N>> {
         let mut short = CompactWords { least: [0; N], shift: [0; N], mask: [0; N], bits: 0 };
         for (i, &(first, span)) in ranges.iter().enumerate() {

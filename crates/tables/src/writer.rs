@@ -53,8 +53,8 @@ const THREADS_BUDGET_BYTES: u64 = 32 << 20;
 
 /// Writes record batches to a file that appears complete or not at all.
 pub struct TableWriter {
-    // The order of these fields matters on drop: the format may still write to the file before the temporary file is
-    // removed.
+    // The order of these fields matters when the writer is dropped. `format` is dropped first, and may then still write
+    // to the file. The temporary file is removed after that.
     format: Format,
     batches: BatchCoalescer,
     /// The number of rows in the batch that is not complete.
@@ -86,10 +86,10 @@ impl TableWriter {
     /// `/dev/null`, also gets CSV.
     ///
     /// The file has no name before [`TableWriter::finish`], and an existing file stays unchanged until then. A writer
-    /// of Parquet reserves a sixteenth of `budget` if this memory is free. It also uses memory that is not reserved: in
-    /// a measurement with three numeric columns, about 2 MiB, and about 3 MiB with several threads. Several threads are
-    /// used if the budget has at least 32 MiB. A writer of Parquet also needs scratch space in the folder of the file
-    /// for one row group.
+    /// of Parquet reserves a sixteenth of `budget` if this memory is free. It also uses memory that is not reserved. In
+    /// a measurement with three numeric columns, this memory was about 2 MiB, and about 3 MiB with several threads.
+    /// Several threads are used if the budget has at least 32 MiB. A writer of Parquet also needs scratch space in the
+    /// folder of the file for one row group.
     ///
     /// # Errors
     /// - Returns the errors of [`TableWriter::check_path`] and [`NewFile::create`].

@@ -24,7 +24,8 @@ pub struct Description {
     /// The number of rows in the tail of the index. The tail consists of the rows that no list and no layer holds. An
     /// approximate search compares each of them with its queries.
     pub unlisted: u64,
-    /// The reason why the index cannot be used: damage, an unknown version, or vectors that were replaced.
+    /// The reason why the index cannot be used. Either the index is damaged or has an unknown version, or its vectors
+    /// were replaced.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub index_error: Option<String>,
 }

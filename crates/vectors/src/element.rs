@@ -71,7 +71,7 @@ impl Element {
         }
     }
 
-    /// Returns the code of the element type in the header of a dataset.
+    /// Returns the number that stands for the element type in the header of a dataset.
     pub(crate) fn code(self) -> u32 {
         match self {
             Element::F32 => 1,
@@ -191,8 +191,8 @@ impl FileElement {
         }
     }
 
-    /// Converts the elements `raw` of a file to stored elements, and writes them to `out`, which has room for the same
-    /// number of elements. Returns how many elements were rounded. Only elements of f64 are rounded.
+    /// Converts the elements `raw` of a file to stored elements, and writes them to `out`. `out` must be large enough
+    /// for the same number of elements. Returns how many elements were rounded. Only elements of f64 are rounded.
     ///
     /// # Errors
     /// Returns the index and the value of the first element that cannot be stored. Such a value is NaN, an infinity, an

@@ -328,7 +328,7 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// Returns the number of bytes of a vector in stored elements.
+    /// Returns how many bytes a vector takes after its elements were converted to stored elements.
     pub fn row_bytes(&self) -> usize {
         self.file.element.stored().row_bytes(self.file.dimensions)
     }

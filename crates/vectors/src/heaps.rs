@@ -62,7 +62,7 @@ impl Heaps for Tops<'_> {
 pub(crate) struct Nearest(Vec<Cell<Entry>>);
 
 impl Nearest {
-    /// Removes all entries, and makes room for `count` queries.
+    /// Removes all entries, and prepares for `count` queries.
     pub fn reset(&mut self, count: usize) {
         self.0.clear();
         self.0.resize(count, Cell::new(Entry { key: f64::INFINITY, id: u64::MAX }));

@@ -27,9 +27,9 @@ pub enum Metric {
     /// Euclidean distance.
     #[default]
     L2,
-    /// Inner product. This is a score, not a distance: a larger score means a nearer neighbour.
+    /// Inner product. This is a score, not a distance. A larger score means a nearer neighbour.
     Ip,
-    /// Cosine distance: one minus the cosine of the angle between two vectors.
+    /// Cosine distance, which is one minus the cosine of the angle between two vectors.
     Cosine,
     /// The number of dimensions in which two vectors differ. A dimension is a bit or a byte.
     Hamming,

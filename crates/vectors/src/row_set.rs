@@ -108,7 +108,7 @@ impl RowSet {
         self.words_in(range).any(|(_, word)| word != 0)
     }
 
-    /// Returns the number of vectors in the set with row numbers in `range`.
+    /// Returns how many vectors of the set have row numbers in `range`.
     pub fn count_in(&self, range: Range<u64>) -> u64 {
         self.words_in(range).map(|(_, word)| u64::from(word.count_ones())).sum()
     }
@@ -123,7 +123,7 @@ impl RowSet {
         Some(first..(number + 1) * WORD_BITS - u64::from(word.leading_zeros()))
     }
 
-    /// Removes all vectors that are not in `other`, which must be a set for the same dataset.
+    /// Removes all vectors that are not in `other`. Both sets must belong to the same dataset.
     pub fn intersect(&mut self, other: &RowSet) {
         assert_eq!(self.len, other.len, "sets of one dataset");
         self.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word &= other);
@@ -134,7 +134,7 @@ impl RowSet {
         self.rows_in(0..self.len)
     }
 
-    /// Returns the row numbers of the vectors in the set that are in `range`, in ascending order.
+    /// Returns, in ascending order, those row numbers in `range` whose vectors are in the set.
     pub fn rows_in(&self, range: Range<u64>) -> impl Iterator<Item = u64> + '_ {
         self.words_in(range).flat_map(|(number, word)| {
             let mut left = word;

@@ -78,7 +78,8 @@ impl<L> Preparation<L> {
             };
             shifts.push(shift);
         }
-        // The factors 1.001 and 0.999 cover the error of the sums, which is far below 1e-3 by the bounds of the filter.
+        // The factors 1.001 and 0.999 cover the error of the sums. By the bounds of the filter, this error is far below
+        // 1e-3.
         let norm = f64::from(most).sqrt() * 1.001;
         let norm_min = f64::from(least).sqrt() * 0.999;
         match filter.metric {
@@ -121,8 +122,8 @@ impl<T: Tiled> Subblock<'_, T> {
         self.scales.len()
     }
 
-    /// Compares one tile of rows, which begins with row `first`, with a panel, and appends the hits. Returns the first
-    /// row after the tile.
+    /// Compares one tile of rows with a panel of queries, and appends the hits to `hits`. The tile begins with row
+    /// `first`. Returns the number of the first row after the tile.
     pub fn hits(&self, first: usize, panel: &[T::Lane], limits: &[f32], hits: &mut Vec<Hit>) -> usize {
         let (end, stride) = (self.count().min(first + ROWS_MAX), T::stride(self.dimensions));
         let tile = Tile {

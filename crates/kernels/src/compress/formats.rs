@@ -20,9 +20,11 @@ const GZIP_HEAD: [u8; 12] = [0x1f, 0x8b, 8, 4, 0, 0, 0, 0, 0, 255, 8, 0];
 /// The size of the header, including the extra field, in bytes.
 pub(super) const GZIP_HEAD_BYTES: usize = GZIP_HEAD.len() + 8;
 const GZIP_TAIL_BYTES: usize = 8;
-/// The first of the 16 magic numbers of a skippable frame, which zstd and lz4 share.
+/// The first of the 16 magic numbers with which a skippable frame may begin. The magic numbers are the same for zstd
+/// and lz4.
 pub(super) const SKIPPABLE_MAGIC: u32 = 0x184d_2a50;
-/// The frame descriptor: version 1, independent blocks of up to 4 MiB, and a checksum of the content.
+/// The frame descriptor of the lz4 frames that Inshore writes. It states version 1, independent blocks of up to 4 MiB,
+/// and a checksum of the content.
 const LZ4_DESCRIPTOR: [u8; 2] = [0b0110_0100, 0x70];
 /// The base-2 logarithm of the largest zstd window that Inshore writes. The largest zstd piece has the size of this
 /// window.
@@ -240,7 +242,7 @@ impl Packer {
     }
 }
 
-/// Returns the checksum byte of an lz4 frame descriptor, which is the second byte of the descriptor's hash.
+/// Returns the checksum byte of an lz4 frame descriptor. This is the second byte of the descriptor's hash.
 pub(super) fn lz4_descriptor_check(descriptor: &[u8]) -> u8 {
     let mut hash = XxHash32::with_seed(0);
     hash.write(descriptor);

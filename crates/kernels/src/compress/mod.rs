@@ -59,8 +59,8 @@ pub fn smallest_pack_memory_bytes(format: Format, level: u32, threads: usize) ->
     piece_memory_bytes(format, level) * (threads as u64 + 1) + (1 << 20)
 }
 
-/// Returns the memory, in bytes, for a block that is being compressed: the input, the output, and the compressor's
-/// state.
+/// Returns the memory, in bytes, that the compression of one block takes. It includes the input, the output, and the
+/// compressor's state.
 fn piece_memory_bytes(format: Format, level: u32) -> u64 {
     let block = format.block_bytes(level) as u64;
     block + block + block / 64 + format.state_bytes(level)

@@ -60,7 +60,7 @@ impl Pack {
         self.format.state_bytes(self.level) + 2 * BLOCK_BYTES
     }
 
-    /// Compresses an empty input to one piece, which is a file that a program can decompress.
+    /// Compresses an empty input. The result is a complete file, which a program can decompress.
     ///
     /// # Errors
     /// Returns [`Error::Damaged`] if the compressor fails.

@@ -33,8 +33,8 @@ use crate::{Error, Result, ordered::in_order};
 /// The possible numbers of blocks in a part. A plan tries these numbers in this order. A workspace has memory for the
 /// blocks of one part.
 ///
-/// Decoding more blocks in lockstep hides more memory latency, but leaves less of the cache to each block: see
-/// [`super::bunzip2`].
+/// Decoding more blocks in lockstep hides more memory latency, but leaves less of the cache to each block.
+/// [`super::bunzip2`] has measurements.
 const PART_BLOCKS: [usize; 3] = [4, 2, 1];
 /// The smallest distance, in bytes, between two block starts at which the input is split. The input of a stream may
 /// exceed a block by a few bytes. The stream then ends with a tiny block, and a split at its start would not be useful.
@@ -65,7 +65,7 @@ impl Plan {
         plans.find(fits).unwrap_or(Plan::SMALLEST)
     }
 
-    /// Returns the size of the buffer for a decompressed part.
+    /// Returns the size, in bytes, of the buffer for a decompressed part.
     fn out_bytes(self) -> usize {
         2 * self.blocks * BLOCK_BYTES
     }
@@ -143,7 +143,7 @@ pub(super) fn decompress<R: Read + Send>(
     Ok(PackSummary { bytes_in: cutter.units.bytes(), bytes_out: out.bytes, pieces })
 }
 
-/// A part of the input: a range of the bits of a file.
+/// A part of the input. A part is a range of the bits of a file.
 #[derive(Debug)]
 struct BitRange {
     bytes: Vec<u8>,
@@ -281,7 +281,7 @@ const fn beginnings(down: u32) -> [u8; 256] {
     table
 }
 
-/// An element of a stream: its start, a block, or its end.
+/// An element of a stream. An element is the start of the stream, a block, or the end of the stream.
 #[derive(Clone, Copy, Debug)]
 enum Element {
     /// The start of a stream, with the compression level. Blocks of the stream have at most 100,000 letters times the
@@ -294,7 +294,7 @@ enum Element {
     End(u32),
 }
 
-/// A part and the result of decompressing it, which is the first `len` bytes of `bytes`.
+/// A part and its decompressed bytes, which are the first `len` bytes of `bytes`.
 struct DecompressedRange<B> {
     part: BitRange,
     bytes: B,
@@ -398,8 +398,8 @@ fn next(
 /// Combines the results of parts in order, and checks the checksums of streams.
 struct Assembler {
     name: String,
-    /// The state inside a stream: the level, and the combined checksum of the blocks read so far. The value is `None`
-    /// outside of a stream.
+    /// The compression level of the current stream, and the combined checksum of its blocks that were read so far. The
+    /// value is `None` outside of a stream.
     stream: Option<(usize, u32)>,
     /// The rest of the previous part, if the last element of the part ends only in the next part.
     open: Option<BitRange>,

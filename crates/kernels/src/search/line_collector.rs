@@ -1,4 +1,4 @@
-//! Collects the results of a block: lines with their numbers, matches and context, or counts.
+//! Collects the results of a block. The results are lines with their numbers, matches and context, or counts.
 
 use grep_matcher::Match;
 use inshore_kernel::Block;
@@ -134,7 +134,7 @@ impl LineCollector<'_> {
         !self.is_full()
     }
 
-    /// Adds all matching lines and their context lines. Also adds the lines near the block's borders, which may be
+    /// Adds all matching lines and their context lines. Also adds the lines near the block's borders, since they may be
     /// context of a match in an adjacent block.
     fn add_with_context(&mut self, before: usize, after: usize) {
         let text = self.text;

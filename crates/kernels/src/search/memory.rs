@@ -24,8 +24,8 @@ use regex_syntax::hir::{Class, Hir, HirKind};
 use super::PatternOptions;
 use crate::Result;
 
-/// The memory for automata that is not reserved, in bytes. A process may take 64 MiB beyond its budget, which cover
-/// this memory and the program itself.
+/// The memory for automata that is not reserved, in bytes. A process may take 64 MiB beyond its budget. These 64 MiB
+/// cover this memory and the program itself.
 const UNCOUNTED_BYTES: u64 = 4 << 20;
 /// The smallest number of literal texts for which the regex library builds one Aho-Corasick automaton.
 const TEXTS_MIN: u64 = 3000;
@@ -158,7 +158,7 @@ impl PatternSize {
 pub(super) struct PatternMemory {
     /// The size of a cache in bytes. Each thread has two caches.
     pub cache_bytes: usize,
-    /// The reservation, which lives as long as the automata.
+    /// The reservation of the memory. It must live as long as the automata.
     _reserved: Reservation,
 }
 

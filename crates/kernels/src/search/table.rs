@@ -250,7 +250,7 @@ impl<'a, E: FnMut(SearchItem) -> Result<Next>> SearchRows<'a, E> {
         })
     }
 
-    /// Handles an event: the results of a block, or the end of a source.
+    /// Handles an event. An event has the results of a block, or reports the end of a source.
     ///
     /// # Errors
     /// - Returns the errors of `each`.

@@ -52,8 +52,8 @@ pub struct WordOptions {
     pub min_count: u64,
     /// The summary lists this number of the most frequent words.
     pub top: usize,
-    /// The size of a worker's table in bytes, with which tests can fill the table. With `None`, the budget determines
-    /// the size.
+    /// The size of a worker's table in bytes. Tests set a small size, so that the table becomes full. If the value is
+    /// `None`, the budget determines the size.
     pub table_bytes: Option<usize>,
 }
 

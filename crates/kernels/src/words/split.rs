@@ -84,7 +84,7 @@ impl Group {
 fn runs(text: &[u8], in_word: impl Fn(&[u8; 64]) -> u64, mut each: impl FnMut(usize, usize)) {
     let (mut start, mut inside) = (0, 0u64);
     let mut step = |base: usize, mask: u64| {
-        // A bit is set if its byte belongs to a word and the previous byte does not, or the other way round.
+        // A bit is set if either its byte or the previous byte belongs to a word, but not both.
         let mut borders = mask ^ (mask << 1 | inside);
         inside = mask >> 63;
         while borders != 0 {

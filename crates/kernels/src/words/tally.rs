@@ -6,7 +6,7 @@ use arrow_array::{ArrayRef, RecordBatch, UInt64Array, builder::StringBuilder};
 
 use super::{WordOptions, WordSummary, word_schema};
 
-/// Collects words, which are added in ascending order, in batches. Also records the most frequent words.
+/// Collects words in batches, and records the most frequent words. Words must be added in ascending order.
 #[derive(Debug)]
 pub struct Tally {
     options: WordOptions,

@@ -36,7 +36,7 @@ impl Bytes {
         self.position.load(Ordering::Relaxed)
     }
 
-    /// Returns the input's name in errors: the path, or "standard input".
+    /// Returns the name by which errors call the input. The name is the path, or "standard input".
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -151,7 +151,7 @@ impl CsvSource {
         Ok(Sample { columns: columns.iter_mut().map(StringBuilder::finish).collect(), lines })
     }
 
-    /// Returns all columns with the types in `columns`, which the caller has set.
+    /// Returns all columns with the types in `columns`. [`Input::with_columns`] has set these types.
     pub fn known_fields(&mut self, columns: &SchemaRef, input: &Input) -> Result<Vec<Field>> {
         let names = columns.fields().iter().map(|field| field.name());
         if !names.eq(&self.names) {

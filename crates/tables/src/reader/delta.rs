@@ -100,7 +100,7 @@ fn number(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// Reads a signed number in zigzag encoding: the lowest bit is the sign.
+/// Reads a signed number in zigzag encoding, in which the lowest bit is the sign.
 fn signed(bytes: &mut &[u8]) -> Option<i64> {
     let number = number(bytes)?;
     Some((number >> 1) as i64 ^ -((number & 1) as i64))

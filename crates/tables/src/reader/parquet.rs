@@ -1,7 +1,7 @@
 //! Reads a Parquet file as a source of record batches.
 //!
 //! The library's batch reader gets pages from this crate ([`super::parquet_pages`]), which checks every page. Strings
-//! are read as views into their pages: copies of the strings of a short dictionary could fill gigabytes.
+//! are read as views into their pages, since copies of the strings of a short dictionary could fill gigabytes.
 
 use std::{ops::Range, sync::Arc};
 
@@ -383,11 +383,11 @@ impl ParquetSource {
     }
 }
 
-/// Adds type information that Parquet lacks: time zones, and durations that are stored as whole numbers. The
-/// information comes from the metadata `ARROW:schema` of the file.
+/// Adds type information that Parquet itself does not store. It consists of time zones, and of durations that are
+/// stored as whole numbers. The information comes from the metadata `ARROW:schema` of the file.
 ///
-/// Times of 96 bits become microseconds. The library (parquet 59.3) would choose nanoseconds, which end in 2262, and
-/// later times would wrap around.
+/// Times of 96 bits become microseconds. The library (parquet 59.3) would choose nanoseconds. Nanoseconds in 64 bits
+/// end in the year 2262, and later times would wrap around.
 fn with_times(schema: &Schema, metadata: &FileMetaData) -> Schema {
     let descriptor = metadata.schema_descr();
     let said = parquet_to_arrow_schema(descriptor, metadata.key_value_metadata()).ok();

@@ -55,7 +55,7 @@ pub(super) const LIST_VALUE_BYTES: u64 = 8 + 4;
 const READ_AHEAD_BYTES_MAX: u64 = 8 << 20;
 const READ_AHEAD_STEP_BYTES: usize = 512 << 10;
 
-/// One open Parquet file, and the state that the readers of its columns share.
+/// One open Parquet file, with the state that all readers of its columns use.
 pub(super) struct ParquetFile {
     pub name: String,
     pub bytes: u64,
@@ -533,8 +533,8 @@ impl Pages {
         self.file.hold(|held| held.columns[self.column].page_bytes += bytes)
     }
 
-    /// Returns the values of a page, which follow the levels that mark nulls. Returns `None` for the deprecated
-    /// encoding of levels.
+    /// Returns the bytes of the values of a page. In the page, the values follow the levels that mark nulls. Returns
+    /// `None` for the deprecated encoding of levels.
     fn values_of<'a>(&self, page: &'a Page) -> Option<&'a [u8]> {
         match page {
             Page::DataPage { buf, def_level_encoding, rep_level_encoding, .. } => {

@@ -59,8 +59,8 @@ pub(super) fn page_header(bytes: &[u8]) -> Option<PageHeader> {
     (seen & 0b1110 == 0b1110).then_some(header)
 }
 
-/// Returns the depth of the schema in a footer (`FileMetaData` in parquet.thrift). The root has depth 1. Returns `None`
-/// if the footer is malformed.
+/// Returns how deeply the schema in a footer (`FileMetaData` in parquet.thrift) is nested. The root has depth 1.
+/// Returns `None` if the footer is malformed.
 pub(super) fn schema_depth(footer: &[u8]) -> Option<usize> {
     let mut input = Compact { bytes: footer, at: 0 };
     let mut depth = None;

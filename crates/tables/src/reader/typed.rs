@@ -28,7 +28,7 @@ pub(super) enum TypeOrigin {
 pub(super) struct Column {
     values: Values,
     origin: TypeOrigin,
-    /// For each row, true if the row has a value. Present only if the column may have nulls.
+    /// For each row, true if the row has a value. The list exists only if the column may have nulls.
     valid: Option<Vec<bool>>,
 }
 
@@ -45,8 +45,8 @@ impl Column {
         Some(0)
     }
 
-    /// Adds a field of CSV. Returns how many bytes of text the column stored for it, which is 0 for a number. Returns
-    /// `None` if the field cannot be parsed as the type of the column.
+    /// Adds a field of CSV. Returns how many bytes of text the column stored for the field. For a number, the result is
+    /// 0. Returns `None` if the field cannot be parsed as the type of the column.
     pub fn push_text(&mut self, field: &[u8]) -> Option<u64> {
         if field.is_empty() && self.valid.is_some() {
             return self.push_null();

@@ -34,7 +34,7 @@ pub fn is_readable(kind: &DataType) -> bool {
     is_flat(kind)
 }
 
-/// Returns the type of the numbers in the lists of a column. Returns `None` for columns of other types.
+/// If `kind` is a type of lists of numbers, returns the type of the numbers. Otherwise returns `None`.
 pub fn list_of_numbers(kind: &DataType) -> Option<&DataType> {
     match kind {
         DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {

@@ -161,7 +161,7 @@ impl NumberGroups {
                 }
                 Some(nulls) => {
                     // A null becomes the neutral word, which does not change the result. The neutral word of a sum is
-                    // 0.0. If it is added to -0.0, the sum is 0.0, which equals -0.0.
+                    // 0.0. The sum of 0.0 and -0.0 is 0.0. This is correct, since 0.0 equals -0.0.
                     let neutral = if combine == Combine::Min { u64::MAX } else { 0 };
                     for (row, word) in of_column.iter_mut().enumerate() {
                         if nulls.is_valid(row) {

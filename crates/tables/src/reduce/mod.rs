@@ -134,7 +134,7 @@ struct ReduceRequest<'a> {
 }
 
 impl ReduceRequest<'_> {
-    /// Returns the columns that are read: the key columns, then each aggregated column once.
+    /// Returns the columns that are read. The key columns come first, and each aggregated column follows once.
     fn columns(&self) -> Vec<String> {
         let mut columns = self.options.by.clone();
         for column in self.options.aggregates.iter().filter_map(|aggregate| aggregate.column.as_ref()) {

@@ -54,8 +54,8 @@ impl WordSource {
         WordSource { combine, column, range: is_count.then_some((1, 0)), is_bounded: is_count }
     }
 
-    /// Sets the range of the words from the range of a column of whole numbers, which the statistics of the files
-    /// state.
+    /// Sets the range of the words. `min` and `max` are the smallest and the largest value of a column of whole
+    /// numbers, according to the statistics of the files.
     fn between(self, kind: &DataType, (min, max): (i128, i128), rows: u64) -> WordSource {
         let is_ordered = matches!(self.combine, Combine::Min | Combine::Max);
         let flip = if is_ordered && !kind.is_unsigned_integer() { SIGN } else { 0 };
@@ -236,7 +236,8 @@ where
     let operation = Words::<K, N, SUMS>::new(&combine, plan.short(), &overflow);
     let job = asked.job;
     let threads = job.budget().threads();
-    // The runs are resumed only with the same number of threads, which determines the rows that each thread reads.
+    // The runs are resumed only with the same number of threads, because the number of threads determines which rows
+    // each thread reads.
     let keep = asked.keep(("numbers", threads, plan.keys), &plan.schema)?;
     let memory_bytes = asked.memory_bytes(smallest_memory_bytes(threads, size_of::<K>() + 8 * N))?;
     let config = Config {
@@ -250,8 +251,8 @@ where
         ..Config::default()
     };
     job.start_phase("grouping", "bytes", asked.compressed_bytes());
-    // Bins of wide records take up to twice as long as sorted runs, since one thread, which reads the result, does most
-    // of the work. The key range is therefore used only for the array in memory, and for bins of short records.
+    // Bins of wide records take up to twice as long as sorted runs, since the single thread that reads the result does
+    // most of the work. The key range is therefore used only for the array in memory, and for bins of short records.
     let is_short = operation.short_bits().is_some();
     let key_range = config.key_range.filter(|_| is_short || choose(&config, 8 * N) == Strategy::Dense);
     let reduce = SortReduce::new(job, operation, &Config { key_range, ..config })?;

@@ -57,8 +57,8 @@ const FILE_BYTES: u64 = (4 << 20) + (256 << 10);
 /// (`-` is standard output). If the last line of an input has no line feed, one is added. gzip, zstd, bzip2 and lz4 are
 /// decompressed.
 ///
-/// All bytes are moved four times: read from the input, written to runs, read from runs, and written to the output. If
-/// the lines fit the budget, the bytes are moved only twice.
+/// All bytes are moved four times. They are read from the input, written to runs, read from runs, and written to the
+/// output. If the lines fit the budget, the bytes are moved only twice.
 ///
 /// # Errors
 /// - Returns [`Error::TooLarge`] if a line does not fit the budget.

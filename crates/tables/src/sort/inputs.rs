@@ -1,4 +1,4 @@
-//! The inputs of a sort: a list of files, or an iterator that returns the next file while the sort runs.
+//! The inputs of a sort. They are a list of files, or an iterator that returns the next file while the sort runs.
 
 use crate::{Input, Result};
 

@@ -46,7 +46,8 @@ pub struct NumberSortConfig {
     pub chunk_bytes: Option<usize>,
 }
 
-/// Sorts rows of numbers, which may be larger than memory. Each row becomes a 64-bit key, and equal rows are counted.
+/// Sorts rows of numbers. All rows together may be larger than memory. Each row becomes a 64-bit key, and equal rows
+/// are counted.
 pub struct NumberSort {
     shape: KeyLayout,
     records: Box<dyn Records>,

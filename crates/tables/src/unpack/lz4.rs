@@ -8,10 +8,10 @@ use lz4_flex::frame::FrameDecoder;
 
 use super::{is_skippable, skip_exact};
 
-/// The memory of a decoder in bytes: two uncompressed blocks and one compressed block. The uncompressed blocks have the
-/// largest size of the format, since later frames may have this size. A compressed block is smaller, since a block that
-/// would not shrink is stored uncompressed. The memory above `UNCOUNTED_BYTES` is reserved from the budget. A sort
-/// leaves memory for this reservation and for a piece of 1 MiB.
+/// The memory of a decoder in bytes. A decoder holds two uncompressed blocks and one compressed block. The uncompressed
+/// blocks have the largest size of the format, since later frames may have this size. A compressed block is smaller,
+/// since a block that would not shrink is stored uncompressed. The memory above `UNCOUNTED_BYTES` is reserved from the
+/// budget. A sort leaves memory for this reservation and for a piece of 1 MiB.
 pub(super) const LZ4_BYTES: u64 = 2 * (4 << 20) + (3 << 20);
 
 /// Reads the decompressed bytes of all frames. A truncated frame is an error.

@@ -33,7 +33,8 @@ const BUFFER_BYTES: usize = 128 << 10;
 /// takes 32 bits.
 const BZIP2_BYTES: u64 = 4 << 20;
 
-/// The first of the 16 magic numbers with which skippable frames begin. zstd and lz4 share these numbers.
+/// The first of the 16 magic numbers with which skippable frames begin. The magic numbers are the same for zstd and
+/// lz4.
 const SKIPPABLE_MAGIC: u32 = 0x184d_2a50;
 
 /// A format of compressed files.
@@ -77,8 +78,9 @@ impl Compression {
     pub const HEAD_BYTES: usize = 16;
 
     /// Detects the format of a file by `head`, its first [`HEAD_BYTES`](Self::HEAD_BYTES) bytes, or the whole file if
-    /// that is shorter. Returns `None` for bytes that are in no format with a magic number. Text is never taken for a
-    /// format: if a magic number consists of letters, the following bytes are checked too.
+    /// that is shorter. Returns `None` for bytes that are in no format with a magic number. Text is never mistaken for
+    /// a compressed format, since the bytes after a magic number are also checked if the magic number consists of
+    /// letters.
     ///
     /// A skippable frame counts as zstd, although an lz4 frame may follow the skippable frame.
     ///

@@ -209,7 +209,7 @@ fn frame_header(head: &[u8]) -> Option<Header> {
         let base = 1u64 << (10 + (window >> 3));
         return Some(Header::Frame { window_bytes: base + base / 8 * u64::from(window & 7) });
     }
-    // Without a window field the window is the whole content, whose size is in the header.
+    // If there is no window field, the window has the size of the whole content. This size is in the header.
     let dictionary_bytes = [0, 1, 2, 4][usize::from(descriptor & 3)];
     let size_bytes = [1, 2, 4, 8][usize::from(descriptor >> 6)];
     let field = head.get(5 + dictionary_bytes..)?.get(..size_bytes)?;

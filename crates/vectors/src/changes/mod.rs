@@ -97,7 +97,7 @@ impl Changed {
     }
 }
 
-/// A change that has begun: the dataset before the change, and the builder that extends it.
+/// A change that has begun. It has the dataset before the change, and the builder that extends the dataset.
 struct Change<'a> {
     job: &'a Job,
     vectors: Vectors,

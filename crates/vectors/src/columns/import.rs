@@ -193,7 +193,8 @@ impl Layout {
         })
     }
 
-    /// Returns the schema of the file of columns: the columns that the dataset keeps, and the column of row numbers.
+    /// Returns the schema of the file `columns.parquet`. The file has the columns that the dataset keeps, and the
+    /// column of row numbers.
     fn schema(&self) -> Arc<Schema> {
         let row = Field::new(ROW_COLUMN, DataType::UInt64, false);
         Arc::new(Schema::new(self.kept.iter().cloned().chain([row]).collect::<Vec<_>>()))
@@ -290,7 +291,7 @@ impl Lists<'_> {
     }
 }
 
-/// Returns the length of a list, which must not be null.
+/// Returns the length of a list. The list must not be null.
 fn list_len(column: &ArrayRef, row: usize) -> usize {
     match column.data_type() {
         DataType::List(_) => column.as_list::<i32>().value_length(row) as usize,

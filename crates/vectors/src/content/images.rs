@@ -1,4 +1,4 @@
-//! Computes a vector from each image file: its histogram.
+//! Computes a vector from each image file. The vector is the histogram of the image.
 
 use std::{
     fs::File,

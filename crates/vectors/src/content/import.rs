@@ -44,9 +44,9 @@ pub struct ImportedContent {
     pub first_skipped: Option<String>,
 }
 
-/// Imports vectors that are computed from content as the dataset `name`. The dataset also keeps the vocabulary of
-/// documents, which queries need. The paths of files become the column `path`. A job that ends before the commit leaves
-/// no dataset.
+/// Imports vectors that are computed from content as the dataset `name`. For documents, the dataset also keeps the
+/// vocabulary, since queries need it. The paths of files become the column `path`. A job that ends before the commit
+/// leaves no dataset.
 ///
 /// The function takes [`super::CONSUMER_BYTES`] bytes in addition to the memory of `content`.
 ///

@@ -19,12 +19,12 @@ pub(crate) struct Frame {
     pub is_kept_whole: bool,
 }
 
-/// The bytes of a decoded pixel: red, green and blue.
+/// The size, in bytes, of a decoded pixel (red, green and blue).
 const PIXEL: u64 = 3;
-/// The bytes of a coefficient in the decoder.
+/// The size, in bytes, of a coefficient in the decoder.
 const COEFFICIENT: u64 = 2;
-/// The bytes of the decoder's row buffers for each pixel of a row. There are up to four components of 8 rows each,
-/// upsampled by up to 4 in both directions.
+/// The memory, in bytes, of the decoder's row buffers for each pixel of a row. There are up to four components of 8
+/// rows each. The decoder enlarges them by a factor of up to 4 in both directions.
 const ROWS: u64 = 1024;
 
 impl Frame {

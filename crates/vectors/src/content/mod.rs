@@ -9,8 +9,8 @@
 //! the settings that are needed to compute the vectors of queries in the same way.
 //!
 //! Content search is described in chapter 6 of the 2018 thesis and in section 7.1 of the 2016 article (see
-//! docs/from-the-papers.md). The papers compute histograms during each search, which reads images of 48 KiB. This
-//! module computes the histograms once, during the import, so that a search reads 1 KiB for each image.
+//! docs/from-the-papers.md). The papers compute histograms during each search, and therefore read 48 KiB for each
+//! image. This module computes the histograms once, during the import, so that a search reads 1 KiB for each image.
 
 mod decode;
 mod each;
@@ -36,7 +36,7 @@ pub use self::{
 };
 use crate::{Element, Result};
 
-/// A batch of vectors, which follow the vectors of the previous batch.
+/// A batch of vectors. The vectors follow the vectors of the previous batch.
 pub struct RowBatch<'a> {
     /// The elements of the vectors. The slice is aligned for its element type.
     pub rows: &'a [u8],

@@ -35,7 +35,7 @@ pub(crate) struct Header {
     is_interlaced: bool,
 }
 
-/// The colour type: the channels of a pixel.
+/// The colour type of an image. It determines the channels of a pixel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Color {
     Grey,
@@ -97,7 +97,7 @@ impl Header {
         FIXED_BYTES + 2 * self.row_bytes(self.width as usize) as u64 + 3 * width * rows
     }
 
-    /// Returns the number of bytes of a row of `width` pixels, without the byte of the filter type.
+    /// Returns how many bytes `width` pixels take. A row of the file has one more byte, which states the filter type.
     fn row_bytes(&self, width: usize) -> usize {
         (width * self.color.channels() * usize::from(self.depth)).div_ceil(8)
     }

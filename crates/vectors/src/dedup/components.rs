@@ -13,8 +13,8 @@
 //! about the squared logarithm of the number of ids, and usually below six.
 //!
 //! The sort puts the smallest neighbour of a vertex first, so a star operation needs the memory of one link. A
-//! union-find structure over all vectors would take fewer passes, but it needs a number in memory for each vector,
-//! which may exceed the budget.
+//! union-find structure over all vectors would take fewer passes, but it needs a number in memory for each vector. This
+//! memory may exceed the budget.
 
 use inshore_store::Job;
 

@@ -32,7 +32,7 @@ const GROUPS_MIN: u64 = 24;
 /// The number of groups whose centroids are read from flash at the same time.
 const DEPTH: usize = 16;
 
-/// The location of the lower centroids: memory or flash.
+/// The lower centroids, which are in memory or on flash.
 #[derive(Debug)]
 pub(crate) enum Lower<T> {
     Memory(Vec<T>, #[allow(dead_code)] Reservation),

@@ -38,7 +38,7 @@ impl Directory {
         self.firsts[list as usize + 1] - self.firsts[list as usize]
     }
 
-    /// Returns the byte range of the lists `lists`, which are adjacent in the file.
+    /// Returns the byte range of the lists `lists` in the file. The lists must be adjacent.
     pub fn bytes_of(&self, lists: Range<u32>) -> Range<u64> {
         self.firsts[lists.start as usize] * self.entry_bytes
             ..self.firsts[lists.end as usize] * self.entry_bytes
@@ -93,7 +93,7 @@ pub(crate) fn list_of<'a, T: Clustered>(
     }
 }
 
-/// The vectors of a list: their elements, and their row numbers.
+/// The elements and the row numbers of the vectors of a list.
 pub(crate) struct List<'a, T> {
     pub rows: &'a [T],
     ids: &'a [u8],
@@ -101,7 +101,8 @@ pub(crate) struct List<'a, T> {
 }
 
 impl<T> List<'_, T> {
-    /// Returns the row number in the dataset of the vector at position `place` of the list.
+    /// Returns the row number of the vector at position `place` of the list. The row number is that in the dataset of
+    /// vectors.
     pub fn row(&self, place: usize) -> u64 {
         let bytes = &self.ids[place * self.id_bytes..][..self.id_bytes];
         match self.id_bytes {

@@ -1,4 +1,4 @@
-//! The properties of an index: the attributes of its dataset.
+//! The properties of an index. They are stored as the attributes of its dataset.
 
 use inshore_store::format_bytes;
 use serde::Serialize;

@@ -1,10 +1,10 @@
 //! k-means on a sample in memory.
 //!
-//! The method is Lloyd's iteration: each row is assigned to its nearest centroid, and each centroid moves to the mean
-//! of its rows. A centroid has the element type of the data, so that tiles can compare centroids in the same way as
-//! vectors. The elements of a centroid are the rounded mean. A centroid without rows moves to a row of the largest
-//! cluster. Under the cosine metric, a centroid has the direction of the sum of its rows, after each row is scaled to
-//! length 1.
+//! The method is Lloyd's iteration. In each step, each row is assigned to its nearest centroid, and each centroid moves
+//! to the mean of its rows. A centroid has the element type of the data, so that tiles can compare centroids in the
+//! same way as vectors. The elements of a centroid are the rounded mean. A centroid without rows moves to a row of the
+//! largest cluster. Under the cosine metric, a centroid has the direction of the sum of its rows, after each row is
+//! scaled to length 1.
 //!
 //! The result depends only on the rows and their order, not on the number of threads. Several threads assign rows to
 //! centroids, but one thread adds the rows, in their order.

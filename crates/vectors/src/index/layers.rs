@@ -1,4 +1,4 @@
-//! Layers: rows that were added after the lists of an index were written, grouped by these lists.
+//! A layer holds rows that were added after the lists of an index were written. The rows are grouped by these lists.
 //!
 //! ```text
 //!   rows     0 .................... n │ ............ │ ..... │ ..

@@ -67,7 +67,7 @@ pub use self::{
 };
 use crate::{Error, VectorsInfo, tiles::Tiled};
 
-/// Returns an error for vectors with an element type of which no index can be built.
+/// Returns the error for vectors of an element type for which no index can be built.
 fn no_index_of(vectors: &VectorsInfo) -> Error {
     Error::BadDataset {
         name: vectors.name.clone(),
@@ -77,7 +77,7 @@ fn no_index_of(vectors: &VectorsInfo) -> Error {
     }
 }
 
-/// The element types of which centroids can be made: `f32`, `u8` and `i8`.
+/// An element type for which centroids can be computed. These types are `f32`, `u8` and `i8`.
 pub(crate) trait Clustered:
     Tiled + IntoBytes + FromBytes + Immutable + Send + PartialEq + std::fmt::Debug
 {

@@ -1,9 +1,10 @@
-//! The plan of an approximate search determines how lists are read, and how many queries one round answers.
+//! The plan of an approximate search determines how lists are read, and how many queries are answered together in one
+//! round.
 //!
 //! Both strategies probe the same lists and give the same answer, unless the index has lists with copies. *Single*
 //! reads the lists of one query after the other, with many reads in flight. *Batch* reads each probed list once for all
-//! its queries, in the order of the file. The batch strategy moves fewer bytes if queries share lists, and it compares
-//! more queries with a vector at a time.
+//! its queries, in the order of the file. If several queries probe the same list, the batch strategy reads fewer bytes.
+//! It also compares more queries with a vector at a time.
 
 use inshore_store::{DriveProfile, format_bytes};
 use serde::{Deserialize, Serialize};
@@ -35,7 +36,8 @@ pub(crate) const SPAN_BYTES: u64 = 1 << 20;
 pub(crate) const JOINED_BYTES: u64 = 128 << 10;
 /// The number of queries whose lists are found together in the batch strategy.
 pub(crate) const FOUND_AT_ONCE: u64 = 256;
-/// The assumed rates of a drive that was not measured: random reads per second, and bytes per second.
+/// The rates that are assumed for a drive that was not measured. The first rate is in random reads per second, and the
+/// second one in bytes per second.
 const READS_PER_SECOND: f64 = 20_000.0;
 const BYTES_PER_SECOND: f64 = 2e9;
 /// The time of one multiplication in a full tile, in seconds. It was measured with AVX2 and 128 dimensions.

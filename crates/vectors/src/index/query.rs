@@ -411,7 +411,7 @@ impl Probed<'_> {
         Ok(plan)
     }
 
-    /// Reads the parts of the index that all queries need.
+    /// Reads the data of the index that all queries need.
     fn load<T: Clustered>(&self, plan: &StrategyPlan) -> Result<Loaded<T>> {
         let (metric, dimensions) = (self.search.metric, self.index.info().dimensions);
         let (directory, centroids) = self.index.load::<T>(self.job, plan.holds_centroids)?;
@@ -504,7 +504,7 @@ impl<T: Clustered> Round<'_, T> {
         let mut left: Vec<u32> = members.collect();
         let mut probes = self.probes.max(self.layer_probes);
         let mut lists = Vec::new();
-        // The loop repeats only for queries whose lists have fewer than k vectors, which are few.
+        // The loop repeats only for the few queries whose lists have fewer than k vectors.
         while let (Some(&first), Some(&last)) = (left.first(), left.last()) {
             let groups = self.centroids.groups_for(probes);
             let tops: Vec<TopK> = (first..=last).map(|_| TopK::new(probes as usize, f64::INFINITY)).collect();

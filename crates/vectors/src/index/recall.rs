@@ -273,7 +273,7 @@ pub(crate) fn for_rows<T: Clustered, S: Send>(
     })
 }
 
-/// Reads the queries with the given numbers, which ascend, and packs them.
+/// Reads the queries with the given numbers, and packs them. The numbers must be in ascending order.
 ///
 /// # Errors
 /// Returns [`crate::Error::BadFile`] if the element type of the vectors cannot hold a value of a query, and

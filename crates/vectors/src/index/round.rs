@@ -1,4 +1,4 @@
-//! A round: queries of an index search that are answered together.
+//! A round is a group of queries of an index search that are answered together.
 
 use std::sync::atomic::AtomicU64;
 
@@ -32,7 +32,7 @@ pub(super) struct Round<'a, T: Clustered> {
     pub k: u64,
     pub packed: &'a Packed<T>,
     pub tops: &'a [TopK],
-    /// The receiver of near vectors: `tops`, or a sort of pairs.
+    /// The receiver of near vectors. It is `tops`, or a sort of pairs.
     pub heaps: SharedHeaps<'a>,
     pub selected: Option<Selected<'a>>,
     pub ids: &'a Ids,

@@ -2,12 +2,12 @@
 //!
 //! Let *s* be the fraction of the vectors that are selected. The k nearest selected vectors lie as far from the query
 //! as the k / s nearest of all vectors, so they are spread over more lists. A query therefore probes 1 / √s times as
-//! many lists as it would for the same recall among all vectors. The factor 1 / √s has the following reason: the
-//! neighbours lie in a ball around the query, and the number of lists that a ball touches grows with the number of
-//! vectors in the ball, by a power that depends on the dimensions of the data. Let a list have L vectors. In data of d
-//! dimensions, the ratio of the radius of the ball to the radius of a list is (k / sL)^(1/d). The ball then touches
-//! about (1 + (k / sL)^(1/d))^d lists. With k / L from 0.05 to 0.5 and d from 5 to 20, this number grows at most
-//! tenfold from s = 1 to s = 1/100, and 1 / √s grows tenfold.
+//! many lists as it would for the same recall among all vectors. The factor 1 / √s has the following reason. The
+//! neighbours lie in a ball around the query. The number of lists that a ball touches is proportional to a power of the
+//! number of vectors in the ball. The exponent depends on the dimensions of the data. Let a list have L vectors. In
+//! data of d dimensions, the ratio of the radius of the ball to the radius of a list is (k / sL)^(1/d). The ball then
+//! touches about (1 + (k / sL)^(1/d))^d lists. With k / L from 0.05 to 0.5 and d from 5 to 20, this number grows at
+//! most tenfold from s = 1 to s = 1/100, and 1 / √s grows tenfold.
 //!
 //! This estimate holds for vectors that are selected independently of their position in space. A query far from all
 //! selected vectors finds few selected vectors in its lists. Let n be the number of vectors in the probed lists of a

@@ -116,9 +116,9 @@ impl Pairs {
         (ROWS_BYTES + 2 * IDS_BYTES) as u64 + BlockLinks::bytes()
     }
 
-    /// Returns the receiver of the pairs of some queries. `ids` are the ids of the queries, which are vectors of the
-    /// searched dataset. If `only_larger` is true, a pair is dropped if the query has the larger of the two ids,
-    /// because the search also finds the pair with the other vector as the query.
+    /// Returns the receiver of the pairs of some queries. The queries are vectors of the searched dataset, and `ids`
+    /// are their ids. If `only_larger` is true, a pair is dropped if the query has the larger of the two ids, because
+    /// the search also finds the pair with the other vector as the query.
     pub fn of_queries<'a>(&'a self, ids: &'a [u64], only_larger: bool) -> PairsOfQueries<'a> {
         let links = (self.form == Form::Links).then(|| Mutex::new(BlockLinks::new(ids)));
         PairsOfQueries { pairs: self, ids, only_larger, links }

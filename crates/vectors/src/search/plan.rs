@@ -16,7 +16,8 @@ use crate::{
 /// The largest size of a read. With this size, two reads in flight for each of two threads keep a drive busy.
 const BLOCK_BYTES_MAX: usize = 1 << 20;
 const BLOCK_BYTES_MIN: usize = 64 << 10;
-/// The number of buffers of each thread: the thread searches one block while the next block is read.
+/// The number of buffers of each thread. The thread searches the block in one buffer while the next block is read into
+/// the other buffer.
 const BUFFERS: usize = 2;
 /// The number of buffers of each thread if few vectors are selected. The reads are then small, so more of them must be
 /// in flight.
@@ -85,7 +86,8 @@ pub struct Plan {
     pub subblock_rows: usize,
     /// The number of worker threads.
     pub threads: usize,
-    /// The memory of each query in bytes: its elements, its packed elements, and its neighbours.
+    /// The memory of each query in bytes. A query takes memory for its elements, its packed elements, and its
+    /// neighbours.
     pub query_bytes: u64,
     /// The memory in bytes that does not depend on the number of queries.
     pub fixed_bytes: u64,

@@ -59,7 +59,7 @@ pub(crate) struct Queries<T: Tiled> {
 }
 
 impl<T: Tiled> Queries<T> {
-    /// Reads and packs the queries with these numbers, which must be the next queries of `rows`.
+    /// Reads and packs the queries with the numbers `numbers`. They must be the next queries of `rows`.
     ///
     /// # Errors
     /// - Returns [`crate::Error::BadFile`] if the element type of the vectors cannot hold a value.

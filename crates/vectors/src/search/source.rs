@@ -1,4 +1,4 @@
-//! The source of the queries of a search: a file, or a dataset of vectors.
+//! The source of the queries of a search. It is a file, or a dataset of vectors.
 //!
 //! ```text
 //!   VectorFile ─┐

@@ -181,7 +181,8 @@ pub(crate) trait Tiled: Measured + Copy + Sync + 'static {
     /// Returns the bytes of whole rows as elements.
     fn rows(bytes: &[u8]) -> &[Self];
 
-    /// Returns the number of elements of a row in tiles.
+    /// Returns how many elements a row has in tiles. If the dimensions are padded, this number is larger than the
+    /// number of dimensions.
     fn stride(dimensions: usize) -> usize;
 
     /// Returns the elements of rows as elements of tiles. The result is either `rows` itself, or the converted elements

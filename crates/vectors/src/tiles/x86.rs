@@ -1,9 +1,9 @@
 //! Tiles with AVX2 and FMA, and with AVX-512.
 //!
-//! Each function is generic over V, the number of registers of lanes, which is one or two. A macro defines one function
-//! for each number of rows. The macro writes a statement for each row, because an array stays in registers only if its
-//! indices are literals. The compiler does not always unroll a loop over rows. It does not unroll such a loop in the
-//! profile of the tests.
+//! Each function is generic over V, which is the number of registers of lanes. V is one or two. A macro defines one
+//! function for each number of rows. The macro writes a statement for each row, because an array stays in registers
+//! only if its indices are literals. The compiler does not always unroll a loop over rows. It does not unroll such a
+//! loop in the profile of the tests.
 
 use std::arch::x86_64::*;
 

@@ -52,7 +52,7 @@ impl<'a> Bits<'a> {
         }
     }
 
-    /// Skips `count` bits, which `word` must hold.
+    /// Skips `count` bits. `word` must hold at least this number of valid bits.
     #[inline(always)]
     pub(super) fn drop(&mut self, count: u32) {
         self.word <<= count;

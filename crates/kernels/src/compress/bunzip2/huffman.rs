@@ -1,4 +1,4 @@
-//! Decodes Huffman codes, which map bits to symbols.
+//! Decodes Huffman codes. A Huffman code maps sequences of bits to symbols.
 
 use super::{BlockError, Result, bits::Bits};
 

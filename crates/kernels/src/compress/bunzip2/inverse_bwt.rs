@@ -1,5 +1,5 @@
-//! The inverse Burrows-Wheeler transform: builds the table of a block, and walks the tables of several blocks in
-//! lockstep.
+//! Computes the inverse Burrows-Wheeler transform. The module builds the table of each block, and walks the tables of
+//! several blocks in lockstep.
 //!
 //! The documentation of the [parent module](super) explains why the tables of several blocks are walked at the same
 //! time, and why a word of the table can represent two letters.
@@ -45,8 +45,8 @@ pub(super) enum TableKind {
 
 /// Lists the pairs of letters that the words of a table represent.
 pub(super) struct Pairs {
-    /// The two letters of each pair that has a number. The number of a pair, which a word of the table holds, is its
-    /// index in this array. The first letter is in the lower byte.
+    /// The two letters of each pair that has a number of its own. The words of the table refer to a pair by its index
+    /// in this array. The first letter is in the lower byte.
     named: Box<[u16; PAIRS_NAMED + 1]>,
     /// The pairs without a number of their own. Each pair follows the index of the first row that begins with it. The
     /// list is sorted by these rows.
@@ -187,7 +187,8 @@ struct Walk<'a> {
 /// The number of blocks that are walked in lockstep.
 const ABREAST: usize = 4;
 
-/// Replaces the letters of each block by the block's text.
+/// Walks the tables of all blocks. At first, `letters` has the last letters of the sorted rotations of each block. The
+/// walk replaces them by the text of the block.
 pub(super) fn walk_all(laid: &[LaidOutBlock], table: &[u32], letters: &mut [u8]) {
     let (mut walks, mut rest) = (Vec::with_capacity(laid.len()), letters);
     for block in laid {

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! A letter is a byte of a block. A block has up to 900,000 letters. The table of a block has a word of 32 bits for
-//! each letter, which contains the letter and the index of the next word. The walk follows the words in the order of
+//! each letter. The word contains the letter and the index of the next word. The walk follows the words in the order of
 //! the text, at positions scattered over 3.6 MB. Each index is known only after the previous word was loaded, usually
 //! from memory beyond the second-level cache. A decoder that walks one block at a time, as the bzip2 libraries in Rust
 //! and in C do, spends most of its time on these waits. This module lays out all blocks of a [`Workspace`] first and

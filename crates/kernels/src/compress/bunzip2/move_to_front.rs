@@ -18,7 +18,7 @@ impl MoveToFront {
         self.0[0] as u8
     }
 
-    /// Returns the letter at position `place`, which is below 256, and moves the letter to the front.
+    /// Returns the letter at position `place`, and moves the letter to the front. `place` must be below 256.
     #[inline(always)]
     pub fn take(&mut self, place: usize) -> u8 {
         let (row, shift) = (place / 8 % 32, 8 * (place % 8));

@@ -60,9 +60,9 @@ impl<'a, T> Block<'a, T> {
 }
 
 impl<T: Clustered> Build<'_, T> {
-    /// Does step 4 of a build: sorts the rows `rows` by their lists. If `live` is given, rows outside `live` are left
-    /// out. The pass also finds the exact neighbours of the held-out vectors, which are the vectors on which recall is
-    /// measured.
+    /// Does step 4 of a build. The function assigns the rows `rows` to lists and sorts them by list. If `live` is
+    /// given, rows outside `live` are left out. The pass also finds the exact neighbours of the held-out vectors, which
+    /// are the vectors on which recall is measured.
     pub(super) fn assign(
         &self,
         centroids: &Centroids<T>,

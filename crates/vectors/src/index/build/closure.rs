@@ -1,9 +1,9 @@
 //! The rule that decides which lists hold copies of a vector. The method is the closure of SPANN (Chen et al., NeurIPS
 //! 2021, section 3.2).
 //!
-//! A query near the border of its list misses neighbours on the other side of the border. The lists on both sides
-//! therefore get copies of the vectors near the border. A query that probes few lists with copies finds as many
-//! neighbours as a query that probes many lists without copies.
+//! A query near the border between two lists misses neighbours in the other list. Both lists therefore get copies of
+//! the vectors near the border. A query that probes few lists with copies finds as many neighbours as a query that
+//! probes many lists without copies.
 //!
 //! Let c0, c1, ... be the centroids of the lists nearest to a vector v, the nearest first. List 0 owns the vector. The
 //! rule examines the other lists by ascending distance, and list j gets a copy if both conditions hold:

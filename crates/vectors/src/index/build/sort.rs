@@ -35,7 +35,7 @@ pub(super) fn add_elements<T: Clustered>(out: &mut Vec<T>, bytes: &[u8]) {
     out.extend(elements.map(|bytes| T::read_from_bytes(bytes).expect("the bytes of one")));
 }
 
-/// Appends a row of a sort: its key, and the elements of a vector.
+/// Appends a row of a sort. The row consists of a key and the elements of a vector.
 pub(super) fn push_row<T: Clustered>(
     out: &mut Vec<u8>,
     (number, order): (u32, u32),

@@ -222,7 +222,7 @@ fn all_lists(lists: &[u32]) -> &[u32] {
     lists
 }
 
-/// A list that is being filled: its own vectors, and copies of vectors of other lists.
+/// A list that is being filled with its own vectors, and with copies of vectors of other lists.
 #[derive(Default)]
 struct OpenList {
     number: u32,
