@@ -1,23 +1,23 @@
 //! This module identifies the natural language of a text.
 //!
 //! [`Profiles`] hold for each language the n-grams (n = 4 bytes of normalised text) that are most frequent in a sample.
-//! A text is in the language whose profile contains the largest number of the text's n-grams.
+//! The language of a text is the language whose profile contains the largest number of the text's n-grams.
 //!
 //! Profiles become Bloom filters, as in the article that is cited below, but all languages share one filter. An entry
 //! of the filter is a 64-bit word with one bit for each language, so that two look-ups determine which languages have
 //! an n-gram. The counters of the languages are bit-sliced: one word holds the lowest bits of all counters, the next
 //! word holds the next bits, and so on. The cost of an n-gram therefore does not depend on the number of languages.
 //!
-//! In normalised text, letters of ASCII and Latin-1 are in lower case, and letters of other scripts are unchanged. One
-//! space replaces all bytes between two letters that are not letters. Spaces surround each line, so that no n-gram
-//! spans two lines. A text may therefore be split after any line.
+//! In normalised text, letters of ASCII and Latin-1 are in lower case, and letters of other scripts are unchanged. A
+//! sequence of bytes that are not letters is replaced by one space. Spaces surround each line, so that no n-gram spans
+//! two lines. A text may therefore be split after any line.
 //!
 //! # Cost
 //!
 //! Normalising a byte takes 1 ns. Looking up the n-gram at a byte takes 2 ns. A look-up consists of two loads from 1
-//! MiB of filters and of 14 operations on machine words. For each text, the sums of the counters take another 16
-//! operations for each language. The following times were measured for a CSV file with one row for each text, and
-//! include reading the file. Documents of 1 KB took 8 ns for each byte, and single sentences took 22 ns for each byte.
+//! MiB of filters and of 14 operations on machine words. Adding up the counters takes another 16 operations for each
+//! language and text. The following times were measured for a CSV file with one row for each text, and include reading
+//! the file. Documents of 1 KB took 8 ns for each byte, and single sentences took 22 ns for each byte.
 //!
 //! The method is described in the 2008 article, in the section "Language classification" and in figure 3 (see
 //! docs/from-the-papers.md). The article uses 5,000 4-grams for each language and 4 hash functions of 16 Kbit each.
@@ -337,8 +337,8 @@ pub struct Scores {
 pub struct Classification {
     /// The index of the language in [`Classifier::labels`].
     pub language: usize,
-    /// The difference between the counts of the best and the second-best language, divided by the best count. The value
-    /// is from 0 to 1.
+    /// The confidence, from 0 to 1. It is the difference between the counts of the best and the second-best language,
+    /// divided by the count of the best language.
     pub confidence: f64,
 }
 
@@ -390,7 +390,7 @@ impl Classifier {
         Scores { counts: vec![0; self.labels.len()] }
     }
 
-    /// Scores a text, or some complete lines of a text.
+    /// Scores a text. The text may also be some complete lines of a longer text.
     pub fn score(&self, reader: &mut Reader, text: &[u8]) -> Scores {
         let mut scores = self.no_scores();
         let text = reader.0.of(text);

@@ -1,10 +1,12 @@
 //! This module searches for lines that match patterns.
 //!
-//! The crate `grep-regex` finds matches. The crate looks for a literal of the pattern with SIMD, and runs the automaton
-//! on candidate lines only. This module turns matches in a block into lines, positions in lines, and counts.
+//! The crate `grep-regex` finds matches. If a pattern contains a literal, the crate searches for the literal with SIMD,
+//! and runs the automaton only on lines that contain the literal. This module turns matches in a block into lines,
+//! positions in lines, and counts.
 //!
 //! - [`Search`] holds the automata, and finds the lines that match.
-//! - `kernel` searches a block piece by piece, and `line_collector` collects the lines with their context.
+//! - The module `kernel` searches a block piece by piece, and the module `line_collector` collects the lines with their
+//!   context.
 //! - [`SearchTable`] turns the results into rows.
 //!
 //! A line ends with a line feed, and no match crosses the line's end. A NUL byte marks a source as binary. If the first
@@ -70,7 +72,7 @@ pub struct PatternOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SearchOutput {
-    /// The caller only needs to know whether there is a match, before or after a NUL byte.
+    /// The caller only needs to know whether there is a match. The match may be before or after a NUL byte.
     Any,
     /// The number of lines is wanted.
     LineCount,
@@ -132,7 +134,7 @@ impl Arguments {
 pub struct BlockMatches {
     /// Counts the lines that match.
     pub line_count: u64,
-    /// Counts the matches in the lines, if wanted.
+    /// Counts the matches in the lines, if the caller wants this count.
     pub match_count: u64,
     /// Holds the lines in order. If context lines are wanted, the lines also include the context of matches, and lines
     /// that may be context of a match in an adjacent block.

@@ -19,8 +19,8 @@ pub struct TextOptions {
     /// compression formats are errors.
     pub unpack: bool,
     /// Reads archives (zip, 7z, rar) as plain bytes, even if files in other compression formats are decompressed or
-    /// refused. This suits files that a walk through folders found, since users seldom want to read the archives among
-    /// them.
+    /// refused. This option is for files that a walk through folders found, since users seldom want to read the
+    /// archives among such files.
     pub keep_archives: bool,
     /// Reads files as UTF-8 even if a byte order mark indicates UTF-16.
     pub keep_encoding: bool,

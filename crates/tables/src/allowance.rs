@@ -1,9 +1,9 @@
 //! Reserves memory from the budget for decoders. Decoders are libraries that allocate their memory themselves.
 //!
-//! A process may use 64 MiB of memory in addition to its budget. Small states of the Parquet and zstd libraries are
-//! covered by these 64 MiB. Some files make the state large (a zstd window of 128 MiB, Parquet pages of 100 MiB). The
-//! memory of such a state beyond [`UNCOUNTED_BYTES`] is reserved from the budget before the allocation. If the budget
-//! has too little free memory, the file is refused.
+//! A process may use 64 MiB of memory in addition to its budget. These 64 MiB cover the memory of the Parquet and zstd
+//! libraries while their state is small. Some files make the state large (a zstd window of 128 MiB, Parquet pages of
+//! 100 MiB). The memory of such a state beyond [`UNCOUNTED_BYTES`] is reserved from the budget before the allocation.
+//! If the budget has too little free memory, the file is refused.
 
 use inshore_store::{Budget, Reservation};
 

@@ -5,7 +5,7 @@ use std::io;
 use arrow_schema::Field;
 use inshore_store::{format_bytes, format_bytes_up, url_hint};
 
-/// The longest line that any reader of lines accepts, in any budget.
+/// The limit, in bytes, on the length of a line. No reader of lines accepts a longer line, even if the budget is large.
 pub const LINE_BYTES_MAX: u64 = 1 << 20;
 
 /// The result of reading or writing a table.
@@ -45,8 +45,8 @@ pub enum Error {
     /// A line, row or field does not have the expected form.
     #[error("{place}: expected {expected}, got {found}")]
     BadValue {
-        /// The file and the position in it: "edges.txt:1042", or "edges.parquet: row 17, column 'src'" (rows are
-        /// counted from 0).
+        /// The file and the position in the file, for example "edges.txt:1042" or "edges.parquet: row 17, column
+        /// 'src'". Rows are counted from 0.
         place: String,
         /// The expected form.
         expected: String,
@@ -243,8 +243,9 @@ fn nearest<'a>(wanted: &str, names: &'a [String]) -> Option<&'a str> {
     (edits <= 1 + wanted.chars().count() / 4).then_some(name)
 }
 
-/// Returns the edit distance of two words: the number of insertions, deletions and replacements that turn one word into
-/// the other. A crate for this function would be an additional dependency of every build.
+/// Returns the edit distance of two words. This is the smallest number of insertions, deletions and replacements that
+/// turn one word into the other. The function is implemented here because a crate for it would be an additional
+/// dependency of every build.
 fn edits(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();

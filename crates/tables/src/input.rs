@@ -176,7 +176,8 @@ impl Input {
         Input { unseen: known.unseen.clone(), ..self.with_columns(known.schema.clone()) }
     }
 
-    /// Returns whether a column had no values in the first rows, although its type was [set](Input::with_columns).
+    /// Returns true if a column had no values in the first rows of the table, although its type was
+    /// [set](Input::with_columns).
     pub(crate) fn is_unseen(&self, column: &str) -> bool {
         self.unseen.iter().any(|unseen| unseen == column)
     }
@@ -199,7 +200,7 @@ impl Input {
         self.header
     }
 
-    /// Returns true if a member of JSON lines that is not a column is an error, even if the caller names the columns.
+    /// Returns true if JSON lines must not have members that are not columns, even if the caller names the columns.
     pub(crate) fn has_whole_rows(&self) -> bool {
         self.is_whole
     }
@@ -311,8 +312,8 @@ impl Input {
     }
 
     /// Opens the input, and decompresses gzip, zstd, bzip2 and lz4 with any number of members or frames. The first
-    /// bytes determine the compression ([`Compression::of_head`]). The memory is two buffers of 128 KiB and the
-    /// decompressor's state.
+    /// bytes determine the compression ([`Compression::of_head`]). The input takes two buffers of 128 KiB, and memory
+    /// for the decompressor's state.
     ///
     /// # Errors
     /// - Returns [`Error::Io`] if the input cannot be opened or read.
@@ -326,8 +327,8 @@ impl Input {
         self.unpack(self.counted()?, budget, UNCOUNTED_BYTES)
     }
 
-    /// Opens one of many inputs that are open at the same time. All memory of the decompressor is reserved from the
-    /// budget.
+    /// Opens the input, like [`Input::open`], for a caller that has many inputs open at the same time. All memory of
+    /// the decompressor is therefore reserved from the budget.
     ///
     /// # Errors
     /// Returns the errors of [`Input::open`].
@@ -414,7 +415,7 @@ impl Input {
         }
     }
 
-    /// Opens the file, or standard input without the small buffer of the standard library.
+    /// Opens the file or standard input. Reads of standard input do not use the small buffer of the standard library.
     fn open_file(&self) -> Result<File> {
         match self.path() {
             Some(path) => File::open(path),

@@ -60,7 +60,7 @@ pub struct KmerOptions {
     pub canonical: bool,
     /// Writes only k-mers that occur at least this often.
     pub min_count: u32,
-    /// Writes codes instead of text (k up to 32).
+    /// Writes the codes of k-mers instead of their letters. With this option, k must be at most 32.
     pub codes: bool,
     /// Keeps finished sorted runs if the count is interrupted. Resumes an interrupted count that had the same options.
     pub resume: bool,
@@ -154,8 +154,8 @@ pub struct KmerPieces<'a> {
 }
 
 impl<'a> KmerPieces<'a> {
-    /// Creates pieces from an iterator of at most `count_max` pieces. `bytes` is the total size of the pieces in bytes,
-    /// if it is known.
+    /// Creates pieces from an iterator that returns at most `count_max` pieces. `bytes` is the total size of the pieces
+    /// in bytes, if it is known.
     pub fn asked(
         next: impl Iterator<Item = Result<KmerPiece>> + 'a,
         bytes: Option<u64>,
@@ -175,10 +175,11 @@ impl<'a> KmerPieces<'a> {
 /// A part of the result of [`count_kmer_pieces`].
 #[derive(Debug)]
 pub enum KmerAnswer<'a> {
-    /// The first and last k - 1 letters of each piece, in order. The function passes them first, after it has read all
-    /// pieces.
+    /// The first and last k - 1 letters of each piece, in the order of the pieces. The function passes this answer
+    /// first, after it has read all pieces.
     Ends(Vec<PieceEnds>),
-    /// K-mers up to k = 32, at most [`KMER_BLOCK_ROWS`], in the order of their codes, with their counts.
+    /// K-mers with a k of at most 32, and their counts. An answer has at most [`KMER_BLOCK_ROWS`] k-mers, in the order
+    /// of their codes.
     Short(KmerList<'a, u64>),
     /// K-mers with a k above 32, in the same form as [`KmerAnswer::Short`].
     Long(KmerList<'a, u128>),

@@ -1,4 +1,5 @@
-//! Reads and writes files of records within a budget: Parquet, CSV, Arrow, text, compressed or not.
+//! Reads and writes files of records within a memory budget. The formats are Parquet, CSV, Arrow and text, compressed
+//! or not.
 //!
 //! The main types are:
 //!

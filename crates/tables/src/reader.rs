@@ -77,9 +77,9 @@ pub struct TableDescription {
     /// The columns of CSV and JSON lines that have no values in the first rows. The type of such a column is text,
     /// and any later value contradicts that guess.
     pub unseen: Vec<String>,
-    /// The number of rows, where the file states it (Parquet).
+    /// The number of rows, if the file states it (Parquet).
     pub rows: Option<u64>,
-    /// The number of row groups, where the format has them (Parquet).
+    /// The number of row groups, if the format has row groups (Parquet).
     pub row_groups: Option<usize>,
 }
 
@@ -253,8 +253,8 @@ impl TableReader {
         Ok(reader)
     }
 
-    /// Opens CSV or JSON lines to read all columns as text, so that numbers keep their digits. Each column in `keys`
-    /// that has a type other than text is read a second time with that type. These copies follow the columns of the
+    /// Opens CSV or JSON lines to read all columns as text, so that numbers keep their digits. If a column in `keys`
+    /// has a type other than text, it is read a second time with this type. These copies follow the columns of the
     /// file. Returns `None` if the format of the table stores types.
     ///
     /// # Errors
@@ -515,12 +515,12 @@ impl Input {
         if self.is_stdin() { Some(b',') } else { separator(&self.extension()) }
     }
 
-    /// Returns whether the table is CSV, whose columns come from the first line or from options.
+    /// Returns true if the table is CSV.
     pub fn is_csv(&self) -> bool {
         self.separator().is_some()
     }
 
-    /// Returns whether the table is CSV or JSON lines, whose columns have no types.
+    /// Returns true if the table is CSV or JSON lines. The columns of these formats have no types.
     pub fn is_text(&self) -> bool {
         self.is_csv() || is_json(&self.extension())
     }

@@ -1,4 +1,5 @@
-//! Sorts and combines records of a few 64-bit words, behind traits that hide the widths of key and value.
+//! Sorts and combines records of a few 64-bit words. The traits of this module hide how many bits the key has, and how
+//! many words the value has.
 
 use std::sync::{
     Arc,

@@ -10,8 +10,8 @@ use inshore_store::{Job, Keep};
 
 use crate::{Error, Input, Result};
 
-/// If `is_wanted` is true, opens the store's folder for the finished sorted runs of a job. The sorted runs of an
-/// interrupted job are found if that job had the same `what`, the same `question` and the same files. Files are
+/// If `is_wanted` is true, opens the store's folder for the finished sorted runs of a job. The folder contains the
+/// sorted runs of an interrupted job if that job had the same `what`, the same `question` and the same files. Files are
 /// compared by path, inode, length and modification time.
 ///
 /// # Errors

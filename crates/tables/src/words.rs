@@ -85,9 +85,9 @@ impl Keys {
         inside.then(|| keys.iter().map(|key| K::from_u64(above_first(key))).collect())
     }
 
-    /// Returns how many different keys the range contains. Sort-reduce divides its work by this number, and assumes
-    /// that the keys are evenly distributed. If the range contains many more keys than there are rows, the function
-    /// returns `None`. Sort-reduce then samples the keys instead.
+    /// Returns how many different keys the range contains. If sort-reduce gets this number, it assumes that the keys of
+    /// the records are evenly distributed over the range. If the range contains many more keys than there are rows, the
+    /// function returns `None`, and sort-reduce samples the keys instead.
     pub fn range(self, rows: Option<u64>) -> Option<u64> {
         let range = self.last.checked_add(1)?;
         (range / KEYS_PER_ROW_MAX <= rows?).then_some(range)
@@ -164,8 +164,8 @@ where
     }
 }
 
-/// A compact form of the words of one record, used before records are combined. For each word, the form contains the
-/// difference between the word and its smallest value. All differences are packed into one number.
+/// A compact form of the words of one record. The form is used before records are combined. For each word, the form
+/// contains the difference between the word and its smallest value. All differences are packed into one number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CompactWords<const N: usize> {
     least: [u64; N],

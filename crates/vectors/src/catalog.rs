@@ -16,7 +16,7 @@ pub struct Description {
     /// The properties of the vectors.
     #[serde(flatten)]
     pub vectors: VectorsInfo,
-    /// The properties of the index, if the vectors have a usable index.
+    /// The properties of the index. The value is `None` if the vectors have no index, or if the index cannot be used.
     pub index: Option<IndexInfo>,
     /// The number of layers of the index. A layer is a dataset that holds vectors which were added after the lists of
     /// the index were written.
@@ -98,7 +98,7 @@ pub fn remove_index(store: &Store, name: &str) -> Result<()> {
         }
         Err(error) => return Err(error),
     };
-    // Layers without an index are useless, so they are removed, too.
+    // Layers are useless without an index, so they are removed, too.
     for layer in layer_names(store, name)? {
         match store.remove(&layer) {
             Ok(()) | Err(inshore_store::Error::NotFound { .. }) => {}

@@ -83,7 +83,7 @@ fn jaccard_key(shared: u64, all: u64) -> f64 {
     if all > 0 { -(shared as f64 / all as f64) + 0.0 } else { -1.0 }
 }
 
-/// Counts the bits that are set in the combination of the query and a row.
+/// Combines the query and a row with `combine`, and counts the bits that are set in the result.
 #[inline(always)]
 fn bits(query: &[u8], row: &[u8], combine: impl Fn(u64, u64) -> u64) -> u64 {
     let (qs, q_rest) = query.as_chunks::<8>();

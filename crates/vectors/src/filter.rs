@@ -53,10 +53,11 @@
 //! # Data far from zero
 //!
 //! Let the data have the mean 1,000 and the standard deviation 1. The plain expansion |q|² + |x|² - 2 <q, x> then
-//! suffers from cancellation: E is larger than all distances. With q* = q - c, the product has an error of at most γ(n)
+//! suffers from cancellation, so that E is larger than all distances. With q* = q - c, the product has an error of at
+//! most γ(n)
 //! |q - c| |x|. This error is small relative to the squared distance, unless the ratio of mean and deviation, times n
 //! u, is near 1. The vectors themselves are not shifted, because this would cost a copy of each block. If the ratio is
-//! so large that f32 barely represents the differences, exact distances are computed for most pairs: the search is
+//! so large that f32 barely represents the differences, exact distances are computed for most pairs. The search is then
 //! slow, but its answer is right. The inner product cannot be centered. For such data its scores differ by little, and
 //! the exact products of all pairs within E are computed.
 
@@ -74,7 +75,7 @@ const COSINE_NORM_MIN: f64 = 1.0 / (1u64 << 40) as f64;
 const DIFFERENCES_MAX: f64 = NORM_MAX * NORM_MAX;
 /// The bound on the relative error of the terms that are computed in f64.
 const DOUBLE: f64 = 1.0 / (1u64 << 40) as f64;
-/// The bound on the total loss by underflow: 2^-90.
+/// The bound on the total loss by underflow, which is 2^-90.
 const UNDERFLOW: f64 = 8.1e-28;
 
 fn gamma(roundings: usize) -> f64 {

@@ -1,5 +1,5 @@
-//! Heaps hold the nearest rows of each query. Some types of heaps serve one thread, and others are shared by several
-//! threads.
+//! Heaps hold the nearest rows of each query. Some types of heaps can be used by one thread only, and others by several
+//! threads at the same time.
 
 use std::cell::Cell;
 

@@ -67,7 +67,7 @@ impl TopK {
         TopK { entries: Mutex::new(entries), bound: AtomicU64::new(bound.to_bits()), k, excluded: None }
     }
 
-    /// Returns the same heap, except that it drops entries with this id.
+    /// Changes the heap so that it drops entries with this id, and returns the heap.
     pub fn without(self, id: u64) -> TopK {
         TopK { excluded: Some(id), ..self }
     }

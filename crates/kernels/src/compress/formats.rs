@@ -9,9 +9,9 @@ use twox_hash::XxHash32;
 use super::format::{Format, LZ4_MAGIC};
 use crate::{Error, Result};
 
-/// The start of the extra field in a gzip member's header that holds the member's size, so that members can be
-/// decompressed in parallel. The field consists of two letters, a length of four, and the size in bytes. Other programs
-/// skip the field, as RFC 1952 requires.
+/// The first bytes of an extra field in the header of a gzip member. The field holds the size of the member, so that
+/// members can be decompressed in parallel. It consists of two letters, the length of the rest (four), and the size of
+/// the member in bytes. Other programs skip the field, as RFC 1952 requires.
 pub(super) const GZIP_SIZE_FIELD: [u8; 4] = [b'I', b'S', 4, 0];
 /// The header of the gzip members that Inshore writes. The bytes are the magic number, the method (deflate), the flag
 /// for an extra field, no modification time, no compression hint, no operating system, and the length of the extra

@@ -77,8 +77,8 @@ fn threads(budget: &Budget, each: u64) -> usize {
 ///
 /// Each piece takes the memory of two blocks and of the state of a compressor. One piece more than there are threads is
 /// in memory at the same time. A block has 1 MiB for gzip, 900 kB for bzip2, and 4 MiB for zstd and lz4. From level 9
-/// on, a zstd block has 16 MiB, and from level 17 on 32 MiB. If the budget is less than [`smallest_pack_memory_bytes`]
-/// for all threads, fewer threads compress.
+/// on, a zstd block has 16 MiB, and from level 17 on 32 MiB. If the free memory is less than
+/// [`smallest_pack_memory_bytes`] for all threads of the job, fewer threads compress.
 ///
 /// # Errors
 /// - Returns [`Error::BadLevel`] if the format does not have the level.

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::{Format, Packer};
 use crate::{Error, Result};
 
-/// The largest number of bytes in a block that a node reads.
+/// A block that a node reads has at most this number of bytes.
 const BLOCK_BYTES: u64 = 2 << 20;
 
 /// The handler of the task that compresses on a node. The task's memory determines the number of threads.
@@ -28,7 +28,7 @@ impl TaskHandler for Packs {
     fn work(&self, task: Task, reply: &mut dyn Reply) -> std::result::Result<Value, Failure> {
         let pack = Pack::of_arguments(&task.arguments)?;
         let (memory_bytes, threads) = (task.job.budget().memory_bytes(), task.job.budget().threads());
-        // The workers get a quarter of the task's memory, since half of the memory is for reading.
+        // Half of the task's memory is for reading. The workers get a quarter of the task's memory.
         let room = memory_bytes / 4 / pack.worker_bytes();
         let budget = Budget::new(memory_bytes, (room as usize).clamp(1, threads));
         Parts::<Pack>::default().work(Task { job: task.job.within(budget), ..task }, reply)

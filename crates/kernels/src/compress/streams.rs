@@ -8,11 +8,12 @@
 //!
 //! All cores can therefore decompress even a file with a single stream, such as a file that `bzip2` wrote. The 48 bits
 //! can also occur in the middle of a block, by chance (once in 2^48 bits) or by design. A part that was split inside a
-//! block ends too early. Workers return the decompressed parts in order, with their compressed bits. If a part ends too
-//! early, its bits are joined with the next part, and the caller's thread decompresses the joined part.
+//! block ends too early. The caller's thread receives the decompressed parts in order, together with their compressed
+//! bits. If a part ends too early, its bits are joined with the next part, and the caller's thread decompresses the
+//! joined part.
 //!
-//! Workers verify the checksum of each block. The caller's thread verifies the checksum of each stream when the parts
-//! are returned.
+//! Workers verify the checksum of each block. The caller's thread verifies the checksum of each stream when it receives
+//! the parts.
 
 use std::{
     io::{Read, Write},
@@ -41,8 +42,8 @@ const PART_BLOCKS: [usize; 3] = [4, 2, 1];
 const BLOCK_BYTES_MIN: usize = 1 << 10;
 /// The memory that is reserved for the compressed bits of a block, in bytes. No known program writes larger blocks.
 const BLOCK_BYTES: usize = 1 << 20;
-/// The largest possible size of a compressed block, in bytes: 20 bits for each of 900,000 symbols, and the Huffman
-/// codes.
+/// The largest possible size of a compressed block, in bytes. The block has 20 bits for each of 900,000 symbols, and
+/// the Huffman codes.
 const BLOCK_BYTES_MAX: usize = 5 << 19;
 const MAGIC_BITS: usize = 48;
 const HEADER_BITS: usize = 32;
@@ -82,7 +83,7 @@ impl Plan {
         rooms + (self.parts() * self.blocks * BLOCK_BYTES) as u64
     }
 
-    /// Returns the sum of [`Self::in_bytes`] and the buffers for decompressed parts.
+    /// Returns the memory, in bytes, of [`Self::in_bytes`] and of the buffers for decompressed parts.
     fn bytes(self) -> u64 {
         let out = if self.threads == 0 { 0 } else { (self.threads + 1) * taken_bytes(self.out_bytes()) };
         self.in_bytes() + out as u64
@@ -242,8 +243,8 @@ impl<R: Read> InputSplitter<R> {
 /// Finds the first occurrence, from bit `from` on, of the 48 bits with which a block begins. Returns the offset of this
 /// occurrence in bits.
 ///
-/// The 48 bits cover at least two complete bytes after the byte in which they begin, at whichever bit they begin. Two
-/// table look-ups for each byte therefore suffice.
+/// The 48 bits may begin at any bit of a byte. In all cases, they cover at least two complete bytes after this byte.
+/// Two table look-ups for each byte therefore suffice.
 fn find_block(bytes: &[u8], from: usize) -> Option<usize> {
     // Each table maps a byte to a bit mask of positions at which the 48 bits can begin. The positions of `NEAR` are in
     // the previous byte. The positions of `FAR` are in the byte before the previous byte.

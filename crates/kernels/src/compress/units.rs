@@ -47,7 +47,7 @@ pub(super) struct Units<R> {
     /// The properties of the current lz4 frame. The number is the largest size of a block in bytes. The flag is true if
     /// a checksum of the content follows the last block. The value is `None` outside of an lz4 frame.
     frame: Option<(usize, bool)>,
-    /// Tells whether all further input is decompressed as one stream while it is read.
+    /// True if all further input is decompressed as one stream while the input is read.
     is_whole: bool,
 }
 
@@ -199,7 +199,8 @@ impl<R: Read> Units<R> {
         self.format
     }
 
-    /// Sets the largest size of a piece, compressed or decompressed.
+    /// Sets the limit on the size of a piece, in bytes. The limit applies to the compressed and to the decompressed
+    /// piece.
     pub fn limit(&mut self, bytes: usize) {
         self.limit = bytes;
     }
@@ -260,7 +261,7 @@ impl<R: Read> Units<R> {
         truncated(&self.name, self.format)
     }
 
-    /// Returns the next piece, or `None` at the end of the input or if the rest cannot be split.
+    /// Returns the next piece. Returns `None` at the end of the input, or if the rest of the input cannot be split.
     pub fn next_unit(&mut self) -> Result<Option<CompressedUnit>> {
         if self.is_whole {
             return Ok(None);

@@ -77,8 +77,8 @@ pub fn identify_column(
     let _memory = budget.reserve(pieces * piece_bytes, "rows of text")?;
     let mut table = TableReader::open(input, &[(column, DataType::Utf8)], BATCH_ROWS, budget)?;
     let (mut reader, mut position, mut row) = (Reader::default(), 0, 0);
-    // `batch` is the batch that is being divided into pieces, with the index of the first row that is not yet in a
-    // piece.
+    // `batch` is the batch that is being divided into pieces, together with the index of its first row that is not yet
+    // in a piece.
     let mut batch = None;
     let next = || {
         job.check_cancelled()?;

@@ -18,7 +18,8 @@ use crate::Result;
 /// The number of rows of each batch that is written.
 const BATCH_ROWS: usize = 4096;
 
-/// The kind of a text's position in its source. The kind also determines the name of the column for positions.
+/// States what a text is: a source, a line or a row. This also determines the name of the column for the positions of
+/// texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LanguagePlace {
     /// A complete source is a text.

@@ -36,7 +36,7 @@ impl LineCollector<'_> {
         self.replacer.as_ref().is_some_and(|replacer| replacer.is_full)
     }
 
-    /// Returns the sizes of all results: lines, text, spans and counts.
+    /// Returns the sizes of all results. These are the lines, the text, the spans and the counts.
     pub fn mark(&self) -> ResultSizes {
         let BlockMatches { lines, text, spans, line_count, match_count, .. } = &self.found;
         ResultSizes { sizes: (lines.len(), text.len(), spans.len()), counts: (*line_count, *match_count) }
@@ -49,7 +49,7 @@ impl LineCollector<'_> {
         text.truncate(mark.sizes.1);
         spans.truncate(mark.sizes.2);
         (*line_count, *match_count) = mark.counts;
-        // From here on, line ends are counted again from the start of the block.
+        // Later line ends are counted again from the start of the block.
         self.counted = (0, 0);
         if let Some(replacer) = &mut self.replacer {
             replacer.is_full = false;

@@ -5,7 +5,7 @@
 //!   only where both bytes occur at the distance that they have in the needle.
 //! - Free bytes are the bytes before both the first NUL byte and the start of the first needle.
 //!
-//! A search for a rare literal spends most of its time waiting for memory, so each byte is loaded only once. The
+//! A search for a rare literal spends most of its time waiting for memory. Each byte is therefore loaded only once. The
 //! processor's own prefetching stops at the end of a page of 4 KiB, so the search prefetches each byte one page in
 //! advance.
 //!
@@ -145,8 +145,8 @@ mod tests {
             (dice >> 33) as usize % limit
         };
         for case in 0..4000 {
-            // The text has few different bytes. Incomplete needles are therefore frequent, and the needle's two rarest
-            // bytes often occur at their distance outside of needles.
+            // The text has few different bytes. Incomplete needles are therefore frequent, and the two bytes of the
+            // pair often occur at the right distance although there is no needle.
             let letters = [&b"ab"[..], b"abcdefgz", b"aaaaaaaaaaaaaaab"][case % 3];
             let len = [2, 3, 9, 40, 300][below(5)];
             let needle: Vec<u8> = (0..len).map(|_| letters[below(letters.len())]).collect();

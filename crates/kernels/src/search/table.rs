@@ -93,7 +93,7 @@ pub enum SearchItem {
     Failed(Error),
 }
 
-/// The numbers of files searched and of lines found.
+/// Counts of the files that were searched and of the lines that were found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SearchSummary {
     /// The number of files that were searched.
@@ -192,7 +192,7 @@ fn span_fields() -> Fields {
     Fields::from(["start", "end"].map(|name| Field::new(name, DataType::UInt32, false)).to_vec())
 }
 
-/// Turns the results of a search into rows, and passes on batches of them.
+/// Turns the results of a search into rows, and passes batches of rows to the consumer.
 pub struct SearchRows<'a, E> {
     table: &'a SearchTable,
     each: E,
@@ -264,7 +264,7 @@ impl<'a, E: FnMut(SearchItem) -> Result<Next>> SearchRows<'a, E> {
         Ok(if self.is_stopped { Next::Stop } else { next })
     }
 
-    /// Passes on the last rows, and returns the summary.
+    /// Passes the last rows to the consumer, and returns the summary.
     ///
     /// # Errors
     /// Returns the errors of `each`.
@@ -406,7 +406,7 @@ impl<'a, E: FnMut(SearchItem) -> Result<Next>> SearchRows<'a, E> {
         Ok(())
     }
 
-    /// Passes on the gathered rows.
+    /// Passes the collected rows to the consumer.
     fn flush(&mut self) -> Result<()> {
         if self.begun.take().is_none() {
             return Ok(());

@@ -13,10 +13,10 @@
 //!
 //! # Cost
 //!
-//! The estimated cost is 12 ns for each word. Finding a word's start and end takes 2 ns (64 bytes at a time), and
-//! counting the word in the front takes 4 ns. A tenth of the words is evicted from the front, and inserting such a word
-//! into the table takes 60 ns. The measured cost is 42 ns of CPU time for each word, or 140 MB/s for each core. The
-//! input had 716 million words of English, of which 9 million were distinct.
+//! The estimated cost is 12 ns for each word. Finding the start and the end of a word takes 2 ns, since 64 bytes are
+//! examined at a time. Counting the word in the front takes 4 ns. A tenth of the words is evicted from the front, and
+//! inserting such a word into the table takes 60 ns. The measured cost is 42 ns of CPU time for each word, or 140 MB/s
+//! for each core. The input had 716 million words of English, of which 9 million were distinct.
 //!
 //! Word count near the data is described in section 5.2 of the 2014 thesis (see docs/from-the-papers.md).
 
@@ -43,8 +43,8 @@ use crate::{Error, Result};
 /// The options that determine which words are counted and which are returned.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct WordOptions {
-    /// Splits at white space (space, tab, line feed, vertical tab, form feed, carriage return). If false, words are the
-    /// words of Unicode (UAX #29) that contain a letter or digit.
+    /// Splits at white space (space, tab, line feed, vertical tab, form feed, carriage return). If false, words are
+    /// those words of Unicode (UAX #29) that contain a letter or digit.
     pub split: bool,
     /// Counts words that differ only in case as one word, in lower case.
     pub ignore_case: bool,
@@ -140,8 +140,8 @@ pub fn word_schema() -> SchemaRef {
     Arc::new(Schema::new(fields))
 }
 
-/// Counts the words of all sources and passes words and counts to `each`, in the order of the words' bytes. Bytes that
-/// are not UTF-8 become U+FFFD within words that are split at white space, and end words of Unicode.
+/// Counts the words of all sources and passes words and counts to `each`, in the order of the words' bytes. If words
+/// are split at white space, bytes that are not UTF-8 become U+FFFD within words. Otherwise, such bytes end a word.
 ///
 /// Two fifths of the budget are for tables, two fifths for the sort, and the rest for reading and for the consumer. If
 /// the budget has no memory for all threads, fewer threads count. Whenever a table is full, its words and counts become
@@ -252,7 +252,8 @@ struct Words {
     sort: Mutex<Spill>,
 }
 
-/// The sort that counts are spilled into. Until the first spill, only the memory of the sort is reserved.
+/// The sort into which counts are spilled. The sort is created at the first spill. Before that, only its memory is
+/// reserved.
 struct Spill {
     job: Job,
     memory: Option<Reservation>,

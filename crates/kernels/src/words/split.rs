@@ -112,7 +112,8 @@ fn in_no_space(chunk: &[u8; 64]) -> u64 {
     mask(chunk, |byte| !(byte == b' ' || byte.wrapping_sub(9) <= 4))
 }
 
-/// Returns a bit mask of the bytes that are ASCII letters, digits or underscores, or not ASCII.
+/// Returns a bit mask of the bytes that may belong to words. These are ASCII letters, digits and underscores, and all
+/// bytes that are not ASCII.
 #[inline(always)]
 fn in_word(chunk: &[u8; 64]) -> u64 {
     mask(chunk, |byte| {
@@ -120,8 +121,8 @@ fn in_word(chunk: &[u8; 64]) -> u64 {
     })
 }
 
-/// Returns a bit for each byte for which `is_set` is true. The function makes a flag for each byte and then a bit from
-/// each flag, so that the compiler can use vector comparisons.
+/// Returns a bit mask in which the bit of a byte is set if `is_set` is true for the byte. The function makes a flag for
+/// each byte and then a bit from each flag, so that the compiler can use vector comparisons.
 #[inline(always)]
 fn mask(chunk: &[u8; 64], is_set: impl Fn(u8) -> bool) -> u64 {
     let flags: [u8; 64] = std::array::from_fn(|i| u8::from(is_set(chunk[i])));

@@ -110,7 +110,7 @@ impl RowBuilder {
     }
 }
 
-/// The four letters of a byte of a code, for each value of the byte.
+/// For each value of a byte, the four letters for which this byte of a code stands.
 const SPELLED: [[u8; 4]; 256] = {
     let mut all = [[0; 4]; 256];
     let mut code = 0;

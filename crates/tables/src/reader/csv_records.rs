@@ -27,7 +27,7 @@ pub(super) struct Records {
     /// The maximum number of bytes of a record.
     limit: u64,
     buffer: Vec<u8>,
-    /// The range of the buffer that was read from the input and not yet returned in records.
+    /// The range of the buffer whose bytes were read from the input, but not yet returned in records.
     unread: Range<usize>,
     has_ended: bool,
     /// The line on which the unread bytes begin, from 1.
@@ -97,7 +97,7 @@ impl Records {
         if *is_copied { &self.copied[place.clone()] } else { &self.buffer[place.clone()] }
     }
 
-    /// Returns whether a field of the current record is in quotes.
+    /// Returns true if a field of the current record is in quotes.
     pub fn is_quoted(&self, index: usize) -> bool {
         self.fields[index].is_quoted
     }
@@ -186,8 +186,8 @@ impl Records {
         }
     }
 
-    /// Parses a field without quotes. Returns the position after the field, or `None` if the end of the field is not in
-    /// the buffer yet.
+    /// Parses a field without quotes. Returns the position after the field. Returns `None` if the end of the field is
+    /// not in the buffer yet.
     fn plain_field(&mut self, start: usize) -> Option<usize> {
         let rest = &self.buffer[start..self.unread.end];
         let length = memchr2(self.separator, b'\n', rest).or(self.has_ended.then_some(rest.len()))?;

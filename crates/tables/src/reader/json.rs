@@ -8,7 +8,7 @@
 //! parsed as that type and never truncated.
 //!
 //! The `arrow-json` crate (59.3) is not used, for three reasons. It truncates floating-point numbers in columns of
-//! whole numbers. It reads numbers in quotes as numbers. It turns half of the escaped surrogate pairs into other
+//! whole numbers. It reads numbers in quotes as numbers. It turns half of all escaped surrogate pairs into other
 //! characters.
 
 use std::{
@@ -104,7 +104,7 @@ impl JsonSource {
         self.blocks.position()
     }
 
-    /// Returns whether a column had no values in the first lines.
+    /// Returns true if a column had no values in the first lines.
     pub fn is_unseen(&self, column: usize) -> bool {
         self.origins[column] == TypeOrigin::Unseen
     }

@@ -34,10 +34,10 @@ pub fn row_groups(input: &Input, budget: &Budget) -> Result<Vec<Range<u64>>> {
     })
 }
 
-/// Finds column types that fit all values in all rows of these inputs. Sets these types for the CSV and JSON inputs.
-/// The columns of JSON lines are all members of all lines. The function reads every CSV and JSON input from its start
-/// to its end. The function returns `None` if no input is CSV or JSON, if such an input cannot be read twice, or if the
-/// columns of such an input are already set.
+/// Finds column types that fit all values in all rows of `inputs`. Returns the inputs, in which these types are set for
+/// CSV and JSON lines. The columns of a file of JSON lines are all members that occur in any line. The function reads
+/// every CSV and JSON input from its start to its end. The function returns `None` if no input is CSV or JSON, if such
+/// an input cannot be read twice, or if the columns of such an input are already set.
 ///
 /// A caller that received [`Error::Contradiction`] calls this function and then restarts its job.
 ///

@@ -1,9 +1,9 @@
 //! Reads the pages of a Parquet file. Each page is read only after a check that its size fits the budget.
 //!
-//! The `parquet` crate asks for bytes through [`ChunkReader`]: it reads a page header at an offset, and allocates
-//! memory of the sizes that the header states. [`ColumnChunk`] parses that header first, and refuses sizes that do not
-//! fit. [`Pages`] checks two more claims of each decoded page: the number of values of a dictionary, and the lengths of
-//! strings that are encoded as differences ([`delta`]).
+//! The `parquet` crate asks for bytes through [`ChunkReader`]. The crate reads a page header, and then allocates memory
+//! of the sizes that the header states. [`ColumnChunk`] parses that header first, and refuses sizes that do not fit.
+//! [`Pages`] checks two more claims of each decoded page. These are the number of values in a dictionary, and the
+//! lengths of strings that are encoded as differences ([`delta`]).
 
 use std::{
     io::Cursor,
@@ -231,7 +231,7 @@ impl ParquetFile {
     }
 }
 
-/// Returns the start offset of a column chunk that the file states. Some writers write 0 as the offset of a missing
+/// Returns the start offset of a column chunk, as the file states it. Some writers write 0 as the offset of a missing
 /// dictionary. This value is ignored, since a page never begins at offset 0.
 pub(super) fn start_of(chunk: &ColumnChunkMetaData) -> i64 {
     chunk.dictionary_page_offset().filter(|&start| start != 0).unwrap_or(chunk.data_page_offset())

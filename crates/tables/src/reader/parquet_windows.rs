@@ -190,9 +190,9 @@ impl Windows {
         Ok(window.slice(start, len))
     }
 
-    /// Replaces `window` by a window that was read ahead, and returns true. The window that was read ahead begins at
-    /// the 4 KiB page of `start`, or at the end of `window` if `window` contains this page. Returns false if no such
-    /// window was read ahead, or if the gap is too small.
+    /// Replaces `window` by the window that continues it, and returns true. Returns false if that window was not read
+    /// ahead, or if its gap is too small. The window begins at the start of the 4 KiB page that contains `start`. If
+    /// `window` already contains this page, the window begins at the end of `window`.
     fn go_on(&self, window: &mut Window, start: u64) -> Result<bool> {
         let page = page_of(start);
         let there = window.slice_from(page);

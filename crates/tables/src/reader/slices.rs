@@ -1,8 +1,9 @@
 //! Cuts decoded batches into batches of bounded size and of the wanted types.
 //!
 //! Numbers of any stored type are converted to the requested type, value by value with a check. An error names the
-//! file, row and column of a negative id, an id above 2^32 for 32 bits, a text that is not a number, or a null. A
-//! floating-point column is refused for whole numbers, since truncation would give wrong answers.
+//! file, the row and the column of a value that does not fit, such as a negative id, an id above 2^32 for 32 bits, a
+//! text that is not a number, or a null. A floating-point column is refused for whole numbers, since truncation would
+//! give wrong answers.
 
 use arrow_array::{Array, ArrayRef, RecordBatch, cast::AsArray, new_null_array};
 use arrow_cast::{CastOptions, can_cast_types, cast::cast_with_options, display::array_value_to_string};

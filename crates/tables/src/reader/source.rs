@@ -153,9 +153,10 @@ impl Source {
 
 /// Runs a decoder on untrusted bytes.
 ///
-/// The libraries check most bytes that they read, but sometimes slice, add or assert before they check (a negative
-/// offset in a Parquet footer fails an assertion of the library). Such a panic means that the file is damaged. Only
-/// this function catches it. After a panic the reader returns no more rows, so that half-changed state is never used.
+/// The libraries check most bytes that they read. In some cases, they slice, add or assert before they check. For
+/// example, a negative offset in a Parquet footer fails an assertion of the library. Such a panic means that the file
+/// is damaged. Only this function catches it. After a panic the reader returns no more rows, so that half-changed state
+/// is never used.
 pub(super) fn without_panic<T>(file: &str, decode: impl FnOnce() -> Result<T>) -> Result<T> {
     // The panic's message is not printed, since it describes the decoder and does not help the user.
     let depth = CATCHING.replace(CATCHING.get() + 1);

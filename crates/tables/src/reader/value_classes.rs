@@ -84,8 +84,9 @@ impl ValueClasses {
         self.0 & other.0 != 0
     }
 
-    /// Returns the type in which all values keep their meaning. A column of nulls is text. Nested values get a type
-    /// that no reader supports. A query that reads such a column then fails with an error that names the column.
+    /// Returns the narrowest type in which all values keep their meaning. A column of nulls becomes text. Nested values
+    /// get a type that no reader supports. A query that reads such a column then fails with an error that names the
+    /// column.
     pub fn data_type(self) -> DataType {
         if self.has(ValueClasses::NESTED) {
             return DataType::Struct(Fields::empty());

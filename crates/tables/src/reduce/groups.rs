@@ -65,8 +65,8 @@ pub struct NumberConfig {
     pub chunk_bytes: Option<usize>,
 }
 
-/// Groups rows by one key of whole numbers, dates or times, with states that are numbers. The groups may be larger than
-/// memory. Input and output are columns. Grouping is an order of magnitude faster than a sort of rows.
+/// Groups rows by one key of whole numbers, dates or times, with states that are numbers. All groups together may be
+/// larger than memory. Input and output are columns. Grouping is an order of magnitude faster than a sort of rows.
 pub struct NumberGroups {
     name: String,
     shape: StateWords,

@@ -102,7 +102,7 @@ pub fn reduce(job: &Job, inputs: &[Input], output: &Path, options: &ReduceOption
     with_exact_columns(job, inputs, &options.as_text, work)
 }
 
-/// Groups inputs whose column types are stated, set or guessed.
+/// Groups inputs with the column types that the files state, the caller has set, or the first rows suggest.
 fn reduce_known(asked: &ReduceRequest<'_>) -> Result<ReduceSummary> {
     let ReduceRequest { inputs, options, .. } = *asked;
     let is_stream = inputs.iter().any(|input| input.compressed_bytes().is_none());

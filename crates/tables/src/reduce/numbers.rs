@@ -1,5 +1,5 @@
-//! Implements the fast method of grouping, for one key of whole numbers, aggregates that are words of 64 bits, and no
-//! nulls.
+//! Implements the fast method of grouping. The method requires one key of whole numbers, aggregates that fit into words
+//! of 64 bits, and columns without nulls.
 //!
 //! Each row becomes a key of 32 or 64 bits and one or more words. Signed and floating-point numbers become unsigned
 //! numbers in the same order. All threads of the job read parts of the input and push records, so the result must not
@@ -44,7 +44,7 @@ struct WordSource {
     /// The smallest word, and the difference between the largest and the smallest word, according to the statistics of
     /// the files.
     range: Option<(u64, u64)>,
-    /// True if the sum of the words of all rows is known to fit 64 bits.
+    /// True if the sum of the words of all rows is known to fit into 64 bits.
     is_bounded: bool,
 }
 

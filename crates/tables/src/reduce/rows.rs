@@ -119,7 +119,7 @@ impl CombineStates {
     }
 }
 
-/// Returns whether the second of two encoded values replaces the first.
+/// Returns true if the second of two encoded values replaces the first one.
 fn takes_place(state: AggregateState, first: &[u8], next: &[u8]) -> bool {
     match (first.is_empty(), next.is_empty()) {
         (_, true) => false,
@@ -250,7 +250,7 @@ struct GroupCodec {
     kinds: Vec<Option<DataType>>,
     /// The encoders of the aggregates whose state is a value. The value is `None` for other aggregates.
     values: Vec<Option<RowConverter>>,
-    /// The encoding of null by each encoder in `values`.
+    /// For each encoder in `values`, the encoding of null.
     nulls: Vec<Vec<u8>>,
 }
 

@@ -396,8 +396,8 @@ impl Sorting<'_, '_> {
     }
 }
 
-/// Adds the input's name to the error about a row that is too long. Unless `is_only` is true, the row may be in an
-/// earlier input, and the message says so.
+/// Adds the input's name to the error about a row that is too long. If `is_only` is false, the row may be in an earlier
+/// input, and the message states this.
 fn name_row(what: &'static str, error: Error, (input, is_only): (&str, bool)) -> Error {
     use inshore_sortreduce::Error::RowTooLong;
     let place = if is_only { input.to_string() } else { format!("{input} or before it") };

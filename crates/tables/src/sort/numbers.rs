@@ -81,7 +81,7 @@ struct KeyLayout {
 struct KeyPart {
     column: NumberColumn,
     keys: Keys,
-    /// The code of null, if the column may have nulls.
+    /// The number that stands for null, if the column may have nulls.
     null: Option<u64>,
     /// How many bits of a key are below the bits of the column.
     shift: u32,
@@ -205,7 +205,7 @@ impl KeyPart {
     }
 }
 
-/// Copies a column, and replaces the values that are invalid in `valid` by nulls.
+/// Copies a column, and replaces by null each value that `valid` marks as invalid.
 pub(crate) fn with_nulls(column: &ArrayRef, valid: NullBuffer) -> ArrayRef {
     let data = column.to_data().into_builder().nulls(Some(valid));
     make_array(data.build().expect("as many bits as values"))

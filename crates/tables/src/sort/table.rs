@@ -43,8 +43,8 @@ const BLOCK_BYTES: usize = 1 << 20;
 /// of the input. With [`SortOptions::unique`], only the first of these rows is kept (-0.0 equals 0.0, and all NaNs are
 /// equal). [`SortOptions::descending`] reverses every key. Columns of CSV named in `as_text` are text.
 ///
-/// Types of CSV and JSON lines are inferred from the first rows, or from all rows if a later row contradicts the types
-/// of the first rows. If the result is CSV too, values keep their digits.
+/// Types of CSV and JSON lines are inferred from the first rows, or from all rows if a later row contradicts the
+/// inferred types. If the inputs and the result are CSV, values keep their digits.
 ///
 /// # Errors
 /// - Returns the errors of [`TableReader::open_stored`] and [`TableWriter::create`].
@@ -475,7 +475,7 @@ pub(crate) fn different(input: &Input, expected: &Schema, found: &Schema) -> Err
     Error::unsupported(input.name(), what)
 }
 
-/// Adds the name `place` to the error about a row that does not fit the budget.
+/// If the error is about a row that does not fit the budget, adds the name `place` to it.
 pub(crate) fn too_long(error: inshore_sortreduce::Error, place: &str) -> Error {
     match error {
         inshore_sortreduce::Error::RowTooLong { bytes, limit, .. } => Error::TooLarge {

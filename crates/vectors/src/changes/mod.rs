@@ -10,11 +10,11 @@
 //!   compact    a d e f C                                                   ids 0 3 4 5 2: `id-runs`
 //! ```
 //!
-//! A change appends to the files of the dataset. One record of the store's log publishes the change, and the attributes
-//! of the dataset get the new counts. A change is therefore visible as a whole or not at all, and an acknowledged
-//! change survives a kill and a power loss. A search that has the dataset open continues with the rows that it saw. A
-//! change writes the appended bytes, and copies the last extent (2 MiB) of each file that grows. One call with many
-//! vectors is therefore cheaper than many calls.
+//! A change appends to the files of the dataset. One record of the store's log publishes the change, and writes the new
+//! counts to the attributes of the dataset. A change is therefore visible as a whole or not at all, and an acknowledged
+//! change survives a kill and a power loss. A search that has the dataset open continues with the rows that the dataset
+//! had before the change. A change writes the appended bytes, and copies the last extent (2 MiB) of each file that
+//! grows. One call with many vectors is therefore cheaper than many calls.
 //!
 //! If another job changes the dataset first, the change is attempted again, based on the result of the other change. If
 //! [`ATTEMPTS`] attempts fail in this way, the change fails with [`inshore_store::Error::Changed`].

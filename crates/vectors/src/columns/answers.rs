@@ -1,4 +1,4 @@
-//! Columns of the dataset in the rows of an answer.
+//! Adds columns of the dataset to the rows of an answer.
 //!
 //! ```text
 //!   rows: query, rank, number, distance ─► numbers, ascending ─► their row groups, one after the other ─► values
@@ -219,7 +219,7 @@ impl AnswerColumns {
         joined.collect::<std::result::Result<_, _>>().map(Some).map_err(|error| self.damaged(error))
     }
 
-    /// Combines the columns of a search with the values of the selected columns.
+    /// Combines the columns that a search returns with the values of the selected columns.
     fn answer(&self, batch: &RecordBatch, values: Vec<ArrayRef>) -> RecordBatch {
         let read = self.reader.schema();
         let value = |name: &str| values[read.index_of(name).expect("a column that is read")].clone();

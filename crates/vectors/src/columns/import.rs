@@ -1,4 +1,4 @@
-//! The import of a table. One column of lists becomes the vectors, and the dataset keeps the other columns.
+//! Imports a table. One column of lists becomes the vectors, and the dataset keeps the other columns.
 
 use std::{io, sync::Arc};
 
@@ -201,7 +201,7 @@ impl Layout {
     }
 }
 
-/// Returns the element type of a column of lists, or `None` if vectors cannot have this type.
+/// Returns the element type of the lists of a column. Returns `None` if vectors cannot have this type.
 fn element_of(lists: &DataType) -> Option<FileElement> {
     match list_of_numbers(lists)? {
         DataType::Float32 => Some(FileElement::F32),

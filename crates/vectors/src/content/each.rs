@@ -1,4 +1,4 @@
-//! Processes a batch of items on several threads. The result of each item is a row of its own.
+//! Processes a batch of items on several threads. Each item has its own row in the result.
 
 use std::{
     sync::{

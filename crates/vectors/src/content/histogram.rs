@@ -7,9 +7,9 @@
 //!   bin = ((red level * 4 + green level) * 4 + blue level) * 4 + edgeness level
 //! ```
 //!
-//! Each level of a colour is a quarter of its range. Edgeness is the magnitude of the gradient of the luminance,
-//! computed by the Sobel filters. [`EDGES`] has the limits between the levels of edgeness. All steps are computed in
-//! integers.
+//! For a colour, each level covers a quarter of the range of values. Edgeness is the magnitude of the gradient of the
+//! luminance, computed by the Sobel filters. [`EDGES`] has the limits between the levels of edgeness. All steps are
+//! computed in integers.
 //!
 //! The comparison of images is described in sections 6.1.2 and 6.2.1 of the 2018 thesis (see docs/from-the-papers.md).
 //! The thesis states the features and the number of levels. It states neither a formula for the luminance nor the

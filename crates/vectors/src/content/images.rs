@@ -45,8 +45,8 @@ pub struct Images {
 }
 
 impl Images {
-    /// Lists the images of `inputs`: the files, and all PNG and JPEG files in folders, sorted by path. If `is_skipping`
-    /// is true, malformed files are counted and skipped.
+    /// Lists the images of `inputs`. An input is an image file, or a folder. All PNG and JPEG files in folders are
+    /// listed, sorted by path. If `is_skipping` is true, malformed files are counted and skipped.
     ///
     /// The list takes the memory of its paths. The free memory of the budget, without [`CONSUMER_BYTES`], is reserved
     /// for files and decoders.

@@ -52,7 +52,8 @@ pub trait ContentRows {
     fn element(&self) -> Element;
     /// Returns the number of dimensions of a vector.
     fn dimensions(&self) -> usize;
-    /// Returns the name of an item, for progress, and the number of all items. The number is 0 if it is not known.
+    /// Returns what an item is called in progress messages, and the number of all items. The number is 0 if it is not
+    /// known.
     fn total(&self) -> (&'static str, u64);
     /// Computes the next vectors. Returns `None` after the last vector.
     ///

@@ -102,8 +102,8 @@ impl Header {
         (width * self.color.channels() * usize::from(self.depth)).div_ceil(8)
     }
 
-    /// Decodes the file that has this header. `each` is called with each row, from top to bottom: 3 bytes (red, green
-    /// and blue) for each pixel.
+    /// Decodes the file that has this header. `each` is called with each row, from top to bottom. A row has 3 bytes
+    /// (red, green and blue) for each pixel.
     ///
     /// # Errors
     /// Returns [`Refused`] if the file is malformed or truncated.
@@ -244,8 +244,8 @@ impl<R: Read> Rows<R> {
     }
 }
 
-/// Adds to each byte of a row the value that the filter predicts. `pixel` is the number of bytes between a byte and the
-/// corresponding byte of the pixel to the left.
+/// Removes the filter from a row, by adding the value that the filter predicts to each byte. `pixel` is the number of
+/// bytes between a byte and the corresponding byte of the pixel to the left.
 fn unfilter(filter: u8, pixel: usize, row: &mut [u8], above: &[u8]) -> Result<(), Refused> {
     if !matches!(filter, 0..=4) {
         return Err(format!("a row with filter {filter}"));

@@ -55,7 +55,7 @@ impl Scaler {
         }
     }
 
-    /// Adds the next row of the source image: 3 bytes (red, green and blue) for each pixel.
+    /// Adds the next row of the source image. The row has 3 bytes (red, green and blue) for each pixel.
     pub fn add(&mut self, row: &[u8]) {
         // A sum is at most 255 times the width, so 32 bits suffice for a width of up to 2^24.
         let mut sums = [0u32; ROW];

@@ -23,8 +23,8 @@ use crate::{
     pairs::{IDS_BYTES, ROWS_BYTES, Sorted, Sorter, each_row, push_ids, sorter},
 };
 
-/// Returns links in both directions between each id and the smallest id of its component, in ascending order. `links`
-/// must have each link in both directions.
+/// Links each id with the smallest id of its component. Returns these links in both directions, in ascending order.
+/// `links` must have each link in both directions.
 ///
 /// Each round sorts all links twice. Two sorts, each with `sort_bytes` bytes of memory, exist at the same time.
 ///

@@ -162,7 +162,7 @@ fn beside_bytes(sort_bytes: u64) -> u64 {
 
 fn plan_with(job: &Job, vectors: &Vectors, options: &Dedup, sort_bytes: u64) -> Result<(Plan, u64)> {
     let what = || format!("a search for near-duplicates in {}", vectors.info().name);
-    // After the search, the search for components holds two sorts at a time.
+    // After the search for pairs, the search for components holds two sorts in memory at a time.
     job.budget().need(2 * sort_bytes + components_bytes() + answer_bytes(), what)?;
     let bytes = beside_bytes(sort_bytes) + live_bytes(vectors.info());
     let beside = Beside { entries: 0, bytes, what: &what };
@@ -170,14 +170,14 @@ fn plan_with(job: &Job, vectors: &Vectors, options: &Dedup, sort_bytes: u64) -> 
     Ok((plan, sort_bytes))
 }
 
-/// Finds all pairs of vectors within a distance, or the groups of vectors that such pairs connect. `each` receives the
-/// rows of the answer.
+/// Finds all pairs of vectors whose distance is at most the radius, or the groups of vectors that such pairs connect.
+/// `each` receives the rows of the answer.
 ///
 /// - Pairs are rows `id`, `duplicate` and `distance`, with `id` < `duplicate`, sorted by `id` and `duplicate`. Each
 ///   pair appears once. The number of pairs of a vector is not limited.
 /// - Groups are rows `id` and `group`, sorted by `id`, with one row for each vector that has a near-duplicate. `group`
-///   is the smallest id of all vectors that pairs connect with the vector. A caller that keeps one vector of each group
-///   drops the vectors whose `id` is not their `group`.
+///   is the smallest id in the group of the vector. A caller that keeps one vector of each group drops the vectors
+///   whose `id` is not their `group`.
 ///
 /// If an index is given, the answer has those pairs of which one vector lies in a list that the other vector probes.
 ///
@@ -295,8 +295,8 @@ fn write_pairs(
     if columns.0.is_empty() { Ok(()) } else { flush(&mut columns) }
 }
 
-/// Writes a row for each id that has a link. The group is the smaller of the id and the smallest id that is linked with
-/// it.
+/// Writes a row for each id that has a link. The group of an id is the smaller of two ids: the id itself, and the
+/// smallest id that is linked with it.
 fn write_groups(
     mut links: Sorted,
     options: &Dedup,

@@ -1,13 +1,13 @@
-//! Centroids on two levels find the lists nearest to a query.
+//! Finds the lists that are nearest to a query, with centroids on two levels.
 //!
 //! ```text
 //!   query ─► all upper centroids ─► the nearest groups ─► their lower centroids ─► the nearest lists
 //!             (in memory)                                 (in memory, or read)
 //! ```
 //!
-//! A lower centroid belongs to a list, and an upper centroid belongs to a group of adjacent lists. With N lists in
-//! groups of about √N lists, a query is compared with a small multiple of √N centroids instead of N. The lower
-//! centroids may stay on flash. The lower centroids of one group are then read at once, and have tens of KiB.
+//! A lower centroid belongs to a list, and an upper centroid belongs to a group of adjacent lists. If N lists are in
+//! groups of about √N lists, a query is compared with a small multiple of √N centroids instead of N centroids. The
+//! lower centroids may stay on flash. The lower centroids of one group are then read at once, and have tens of KiB.
 
 use std::ops::Range;
 

@@ -12,8 +12,8 @@
 //! and centroids are compared with the vectors whose list is searched. Two things therefore differ from a scan. First,
 //! the elements of the queries are copied to a new panel for each block. Second, the best hits are measured first. Most
 //! queries meet only a few hundred rows, and a query has no bound before its first hits are measured. The bound from
-//! the best hits excludes most other hits. A scan measures hits in the order of the rows, because a bound exists for
-//! all but its first blocks.
+//! the best hits excludes most other hits. A scan measures hits in the order of the rows, because it has a bound for
+//! all blocks except the first ones.
 //!
 //! A tile costs the same for one query as for a full register of queries. Up to four queries are therefore compared one
 //! after the other, by sums over the dimensions of each row (`RowSum`). For a single query of 128 bytes, this is ten
@@ -67,7 +67,7 @@ impl<T: Clustered> Space<T> {
         Space { metric, dimensions, radius: None, instructions, filter, filter_of_rows, center }
     }
 
-    /// Returns a copy of the space in which only rows within the radius are kept.
+    /// Returns a copy of the space that keeps only rows within the radius.
     pub fn within(&self, radius: Option<f64>) -> Space<T> {
         Space { radius, ..self.clone() }
     }

@@ -128,7 +128,8 @@ impl VectorIndex {
         self.layers.last().map_or(self.info.vectors, |last| last.rows.end)
     }
 
-    /// Replaces the table of recall of the lists and, if `copies` is given, that of the lists with copies.
+    /// Replaces the table of recall of the lists. If `copies` is given, also replaces the table of the lists with
+    /// copies.
     pub(crate) fn set_recall(&mut self, recall: RecallTable, copies: Option<RecallTable>) {
         self.info.recall = recall;
         if let (Some(copied), Some(recall)) = (&mut self.info.copies, copies) {

@@ -81,8 +81,8 @@ fn no_index_of(vectors: &VectorsInfo) -> Error {
 pub(crate) trait Clustered:
     Tiled + IntoBytes + FromBytes + Immutable + Send + PartialEq + std::fmt::Debug
 {
-    /// The largest value of an element. Under the cosine a centroid is a direction, scaled until its largest element
-    /// has this value.
+    /// The largest value of an element. Under the cosine metric, a centroid is a direction. It is scaled so that its
+    /// largest element has this value.
     const LARGEST: f64;
 
     /// Returns the element whose value is nearest to `value`.

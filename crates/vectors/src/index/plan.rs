@@ -2,9 +2,9 @@
 //! round.
 //!
 //! Both strategies probe the same lists and give the same answer, unless the index has lists with copies. *Single*
-//! reads the lists of one query after the other, with many reads in flight. *Batch* reads each probed list once for all
-//! its queries, in the order of the file. If several queries probe the same list, the batch strategy reads fewer bytes.
-//! It also compares more queries with a vector at a time.
+//! reads the lists of one query after the other, with many reads in flight. *Batch* reads each probed list once, for
+//! all queries that probe it, in the order of the file. If several queries probe the same list, the batch strategy
+//! reads fewer bytes. It also compares more queries with a vector at a time.
 
 use inshore_store::{DriveProfile, format_bytes};
 use serde::{Deserialize, Serialize};

@@ -376,8 +376,8 @@ impl Probed<'_> {
             lists: info.lists,
             recall_estimate: match probes == info.lists {
                 true => Some(1.0),
-                // A search among a selection probes more lists to reach the same recall, so the table is read at the
-                // number of probes for all vectors.
+                // A search among selected vectors probes more lists to reach the same recall. The table is therefore
+                // read at the number of probes that a search among all vectors would have.
                 false => self.table(plan.strategy).recall_of(self.probes_among_all(plan.strategy)),
             },
             recall_measured_seconds: info.recall.measured_seconds,
@@ -550,8 +550,8 @@ impl<T: Clustered> Round<'_, T> {
         Some(near)
     }
 
-    /// Returns each part with the lists that a query probes in it. The arguments are those that [`Self::lists`] passes
-    /// to `each`.
+    /// Returns each part of the index with the lists that a query probes in this part. The arguments are those that
+    /// [`Self::lists`] passes to `each`.
     pub(super) fn lists_of_parts<'l>(
         &self,
         lists: &'l [u32],
@@ -563,7 +563,7 @@ impl<T: Clustered> Round<'_, T> {
         })
     }
 
-    /// Adds the number of vectors in the probed lists of a query to the count of compared pairs.
+    /// Counts the vectors in the probed lists of a query, and adds their number to the count of compared pairs.
     pub(super) fn count_compared(&self, lists: &[u32], near: usize) {
         let count = |(part, lists): (&Part, &[u32])| -> u64 {
             lists.iter().map(|&list| part.directory.count(list)).sum()

@@ -2,9 +2,9 @@
 //! [`measure_recall`] measures recall on the user's queries.
 //!
 //! An answer contains an exact neighbour if and only if the list of that neighbour is probed, since distances in probed
-//! lists are exact. Recall can therefore be measured without searches. The exact neighbours of the queries, and the
-//! lists of these neighbours, are found once. For each number of probes, the queries are then compared with centroids
-//! only.
+//! lists are exact. Recall can therefore be measured without searches. The exact neighbours of the queries and the
+//! lists that hold these neighbours are found once. For each number of probes, the queries are then compared with
+//! centroids only.
 
 use std::{
     collections::HashMap,

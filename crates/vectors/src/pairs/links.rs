@@ -3,7 +3,7 @@
 //!
 //! If n vectors are equal, all n²/2 pairs of them are near. Groups of duplicates depend only on connected components,
 //! so each block of queries in memory has a union-find structure over its queries. A vector outside the block needs one
-//! link to the block. Any further query of the block that is near the vector is united with the query of this link. A
+//! link to the block. If another query of the block is near the vector, it is united with the query of this link. A
 //! pass over the vectors therefore writes about one link for each vector and each query, instead of one for each pair.
 
 /// The last link is remembered for this number of vectors outside the block. A pass compares a few hundred vectors at a

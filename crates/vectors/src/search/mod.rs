@@ -52,8 +52,8 @@ pub struct Search {
     /// The largest distance of a neighbour. For the inner product, it is the smallest product. The value is `None` if
     /// the distance is not limited.
     pub radius: Option<f64>,
-    /// If true, a vector with the same id as the query is not an answer, whatever its distance. This option is for a
-    /// dataset that is joined with itself.
+    /// If true, the vector with the same id as the query is never an answer, whatever its distance is. This option is
+    /// for a dataset that is joined with itself.
     pub excludes_itself: bool,
     /// The row numbers of the vectors that may be answers. `None` selects all vectors. The length of the set must be
     /// the number of rows of the dataset.
@@ -160,7 +160,7 @@ pub struct Searched {
     pub element: Element,
     /// The number of rows of the answer.
     pub rows: u64,
-    /// The number of pairs that the filter could not exclude, and whose exact distances were computed. This number
+    /// The number of pairs whose exact distances were computed, because the filter could not exclude them. This number
     /// depends on the order in which threads find neighbours. The answer does not depend on this order.
     pub measured: u64,
     /// True if so few vectors are selected that a search in an index would cost more than this exact search

@@ -145,7 +145,7 @@ pub(crate) struct QueryRows {
 }
 
 enum Reading {
-    /// The rows of a file, and the number of the next row.
+    /// The reader of a file, and the number of the next row.
     File(Rows, u64),
     Stored(StoredRows),
 }

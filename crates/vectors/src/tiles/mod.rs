@@ -125,8 +125,8 @@ pub(crate) struct Tile<'a, P> {
     /// The elements of the rows. Each row has `stride` elements.
     pub rows: &'a [P],
     pub stride: usize,
-    /// The elements of the queries, dimension by dimension and, in each dimension, lane by lane. For integers, the unit
-    /// is a pair of dimensions instead of one dimension.
+    /// The elements of the queries. They are ordered by dimension, and for each dimension by lane. For integers, they
+    /// are ordered by pairs of dimensions instead.
     pub panel: &'a [P],
     /// The scale of each row. The length of this slice is the number of rows.
     pub scales: &'a [f32],

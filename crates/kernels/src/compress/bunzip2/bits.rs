@@ -5,7 +5,7 @@ use super::{BlockError, Result};
 /// A reader of the bits of a sequence of bytes. The highest bit of a byte is read first.
 pub struct Bits<'a> {
     bytes: &'a [u8],
-    /// Holds the next bits of the input in its highest bits. All other bits of the word are zero.
+    /// A word whose highest bits are the next bits of the input. All other bits of the word are zero.
     pub(super) word: u64,
     /// The number of valid bits in `word`.
     pub(super) held: u32,

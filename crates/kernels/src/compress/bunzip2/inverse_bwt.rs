@@ -87,9 +87,10 @@ pub(super) fn place(letters: &[u8], mut next: [u32; 256], table: &mut [u32]) {
 /// `r` begins. The high bits are the index of the row that begins with the letter after this pair. Returns `None` if
 /// too many letters are in pairs without a number.
 ///
-/// In the text, the last letter of row `k` (`second`) precedes row `k`. The row that begins with `second` ends with the
-/// letter before `second` (`first`). Rows that begin with the same pair of letters are sorted by the letters after the
-/// pair. A loop over ascending `k` therefore reaches the rows of each pair in ascending order.
+/// Let `second` be the last letter of row `k`. In the text, `second` precedes the first letter of row `k`. The rotation
+/// that begins with this `second` is another row. Its last letter is `first`, the letter before `second` in the text.
+/// Rows that begin with the same pair of letters are sorted by the letters after the pair. A loop over ascending `k`
+/// therefore reaches the rows of each pair in ascending order.
 pub(super) fn place_pairs(
     letters: &[u8],
     names: &[u8],
@@ -111,7 +112,8 @@ pub(super) fn place_pairs(
     Some(pairs)
 }
 
-/// Counts the pairs of letters. The last letter and the first letter of each row are a pair.
+/// Counts the pairs of letters. In the text, the last letter of a row precedes its first letter, so the two letters are
+/// a pair.
 fn count_pairs(letters: &[u8], names: &[u8], first_rows: &[u32; 256], slots: &mut [u32; PAIRS]) {
     for (place, &second) in names.iter().enumerate() {
         let start = first_rows[usize::from(second)] as usize;
@@ -231,7 +233,7 @@ pub(super) fn walk_all(laid: &[LaidOutBlock], table: &[u32], letters: &mut [u8])
 }
 
 impl Walk<'_> {
-    /// Writes the last letter of a block that is decoded by pairs and has an odd number of letters.
+    /// If the block is decoded by pairs and has an odd number of letters, writes its last letter.
     fn last_letter(&mut self) {
         if let ([last], Some(pairs)) = (&mut *self.out, self.pairs) {
             *last = pair_of(pairs, self.table[self.row as usize], self.row) as u8;
@@ -292,7 +294,8 @@ fn walk<const WALKS: usize>(walks: &mut [Walk<'_>; WALKS], steps: usize) {
 mod tests {
     use super::*;
 
-    /// Returns the last letters of all rotations in sorted order, and the row of the text itself.
+    /// Sorts all rotations of the text. Returns the last letters of the sorted rotations, and the number of the row
+    /// that is the text itself.
     fn sorted(text: &[u8]) -> (Vec<u8>, u32) {
         let twice = text.repeat(2);
         let mut starts: Vec<usize> = (0..text.len()).collect();

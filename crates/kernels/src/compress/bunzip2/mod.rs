@@ -17,15 +17,15 @@
 //! The following rates are the best of twelve runs on 300 MB of English text, with one letter in a word. Other work
 //! shared the core. The library decompressed 33 MB/s. This module decompressed 43 MB/s with one block at a time, 42 to
 //! 43 with two, 51 with three, 46 to 50 with four, and 45 to 47 with eight. For each number of blocks, the walk took
-//! three quarters of the time. Huffman decoding and move to front took an eighth.
+//! three quarters of the time. Huffman decoding and the move-to-front transform took an eighth.
 //!
 //! Pairs of letters were measured on 96 MB of source code with four blocks, on a machine whose cache was shared. They
 //! took 1.4 to 1.6 s of one core, and single letters took 1.8 to 2.3 s. Laying out blocks takes 0.48 s of this time
 //! with pairs, and 0.36 s with single letters.
 //!
-//! Method: Burrows and Wheeler, A block-sorting lossless data compression algorithm, 1994. The format has no standard.
-//! This module follows the source of the bzip2 library, but refuses ambiguous Huffman codes. No program writes such
-//! codes.
+//! Burrows and Wheeler describe the method in "A block-sorting lossless data compression algorithm", 1994. The format
+//! has no standard. This module follows the source of the bzip2 library, but refuses ambiguous Huffman codes. No
+//! program writes such codes.
 
 mod bits;
 mod crc;
@@ -120,7 +120,7 @@ impl Workspace {
         self.laid.last().map_or(0, |laid| laid.range.end)
     }
 
-    /// Tells whether one more block of the largest size fits in the workspace.
+    /// Returns true if one more block of the largest size fits in the workspace.
     pub fn has_place(&self) -> bool {
         self.filled() + BLOCK_LETTERS_MAX <= self.blocks * BLOCK_LETTERS_MAX
     }

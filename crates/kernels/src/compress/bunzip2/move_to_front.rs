@@ -1,4 +1,4 @@
-//! The move-to-front list, which maps positions to letters. Recently used letters have the lowest positions.
+//! The move-to-front list. It maps positions to letters. Recently used letters have the lowest positions.
 
 /// Holds letters in the order of their last use, with eight letters in each 64-bit word. The most recently used letter
 /// is in the lowest byte of the first word.

@@ -1,4 +1,4 @@
-//! Step 4: finds the nearest list of each vector, and sorts the vectors by list.
+//! Does step 4 of a build: finds the nearest list of each vector, and sorts the vectors by list.
 
 use std::{ops::Range, sync::Mutex};
 

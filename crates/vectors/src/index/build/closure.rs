@@ -64,7 +64,8 @@ impl<T: Clustered> Closure<'_, T> {
         }
     }
 
-    /// Returns true if the squared distance between the centroid of `list` and each chosen centroid is above `least`.
+    /// Compares the centroid of `list` with the centroids of the lists in `chosen`. Returns true if all these squared
+    /// distances are above `least`.
     fn is_apart(&self, list: u32, least: f64, chosen: &[(u32, f64)]) -> bool {
         let row = |list: u32| &self.centroids[list as usize * self.dimensions..][..self.dimensions];
         let (own, norm) = (row(list), T::norm(row(list)));

@@ -63,7 +63,7 @@ pub(crate) fn extend_index(store: &Store, job: &Job, name: &str) -> Result<u64> 
     Ok(0)
 }
 
-/// Removes layers that do not continue the present index of the vectors `name`, and layers whose rows a longer layer
+/// Removes those layers of the vectors `name` that belong to an earlier index, and those whose rows a longer layer
 /// covers.
 ///
 /// # Errors
@@ -197,7 +197,7 @@ impl LayerFiles {
         let _memory = job.budget().reserve(bytes, "a chunk of a list")?;
         let entry = KEY_BYTES + row_bytes;
         let mut piece = vec![0; ((1 << 20) / entry).max(1) * entry];
-        // The number of lists whose position was written, and the number of vectors so far.
+        // The number of lists whose positions were written so far, and the number of their vectors.
         let (mut begun, mut count) = (0u64, 0u64);
         loop {
             let filled = sorted.fill(&mut piece)?;

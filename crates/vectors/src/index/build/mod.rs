@@ -14,7 +14,7 @@
 //! streams its data. The memory holds the first sample, and later the centroids, blocks of vectors and the buffers of a
 //! sort.
 //!
-//! A list has at most four times as many vectors as the average one. A larger cluster is cut into several lists with
+//! A list has at most four times as many vectors as an average list. A larger cluster is cut into several lists with
 //! the same centroid, which are probed together. A read is therefore bounded even if many vectors are equal. A centroid
 //! that is not the nearest one of any vector has no list.
 //!

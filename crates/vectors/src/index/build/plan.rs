@@ -27,7 +27,7 @@ use crate::{
 const LIST_BYTES: usize = 16 << 10;
 /// The smallest number of vectors in an average list.
 const LIST_VECTORS_MIN: usize = 32;
-/// The largest number of vectors in a list, as a multiple of the vectors in an average list.
+/// The number of vectors in a list is at most this number times the number of vectors in an average list.
 const LIST_TIMES_MAX: u64 = 4;
 /// The first sample has this number of rows for each group of lists. The next constant is the largest size of this
 /// sample in bytes.
@@ -148,7 +148,7 @@ fn plan_elements<T: Clustered>(job: &Job, vectors: &VectorsInfo, options: &Index
     let lists = options.lists.unwrap_or_else(|| count.div_ceil(average).min(1 << 31));
     let average = count.div_ceil(lists);
     // A vector is compared with the centroids of all groups, and then with those of the lists in the nearest groups.
-    // This number of groups makes the two costs equal.
+    // With this number of groups, the costs of the two steps are equal.
     let groups = (((lists * GROUPS_ASSIGNED) as f64).sqrt().ceil() as u64).min(lists.div_ceil(4)).max(1);
     let group_sample = (groups * GROUP_SAMPLE).min(GROUP_SAMPLE_BYTES / row_bytes).max(groups).min(count);
     let list_sample = (lists * LIST_SAMPLE).min(count);

@@ -40,7 +40,8 @@ fn rewrite<T: Clustered>(
     index: &VectorIndex,
 ) -> Result<(DatasetBuilder, IndexInfo)> {
     let (info, rows) = (index.info(), vectors.info().vectors);
-    // Relative to an average list, the largest list with copies has the same size as in the old index.
+    // The ratio of the size of the largest list with copies to the size of an average list stays the same as in the old
+    // index.
     let average = info.vectors.div_ceil(info.lists);
     let copies = info.copies.as_ref().map(|copies| (copies.list_vectors_max / average).clamp(2, COPIES_MAX));
     let options = Index { metric: info.metric, lists: Some(info.lists.min(rows)), seed: info.seed, copies };

@@ -16,7 +16,7 @@ pub(super) type Sorter = RowSort<FixedRows, KeepAll>;
 pub(super) type Sorted = SortedRows<FixedRows, KeepAll>;
 
 impl<T: Clustered> Build<'_, T> {
-    /// Creates a sort with the memory that the plan has for a sort.
+    /// Creates a sort with the memory that the plan provides for a sort.
     pub(super) fn sorter(&self, name: &'static str) -> Result<Sorter> {
         let shape = FixedRows::new(KEY_BYTES + self.row_bytes(), 0..KEY_BYTES);
         let config = RowConfig {

@@ -96,7 +96,8 @@ impl<T: Clustered> Build<'_, T> {
         }
     }
 
-    /// Measures recall on the held-out vectors. For each of them, `lists` has the lists of its neighbours.
+    /// Measures recall on the held-out vectors. For each neighbour of each held-out vector, `lists` states which lists
+    /// hold the neighbour.
     fn measure(
         &self,
         index: &VectorIndex,
@@ -322,7 +323,8 @@ impl<'a, T: Clustered> Places<'a, T> {
         Places { centroids, group: None, held: Vec::new() }
     }
 
-    /// Returns the group of a list. The flag is true if the previous call returned another group.
+    /// Returns the group of a list. The flag is true if this group differs from the group that the previous call
+    /// returned.
     fn find(&mut self, job: &Job, list: u32) -> Result<(usize, bool)> {
         let group = self.centroids.firsts.partition_point(|first| *first <= list) - 1;
         if self.group == Some(group) {
