@@ -313,7 +313,7 @@ impl Graph {
         }
     }
 
-    /// Returns the file of the user's ids; `None` if the ids are 0, 1, 2, ...
+    /// Returns the file of the user's ids. Returns `None` if the ids are 0, 1, 2, ...
     pub(crate) fn ids(&self) -> Option<&CheckedFile> {
         self.ids.as_ref()
     }

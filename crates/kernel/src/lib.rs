@@ -22,8 +22,8 @@
 //! and even different nodes can read different blocks of a source. A stream must be read sequentially, so one worker
 //! reads the complete stream.
 //!
-//! The design follows compute kernels that run in the storage device (2014 thesis, chapter 5; 2016 article, section 7;
-//! titles in `docs/from-the-papers.md`).
+//! The design follows compute kernels that run in the storage device, as chapter 5 of the 2014 thesis and section 7 of
+//! the 2016 article describe them (see docs/from-the-papers.md).
 #![warn(missing_docs)]
 
 mod batch;

@@ -51,11 +51,11 @@ pub struct CommandArguments {
 /// The outcome of a command on a node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CommandResponse {
-    /// The exit status; `None` if a signal ended the command.
+    /// The exit status. The value is `None` if a signal ended the command.
     pub code: Option<i32>,
     /// The signal that ended the command.
     pub signal: Option<i32>,
-    /// The reason for which the node ended the command; `None` if the command ended by itself.
+    /// The reason for which the node ended the command. The value is `None` if the command ended by itself.
     pub ended: Option<String>,
     /// The time from the start to the end of the command, in seconds.
     pub seconds: f64,
@@ -184,7 +184,7 @@ fn batch(bytes: &[u8]) -> RecordBatch {
     RecordBatch::try_new(schema, vec![column]).expect("one column")
 }
 
-/// Returns the bytes of standard output in a batch; `None` if the batch has no column of bytes.
+/// Returns the bytes of standard output in a batch. Returns `None` if the batch has no column of bytes.
 pub fn command_output(batch: &RecordBatch) -> Option<Vec<u8>> {
     let column = batch.columns().first()?.as_binary_opt::<i32>()?;
     Some(column.iter().flatten().flatten().copied().collect())

@@ -375,7 +375,7 @@ pub(crate) fn ending_of(whole: &DistributedFile) -> String {
 /// The count equals that of a local reader, so that both infer the columns from the same rows. The text is cut
 /// after the last complete record.
 struct RecordEnds {
-    /// The parser that finds the ends of CSV records; `None` if each line is a record.
+    /// The parser that finds the ends of CSV records. The value is `None` if each line is a record.
     csv: Option<CsvRecord>,
     /// The number of bytes that were parsed.
     seen: usize,

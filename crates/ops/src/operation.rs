@@ -141,7 +141,7 @@ pub trait Operation: Serialize + DeserializeOwned {
 /// job's progress, and the option `--explain` prints this description first. The engines that run the operation
 /// add descriptions of their decisions, as soon as the free memory is known.
 pub trait Plan {
-    /// Returns a description of the data that was found; `None` if no names were looked up.
+    /// Returns a description of the data that was found. Returns `None` if no names were looked up.
     fn explain(&self) -> Option<String> {
         None
     }

@@ -4,7 +4,7 @@
 use inshore_store::Budget;
 use inshore_tables::{Input, row_groups};
 
-/// Returns the offsets between the row groups of a Parquet file; `None` for a file of another format.
+/// Returns the offsets between the row groups of a Parquet file. Returns `None` for a file of another format.
 ///
 /// # Errors
 /// Returns an error if the footer cannot be read.

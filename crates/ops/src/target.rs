@@ -66,7 +66,7 @@ pub fn wholes(nodes: &Nodes, paths: &[PathBuf]) -> Result<Vec<DistributedFile>> 
 pub struct Response<A> {
     /// The typed answer: counts and names. Rows go to the output.
     pub answer: A,
-    /// The cost report of the nodes; `None` if the target is local.
+    /// The cost report of the nodes. The value is `None` if the target is local.
     #[cfg(feature = "nodes")]
     pub nodes: Option<NodesWork>,
 }

@@ -32,8 +32,8 @@ pub struct FileSink {
     spare: Vec<Buffer>,
     in_flight: VecDeque<(Pending, u64, usize)>,
     offset: u64,
-    /// The bytes at the start and the end of a part, which are written later; `None` if the sink writes a complete
-    /// file.
+    /// The bytes at the start and the end of a part, which are written later. The value is `None` if the sink writes a
+    /// complete file.
     edges: Option<FileEdges>,
 }
 

@@ -249,7 +249,7 @@ impl fmt::Display for ChildFailure {
 
 impl error::Error for ChildFailure {}
 
-/// Says why a process failed; `None` if the process succeeded.
+/// Says why a process failed. Returns `None` if the process succeeded.
 fn why(status: ExitStatus, words: &str, memory_bytes: u64) -> Option<ChildFailure> {
     let end = match (WorkerEnd::of(status, words), status.signal()) {
         (WorkerEnd::Exited(0), _) => return None,

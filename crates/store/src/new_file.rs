@@ -35,7 +35,7 @@ use crate::{Error, Result};
 /// or its process is killed earlier, no file is left.
 pub struct NewFile {
     name: String,
-    /// The temporary file and its final path; `None` for standard output.
+    /// The temporary file and its final path. The value is `None` for standard output.
     part: Option<(Part, PathBuf)>,
     out: NewFileWriter,
 }

@@ -58,7 +58,8 @@ pub(crate) struct Choice {
     pub step: Step,
     /// True if all rows are read into memory before the superstep.
     pub caches_rows: bool,
-    /// Memory for caching the rows in which a pull finds no active vertex; `None` if these rows are not cached.
+    /// Memory for caching the rows in which a pull finds no active vertex. The value is `None` if these rows are not
+    /// cached.
     pub unvisited_bytes: Option<u64>,
     /// True if the next frontiers are kept as lists.
     pub lists: bool,

@@ -65,7 +65,7 @@ impl Estimates {
         (layout, windows + frontier::memory_bytes(layout.frontier_keys))
     }
 
-    /// Returns a layout with updates in accumulators; `None` if accumulators are not allowed or do not fit.
+    /// Returns a layout with updates in accumulators. Returns `None` if accumulators are not allowed or do not fit.
     fn direct(&self, state_in_memory: bool) -> Option<Layout> {
         let (layout, fixed) = self.bare();
         let free = self.free_bytes.saturating_sub(self.all_kept_bytes());

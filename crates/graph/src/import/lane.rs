@@ -30,7 +30,7 @@ const SLACK_BYTES: u64 = 512 << 10;
 /// The lane of one thread: its input to the sort of edges, its log of edges, and its view of the set of ids.
 pub(super) struct Lane<'a, E: EdgeOperation> {
     ids: IdInserter<'a>,
-    /// The input of the sort; `None` if all edges go to the log.
+    /// The input of the sort. The value is `None` if all edges go to the log.
     sink: Option<Sink<E>>,
     log: EdgeLogWriter,
     undirected: bool,

@@ -68,7 +68,7 @@ pub struct TaskSource {
     pub whole: u64,
     /// The bytes to read.
     pub source: Source,
-    /// The location of the source in the node's store; `None` if the source is not in the store.
+    /// The location of the source in the node's store. The value is `None` if the source is not in the store.
     pub stored: Option<StoredSource>,
 }
 

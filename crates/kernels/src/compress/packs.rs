@@ -3,7 +3,7 @@
 //!
 //! Each block that a node reads is compressed to one or a few pieces of the format. The concatenated pieces are a file
 //! of the format. The result has about the size of the result of [`super::compress`], but different bytes. The blocks
-//! of the result are as large as the node's reads, which have 2 MiB, or less if there is little memory. A result in lz4
+//! of the result are as large as the node's reads. A read has 2 MiB, or less if there is little memory. A result in lz4
 //! has a frame for each block.
 
 use inshore_kernel::{Block, Border, Failure, Kernel, Parts, Portable, Reply, Task, TaskHandler};

@@ -35,7 +35,7 @@ pub struct DistributedFile {
     pub title: String,
     /// The name of the dataset.
     pub dataset: String,
-    /// The file in the dataset; `None` for a spread file.
+    /// The file in the dataset. The value is `None` for a spread file.
     pub file: Option<String>,
     /// The kind of the dataset.
     pub kind: String,

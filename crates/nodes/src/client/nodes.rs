@@ -47,7 +47,7 @@ const ANSWERS_BYTES_MAX: usize = 256 << 20;
 pub struct ClientConfig {
     /// The address of each node: `HOST` or `HOST:PORT`.
     pub nodes: Vec<String>,
-    /// The credentials of this client; `None` for nodes on this machine that require none.
+    /// The credentials of this client. The value is `None` for nodes on this machine that require none.
     pub credentials: Option<ClientCredentials>,
     /// The timeout for connecting, including TLS. The timeout is at most [`Self::silence`], and at most half
     /// of the time to the deadline, so that requests to other nodes fit in the other half.

@@ -70,7 +70,7 @@ pub struct PageConfig {
     pub listen: SocketAddr,
     /// The other nodes on the page: `HOST` or `HOST:PORT` of each.
     pub peers: Vec<String>,
-    /// The credentials for the nodes in `peers`; `None` if these nodes require no credentials.
+    /// The credentials for the nodes in `peers`. The value is `None` if these nodes require no credentials.
     pub peer_credentials: Option<ClientCredentials>,
 }
 

@@ -134,7 +134,7 @@ impl Inner {
         self.state.lock().expect("no panic under this lock")
     }
 
-    /// Returns the reason why no more tasks of this client may wait; `None` if another task may wait.
+    /// Returns the reason why no more tasks of this client may wait. Returns `None` if another task may wait.
     fn has_no_place(&self, state: &State, client: &str) -> Option<String> {
         if state.count >= self.waiting_max {
             return Some(format!("the queue is full: {} tasks run and {} wait", state.running, state.count));

@@ -263,7 +263,7 @@ pub struct ListedKernel {
     pub name: String,
     /// The size of the module in bytes.
     pub bytes: u64,
-    /// The nodes that store the module; `None` for the local store.
+    /// The nodes that store the module. The value is `None` for the local store.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nodes: Option<Vec<String>>,
 }

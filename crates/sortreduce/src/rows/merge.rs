@@ -43,8 +43,8 @@ pub struct SortedRows<S: RowShape, O: RowOperation> {
     shape: S,
     operation: O,
     stats: RowStats,
-    /// The merge level in the job's counters, and the number of rows that enter this level. `None` if no runs are
-    /// merged.
+    /// The merge level in the job's counters, and the number of rows that enter this level. The value is `None` if no
+    /// runs are merged.
     level: Option<(u32, u64)>,
     /// The current output row, if the operation combines rows.
     current: Vec<u8>,

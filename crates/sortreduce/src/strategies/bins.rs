@@ -130,7 +130,8 @@ pub(crate) struct BinReader<O: Operation> {
     part: BinsPart<O>,
     table: Array<O::Value>,
     present: Array<u64>,
-    /// The neutral value, which fills the empty slots of the table. `None` if the operation has no neutral value.
+    /// The neutral value, which fills the empty slots of the table. The value is `None` if the operation has no neutral
+    /// value.
     neutral: Option<O::Value>,
     lows: Array<u32>,
     keys: Array<O::Key>,
@@ -139,7 +140,7 @@ pub(crate) struct BinReader<O: Operation> {
     ahead: VecDeque<PendingRead>,
     wanted: NextBlock,
     bin: usize,
-    /// The index of the next bitmap word to scan. `None` if the bin's records are not yet in the table.
+    /// The index of the next bitmap word to scan. The value is `None` if the bin's records are not yet in the table.
     word: Option<usize>,
     pub records_in: u64,
 }

@@ -165,8 +165,8 @@ impl DatasetBuilder {
         Ok(writer)
     }
 
-    /// Returns the dataset that this builder extends or replaces, in the state at the start of the builder; `None` for
-    /// a new dataset. The commit succeeds only if the dataset has not changed since.
+    /// Returns the dataset that this builder extends or replaces, in the state at the start of the builder. Returns
+    /// `None` for a new dataset. The commit succeeds only if the dataset has not changed since.
     pub fn base(&self) -> Option<&Dataset> {
         self.base.as_ref()
     }
@@ -274,8 +274,8 @@ impl DatasetBuilder {
         DatasetBuilder::commit_all(vec![(self, attributes.to_vec())])
     }
 
-    /// Publishes several datasets of one job, each with its attributes, by one record of the log: all of them are published,
-    /// or none.
+    /// Publishes several datasets of one job, each with its attributes, by one record of the log. Either all of them
+    /// are published, or none.
     ///
     /// # Errors
     /// Returns an error of [`DatasetBuilder::commit`] if the commit of any of the datasets fails.

@@ -37,7 +37,7 @@ pub struct FileWriter {
     name: String,
     block_bytes: usize,
     extents: Arc<Extents>,
-    /// The state of a dataset's file; `None` for a scratch file.
+    /// The state of a dataset's file. The value is `None` for a scratch file.
     dataset: Option<GrowingFile>,
     filling: Buffer,
     filled: usize,

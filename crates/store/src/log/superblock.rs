@@ -37,7 +37,7 @@ pub struct DeviceEntry {
     pub uuid: [u8; 16],
     /// The recorded folder of the device.
     pub path: PathBuf,
-    /// The largest number of bytes that the store may take on the device; `None` if there is no limit.
+    /// The largest number of bytes that the store may take on the device. The value is `None` if there is no limit.
     pub limit_bytes: Option<u64>,
     /// True if the device is being added or removed. The store then writes no new data to it.
     pub is_leaving: bool,

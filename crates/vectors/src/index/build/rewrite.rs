@@ -12,8 +12,8 @@ use crate::{
 
 /// Writes the lists of an index again, for all rows of `vectors`. The dataset of the vectors need not be published.
 /// Returns the new dataset and the properties of the index. The caller must commit the dataset with these properties as
-/// its attributes. Of the old table of recall, only the points are kept whose number of probes is less than the number
-/// of lists of the new index.
+/// its attributes. The new table of recall has those points of the old table whose number of probes is less than the
+/// number of lists of the new index.
 ///
 /// The function does the last two steps of a build. It needs no samples and no k-means.
 ///

@@ -75,7 +75,7 @@ struct Slot {
 
 #[derive(Debug)]
 enum Content {
-    /// The slot's buffer; `None` if a read failed and did not return it.
+    /// The slot's buffer. The value is `None` if a read failed and did not return it.
     Free(Option<Buffer>),
     Busy,
     InFlight(PendingRead),
@@ -103,7 +103,7 @@ impl Slot {
 #[derive(Debug)]
 pub struct CachedBytes<'a> {
     cache: &'a Cache,
-    // The buffer; `None` only while this value is being dropped.
+    // The buffer. The value is `None` only while this value is being dropped.
     buffer: Option<Arc<Buffer>>,
     part: Range<usize>,
 }

@@ -89,7 +89,7 @@ pub struct Streams {
     gather: Gather,
     /// The final messages of streams that ended.
     done: BTreeMap<usize, TaskDone>,
-    /// The state of the help of this machine; `None` if this machine does not help.
+    /// The state of the help of this machine. The value is `None` if this machine does not help.
     helps: Option<Arc<HelpState>>,
 }
 
