@@ -30,7 +30,7 @@ use crate::{
 /// written and read again. Memory stays within the job's budget, which must be at least
 /// [`SMALLEST_BUDGET_BYTES`](crate::SMALLEST_BUDGET_BYTES).
 ///
-/// Source: 2018 thesis, section 9.2 (algorithm 1) and section 9.4 (algorithm 3).
+/// The method is algorithm 1 in section 9.2 and algorithm 3 in section 9.4 of the 2018 thesis.
 ///
 /// # Errors
 /// - Returns [`Error::Program`] if a function of the program panics or breaks a rule of its documentation.
