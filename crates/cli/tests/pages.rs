@@ -132,7 +132,7 @@ fn look(browser: &str, folder: &Path, words: &[&str], url: &str) -> String {
     String::from_utf8_lossy(&seen.stdout).into_owned()
 }
 
-/// Returns the hash by which Chromium trusts a certificate; `None` if openssl is not installed.
+/// Returns the hash by which Chromium trusts a certificate. Returns `None` if openssl is not installed.
 fn key_hash(certificate: &Path) -> Option<String> {
     let line = "openssl x509 -pubkey -noout -in \"$0\" | openssl pkey -pubin -outform der | openssl dgst -sha256 -binary | base64";
     let made = Command::new("sh").args(["-c", line]).arg(certificate).output().unwrap();

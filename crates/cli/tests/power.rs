@@ -73,7 +73,7 @@ struct Case {
     old: Vec<&'static str>,
     /// Files that the command writes.
     results: Vec<&'static str>,
-    /// The mode that results must have; `None` if they may have the mode of a new file.
+    /// The mode that results must have. The value is `None` if they may have the mode of a new file.
     mode: Option<u32>,
 }
 

@@ -8,8 +8,8 @@ use crate::util::Folder;
 const OBEYED: &str = "\u{1b}]0;owned\u{7}\u{1b}[31m";
 const SHOWN: &str = "\\u{1b}]0;owned\\u{7}\\u{1b}[31m";
 
-/// Runs `inshore` with these arguments, which a shell splits. Returns the output that a terminal gets; `None` if no
-/// terminal can be created.
+/// Runs `inshore` with these arguments, which a shell splits. Returns the output that a terminal gets. Returns `None`
+/// if no terminal can be created.
 fn on_terminal(folder: &Folder, words: &str) -> Option<String> {
     let inshore = env!("CARGO_BIN_EXE_inshore");
     let line = format!("exec {inshore} {words} 2>errors");

@@ -102,7 +102,7 @@ impl Rows {
     /// Returns the next rows (some thousands at most), or `None` at the end.
     ///
     /// # Errors
-    /// Fails on I/O errors, damaged data and cancellation.
+    /// The function fails if a read or write fails, stored data is damaged, or the job was cancelled.
     pub fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
         self.source.next_batch()
     }
@@ -111,7 +111,7 @@ impl Rows {
     /// these checkpoints afterwards.
     ///
     /// # Errors
-    /// [`inshore_store::Error::Io`].
+    /// Returns [`inshore_store::Error::Io`] if a read fails.
     pub fn finish(self) -> Result<()> {
         self.keep.map_or(Ok(()), |keep| Ok(keep.finish()?))
     }

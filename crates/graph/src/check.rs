@@ -67,8 +67,9 @@ pub struct CheckReport {
 /// Checks the table that a job wrote. The names of the table's columns identify the algorithm that wrote it.
 ///
 /// # Errors
-/// Fails if the table is not an answer of this crate, or cannot be read; [`Error::NoSuchVertex`] if the graph does not
-/// have the source. A wrong answer is not an error: see [`CheckReport::good`].
+/// The function fails if the table is not an answer of this crate, or cannot be read. It returns
+/// [`Error::NoSuchVertex`] if the graph does not have the source. A wrong answer is not an error: see
+/// [`CheckReport::good`].
 pub fn check(graph: &Graph, job: &Job, answer: &Input, options: &CheckOptions) -> Result<CheckReport> {
     job.start_phase("loading the graph", "edges", graph.out().entries);
     let mut plain = InMemoryGraph::load(graph, job)?;

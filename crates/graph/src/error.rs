@@ -79,7 +79,8 @@ pub enum Error {
         program: &'static str,
         /// Name of the program's function that failed.
         function: &'static str,
-        /// The original id of the vertex for which the function was called; `None` if it was not called for a vertex.
+        /// The original id of the vertex for which the function was called. The value is `None` if it was not called
+        /// for a vertex.
         vertex: Option<u64>,
         /// Description of the fault, with the text of a panic.
         what: String,

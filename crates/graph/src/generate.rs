@@ -86,9 +86,11 @@ impl Kronecker {
 /// Generates a graph and stores it as `name`, with in-edges if `reverse`.
 ///
 /// # Errors
-/// [`Error::BadOption`] if the scale is outside of 1 to 31, or the graph would have no edges;
-/// [`inshore_store::Error::NameExists`]; [`inshore_store::Error::BudgetTooSmall`]. Also fails on I/O errors and on
-/// cancellation.
+/// - Returns [`Error::BadOption`] if the scale is outside of 1 to 31, or the graph would have no edges.
+/// - Returns [`inshore_store::Error::NameExists`] if the store already has a dataset with this name.
+/// - Returns [`inshore_store::Error::BudgetTooSmall`] if the memory budget is too small.
+///
+/// The function also fails if a read or write fails, or if the job was cancelled.
 pub fn generate(
     store: &Store,
     job: &Job,

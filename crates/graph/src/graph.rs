@@ -221,7 +221,8 @@ impl Graph {
     /// Opens the graph `name`.
     ///
     /// # Errors
-    /// [`inshore_store::Error::NotFound`]; [`Error::BadGraph`] if the dataset is not a graph, or is damaged.
+    /// - Returns [`inshore_store::Error::NotFound`] if the store has no dataset with this name.
+    /// - Returns [`Error::BadGraph`] if the dataset is not a graph, or is damaged.
     pub fn open(store: &Store, name: &str) -> Result<Graph> {
         let dataset = store.dataset(name)?;
         if dataset.kind() != KIND {
@@ -287,7 +288,8 @@ impl Graph {
     /// Cost: nothing if ids are 0, 1, 2, ...; otherwise a binary search on flash, which reads 64 KiB per step.
     ///
     /// # Errors
-    /// [`Error::NoSuchVertex`]. Also fails on I/O errors, damaged data and cancellation.
+    /// Returns [`Error::NoSuchVertex`] if the graph has no vertex with the given id. The function also fails if a read
+    /// or write fails, stored data is damaged, or the job was cancelled.
     pub fn vertex_id(&self, job: &Job, original: u64) -> Result<VertexId> {
         Ok(VertexId::of_number(self.number_of(job, original)?))
     }
@@ -295,8 +297,8 @@ impl Graph {
     /// Returns the original id of a vertex of this graph. Cost: one read of 64 KiB if ids are not 0, 1, 2, ...
     ///
     /// # Errors
-    /// [`Error::NoSuchVertex`] if the vertex belongs to a larger graph. Also fails on I/O errors, damaged data and
-    /// cancellation.
+    /// Returns [`Error::NoSuchVertex`] if the vertex belongs to a larger graph. The function also fails if a read or
+    /// write fails, stored data is damaged, or the job was cancelled.
     pub fn original_id(&self, job: &Job, vertex: VertexId) -> Result<u64> {
         let (graph, number) = (self.info.name.clone(), vertex.number());
         let missing = Error::NoSuchVertex { graph, vertex: number };
@@ -311,7 +313,7 @@ impl Graph {
         }
     }
 
-    /// Returns the file of the user's ids; `None` if the ids are 0, 1, 2, ...
+    /// Returns the file of the user's ids. Returns `None` if the ids are 0, 1, 2, ...
     pub(crate) fn ids(&self) -> Option<&CheckedFile> {
         self.ids.as_ref()
     }
@@ -330,7 +332,7 @@ impl Graph {
 /// Lists the graphs of a store, in the order of their names.
 ///
 /// # Errors
-/// The errors are those of [`Graph::open`].
+/// Returns the errors of [`Graph::open`].
 pub fn list(store: &Store) -> Result<Vec<GraphInfo>> {
     let mut graphs = Vec::new();
     for summary in store.list()?.into_iter().filter(|summary| summary.kind == KIND) {

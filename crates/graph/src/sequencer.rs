@@ -24,7 +24,7 @@ impl<T> Sequencer<T> {
         }
     }
 
-    /// Waits until all earlier parts are done; `None` if another thread failed.
+    /// Waits until all earlier parts are done. Returns `None` if another thread failed.
     pub fn wait(&self, part: usize) -> Option<MutexGuard<'_, SequencerState<T>>> {
         let state = self.state.lock().expect("no panic under this lock");
         let waiting = |turn: &mut SequencerState<T>| turn.part < part && !turn.failed;
@@ -32,7 +32,7 @@ impl<T> Sequencer<T> {
         if turn.failed { None } else { Some(turn) }
     }
 
-    /// Waits until no other thread changes the value; `None` if another thread failed.
+    /// Waits until no other thread changes the value. Returns `None` if another thread failed.
     pub fn any(&self) -> Option<MutexGuard<'_, SequencerState<T>>> {
         let state = self.state.lock().expect("no panic under this lock");
         if state.failed { None } else { Some(state) }

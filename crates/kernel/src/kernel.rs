@@ -31,14 +31,14 @@ pub trait Kernel: Sync {
     /// Creates the state of a worker thread, within the memory budget of the job.
     ///
     /// # Errors
-    /// Errors of the compute kernel, and an error if the budget is too small.
+    /// Returns an error of the compute kernel, for example if the budget is too small.
     fn worker(&self, context: &Context) -> Result<Self::Worker, Self::Error>;
 
     /// Processes a block and returns its part.
     ///
     /// # Errors
-    /// Errors of the compute kernel. After an error, the runner skips the rest of the source, and the consumer receives
-    /// the error.
+    /// Returns an error if the compute kernel cannot process the block. After an error, the runner skips the rest of
+    /// the source, and the consumer receives the error.
     fn block(&self, worker: &mut Self::Worker, block: &Block<'_>) -> Result<Self::Part, Self::Error>;
 
     /// Returns the block size in bytes for files in the page cache. Each worker has a buffer for a block of this size.
@@ -69,7 +69,8 @@ pub trait Kernel: Sync {
     /// block. If the compute kernel adds no element, the runner reads the first block and calls [`Kernel::block`].
     ///
     /// # Errors
-    /// Errors of the compute kernel. The error belongs to the first block that has no element in `done`.
+    /// Returns an error if the compute kernel cannot process a block. The error belongs to the first block that has no
+    /// element in `done`.
     fn file_blocks(
         &self,
         _worker: &mut Self::Worker,

@@ -5,7 +5,8 @@
 //! - A [`Kernel`] (compute kernel) is a function over a block. It receives the bytes of the block and returns a result,
 //!   which is called a part. It depends on no file and no machine.
 //! - A [`Source`] is a file, a file of a dataset, or a stream (a pipe, a decompressor).
-//! - A [`Block`] is a group of complete lines of a source, or of consecutive bytes.
+//! - A [`Block`] is a range of consecutive bytes of a source. If the compute kernel needs complete lines, the block
+//!   contains complete lines only.
 //! - [`run`] reads the blocks of all sources with all threads of a job, and delivers the parts to a consumer in order.
 //!
 //! ```text
@@ -21,8 +22,8 @@
 //! and even different nodes can read different blocks of a source. A stream must be read sequentially, so one worker
 //! reads the complete stream.
 //!
-//! The design follows compute kernels that run in the storage device (2014 thesis, chapter 5; 2016 article, section 7;
-//! titles in `docs/from-the-papers.md`).
+//! The design follows compute kernels that run in the storage device, as chapter 5 of the 2014 thesis and section 7 of
+//! the 2016 article describe them (see docs/from-the-papers.md).
 #![warn(missing_docs)]
 
 mod batch;

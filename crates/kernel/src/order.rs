@@ -303,7 +303,7 @@ impl<P> Order<P> {
     /// Delivers parts in order until the next part is missing. If another worker is delivering, the call does nothing.
     ///
     /// # Errors
-    /// Errors of `consume`. After an error, nothing further is delivered.
+    /// Returns the errors of `consume`. After an error, nothing further is delivered.
     pub fn deliver<E>(&self, mut consume: impl FnMut(Delivery<P>) -> Result<Next, E>) -> Result<(), E> {
         let mut state = self.lock();
         if state.delivering {

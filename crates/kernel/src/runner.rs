@@ -68,8 +68,9 @@ pub fn smallest_memory_bytes(threads: usize) -> u64 {
 /// eighth of the free memory. This eighth does not include parts that workers are still computing.
 ///
 /// # Errors
-/// Errors of `consume`; errors of [`Kernel::worker`]; [`Error::Store`] if the job was cancelled or the budget is too
-/// small.
+/// - Returns the errors of `consume`.
+/// - Returns the errors of [`Kernel::worker`].
+/// - Returns [`Error::Store`] if the job was cancelled or the budget is too small.
 pub fn run<K: Kernel>(
     context: &Context,
     kernel: &K,

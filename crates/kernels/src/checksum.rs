@@ -38,11 +38,11 @@ pub enum Checksum {
 const BLOCK_BYTES: usize = 1 << 20;
 
 impl Checksum {
-    /// Lists all algorithms.
+    /// All checksum algorithms.
     pub const ALL: [Checksum; 5] =
         [Checksum::Sha256, Checksum::Blake3, Checksum::Md5, Checksum::Xxh64, Checksum::Crc32];
 
-    /// Returns the number of hexadecimal digits of a checksum.
+    /// Returns how many hexadecimal digits a checksum of this algorithm has.
     pub fn letters(self) -> usize {
         match self {
             Checksum::Sha256 | Checksum::Blake3 => 64,
@@ -52,12 +52,13 @@ impl Checksum {
         }
     }
 
-    /// Returns the checksum of all bytes of `input` in hexadecimal. Errors call the input `name`. The function takes 1
-    /// MiB of memory. SHA-256 processes about 1 to 2 GB/s on processors with SHA instructions. BLAKE3, XXH64 and CRC-32
-    /// process 3 GB/s or more. MD5 processes 0.6 GB/s.
+    /// Returns the checksum of all bytes of `input` in hexadecimal. In errors, the input is called `name`. The function
+    /// takes 1 MiB of memory. SHA-256 processes about 1 to 2 GB/s on processors with SHA instructions. BLAKE3, XXH64
+    /// and CRC-32 process 3 GB/s or more. MD5 processes 0.6 GB/s.
     ///
     /// # Errors
-    /// [`Error::Input`]; [`Error::Store`] if the job was stopped.
+    /// - Returns [`Error::Input`] if a read fails.
+    /// - Returns [`Error::Store`] if the job was stopped or the budget has too little free memory.
     pub fn of(self, job: &Context, name: &str, input: impl Read) -> Result<String> {
         match self {
             Checksum::Sha256 => each(job, name, input, Sha256::new(), |sum, block| sum.update(block))
@@ -103,11 +104,11 @@ pub fn checksum_files(job: &Context, algorithm: Checksum, inputs: &[Input]) -> V
     done.into_iter().map(|(_, found)| found).collect()
 }
 
-/// Parses names and checksums from the output of `sha256sum` and similar programs. Returns checksums in lower case.
-/// Errors name the file `list`.
+/// Parses names and checksums from the output of `sha256sum` and similar programs. Returns checksums in lower case. In
+/// errors, the file is called `list`.
 ///
 /// # Errors
-/// [`Error::BadList`] for a line that is invalid, and for a text without checksums.
+/// Returns [`Error::BadList`] if a line is invalid, or if the text has no checksum.
 pub fn listed_checksums(list: &Path, text: &str, algorithm: Checksum) -> Result<Vec<(PathBuf, String)>> {
     let is_sum =
         |sum: &str| sum.len() == algorithm.letters() && sum.bytes().all(|byte| byte.is_ascii_hexdigit());

@@ -53,7 +53,7 @@ pub enum Error {
         /// Holds the limit on the total length of a block's lines.
         limit: u64,
     },
-    /// A dataset is not a set of language profiles, or cannot become one.
+    /// A dataset is not a set of language profiles, or no profiles can be made from the samples.
     #[error("{name}: {what}")]
     BadProfiles {
         /// Names the dataset.
@@ -79,7 +79,7 @@ pub enum Error {
         /// Says what is wrong with the bytes.
         what: String,
     },
-    /// The name of the result cannot be derived from a file's name.
+    /// No name for the result can be derived from the name of a file.
     #[error("{}: {what}", path.display())]
     BadName {
         /// Names the file.
@@ -137,7 +137,8 @@ impl From<inshore_store::RuntimeError> for Error {
 }
 
 impl Error {
-    /// Tells whether a source is not text, because a "line" with a NUL byte was too long.
+    /// Returns true if reading failed because the source is not text. Such a source has a NUL byte in a "line" that is
+    /// too long.
     pub fn is_binary_line(&self) -> bool {
         matches!(self, Error::Read(inshore_kernel::Error::LineTooLong { has_nul: true, .. }))
     }

@@ -1,27 +1,28 @@
 //! This module identifies the natural language of a text.
 //!
 //! [`Profiles`] hold for each language the n-grams (n = 4 bytes of normalised text) that are most frequent in a sample.
-//! A text is in the language whose profile contains the largest number of the text's n-grams.
+//! The language of a text is the language whose profile contains the largest number of the text's n-grams.
 //!
-//! Profiles become Bloom filters, as in the paper, but all languages share one filter. An entry is a 64-bit word with
-//! one bit for each language, so that two look-ups determine which languages have an n-gram. The counters of the
-//! languages are bit-sliced: one word holds the lowest bits of all counters, the next word holds the next bits, and so
-//! on. The cost of an n-gram therefore does not depend on the number of languages.
+//! Profiles become Bloom filters, as in the article that is cited below, but all languages share one filter. An entry
+//! of the filter is a 64-bit word with one bit for each language, so that two look-ups determine which languages have
+//! an n-gram. The counters of the languages are bit-sliced: one word holds the lowest bits of all counters, the next
+//! word holds the next bits, and so on. The cost of an n-gram therefore does not depend on the number of languages.
 //!
-//! In normalised text, letters of ASCII and Latin-1 are in lower case, and letters of other scripts are unchanged. One
-//! space replaces all bytes between two letters that are not letters. Spaces surround each line, so that no n-gram
-//! spans two lines. A text may therefore be split after any line.
+//! In normalised text, letters of ASCII and Latin-1 are in lower case, and letters of other scripts are unchanged. A
+//! sequence of bytes that are not letters is replaced by one space. Spaces surround each line, so that no n-gram spans
+//! two lines. A text may therefore be split after any line.
 //!
 //! # Cost
 //!
-//! Normalising a byte takes 1 ns. Looking up the n-gram at a byte takes 2 ns, which is the time of two loads from 1 MiB
-//! of filters and of 14 operations on machine words. For each text, the sums of the counters take another 16 operations
-//! for each language. The following times were measured for a CSV file with one row for each text, and include reading
+//! Normalising a byte takes 1 ns. Looking up the n-gram at a byte takes 2 ns. A look-up consists of two loads from 1
+//! MiB of filters and of 14 operations on machine words. Adding up the counters takes another 16 operations for each
+//! language and text. The following times were measured for a CSV file with one row for each text, and include reading
 //! the file. Documents of 1 KB took 8 ns for each byte, and single sentences took 22 ns for each byte.
 //!
-//! The paper (LLNL 2008, "Language classification" and figure 3) has 5,000 4-grams for each language and 4 hash
-//! functions of 16 Kbit each. This module has 2 hash functions of 64 Kbit each. The rate of false positives is equal
-//! (0.6 % at 5,000 n-grams), and the number of look-ups is half as large.
+//! The method is described in the 2008 article, in the section "Language classification" and in figure 3 (see
+//! docs/from-the-papers.md). The article uses 5,000 4-grams for each language and 4 hash functions of 16 Kbit each.
+//! This module uses 2 hash functions of 64 Kbit each. The rate of false positives is the same (0.6 % at 5,000 n-grams),
+//! and the number of look-ups is half as large.
 
 mod columns;
 mod portable;
@@ -54,7 +55,7 @@ const VERSION: u32 = 1;
 /// The memory for each n-gram in a hash map of counts, in bytes. The number includes the memory for growing the map.
 pub const COUNTED_GRAM_BYTES: u64 = 48;
 
-/// Language profiles: the most frequent n-grams of each language in a set.
+/// The profiles of a set of languages. The profile of a language consists of its most frequent n-grams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profiles {
     languages: Vec<(String, Vec<u32>)>,
@@ -65,8 +66,8 @@ pub struct Profiles {
 struct Attributes {
     version: u32,
     gram_bytes: usize,
-    /// Each language's label, and the number of the language's n-grams in the file. The languages are in the order of
-    /// the file.
+    /// For each language, its label and the number of its n-grams. The n-grams of the languages follow each other in
+    /// the file in this order.
     languages: Vec<(String, usize)>,
 }
 
@@ -76,18 +77,19 @@ impl Profiles {
         self.languages.iter().map(|(label, _)| &**label)
     }
 
-    /// Returns the number of a language's n-grams.
+    /// Returns how many n-grams the profile of a language has. Returns `None` if there is no such language.
     pub fn grams(&self, label: &str) -> Option<usize> {
         self.languages.iter().find(|(known, _)| known == label).map(|(_, grams)| grams.len())
     }
 
     /// Makes profiles of labelled samples. A profile consists of the `grams` most frequent n-grams of its sample. Among
-    /// equally frequent n-grams, the smallest ones are used. Each thread takes 48 bytes of the budget for each distinct
-    /// n-gram that the thread has counted.
+    /// equally frequent n-grams, the smallest ones (by their bytes) are used. Each thread takes 48 bytes of the budget
+    /// for each distinct n-gram that the thread has counted.
     ///
     /// # Errors
-    /// [`Error::BadProfiles`] if there is no label, too many labels, or a sample has no letters; [`Error::Read`];
-    /// [`inshore_store::Error::OverBudget`].
+    /// - Returns [`Error::BadProfiles`] if there are no labels or too many labels, or if a sample has no letters.
+    /// - Returns [`Error::Read`] if a source cannot be read.
+    /// - Returns [`inshore_store::Error::OverBudget`] if the budget has no memory for further n-grams.
     pub fn train(job: &Context, samples: Vec<(String, Vec<Source>)>, grams: usize) -> Result<Profiles> {
         Profiles::of_samples(samples, grams, |sources| count(job, sources.into_iter()))
     }
@@ -96,7 +98,8 @@ impl Profiles {
     /// sample.
     ///
     /// # Errors
-    /// The errors of `count`; [`Error::BadProfiles`] if there is no label, too many labels, or a sample has no letters.
+    /// - Returns the errors of `count`.
+    /// - Returns [`Error::BadProfiles`] if there are no labels or too many labels, or if a sample has no letters.
     pub fn of_samples<S>(
         samples: Vec<(String, Vec<S>)>,
         grams: usize,
@@ -129,7 +132,8 @@ impl Profiles {
     /// Stores the profiles as the dataset `name`.
     ///
     /// # Errors
-    /// [`inshore_store::Error::NameExists`] and further errors of the store.
+    /// - Returns [`inshore_store::Error::NameExists`] if the store already has a dataset with this name.
+    /// - Returns [`Error::Store`] if the dataset cannot be written, or the budget has too little free memory.
     pub fn save(&self, store: &Store, job: &Job, name: &str) -> Result<()> {
         let mut dataset = store.create_dataset(job, name, KIND)?;
         let mut file = dataset.file(FILE, 64 << 10, 1 << 20)?;
@@ -147,7 +151,10 @@ impl Profiles {
     /// Reads profiles that [`Profiles::save`] stored.
     ///
     /// # Errors
-    /// [`Error::BadProfiles`] for a dataset of another kind or version; the errors of the store.
+    /// - Returns [`Error::BadProfiles`] if the dataset has another kind or version, or if its attributes do not match
+    ///   its file.
+    /// - Returns [`Error::Store`] if the dataset does not exist or cannot be read, or if the budget has too little free
+    ///   memory.
     pub fn load(store: &Store, job: &Job, name: &str) -> Result<Profiles> {
         let refuse = |what: String| Error::BadProfiles { name: name.to_string(), what };
         let dataset = store.dataset(name)?;
@@ -304,8 +311,8 @@ impl Normaliser {
 #[derive(Debug)]
 pub struct Classifier {
     labels: Vec<String>,
-    /// The first filter, an array of words with one bit for each language. Each n-gram has one word in this filter and
-    /// one word in `second`.
+    /// The first filter. It is an array of words that have one bit for each language. Each n-gram has one word in this
+    /// filter and one word in `second`.
     first: Vec<u64>,
     second: Vec<u64>,
 }
@@ -319,30 +326,30 @@ fn places(gram: u32) -> (usize, usize) {
     ((product >> 48) as usize, (product >> 24) as usize % FILTER)
 }
 
-/// For each language, the number of n-grams of a text that the language's profile contains.
+/// The scores of a text: for each language, how many n-grams of the text are in the profile of the language.
 #[derive(Clone, Debug)]
 pub struct Scores {
     counts: Vec<u64>,
 }
 
-/// The language of a text.
+/// The result of classifying a text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Classification {
-    /// The index of the label.
+    /// The index of the language in [`Classifier::labels`].
     pub language: usize,
-    /// The difference between the counts of the best and the second-best language, divided by the best count. The value
-    /// is from 0 to 1.
+    /// The confidence, from 0 to 1. It is the difference between the counts of the best and the second-best language,
+    /// divided by the count of the best language.
     pub confidence: f64,
 }
 
 impl Scores {
-    /// Adds the scores of another part of this text.
+    /// Adds the scores of another section of the same text.
     pub fn add(&mut self, other: &Scores) {
         self.counts.iter_mut().zip(&other.counts).for_each(|(count, more)| *count += more);
     }
 
-    /// Returns the language with the largest count. If several languages have this count, returns the first of them.
-    /// Returns `None` if no language has any n-gram of the text.
+    /// Returns the language with the largest count. If several languages have this count, the first of them is
+    /// returned. Returns `None` if no profile contains any n-gram of the text.
     pub fn verdict(&self) -> Option<Classification> {
         let (language, &best) =
             self.counts.iter().enumerate().max_by_key(|&(at, count)| (count, Reverse(at)))?;
@@ -383,7 +390,7 @@ impl Classifier {
         Scores { counts: vec![0; self.labels.len()] }
     }
 
-    /// Scores a text, or some complete lines of a text.
+    /// Scores a text. The text may also be some complete lines of a longer text.
     pub fn score(&self, reader: &mut Reader, text: &[u8]) -> Scores {
         let mut scores = self.no_scores();
         let text = reader.0.of(text);
@@ -396,8 +403,8 @@ impl Classifier {
         let first: &[u64; FILTER] = self.first[..].try_into().expect("made so long");
         let second: &[u64; FILTER] = self.second[..].try_into().expect("made so long");
         let mut gram = u32::from_ne_bytes([b' '; GRAM_BYTES]);
-        // A counter of 4 bits can count 15 n-grams. A counter of 8 bits can count 255 n-grams, which is 17 times as
-        // many.
+        // A counter of 4 bits can count up to 15 n-grams. A counter of 8 bits can count up to 255 n-grams, and 255 is
+        // 17 times 15.
         for part in text.chunks(15 * 17) {
             let mut high = [0u64; 8];
             for some in part.chunks(15) {
@@ -438,17 +445,20 @@ pub enum TextUnit {
 pub struct LanguageResult<'a> {
     /// The name of the source.
     pub name: &'a str,
-    /// The number of the line, from 1; `None` for a complete source.
+    /// The number of the line, from 1. The value is `None` for a complete source.
     pub line: Option<u64>,
-    /// The language; `None` if no profile contains any n-gram of the text.
+    /// The language. The value is `None` if no profile contains any n-gram of the text.
     pub verdict: Option<Classification>,
 }
 
 /// Identifies the language of each source or of each line that is not empty, and passes the results to `each` in order.
 ///
 /// # Errors
-/// The errors of `each`; [`Error::Store`] if the job was stopped. An error of reading a source is passed to `failed`,
-/// which either skips the source, or ends the run by returning the error.
+/// - Returns the errors of `each` and of `failed`.
+/// - Returns [`Error::Store`] if the job was stopped.
+///
+/// If a source cannot be read, the function passes the error to `failed`. If `failed` returns `Ok`, the source is
+/// skipped. If `failed` returns an error, the run ends.
 pub fn identify(
     job: &Context,
     classifier: &Classifier,
@@ -461,7 +471,7 @@ pub fn identify(
     Ok(())
 }
 
-/// Creates a consumer that passes the results of blocks to `each`.
+/// Creates a consumer for [`run`], which passes the languages that a kernel found to `each`.
 fn telling<K: Kernel<Part = LanguagePart, Error = Error>>(
     classifier: &Classifier,
     unit: TextUnit,
@@ -576,7 +586,7 @@ mod tests {
         Profiles::train(&job(2), samples.into(), grams).unwrap()
     }
 
-    /// Scores a text with a simple method, as the reference: the n-grams of each line are looked up in a set for each
+    /// Scores a text with a simple method, as the reference. The n-grams of each line are looked up in a set for each
     /// language.
     fn naive(profiles: &Profiles, text: &str) -> Vec<u64> {
         let mut counts = vec![0; profiles.languages.len()];

@@ -6,7 +6,7 @@
 //! - [`Checksum`] computes checksums of files.
 //! - [`identify`] identifies the language of a text with [`Profiles`].
 //!
-//! [`walk`] lists input files (below folders, with the rules of .gitignore), and [`text_sources`] opens files and
+//! [`walk`] lists the files below folders, and applies the rules of .gitignore. [`text_sources`] opens files and
 //! datasets.
 //!
 //! Each kernel is an [`inshore_kernel::Kernel`], which runs over any sources with [`inshore_kernel::run`]. A kernel

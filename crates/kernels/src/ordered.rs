@@ -7,8 +7,8 @@ use crossbeam_channel::{Receiver, bounded};
 use crate::Result;
 
 /// Runs `work` on the pieces that `next` returns, on `threads` threads. Calls `done` with the results, in the order of
-/// the pieces. `next` and `done` run on the caller's thread. At any time, the number of pieces that `next` returned and
-/// `done` has not received is at most one more than the number of threads.
+/// the pieces. `next` and `done` run on the caller's thread. The function calls `next` only if at most `threads` pieces
+/// are in work. A piece is in work from the time when `next` returns it until `done` receives its result.
 pub(crate) fn in_order<T: Send, R: Send>(
     threads: usize,
     mut next: impl FnMut() -> Result<Option<T>>,

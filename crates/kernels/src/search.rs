@@ -1,10 +1,12 @@
 //! This module searches for lines that match patterns.
 //!
-//! The crate `grep-regex` finds matches. The crate looks for a literal of the pattern with SIMD, and runs the automaton
-//! on candidate lines only. This module turns matches in a block into lines, positions in lines, and counts.
+//! The crate `grep-regex` finds matches. If a pattern contains a literal, the crate searches for the literal with SIMD,
+//! and runs the automaton only on lines that contain the literal. This module turns matches in a block into lines,
+//! positions in lines, and counts.
 //!
 //! - [`Search`] holds the automata, and finds the lines that match.
-//! - `kernel` searches a block piece by piece, and `line_collector` collects the lines with their context.
+//! - The module `kernel` searches a block piece by piece, and the module `line_collector` collects the lines with their
+//!   context.
 //! - [`SearchTable`] turns the results into rows.
 //!
 //! A line ends with a line feed, and no match crosses the line's end. A NUL byte marks a source as binary. If the first
@@ -13,13 +15,14 @@
 //!
 //! # Cost
 //!
-//! A block is scanned once for a NUL byte (one vector comparison for each 64 bytes, in the core's cache) and once for
-//! the pattern. If every match contains a rare literal, a single scan finds both NUL bytes and candidates for matches.
-//! The result of a block (a part) holds the text of the lines that match, and 32 bytes for each of these lines. If all
-//! lines match, the text is as large as the block. With a replacement, the result may be larger than the block. The
-//! limit is a quarter of a worker's share of the budget.
+//! A block is scanned once for the pattern and once for a NUL byte. The scan for NUL bytes needs one vector comparison
+//! for each 64 bytes, which are then in the core's cache. If every match contains a rare literal, a single scan finds
+//! both NUL bytes and candidates for matches. The result of a block holds the text of the lines that match, and 32
+//! bytes for each of these lines. If all lines match, the text is as large as the block. With a replacement, the lines
+//! of a block may become longer than the block. If their total length exceeds a quarter of the memory that each worker
+//! gets from the budget, the search fails with [`Error::ReplacedTooLong`].
 //!
-//! Paper: string search in the storage device, 2016 article 7.3.
+//! String search in the storage device is described in section 7.3 of the 2016 article (see docs/from-the-papers.md).
 
 mod files;
 mod kernel;
@@ -69,7 +72,7 @@ pub struct PatternOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SearchOutput {
-    /// The caller only needs to know whether there is a match, before or after a NUL byte.
+    /// The caller only needs to know whether there is a match. The match may be before or after a NUL byte.
     Any,
     /// The number of lines is wanted.
     LineCount,
@@ -92,7 +95,7 @@ pub enum SearchOutput {
 #[derive(Debug)]
 pub struct Search {
     matcher: RegexMatcher,
-    /// True for patterns such as \\A, for which the matcher must be called separately for each line.
+    /// True if a pattern, such as \\A, requires a separate call of the matcher for each line.
     line_by_line: bool,
     /// A literal that every selected line contains, if one is known.
     needle: Option<Needle>,
@@ -108,7 +111,7 @@ struct Arguments {
     wanted: SearchOutput,
     /// True if the search looks for NUL bytes.
     detect_binary: bool,
-    /// The text that replaces matches in the lines of the result; `None` leaves the lines unchanged.
+    /// The text that replaces matches in the lines of the result. `None` leaves the lines unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     replacement: Option<String>,
 }
@@ -131,7 +134,7 @@ impl Arguments {
 pub struct BlockMatches {
     /// Counts the lines that match.
     pub line_count: u64,
-    /// Counts the matches in the lines, if wanted.
+    /// Counts the matches in the lines, if the caller wants this count.
     pub match_count: u64,
     /// Holds the lines in order. If context lines are wanted, the lines also include the context of matches, and lines
     /// that may be context of a match in an adjacent block.
@@ -141,11 +144,11 @@ pub struct BlockMatches {
     pub text: Vec<u8>,
     /// Holds the positions of matches, or of replacements, in lines.
     pub spans: Vec<(u32, u32)>,
-    /// Holds the offset in the source of the block's first NUL byte, if any. With `Lines` and `Any`, `lines` and the
-    /// counts do not include the binary part of the block.
+    /// Holds the offset of the block's first NUL byte in the source, if the block has one. The block is binary from the
+    /// line with this byte on. With `Lines` and `Any`, `lines` and the counts do not include this binary part.
     pub nul: Option<u64>,
-    /// Says whether a line in the binary part of the block matches. Only `Lines` and `Any` set this field, and `Any`
-    /// only if no earlier line of the block matches.
+    /// Says whether a line in the binary part of the block matches. Only searches for `Lines` and `Any` set this field.
+    /// A search for `Any` sets it only if no earlier line of the block matches.
     pub matches_behind_nul: bool,
 }
 
@@ -154,11 +157,11 @@ pub struct BlockMatches {
 pub struct FoundLine {
     /// Holds the line's offset in the source.
     pub offset: u64,
-    /// Holds the line number, from 1; 0 if numbers were not wanted.
+    /// Holds the line number, counted from 1. The number is 0 if line numbers were not wanted.
     pub number: u64,
-    /// Counts the line's bytes in [`BlockMatches::text`].
+    /// Holds the length of the line in [`BlockMatches::text`], in bytes.
     pub bytes: u32,
-    /// Counts the line's entries in [`BlockMatches::spans`].
+    /// Holds the number of entries of [`BlockMatches::spans`] that belong to the line.
     pub spans: u32,
     /// Says whether the line matches. A line that does not match is context of a match, or may be context of a match in
     /// an adjacent block.
@@ -170,7 +173,8 @@ impl Search {
     /// long as the search exists, except for 4 MiB that are not reserved.
     ///
     /// # Errors
-    /// [`Error::BadPattern`]; [`Error::Store`] if the budget is too small for the patterns.
+    /// - Returns [`Error::BadPattern`] if a pattern is not valid.
+    /// - Returns [`Error::Store`] if the budget is too small for the patterns.
     pub fn new(
         patterns: &[impl AsRef<str>],
         options: &PatternOptions,
@@ -199,8 +203,7 @@ impl Search {
         let mut builder = matcher_builder(&arguments.options, arguments.detect_binary, &memory, limit);
         builder.line_terminator(Some(b'\n'));
         if arguments.options.crlf {
-            // `crlf` is called after `line_terminator`, since both methods set the line terminator and the last call
-            // wins.
+            // `crlf` is called after `line_terminator`. Both methods set the line terminator, and the last call wins.
             builder.crlf(true);
         }
         let matcher = builder
@@ -303,7 +306,7 @@ fn matcher_builder(
     builder
 }
 
-/// Returns the line that contains `place`; `None` after the last line.
+/// Returns the line that contains `place`. Returns `None` after the last line.
 #[inline]
 fn line_at(text: &[u8], place: usize) -> Option<Match> {
     let start = memrchr(b'\n', &text[..place]).map_or(0, |end| end + 1);

@@ -19,8 +19,8 @@ pub struct TextOptions {
     /// compression formats are errors.
     pub unpack: bool,
     /// Reads archives (zip, 7z, rar) as plain bytes, even if files in other compression formats are decompressed or
-    /// refused. This suits files that a walk through folders found, since users seldom want to read the archives among
-    /// them.
+    /// refused. This option is for files that a walk through folders found, since users seldom want to read the
+    /// archives among such files.
     pub keep_archives: bool,
     /// Reads files as UTF-8 even if a byte order mark indicates UTF-16.
     pub keep_encoding: bool,
@@ -74,10 +74,10 @@ pub fn dataset_name(path: &Path) -> Option<&str> {
 
 /// Returns the files of the dataset `named` (`NAME` or `NAME/FILE`) in the job's store, each with its name for
 /// messages. If `options` asks for decompression, files in a compression format are decompressed. All other files are
-/// read unchanged: UTF-16 is not converted.
+/// read unchanged. UTF-16 is not converted.
 ///
 /// # Errors
-/// [`inshore_store::Error::NotFound`].
+/// Returns [`inshore_store::Error::NotFound`] if the store has no such dataset or file.
 pub fn stored_sources(
     job: &Job,
     named: &str,
@@ -126,7 +126,7 @@ pub(crate) fn source_of_task(source: Result<TaskSource, Failure>) -> Source {
     }
 }
 
-/// Returns the job, whose store has the dataset `path`, or an error if there is no job.
+/// Returns the job in whose store the dataset `path` is searched, or an error if there is no job.
 fn with_store<'a>(job: Option<&'a Job>, path: &Path) -> inshore_store::Result<&'a Job> {
     job.ok_or_else(|| inshore_store::Error::NoStore { path: path.to_path_buf() })
 }
@@ -134,8 +134,10 @@ fn with_store<'a>(job: Option<&'a Job>, path: &Path) -> inshore_store::Result<&'
 /// Opens files, and datasets of the job's store, in the order of `paths`. Compressed files are decompressed.
 ///
 /// # Errors
-/// The errors of [`stored_sources`]; [`inshore_store::Error::NoStore`] if a path names a dataset and there is no job.
-/// Files are opened later, so errors of opening are not returned here.
+/// - Returns the errors of [`stored_sources`].
+/// - Returns [`inshore_store::Error::NoStore`] if a path names a dataset and `job` is `None`.
+///
+/// The function opens no file, so it does not report files that cannot be opened.
 pub fn text_sources(job: Option<&Job>, paths: &[PathBuf]) -> inshore_store::Result<Vec<Source>> {
     let options = TextOptions { unpack: true, ..TextOptions::default() };
     let mut all = Vec::new();
@@ -154,8 +156,10 @@ pub fn text_sources(job: Option<&Job>, paths: &[PathBuf]) -> inshore_store::Resu
 /// Returns files, and datasets of the job's store, as inputs of tables, in the order of `paths`.
 ///
 /// # Errors
-/// [`inshore_store::Error::NotFound`] for an unknown dataset, and [`inshore_store::Error::NoStore`] if a path names a
-/// dataset and there is no job. Files are opened later, so errors of opening are not returned here.
+/// - Returns [`inshore_store::Error::NotFound`] if the store has no dataset of the given name.
+/// - Returns [`inshore_store::Error::NoStore`] if a path names a dataset and `job` is `None`.
+///
+/// The function opens no file, so it does not report files that cannot be opened.
 pub fn table_inputs(job: Option<&Job>, paths: &[PathBuf]) -> inshore_tables::Result<Vec<Input>> {
     let mut all = Vec::new();
     for path in paths {
@@ -182,7 +186,11 @@ fn has_utf16_mark(head: &[u8]) -> bool {
 /// `options` asks for decompression, its compression format.
 ///
 /// # Errors
-/// The errors of opening or reading; an error if the budget has no memory for decompression.
+/// - Returns [`inshore_kernel::Error::Stream`] if the input cannot be opened, or if its compression format is not
+///   supported.
+/// - Returns [`inshore_kernel::Error::Store`] if the budget has too little memory for decompression.
+///
+/// The reader that the function returns reports later read errors.
 pub fn text_reader(
     input: &Input,
     options: TextOptions,
@@ -191,7 +199,7 @@ pub fn text_reader(
     let input = input.clone().stopped_by(context.cancel());
     let failed = |error| inshore_kernel::Error::from_read(input.name(), error);
     // The first bytes are read separately only if archives are read as plain bytes. `keep_archives` is set only for
-    // files that a walk found, which can be opened twice.
+    // files that a walk found, and these files can be opened twice.
     let unpacks = options.unpack && (!options.keep_archives || options.unpacks(&head_of(&input)?));
     let bytes = match unpacks {
         false => input.open_as_is().map_err(opened)?,

@@ -1,5 +1,5 @@
-//! This module lists the files to search, in the order of paths: the files below folders, filtered by the rules of
-//! .gitignore and similar files.
+//! This module lists the files that a search reads, in the order of their paths. The list contains the files below
+//! folders, without those that the rules of .gitignore and similar files exclude.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ pub struct WalkOptions {
     /// The globs that select files. The path of a selected file must match one of these globs. A glob that begins with
     /// '!' excludes the files that match the rest of the glob.
     pub globs: Vec<String>,
-    /// The types of selected files; see [`file_types`].
+    /// The types of selected files. [`file_types`] lists all types.
     pub types: Vec<String>,
     /// The types of files that are excluded.
     pub types_not: Vec<String>,
@@ -33,9 +33,9 @@ pub struct WalkOptions {
 /// A selected file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WalkedFile {
-    /// The path of the file; `-` is standard input.
+    /// The path of the file. `-` is standard input.
     pub path: PathBuf,
-    /// True if the user named the file itself; false if the user named a folder that contains the file.
+    /// True if the user named the file itself. False if the user named a folder that contains the file.
     pub is_named: bool,
 }
 
@@ -45,19 +45,19 @@ impl WalkedFile {
         text_source(&self.path, self.options(options))
     }
 
-    /// Returns the options for this file: archives that a walk found are read as plain bytes.
+    /// Returns the options for reading this file. If a walk found the file, an archive is read as plain bytes.
     pub fn options(&self, options: TextOptions) -> TextOptions {
         TextOptions { keep_archives: !self.is_named, ..options }
     }
 }
 
 /// Lists the files below `paths`, in the order of paths. Without paths, the files below the current folder are listed,
-/// with names relative to that folder. A path that names a file is listed whatever the options say. A path or folder
-/// that cannot be read becomes an error at its position in the list. The file to which standard output is redirected is
-/// skipped.
+/// with names relative to that folder. A path that names a file is always listed, regardless of the options. A path or
+/// folder that cannot be read becomes an error at its position in the list. The file to which standard output is
+/// redirected is skipped.
 ///
 /// # Errors
-/// [`Error::BadOption`] for an invalid glob or an unknown type.
+/// Returns [`Error::BadOption`] if a glob is invalid or a file type is unknown.
 pub fn walk(
     paths: &[PathBuf],
     options: &WalkOptions,

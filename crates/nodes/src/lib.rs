@@ -34,7 +34,8 @@
 //! node with a copy continues after this position. If no node has a part of the data, the job fails with an error that
 //! names this part. If the client allows a partial answer, the answer lists the data as missing instead.
 //!
-//! Papers: 2014 thesis chapter 5; 2016 article section 7; 2018 thesis 5.3; minions, 2019 thesis 3.2.2.
+//! The design follows chapter 5 of the 2014 thesis, section 7 of the 2016 article, section 5.3 of the 2018 thesis, and
+//! the minions in section 3.2.2 of the 2019 thesis (see docs/from-the-papers.md).
 
 #![warn(missing_docs)]
 

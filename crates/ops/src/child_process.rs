@@ -29,8 +29,8 @@
 //! each batch, a single byte frees the shared memory for the next batch. On both sides, a separate thread waits
 //! for shards, so that rows, counters and failures are sent meanwhile.
 //!
-//! Paper: tasks that run where the data is stored, under an operating system that can end the tasks: 2019 thesis,
-//! section 3.2.2.
+//! Section 3.2.2 of the 2019 thesis (see docs/from-the-papers.md) describes tasks that run where the data is stored,
+//! under an operating system that can end the tasks.
 
 mod child;
 mod parent;
@@ -150,8 +150,9 @@ impl<W: TaskHandler> TaskHandler for ChildProcessWork<W> {
 /// when the thread that calls this function ends.
 ///
 /// # Errors
-/// [`inshore_sandbox::ChildFailure`] if the process ended abnormally, [`inshore_store::Error::Cancelled`], and the
-/// failure of the task, as text.
+/// - Returns [`inshore_sandbox::ChildFailure`] if the process ended abnormally.
+/// - Returns [`inshore_store::Error::Cancelled`] if the job was cancelled.
+/// - Returns the failure of the task as text.
 pub fn run_in_child(
     helper: &Helper,
     limits: ChildLimits,

@@ -9,9 +9,9 @@
 //! in the system's folder for temporary files. The new folder is removed afterwards with all its contents: see
 //! [`Folder`].
 //!
-//! Memory: an eighth of the task's memory, at least 4 MiB, is for reading shards. The rest is for the command.
+//! An eighth of the task's memory, but at least 4 MiB, is for reading shards. The rest is for the command.
 //!
-//! Paper: minions and responses, 2019 thesis, section 3.2.2.
+//! The design follows the minions and responses in section 3.2.2 of the 2019 thesis (see docs/from-the-papers.md).
 
 use std::{
     collections::BTreeMap,
@@ -51,11 +51,11 @@ pub struct CommandArguments {
 /// The outcome of a command on a node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CommandResponse {
-    /// The exit status; `None` if a signal ended the command.
+    /// The exit status. The value is `None` if a signal ended the command.
     pub code: Option<i32>,
     /// The signal that ended the command.
     pub signal: Option<i32>,
-    /// The reason for which the node ended the command; `None` if the command ended by itself.
+    /// The reason for which the node ended the command. The value is `None` if the command ended by itself.
     pub ended: Option<String>,
     /// The time from the start to the end of the command, in seconds.
     pub seconds: f64,
@@ -184,7 +184,7 @@ fn batch(bytes: &[u8]) -> RecordBatch {
     RecordBatch::try_new(schema, vec![column]).expect("one column")
 }
 
-/// Returns the bytes of standard output in a batch; `None` if the batch has no column of bytes.
+/// Returns the bytes of standard output in a batch. Returns `None` if the batch has no column of bytes.
 pub fn command_output(batch: &RecordBatch) -> Option<Vec<u8>> {
     let column = batch.columns().first()?.as_binary_opt::<i32>()?;
     Some(column.iter().flatten().flatten().copied().collect())
@@ -215,7 +215,7 @@ impl Read for Input {
 /// Checks that a path is absolute and names an executable file.
 ///
 /// # Errors
-/// The error describes the problem as text.
+/// Returns a description of the problem.
 pub fn check_program(path: &Path) -> Result<(), String> {
     use std::os::unix::fs::PermissionsExt;
     let found = fs::metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;

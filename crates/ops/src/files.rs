@@ -131,7 +131,7 @@ impl FileText {
     /// Returns the footer or header line of the file.
     ///
     /// # Errors
-    /// An error if the footer or header line is not valid base 64.
+    /// Returns an error if the footer or the header line is not valid base 64.
     pub fn along(&self) -> Result<Option<FilePart>, Failure> {
         let Some((at, bytes)) = &self.along else { return Ok(None) };
         Ok(Some(FilePart { at: *at, bytes: PartBytes::Memory(Arc::from(BASE64.decode(bytes)?)) }))
@@ -146,7 +146,7 @@ impl FileText {
 /// Returns the metadata of the file with the index `whole` in the request.
 ///
 /// # Errors
-/// An error if the request has fewer files.
+/// Returns an error if the request has fewer files.
 pub(crate) fn text_of(files: &[FileText], whole: u64) -> Result<&FileText, Failure> {
     let file = usize::try_from(whole).ok().and_then(|whole| files.get(whole));
     file.ok_or_else(|| "the request does not describe the file".into())
@@ -155,7 +155,7 @@ pub(crate) fn text_of(files: &[FileText], whole: u64) -> Result<&FileText, Failu
 /// Returns the shard of a file that a source refers to. The shard is in the store of `job`.
 ///
 /// # Errors
-/// An error if the source is not a part of a dataset.
+/// Returns an error if the source is not a part of a dataset.
 pub(crate) fn piece_of(job: &Job, source: &Source) -> Result<FilePart, Failure> {
     let (file, range) = source.part().ok_or("a source is not a file of a dataset")?;
     let bytes = PartBytes::Stored(job.clone(), file.clone(), range.clone());
@@ -165,7 +165,7 @@ pub(crate) fn piece_of(job: &Job, source: &Source) -> Result<FilePart, Failure> 
 /// Reserves memory for `at_once` shards, each as large as the largest shard of these files.
 ///
 /// # Errors
-/// An error if the shards need more than three quarters of the budget.
+/// Returns an error if the shards need more than three quarters of the budget.
 pub(crate) fn hold_pieces<'a>(
     job: &Context,
     wholes: impl Iterator<Item = &'a DistributedFile>,
@@ -224,7 +224,7 @@ impl Asker<'_> {
     /// Reads the metadata of the files of a table. Errors call the table `name`.
     ///
     /// # Errors
-    /// An error if nodes cannot read a file, or if the files have different columns.
+    /// Returns an error if nodes cannot read a file, or if the files have different columns.
     pub fn files(
         &self,
         name: &str,
@@ -267,7 +267,8 @@ impl Asker<'_> {
     /// Reads a range of a file's bytes.
     ///
     /// # Errors
-    /// The errors of [`read_from_nodes`]. Missing bytes are an error, even if the options allow partial answers.
+    /// Returns the errors of [`read_from_nodes`]. Missing bytes are an error, even if the options allow partial
+    /// answers.
     pub fn read(&self, whole: &DistributedFile, range: Range<u64>) -> Result<Vec<u8>, NodesError> {
         let options = RunOptions { partial: false, ..self.options.clone() };
         read_from_nodes(self.nodes, self.context, whole, range, &options)
@@ -349,7 +350,7 @@ impl Asker<'_> {
 /// Refuses a file whose first bytes are those of a compression format.
 ///
 /// # Errors
-/// [`Error::Unfit`].
+/// Returns [`Error::Unfit`] if nodes cannot read the file.
 pub(crate) fn check_plain(name: &str, head: &[u8]) -> Result<(), Error> {
     match Compression::of_head(head) {
         None => Ok(()),
@@ -374,7 +375,7 @@ pub(crate) fn ending_of(whole: &DistributedFile) -> String {
 /// The count equals that of a local reader, so that both infer the columns from the same rows. The text is cut
 /// after the last complete record.
 struct RecordEnds {
-    /// The parser that finds the ends of CSV records; `None` if each line is a record.
+    /// The parser that finds the ends of CSV records. The value is `None` if each line is a record.
     csv: Option<CsvRecord>,
     /// The number of bytes that were parsed.
     seen: usize,

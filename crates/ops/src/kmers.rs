@@ -320,10 +320,10 @@ impl<C: PackedCode> OrderedRow for Counted<C> {
 /// the free budget.
 ///
 /// # Errors
-/// The errors are those of [`inshore_tables::count_kmers`] and [`inshore_nodes::run_on_nodes`]. Compressed files
-/// are refused, since nodes do not decompress. FASTQ files are refused if their shards do not end with records. If
-/// a node is lost in the middle of its answer and no other node has its shards, the result is an error even if
-/// partial answers are allowed.
+/// Returns the errors of [`inshore_tables::count_kmers`] and [`inshore_nodes::run_on_nodes`]. Compressed files are
+/// refused, since nodes do not decompress. FASTQ files are refused if their shards do not end with records. If a node
+/// is lost in the middle of its answer and no other node has its shards, the result is an error even if partial answers
+/// are allowed.
 pub fn count_kmers_on_nodes(
     nodes: &Nodes,
     job: &Context,

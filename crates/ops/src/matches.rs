@@ -16,7 +16,7 @@ pub trait Matches: Send {
     /// Returns the kind of matches that the receiver needs.
     fn wanted(&self) -> SearchOutput;
 
-    /// Returns the text that replaces each match in the lines; `None` if matches are not replaced.
+    /// Returns the text that replaces each match in the lines. Returns `None` if matches are not replaced.
     fn replacement(&self) -> Option<&str> {
         None
     }

@@ -107,7 +107,7 @@ pub trait Operation: Serialize + DeserializeOwned {
     /// Checks the combination of options, without I/O on inputs and nodes.
     ///
     /// # Errors
-    /// The error names the refused option and the reason.
+    /// Returns an error that names the refused option and the reason.
     fn check(&self, _inputs: &[PathBuf], _output: Option<&Path>, _place: TargetKind) -> Result<()> {
         Ok(())
     }
@@ -121,13 +121,13 @@ pub trait Operation: Serialize + DeserializeOwned {
     /// Looks up the names of the request, before a job begins and a store is created.
     ///
     /// # Errors
-    /// An error if a name cannot be found.
+    /// Returns an error if a name cannot be found.
     fn plan(&self, context: &RequestContext<'_>) -> Result<Self::Plan>;
 
     /// Runs the operation.
     ///
     /// # Errors
-    /// The errors of the libraries that the operation calls.
+    /// Returns the errors of the libraries that the operation calls.
     fn run(
         &self,
         plan: Self::Plan,
@@ -141,7 +141,7 @@ pub trait Operation: Serialize + DeserializeOwned {
 /// job's progress, and the option `--explain` prints this description first. The engines that run the operation
 /// add descriptions of their decisions, as soon as the free memory is known.
 pub trait Plan {
-    /// Returns a description of the data that was found; `None` if no names were looked up.
+    /// Returns a description of the data that was found. Returns `None` if no names were looked up.
     fn explain(&self) -> Option<String> {
         None
     }
@@ -165,7 +165,7 @@ pub trait DatasetOperation: Serialize + DeserializeOwned {
     /// Checks the names and the combination of options, without I/O.
     ///
     /// # Errors
-    /// The error names the refused option and the reason.
+    /// Returns an error that names the refused option and the reason.
     fn check(&self, _inputs: &[PathBuf], _output: Option<&Path>, _place: TargetKind) -> Result<()> {
         Ok(())
     }
@@ -173,7 +173,7 @@ pub trait DatasetOperation: Serialize + DeserializeOwned {
     /// Runs the operation.
     ///
     /// # Errors
-    /// The errors of the libraries that the operation calls.
+    /// Returns the errors of the libraries that the operation calls.
     fn run(
         &self,
         context: &RequestContext<'_>,
@@ -239,7 +239,7 @@ impl<O: Operation> Request<O> {
     /// Returns the request in JSON.
     ///
     /// # Errors
-    /// [`Error::Request`] for a path that is not UTF-8.
+    /// Returns [`Error::Request`] if a path is not UTF-8.
     pub fn to_json(&self) -> Result<Value> {
         let bad = |error: serde_json::Error| Error::Request { operation: O::NAME, what: error.to_string() };
         let mut all = json!({ "operation": O::NAME, "version": O::VERSION });
@@ -256,7 +256,8 @@ impl<O: Operation> Request<O> {
     /// Parses a request in JSON.
     ///
     /// # Errors
-    /// [`Error::Version`]; [`Error::Request`], also for an unknown field.
+    /// - Returns [`Error::Version`] if the request has another version.
+    /// - Returns [`Error::Request`] if the text is not a valid request, or has an unknown field.
     pub fn from_json(request: &Value) -> Result<Request<O>> {
         let bad = |what: String| Error::Request { operation: O::NAME, what };
         let mut fields = request.as_object().ok_or_else(|| bad("expected an object".to_string()))?.clone();
@@ -279,7 +280,8 @@ impl<O: Operation> Request<O> {
     /// Checks that the operation can run on this kind of target, and that the options are valid.
     ///
     /// # Errors
-    /// [`Error::Unsupported`]; the errors of [`Operation::check`].
+    /// - Returns [`Error::Unsupported`] if the operation does not support an option of the request.
+    /// - Returns the errors of [`Operation::check`].
     pub fn check(&self, place: TargetKind) -> Result<()> {
         if !O::PLACES.contains(&place) {
             return Err(Error::Unsupported { operation: O::NAME, place });
@@ -290,7 +292,7 @@ impl<O: Operation> Request<O> {
     /// Looks up names at a target, before a job begins.
     ///
     /// # Errors
-    /// The errors of [`Request::check`] and [`Operation::plan`].
+    /// Returns the errors of [`Request::check`] and [`Operation::plan`].
     pub fn plan<'a>(&'a self, target: &'a Target) -> Result<Planned<'a, O>> {
         self.check(target.place())?;
         let context = RequestContext {
@@ -331,7 +333,7 @@ impl<O: Operation> Planned<'_, O> {
     /// nodes, data that the client processes itself may spill to the job's store.
     ///
     /// # Errors
-    /// The errors of [`Operation::run`].
+    /// Returns the errors of [`Operation::run`].
     pub fn run(self, job: &Execution, attachments: Attachments<'_>) -> Result<Response<O::Answer>> {
         let needs_store = self.operation.needs_store(self.context.inputs, self.context.target.place());
         if needs_store && job.job().is_none() {
@@ -361,7 +363,7 @@ impl RequestContext<'_> {
     /// Returns the output of the request, for an operation that requires an output.
     ///
     /// # Errors
-    /// [`Error::NoOutput`].
+    /// Returns [`Error::NoOutput`] if the request has no output.
     pub fn output(&self) -> Result<&Path> {
         self.output.ok_or(Error::NoOutput { operation: self.operation })
     }
@@ -369,7 +371,7 @@ impl RequestContext<'_> {
     /// Returns the job, which must have a store.
     ///
     /// # Errors
-    /// [`Error::NeedsStore`].
+    /// Returns [`Error::NeedsStore`] if there is no store.
     pub fn stored<'a>(&self, job: &'a Execution) -> Result<&'a Job> {
         job.job().ok_or(Error::NeedsStore { operation: self.operation })
     }
@@ -377,7 +379,7 @@ impl RequestContext<'_> {
     /// Looks up the inputs of the request at the target.
     ///
     /// # Errors
-    /// The errors of [`wholes`].
+    /// Returns the errors of [`wholes`].
     pub fn sources(&self) -> Result<ResolvedInputs> {
         match self.target {
             Target::Local => Ok(ResolvedInputs::Here),

@@ -115,7 +115,7 @@ fn answer(
 /// rows of the batch are not sent.
 ///
 /// # Errors
-/// The errors of [`Reply::batch`].
+/// Returns the errors of [`Reply::batch`].
 pub fn reply_in_parts(reply: &mut dyn Reply, batch: &RecordBatch) -> std::result::Result<(), Failure> {
     let parts = (batch_bytes(batch) as usize).div_ceil(MESSAGE_BYTES).max(1);
     let rows = batch.num_rows().div_ceil(parts).max(1);
@@ -214,7 +214,7 @@ impl NodeTables {
     /// Requests the list of datasets from the nodes.
     ///
     /// # Errors
-    /// The errors of [`Nodes::catalog`].
+    /// Returns the errors of [`Nodes::catalog`].
     pub fn new(nodes: &Nodes, options: RunOptions) -> inshore_nodes::Result<NodeTables> {
         let (nodes, catalog, header) = (nodes.clone(), nodes.catalog()?, Header::default());
         Ok(NodeTables { nodes, options, header, catalog, state: Arc::default() })

@@ -67,7 +67,7 @@ impl Entry {
     /// Reads a request and returns the request with all its fields, defaults included.
     ///
     /// # Errors
-    /// The errors are those of [`Request::from_json`].
+    /// Returns the errors of [`Request::from_json`].
     pub fn read(&self, request: &Value) -> Result<Value> {
         (self.read)(request)
     }
@@ -75,7 +75,7 @@ impl Entry {
     /// Runs a request and returns the answer as JSON.
     ///
     /// # Errors
-    /// The errors are those of [`Request::from_json`], [`Request::plan`] and [`Operation::run`].
+    /// Returns the errors of [`Request::from_json`], [`Request::plan`] and [`Operation::run`].
     pub fn run(
         &self,
         request: &Value,
@@ -89,7 +89,7 @@ impl Entry {
     /// Runs a request with additional names.
     ///
     /// # Errors
-    /// The errors are those of [`Entry::run`].
+    /// Returns the errors of [`Entry::run`].
     pub fn run_named(
         &self,
         request: &Value,
@@ -207,7 +207,7 @@ pub const OPERATIONS: &[Entry] = &[
 /// Returns the operation that a request names.
 ///
 /// # Errors
-/// [`Error::Unknown`].
+/// Returns [`Error::Unknown`] if there is no operation of this name.
 pub fn named(request: &Value) -> Result<&'static Entry> {
     let name = request["operation"].as_str().unwrap_or_default();
     OPERATIONS.iter().find(|entry| entry.name == name).ok_or_else(|| Error::Unknown {

@@ -4,10 +4,10 @@
 use inshore_store::Budget;
 use inshore_tables::{Input, row_groups};
 
-/// Returns the offsets between the row groups of a Parquet file; `None` for a file of another format.
+/// Returns the offsets between the row groups of a Parquet file. Returns `None` for a file of another format.
 ///
 /// # Errors
-/// The errors of reading the footer.
+/// Returns an error if the footer cannot be read.
 pub fn row_group_offsets(input: &Input, budget: &Budget) -> inshore_tables::Result<Option<Vec<u64>>> {
     if input.extension() != "parquet" {
         return Ok(None);

@@ -48,7 +48,8 @@ pub struct OnNodes {
 /// Finds the files of paths of the form `store:NAME`, `store:NAME/FILE`, or the same without `store:`.
 ///
 /// # Errors
-/// [`Error::BadName`]; the errors of [`Nodes::catalog`] and [`inshore_nodes::Catalog::named`].
+/// - Returns [`Error::BadName`] if the name is not valid for a dataset.
+/// - Returns the errors of [`Nodes::catalog`] and [`inshore_nodes::Catalog::named`].
 #[cfg(feature = "nodes")]
 pub fn wholes(nodes: &Nodes, paths: &[PathBuf]) -> Result<Vec<DistributedFile>> {
     let catalog = nodes.catalog()?;
@@ -65,7 +66,7 @@ pub fn wholes(nodes: &Nodes, paths: &[PathBuf]) -> Result<Vec<DistributedFile>> 
 pub struct Response<A> {
     /// The typed answer: counts and names. Rows go to the output.
     pub answer: A,
-    /// The cost report of the nodes; `None` if the target is local.
+    /// The cost report of the nodes. The value is `None` if the target is local.
     #[cfg(feature = "nodes")]
     pub nodes: Option<NodesWork>,
 }

@@ -157,7 +157,7 @@ impl WasmKernel {
     /// Checks that the module can run, and returns the kind of its result.
     ///
     /// # Errors
-    /// [`Error::Sandbox`].
+    /// Returns [`Error::Sandbox`] if the sandbox cannot be created.
     pub fn check(&self) -> Result<WasmResult> {
         let limits =
             WasmLimits { call: CALL, memory_bytes: MODULE_MEMORY_BYTES_MAX, ..WasmLimits::default() };
@@ -211,8 +211,9 @@ impl WasmKernel {
 /// in order, or the output of the merged states at the end.
 ///
 /// # Errors
-/// [`Error::Sandbox`] and [`Error::Kernel`] if the module fails; [`Error::Read`] if reading a source fails or
-/// the budget is too small; [`Error::Write`].
+/// - Returns [`Error::Sandbox`] or [`Error::Kernel`] if the module fails.
+/// - Returns [`Error::Read`] if reading a source fails or the budget is too small.
+/// - Returns [`Error::Write`] if the result cannot be written.
 pub fn run_wasm(
     job: &Context,
     kernel: &WasmKernel,

@@ -49,7 +49,7 @@ impl Budget {
     /// memory.
     ///
     /// # Errors
-    /// [`Error::OverBudget`] if fewer bytes are free; `what` names the purpose in the message.
+    /// Returns [`Error::OverBudget`] if fewer bytes are free. `what` names the purpose in the message.
     pub fn part(&self, memory_bytes: u64, threads: usize, what: &'static str) -> Result<Budget> {
         let whole = self.reserve(memory_bytes, what)?;
         Ok(Budget::with(memory_bytes, threads, Some(whole)))
@@ -89,7 +89,7 @@ impl Budget {
     /// Reserves `bytes` of the budget until the reservation is dropped.
     ///
     /// # Errors
-    /// [`Error::OverBudget`] if fewer bytes are free; `what` names the purpose in the message.
+    /// Returns [`Error::OverBudget`] if fewer bytes are free. `what` names the purpose in the message.
     pub fn reserve(&self, bytes: u64, what: &'static str) -> Result<Reservation> {
         self.take(bytes, what)?;
         Ok(Reservation { budget: self.clone(), bytes, what })
@@ -116,9 +116,9 @@ impl Budget {
     /// Checks that `bytes` are free, before a job begins.
     ///
     /// # Errors
-    /// [`Error::BudgetTooSmall`] if fewer bytes are free. The error names a budget that would be enough, and
-    /// `what` names the job that cannot run. If other reservations exist, the named budget leaves an eighth
-    /// of the added bytes to these reservations.
+    /// Returns [`Error::BudgetTooSmall`] if fewer bytes are free. The error names a budget that would be enough, and
+    /// `what` names the job that cannot run. If other reservations exist, the named budget leaves an eighth of the
+    /// added bytes to these reservations.
     pub fn need(&self, bytes: u64, what: impl FnOnce() -> String) -> Result<()> {
         let (given, free) = (self.memory_bytes(), self.free_bytes());
         if free >= bytes {
@@ -151,7 +151,7 @@ impl Reservation {
     /// Resizes the reservation to `bytes`: takes the difference from the budget, or returns it.
     ///
     /// # Errors
-    /// [`Error::OverBudget`]; the reservation then keeps its size.
+    /// Returns [`Error::OverBudget`] if the budget has too little free memory. The reservation then keeps its size.
     pub fn resize(&mut self, bytes: u64) -> Result<()> {
         if bytes > self.bytes {
             self.budget.take(bytes - self.bytes, self.what)?;
@@ -235,7 +235,7 @@ const UNITS: [(&str, u64); 13] = [
 /// Parses a size such as `64MiB`, `1.5GiB`, `200MB`, `4096`, or `64M` (binary, as in `ulimit` and GNU tools).
 ///
 /// # Errors
-/// [`Error::BadSize`] for any other text, and for sizes of 2^63 bytes and more.
+/// Returns [`Error::BadSize`] if the text has another form, or if the size is 2^63 bytes or more.
 ///
 /// ```
 /// assert_eq!(inshore_runtime::parse_bytes("64MiB").unwrap(), 64 << 20);

@@ -80,7 +80,9 @@ impl Buffer {
     /// 2 MiB or more.
     ///
     /// # Errors
-    /// [`crate::Error::OverBudget`], which names the purpose `what`; [`crate::Error::Io`] if the system has no memory.
+    /// - Returns [`crate::Error::OverBudget`] if the budget has too little free memory. The error names the purpose
+    ///   `what`.
+    /// - Returns [`crate::Error::Io`] if the system has no memory.
     pub fn zeroed(budget: &Budget, len: usize, what: &'static str) -> Result<Buffer> {
         let mapped_len = taken_bytes(len);
         let reservation = budget.reserve(mapped_len as u64, what)?;

@@ -95,7 +95,7 @@ impl Context {
     /// Checks the stop flag. Long loops call this function every few milliseconds.
     ///
     /// # Errors
-    /// [`Error::Cancelled`] once the flag is set or the deadline is over.
+    /// Returns [`Error::Cancelled`] if the flag is set or the deadline has passed.
     pub fn check_cancelled(&self) -> Result<()> {
         if self.inner.cancel.is_cancelled() { Err(Error::Cancelled) } else { Ok(()) }
     }

@@ -40,7 +40,8 @@ pub enum Error {
         free: u64,
         /// The size of the complete budget in bytes.
         total: u64,
-        /// The size of a budget in which the reservation would fit; `None` if this budget is a part of a larger one.
+        /// The size of a budget in which the reservation would fit. The value is `None` if this budget is a part of a
+        /// larger one.
         enough: Option<u64>,
     },
     /// The budget is too small for the job to run at all.

@@ -32,8 +32,8 @@ pub struct FileSink {
     spare: Vec<Buffer>,
     in_flight: VecDeque<(Pending, u64, usize)>,
     offset: u64,
-    /// The bytes at the start and the end of a part, which are written later; `None` if the sink writes a complete
-    /// file.
+    /// The bytes at the start and the end of a part, which are written later. The value is `None` if the sink writes a
+    /// complete file.
     edges: Option<FileEdges>,
 }
 
@@ -50,7 +50,8 @@ impl FileSink {
     /// the expected length, which lets the file system allocate the file at once. The sink takes four buffers of 1 MiB.
     ///
     /// # Errors
-    /// [`Error::OverBudget`]; [`Error::Io`] if a file of the expected length does not fit.
+    /// - Returns [`Error::OverBudget`] if the budget has too little free memory.
+    /// - Returns [`Error::Io`] if a file of the expected length does not fit.
     pub fn new(context: &Context, file: File, name: &str, bytes_hint: Option<u64>) -> Result<FileSink> {
         let output = Output::new(file, name, bytes_hint)?;
         Self::with(context, Arc::new(output), BUFFER_BYTES)
@@ -62,7 +63,7 @@ impl FileSink {
     /// [`FileSink::finish_part`] to [`FileEdges::write`].
     ///
     /// # Errors
-    /// The errors of [`FileSink::new`].
+    /// Returns the errors of [`FileSink::new`].
     pub fn in_parts(
         context: &Context,
         file: File,
@@ -87,7 +88,7 @@ impl FileSink {
     /// Begins to write to a pipe, a terminal or standard output, from its current position, one write after the other.
     ///
     /// # Errors
-    /// [`Error::OverBudget`].
+    /// Returns [`Error::OverBudget`] if the budget has too little free memory.
     pub fn stream(context: &Context, file: File, name: &str) -> Result<FileSink> {
         let output = Output { name: name.to_string(), file: Arc::new(file), direct: false, is_stream: true };
         Self::with(context, Arc::new(output), BUFFER_BYTES)
@@ -128,7 +129,8 @@ impl FileSink {
     /// Appends the first `len` bytes of [`FileSink::space`].
     ///
     /// # Errors
-    /// [`Error::Io`] of this or an earlier write; [`Error::Cancelled`].
+    /// - Returns [`Error::Io`] if this write or an earlier write failed.
+    /// - Returns [`Error::Cancelled`] if the job was cancelled.
     pub fn advance(&mut self, len: usize) -> Result<()> {
         self.filled += len;
         if self.filled == self.filling.len() { self.flush() } else { Ok(()) }
@@ -137,7 +139,7 @@ impl FileSink {
     /// Appends `bytes`.
     ///
     /// # Errors
-    /// The errors of [`FileSink::advance`].
+    /// Returns the errors of [`FileSink::advance`].
     pub fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
             let space = self.space();
@@ -198,7 +200,7 @@ impl FileSink {
     /// before renaming it.
     ///
     /// # Errors
-    /// The errors of [`FileSink::advance`].
+    /// Returns the errors of [`FileSink::advance`].
     pub fn finish(mut self) -> Result<u64> {
         self.flush_and_wait()?;
         if !self.output.is_stream {
@@ -211,7 +213,7 @@ impl FileSink {
     /// Writes the remaining bytes of a part except its edges, and returns the edges.
     ///
     /// # Errors
-    /// The errors of [`FileSink::advance`].
+    /// Returns the errors of [`FileSink::advance`].
     pub fn finish_part(mut self) -> Result<FileEdges> {
         self.flush_and_wait()?;
         Ok(self.edges.expect("a part"))
@@ -246,7 +248,7 @@ impl FileEdges {
     /// Ends a file after all parts are written: writes their edges and sets the length to `bytes`.
     ///
     /// # Errors
-    /// [`Error::Io`].
+    /// Returns [`Error::Io`] if the operating system refuses an operation on the file.
     pub fn write(parts: Vec<FileEdges>, file: &File, name: &str, bytes: u64) -> Result<()> {
         let write = || -> io::Result<()> {
             // Edges do not fill pages, so they are written without O_DIRECT. Direct writes and writes of

@@ -48,7 +48,7 @@ impl FileSource {
     /// Opens a file and begins to read. The source takes four buffers of 1 MiB from the budget.
     ///
     /// # Errors
-    /// [`Error::Io`], also if `path` is not a regular file.
+    /// Returns [`Error::Io`] if the file cannot be opened, or if `path` is not a regular file.
     pub fn open(context: &Context, path: &Path) -> Result<FileSource> {
         Self::open_at(context, path, 0)
     }
@@ -56,7 +56,7 @@ impl FileSource {
     /// Opens a file and begins to read at byte `start`, rounded down to a multiple of 1 MiB.
     ///
     /// # Errors
-    /// The errors of [`FileSource::open`].
+    /// Returns the errors of [`FileSource::open`].
     pub fn open_at(context: &Context, path: &Path, start: u64) -> Result<FileSource> {
         Self::of(context, PlainFile::open(path)?, start)
     }
@@ -64,7 +64,7 @@ impl FileSource {
     /// Begins to read an open file at byte `start`, rounded down to a multiple of 1 MiB.
     ///
     /// # Errors
-    /// [`Error::OverBudget`] if there is no memory for the buffers.
+    /// Returns [`Error::OverBudget`] if there is no memory for the buffers.
     pub fn of(context: &Context, file: PlainFile, start: u64) -> Result<FileSource> {
         let buffers = Buffer::zeroed(context.budget(), BUFFERS * BUFFER_BYTES, "buffers to read a file")?;
         let (spare, ahead) = (buffers.split(BUFFER_BYTES), VecDeque::new());
@@ -101,7 +101,8 @@ impl FileSource {
     /// Returns the next piece, of 1 MiB except the last one; `None` at the end.
     ///
     /// # Errors
-    /// [`Error::Io`], also if the file became shorter; [`Error::Cancelled`].
+    /// - Returns [`Error::Io`] if a read fails or the file became shorter.
+    /// - Returns [`Error::Cancelled`] if the job was cancelled.
     pub fn next_piece(&mut self) -> Result<Option<&[u8]>> {
         self.context.check_cancelled()?;
         self.spare.extend(self.current.take().map(|(buffer, _)| buffer));
@@ -145,7 +146,7 @@ const SMALL_BYTES: u64 = 64 << 10;
 /// also be generated. The length of a generated file is known only after the file has been read to the end.
 ///
 /// # Errors
-/// The error of the system if the metadata cannot be read.
+/// Returns the error of the system if the metadata cannot be read.
 pub fn file_bytes(file: &File) -> io::Result<Option<u64>> {
     let found = file.metadata()?;
     if !found.is_file() {
@@ -182,7 +183,7 @@ impl PlainFile {
     /// cached, if the file is small, or if its file system lacks O_DIRECT; otherwise they are direct.
     ///
     /// # Errors
-    /// [`Error::Io`], also if `path` is not a regular file.
+    /// Returns [`Error::Io`] if the file cannot be opened, or if `path` is not a regular file.
     pub fn open(path: &Path) -> Result<PlainFile> {
         let file = File::open(path).map_err(|error| Error::io("open", path, error))?;
         Self::of(file, path)
@@ -191,7 +192,7 @@ impl PlainFile {
     /// Wraps a file that was opened at `path`, in the mode that [`PlainFile::open`] chooses.
     ///
     /// # Errors
-    /// The errors of [`PlainFile::open`].
+    /// Returns the errors of [`PlainFile::open`].
     pub fn of(file: File, path: &Path) -> Result<PlainFile> {
         let fail = |error| Error::io("open", path, error);
         let found = file.metadata().map_err(fail)?;
@@ -234,7 +235,7 @@ impl PlainFile {
     /// For files that are [cached](PlainFile::is_cached) the read is a copy at the speed of memory.
     ///
     /// # Errors
-    /// [`Error::Io`], also if the file became shorter.
+    /// Returns [`Error::Io`] if a read fails or the file became shorter.
     pub fn read(&self, start: u64, buffer: &mut [u8]) -> Result<usize> {
         self.open.read_at(start, buffer).map_err(|error| Error::io("read", &self.open.path, error))
     }
@@ -249,7 +250,7 @@ impl PlainFile {
     /// Checks that all bytes read so far from the memory map `window` were the file's bytes.
     ///
     /// # Errors
-    /// [`Error::Io`] if the file became shorter or the drive failed, since the memory map then contained zeros.
+    /// Returns [`Error::Io`] if the file became shorter or the drive failed, since the memory map then contained zeros.
     pub fn check(&self, window: &MemoryMap) -> Result<()> {
         window.check(&self.open.file, self.path())
     }
@@ -257,7 +258,7 @@ impl PlainFile {
     /// Returns the time of the last write to the file.
     ///
     /// # Errors
-    /// [`Error::Io`].
+    /// Returns [`Error::Io`] if the operating system refuses an operation on the file.
     pub fn written(&self) -> Result<SystemTime> {
         let found = self.open.file.metadata().and_then(|found| found.modified());
         found.map_err(|error| Error::io("look at", self.path(), error))
@@ -298,7 +299,7 @@ impl PendingPiece {
     /// Waits for the read, and returns the buffer with the number of bytes that were read into it.
     ///
     /// # Errors
-    /// [`Error::Io`], also if the file became shorter.
+    /// Returns [`Error::Io`] if a read fails or the file became shorter.
     pub fn wait(self) -> Result<(Buffer, usize)> {
         let (buffer, result) = self.pending.wait();
         result.map_err(|error| Error::io("read", &self.open.path, error))?;

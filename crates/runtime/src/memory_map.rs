@@ -93,7 +93,8 @@ impl MemoryMap {
     /// file with the end of the range.
     ///
     /// # Errors
-    /// [`Error::Io`] if the file at `path` became shorter or the drive failed: the memory map then contained zeros.
+    /// Returns [`Error::Io`] if the file at `path` became shorter or the drive failed, since the memory map then
+    /// contained zeros.
     pub(crate) fn check(&self, file: &File, path: &Path) -> Result<()> {
         // If the file ends within a page, the bytes after its end become zeros without a signal.
         let is_whole = file.metadata().is_ok_and(|found| found.len() >= self.end);

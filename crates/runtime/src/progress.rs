@@ -14,7 +14,7 @@ pub struct Progress {
     state: Mutex<(String, &'static str, Option<Instant>)>,
     done: AtomicU64,
     total: AtomicU64,
-    /// The lines for the display; `None` if no display has called [`Progress::listen`].
+    /// The lines for the display. The value is `None` if no display has called [`Progress::listen`].
     messages: Mutex<Option<Messages>>,
 }
 

@@ -27,7 +27,7 @@ pub struct Report {
     pub direct_io: bool,
     /// The mechanism of the I/O on files: "io_uring", "threads", or "none" if there was no I/O.
     pub io: &'static str,
-    /// The minimum time that the drives need; `None` if their rates were not measured.
+    /// The minimum time that the drives need. The value is `None` if their rates were not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drive_floor: Option<DriveFloor>,
     /// The time of each phase, in order. Times of phases with the same name are summed.

@@ -75,7 +75,7 @@ impl Ring {
     /// Creates a ring.
     ///
     /// # Errors
-    /// The error of the system if it has no io_uring or forbids its use.
+    /// Returns the error of the system if the system has no io_uring or forbids its use.
     pub fn new() -> io::Result<Arc<Ring>> {
         let ring = IoUring::new(ENTRIES)?;
         Ok(Arc::new(Ring { ring, state: Mutex::default(), changed: Condvar::new() }))

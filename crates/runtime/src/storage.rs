@@ -8,13 +8,13 @@ pub trait Storage: Send + Sync + Debug {
     /// Fills `buffer` with the bytes from `offset` on.
     ///
     /// # Errors
-    /// The errors of the system.
+    /// Returns the error of the system if the operation fails.
     fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
 
     /// Writes all of `buffer` at `offset`.
     ///
     /// # Errors
-    /// The errors of the system; some of the bytes may have been written.
+    /// Returns the error of the system if the write fails. Some of the bytes may then have been written.
     fn write(&self, offset: u64, buffer: &[u8]) -> io::Result<()>;
 
     /// Returns the file that holds the bytes, and the offset in the file at which they begin. io_uring then transfers
@@ -22,7 +22,7 @@ pub trait Storage: Send + Sync + Debug {
     /// The result is `None` for storage that is not exactly a range of a file; io_uring does not transfer its bytes.
     ///
     /// # Errors
-    /// The errors of the system.
+    /// Returns the error of the system if the operation fails.
     fn raw(&self, _is_write: bool) -> io::Result<Option<(Arc<File>, u64)>> {
         Ok(None)
     }
@@ -58,7 +58,7 @@ impl Part {
     /// Transfers the bytes, and waits for the end of the transfer.
     ///
     /// # Errors
-    /// The errors of the storage.
+    /// Returns the errors of the storage.
     pub fn transfer(&self, direction: Direction, buffer: &mut [u8]) -> io::Result<()> {
         let bytes = &mut buffer[self.range.clone()];
         match direction {

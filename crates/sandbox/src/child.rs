@@ -118,8 +118,9 @@ impl ChildProcess {
     /// [`apart_main_if_asked`].
     ///
     /// # Errors
-    /// [`Error::Path`] if the program cannot be started; [`Error::Helper`] if the worker is not ready within 10 s;
-    /// [`Error::System`].
+    /// - Returns [`Error::Path`] if the program cannot be started.
+    /// - Returns [`Error::Helper`] if the worker is not ready within 10 s.
+    /// - Returns [`Error::System`] if the operating system refuses a call.
     pub fn start(helper: &Helper, limits: ChildLimits) -> Result<ChildProcess> {
         let (socket, theirs) = UnixStream::pair().map_err(Error::system("make a socket"))?;
         let shared = SharedMemory::new().map_err(Error::system("make a file in memory"))?;
@@ -248,7 +249,7 @@ impl fmt::Display for ChildFailure {
 
 impl error::Error for ChildFailure {}
 
-/// Says why a process failed; `None` if the process succeeded.
+/// Says why a process failed. Returns `None` if the process succeeded.
 fn why(status: ExitStatus, words: &str, memory_bytes: u64) -> Option<ChildFailure> {
     let end = match (WorkerEnd::of(status, words), status.signal()) {
         (WorkerEnd::Exited(0), _) => return None,

@@ -162,11 +162,15 @@ impl Sandbox {
     /// addition to the command's own time.
     ///
     /// # Errors
-    /// Errors before the command runs: [`Error::Missing`] if a protection that the policy requires is not
-    /// available, [`Error::Path`] if the program can't be started or a file can't be opened, and
-    /// [`Error::Helper`]. Errors while the command runs: [`Error::Input`] and [`Error::Output`] if the caller's
-    /// `input` or `output` fails; the command has then been ended. A command that failed or was ended at a limit
-    /// isn't an error: see [`Response`].
+    /// - Returns [`Error::Missing`] if a protection that the policy requires is not available.
+    /// - Returns [`Error::Path`] if the program can't be started or a file can't be opened.
+    /// - Returns [`Error::Helper`] if the helper process fails before the command runs.
+    /// - Returns [`Error::Input`] if the caller's `input` fails while the command runs. The command has then been
+    ///   ended.
+    /// - Returns [`Error::Output`] if the caller's `output` fails while the command runs. The command has then been
+    ///   ended.
+    ///
+    /// A command that failed or was ended at a limit isn't an error: see [`Response`].
     pub fn run(
         &self,
         command: &Command,

@@ -57,7 +57,7 @@ fn resident_bytes(process: u32) -> u64 {
 }
 
 /// Returns the bytes of a process's resident pages, each divided by the number of processes that share the page.
-/// `None` if this process may not read the sizes, or if the process has ended.
+/// Returns `None` if this process may not read the sizes, or if the process has ended.
 fn share_bytes(process: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{process}/smaps_rollup")).ok()?;
     let share = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;

@@ -206,7 +206,7 @@ fn walk(top: BorrowedFd<'_>, memory_bytes: usize, visit: &mut impl Visitor) -> R
     }
 }
 
-/// Visits the entries of a folder, and returns the folder with the names of its subfolders; `None` if a visit
+/// Visits the entries of a folder, and returns the folder with the names of its subfolders. Returns `None` if a visit
 /// ended the walk.
 fn read(
     folder: BorrowedFd<'_>,

@@ -86,7 +86,7 @@ impl<O: Operation> Part<O> {
     /// Reserves the memory for reading and starts to read.
     ///
     /// # Errors
-    /// Returns errors of reading runs, or an error if the budget has too little memory.
+    /// Returns an error if a run cannot be read, or if the budget has too little memory.
     pub fn begin(self, job: &Job) -> Result<Records<O>> {
         match self {
             Part::Dense(dense) => dense.begin(job.budget()).map(Records::Dense),

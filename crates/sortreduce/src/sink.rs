@@ -124,7 +124,7 @@ impl<O: Operation> Sink<O> {
     /// Returns `false` if all records of the unit are in saved runs, so that the caller need not push them.
     ///
     /// # Errors
-    /// Returns errors of [`Sink::push`].
+    /// Returns the errors of [`Sink::push`].
     pub fn begin_unit(&mut self, unit: u64) -> Result<bool> {
         self.flush()?;
         let (records, is_whole) = self.shared.covered(unit);
@@ -141,8 +141,11 @@ impl<O: Operation> Sink<O> {
     /// Pushes a record. Most calls only buffer the record. Some calls also apply or write bins, or write a run.
     ///
     /// # Errors
-    /// Returns errors of writing a run, [`crate::Error::KeyOutOfRange`] or [`inshore_store::Error::Cancelled`]. After
-    /// an error, the sink can only be dropped.
+    /// - Returns an error if a run cannot be written.
+    /// - Returns [`crate::Error::KeyOutOfRange`] if a key is not below the upper bound of keys.
+    /// - Returns [`inshore_store::Error::Cancelled`] if the job was cancelled.
+    ///
+    /// After an error, the sink can only be dropped.
     #[inline]
     pub fn push(&mut self, key: O::Key, value: O::Value) -> Result<()> {
         self.keys[self.staged] = key;
@@ -154,7 +157,7 @@ impl<O: Operation> Sink<O> {
     /// Pushes one value for many keys, such as a vertex's message to all its neighbours.
     ///
     /// # Errors
-    /// Returns errors of [`Sink::push`].
+    /// Returns the errors of [`Sink::push`].
     #[inline]
     pub fn push_all(&mut self, keys: &[O::Key], value: O::Value) -> Result<()> {
         if keys.len() >= SCATTERED_KEYS {
@@ -184,7 +187,7 @@ impl<O: Operation> Sink<O> {
     /// the given index.
     ///
     /// # Errors
-    /// Returns errors of [`Sink::push`].
+    /// Returns the errors of [`Sink::push`].
     #[inline(never)]
     pub fn push_many(&mut self, keys: &[O::Key], value_at: impl Fn(usize) -> O::Value) -> Result<()> {
         self.flush()?;
@@ -218,7 +221,7 @@ impl<O: Operation> Sink<O> {
     /// in parallel.
     ///
     /// # Errors
-    /// Returns errors of [`Sink::push`].
+    /// Returns the errors of [`Sink::push`].
     pub fn finish(mut self) -> Result<()> {
         self.flush()?;
         let Sink { shared, front, mut target, .. } = self;

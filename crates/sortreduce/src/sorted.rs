@@ -149,7 +149,9 @@ impl<O: Operation> Sorted<O> {
     /// Returns the next block, which has between one and some ten thousand records. Returns `None` at the end.
     ///
     /// # Errors
-    /// Returns [`inshore_store::Error::Io`], [`inshore_store::Error::Damaged`] or [`inshore_store::Error::Cancelled`].
+    /// - Returns [`inshore_store::Error::Io`] if a read fails.
+    /// - Returns [`inshore_store::Error::Damaged`] if the checksum of a run does not match.
+    /// - Returns [`inshore_store::Error::Cancelled`] if the job was cancelled.
     pub fn next_block(&mut self) -> Result<Option<Block<'_, O::Key, O::Value>>> {
         self.job.check_cancelled()?;
         if matches!(self.state, ReadState::Waiting(_)) {

@@ -60,7 +60,8 @@ impl<O: Operation> SortReduce<O> {
     /// result is read, as one stream or in parts ([`Sorted::split`]).
     ///
     /// # Errors
-    /// Returns errors of writing and reading runs, or [`inshore_store::Error::Cancelled`].
+    /// - Returns an error if a run cannot be written or read.
+    /// - Returns [`inshore_store::Error::Cancelled`] if the job was cancelled.
     ///
     /// # Panics
     /// The function panics if a sink was not finished, since the records of that sink would be missing.

@@ -63,7 +63,7 @@ impl Spills {
     /// Returns the first failed write as an error.
     ///
     /// # Errors
-    /// [`inshore_store::Error::Io`] names the file.
+    /// Returns [`inshore_store::Error::Io`] if the operating system refuses an operation. The error names the file.
     pub fn check(&self) -> crate::Result<()> {
         let Some((path, kind, what)) = self.failed.get() else { return Ok(()) };
         Err(failed("write", path, io::Error::new(*kind, what.clone())))

@@ -57,7 +57,8 @@ pub enum Error {
         free: u64,
         /// The total number of bytes of the budget.
         total: u64,
-        /// The size of a budget with room for the reservation; `None` if this budget is part of a larger budget.
+        /// The size of a budget with room for the reservation. The value is `None` if this budget is part of a larger
+        /// budget.
         enough: Option<u64>,
     },
     /// The memory budget is too small for the job.

@@ -29,7 +29,7 @@ impl Store {
     /// Starts a job. The call first frees the resources of jobs whose processes have died.
     ///
     /// # Errors
-    /// [`crate::Error::Io`].
+    /// Returns [`crate::Error::Io`] if the operating system refuses an operation on a file.
     pub fn job(&self, budget: Budget, cancel: Cancel) -> Result<Job> {
         let scratch = self.0.join()?;
         Ok(Job::new(self.0.clone(), scratch, budget, cancel))

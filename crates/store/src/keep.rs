@@ -74,7 +74,8 @@ impl Store {
     /// fingerprints. [`Keep::pieces`] returns the pieces that an earlier, interrupted execution of the job stored.
     ///
     /// # Errors
-    /// [`Error::InUse`] if a running job uses this fingerprint; [`Error::Io`].
+    /// - Returns [`Error::InUse`] if a running job uses this fingerprint.
+    /// - Returns [`Error::Io`] if the operating system refuses an operation on a file.
     pub fn keep(&self, job: &Job, fingerprint: u64, what: &str) -> Result<Keep> {
         let name = format!("resume-{fingerprint:016x}");
         if let Some(process) = self.0.claim(job.scratch(), &name)? {
@@ -87,7 +88,8 @@ impl Store {
     /// Lists the resumable work of interrupted and running jobs, sorted by name.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::BadFormat`].
+    /// - Returns [`Error::Io`] if the operating system refuses an operation on a file.
+    /// - Returns [`Error::BadFormat`] if a file contains bytes that this version cannot interpret.
     pub fn kept(&self) -> Result<Vec<ResumableWork>> {
         let (catalog, owners) = (self.0.catalog()?, self.0.owners()?);
         let mut found: BTreeMap<&str, ResumableWork> = BTreeMap::new();
@@ -111,7 +113,9 @@ impl Store {
     /// Removes the resumable work of an interrupted job. [`Store::kept`] lists the names of such work.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::InUse`]; [`Error::Io`].
+    /// - Returns [`Error::NotFound`] if the store has no dataset with this name.
+    /// - Returns [`Error::InUse`] if a running process uses the stored work.
+    /// - Returns [`Error::Io`] if the operating system refuses an operation on a file.
     pub fn remove_kept(&self, name: &str) -> Result<()> {
         let all = self.kept()?;
         let Some(kept) = all.iter().find(|kept| kept.name == name) else {
@@ -152,7 +156,8 @@ impl Keep {
     /// Returns the pieces that were stored so far, in no particular order.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::BadFormat`].
+    /// - Returns [`Error::Io`] if the operating system refuses an operation on a file.
+    /// - Returns [`Error::BadFormat`] if a file contains bytes that this version cannot interpret.
     pub fn pieces(&self) -> Result<Vec<ResumablePiece>> {
         let mut pieces = Vec::new();
         for name in self.0.store.piece_names(&self.0.name)? {
@@ -168,7 +173,7 @@ impl Keep {
     /// Begins a piece. [`Keep::commit`] stores the finished piece.
     ///
     /// # Errors
-    /// [`Error::Io`].
+    /// Returns [`Error::Io`] if the operating system refuses an operation on a file.
     pub fn begin(&self, job: &Job) -> Result<DatasetBuilder> {
         let name = format!("{}-{:016x}", self.0.name, random_u64());
         self.0.store.create_dataset(job, &name, KEPT)
@@ -177,7 +182,8 @@ impl Keep {
     /// Stores a finished piece. After the return, the piece survives a power loss.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::Cancelled`].
+    /// - Returns [`Error::Io`] if the operating system refuses an operation on a file.
+    /// - Returns [`Error::Cancelled`] if the job was cancelled.
     pub fn commit(&self, piece: DatasetBuilder, state: &[u8]) -> Result<()> {
         let mut attributes = self.0.began.to_le_bytes().to_vec();
         put_bytes(&mut attributes, self.0.what.as_bytes());
@@ -188,7 +194,7 @@ impl Keep {
     /// Removes pieces that cannot be used.
     ///
     /// # Errors
-    /// [`Error::Io`].
+    /// Returns [`Error::Io`] if the operating system refuses an operation on a file.
     pub fn give_up(&self, pieces: &[ResumablePiece]) -> Result<()> {
         let names: Vec<String> = pieces.iter().map(|piece| piece.dataset.name().to_string()).collect();
         self.0.store.remove_pieces(&names)
@@ -197,7 +203,7 @@ impl Keep {
     /// Removes all pieces after the job has ended.
     ///
     /// # Errors
-    /// [`Error::Io`].
+    /// Returns [`Error::Io`] if the operating system refuses an operation on a file.
     pub fn finish(&self) -> Result<()> {
         self.0.store.remove_pieces(&self.0.store.piece_names(&self.0.name)?)
     }

@@ -35,7 +35,7 @@ use crate::{Error, Result};
 /// or its process is killed earlier, no file is left.
 pub struct NewFile {
     name: String,
-    /// The temporary file and its final path; `None` for standard output.
+    /// The temporary file and its final path. The value is `None` for standard output.
     part: Option<(Part, PathBuf)>,
     out: NewFileWriter,
 }
@@ -44,7 +44,7 @@ impl NewFile {
     /// Opens standard output. For standard output, [`NewFile::publish`] does nothing.
     ///
     /// # Errors
-    /// [`Error::Io`].
+    /// Returns [`Error::Io`] if the operating system refuses an operation on a file.
     pub fn stdout() -> Result<Self> {
         let name = "standard output";
         let file = io::stdout().as_fd().try_clone_to_owned().map(File::from);
@@ -67,7 +67,7 @@ impl NewFile {
     /// before their work. A path that is written in place is not opened, since opening a pipe waits for a reader.
     ///
     /// # Errors
-    /// The errors of [`NewFile::create`].
+    /// Returns the errors of [`NewFile::create`].
     pub fn check(path: &Path) -> Result<()> {
         if Self::is_in_place(path) { Ok(()) } else { Self::create(path).map(drop) }
     }
@@ -77,8 +77,8 @@ impl NewFile {
     /// named pipe is [written in place](NewFile::is_in_place).
     ///
     /// # Errors
-    /// [`Error::Io`] if no file can be created in the folder; [`Error::BadOutput`] if `path` is a folder, a socket or a
-    /// block device.
+    /// - Returns [`Error::Io`] if no file can be created in the folder.
+    /// - Returns [`Error::BadOutput`] if `path` is a folder, a socket or a block device.
     pub fn create(path: &Path) -> Result<Self> {
         Self::create_with(path, None)
     }
@@ -88,7 +88,7 @@ impl NewFile {
     /// user can therefore open the file earlier.
     ///
     /// # Errors
-    /// The errors of [`NewFile::create`].
+    /// Returns the errors of [`NewFile::create`].
     pub fn create_private(path: &Path) -> Result<Self> {
         Self::create_with(path, Some(0o600))
     }
@@ -97,7 +97,8 @@ impl NewFile {
     /// on the drive.
     ///
     /// # Errors
-    /// The errors of [`NewFile::create`] and [`NewFile::publish`]; [`Error::Io`] if the bytes cannot be written.
+    /// - Returns the errors of [`NewFile::create`] and [`NewFile::publish`].
+    /// - Returns [`Error::Io`] if the bytes cannot be written.
     pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
         Self::create(path)?.written(bytes)?.publish()
     }
@@ -105,7 +106,8 @@ impl NewFile {
     /// Writes and publishes a complete new file that only its owner may read or write. A file must not exist at `path`.
     ///
     /// # Errors
-    /// The errors of [`NewFile::create`] and [`NewFile::publish_new`]; [`Error::Io`] if the bytes cannot be written.
+    /// - Returns the errors of [`NewFile::create`] and [`NewFile::publish_new`].
+    /// - Returns [`Error::Io`] if the bytes cannot be written.
     pub fn write_whole_private(path: &Path, bytes: &[u8]) -> Result<()> {
         Self::create_private(path)?.written(bytes)?.publish_new()
     }
@@ -150,7 +152,7 @@ impl NewFile {
     /// Returns an unbuffered writer that appends to the file.
     ///
     /// # Errors
-    /// [`Error::Io`] if there are too many open files.
+    /// Returns [`Error::Io`] if there are too many open files.
     pub fn writer(&self) -> Result<NewFileWriter> {
         self.out.clone_handle().map_err(|source| Error::io("open it", &self.name, source))
     }
@@ -158,7 +160,7 @@ impl NewFile {
     /// Returns the open file, for callers that do not use [`NewFileWriter`].
     ///
     /// # Errors
-    /// [`Error::Io`] if there are too many open files.
+    /// Returns [`Error::Io`] if there are too many open files.
     pub fn file(&self) -> Result<File> {
         self.out.file.try_clone().map_err(|source| Error::io("open it", &self.name, source))
     }
@@ -183,7 +185,8 @@ impl NewFile {
     /// Makes the content of the file durable, gives the file its final name, and makes the name durable.
     ///
     /// # Errors
-    /// [`Error::Io`]. The old file then still exists, unless only a step after the renaming failed.
+    /// Returns [`Error::Io`] if the operating system refuses an operation on the file. The old file then still exists,
+    /// unless only a step after the renaming failed.
     pub fn publish(self) -> Result<()> {
         self.publish_by(Part::replace)
     }
@@ -191,8 +194,8 @@ impl NewFile {
     /// Publishes the file only if no file exists at the path.
     ///
     /// # Errors
-    /// The errors of [`NewFile::publish`]; [`Error::Io`] of the kind [`io::ErrorKind::AlreadyExists`] if a file exists
-    /// at the path.
+    /// - Returns the errors of [`NewFile::publish`].
+    /// - Returns [`Error::Io`] of the kind [`io::ErrorKind::AlreadyExists`] if a file exists at the path.
     pub fn publish_new(self) -> Result<()> {
         self.publish_by(Part::take)
     }
@@ -213,7 +216,7 @@ impl NewFile {
 /// while the folder on the drive still contains the file's name.
 ///
 /// # Errors
-/// The error of the operating system.
+/// Returns the error of the operating system if the operation fails.
 pub fn remove_file(path: &Path) -> io::Result<()> {
     fs::remove_file(path)?;
     sync_folder(folder_of(path))
@@ -223,7 +226,7 @@ pub fn remove_file(path: &Path) -> io::Result<()> {
 /// the process that created them may have been killed before the sync.
 ///
 /// # Errors
-/// The error of the operating system.
+/// Returns the error of the operating system if the operation fails.
 pub fn make_folder(path: &Path) -> io::Result<()> {
     fs::create_dir_all(path)?;
     let path = fs::canonicalize(path)?;

@@ -49,8 +49,9 @@ impl Store {
     /// Opens the store that has a device in the folder `path`, or creates the folder and the store.
     ///
     /// # Errors
-    /// [`Error::NotAStore`] if the folder contains other files; [`Error::BadFormat`] if the store is damaged or of
-    /// another version; [`Error::Io`].
+    /// - Returns [`Error::NotAStore`] if the folder contains other files.
+    /// - Returns [`Error::BadFormat`] if the store is damaged or of another version.
+    /// - Returns [`Error::Io`] if the operating system refuses an operation on a file.
     pub fn open(path: impl AsRef<Path>) -> Result<Store> {
         match Self::open_existing(path.as_ref()) {
             Err(Error::NoStore { .. }) => Self::make(&[path.as_ref()], None),
@@ -63,7 +64,11 @@ impl Store {
     /// paths relative to this device. The next commit records the new folders.
     ///
     /// # Errors
-    /// [`Error::NoStore`]; [`Error::IsACopy`]; [`Error::Diverged`]; the errors of [`Store::open`].
+    /// - Returns [`Error::NoStore`] if the folder contains no store.
+    /// - Returns [`Error::IsACopy`] if the folder is a copy of a device, and the original device is still in its
+    ///   recorded folder.
+    /// - Returns [`Error::Diverged`] if two groups of devices have different commits.
+    /// - Returns the errors of [`Store::open`].
     pub fn open_existing(path: impl AsRef<Path>) -> Result<Store> {
         Self::open_folders(&[path])
     }
@@ -72,7 +77,7 @@ impl Store {
     /// found from one of them.
     ///
     /// # Errors
-    /// The errors of [`Store::open_existing`].
+    /// Returns the errors of [`Store::open_existing`].
     pub fn open_folders(paths: &[impl AsRef<Path>]) -> Result<Store> {
         Self::open_without(paths, None)
     }
@@ -82,7 +87,8 @@ impl Store {
     /// afterwards, since these commits may have overwritten data of the store.
     ///
     /// # Errors
-    /// [`Error::BadDevice`]; the errors of [`Store::open_existing`].
+    /// - Returns [`Error::BadDevice`] if a device cannot be used.
+    /// - Returns the errors of [`Store::open_existing`].
     pub fn rejoin(path: impl AsRef<Path>, given_up: impl AsRef<Path>) -> Result<u16> {
         let given_up = canonical(given_up.as_ref())?;
         let path = canonical(path.as_ref())?;
@@ -165,8 +171,10 @@ impl Store {
     /// empty. Each device may take up to `limit_bytes` bytes of its file system, or all of it without a limit.
     ///
     /// # Errors
-    /// [`Error::StoreExists`]; [`Error::NotAStore`] if a folder contains other files; [`Error::BadDevice`];
-    /// [`Error::Io`].
+    /// - Returns [`Error::StoreExists`] if a folder already contains a store.
+    /// - Returns [`Error::NotAStore`] if a folder contains other files.
+    /// - Returns [`Error::BadDevice`] if a device cannot be used.
+    /// - Returns [`Error::Io`] if the operating system refuses an operation on a file.
     pub fn init(paths: &[impl AsRef<Path>], limit_bytes: Option<u64>) -> Result<Store> {
         if let Some(bytes) = limit_bytes.filter(|&bytes| bytes < LEAST_BYTES) {
             let (given, least) = (crate::format_bytes(bytes), crate::format_bytes(LEAST_BYTES));
@@ -222,7 +230,7 @@ impl Store {
     /// coordinate through files in the folder `home`.
     ///
     /// # Errors
-    /// The errors of [`Store::open`].
+    /// Returns the errors of [`Store::open`].
     pub fn open_on(home: impl AsRef<Path>, devices: Vec<Arc<dyn Device>>) -> Result<Store> {
         let make = Some(NewStore { limit_bytes: None });
         Ok(Store(Shared::open(home.as_ref(), devices, Box::new(|_, _, _| None), make)?))
@@ -257,7 +265,7 @@ impl Store {
     /// Frees the resources of jobs whose processes were killed. Otherwise the next job frees them at its start.
     ///
     /// # Errors
-    /// [`Error::Io`].
+    /// Returns [`Error::Io`] if the operating system refuses an operation on a file.
     pub fn give_back_of_dead(&self) -> Result<()> {
         self.0.free_dead()
     }

@@ -68,8 +68,11 @@ impl Store {
     /// quarter of the budget, and at least four. A small file needs fewer buffers.
     ///
     /// # Errors
-    /// [`crate::Error::NotFound`]; [`crate::Error::OverBudget`]; [`crate::Error::Cancelled`]. Damage is no error, but
-    /// is reported in the result.
+    /// - Returns [`crate::Error::NotFound`] if the store has no dataset with this name.
+    /// - Returns [`crate::Error::OverBudget`] if the budget has too little free memory.
+    /// - Returns [`crate::Error::Cancelled`] if the job was cancelled.
+    ///
+    /// Damage is not an error, but is reported in the result.
     pub fn verify(&self, job: &Job, names: &[String], repair: bool) -> Result<Findings> {
         let mut findings = Findings::default();
         let all: Vec<String> = match names {

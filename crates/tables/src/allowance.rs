@@ -1,26 +1,26 @@
-//! Reserves memory from the budget for decoders, which are libraries that allocate their memory themselves.
+//! Reserves memory from the budget for decoders. Decoders are libraries that allocate their memory themselves.
 //!
-//! A process may use 64 MiB of memory in addition to its budget. Small states of the Parquet and zstd libraries are
-//! covered by these 64 MiB. Some files make the state large (a zstd window of 128 MiB, Parquet pages of 100 MiB). The
-//! part of such a state above [`UNCOUNTED_BYTES`] is reserved from the budget before the allocation. If the budget has
-//! too little free memory, the file is refused.
+//! A process may use 64 MiB of memory in addition to its budget. These 64 MiB cover the memory of the Parquet and zstd
+//! libraries while their state is small. Some files make the state large (a zstd window of 128 MiB, Parquet pages of
+//! 100 MiB). The memory of such a state beyond [`UNCOUNTED_BYTES`] is reserved from the budget before the allocation.
+//! If the budget has too little free memory, the file is refused.
 
 use inshore_store::{Budget, Reservation};
 
 use crate::Result;
 
-/// The number of bytes of one input's decoder state that are not reserved from the budget. These bytes suffice for six
-/// Parquet columns with pages and dictionaries of the usual 1 MiB, or for the window of `zstd -19`. The decoder states
-/// of a few open inputs together stay below 64 MiB.
+/// The memory, in bytes, that the decoder of one input may use without a reservation. This memory suffices for six
+/// Parquet columns with pages and dictionaries of the usual 1 MiB, or for the window of `zstd -19`. The decoders of a
+/// few open inputs together stay below 64 MiB.
 pub(crate) const UNCOUNTED_BYTES: u64 = 8 << 20;
 
-/// The purpose of a Parquet reader's memory, as error messages of the budget name it.
+/// The name by which error messages of the budget call the memory of a Parquet reader.
 pub(crate) const PAGES: &str = "reading Parquet";
 
-/// The divisor of the budget that gives the size limit of an indivisible piece of a file (such as a page or a line).
+/// The budget divided by this number is the size limit of an indivisible piece of a file, such as a page or a line.
 pub(crate) const PIECE_SHARE: u64 = 4;
 
-/// Returns the size limit of an indivisible piece of a file (such as a page or a line), in bytes.
+/// Returns the size limit, in bytes, of an indivisible piece of a file, such as a page or a line.
 pub(crate) fn piece_limit(budget: &Budget) -> u64 {
     budget.memory_bytes() / PIECE_SHARE
 }

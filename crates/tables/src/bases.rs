@@ -2,7 +2,7 @@
 
 pub(crate) const NOT_A_BASE: u8 = 4;
 
-/// The code of each letter: two bits for a base, and [`NOT_A_BASE`] for any other letter.
+/// The code of each letter. The code of a base has two bits. The code of any other letter is [`NOT_A_BASE`].
 pub(crate) const CODES: [u8; 256] = {
     let mut codes = [NOT_A_BASE; 256];
     let letters = *b"ACGTacgt";
@@ -16,7 +16,7 @@ pub(crate) const CODES: [u8; 256] = {
     codes
 };
 
-/// Returns whether a letter stands for a base.
+/// Returns true if a letter stands for a base.
 pub(crate) fn is_base(letter: u8) -> bool {
     CODES[usize::from(letter)] != NOT_A_BASE
 }

@@ -5,7 +5,7 @@ use std::io;
 use arrow_schema::Field;
 use inshore_store::{format_bytes, format_bytes_up, url_hint};
 
-/// The longest line that any reader of lines accepts, in any budget.
+/// The limit, in bytes, on the length of a line. No reader of lines accepts a longer line, even if the budget is large.
 pub const LINE_BYTES_MAX: u64 = 1 << 20;
 
 /// The result of reading or writing a table.
@@ -22,14 +22,14 @@ pub enum Error {
     /// An error of sort-reduce.
     #[error(transparent)]
     SortReduce(inshore_sortreduce::Error),
-    /// A disk has too little free space. The free space is checked before the job begins.
+    /// A disk has too little free space for the job. The job checks the free space before it begins.
     #[error("{place}: not enough space: the job needs {what}, and {} are free", format_bytes(*free))]
     NoRoom {
         /// The store, or the folder of the result file.
         place: String,
         /// The required amount of space and its purpose.
         what: String,
-        /// Bytes that are free.
+        /// The number of bytes that are free.
         free: u64,
     },
     /// The operating system refused an operation on a file (no permission, disk full, I/O error).
@@ -45,8 +45,8 @@ pub enum Error {
     /// A line, row or field does not have the expected form.
     #[error("{place}: expected {expected}, got {found}")]
     BadValue {
-        /// The file and the position in it: "edges.txt:1042", or "edges.parquet: row 17, column 'src'" (rows are
-        /// counted from 0).
+        /// The file and the position in the file, for example "edges.txt:1042" or "edges.parquet: row 17, column
+        /// 'src'". Rows are counted from 0.
         place: String,
         /// The expected form.
         expected: String,
@@ -97,7 +97,7 @@ pub enum Error {
         ending: String,
         /// "read" or "written".
         what: &'static str,
-        /// The extensions that can be read or written.
+        /// A list of the extensions that can be read or written.
         expected: &'static str,
     },
     /// A requested column is missing in the file, or several columns have its name.
@@ -107,7 +107,7 @@ pub enum Error {
         file: String,
         /// The requested column.
         column: String,
-        /// The number of columns of that name.
+        /// The number of columns that have this name.
         found: usize,
         /// The columns of the file.
         columns: Vec<String>,
@@ -149,8 +149,8 @@ impl Error {
         Error::BadValue { place: format!("{file}:{line}"), expected: expected.into(), found: quote(found) }
     }
 
-    /// Returns whether a text file should be read again with column types that fit all its rows: see
-    /// [`exact_columns`](crate::exact_columns).
+    /// Returns true if a text file should be read again with column types that fit all its rows.
+    /// [`exact_columns`](crate::exact_columns) finds these types.
     pub fn is_contradiction(&self) -> bool {
         matches!(self, Error::Contradiction { .. })
     }
@@ -174,7 +174,7 @@ impl Error {
         }
     }
 
-    /// Makes the error for a column whose type [cannot be read](crate::is_readable).
+    /// Makes the error for a column of a type that [cannot be read](crate::is_readable).
     pub fn unread_type(file: &str, column: &Field) -> Error {
         let (name, kind) = (column.name(), column.data_type());
         let holds = if kind.is_nested() {
@@ -211,7 +211,7 @@ impl Error {
     }
 }
 
-/// Returns the advice of an error about a piece of a file that is too large.
+/// Returns the advice that an error gives if a piece of a file, such as a page or a line, is too large.
 fn advice(what: &str, limit: u64, enough: Option<u64>) -> String {
     match enough {
         Some(enough) => format!(": a budget of {} is enough", format_bytes_up(enough)),
@@ -243,8 +243,9 @@ fn nearest<'a>(wanted: &str, names: &'a [String]) -> Option<&'a str> {
     (edits <= 1 + wanted.chars().count() / 4).then_some(name)
 }
 
-/// Returns the edit distance of two words: the number of insertions, deletions and replacements that turn one word into
-/// the other. A crate for this function would be an additional dependency of every build.
+/// Returns the edit distance of two words. This is the smallest number of insertions, deletions and replacements that
+/// turn one word into the other. The function is implemented here because a crate for it would be an additional
+/// dependency of every build.
 fn edits(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();
@@ -260,8 +261,7 @@ fn edits(one: &str, other: &str) -> usize {
     row[other.len()]
 }
 
-/// The length of the longest name that is compared. The time of a comparison is proportional to the product of both
-/// lengths.
+/// Longer names are not compared, since the time of a comparison is proportional to the product of both lengths.
 const NAME_BYTES_MAX: usize = 100;
 
 /// Quotes the beginning of an untrusted text, so that it fits one line of an error message.

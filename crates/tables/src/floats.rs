@@ -25,7 +25,7 @@ pub fn one_nan(column: &ArrayRef) -> ArrayRef {
     }
 }
 
-/// Converts floating-point numbers so that equal numbers have equal bits: every NaN becomes the positive quiet NaN, and
+/// Converts floating-point numbers so that equal numbers have equal bits. Every NaN becomes the positive quiet NaN, and
 /// -0.0 becomes 0.0. The function copies a floating-point column at the speed of memory. It returns columns of other
 /// types unchanged.
 ///

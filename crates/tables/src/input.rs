@@ -1,5 +1,5 @@
-//! An input is a source of records: a path, standard input, a dataset, parts of a file, or a stream. Its bytes may be
-//! compressed.
+//! An input is a source of records. It is a path, standard input, a dataset, some parts of a file, or a stream. Its
+//! bytes may be compressed. A part of a file is a contiguous range of the file's bytes.
 //!
 //! Compression is detected from the bytes themselves, never from the name. A download that was renamed, or that a
 //! browser decompressed, can therefore be read. The name determines the format of the decompressed bytes.
@@ -34,10 +34,10 @@ use crate::{
     unpack::{Compression, DecompressedReader},
 };
 
-/// The smallest budget in which reads of a file bypass the page cache.
+/// The smallest budget, in bytes, with which reads of a file bypass the page cache.
 const AHEAD_BUDGET_BYTES: u64 = 16 * FILE_SOURCE_BYTES;
 
-/// The meaning of the first line of a CSV file: names of columns, or a row.
+/// States whether the first line of a CSV file has the names of the columns, or is a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Header {
     /// The line has names. If the line looks like a row of data, reading fails with an error. A line looks like a row
@@ -51,8 +51,8 @@ pub enum Header {
 }
 
 impl From<Option<bool>> for Header {
-    /// Converts an option: true for a line of names, false for a row of data, and `None` for [`Header`]'s default,
-    /// which refuses names that look like a row.
+    /// Converts an option. True means that the first line has names, and false that it is a row of data. `None` means
+    /// [`Header::Detected`], the default.
     fn from(has_names: Option<bool>) -> Header {
         match has_names {
             None => Header::Detected,
@@ -62,7 +62,7 @@ impl From<Option<bool>> for Header {
     }
 }
 
-/// A source of records: a path, standard input, a file of a dataset, parts of a file, or a stream.
+/// A source of records. It is a path, standard input, a file of a dataset, some parts of a file, or a stream.
 #[derive(Clone, Debug)]
 pub struct Input {
     place: InputLocation,
@@ -85,7 +85,7 @@ enum InputLocation {
     Stream(SharedStream),
 }
 
-/// A stream that all clones of an input share. The first clone that is opened takes the stream.
+/// A stream that an input and its clones refer to. The first of them that is opened takes the stream.
 #[derive(Clone)]
 struct SharedStream(Arc<Mutex<Option<Box<dyn Read + Send>>>>);
 
@@ -117,7 +117,7 @@ impl Input {
     /// verified.
     ///
     /// # Errors
-    /// [`inshore_store::Error::NotFound`] where there is no such dataset or file.
+    /// Returns [`inshore_store::Error::NotFound`] if the store has no such dataset or file.
     pub fn stored(job: &Job, named: &str) -> Result<Vec<Input>> {
         let files = job.store().named_files(named)?;
         Ok(files.into_iter().map(|found| Input::of_stored(job, found)).collect())
@@ -132,9 +132,9 @@ impl Input {
         Input::at(InputLocation::Stored(Box::new(stored)), name, Some(ending))
     }
 
-    /// Makes an input of a file of `len` bytes, of which this machine has only some parts. `name` names the file in
-    /// errors, and `ending` determines its format. If two parts overlap, only the part that comes first in `parts` is
-    /// used. For formats that are read from start to end (CSV, JSON lines), the input returns the bytes of one part
+    /// Makes an input for a file of `len` bytes, if this machine has only some parts of the file. `name` names the file
+    /// in errors, and `ending` determines its format. If two parts overlap, only the part that comes first in `parts`
+    /// is used. For formats that are read from start to end (CSV, JSON lines), the input returns the bytes of one part
     /// after the other. For Parquet, one part must have the footer. A row group can be read only if one part [has all
     /// its bytes](Input::holds).
     pub fn of_parts(name: &str, ending: &str, len: u64, parts: Vec<FilePart>) -> Input {
@@ -151,7 +151,7 @@ impl Input {
     }
 
     /// Sets the number of the input, which is 0 by default. A sort that merges rows of several inputs adds this number
-    /// to each row: see [`sorted_records`](crate::sorted_records).
+    /// to each row ([`sorted_records`](crate::sorted_records)).
     pub fn numbered(mut self, number: u32) -> Input {
         self.number = number;
         self
@@ -176,7 +176,8 @@ impl Input {
         Input { unseen: known.unseen.clone(), ..self.with_columns(known.schema.clone()) }
     }
 
-    /// Returns whether a column had no values in the first rows, although its type was [set](Input::with_columns).
+    /// Returns true if a column had no values in the first rows of the table, although its type was
+    /// [set](Input::with_columns).
     pub(crate) fn is_unseen(&self, column: &str) -> bool {
         self.unseen.iter().any(|unseen| unseen == column)
     }
@@ -187,8 +188,8 @@ impl Input {
         self
     }
 
-    /// If `is_whole` is true, a member of JSON lines that is not a column is an error, even if the caller names the
-    /// columns.
+    /// Sets whether JSON lines may have members that are not columns. If `is_whole` is true, such a member is an error,
+    /// even if the caller names the columns.
     pub fn with_whole_rows(mut self, is_whole: bool) -> Input {
         self.is_whole = is_whole;
         self
@@ -199,7 +200,7 @@ impl Input {
         self.header
     }
 
-    /// Returns true if a member of JSON lines that is not a column is an error, even if the caller names the columns.
+    /// Returns true if JSON lines must not have members that are not columns, even if the caller names the columns.
     pub(crate) fn has_whole_rows(&self) -> bool {
         self.is_whole
     }
@@ -213,7 +214,7 @@ impl Input {
         }
     }
 
-    /// Returns whether this machine has only some parts of the file.
+    /// Returns true if this machine has only some parts of the file.
     pub(crate) fn is_of_parts(&self) -> bool {
         self.parts().is_some()
     }
@@ -233,7 +234,7 @@ impl Input {
         self.columns.as_ref()
     }
 
-    /// Returns true if one part on this machine has all bytes of `range`. An input that is not [of
+    /// Returns true if a single part of the file on this machine has all bytes of `range`. An input that is not [of
     /// parts](Input::of_parts) has every range.
     pub fn holds(&self, range: &Range<u64>) -> bool {
         self.parts().is_none_or(|parts| parts.hold(range))
@@ -254,7 +255,7 @@ impl Input {
         self
     }
 
-    /// Returns the input's name in errors: the path, or "standard input".
+    /// Returns the name by which errors call the input. The name is the path, or "standard input".
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -264,7 +265,7 @@ impl Input {
         if let InputLocation::Path(path) = &self.place { Some(path) } else { None }
     }
 
-    /// Returns whether the input is standard input.
+    /// Returns true if the input is standard input.
     pub(crate) fn is_stdin(&self) -> bool {
         matches!(self.place, InputLocation::Stdin)
     }
@@ -284,8 +285,8 @@ impl Input {
         }
     }
 
-    /// Returns the number of bytes that this machine can read: the length of the file, or the total length of its parts
-    /// in the store.
+    /// Returns how many bytes of the input this machine can read. This is the length of the file, or the total length
+    /// of those parts of the file that are in the store.
     #[cfg(feature = "records")]
     pub(crate) fn bytes_here(&self) -> Option<u64> {
         match self.parts() {
@@ -311,33 +312,36 @@ impl Input {
     }
 
     /// Opens the input, and decompresses gzip, zstd, bzip2 and lz4 with any number of members or frames. The first
-    /// bytes determine the compression ([`Compression::of_head`]). The memory is two buffers of 128 KiB and the
-    /// decompressor's state.
+    /// bytes determine the compression ([`Compression::of_head`]). The input takes two buffers of 128 KiB, and memory
+    /// for the decompressor's state.
     ///
     /// # Errors
-    /// [`Error::Io`] if the input cannot be opened or read; [`Error::Unsupported`] for a format of compression that is
-    /// not decompressed; [`Error::TooLarge`] for zstd with a window above a quarter of the budget; [`Error::Store`] if
-    /// the budget has too little free memory for the zstd window, or for the part of the lz4 decoder's memory above 8
-    /// MiB. [`Bytes::read`] reports damage in later bytes.
+    /// - Returns [`Error::Io`] if the input cannot be opened or read.
+    /// - Returns [`Error::Unsupported`] if this crate does not decompress the format of the input.
+    /// - Returns [`Error::TooLarge`] if a zstd window is larger than a quarter of the budget.
+    /// - Returns [`Error::Store`] if the budget has too little free memory for the zstd window, or for the part of the
+    ///   lz4 decoder's memory above 8 MiB.
+    ///
+    /// Later calls of [`Bytes::read`] report damage in later bytes.
     pub fn open(&self, budget: &Budget) -> Result<Bytes> {
         self.unpack(self.counted()?, budget, UNCOUNTED_BYTES)
     }
 
-    /// Opens one of many inputs that are open at the same time. All memory of the decompressor is reserved from the
-    /// budget.
+    /// Opens the input, like [`Input::open`], for a caller that has many inputs open at the same time. All memory of
+    /// the decompressor is therefore reserved from the budget.
     ///
     /// # Errors
-    /// The errors are those of [`Input::open`].
+    /// Returns the errors of [`Input::open`].
     pub fn open_counted(&self, budget: &Budget) -> Result<Bytes> {
         self.unpack(self.counted()?, budget, 0)
     }
 
     /// Opens the input for a job that reads all of it. If a file has at least 1 MiB and is not in the page cache, reads
-    /// bypass the page cache, and several reads are in flight. Such reads take [`ahead_bytes`] more of the job's
-    /// budget.
+    /// bypass the page cache, and several reads are in flight. Such reads take [`ahead_bytes`] bytes of the job's
+    /// budget in addition.
     ///
     /// # Errors
-    /// The errors are those of [`Input::open`].
+    /// Returns the errors of [`Input::open`].
     pub fn open_ahead(&self, job: &Context) -> Result<Bytes> {
         let (mut counted, position) = self.counted()?;
         if let (RawBytes::File(file), Some(path)) = (&counted.inner, self.path())
@@ -367,7 +371,7 @@ impl Input {
     /// Opens the input without decompression.
     ///
     /// # Errors
-    /// [`Error::Io`] if the input cannot be opened.
+    /// Returns [`Error::Io`] if the input cannot be opened.
     pub fn open_as_is(&self) -> Result<Bytes> {
         let (counted, position) = self.counted()?;
         Ok(Bytes { name: self.name.clone(), source: DecompressedReader::plain(counted), position })
@@ -411,7 +415,7 @@ impl Input {
         }
     }
 
-    /// Opens the file, or standard input without the small buffer of the standard library.
+    /// Opens the file or standard input. Reads of standard input do not use the small buffer of the standard library.
     fn open_file(&self) -> Result<File> {
         match self.path() {
             Some(path) => File::open(path),
@@ -439,7 +443,7 @@ fn ending_of(path: &Path) -> String {
 
 /// An input that can be read at any position.
 pub(crate) enum Pieces {
-    /// An open file, and the path by which the file was opened, if it has one.
+    /// An open file, and the path by which the file was opened, if there is a path.
     File(File, Option<PathBuf>),
     Stored(StoredPieces),
     Parts(PartPieces),
@@ -463,8 +467,8 @@ impl Pieces {
         PlainFile::of(file.try_clone().ok()?, path).ok()
     }
 
-    /// Returns the number of consecutive bytes from `start` on that are on this machine. If the complete file is on
-    /// this machine, the result is `u64::MAX`.
+    /// Returns how many consecutive bytes from `start` on are on this machine. If the complete file is on this machine,
+    /// the result is `u64::MAX`.
     pub fn bytes_from(&self, start: u64) -> u64 {
         match self {
             Pieces::File(..) | Pieces::Stored(_) => u64::MAX,

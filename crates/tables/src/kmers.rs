@@ -5,18 +5,19 @@
 //! ```
 //!
 //! A code is a number with two bits for each base (A 0, C 1, G 2, T 3). The first base has the highest bits, so codes
-//! have the same order as the text. A stretch and its reverse complement are the same piece of DNA. Unless the user
-//! wants separate strands, a stretch counts as the smaller of the two codes (the canonical k-mer). A letter other than
-//! a base (such as N) ends a stretch.
+//! have the same order as the text. A stretch and its reverse complement are the two strands of the same DNA. Unless
+//! the user wants separate strands, a stretch counts as the smaller of its own code and the code of its reverse
+//! complement (the canonical k-mer). A letter other than a base (such as N) ends a stretch.
 //!
-//! Sequences whose pieces are on several machines are counted piece by piece ([`count_kmer_pieces`]). The client adds
-//! the counts of the pieces, and counts the stretches across their borders ([`kmer_codes`]). [`KmerWriter`] writes the
-//! table.
+//! If a file of sequences is divided into pieces on several machines, each machine counts the k-mers within its pieces
+//! ([`count_kmer_pieces`]). The client adds these counts, and counts the stretches that cross the borders of pieces
+//! ([`kmer_codes`]). [`KmerWriter`] writes the table.
 //!
 //! # Cost
 //!
-//! Time: 2 ns for each base to update both codes, then the time of [`SortReduce`]. Bytes: a stretch takes 12 bytes (20
-//! beyond k = 32), unless it is combined with an equal stretch in memory. These bytes are written and read once.
+//! The code updates take 2 ns for each base. [`SortReduce`] takes additional time. A stretch takes 12 bytes (20 if k is
+//! larger than 32), unless the stretch is combined with an equal stretch in memory. These bytes are written once and
+//! read once.
 
 mod table;
 
@@ -55,11 +56,11 @@ const BLOCK_BYTES: usize = 256 << 10;
 pub struct KmerOptions {
     /// The number of bases in a k-mer, from 1 to [`KMER_MAX`].
     pub k: u32,
-    /// Counts a k-mer and its reverse complement as one.
+    /// Counts a k-mer and its reverse complement as the same k-mer.
     pub canonical: bool,
     /// Writes only k-mers that occur at least this often.
     pub min_count: u32,
-    /// Writes codes instead of text (k up to 32).
+    /// Writes the codes of k-mers instead of their letters. With this option, k must be at most 32.
     pub codes: bool,
     /// Keeps finished sorted runs if the count is interrupted. Resumes an interrupted count that had the same options.
     pub resume: bool,
@@ -79,16 +80,17 @@ pub struct KmerSummary {
     pub sequences: u64,
     /// The number of letters in the sequences.
     pub bases: u64,
-    /// The number of stretches of k bases.
+    /// The number of stretches of k consecutive bases.
     pub kmers: u64,
     /// The number of stretches in `kmers` that the sorted runs of an earlier, interrupted count already contained.
     pub kmers_kept: u64,
     /// The number of distinct k-mers.
     pub distinct: u64,
-    /// The number of k-mers written: those that occur often enough.
+    /// The number of distinct k-mers that occur often enough to be written.
     pub written: u64,
-    /// The number of distinct k-mers for each count: the first element is the number of k-mers that occur once. The
-    /// last of at most 256 elements also includes all k-mers that occur more often.
+    /// For each count, the number of distinct k-mers that occur this often. The first element is the number of k-mers
+    /// that occur once. There are at most 256 elements, and the last element also counts all k-mers that occur more
+    /// often.
     pub histogram: Vec<u64>,
     /// The number of sorted runs written to the store's scratch space.
     pub runs: u64,
@@ -103,7 +105,8 @@ impl KmerOptions {
     /// Checks that `k` and the other options can be used together.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] names the option.
+    /// Returns [`Error::Unsupported`] if an option is invalid or two options contradict each other. The error names the
+    /// option.
     pub fn check(&self) -> Result<()> {
         let refuse = |what: String| Err(Error::unsupported("k-mers", what));
         if self.k == 0 || self.k > KMER_MAX {
@@ -120,8 +123,10 @@ impl KmerOptions {
 /// The rows have the alphabetical order of the k-mers. A count that exceeds 2^32 - 1 is written as 2^32 - 1.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for an invalid k; [`Error::BadValue`] and [`Error::Damaged`] for input that is neither FASTA
-/// nor FASTQ; the errors of [`TableWriter::create`]; [`Error::Store`].
+/// - Returns [`Error::Unsupported`] if k is invalid.
+/// - Returns [`Error::BadValue`] or [`Error::Damaged`] if the input is neither FASTA nor FASTQ.
+/// - Returns the errors of [`TableWriter::create`].
+/// - Returns [`Error::Store`] if the budget is too small, the store fails or the job was cancelled.
 pub fn count_kmers(job: &Job, inputs: &[Input], output: &Path, options: &KmerOptions) -> Result<KmerSummary> {
     options.check()?;
     TableWriter::check_path(output)?;
@@ -131,7 +136,8 @@ pub fn count_kmers(job: &Job, inputs: &[Input], output: &Path, options: &KmerOpt
     }
 }
 
-/// A file of sequences, or a piece of one that ends with a line (FASTA) or a record (FASTQ).
+/// A file of sequences, or a piece of such a file. A piece of FASTA ends with a complete line, and a piece of FASTQ
+/// with a complete record.
 #[derive(Clone, Debug)]
 pub struct KmerPiece {
     /// The bytes of the piece, compressed or not.
@@ -148,8 +154,8 @@ pub struct KmerPieces<'a> {
 }
 
 impl<'a> KmerPieces<'a> {
-    /// Creates pieces from an iterator of at most `count_max` pieces. `bytes` is the total size of the pieces in bytes,
-    /// if it is known.
+    /// Creates pieces from an iterator that returns at most `count_max` pieces. `bytes` is the total size of the pieces
+    /// in bytes, if it is known.
     pub fn asked(
         next: impl Iterator<Item = Result<KmerPiece>> + 'a,
         bytes: Option<u64>,
@@ -169,23 +175,24 @@ impl<'a> KmerPieces<'a> {
 /// A part of the result of [`count_kmer_pieces`].
 #[derive(Debug)]
 pub enum KmerAnswer<'a> {
-    /// The first and last k - 1 letters of each piece, in order. The function passes them first, after it has read all
-    /// pieces.
+    /// The first and last k - 1 letters of each piece, in the order of the pieces. The function passes this answer
+    /// first, after it has read all pieces.
     Ends(Vec<PieceEnds>),
-    /// K-mers up to k = 32, at most [`KMER_BLOCK_ROWS`], in the order of their codes, with their counts.
+    /// K-mers with a k of at most 32, and their counts. An answer has at most [`KMER_BLOCK_ROWS`] k-mers, in the order
+    /// of their codes.
     Short(KmerList<'a, u64>),
-    /// K-mers beyond k = 32, in the same form as [`KmerAnswer::Short`].
+    /// K-mers with a k above 32, in the same form as [`KmerAnswer::Short`].
     Long(KmerList<'a, u128>),
 }
 
-/// Counts the k-mers that lie within pieces, and passes all of them to `each`. The caller counts the k-mers across
-/// borders by [`kmer_codes`] of the first and last letters of pieces. The summary lacks the number of distinct k-mers
-/// and the histogram, since only the written table determines them.
+/// Counts the k-mers that lie within pieces, and passes all of them to `each`. The caller counts the k-mers that cross
+/// the borders of pieces, by calling [`kmer_codes`] with the first and last letters of the pieces. In the summary, the
+/// number of distinct k-mers and the histogram are missing, since only the written table determines them.
 ///
 /// The function uses the memory of the budget, and additional memory for [`KMER_BLOCK_ROWS`] codes and counts.
 ///
 /// # Errors
-/// The errors are those of [`count_kmers`], and of `each`.
+/// Returns the errors of [`count_kmers`] and of `each`.
 pub fn count_kmer_pieces(
     job: &Job,
     pieces: KmerPieces<'_>,
@@ -202,7 +209,7 @@ pub fn count_kmer_pieces(
 /// Ascending codes, and their counts.
 pub type KmerList<'a, C> = (&'a [C], &'a [u32]);
 
-/// A number that holds a code: 2 bits for each base.
+/// A number that holds the code of a k-mer, with 2 bits for each base.
 pub trait KmerCode: Key {
     /// Returns the code as a number of 128 bits.
     fn wide(self) -> u128;
@@ -215,7 +222,7 @@ pub trait KmerCode: Key {
 /// the order of the stretches in the text. A letter other than a base ends a stretch.
 ///
 /// # Errors
-/// The errors are those of the consumer.
+/// Returns the errors of the consumer.
 pub fn kmer_codes(
     text: &[u8],
     (k, canonical): (u32, bool),
@@ -415,7 +422,7 @@ fn push_all<K: Code>(
         };
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         let read = || -> Result<ReadCounters> {
-            // The receiver is gone only if a worker failed. The error of the worker is returned below.
+            // The receiver no longer exists only if a worker failed. The error of the worker is returned below.
             let stopped = || Error::Store(inshore_store::Error::Cancelled);
             let mut numbers = 0..;
             let emit = |block| {
@@ -438,7 +445,7 @@ fn push_all<K: Code>(
         let found = read();
         drop(send);
         let pushed = workers.into_iter().try_for_each(|worker| worker.join().expect("workers do not panic"));
-        // If a worker and the reader failed, the worker's error is returned: the reader failed only because the
+        // If a worker and the reader failed, the worker's error is returned, since the reader failed only because the
         // worker ended.
         pushed.and(found)
     })

@@ -1,8 +1,9 @@
-//! Reads and writes files of records within a budget: Parquet, CSV, Arrow, text, compressed or not.
+//! Reads and writes files of records within a memory budget. The formats are Parquet, CSV, Arrow and text, compressed
+//! or not.
 //!
-//! The nouns:
+//! The main types are:
 //!
-//! - [`Input`]: a source of records: a path, standard input, a dataset, or a stream. An opened input returns
+//! - [`Input`]: a source of records, such as a path, standard input, a dataset, or a stream. An opened input returns
 //!   [`Bytes`], which decompress gzip, zstd, bzip2 and lz4.
 //! - [`LineBlocks`]: cuts [`Bytes`] into blocks of whole lines, to be parsed by many threads.
 //! - [`TableReader`]: reads chosen columns of a table (Parquet, CSV, TSV, JSON lines, Arrow) as Arrow record batches.

@@ -46,12 +46,14 @@ impl LineBlocks {
         }
     }
 
-    /// Returns the next block, or `None` at the end. The block is stored in `recycled`, which can be any vector,
-    /// preferably the vector of an earlier block. A call copies at most one line. The memory is `block_bytes` for the
-    /// block, and less than `block_bytes` for a line that was cut.
+    /// Returns the next block. Returns `None` at the end of the input. The block is stored in `recycled`, which can be
+    /// any vector, preferably the vector of an earlier block. A call copies at most one line. The block takes
+    /// `block_bytes` bytes of memory. The beginning of a line that continues in the next block takes less than
+    /// `block_bytes` bytes.
     ///
     /// # Errors
-    /// [`Error::TooLarge`] with file and line for a line longer than `block_bytes`, and the errors of reading.
+    /// - Returns [`Error::TooLarge`] if a line is longer than `block_bytes`. The error names the file and the line.
+    /// - Returns the errors of [`Bytes::fill`] if the input cannot be read.
     pub fn next_block(&mut self, recycled: Vec<u8>) -> Result<Option<LineBlock>> {
         let mut bytes = recycled;
         if std::mem::take(&mut self.is_new) {
@@ -73,17 +75,17 @@ impl LineBlocks {
         Ok(Some(LineBlock { bytes, first_line }))
     }
 
-    /// Returns the number of line ends in the blocks that were returned so far.
+    /// Returns how many line ends the blocks that were returned so far contain.
     pub fn lines(&self) -> u64 {
         self.next_line - 1
     }
 
-    /// Returns the number of bytes that were read from the file so far, before decompression.
+    /// Returns how many bytes of the file, before decompression, were read so far.
     pub fn position(&self) -> u64 {
         self.input.position()
     }
 
-    /// Returns the input's name in errors: the path, or "standard input".
+    /// Returns the name by which errors call the input. The name is the path, or "standard input".
     pub fn name(&self) -> &str {
         self.input.name()
     }
@@ -99,8 +101,8 @@ impl LineBlocks {
         Ok(())
     }
 
-    /// Fills `bytes` with the bytes in `carry`, followed by further input. Returns the number of bytes, which is
-    /// `block_bytes` unless the input has ended.
+    /// Fills `bytes` with the bytes in `carry`, followed by further input. Returns the number of bytes. This number is
+    /// `block_bytes`, unless the input has ended.
     fn fill(&mut self, bytes: &mut Vec<u8>) -> Result<usize> {
         bytes.reserve_exact(self.block_bytes.saturating_sub(bytes.len()));
         bytes.resize(self.block_bytes, 0);
@@ -130,7 +132,7 @@ impl LineBlocks {
                 Ok(())
             }
             Err(error) => Err(Error::from_read(self.input.name(), error)),
-            // At least one more byte belongs to the line, even if it is only the line end.
+            // The line has at least one more byte, which may be its line end.
             Ok(()) => Err(self.too_long()),
         }
     }

@@ -1,4 +1,4 @@
-//! Reads the bytes of an input by the fastest available method, and passes them to a function in pieces.
+//! Reads the bytes of an input by the fastest available method, and passes them to a function step by step.
 
 use std::{fs::File, io::Read, path::Path};
 
@@ -8,12 +8,15 @@ use crate::{Bytes, Error, Input, Result, unpack::Compression};
 
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Calls `take` with the bytes of an input, in order, in pieces of at least one byte and at most 1 MiB. The bytes are
-/// decompressed if `may_unpack` is true and the first bytes are those of a compressed format. The job's progress
-/// counts bytes of the file. The function takes up to 4 MiB from the budget.
+/// Passes the bytes of an input to `take`, in order. Each call of `take` gets at least one byte and at most 1 MiB. The
+/// bytes are decompressed if `may_unpack` is true and the first bytes are those of a compressed format. The job's
+/// progress counts bytes of the file. The function takes up to 4 MiB from the budget.
 ///
 /// # Errors
-/// [`Error::Io`], [`Error::Damaged`], [`inshore_store::Error::Cancelled`], and the errors of `take`.
+/// - Returns [`Error::Io`] if the input cannot be read.
+/// - Returns [`Error::Damaged`] if compressed data is damaged.
+/// - Returns [`inshore_store::Error::Cancelled`] if the job was cancelled.
+/// - Returns the errors of `take`.
 pub(crate) fn for_each_piece(
     job: &Context,
     input: &Input,
@@ -26,11 +29,11 @@ pub(crate) fn for_each_piece(
     }
 }
 
-/// Passes the bytes of a part of a file to `take`, as [`for_each_piece`] does. A part is never decompressed, since its
-/// first bytes may happen to be those of a compressed format.
+/// Passes the bytes of an input to `take`, as [`for_each_piece`] does, but never decompresses them. The input may be a
+/// part of a file, and the first bytes of the part may by chance be those of a compressed format.
 ///
 /// # Errors
-/// The errors are those of [`for_each_piece`].
+/// Returns the errors of [`for_each_piece`].
 pub(crate) fn for_each_piece_as_is(
     job: &Context,
     input: &Input,
@@ -39,12 +42,12 @@ pub(crate) fn for_each_piece_as_is(
     of_bytes(input.open_as_is()?, job, take)
 }
 
-/// Passes bytes to `take` as [`for_each_piece`] does, but skips the bytes before `start`. The function calls `begin`
-/// with the offset of the first piece, which is at most `start`. Unless the input is empty, its last byte is always
-/// passed to `take`.
+/// Passes bytes to `take` as [`for_each_piece`] does, but skips bytes before `start`. The function first calls `begin`
+/// with the offset of the first byte that it will pass to `take`. This offset is at most `start`. Unless the input is
+/// empty, its last byte is always passed to `take`.
 ///
 /// # Errors
-/// The errors are those of [`for_each_piece`].
+/// Returns the errors of [`for_each_piece`].
 pub(crate) fn for_each_piece_from(
     job: &Context,
     input: &Input,
@@ -67,8 +70,8 @@ pub(crate) fn for_each_piece_from(
     }
 }
 
-/// Returns the path and the length in bytes of an input that is read without decompression from a file. Otherwise
-/// returns `None`.
+/// Returns the path and the length in bytes of the input if the input is a file that is read without decompression.
+/// Otherwise returns `None`.
 fn plain_file(input: &Input, may_unpack: bool) -> Result<Option<(&Path, u64)>> {
     let Some((path, bytes)) = input.path().zip(input.compressed_bytes()) else { return Ok(None) };
     Ok((!(may_unpack && is_packed(input, path)?)).then_some((path, bytes)))

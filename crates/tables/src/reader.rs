@@ -65,7 +65,7 @@ pub struct TableReader {
     first_row: u64,
     next_row: u64,
     failed: bool,
-    /// True if this reader has no rows to read, since the reader of the first part returns all rows.
+    /// True if this reader has no rows to read, since the reader of part 0 returns all rows.
     ended: bool,
 }
 
@@ -77,9 +77,9 @@ pub struct TableDescription {
     /// The columns of CSV and JSON lines that have no values in the first rows. The type of such a column is text,
     /// and any later value contradicts that guess.
     pub unseen: Vec<String>,
-    /// The number of rows, where the file states it (Parquet).
+    /// The number of rows, if the file states it (Parquet).
     pub rows: Option<u64>,
-    /// The number of row groups, where the format has them (Parquet).
+    /// The number of row groups, if the format has row groups (Parquet).
     pub row_groups: Option<usize>,
 }
 
@@ -89,24 +89,30 @@ pub(crate) struct TextTable {
     pub reader: TableReader,
     /// The number of columns of the file. Copies of key columns follow these columns.
     pub columns: usize,
-    /// The position of each key column: one of the columns of the file, or a copy after them.
+    /// The position of each key column. The position is that of a column of the file, or that of a copy after the
+    /// columns of the file.
     pub keys: Vec<usize>,
 }
 
 impl TableReader {
-    /// Opens a table to read `columns`, in that order and as those types, in batches of at most `batch_rows` rows.
+    /// Opens a table to read `columns`, in the given order and with the given types. A batch has at most `batch_rows`
+    /// rows.
     ///
-    /// Types may be `UInt64`, `Int64`, `UInt32`, `Int32`, `Float64`, `Float32` and `Utf8`. Batches have no nulls: a
-    /// null is an error (see [`TableReader::open_with`] for columns that may have some). The strings of a batch are
+    /// Types may be `UInt64`, `Int64`, `UInt32`, `Int32`, `Float64`, `Float32` and `Utf8`. Batches have no nulls, and a
+    /// null in the file is an error. [`TableReader::open_with`] can read columns with nulls. The strings of a batch are
     /// limited to about a quarter of the budget, so batches of long strings have fewer rows. In addition to the
-    /// batches, the reader takes memory for a page and a dictionary of each column (Parquet), one record batch (Arrow),
-    /// twice the size of a record (CSV), or two blocks of lines of at most 1 MiB (JSON). The memory of pages and record
-    /// batches beyond 8 MiB is reserved from `budget`.
+    /// batches, a reader of Parquet takes memory for a page and a dictionary of each column. A reader of Arrow takes
+    /// memory for one record batch, a reader of CSV for twice the size of a record, and a reader of JSON lines for two
+    /// blocks of lines of at most 1 MiB. The memory of pages and record batches beyond 8 MiB is reserved from `budget`.
     ///
     /// # Errors
-    /// [`Error::UnknownEnding`]; [`Error::NoColumn`] for a column that is missing or repeated; [`Error::Unsupported`]
-    /// for a type that cannot be converted, and for Parquet without random access (standard input, `.gz`);
-    /// [`Error::TooLarge`] for a footer or header above a quarter of the budget; [`Error::Damaged`] and [`Error::Io`].
+    /// - Returns [`Error::UnknownEnding`] if the extension of the name belongs to no format that can be read.
+    /// - Returns [`Error::NoColumn`] if a column is missing in the file, or several columns have its name.
+    /// - Returns [`Error::Unsupported`] if a stored type cannot be converted to the requested type, or if a Parquet
+    ///   file does not allow random access (standard input, `.gz`).
+    /// - Returns [`Error::TooLarge`] if a footer or header is larger than a quarter of the budget.
+    /// - Returns [`Error::Damaged`] if the bytes of the file are damaged.
+    /// - Returns [`Error::Io`] if the file cannot be opened or read.
     pub fn open(
         input: &Input,
         columns: &[(&str, DataType)],
@@ -122,7 +128,7 @@ impl TableReader {
     /// nulls if its field is nullable. In CSV, a null is an empty field.
     ///
     /// # Errors
-    /// The errors are those of [`TableReader::open`], and of `choose`.
+    /// Returns the errors of [`TableReader::open`] and of `choose`.
     pub fn open_with(
         input: &Input,
         batch_rows: usize,
@@ -166,26 +172,27 @@ impl TableReader {
     }
 
     /// Opens a table to read `columns` with their stored types, in the order of `columns`. Without `columns`, the
-    /// reader returns all columns. Columns of any flat type can be read: numbers, text, bytes, dates and times,
-    /// decimals, truth values, with nulls. Every stored form of text is returned as `Utf8`, and every stored form of
-    /// bytes as `Binary`.
+    /// reader returns all columns. Columns of any flat type can be read, with nulls. These types are numbers, decimals,
+    /// text, bytes, dates, times and truth values. Every stored form of text is returned as `Utf8`, and every stored
+    /// form of bytes as `Binary`.
     ///
-    /// Types of CSV and JSON lines are guessed: a column has the narrowest type that keeps the meaning of the values in
-    /// the first 1,000 rows (of JSON, at most in the first MiB). For whole numbers the type is `Int64`, else `UInt64`,
-    /// else `Decimal128(38, 0)`. If any number has a decimal point or an exponent, the type is `Float64`. Truth values
-    /// of JSON are `Boolean`. Other columns, and columns named in `as_text`, are `Utf8`. A later value of another type
-    /// is an [`Error::Contradiction`], and no further rows are returned. [`exact_columns`] infers types from all rows.
-    /// An empty field of CSV is null, as is a missing member of JSON lines.
+    /// Types of CSV and JSON lines are guessed. A column has the narrowest type that keeps the meaning of the values in
+    /// the first 1,000 rows (of JSON, at most in the first MiB). A column of whole numbers has the first of the types
+    /// `Int64`, `UInt64` and `Decimal128(38, 0)` that holds all values. If any number has a decimal point or an
+    /// exponent, the type is `Float64`. Truth values of JSON are `Boolean`. Other columns, and columns named in
+    /// `as_text`, are `Utf8`. A later value of another type is an [`Error::Contradiction`], and no further rows are
+    /// returned. [`exact_columns`] infers types from all rows. An empty field of CSV is null, as is a missing member of
+    /// JSON lines.
     ///
     /// For a Parquet file [of parts](Input::of_parts), no row is read until the caller [names row
     /// groups](TableReader::read_row_groups).
     ///
-    /// `(number, count)` selects part `number` of `count` parts of the table, so that `count` threads can read one part
-    /// each. The parts are in the order of the rows. Parquet is divided by row groups. In other formats, the first part
-    /// has all rows.
+    /// `part` is `(number, count)`. The rows of the table are divided into `count` parts, so that `count` threads can
+    /// read one part each, and the reader returns the rows of part `number` (from 0). The parts are in the order of the
+    /// rows. Parquet is divided by row groups. In other formats, part 0 has all rows.
     ///
     /// # Errors
-    /// The errors are those of [`TableReader::open`].
+    /// Returns the errors of [`TableReader::open`].
     pub fn open_stored(
         input: &Input,
         columns: Option<&[String]>,
@@ -198,13 +205,13 @@ impl TableReader {
     }
 
     /// Opens a table of Parquet or Arrow to read `columns` with their stored types, in the order of `columns`. Columns
-    /// may be lists of numbers ([`list_of_numbers`]) besides the types that [`TableReader::open_stored`] reads; nulls
-    /// are returned as they are. A batch of Parquet has fewer than `batch_rows` rows if lists are long, so that the
-    /// lists of a batch take an eighth of the budget at most if all lists have equal lengths. A page of lists, with the
-    /// numbers that it unpacks to, is refused if it is larger than a quarter of the budget.
+    /// may be lists of numbers ([`list_of_numbers`]) besides the types that [`TableReader::open_stored`] reads. Nulls
+    /// are returned as nulls. A batch of Parquet has fewer than `batch_rows` rows if lists are long. If all lists have
+    /// equal lengths, the lists of a batch therefore take at most an eighth of the budget. A page of lists is refused
+    /// if the page and its decoded numbers are larger than a quarter of the budget.
     ///
     /// # Errors
-    /// The errors are those of [`TableReader::open`].
+    /// Returns the errors of [`TableReader::open`].
     pub fn open_lists(input: &Input, columns: &[String], batch_rows: usize, budget: &Budget) -> Result<Self> {
         Self::open_as_stored(input, Some(columns), &[], batch_rows, budget, (0, 1), true)
     }
@@ -246,12 +253,12 @@ impl TableReader {
         Ok(reader)
     }
 
-    /// Opens CSV or JSON lines to read all columns as text, so that numbers keep their digits. Each column in `keys`
-    /// that has a type other than text is read a second time with that type. These copies follow the columns of the
+    /// Opens CSV or JSON lines to read all columns as text, so that numbers keep their digits. If a column in `keys`
+    /// has a type other than text, it is read a second time with this type. These copies follow the columns of the
     /// file. Returns `None` if the format of the table stores types.
     ///
     /// # Errors
-    /// The errors are those of [`TableReader::open_stored`].
+    /// Returns the errors of [`TableReader::open_stored`].
     #[cfg(feature = "records")]
     pub(crate) fn open_carried(
         input: &Input,
@@ -300,7 +307,7 @@ impl TableReader {
     /// return, including columns whose types cannot be read.
     ///
     /// # Errors
-    /// The errors are those of [`TableReader::open`].
+    /// Returns the errors of [`TableReader::open`].
     pub fn describe(input: &Input, as_text: &[String], budget: &Budget) -> Result<TableDescription> {
         without_panic(input.name(), || {
             let (source, names, fields) = Source::open_described(input, as_text, budget)?;
@@ -323,11 +330,17 @@ impl TableReader {
     /// Returns the next rows, at least one. Returns `None` at the end.
     ///
     /// # Errors
-    /// [`Error::BadValue`] with the line (CSV, JSON lines) or the row and column (others) of a value that is null or
-    /// does not fit its type; [`Error::Contradiction`] where the type was guessed; [`Error::TooLarge`] for a Parquet
-    /// page, Arrow record batch or CSV record above a quarter of the budget; [`Error::Damaged`],
-    /// [`Error::Unsupported`], [`Error::Io`], and [`Error::Store`] if the budget has too little left for pages that are
-    /// larger than usual. After an error there are no more rows, and every further call is an error.
+    /// - Returns [`Error::BadValue`] if a value is null or does not fit the type that the caller requested. The error
+    ///   names the line (CSV, JSON lines) or the row and the column (other formats).
+    /// - Returns [`Error::Contradiction`] if a value does not fit a type that was guessed from the first rows.
+    /// - Returns [`Error::TooLarge`] if a Parquet page, an Arrow record batch or a CSV record is larger than a quarter
+    ///   of the budget.
+    /// - Returns [`Error::Damaged`] if the bytes of the file are damaged.
+    /// - Returns [`Error::Unsupported`] if the file uses a feature that is not supported.
+    /// - Returns [`Error::Io`] if the file cannot be read.
+    /// - Returns [`Error::Store`] if the budget has too little free memory for pages that are larger than usual.
+    ///
+    /// After an error, every further call returns an error.
     pub fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
         if self.failed {
             return Err(Error::damaged(&self.name, "an earlier read failed"));
@@ -366,13 +379,14 @@ impl TableReader {
         }
     }
 
-    /// Returns the row number in the file of the first row of the batch that was returned last. Rows are counted from
-    /// 0, without a header.
+    /// Returns the number of the row in the file with which the last returned batch begins. Rows are counted from 0,
+    /// without a header.
     pub fn place(&self) -> u64 {
         self.first_row
     }
 
-    /// Returns the number of rows of this part, if the file states this number before the rows are read (Parquet).
+    /// Returns how many rows this reader will return, if the file states their number before the rows are read
+    /// (Parquet). Otherwise returns `None`.
     pub fn rows(&self) -> Option<u64> {
         match &self.source {
             Source::Parquet(source) => Some(source.rows()),
@@ -380,11 +394,13 @@ impl TableReader {
         }
     }
 
-    /// Returns the smallest and the largest value of columns of whole numbers, dates or times, from the statistics of
-    /// Parquet. Returns `None` for a column without statistics. The statistics may be wrong.
+    /// Returns the smallest and the largest value of each column in `columns`, according to the statistics of a Parquet
+    /// file. The columns must contain whole numbers, dates or times. The result for a column without statistics is
+    /// `None`. The statistics may be wrong.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::Damaged`].
+    /// - Returns [`Error::Io`] if the operating system refuses an operation on the file.
+    /// - Returns [`Error::Damaged`] if the bytes of the file are damaged.
     pub fn ranges_of(&self, columns: &[&str]) -> Result<Vec<Option<(i128, i128)>>> {
         let Source::Parquet(source) = &self.source else { return Ok(vec![None; columns.len()]) };
         let names = source.names();
@@ -393,8 +409,8 @@ impl TableReader {
         without_panic(&self.name, || source.ranges_of(&places))
     }
 
-    /// Returns the number of row groups, which can be read one by one in any order. Returns `None` for formats without
-    /// row groups (all but Parquet).
+    /// Returns how many row groups the table has. Row groups can be read one by one, in any order. Returns `None` for
+    /// formats without row groups (all but Parquet).
     pub fn row_groups(&self) -> Option<usize> {
         match &self.source {
             Source::Parquet(source) => Some(source.row_groups()),
@@ -402,7 +418,7 @@ impl TableReader {
         }
     }
 
-    /// Returns the number of rows of each row group; `None` for formats without row groups.
+    /// Returns how many rows each row group has. Returns `None` for formats without row groups.
     pub fn row_group_rows(&self) -> Option<Vec<u64>> {
         match &self.source {
             Source::Parquet(source) => Some(source.rows_of_groups()),
@@ -413,7 +429,7 @@ impl TableReader {
     /// Returns the byte range of a row group in the file. Returns `None` for formats without row groups.
     ///
     /// # Errors
-    /// [`Error::Damaged`].
+    /// Returns [`Error::Damaged`] if the bytes of the file are damaged.
     pub fn row_group_bytes(&self, group: usize) -> Result<Option<Range<u64>>> {
         let Source::Parquet(source) = &self.source else { return Ok(None) };
         without_panic(&self.name, || source.bytes_of(group)).map(Some)
@@ -423,16 +439,17 @@ impl TableReader {
     /// groups.
     ///
     /// # Errors
-    /// [`Error::Damaged`].
+    /// Returns [`Error::Damaged`] if the bytes of the file are damaged.
     pub fn row_group_chunks(&self, group: usize) -> Result<Vec<Range<u64>>> {
         let Source::Parquet(source) = &self.source else { return Ok(Vec::new()) };
         without_panic(&self.name, || source.chunks_of(group))
     }
 
-    /// Reads only these row groups from now on, beginning with the first row of the first group.
+    /// Restricts all further reads to these row groups. Reading begins with the first row of the first group.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for formats without row groups; [`Error::Damaged`].
+    /// - Returns [`Error::Unsupported`] if the format has no row groups.
+    /// - Returns [`Error::Damaged`] if the footer of the file is damaged.
     pub fn read_row_groups(&mut self, groups: Range<usize>) -> Result<()> {
         let Source::Parquet(source) = &mut self.source else {
             return Err(Error::unsupported(&self.name, "it has no row groups"));
@@ -443,11 +460,13 @@ impl TableReader {
         Ok(())
     }
 
-    /// Returns, for each column, the smallest value, the largest value and the number of nulls in each row group, from
-    /// the statistics of Parquet. Returns `None` for columns without statistics or without an order.
+    /// Returns, for each column, the statistics that a Parquet file has about its row groups: the smallest value, the
+    /// largest value and the number of nulls. The result for a column without statistics, or whose type has no order,
+    /// is `None`.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::Damaged`].
+    /// - Returns [`Error::Io`] if the operating system refuses an operation on the file.
+    /// - Returns [`Error::Damaged`] if the bytes of the file are damaged.
     pub fn group_values(&self, columns: &[String]) -> Result<Vec<Option<GroupValues>>> {
         let Source::Parquet(source) = &self.source else { return Ok(vec![None; columns.len()]) };
         let names = source.names();
@@ -464,8 +483,8 @@ impl TableReader {
         }
     }
 
-    /// Returns the number of bytes of the file that were read so far, before decompression. [`Input::compressed_bytes`]
-    /// is the total.
+    /// Returns how many bytes of the file, before decompression, were read so far. [`Input::compressed_bytes`] is the
+    /// total.
     pub fn position(&self) -> u64 {
         match &self.source {
             Source::Csv(source) => source.position(),
@@ -496,12 +515,12 @@ impl Input {
         if self.is_stdin() { Some(b',') } else { separator(&self.extension()) }
     }
 
-    /// Returns whether the table is CSV, whose columns come from the first line or from options.
+    /// Returns true if the table is CSV.
     pub fn is_csv(&self) -> bool {
         self.separator().is_some()
     }
 
-    /// Returns whether the table is CSV or JSON lines, whose columns have no types.
+    /// Returns true if the table is CSV or JSON lines. The columns of these formats have no types.
     pub fn is_text(&self) -> bool {
         self.is_csv() || is_json(&self.extension())
     }

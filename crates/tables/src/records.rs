@@ -1,4 +1,5 @@
-//! Sorts and combines records of a few 64-bit words, behind traits that hide the widths of key and value.
+//! Sorts and combines records of a few 64-bit words. The traits of this module hide how many bits the key has, and how
+//! many words the value has.
 
 use std::sync::{
     Arc,
@@ -15,7 +16,7 @@ use crate::{
 
 /// A sort-reduce of records with a key of up to 64 bits and up to [`crate::words::WORDS_MAX`] words of 64 bits.
 pub(crate) trait Records: Send + Sync {
-    /// Makes a sink for records. The configuration states the number of sinks that exist at the same time.
+    /// Makes a sink for records. The configuration states how many sinks may exist at the same time.
     fn sink(&self) -> Result<Box<dyn RecordSink>>;
     /// Ends the input and returns the sorted records. All sinks must be finished before this call.
     fn finish(self: Box<Self>) -> Result<Box<dyn SortedRecords>>;
@@ -23,7 +24,7 @@ pub(crate) trait Records: Send + Sync {
 
 /// Takes the records that one thread pushes.
 pub(crate) trait RecordSink: Send {
-    /// Pushes records. Each element of `words` is a column with one word for each key.
+    /// Pushes records. Each element of `words` is a list with one word for each key.
     fn push(&mut self, keys: &[u64], words: &[Vec<u64>]) -> Result<()>;
     fn finish(self: Box<Self>) -> Result<()>;
 }
@@ -31,7 +32,7 @@ pub(crate) trait RecordSink: Send {
 /// The records in ascending order of their keys. Each key occurs once.
 pub(crate) trait SortedRecords: Send {
     fn next_block(&mut self) -> Result<Option<RecordBlock>>;
-    /// Returns whether a sum exceeded 64 bits, so that the results are invalid.
+    /// Returns true if a sum exceeded 64 bits. The results are then invalid.
     fn is_overflown(&self) -> bool;
     fn stats(&self) -> Stats;
 }
@@ -39,7 +40,7 @@ pub(crate) trait SortedRecords: Send {
 /// A block of records in the order of their keys.
 pub(crate) struct RecordBlock {
     pub keys: Vec<u64>,
-    /// The words of the records, one column for each word.
+    /// The words of the records. Each element is the list of one word of all records.
     pub words: Vec<Vec<u64>>,
 }
 
@@ -65,7 +66,7 @@ where
     [u64; N]: Default,
 {
     reduce: SortReduce<Words<K, N>>,
-    /// The number of words of a record that the caller uses.
+    /// How many words of a record the caller uses.
     words: usize,
     overflow: Arc<AtomicBool>,
 }

@@ -10,12 +10,14 @@ use inshore_store::{Job, Keep};
 
 use crate::{Error, Input, Result};
 
-/// If `is_wanted` is true, opens the store's folder for the finished sorted runs of a job. The sorted runs of an
-/// interrupted job are found if that job had the same `what`, the same `question` and the same files. Files are
+/// If `is_wanted` is true, opens the store's folder for the finished sorted runs of a job. The folder contains the
+/// sorted runs of an interrupted job if that job had the same `what`, the same `question` and the same files. Files are
 /// compared by path, inode, length and modification time.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for an input that is no file; [`Error::Io`]; [`inshore_store::Error::InUse`].
+/// - Returns [`Error::Unsupported`] if an input is not a file.
+/// - Returns [`Error::Io`] if the metadata of an input cannot be read.
+/// - Returns [`inshore_store::Error::InUse`] if a running job uses the same sorted runs.
 pub(crate) fn keep(
     is_wanted: bool,
     job: &Job,
@@ -51,7 +53,7 @@ pub(crate) fn finish(keep: Option<Keep>) -> Result<()> {
     keep.map_or(Ok(()), |keep| Ok(keep.finish()?))
 }
 
-/// Returns the bytes of scratch space that the stored sorted runs take.
+/// Returns how many bytes of scratch space the stored sorted runs take.
 pub(crate) fn bytes_kept(keep: Option<&Keep>) -> Result<u64> {
     let Some(keep) = keep else { return Ok(0) };
     Ok(keep.pieces()?.iter().map(|piece| piece.dataset.bytes()).sum())

@@ -33,7 +33,7 @@ impl RowCodec {
     /// errors.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for types without an order.
+    /// Returns [`Error::Unsupported`] if the values of a key column have no order.
     pub fn new(name: &str, schema: &SchemaRef, keys: &[(usize, SortOptions)]) -> Result<RowCodec> {
         let key_columns: Vec<usize> = keys.iter().map(|(column, _)| *column).collect();
         let other_columns: Vec<usize> =
@@ -55,7 +55,7 @@ impl RowCodec {
     /// Appends the rows of a batch to `out`.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a batch with other columns than those of the schema.
+    /// Returns [`Error::Unsupported`] if the columns of the batch are not those of the schema.
     pub fn encode(&self, batch: &RecordBatch, out: &mut Vec<u8>) -> Result<()> {
         let fail = |error: ArrowError| Error::unsupported(&self.name, error.to_string());
         let columns = |columns: &[usize]| -> Vec<ArrayRef> {
@@ -74,7 +74,7 @@ impl RowCodec {
     /// Decodes all rows in `block`, which contains complete rows only.
     ///
     /// # Errors
-    /// [`Error::Damaged`] for bytes that [`RowCodec::encode`] did not write.
+    /// Returns [`Error::Damaged`] if [`RowCodec::encode`] did not write the bytes.
     pub fn decode(&self, block: &[u8]) -> Result<RecordBatch> {
         let fail = |error: ArrowError| Error::damaged(&self.name, error.to_string());
         let (keys, others) = (self.keys.parser(), self.others.parser());

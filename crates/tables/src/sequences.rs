@@ -7,14 +7,15 @@
 //!                                        (as many letters of quality)
 //! ```
 //!
-//! The output consists of blocks of letters in which [`BREAK`] separates sequences. A block begins with the last
-//! letters of the previous block (the requested overlap), so that no stretch across two blocks is lost. If the overlap
-//! is one letter shorter than the stretch, no stretch is counted twice. A line may be of any length, and ends with a
-//! line feed, a carriage return, or both. A byte order mark before the first record is skipped.
+//! The output consists of blocks of letters in which [`BREAK`] separates sequences. A stretch is a fixed number of
+//! consecutive letters, such as a k-mer. A block begins with the last letters of the previous block, so that no stretch
+//! across two blocks is lost. The number of these letters is the overlap. If the overlap is one letter shorter than a
+//! stretch, no stretch is counted twice. A line may be of any length, and ends with a line feed, a carriage return, or
+//! both. A byte order mark before the first record is skipped.
 //!
-//! A file may be passed in pieces that end with lines. A piece then [begins](PieceStart) within a sequence or before a
-//! record. [`PieceEnds`] have the first and last letters of a piece, from which stretches across its borders are
-//! counted.
+//! A file may be passed in pieces, each of which ends at the end of a line. A piece then [begins](PieceStart) within a
+//! sequence or before a record. [`PieceEnds`] contains the first and the last letters of a piece. The stretches that
+//! cross the borders of pieces are counted from these letters.
 
 use memchr::memchr2;
 use serde::{Deserialize, Serialize};
@@ -53,12 +54,12 @@ pub struct PieceEnds {
 pub(crate) struct SequenceReader<F> {
     block: Vec<u8>,
     block_bytes: usize,
-    /// The overlap: the number of letters that a block repeats from the previous block.
+    /// The overlap, which is the number of letters that a block repeats from the previous block.
     overlap: usize,
     state: State,
     /// True if the last byte was a carriage return. A line feed that follows belongs to the same line end.
     has_return: bool,
-    /// The number of bytes of a byte order mark that were found at the beginning of the file.
+    /// How many bytes of a byte order mark were found at the beginning of the file.
     mark: usize,
     /// The number of the current record in its file, from 1.
     record: u64,
@@ -126,7 +127,7 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> SequenceReader<F> {
 
     /// Returns the first and last letters of the current piece, after the complete piece was passed to [`Self::take`].
     pub fn ends(&self) -> PieceEnds {
-        // Every block but the first begins with `overlap` letters of the previous block, so the last letters are in
+        // Every block except the first begins with `overlap` letters of the previous block, so the last letters are in
         // memory.
         let last = &self.block[self.block.len().saturating_sub(self.overlap)..];
         let tail = last.iter().rposition(|&letter| letter == BREAK).map_or(last, |end| &last[end + 1..]);
@@ -140,7 +141,8 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> SequenceReader<F> {
     /// Reads the next bytes of a file called `name`.
     ///
     /// # Errors
-    /// [`Error::BadValue`] with the number of the record that is neither FASTA nor FASTQ; the errors of `emit`.
+    /// - Returns [`Error::BadValue`] if a record is neither FASTA nor FASTQ. The error names the number of the record.
+    /// - Returns the errors of `emit`.
     pub fn take(&mut self, name: &str, mut bytes: &[u8]) -> Result<()> {
         while let Some(&first) = bytes.first() {
             if std::mem::take(&mut self.has_return) && first == b'\n' {
@@ -220,7 +222,8 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> SequenceReader<F> {
     /// Ends a file.
     ///
     /// # Errors
-    /// [`Error::Damaged`] for a truncated FASTQ record; the errors of `emit`.
+    /// - Returns [`Error::Damaged`] if a FASTQ record is truncated.
+    /// - Returns the errors of `emit`.
     pub fn end_file(&mut self, name: &str) -> Result<()> {
         let is_cut = match self.state {
             State::FastqQuality => self.check_quality(name).is_err(),
@@ -241,7 +244,7 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> SequenceReader<F> {
     /// Emits the last block. Returns the number of sequences and the number of letters.
     ///
     /// # Errors
-    /// The errors are those of `emit`.
+    /// Returns the errors of `emit`.
     pub fn finish(mut self) -> Result<(u64, u64)> {
         if !self.block.is_empty() {
             (self.emit)(std::mem::take(&mut self.block))?;

@@ -1,4 +1,4 @@
-//! Reads files of datasets, as a stream or with random access, and files of which this machine has only parts.
+//! Reads files of datasets, as a stream or with random access. This machine may have only some parts of a file.
 
 use std::{
     io::{self, Read},
@@ -12,8 +12,8 @@ use crate::{Error, Result};
 
 /// The minimum size of a read in bytes. This is also the size of the largest block that has a checksum.
 const WINDOW_BYTES: usize = 256 << 10;
-/// The maximum number of read buffers ("windows") of one file. As many columns can be read at the same time without
-/// reading bytes twice. All windows together take at most a sixteenth of the budget.
+/// The maximum number of windows (read buffers) of one file. Up to this number of columns can be read at the same time
+/// without reading bytes twice. All windows together take at most a sixteenth of the budget.
 const WINDOWS_MAX: usize = 32;
 
 /// A file of a dataset, and the job that reads it.
@@ -52,7 +52,7 @@ pub struct FilePart {
     pub bytes: PartBytes,
 }
 
-/// The storage that has a part's bytes.
+/// The place where the bytes of a part are stored.
 #[derive(Clone, Debug)]
 pub enum PartBytes {
     /// The bytes are in memory.
@@ -97,7 +97,7 @@ impl Parts {
         Parts { len, list }
     }
 
-    /// Returns whether one part has all of `range`.
+    /// Returns true if a single part has all bytes of `range`.
     pub fn hold(&self, range: &Range<u64>) -> bool {
         self.list.iter().any(|part| {
             let part = part.range();
@@ -105,7 +105,7 @@ impl Parts {
         })
     }
 
-    /// Returns the number of bytes of the parts that are not in memory.
+    /// Returns the total size, in bytes, of the parts that are not in memory.
     #[cfg(feature = "records")]
     pub fn stored_bytes(&self) -> u64 {
         let stored = self.list.iter().filter(|part| matches!(part.bytes, PartBytes::Stored(..)));
@@ -166,8 +166,8 @@ pub(crate) struct PartPieces {
 }
 
 impl PartPieces {
-    /// Returns the number of bytes from `start` to the end of the part that contains `start`. If no part contains
-    /// `start`, the result is the maximum, and a read at `start` fails.
+    /// Returns how many bytes lie between `start` and the end of the part that contains `start`. If no part contains
+    /// `start`, the result is `u64::MAX`, and a read at `start` fails.
     pub fn bytes_from(&self, start: u64) -> u64 {
         let mut parts = self.parts.list.iter().map(FilePart::range);
         parts.find(|part| part.contains(&start)).map_or(u64::MAX, |part| part.end - start)
@@ -204,7 +204,7 @@ impl PartPieces {
 /// A file as a stream of bytes.
 pub(crate) struct StoredStream {
     reader: FileReader,
-    /// The number of bytes of the current piece that were returned.
+    /// How many bytes of the current read buffer were already returned.
     given: usize,
 }
 
@@ -231,7 +231,7 @@ pub(crate) struct StoredPieces {
     windows: Mutex<Vec<StoredWindow>>,
 }
 
-/// A window: a read buffer that contains a range of the file.
+/// A window. A window is a read buffer that contains a range of the file.
 struct StoredWindow {
     range: Range<u64>,
     /// The position in the buffer of the first byte of the range.
@@ -251,7 +251,7 @@ impl StoredPieces {
         StoredPieces { stored, windows: Mutex::default() }
     }
 
-    /// Fills `out` with the bytes from `start` on, which lie in the file.
+    /// Fills `out` with the bytes of the file from `start` on. All these bytes must lie within the file.
     pub fn read_exact_at(&self, mut out: &mut [u8], mut start: u64) -> Result<()> {
         let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
         while !out.is_empty() {
@@ -259,7 +259,7 @@ impl StoredPieces {
                 Some(at) => at,
                 None => self.load(&mut windows, start)?,
             };
-            // `windows` is ordered by use: the last window was used most recently.
+            // `windows` is ordered by use. The last window was used most recently.
             let window = windows.remove(at);
             let bytes = window.bytes(start);
             let len = bytes.len().min(out.len());

@@ -1,5 +1,5 @@
-//! Describes a table on another machine. Client and node both make their plans from this description, so that they make
-//! the same plan.
+//! Describes a table on another machine. The client and the node both make their plans from this description, so that
+//! they make the same plan.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ pub struct TableMetadata {
     pub schema: SchemaRef,
     /// The number of rows, if known.
     pub rows: Option<u64>,
-    /// The columns of a text file (CSV, JSON lines) without values in the first rows: see
-    /// [`TableDescription::unseen`](crate::TableDescription).
+    /// The columns of a text file (CSV, JSON lines) that have no values in the first rows.
+    /// [`TableDescription::unseen`](crate::TableDescription) describes them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unseen: Vec<String>,
     /// The name of a table on the nodes. The name is empty for a table of the client.

@@ -19,7 +19,8 @@ use inshore_sortreduce::{Key, Operation};
 
 use crate::{Error, Result};
 
-/// The maximum number of 64-bit words in a record. With more words, records would be as slow as rows.
+/// The maximum number of 64-bit words in a record. If records had more words, sorting them would be as slow as sorting
+/// encoded rows.
 pub(crate) const WORDS_MAX: usize = 4;
 
 /// The operation that combines two words of one group.
@@ -60,8 +61,8 @@ impl Keys {
         Keys { first: 0, last: if is_narrow(kind) { u32::MAX.into() } else { u64::MAX } }
     }
 
-    /// Returns the range of the key words of values from `min` to `max` of type `kind`. Returns `None` if a value does
-    /// not fit the type.
+    /// Converts the values `min` and `max` of type `kind` to key words, and returns the range between them. Returns
+    /// `None` if a value does not fit the type.
     pub fn between(kind: &DataType, (min, max): (i128, i128)) -> Option<Keys> {
         let word = |value: i128| match (kind.is_unsigned_integer(), is_narrow(kind)) {
             (true, _) => u64::try_from(value).ok(),
@@ -72,7 +73,7 @@ impl Keys {
         Some(Keys { first, last: last.checked_sub(first)? })
     }
 
-    /// Returns whether 32 bits hold the keys of records.
+    /// Returns true if 32 bits suffice for the keys of records.
     pub fn is_narrow(self) -> bool {
         self.last <= u32::MAX.into()
     }
@@ -84,15 +85,16 @@ impl Keys {
         inside.then(|| keys.iter().map(|key| K::from_u64(above_first(key))).collect())
     }
 
-    /// Returns the number of possible keys for sort-reduce, which assumes that keys are evenly distributed. Returns
-    /// `None` if the range has many more possible keys than there are rows, so that sort-reduce samples the keys.
+    /// Returns how many different keys the range contains. If sort-reduce gets this number, it assumes that the keys of
+    /// the records are evenly distributed over the range. If the range contains many more keys than there are rows, the
+    /// function returns `None`, and sort-reduce samples the keys instead.
     pub fn range(self, rows: Option<u64>) -> Option<u64> {
         let range = self.last.checked_add(1)?;
         (range / KEYS_PER_ROW_MAX <= rows?).then_some(range)
     }
 }
 
-/// The largest number of possible keys per row for which a range is passed to sort-reduce.
+/// A range is passed to sort-reduce only if it contains at most this number of keys for each row.
 pub(crate) const KEYS_PER_ROW_MAX: u64 = 64;
 
 /// Returns true if columns of this type can be keys: whole numbers, dates and times.
@@ -104,9 +106,9 @@ pub(crate) fn is_narrow(kind: &DataType) -> bool {
     matches!(kind.primitive_width(), Some(1 | 2 | 4))
 }
 
-/// Combines words of records with the key `K`. If `SUMS` is true, all words are added, and every sum is known to fit
-/// 64 bits. No word then needs an overflow test, so the compiler vectorizes the additions and needs no branch on the
-/// equality of two keys.
+/// Combines the words of records with the key type `K`. If `SUMS` is true, all words are added, and every sum is known
+/// to fit into 64 bits. No word then needs an overflow test, so the compiler vectorizes the additions and needs no
+/// branch on the equality of two keys.
 #[derive(Clone)]
 pub(crate) struct Words<K, const N: usize, const SUMS: bool = false> {
     combine: [Combine; N],
@@ -162,24 +164,25 @@ where
     }
 }
 
-/// A compact form of the words of one record, used before records are combined. For each word, the form contains the
-/// difference between the word and its smallest value. All differences are packed into one number.
+/// A compact form of the words of one record. The form is used before records are combined. For each word, the form
+/// contains the difference between the word and its smallest value. All differences are packed into one number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CompactWords<const N: usize> {
     least: [u64; N],
-    /// The position of each word's lowest bit in the packed number.
+    /// For each word, the position of its lowest bit in the packed number.
     shift: [u32; N],
-    /// A mask of each word's bits, before they are shifted to the position in `shift`.
+    /// For each word, a mask of its bits before they are shifted to the position in `shift`.
     mask: [u32; N],
     bits: u32,
 }
 
-/// The maximum number of value bits that fit into one 32-bit word together with a key's bits.
+/// The values of a record may have at most this number of bits, so that they fit into one 32-bit word together with the
+/// bits of the key.
 const SHORT_BITS_MAX: u32 = 24;
 
 impl<const N: usize> CompactWords<N> {
-    /// Creates the form for words from `first` to `first + span`, for each pair in `ranges`. Words without a range take
-    /// no bits. Returns `None` if the words need too many bits.
+    /// Creates the compact form. `ranges` has a pair `(first, span)` for each word, whose values are from `first` to
+    /// `first + span`. Words without a range take no bits. Returns `None` if the words need too many bits.
     pub fn new(ranges: &[(u64, u64)]) -> Option<CompactWords<N>> {
         let mut short = CompactWords { least: [0; N], shift: [0; N], mask: [0; N], bits: 0 };
         for (i, &(first, span)) in ranges.iter().enumerate() {
@@ -308,7 +311,7 @@ pub(crate) fn key_words(array: &ArrayRef, file: &str) -> Result<Vec<u64>> {
         return words_of(array, Combine::Min, file);
     }
     let fail = |error: arrow_schema::ArrowError| Error::unsupported(file, error.to_string());
-    // Keys are cast to 64-bit numbers, also dates and times. A 32-bit date is cast to a 32-bit number first.
+    // Keys, including dates and times, are cast to 64-bit numbers. A 32-bit date is cast to a 32-bit number first.
     let narrow = is_narrow(kind);
     let array = match kind {
         DataType::Date32 => cast(array, &DataType::Int32).map_err(fail)?,

@@ -35,15 +35,16 @@ use crate::{Error, Result};
 
 const WRITABLE: &str = ".parquet, .arrow or .csv, or - for CSV on standard output";
 
-/// The number of rows that a format's encoder receives in one call, and the number of rows of a Parquet page. Under a
-/// budget of 8 MiB, a Parquet writer of three 8-byte columns holds 1.5 MiB, of which 0.5 MiB are reserved. zstd holds
-/// about 1 MiB more. With 16 Ki rows, the writer took 0.8 MiB more, and the file was 0.3 % smaller.
+/// The number of rows that a format's encoder receives in one call, and the number of rows of a Parquet page. The
+/// number was chosen by a measurement of a Parquet writer with three 8-byte columns and a budget of 8 MiB. With 8 Ki
+/// rows, the writer took 1.5 MiB, of which 0.5 MiB were reserved, and zstd took about 1 MiB more. With 16 Ki rows, the
+/// writer took 0.8 MiB more, and the file was 0.3 % smaller.
 const BATCH_ROWS: usize = 8 << 10;
-/// The number of bytes of text after which a batch ends even if it has fewer rows. The text in a Parquet page exceeds
-/// this number by at most 1 MiB, so that readers with little memory can read the page.
+/// A batch ends after this number of bytes of text, even if it has fewer than [`BATCH_ROWS`] rows. The text in a
+/// Parquet page exceeds this number by at most 1 MiB, so that readers with little memory can read the page.
 const BATCH_TEXT_BYTES: usize = 2 << 20;
 /// The number of rows of a Parquet row group. The writer keeps about 0.5 KB of metadata for each column of each row
-/// group. A table of 10^10 rows therefore has 5 MB of metadata for each column, and readers need the same memory for
+/// group. A table of 10^10 rows therefore has 5 MB of metadata for each column, and a reader needs 5 MB of memory for
 /// it.
 const ROW_GROUP_ROWS: usize = 1 << 20;
 /// The smallest budget in bytes in which several threads encode columns of Parquet. Several threads need memory for
@@ -52,8 +53,8 @@ const THREADS_BUDGET_BYTES: u64 = 32 << 20;
 
 /// Writes record batches to a file that appears complete or not at all.
 pub struct TableWriter {
-    // The order of these fields matters on drop: the format may still write to the file before the temporary file is
-    // removed.
+    // The order of these fields matters when the writer is dropped. `format` is dropped first, and may then still write
+    // to the file. The temporary file is removed after that.
     format: Format,
     batches: BatchCoalescer,
     /// The number of rows in the batch that is not complete.
@@ -80,17 +81,19 @@ enum Kind {
 }
 
 impl TableWriter {
-    /// Begins a table at `path`: `.parquet`, `.arrow` (IPC file) or `.csv`. The path `-` writes CSV to standard output.
-    /// A device or pipe whose name has no known extension (`/dev/null`) also gets CSV.
+    /// Begins a table at `path`. The extension determines the format: `.parquet`, `.arrow` (IPC file) or `.csv`. If the
+    /// path is `-`, CSV is written to standard output. A device or pipe whose name has no known extension, such as
+    /// `/dev/null`, also gets CSV.
     ///
-    /// The file has no name before [`TableWriter::finish`], and an existing file stays unchanged until then. For
-    /// Parquet, the writer takes a sixteenth of `budget` if this memory is free. In addition, the writer takes about 2
-    /// MiB for three numeric columns. From a budget of 32 MiB on, Parquet uses several threads and takes about 3 MiB.
-    /// Parquet also needs scratch space in the folder for one row group.
+    /// The file has no name before [`TableWriter::finish`], and an existing file stays unchanged until then. A writer
+    /// of Parquet reserves a sixteenth of `budget` if this memory is free. It also uses memory that is not reserved. In
+    /// a measurement with three numeric columns, this memory was about 2 MiB, and about 3 MiB with several threads.
+    /// Several threads are used if the budget has at least 32 MiB. A writer of Parquet also needs scratch space in the
+    /// folder of the file for one row group.
     ///
     /// # Errors
-    /// The errors are those of [`TableWriter::check_path`] and [`NewFile::create`], and
-    /// [`inshore_store::Error::BadOutput`] if the format cannot hold the schema.
+    /// - Returns the errors of [`TableWriter::check_path`] and [`NewFile::create`].
+    /// - Returns [`inshore_store::Error::BadOutput`] if the format cannot hold the schema.
     pub fn create(path: impl AsRef<Path>, schema: SchemaRef, budget: &Budget) -> Result<TableWriter> {
         let path = path.as_ref();
         let kind = kind_of(path)?;
@@ -150,7 +153,7 @@ impl TableWriter {
 
     /// Adds rows. The rows are copied, so the memory of `batch` is not kept.
     ///
-    /// The errors are those of [`NewFile::error`]: a full disk, or columns that are not those of the schema. After an
+    /// The call fails if the disk is full, or if the columns are not those of the schema ([`NewFile::error`]). After an
     /// error, the table cannot be finished, and the caller drops the writer.
     pub fn write(&mut self, batch: &RecordBatch) -> Result<()> {
         let batch = RecordBatch::try_new(self.batches.schema(), batch.columns().to_vec())
@@ -195,8 +198,8 @@ impl TableWriter {
     /// Writes the remaining rows, makes the file durable and gives the file its name. Returns the number of rows.
     ///
     /// # Errors
-    /// The errors are those of [`NewFile::publish`]. The temporary file is then removed, and an earlier file at the
-    /// path is still there. The only exception is an error of the last step, which makes the new name durable.
+    /// Returns the errors of [`NewFile::publish`]. The temporary file is then removed, and an earlier file at the path
+    /// is still there. The only exception is an error of the last step, which makes the new name durable.
     pub fn finish(mut self) -> Result<u64> {
         self.batches.finish_buffered_batch().map_err(|error| self.target.error(error))?;
         self.write_completed()?;
@@ -210,16 +213,20 @@ impl TableWriter {
         Ok(self.rows)
     }
 
-    /// Returns whether a table that is written to `path` is CSV.
+    /// Returns true if a table that is written to `path` is CSV.
     pub fn writes_csv(path: &Path) -> bool {
         matches!(kind_of(path), Ok(Kind::Csv))
     }
 
-    /// Checks that a table can be written to `path`: its extension is known, and its folder is writable (a file is
-    /// created there and removed). A job calls this function before its work, which may take hours.
+    /// Checks that a table can be written to `path`. The extension must be known, and the folder must be writable. To
+    /// check this, the function creates a file in the folder and removes it. A job calls this function before its work,
+    /// which may take hours.
     ///
     /// # Errors
-    /// The errors are those of [`TableWriter::create`]; [`Error::UnknownEnding`] lists the endings that work.
+    /// - Returns [`Error::UnknownEnding`] if no format that can be written has the extension of `path`. The error lists
+    ///   the valid extensions.
+    /// - Returns [`inshore_store::Error::Io`] or [`inshore_store::Error::BadOutput`] if no file can be created at
+    ///   `path`.
     pub fn check_path(path: &Path) -> Result<()> {
         kind_of(path)?;
         Ok(NewFile::check(path)?)
@@ -238,8 +245,9 @@ impl TextLengths<'_> {
         TextLengths(batch.columns().iter().filter(is_text).collect())
     }
 
-    /// Returns the smallest number of rows whose texts together reach `bytes_max`, and the bytes of these texts. The
-    /// first of these rows is the first of `rows`. If all texts are shorter, the result is the number of all rows.
+    /// Counts rows from the beginning of `rows` until their texts together have at least `bytes_max` bytes. Returns the
+    /// number of these rows, and the total length of their texts in bytes. If the texts of all rows are shorter, all
+    /// rows are counted.
     fn rows_within(&self, rows: Range<usize>, bytes_max: usize) -> (usize, usize) {
         let mut bytes = 0;
         if self.0.is_empty() {
@@ -267,8 +275,8 @@ fn text_length(array: &ArrayRef, row: usize) -> usize {
     }
 }
 
-/// Returns true if Parquet's own types cannot express the column's type. Such types are a time zone other than UTC, or
-/// a duration.
+/// Returns true if Parquet's own types cannot express the column's type. This is the case for times with a time zone
+/// other than UTC, and for durations.
 fn needs_words(field: &Field) -> bool {
     match field.data_type() {
         DataType::Timestamp(_, Some(zone)) => &**zone != "UTC",
@@ -294,11 +302,12 @@ fn kind_of(path: &Path) -> Result<Kind> {
     }
 }
 
-/// Chooses the encodings of a Parquet file. Whole numbers are stored as differences, since ids are usually sorted.
-/// Differences of sorted ids take 0.33 bytes a value with zstd. Plain values take 1.04 bytes with zstd and 4.01 bytes
-/// with Snappy. Differences of unsorted ids take hardly more than plain values. Level 1 of zstd was as fast as Snappy
-/// (0.35 s for 4 Mi rows of an id, a component and a rank). The file of zstd was a tenth smaller. Floating-point values
-/// stay plain: BYTE_STREAM_SPLIT would save a sixth of their bytes, but not every reader supports it.
+/// Chooses the encodings of a Parquet file. Whole numbers are stored as differences, since ids are usually sorted. In a
+/// measurement, differences of sorted ids took 0.33 bytes for each value with zstd. Plain values took 1.04 bytes with
+/// zstd and 4.01 bytes with Snappy. Differences of unsorted ids took hardly more than plain values. Level 1 of zstd was
+/// as fast as Snappy (0.35 s for 4 Mi rows of an id, a component and a rank), and its file was a tenth smaller.
+/// Floating-point values are stored plain. BYTE_STREAM_SPLIT would save a sixth of their bytes, but not every reader
+/// supports this encoding.
 fn parquet_properties(schema: &Schema) -> WriterProperties {
     let mut properties = WriterProperties::builder()
         .set_created_by(concat!("inshore ", env!("CARGO_PKG_VERSION")).to_string())

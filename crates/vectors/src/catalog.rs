@@ -16,15 +16,16 @@ pub struct Description {
     /// The properties of the vectors. As JSON, the field `vectors` is the number of vectors that were not removed.
     #[serde(flatten, serialize_with = "with_live_vectors")]
     pub vectors: VectorsInfo,
-    /// The properties of the index, if the vectors have a usable index.
+    /// The properties of the index. The value is `None` if the vectors have no index, or if the index cannot be used.
     pub index: Option<IndexInfo>,
-    /// The number of layers of the index. A layer holds vectors that were added after the lists of the index were
-    /// written.
+    /// The number of layers of the index. A layer is a dataset that holds vectors which were added after the lists of
+    /// the index were written.
     pub layers: u64,
-    /// The number of rows in the tail of the index, which are in no list. An approximate search compares each of them
-    /// with its queries.
+    /// The number of rows in the tail of the index. The tail consists of the rows that no list and no layer holds. An
+    /// approximate search compares each of them with its queries.
     pub unlisted: u64,
-    /// The reason why the index cannot be used: damage, an unknown version, or vectors that were replaced.
+    /// The reason why the index cannot be used. Either the index is damaged or has an unknown version, or its vectors
+    /// were replaced.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub index_error: Option<String>,
 }
@@ -37,7 +38,8 @@ fn with_live_vectors<S: Serializer>(info: &VectorsInfo, to: S) -> std::result::R
 /// Describes the vectors `name` without reading their elements.
 ///
 /// # Errors
-/// The errors of [`Vectors::open`]; I/O.
+/// - Returns the errors of [`Vectors::open`].
+/// - Returns [`Error::Store`] if a read or write fails.
 pub fn describe(store: &Store, name: &str) -> Result<Description> {
     let vectors = Vectors::open(store, name)?;
     let (index, index_error) = match VectorIndex::open(store, &vectors) {
@@ -54,7 +56,7 @@ pub fn describe(store: &Store, name: &str) -> Result<Description> {
 /// Describes all datasets of vectors in a store, in the order of their names.
 ///
 /// # Errors
-/// The errors of [`describe`].
+/// Returns the errors of [`describe`].
 pub fn list(store: &Store) -> Result<Vec<Description>> {
     let mut all = Vec::new();
     for summary in store.list()?.into_iter().filter(|summary| summary.kind == KIND) {
@@ -71,10 +73,12 @@ pub fn list(store: &Store) -> Result<Vec<Description>> {
 /// that have the vectors open continue to read them.
 ///
 /// # Errors
-/// [`inshore_store::Error::NotFound`]; [`Error::BadDataset`] for a dataset of another kind; I/O.
+/// - Returns [`inshore_store::Error::NotFound`] if the store has no dataset with this name.
+/// - Returns [`Error::BadDataset`] if the dataset has another kind.
+/// - Returns [`Error::Store`] if a read or write fails.
 pub fn remove(store: &Store, name: &str) -> Result<()> {
     check_kind(store, name, KIND)?;
-    // The index is removed first: vectors without an index are complete, but an index without vectors is useless.
+    // The index is removed first, since vectors without an index are complete, but an index without vectors is useless.
     match remove_index(store, name) {
         Ok(()) | Err(Error::NoIndex { .. } | Error::BadDataset { .. }) => {}
         Err(error) => return Err(error),
@@ -85,8 +89,10 @@ pub fn remove(store: &Store, name: &str) -> Result<()> {
 /// Removes the index of vectors, even if the index is damaged or the vectors no longer exist.
 ///
 /// # Errors
-/// [`Error::NoIndex`]; [`inshore_store::Error::NotFound`] if there are neither vectors nor an index;
-/// [`Error::BadDataset`] if the dataset with the name of the index is of another kind; I/O.
+/// - Returns [`Error::NoIndex`] if the vectors have no index.
+/// - Returns [`inshore_store::Error::NotFound`] if there are neither vectors nor an index.
+/// - Returns [`Error::BadDataset`] if the dataset with the name of the index is of another kind.
+/// - Returns [`Error::Store`] if a read or write fails.
 pub fn remove_index(store: &Store, name: &str) -> Result<()> {
     let index = index_name(name);
     let removed = match check_kind(store, &index, INDEX_KIND) {
@@ -97,7 +103,7 @@ pub fn remove_index(store: &Store, name: &str) -> Result<()> {
         }
         Err(error) => return Err(error),
     };
-    // Layers without an index are useless, so they are removed, too.
+    // Layers are useless without an index, so they are removed, too.
     for layer in layer_names(store, name)? {
         match store.remove(&layer) {
             Ok(()) | Err(inshore_store::Error::NotFound { .. }) => {}

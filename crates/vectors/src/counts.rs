@@ -1,9 +1,9 @@
-//! Computes the distances that are counts over the dimensions: Hamming and Jaccard.
+//! Computes Hamming and Jaccard distances, which are derived from counts over the dimensions.
 //!
-//! A count is exact, so no filter is needed: the key of each pair is computed and compared with the k-th best key. With
-//! AVX-512, a count over 8,192 bytes takes 128 loads, 128 exclusive ors and 128 population counts. The bandwidth of the
-//! caches therefore limits the speed. A block of rows that fits into the cache is compared with one query after the
-//! other.
+//! A count is exact, so no filter is needed. The key of each pair is computed, and compared with the k-th best key.
+//! With AVX-512, a count over 8,192 bytes takes 128 loads, 128 exclusive ors and 128 population counts. The bandwidth
+//! of the caches therefore limits the speed. A block of rows that fits into the cache is compared with one query after
+//! the other.
 
 use crate::{Metric, tiles::Instructions};
 
@@ -14,7 +14,8 @@ pub(crate) enum Count {
     Bits,
     /// The number of bytes that differ.
     Bytes,
-    /// The number of bits that are set in both vectors, divided by the number of bits that are set in at least one.
+    /// The number of bits that are set in both vectors, divided by the number of bits that are set in at least one of
+    /// them.
     Shared,
 }
 
@@ -29,7 +30,8 @@ impl Count {
         }
     }
 
-    /// Appends the key of each pair of the query and a row. Each row has the length of the query.
+    /// For each row, appends the key of the pair of the query and the row to `out`. Each row has the length of the
+    /// query.
     pub fn keys(self, instructions: Instructions, query: &[u8], rows: &[u8], out: &mut Vec<f64>) {
         match instructions {
             Instructions::Portable => keys(self, query, rows, out),
@@ -81,7 +83,7 @@ fn jaccard_key(shared: u64, all: u64) -> f64 {
     if all > 0 { -(shared as f64 / all as f64) + 0.0 } else { -1.0 }
 }
 
-/// Counts the bits that are set in the combination of the query and a row.
+/// Combines the query and a row with `combine`, and counts the bits that are set in the result.
 #[inline(always)]
 fn bits(query: &[u8], row: &[u8], combine: impl Fn(u64, u64) -> u64) -> u64 {
     let (qs, q_rest) = query.as_chunks::<8>();

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! The id of a vector is its row number, counted from 0, until vectors are replaced or rows are compacted
-//! ([`crate::ids`]). The center only helps the [filter](crate::filter) to exclude pairs, and any point near the data
-//! would do. Answers do not depend on the center.
+//! ([`crate::ids`]). The file `center` stores a point near the data. It only helps the [filter](crate::filter) to
+//! exclude pairs, and any other point near the data would serve this purpose, too. Answers do not depend on the center.
 
 use inshore_store::{CheckedFile, Dataset, Store, format_bytes};
 use zerocopy::{
@@ -34,13 +34,13 @@ pub(crate) const ID_RUNS: &str = "id-runs";
 pub(crate) const COLUMNS: &str = "columns.parquet";
 pub(crate) const ID_COLUMN: &str = "id-column";
 pub(crate) const CONTENT: &str = "content";
-/// The size of a checksum block in bytes. A read of a search has whole vectors, about 1 MiB of them. The first and the
-/// last checksum block of a read are read as a whole, which adds at most two blocks to each read.
+/// The size of a checksum block in bytes. A search reads about 1 MiB at a time, and each read contains whole vectors.
+/// The first and the last checksum block of a read are read as a whole. This adds at most two blocks to each read.
 pub(crate) const CHECK_BYTES: usize = 16 << 10;
 const MAGIC: [u8; 8] = *b"INSHVECT";
-/// The version of a dataset of which no vector was removed, and whose ids are row numbers.
+/// The version of a dataset from which no vector was removed, and whose ids are row numbers.
 const VERSION: u32 = 1;
-/// The version of a dataset whose attributes also have the counts of changes.
+/// The version of a dataset whose attributes also contain the number of removed rows and other counts of changes.
 const CHANGED_VERSION: u32 = 2;
 
 /// The attributes of a dataset of vectors.
@@ -57,7 +57,7 @@ struct Header {
 
 const _: () = assert!(size_of::<Header>() == 32);
 
-/// The attributes after the header, from version 2 on.
+/// The attributes that follow the header. They exist from version 2 on.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct ChangedHeader {
@@ -79,13 +79,14 @@ pub struct VectorsInfo {
     pub dimensions: usize,
     /// The element type.
     pub element: Element,
-    /// The number of bytes on flash.
+    /// The number of bytes that the dataset takes on flash.
     pub bytes: u64,
     /// The number of rows whose vectors were removed.
     pub removed: u64,
     /// The id that the next added vector gets. It is larger than all ids that the dataset has used.
     pub next_id: u64,
-    /// The number of runs of ids. It is 0 if the id of each vector is its row number.
+    /// The number of runs of ids. A run is a sequence of consecutive rows with consecutive ids. The number is 0 if the
+    /// id of each vector is its row number.
     #[serde(skip)]
     pub(crate) id_runs: u64,
 }
@@ -224,7 +225,8 @@ pub struct Vectors {
     pub(crate) center: Option<CheckedFile>,
     pub(crate) removed: Option<CheckedFile>,
     pub(crate) id_runs: Option<CheckedFile>,
-    /// The columns of the table from which the vectors were imported. The next field is the name of the column of ids.
+    /// The file with the columns of the table from which the vectors were imported. The next field is the file with the
+    /// name of the column of ids.
     pub(crate) columns: Option<CheckedFile>,
     pub(crate) id_column: Option<CheckedFile>,
     pub(crate) content: Option<CheckedFile>,
@@ -234,7 +236,8 @@ impl Vectors {
     /// Opens the vectors `name`.
     ///
     /// # Errors
-    /// [`inshore_store::Error::NotFound`]; [`Error::BadDataset`] if the dataset does not hold vectors, or is damaged.
+    /// - Returns [`inshore_store::Error::NotFound`] if the store has no dataset with this name.
+    /// - Returns [`Error::BadDataset`] if the dataset does not hold vectors, or is damaged.
     pub fn open(store: &Store, name: &str) -> Result<Vectors> {
         Vectors::of(&store.dataset(name)?)
     }
@@ -242,7 +245,7 @@ impl Vectors {
     /// Opens the vectors of a dataset.
     ///
     /// # Errors
-    /// [`Error::BadDataset`] if the dataset does not hold vectors, or is damaged.
+    /// Returns [`Error::BadDataset`] if the dataset does not hold vectors, or is damaged.
     pub(crate) fn of(dataset: &Dataset) -> Result<Vectors> {
         let name = dataset.name();
         if dataset.kind() != KIND {
@@ -322,7 +325,7 @@ mod tests {
         VectorsInfo::new("sift", 1000, 128, Element::U8, 128_000)
     }
 
-    /// The format is frozen: all later versions must be able to read a dataset with this header.
+    /// The format must not change, because all later versions must be able to read a dataset with this header.
     #[test]
     fn the_header_has_these_bytes() {
         let expected = b"INSHVECT\x01\0\0\0\x02\0\0\0\x80\0\0\0\0\0\0\0\xe8\x03\0\0\0\0\0\0";

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// The largest number of dimensions of a vector. The dot product of two vectors with this number of bytes, as an
-/// integer, fits into 31 bits: 32,768 x 255 x 255 < 2^31.
+/// The largest number of dimensions of a vector. With this number of dimensions, the dot product of two vectors of
+/// bytes still fits into 31 bits: 32,768 x 255 x 255 < 2^31.
 pub const DIMENSIONS_MAX: usize = 32 << 10;
 
 /// The largest number of dimensions of a vector of bits. The vector has as many bytes as the largest vector of bytes.
@@ -48,8 +48,8 @@ impl Element {
         if self == Element::Bits { BITS_MAX } else { DIMENSIONS_MAX }
     }
 
-    /// Returns the element type that queries are converted to for a dataset of this element type. It is f32 for all
-    /// floating-point types, and otherwise the type of the dataset.
+    /// Returns the element type of queries for a dataset of this element type, to which queries are converted. It is
+    /// f32 for all floating-point types, and otherwise the type of the dataset.
     pub(crate) fn queried(self) -> Element {
         if self.is_float() { Element::F32 } else { self }
     }
@@ -71,7 +71,7 @@ impl Element {
         }
     }
 
-    /// Returns the code of the element type in the header of a dataset.
+    /// Returns the number that stands for the element type in the header of a dataset.
     pub(crate) fn code(self) -> u32 {
         match self {
             Element::F32 => 1,
@@ -99,10 +99,10 @@ impl Element {
         }
     }
 
-    /// Converts a row from this element type to `to`, the type of queries, and appends it to `out`.
+    /// Converts a row from this element type to the type `to` of queries, and appends the result to `out`.
     ///
     /// # Errors
-    /// The first dimension whose value `to` cannot hold exactly, together with the value.
+    /// Returns the first dimension whose value `to` cannot hold exactly, together with the value.
     pub(crate) fn cast(self, row: &[u8], to: Element, out: &mut Vec<u8>) -> Result<(), (usize, f64)> {
         if self == to {
             out.extend_from_slice(row);
@@ -191,12 +191,12 @@ impl FileElement {
         }
     }
 
-    /// Converts the elements `raw` of a file to stored elements, and writes them to `out`, which has room for the same
-    /// number of elements. Returns the number of elements that were rounded, which can happen only for f64.
+    /// Converts the elements `raw` of a file to stored elements, and writes them to `out`. `out` must be large enough
+    /// for the same number of elements. Returns how many elements were rounded. Only elements of f64 are rounded.
     ///
     /// # Errors
-    /// The index and the value of the first element that cannot be stored: NaN, an infinity, an f64 outside the range
-    /// of f32, or an i32 that f32 cannot hold exactly.
+    /// Returns the index and the value of the first element that cannot be stored. Such a value is NaN, an infinity, an
+    /// f64 outside the range of f32, or an i32 that f32 cannot hold exactly.
     pub fn store(self, raw: &[u8], out: &mut [u8]) -> Result<u64, (usize, String)> {
         let mut rounded = 0;
         match self {

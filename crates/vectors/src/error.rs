@@ -8,7 +8,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The store failed, by an error of I/O, damage, the budget, names or cancellation.
+    /// The store failed. The cause is, for example, an I/O error, damaged data, too small a budget, an invalid name, or
+    /// cancellation.
     #[error(transparent)]
     Store(#[from] inshore_store::Error),
     /// A sort failed.
@@ -22,7 +23,7 @@ pub enum Error {
     BadFile {
         /// The name of the file, or of the dataset whose vectors are queries.
         file: String,
-        /// The position in the file, such as the header, a vector or a dimension.
+        /// The position of the fault in the file, such as the header, a vector or a dimension.
         place: String,
         /// The value that was found.
         found: String,
@@ -34,7 +35,7 @@ pub enum Error {
     BadDataset {
         /// The name of the dataset.
         name: String,
-        /// The part that is wrong.
+        /// The part of the dataset that is wrong.
         what: &'static str,
         /// The value that was found.
         found: String,

@@ -1,4 +1,4 @@
-//! Reads files of vectors: their headers and their rows.
+//! Reads the headers and the rows of files of vectors.
 //!
 //! ```text
 //!   .fvecs .bvecs .ivecs      each vector: i32 dimensions, elements (f32, u8, i32)
@@ -37,7 +37,7 @@ const ENDINGS: [(&str, Layout, FileElement); 8] = [
     ("b1bin", Layout::Counted, FileElement::Bits),
 ];
 const EXPECTED_ENDING: &str = ".fvecs, .bvecs, .ivecs, .fbin, .u8bin, .i8bin, .hbin, .b1bin or .npy";
-/// The number of bytes of vectors that are read and checked in one step, for streamed files. The next constant is the
+/// Vectors of a streamed file are read and checked in steps of about this number of bytes. The next constant is the
 /// number for queries. A step has at least one vector.
 const CHUNK_BYTES: usize = 256 << 10;
 const SMALL_CHUNK_BYTES: usize = 16 << 10;
@@ -62,7 +62,7 @@ pub struct VectorFile {
     element: FileElement,
     dimensions: usize,
     count: u64,
-    /// The offset of the first vector in bytes.
+    /// The offset of the first vector in the file, in bytes.
     start: u64,
 }
 
@@ -76,7 +76,8 @@ impl VectorFile {
     /// Opens a file, and checks its header and its length. The extension of the file name determines the format.
     ///
     /// # Errors
-    /// [`Error::BadFile`] for a malformed file, with the position of the error; I/O.
+    /// - Returns [`Error::BadFile`] if the file is malformed. The error contains the position of the fault.
+    /// - Returns [`Error::Store`] if a read or write fails.
     pub fn open(path: impl AsRef<Path>) -> Result<VectorFile> {
         let path = path.as_ref();
         let ending = path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
@@ -164,7 +165,8 @@ impl VectorFile {
         Ok(())
     }
 
-    /// Returns the number of bytes of a vector in the file, including the number of dimensions before it.
+    /// Returns how many bytes a vector takes in the file. If the number of dimensions precedes each vector, its bytes
+    /// are included.
     fn stride(&self) -> usize {
         self.prefix() + self.element.row_bytes(self.dimensions)
     }
@@ -188,8 +190,8 @@ impl VectorFile {
         self.dimensions
     }
 
-    /// Returns the element type with which a dataset stores the vectors. For files of f64 and i32 it is f32; values of
-    /// f64 are rounded.
+    /// Returns the element type with which a dataset stores the vectors. For files of f64 and i32, the type is f32.
+    /// Values of f64 are rounded.
     pub fn element(&self) -> Element {
         self.element.stored()
     }
@@ -197,7 +199,7 @@ impl VectorFile {
     /// Returns the same file as a file of bits. Each byte then holds eight dimensions of one bit.
     ///
     /// # Errors
-    /// [`Error::BadFile`] if the elements are not unsigned bytes or bits.
+    /// Returns [`Error::BadFile`] if the elements are not unsigned bytes or bits.
     pub fn as_bits(self) -> Result<VectorFile> {
         match self.element {
             FileElement::Bits => Ok(self),
@@ -236,7 +238,7 @@ impl VectorFile {
     /// and reach the speed of the drive. Otherwise they go through a small buffer.
     ///
     /// # Errors
-    /// I/O; too little memory.
+    /// Returns [`Error::Store`] if a read or write fails or the budget has too little free memory.
     pub(crate) fn rows(&self, context: &Context, first: u64, is_streamed: bool) -> Result<Rows> {
         let offset = self.start + first * self.stride() as u64;
         let bytes = match is_streamed {
@@ -278,7 +280,7 @@ fn bad(path: &Path, place: &str, found: impl ToString, expected: impl ToString) 
     }
 }
 
-/// Reads the bytes of a file from an offset on.
+/// A source of the bytes of a file, from an offset on.
 enum Bytes {
     Streamed { source: FileSource, at: usize, skipped: u64 },
     Buffered(BufReader<File>),
@@ -326,22 +328,23 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// Returns the number of bytes of a vector in stored elements.
+    /// Returns how many bytes a vector takes after its elements were converted to stored elements.
     pub fn row_bytes(&self) -> usize {
         self.file.element.stored().row_bytes(self.file.dimensions)
     }
 
-    /// Returns the number of elements that have been rounded so far.
+    /// Returns how many elements were rounded so far.
     pub fn rounded(&self) -> u64 {
         self.rounded
     }
 
-    /// Returns the bytes of the next vectors, at most `most` of them, in stored elements. The result is empty after the
-    /// last vector.
+    /// Returns the bytes of the next vectors, converted to stored elements. The result has at most `most` vectors, and
+    /// is empty after the last vector.
     ///
     /// # Errors
-    /// [`Error::BadFile`] for a vector whose number of dimensions differs from that of vector 0, and for a value that
-    /// cannot be stored; I/O.
+    /// - Returns [`Error::BadFile`] if the number of dimensions of a vector differs from that of vector 0, or if a
+    ///   value cannot be stored.
+    /// - Returns [`Error::Store`] if a read or write fails.
     pub fn next(&mut self, most: u64) -> Result<&[u8]> {
         let (stride, prefix) = (self.file.stride(), self.file.prefix());
         let most = most.min(self.file.count - self.next).min((self.raw.len() / stride) as u64) as usize;

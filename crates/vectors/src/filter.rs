@@ -19,8 +19,8 @@
 //! ```
 //!
 //! The exact distance of a pair is computed unless the score of the pair is below the *limit* θ - E, where E bounds all
-//! errors of the score. No pair of the answer is therefore lost. If E is larger than necessary, more exact distances
-//! than necessary are computed.
+//! errors of the score. The filter therefore loses no pair of the answer. If E is larger than necessary, more exact
+//! distances than necessary are computed.
 //!
 //! # The bound
 //!
@@ -53,28 +53,29 @@
 //! # Data far from zero
 //!
 //! Let the data have the mean 1,000 and the standard deviation 1. The plain expansion |q|² + |x|² - 2 <q, x> then
-//! suffers from cancellation: E is larger than all distances. With q* = q - c, the product has an error of at most γ(n)
+//! suffers from cancellation, so that E is larger than all distances. With q* = q - c, the product has an error of at
+//! most γ(n)
 //! |q - c| |x|. This error is small relative to the squared distance, unless the ratio of mean and deviation, times n
 //! u, is near 1. The vectors themselves are not shifted, because this would cost a copy of each block. If the ratio is
-//! so large that f32 barely represents the differences, exact distances are computed for most pairs: the search is
+//! so large that f32 barely represents the differences, exact distances are computed for most pairs. The search is then
 //! slow, but its answer is right. The inner product cannot be centered. For such data its scores differ by little, and
 //! the exact products of all pairs within E are computed.
 
 use crate::metric::{COUNTED, Metric};
 
-/// The number of dimensions after which a tile adds its sums to a second set of sums. This bounds the rounding error
-/// for vectors with many dimensions.
+/// After this number of dimensions, a tile adds its sums to a second set of sums. This bounds the rounding error for
+/// vectors with many dimensions.
 pub(crate) const CHUNK: usize = 512;
 
 const U: f64 = 1.0 / (1u64 << 24) as f64;
 const NORM_MAX: f64 = (1u64 << 60) as f64;
 const COSINE_NORM_MIN: f64 = 1.0 / (1u64 << 40) as f64;
-/// The largest k-th best key for which a pair is certainly not among the best if its sum of squared differences
-/// overflows.
+/// If the k-th best key is at most this number, a pair whose sum of squared differences overflows is certainly not
+/// among the best k pairs.
 const DIFFERENCES_MAX: f64 = NORM_MAX * NORM_MAX;
 /// The bound on the relative error of the terms that are computed in f64.
 const DOUBLE: f64 = 1.0 / (1u64 << 40) as f64;
-/// The bound on the total loss by underflow: 2^-90.
+/// The bound on the total loss by underflow, which is 2^-90.
 const UNDERFLOW: f64 = 8.1e-28;
 
 fn gamma(roundings: usize) -> f64 {
@@ -103,7 +104,7 @@ pub(crate) struct QueryFacts {
     pub norm: f64,
     /// The norm of q*.
     pub star: f64,
-    /// The part of θ that does not depend on T: <q*, c> + |q*|²/2 for l2.
+    /// The term of θ that does not depend on T. For l2, it is <q*, c> + |q*|²/2.
     pub base: f64,
 }
 
@@ -112,7 +113,7 @@ pub(crate) struct QueryFacts {
 pub(crate) struct BlockFacts {
     /// The largest norm of a vector in the block.
     pub norm: f64,
-    /// The smallest norm that is not 0 of a vector in the block.
+    /// The smallest norm of a vector in the block, without norms of 0.
     pub norm_min: f64,
     /// The largest shift of a vector in the block.
     pub shift: f64,
@@ -138,8 +139,8 @@ impl Filter {
         self.center
     }
 
-    /// Returns the limit of a query in a block. If the k-th best key is at most `bound`, a pair whose computed score is
-    /// below the limit is not in the answer.
+    /// Returns the limit for the scores of a query in a block. `bound` must be at least the k-th best key. A pair whose
+    /// computed score is below the limit is then not in the answer.
     pub fn limit(&self, query: &QueryFacts, block: &BlockFacts, bound: f64) -> f32 {
         let BlockFacts { norm: x, shift, .. } = *block;
         let q = query.star;
@@ -170,8 +171,8 @@ impl Filter {
         ((theta - 1.01 * error - DOUBLE * size - UNDERFLOW) as f32).next_down()
     }
 
-    /// Returns the limit for negated sums of squared differences, if the k-th best key is at most `bound`. The error of
-    /// such a sum is relative to the sum itself, so the limit needs no norms, and there is no cancellation.
+    /// Returns the limit for negated sums of squared differences. `bound` must be at least the k-th best key. The error
+    /// of such a sum is relative to the sum itself, so the limit needs no norms, and there is no cancellation.
     fn limit_of_differences(&self, bound: f64) -> f32 {
         // A sum that overflows has an exact value far above the bound.
         if bound >= DIFFERENCES_MAX {

@@ -1,5 +1,5 @@
-//! Heaps hold the nearest rows of each query. Some types of heaps serve one thread, and others are shared by several
-//! threads.
+//! Heaps hold the nearest rows of each query. Some types of heaps can be used by one thread only, and others by several
+//! threads at the same time.
 
 use std::cell::Cell;
 
@@ -10,7 +10,7 @@ use crate::{
 
 /// Keeps the nearest entries of each query. An entry is the key and the id of a row.
 pub(crate) trait Heaps {
-    /// Returns a bound for the keys of a query. An entry with a larger key is not needed.
+    /// Returns a bound on the keys that a query needs. An entry with a larger key is not among the nearest entries.
     fn bound(&self, query: usize) -> f64;
     /// Adds an entry if its key is small enough.
     fn push(&self, query: usize, entry: Entry);
@@ -18,7 +18,7 @@ pub(crate) trait Heaps {
     /// Returns the first error that occurred while entries were kept, if there was one.
     ///
     /// # Errors
-    /// I/O; cancellation.
+    /// Returns [`crate::Error::Store`] if a read or write fails or the job was cancelled.
     fn check(&self) -> Result<()> {
         Ok(())
     }
@@ -62,7 +62,7 @@ impl Heaps for Tops<'_> {
 pub(crate) struct Nearest(Vec<Cell<Entry>>);
 
 impl Nearest {
-    /// Removes all entries, and makes room for `count` queries.
+    /// Removes all entries, and prepares for `count` queries.
     pub fn reset(&mut self, count: usize) {
         self.0.clear();
         self.0.resize(count, Cell::new(Entry { key: f64::INFINITY, id: u64::MAX }));
@@ -73,7 +73,7 @@ impl Nearest {
         self.0[query].get().id
     }
 
-    /// Returns the memory for each query, in bytes.
+    /// Returns the memory, in bytes, that each query takes.
     pub fn bytes_each() -> u64 {
         size_of::<Cell<Entry>>() as u64
     }

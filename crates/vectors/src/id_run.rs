@@ -5,7 +5,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, little_e
 /// The largest id of a vector.
 pub(crate) const ID_MAX: u64 = (1 << 62) - 1;
 
-/// A run, on flash and in memory: its first row, and the id of this row. The run ends before the next run begins.
+/// A run, as it is stored on flash and in memory. It consists of the number of its first row, and of the id of this
+/// row. The run ends before the next run begins.
 #[derive(Clone, Copy, Debug, PartialEq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct IdRun {

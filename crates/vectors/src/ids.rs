@@ -1,4 +1,4 @@
-//! The ids of vectors, and the rows of ids.
+//! Maps rows to the ids of their vectors, and ids to rows.
 //!
 //! ```text
 //!   rows      0   1   2   3   4   5   6   7
@@ -7,9 +7,9 @@
 //! ```
 //!
 //! The id of a vector is the number of its row until a vector is replaced, or until a compaction removes rows. From
-//! then on the dataset has *runs*: sequences of consecutive rows with consecutive ids. Ties between neighbours go to
-//! the smaller id, so a search holds the runs in memory, with 16 bytes for each run. At most one live row has a given
-//! id.
+//! then on the dataset has *runs*: sequences of consecutive rows with consecutive ids. If two neighbours have the same
+//! distance, the smaller id comes first. A search therefore needs ids, and holds the runs in memory, with 16 bytes for
+//! each run. At most one live row (a row whose vector was not removed) has a given id.
 
 use crate::{
     Error, Result, Vectors, VectorsInfo,
@@ -21,8 +21,8 @@ use inshore_store::{Job, Reservation};
 /// The ids of all rows.
 #[derive(Debug, Default)]
 pub(crate) struct Ids {
-    /// The runs by ascending rows; the first run begins with row 0. If there are no runs, the id of a row is its
-    /// number.
+    /// The runs in ascending order of their rows. The first run begins with row 0. If there are no runs, the id of a
+    /// row is its number.
     runs: Vec<IdRun>,
     _reservation: Option<Reservation>,
 }
@@ -36,7 +36,9 @@ impl Ids {
     /// Reads the ids of vectors.
     ///
     /// # Errors
-    /// [`Error::BadDataset`] for runs that do not describe the rows; I/O and damage; too little memory.
+    /// - Returns [`Error::BadDataset`] if the runs do not describe the rows.
+    /// - Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, or the budget has too little free
+    ///   memory.
     pub fn read(job: &Job, vectors: &Vectors) -> Result<Ids> {
         let Some(file) = &vectors.id_runs else { return Ok(Ids::default()) };
         let info = vectors.info();
@@ -72,7 +74,8 @@ impl Ids {
         run.id.get() + (row - run.row.get())
     }
 
-    /// Returns the runs that must be appended for new rows with the ids `ids`. The first new row is `first`.
+    /// Returns the runs that must be appended when rows with the ids `ids` are added. The first new row has the number
+    /// `first`.
     pub fn runs_of(&self, first: u64, ids: impl Iterator<Item = u64>) -> Vec<IdRun> {
         let mut runs: Vec<IdRun> = Vec::new();
         let mut expected = first.checked_sub(1).map_or(0, |last| self.id(last) + 1);
@@ -88,8 +91,8 @@ impl Ids {
         runs
     }
 
-    /// Finds the live row of each id of `wanted`, which must ascend. `rows` is the number of rows. The result has an
-    /// item for each id, which is `None` if no live row has the id.
+    /// Finds the live row of each id in `wanted`, which must be in ascending order. `rows` is the number of rows. The
+    /// result has an item for each id. The item is `None` if no live row has the id.
     pub fn rows(&self, rows: u64, wanted: &[u64], is_live: impl Fn(u64) -> bool) -> Vec<Option<u64>> {
         let whole = [IdRun::new(0, 0)];
         let runs = if self.runs.is_empty() { &whole[..] } else { &self.runs };

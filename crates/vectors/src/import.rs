@@ -5,8 +5,8 @@
 //!                                                 └─► sum of each dimension ─► `center`
 //! ```
 //!
-//! The cost is one read of the file and one write of the dataset. The memory is four buffers of 1 MiB for reads, two
-//! buffers of 1 MiB for writes, 0.5 MiB of rows, and 12 bytes for each dimension.
+//! The import reads the file once and writes the dataset once. It takes four buffers of 1 MiB for reads, two buffers of
+//! 1 MiB for writes, 0.5 MiB for rows, and 12 bytes for each dimension.
 
 use inshore_store::{DatasetBuilder, FileWriter, Job, Store};
 use serde::Serialize;
@@ -39,8 +39,9 @@ pub struct Imported {
 /// Imports `file` as the dataset `name`. A job that ends before the commit leaves no dataset.
 ///
 /// # Errors
-/// [`crate::Error::BadFile`] for a malformed vector or a value that is not finite; a name that the store already has;
-/// I/O; too little memory; cancellation.
+/// - Returns [`crate::Error::BadFile`] if a vector is malformed or a value is not finite.
+/// - Returns [`crate::Error::Store`] if the store already has the name, a read or write fails, the budget has too
+///   little free memory, or the job was cancelled.
 pub fn import(store: &Store, job: &Job, name: &str, file: &VectorFile) -> Result<Imported> {
     let (dimensions, element) = (file.dimensions(), file.element());
     let work = file.rows_bytes(true) - inshore_store::FILE_SOURCE_BYTES + dimensions as u64 * (8 + 4);
@@ -84,23 +85,23 @@ pub(crate) struct Sums {
 }
 
 impl VectorWriter {
-    /// The memory of the buffers in bytes. The sums take 12 more bytes for each dimension.
+    /// The memory of the buffers in bytes. The sums take 12 bytes for each dimension in addition.
     pub const BUFFER_BYTES: u64 = (BUFFERS * BUFFER_BYTES + 2 * CHECK_BYTES + (64 << 10)) as u64;
 
     /// Creates the file.
     ///
     /// # Errors
-    /// I/O; too little memory.
+    /// Returns [`crate::Error::Store`] if a read or write fails or the budget has too little free memory.
     pub fn new(builder: &mut DatasetBuilder, element: Element, dimensions: usize) -> Result<VectorWriter> {
         let writer = builder.file_with_buffers(VECTORS, CHECK_BYTES, BUFFER_BYTES, BUFFERS)?;
         let sums = Sums { sums: vec![0.0; dimensions], is_float: element.is_float(), count: 0 };
         Ok(VectorWriter { writer, sums, element, decoded: Vec::with_capacity(dimensions) })
     }
 
-    /// Adds whole vectors. `bytes` has their stored elements, aligned for the element type.
+    /// Adds complete vectors. `bytes` contains their stored elements, and must be aligned for the element type.
     ///
     /// # Errors
-    /// I/O; cancellation.
+    /// Returns [`crate::Error::Store`] if a read or write fails or the job was cancelled.
     pub fn add(&mut self, bytes: &[u8]) -> Result<()> {
         self.writer.write(bytes)?;
         let VectorWriter { sums: Sums { sums, count, .. }, element, decoded, .. } = self;
@@ -125,7 +126,7 @@ impl VectorWriter {
     /// Completes the file, and adds it to the dataset. Returns the sums.
     ///
     /// # Errors
-    /// I/O; cancellation.
+    /// Returns [`crate::Error::Store`] if a read or write fails or the job was cancelled.
     pub fn end(self, builder: &mut DatasetBuilder) -> Result<Sums> {
         builder.add(self.writer)?;
         Ok(self.sums)
@@ -136,7 +137,7 @@ impl Sums {
     /// Writes the file `center` if the vectors have floating-point elements.
     ///
     /// # Errors
-    /// I/O; cancellation.
+    /// Returns [`crate::Error::Store`] if a read or write fails or the job was cancelled.
     pub fn write(&self, builder: &mut DatasetBuilder) -> Result<()> {
         if self.is_float {
             let mut writer = builder.file(CENTER, CHECK_BYTES, CHECK_BYTES)?;

@@ -1,5 +1,5 @@
-//! Nearest neighbours on flash, within a budget: exact answers in one pass over the data, or approximate answers from
-//! an index.
+//! Finds nearest neighbours among vectors on flash, within a memory budget. Answers are exact, from one pass over the
+//! data, or approximate, from an index.
 //!
 //! The main types:
 //!
@@ -16,7 +16,8 @@
 //!   these lists contain.
 //! - [`Source`]: the queries of a search, from a file or from a dataset. A search with the queries of a dataset is a
 //!   join.
-//! - [`dedup()`]: finds all pairs of vectors within a distance, or the groups that such pairs connect.
+//! - [`dedup()`]: finds all pairs of vectors whose distance is at most a given radius, or the groups that such pairs
+//!   form.
 //! - [`Metric`]: Euclidean distance, inner product, cosine, Hamming or Jaccard distance.
 //!
 //! ```text
@@ -33,10 +34,10 @@
 //! distances are computed only for these pairs, in f64 and in the order of the dimensions (module `metric`). The heap
 //! of each query keeps its nearest vectors (module `topk`).
 //!
-//! The answer therefore equals that of brute force in f64 (for integers: in exact arithmetic), and ties go to the
-//! smaller id. Every budget, number of threads and processor gives the same answer, bit for bit. A kernel that computes
-//! the exact distances of all pairs would be 2 to 8 times slower: a register holds half as many f64 as f32, and the
-//! order of additions would be fixed.
+//! The answer therefore equals the answer of brute force in f64 (for integers, in exact arithmetic). If two vectors
+//! have the same distance, the smaller id comes first. Every budget, number of threads and processor gives the same
+//! answer, bit for bit. A kernel that computes the exact distances of all pairs would be 2 to 8 times slower, since a
+//! register holds half as many f64 as f32, and the order of additions would be fixed.
 //!
 //! # Example
 //!

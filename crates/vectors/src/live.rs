@@ -1,4 +1,4 @@
-//! The live rows of a dataset: those whose vectors were not removed.
+//! The live rows of a dataset. A row is live if its vector was not removed.
 
 use inshore_store::Job;
 use zerocopy::little_endian::U64;
@@ -8,7 +8,7 @@ use crate::{
     read::{READ_ELEMENTS_BYTES, read_elements},
 };
 
-/// Returns the memory, in bytes, of [`live_rows`].
+/// Returns the memory, in bytes, that [`live_rows`] takes.
 pub(crate) fn live_bytes(info: &VectorsInfo) -> u64 {
     if info.removed == 0 { 0 } else { RowSet::bytes(info.vectors) + READ_ELEMENTS_BYTES }
 }
@@ -16,7 +16,9 @@ pub(crate) fn live_bytes(info: &VectorsInfo) -> u64 {
 /// Reads the set of live rows. Returns `None` if no row was removed.
 ///
 /// # Errors
-/// [`Error::BadDataset`] for a removed row that does not exist or is listed twice; I/O and damage; too little memory.
+/// - Returns [`Error::BadDataset`] if a row that is listed as removed does not exist, or is listed twice.
+/// - Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, or the budget has too little free
+///   memory.
 pub(crate) fn live_rows(job: &Job, vectors: &Vectors) -> Result<Option<RowSet>> {
     let Some(file) = &vectors.removed else { return Ok(None) };
     let info = vectors.info();

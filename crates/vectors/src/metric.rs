@@ -27,9 +27,9 @@ pub enum Metric {
     /// Euclidean distance.
     #[default]
     L2,
-    /// Inner product. This is a score, not a distance: a larger score means a nearer neighbour.
+    /// Inner product. This is a score, not a distance. A larger score means a nearer neighbour.
     Ip,
-    /// Cosine distance: one minus the cosine of the angle between two vectors.
+    /// Cosine distance, which is one minus the cosine of the angle between two vectors.
     Cosine,
     /// The number of dimensions in which two vectors differ. A dimension is a bit or a byte.
     Hamming,
@@ -51,7 +51,7 @@ impl Metric {
     /// Checks that the metric is defined for this element type.
     ///
     /// # Errors
-    /// [`Error::BadOption`].
+    /// Returns [`Error::BadOption`] if an option is out of range.
     pub(crate) fn check(self, element: Element) -> Result<()> {
         let metrics = Metric::of(element);
         if metrics.contains(&self) {
@@ -84,7 +84,7 @@ impl Metric {
     }
 
     /// Returns true if a key lies within a radius. For the inner product, this means that the product is at least
-    /// `radius`; for other metrics, that the distance is at most `radius`.
+    /// `radius`. For other metrics, it means that the distance is at most `radius`.
     pub(crate) fn is_within(self, key: f64, radius: f64) -> bool {
         match self {
             Metric::Ip => -key >= radius,
@@ -92,7 +92,7 @@ impl Metric {
         }
     }
 
-    /// Returns an upper bound for the keys within the radius.
+    /// Returns a number that no key within the radius exceeds.
     pub(crate) fn key_within(self, radius: f64) -> f64 {
         // The relative margin covers the rounding of the product and of the sum.
         match self {
@@ -104,11 +104,11 @@ impl Metric {
     }
 }
 
-/// The number of pairs whose distances are computed together. Each distance is a chain of dependent additions, and four
-/// independent chains keep the adders busy.
+/// The distances of this number of pairs are computed together. Each distance is a chain of dependent additions, and
+/// four independent chains keep the adders of the processor busy.
 pub(crate) const AT_ONCE: usize = 4;
 
-/// The reason, in panic messages, why code for products does not handle Hamming and Jaccard distances.
+/// The panic message of code for products if it is called for Hamming or Jaccard distances.
 pub(crate) const COUNTED: &str = "Hamming and Jaccard distances are counted";
 
 /// An element type with an exact distance between two rows.

@@ -8,7 +8,8 @@
 use crate::{Error, Result, element::FileElement};
 
 const MAGIC: &[u8] = b"\x93NUMPY";
-/// The largest text of a header, in bytes. The text for an array without named fields has about 100 bytes.
+/// The largest length of the text in a header, in bytes. For an array without named fields, the text has about 100
+/// bytes.
 const TEXT_BYTES_MAX: u32 = 64 << 10;
 
 #[derive(Debug, PartialEq)]
@@ -20,8 +21,8 @@ pub(crate) struct Header {
     pub start: u64,
 }
 
-/// Reads a header. `read` returns the next bytes of the file. `bad` creates an error from the place, the finding and
-/// the expectation.
+/// Reads a header. `read` returns the next bytes of the file. `bad` creates an error. Its arguments are the position of
+/// the fault, the value that was found, and a description of the expected value.
 pub(crate) fn header(
     mut read: impl FnMut(u64, &str) -> Result<Vec<u8>>,
     bad: &impl Fn(&'static str, String, &'static str) -> Error,

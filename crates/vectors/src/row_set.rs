@@ -6,15 +6,15 @@ use inshore_store::{Budget, Reservation};
 
 use crate::Result;
 
-/// The share of the vectors below which a selection is sparse.
+/// A selection is sparse if it contains less than this fraction of the vectors.
 const SPARSE: f64 = 0.01;
 const WORD_BITS: u64 = u64::BITS as u64;
 
 /// A set of vectors of a dataset, which are identified by their row numbers. The set is a bitmap with one bit for each
 /// row.
 ///
-/// A search with a selection returns only vectors of this set ([`crate::Search::selection`]). The memory is an eighth
-/// of a byte for each row of the dataset. It is reserved in a budget until the set is dropped.
+/// A search with a selection returns only vectors of this set ([`crate::Search::selection`]). The set takes one bit for
+/// each row of the dataset. This memory is reserved in a budget until the set is dropped.
 ///
 /// ```
 /// # fn main() -> inshore_vectors::Result<()> {
@@ -52,7 +52,7 @@ impl RowSet {
     /// Creates an empty set for vectors whose row numbers are below `len`.
     ///
     /// # Errors
-    /// [`crate::Error::Store`] if fewer than [`RowSet::bytes`] bytes are free in the budget.
+    /// Returns [`crate::Error::Store`] if fewer than [`RowSet::bytes`] bytes are free in the budget.
     pub fn empty(budget: &Budget, len: u64) -> Result<RowSet> {
         let reservation = budget.reserve(RowSet::bytes(len), "a set of vectors")?;
         Ok(RowSet { words: vec![0; len.div_ceil(WORD_BITS) as usize], len, _reservation: reservation })
@@ -61,7 +61,7 @@ impl RowSet {
     /// Creates the set of all vectors whose row numbers are below `len`.
     ///
     /// # Errors
-    /// The errors of [`RowSet::empty`].
+    /// Returns the errors of [`RowSet::empty`].
     pub fn full(budget: &Budget, len: u64) -> Result<RowSet> {
         let mut set = RowSet::empty(budget, len)?;
         set.words.fill(u64::MAX);
@@ -108,13 +108,13 @@ impl RowSet {
         self.words_in(range).any(|(_, word)| word != 0)
     }
 
-    /// Returns the number of vectors in the set with row numbers in `range`.
+    /// Returns how many vectors of the set have row numbers in `range`.
     pub fn count_in(&self, range: Range<u64>) -> u64 {
         self.words_in(range).map(|(_, word)| u64::from(word.count_ones())).sum()
     }
 
-    /// Returns the smallest range that contains the row numbers of all vectors of the set in `range`. Returns `None` if
-    /// there are none.
+    /// Considers only the vectors of the set whose row numbers are in `range`. Returns the smallest range that contains
+    /// all these row numbers. Returns `None` if there are no such vectors.
     pub fn bounds_in(&self, range: Range<u64>) -> Option<Range<u64>> {
         let mut words = self.words_in(range).filter(|(_, word)| *word != 0);
         let (number, word) = words.next()?;
@@ -123,7 +123,7 @@ impl RowSet {
         Some(first..(number + 1) * WORD_BITS - u64::from(word.leading_zeros()))
     }
 
-    /// Removes all vectors that are not in `other`, which must be a set for the same dataset.
+    /// Removes all vectors that are not in `other`. Both sets must belong to the same dataset.
     pub fn intersect(&mut self, other: &RowSet) {
         assert_eq!(self.len, other.len, "sets of one dataset");
         self.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word &= other);
@@ -134,7 +134,7 @@ impl RowSet {
         self.rows_in(0..self.len)
     }
 
-    /// Returns the row numbers of the vectors in the set that are in `range`, in ascending order.
+    /// Returns, in ascending order, those row numbers in `range` whose vectors are in the set.
     pub fn rows_in(&self, range: Range<u64>) -> impl Iterator<Item = u64> + '_ {
         self.words_in(range).flat_map(|(number, word)| {
             let mut left = word;
@@ -146,8 +146,8 @@ impl RowSet {
         })
     }
 
-    /// Returns the words that hold the bits of `range`, each with its position. Bits outside `range` are 0 in the
-    /// result.
+    /// Returns the words of the bitmap that contain the bits of `range`, each with its position. In the result, bits
+    /// outside `range` are 0.
     fn words_in(&self, range: Range<u64>) -> impl Iterator<Item = (u64, u64)> + '_ {
         let (start, end) = (range.start, range.end.min(self.len));
         let words = if start < end { start / WORD_BITS..end.div_ceil(WORD_BITS) } else { 0..0 };

@@ -15,10 +15,10 @@ use crate::{
     tiles::{Hit, Instructions, LANES_MAX, ROWS_MAX, RowSum, Tile, Tiled},
 };
 
-/// The bytes of the elements of a subblock, in the form for tiles.
+/// The size, in bytes, of the elements of a subblock in the form for tiles.
 const SUBBLOCK_BYTES: usize = 192 << 10;
-/// The number of hits that a thread collects before it computes their exact distances. The buffer of hits has room for
-/// the hits of one more tile.
+/// A thread computes exact distances after it has collected this number of hits. A hit is a pair whose approximate
+/// score reaches the limit of the query. The buffer can also hold the hits of one more tile.
 pub(crate) const HITS: usize = 64;
 /// The largest number of hits that a thread holds.
 pub(crate) const HITS_MAX: usize = HITS + ROWS_MAX * LANES_MAX;
@@ -38,7 +38,7 @@ pub(crate) struct Preparation<L> {
 }
 
 impl<L> Preparation<L> {
-    /// Allocates memory for `rows` rows, and for `widened` widened elements.
+    /// Allocates memory for `rows` rows, and for `widened` elements that are converted to the form for tiles.
     pub fn with_capacity(rows: usize, widened: usize) -> Preparation<L> {
         Preparation {
             widened: Vec::with_capacity(widened),
@@ -47,8 +47,8 @@ impl<L> Preparation<L> {
         }
     }
 
-    /// Computes the scale and the shift of each row, and the facts about all rows that the filter needs. The center has
-    /// as many elements as a row.
+    /// Computes the scale and the shift of each row. Returns the facts about all rows that the filter needs. The center
+    /// has as many elements as a row.
     pub fn describe<T: Tiled<Lane = L>>(
         &mut self,
         instructions: Instructions,
@@ -63,8 +63,8 @@ impl<L> Preparation<L> {
         let (mut most, mut least) = (0.0f32, f32::INFINITY);
         for (row, scale) in rows.chunks_exact(center.len()).zip(scales) {
             let squares = *scale;
-            // The squares of a row with a norm above 0 may underflow to 0. Such a row still counts for the smallest
-            // norm, so that the block is recognized as too short for the filter.
+            // The squares of a row with a norm above 0 may underflow to 0. Such a row still determines the smallest
+            // norm, so that the filter is not used for the block.
             if squares > 0.0 || row.iter().any(|x| x.value() != 0.0) {
                 least = least.min(squares);
             }
@@ -78,7 +78,8 @@ impl<L> Preparation<L> {
             };
             shifts.push(shift);
         }
-        // The factors 1.001 and 0.999 cover the error of the sums, which is far below 1e-3 by the bounds of the filter.
+        // The factors 1.001 and 0.999 cover the error of the sums. By the bounds of the filter, this error is far below
+        // 1e-3.
         let norm = f64::from(most).sqrt() * 1.001;
         let norm_min = f64::from(least).sqrt() * 0.999;
         match filter.metric {
@@ -121,8 +122,8 @@ impl<T: Tiled> Subblock<'_, T> {
         self.scales.len()
     }
 
-    /// Compares one tile of rows, which begins with row `first`, with a panel, and appends the hits. Returns the first
-    /// row after the tile.
+    /// Compares one tile of rows with a panel of queries, and appends the hits to `hits`. The tile begins with row
+    /// `first`. Returns the number of the first row after the tile.
     pub fn hits(&self, first: usize, panel: &[T::Lane], limits: &[f32], hits: &mut Vec<Hit>) -> usize {
         let (end, stride) = (self.count().min(first + ROWS_MAX), T::stride(self.dimensions));
         let tile = Tile {

@@ -1,4 +1,4 @@
-//! The best neighbours of each query. All threads share them.
+//! Keeps the best neighbours of each query. All threads share them.
 //!
 //! An entry is a key and an id. Entries are ordered by key, and entries with equal keys by id. The k smallest entries
 //! of a set do not depend on the order in which entries are added, so the answer does not depend on blocks and threads.
@@ -44,7 +44,7 @@ struct Entries {
 #[derive(Debug)]
 pub(crate) struct TopK {
     entries: Mutex<Entries>,
-    /// The bits of an f64. No entry of the answer has a larger key than this number.
+    /// The bits of an f64, which is the bound of the heap. No entry of the answer has a key above the bound.
     bound: AtomicU64,
     k: usize,
     /// The id whose entries are not kept.
@@ -52,8 +52,8 @@ pub(crate) struct TopK {
 }
 
 impl TopK {
-    /// Creates an empty heap with memory for `k` entries. `bound` is the first bound, and callers must not add entries
-    /// with larger keys.
+    /// Creates an empty heap with memory for `k` entries. `bound` is the initial bound. Callers must not add entries
+    /// with keys above `bound`.
     pub fn new(k: usize, bound: f64) -> TopK {
         let entries = Entries { heap: BinaryHeap::with_capacity(k), ids: None };
         TopK { entries: Mutex::new(entries), bound: AtomicU64::new(bound.to_bits()), k, excluded: None }
@@ -67,7 +67,7 @@ impl TopK {
         TopK { entries: Mutex::new(entries), bound: AtomicU64::new(bound.to_bits()), k, excluded: None }
     }
 
-    /// Returns the same heap, except that it drops entries with this id.
+    /// Changes the heap so that it drops entries with this id, and returns the heap.
     pub fn without(self, id: u64) -> TopK {
         TopK { excluded: Some(id), ..self }
     }
@@ -83,8 +83,8 @@ impl TopK {
         size_of::<TopK>() as u64 + k * size_of::<Entry>() as u64
     }
 
-    /// Returns the bound of the heap. An entry with a larger key is not in the answer; an entry with an equal key may
-    /// be in it.
+    /// Returns the bound of the heap. An entry with a larger key is not in the answer. An entry with an equal key may
+    /// be in the answer.
     pub fn bound(&self) -> f64 {
         f64::from_bits(self.bound.load(Ordering::Relaxed))
     }

@@ -87,7 +87,7 @@ impl Ext4 {
     /// files.
     ///
     /// # Errors
-    /// Errors of reading files.
+    /// Returns an error if a file cannot be read.
     pub fn recording(&self, before: tree::Tree, report: &str) -> io::Result<Recording> {
         let changes = self.disk.content().changes.clone();
         let new = files_in(self.path())?;
@@ -118,7 +118,7 @@ impl Ext4 {
 /// Creates a folder for images, in memory if possible.
 ///
 /// # Errors
-/// Errors of creating a folder.
+/// Returns an error if a folder cannot be created.
 pub fn scratch() -> io::Result<TempDir> {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())
 }

@@ -99,7 +99,7 @@ impl Recording {
     /// Checks as [`Recording::check`] does, but `look` converts the files of the drive to the files that are checked.
     ///
     /// # Errors
-    /// Errors of [`Recording::check`] and of `look`.
+    /// Returns the errors of [`Recording::check`] and of `look`.
     pub fn check_by(
         &self,
         losses_max: usize,

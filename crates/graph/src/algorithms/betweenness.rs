@@ -175,8 +175,11 @@ impl StepProgram for SumDependencies {
 /// graph that was imported without in-edges is transposed first, with a notice in the summary.
 ///
 /// # Errors
-/// [`Error::BadOption`] if the number of sources is 0; [`Error::Overflow`] if a vertex has more than 10^308 shortest
-/// paths; [`inshore_store::Error::BudgetTooSmall`]. Also fails on I/O errors, damaged data and cancellation.
+/// - Returns [`Error::BadOption`] if the number of sources is 0.
+/// - Returns [`Error::Overflow`] if a vertex has more than 10^308 shortest paths.
+/// - Returns [`inshore_store::Error::BudgetTooSmall`] if the memory budget is too small.
+///
+/// The function also fails if a read or write fails, stored data is damaged, or the job was cancelled.
 pub fn betweenness(graph: &Graph, job: &Job, options: &BetweennessOptions) -> Result<Answer> {
     check_budget(job, "betweenness")?;
     if options.sources == 0 {

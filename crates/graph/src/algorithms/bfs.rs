@@ -108,8 +108,10 @@ impl StepProgram for Bfs {
 /// cached in memory if they fit, so that in-edges are read once.
 ///
 /// # Errors
-/// [`crate::Error::NoSuchVertex`]; [`inshore_store::Error::BudgetTooSmall`]. Also fails on I/O errors, damaged data and
-/// cancellation.
+/// - Returns [`crate::Error::NoSuchVertex`] if the graph has no vertex with the given id.
+/// - Returns [`inshore_store::Error::BudgetTooSmall`] if the memory budget is too small.
+///
+/// The function also fails if a read or write fails, stored data is damaged, or the job was cancelled.
 pub fn bfs(graph: &Graph, job: &Job, options: &BfsOptions) -> Result<Answer> {
     check_budget(job, "BFS")?;
     let source = graph.number_of(job, options.source)?;

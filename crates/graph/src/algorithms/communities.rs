@@ -110,7 +110,8 @@ impl Sender for SendLabels {
 /// that was imported without in-edges is transposed first by a sort of all edges, with a notice in the summary.
 ///
 /// # Errors
-/// [`inshore_store::Error::BudgetTooSmall`]. Also fails on I/O errors, damaged data and cancellation.
+/// Returns [`inshore_store::Error::BudgetTooSmall`] if the memory budget is too small. The function also fails if a
+/// read or write fails, stored data is damaged, or the job was cancelled.
 pub fn communities(graph: &Graph, job: &Job, options: &CommunitiesOptions) -> Result<Answer> {
     check_budget(job, "communities")?;
     let mut rows = vec![graph.out().unweighted()];

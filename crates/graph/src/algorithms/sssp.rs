@@ -106,8 +106,11 @@ impl StepProgram for Sssp {
 /// weight is 12 bytes. State is 8 bytes per vertex.
 ///
 /// # Errors
-/// [`Error::BadInput`] if the graph has no weights, or a reached edge has a negative weight; [`Error::NoSuchVertex`];
-/// [`inshore_store::Error::BudgetTooSmall`]. Also fails on I/O errors, damaged data and cancellation.
+/// - Returns [`Error::BadInput`] if the graph has no weights, or a reached edge has a negative weight.
+/// - Returns [`Error::NoSuchVertex`] if the graph has no vertex with the given id.
+/// - Returns [`inshore_store::Error::BudgetTooSmall`] if the memory budget is too small.
+///
+/// The function also fails if a read or write fails, stored data is damaged, or the job was cancelled.
 pub fn sssp(graph: &Graph, job: &Job, options: &SsspOptions) -> Result<Answer> {
     check_budget(job, "shortest paths")?;
     let bad = |found: String, expected: &str| Error::BadInput {

@@ -355,7 +355,8 @@ impl Unpacker {
     /// later entries.
     ///
     /// # Errors
-    /// [`Error::BadGraph`] if the blocks were not written by a [`Packer`], or if an entry is beyond the last vertex.
+    /// Returns [`Error::BadGraph`] if the blocks were not written by a [`Packer`], or if an entry is beyond the last
+    /// vertex.
     pub fn unpack(&mut self, csr: &Csr, blocks: &[u8], wanted: Range<u64>) -> Result<bool> {
         let frame = frame_of(wanted.start);
         loop {

@@ -58,7 +58,8 @@ pub(crate) struct Choice {
     pub step: Step,
     /// True if all rows are read into memory before the superstep.
     pub caches_rows: bool,
-    /// Memory for caching the rows in which a pull finds no active vertex; `None` if these rows are not cached.
+    /// Memory for caching the rows in which a pull finds no active vertex. The value is `None` if these rows are not
+    /// cached.
     pub unvisited_bytes: Option<u64>,
     /// True if the next frontiers are kept as lists.
     pub lists: bool,
@@ -122,7 +123,7 @@ impl Choice {
 /// Chooses the layout if there is none yet, and otherwise the step of the next superstep.
 ///
 /// # Errors
-/// [`inshore_store::Error::BudgetTooSmall`] if the tuning forces a layout that does not fit.
+/// Returns [`inshore_store::Error::BudgetTooSmall`] if the tuning forces a layout that does not fit.
 pub(crate) fn choose(estimates: &Estimates) -> Result<Choice> {
     let choice = match estimates.layout {
         None => Choice::first(estimates.usual_layout()?),

@@ -45,7 +45,7 @@ pub(crate) struct Estimates {
 
     /// Tells whether the superstep follows edges backwards, on the reverse pass of a search.
     pub is_backwards: bool,
-    /// The number of active vertices; `None` if all are active.
+    /// The number of active vertices. The value is `None` if all are active.
     pub active: Option<u64>,
     /// Tells whether the waiting vertices of the superstep are known.
     pub has_waiting: bool,
@@ -139,7 +139,7 @@ pub(crate) struct Layout {
     /// Tells whether memory has a bit for each vertex, which marks the active vertices. Waiting vertices need these
     /// bits to pull.
     pub has_active_bits: bool,
-    /// The plan by which edges are cut into destination blocks; `None` if edges are not cut.
+    /// The plan by which edges are cut into destination blocks. The value is `None` if edges are not cut.
     pub blocks: Option<BlockingPlan>,
 }
 

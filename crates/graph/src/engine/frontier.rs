@@ -57,7 +57,7 @@ impl Frontier {
         }
     }
 
-    /// Returns the number of vertices; `None` if all are active.
+    /// Returns the number of vertices. Returns `None` if all are active.
     pub fn count(&self) -> Option<u64> {
         match self {
             Frontier::All => None,

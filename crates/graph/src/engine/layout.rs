@@ -65,7 +65,7 @@ impl Estimates {
         (layout, windows + frontier::memory_bytes(layout.frontier_keys))
     }
 
-    /// Returns a layout with updates in accumulators; `None` if accumulators are not allowed or do not fit.
+    /// Returns a layout with updates in accumulators. Returns `None` if accumulators are not allowed or do not fit.
     fn direct(&self, state_in_memory: bool) -> Option<Layout> {
         let (layout, fixed) = self.bare();
         let free = self.free_bytes.saturating_sub(self.all_kept_bytes());
@@ -138,7 +138,8 @@ impl Estimates {
     /// Chooses the layout.
     ///
     /// # Errors
-    /// [`inshore_store::Error::BudgetTooSmall`] if the tuning forces updates into accumulators, which do not fit.
+    /// Returns [`inshore_store::Error::BudgetTooSmall`] if the tuning forces updates into accumulators, which do not
+    /// fit.
     pub fn usual_layout(&self) -> Result<Layout> {
         let in_blocks = plan::choose(self).map(|plan| self.in_blocks(plan));
         if let Some(layout) = in_blocks.or_else(|| self.direct(true)).or_else(|| self.direct(false)) {

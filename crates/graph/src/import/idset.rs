@@ -257,7 +257,7 @@ pub(super) fn load(job: &Job, file: &CheckedFile, range: std::ops::Range<u64>) -
 /// reads only one cache line.
 pub(super) struct Ranks {
     bits: Buffer,
-    /// The number of set bits before each word; `None` if each number is stored next to its word.
+    /// The number of set bits before each word. The value is `None` if each number is stored next to its word.
     counts: Option<Buffer>,
 }
 

@@ -30,7 +30,7 @@ const SLACK_BYTES: u64 = 512 << 10;
 /// The lane of one thread: its input to the sort of edges, its log of edges, and its view of the set of ids.
 pub(super) struct Lane<'a, E: EdgeOperation> {
     ids: IdInserter<'a>,
-    /// The input of the sort; `None` if all edges go to the log.
+    /// The input of the sort. The value is `None` if all edges go to the log.
     sink: Option<Sink<E>>,
     log: EdgeLogWriter,
     undirected: bool,
@@ -198,7 +198,7 @@ impl<'a, E: EdgeOperation> Lanes<'a, E> {
     /// block may be as large as [`Lanes::block_bytes`].
     ///
     /// # Errors
-    /// The error of `work`, which stops the reading; otherwise the error of `read`.
+    /// Returns the error of `work`, which stops the reading. If `work` succeeds, returns the error of `read`.
     pub fn each_block<B: Send>(
         &mut self,
         job: &Job,

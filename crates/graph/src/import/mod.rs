@@ -176,9 +176,13 @@ impl ImportOptions {
 /// all of it is durable.
 ///
 /// # Errors
-/// [`Error::BadInput`] with the file and line of a malformed edge; [`Error::Empty`];
-/// [`inshore_store::Error::NameExists`]; [`inshore_store::Error::BudgetTooSmall`]. Also fails on I/O errors (for
-/// example a full disk) and on cancellation.
+/// - Returns [`Error::BadInput`] if an edge is malformed. The error names the file and the line.
+/// - Returns [`Error::Empty`] if the inputs contain no vertex.
+/// - Returns [`inshore_store::Error::NameExists`] if the store already has a dataset with this name.
+/// - Returns [`inshore_store::Error::BudgetTooSmall`] if the memory budget is too small.
+///
+/// The function also fails if a read or write fails (for example because the disk is full), or if the job was
+/// cancelled.
 pub fn import(
     store: &Store,
     job: &Job,
@@ -205,7 +209,8 @@ pub fn import(
 /// Guesses the format of an input by its extension, and otherwise by its first line.
 ///
 /// # Errors
-/// [`Error::BadInput`] if the input is a METIS file; an I/O error if the input cannot be read.
+/// - Returns [`Error::BadInput`] if the input is a METIS file.
+/// - Returns an I/O error if the input cannot be read.
 fn guess(job: &Job, input: &Input) -> Result<EdgeFormat> {
     // The first line of a pipe is not read, since a pipe cannot be read again.
     let is_file = input.path().is_some() && input.compressed_bytes().is_some();

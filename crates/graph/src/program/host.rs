@@ -61,7 +61,7 @@ impl Failures {
     /// Returns the recorded failure as an error, if there is one, with the original id of its vertex.
     ///
     /// # Errors
-    /// [`Error::Program`] if a failure was recorded.
+    /// Returns [`Error::Program`] if a failure was recorded.
     pub fn check(&self, graph: &Graph, job: &inshore_store::Job, program: &'static str) -> Result<()> {
         if !self.has_failed.load(Ordering::Relaxed) {
             return Ok(());

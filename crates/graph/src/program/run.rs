@@ -30,12 +30,15 @@ use crate::{
 /// written and read again. Memory stays within the job's budget, which must be at least
 /// [`SMALLEST_BUDGET_BYTES`](crate::SMALLEST_BUDGET_BYTES).
 ///
-/// Source: 2018 thesis, section 9.2 (algorithm 1) and section 9.4 (algorithm 3).
+/// The method is algorithm 1 in section 9.2 and algorithm 3 in section 9.4 of the 2018 thesis.
 ///
 /// # Errors
-/// [`Error::Program`] if a function of the program panics or breaks a rule of its documentation; [`Error::BadInput`] if
-/// the program needs weights and the graph has none; [`Error::BadOption`] if the program would never end;
-/// [`inshore_store::Error::BudgetTooSmall`]. Also fails on I/O errors, damaged data and cancellation.
+/// - Returns [`Error::Program`] if a function of the program panics or breaks a rule of its documentation.
+/// - Returns [`Error::BadInput`] if the program needs weights and the graph has none.
+/// - Returns [`Error::BadOption`] if the program would never end.
+/// - Returns [`inshore_store::Error::BudgetTooSmall`] if the memory budget is too small.
+///
+/// The function also fails if a read or write fails, stored data is damaged, or the job was cancelled.
 pub fn run<P: VertexProgram>(
     graph: &Graph,
     job: &Job,
@@ -64,7 +67,7 @@ pub fn run<P: VertexProgram>(
 /// along the in-edges of waiting vertices if that reads less.
 ///
 /// # Errors
-/// The errors are those of [`run`].
+/// Returns the errors of [`run`].
 pub fn search<P: SearchProgram>(
     graph: &Graph,
     job: &Job,

@@ -68,7 +68,7 @@ pub struct TaskSource {
     pub whole: u64,
     /// The bytes to read.
     pub source: Source,
-    /// The location of the source in the node's store; `None` if the source is not in the store.
+    /// The location of the source in the node's store. The value is `None` if the source is not in the store.
     pub stored: Option<StoredSource>,
 }
 
@@ -86,7 +86,7 @@ pub trait Reply: Send {
     /// Sends a batch. All batches of a task have the same columns. The call blocks while the client is slow.
     ///
     /// # Errors
-    /// [`inshore_store::Error::Cancelled`] if the client has disconnected.
+    /// Returns [`inshore_store::Error::Cancelled`] if the client has disconnected.
     fn batch(&mut self, batch: RecordBatch) -> Result<(), Failure>;
 }
 
@@ -122,7 +122,7 @@ pub trait TaskHandler: Send + Sync {
     /// Runs the task. After the last batch, the client receives the returned value and the cost of the job.
     ///
     /// # Errors
-    /// Any error that prevents the task from completing.
+    /// Returns the error that prevents the task from completing.
     fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure>;
 }
 

@@ -69,8 +69,9 @@ where
 /// kernel. Before the task requests its next source, it sends all parts in the buffer.
 ///
 /// # Errors
-/// The budget is too small, the next source is unavailable, the job was cancelled, or the client has disconnected. If a
-/// source cannot be read, the client receives a row with the error, and this function returns no error.
+/// Returns an error if the budget is too small, the next source is unavailable, the job was cancelled, or the client
+/// has disconnected. If a source cannot be read, the client receives a row with the error, and this function returns no
+/// error.
 pub fn answer_parts<K>(
     job: &Context,
     kernel: &K,

@@ -20,13 +20,14 @@ pub trait Portable: Kernel + Sized {
     /// Creates the compute kernel from [`Self::arguments`].
     ///
     /// # Errors
-    /// An error of the compute kernel if the arguments are invalid.
+    /// Returns an error of the compute kernel if the arguments are invalid.
     fn of_arguments(arguments: &Value) -> Result<Self, Self::Error>;
 
     /// Creates the compute kernel from [`Self::arguments`]. The compute kernel may reserve memory from the budget.
     ///
     /// # Errors
-    /// The errors of [`Self::of_arguments`], and an error if the budget is too small.
+    /// - Returns the errors of [`Self::of_arguments`].
+    /// - Returns an error if the budget is too small.
     fn within(arguments: &Value, _budget: &Budget) -> Result<Self, Self::Error> {
         Self::of_arguments(arguments)
     }

@@ -15,8 +15,8 @@ use crate::{Error, Result};
 /// Options for the file that a compression or decompression writes.
 #[derive(Clone, Debug, Default)]
 pub struct FileOptions {
-    /// The path of the file to write; `-` is standard output. The default path is the input's path: compression adds
-    /// the format's ending, and decompression removes the ending.
+    /// The path of the file to write. `-` is standard output. The default is the path of the input, to which
+    /// compression adds the format's ending, and from which decompression removes the ending.
     pub output: Option<PathBuf>,
     /// Replaces an existing file.
     pub force: bool,
@@ -30,8 +30,11 @@ pub struct FileOptions {
 /// format. If there is no known ending, the format is zstd.
 ///
 /// # Errors
-/// The errors of [`compress`]; [`Error::BadName`] for a file whose ending is that of a compression format;
-/// [`Error::Exists`].
+/// - Returns the errors of [`compress`].
+/// - Returns [`Error::BadName`] if the output is the input file, or if no output is given and the input already has the
+///   ending of a compression format.
+/// - Returns [`Error::Exists`] if the output exists already and must not be replaced.
+/// - Returns [`Error::Io`] if the metadata of the input cannot be copied, or the input cannot be removed.
 pub fn compress_file(
     job: &Context,
     input: &Input,
@@ -61,7 +64,11 @@ pub fn compress_file(
 /// [`compress_file`].
 ///
 /// # Errors
-/// The errors of [`decompress`]; [`Error::UnknownEnding`]; [`Error::Exists`].
+/// - Returns the errors of [`decompress`].
+/// - Returns [`Error::BadName`] if the output is the input file.
+/// - Returns [`Error::UnknownEnding`] if no output is given and the input has no known ending.
+/// - Returns [`Error::Exists`] if the output exists already and must not be replaced.
+/// - Returns [`Error::Io`] if the metadata of the input cannot be copied, or the input cannot be removed.
 pub fn decompress_file(
     job: &Context,
     input: &Input,

@@ -1,5 +1,5 @@
-//! This module compresses a block of input into a piece, and decompresses pieces. A piece is a gzip member, a bzip2
-//! stream, a zstd frame or an lz4 block.
+//! This module compresses a block of input into a piece, and decompresses pieces. A piece is a part of a compressed
+//! file that can be decompressed on its own: a gzip member, a bzip2 stream, a zstd frame or an lz4 block.
 
 use std::{hash::Hasher, io::Write};
 
@@ -9,20 +9,22 @@ use twox_hash::XxHash32;
 use super::format::{Format, LZ4_MAGIC};
 use crate::{Error, Result};
 
-/// The start of the extra field in a gzip member's header that holds the member's size, so that members can be
-/// decompressed in parallel. The field consists of two letters, a length of four, and the size in bytes. Other programs
-/// skip the field, as RFC 1952 requires.
+/// The first bytes of an extra field in the header of a gzip member. The field holds the size of the member, so that
+/// members can be decompressed in parallel. It consists of two letters, the length of the rest (four), and the size of
+/// the member in bytes. Other programs skip the field, as RFC 1952 requires.
 pub(super) const GZIP_SIZE_FIELD: [u8; 4] = [b'I', b'S', 4, 0];
 /// The header of the gzip members that Inshore writes. The bytes are the magic number, the method (deflate), the flag
 /// for an extra field, no modification time, no compression hint, no operating system, and the length of the extra
 /// field.
 const GZIP_HEAD: [u8; 12] = [0x1f, 0x8b, 8, 4, 0, 0, 0, 0, 0, 255, 8, 0];
-/// The number of bytes in the header with the extra field.
+/// The size of the header, including the extra field, in bytes.
 pub(super) const GZIP_HEAD_BYTES: usize = GZIP_HEAD.len() + 8;
 const GZIP_TAIL_BYTES: usize = 8;
-/// The first of the 16 magic numbers of a skippable frame, which zstd and lz4 share.
+/// The first of the 16 magic numbers with which a skippable frame may begin. The magic numbers are the same for zstd
+/// and lz4.
 pub(super) const SKIPPABLE_MAGIC: u32 = 0x184d_2a50;
-/// The frame descriptor: version 1, independent blocks of up to 4 MiB, and a checksum of the content.
+/// The frame descriptor of the lz4 frames that Inshore writes. It states version 1, independent blocks of up to 4 MiB,
+/// and a checksum of the content.
 const LZ4_DESCRIPTOR: [u8; 2] = [0b0110_0100, 0x70];
 /// The base-2 logarithm of the largest zstd window that Inshore writes. The largest zstd piece has the size of this
 /// window.
@@ -30,9 +32,9 @@ pub(super) const LARGEST_ZSTD_WINDOW: u32 = 25;
 /// The bit in an lz4 block's length field that marks the block as uncompressed.
 pub(super) const LZ4_PLAIN: u32 = 1 << 31;
 
-/// Returns the base-2 logarithm of the zstd window, for levels whose window is set to the size of a piece. The window
-/// is 16 MiB at the levels at which zstd's own window is 4 MiB. It is 32 MiB at the levels at which zstd's own window
-/// is larger.
+/// Returns the base-2 logarithm of the size of the zstd window. Returns `None` for levels that keep zstd's own window.
+/// At the other levels, the window has the size of a piece: 16 MiB if zstd's own window has 4 MiB, and 32 MiB if zstd's
+/// own window is larger.
 fn zstd_window(level: u32) -> Option<u32> {
     match level {
         0..=8 => None,
@@ -51,7 +53,7 @@ impl Format {
         }
     }
 
-    /// Returns the number of input bytes in a piece.
+    /// Returns how many bytes of input are compressed into one piece.
     ///
     /// Pieces of zstd are independent, so a text with distant repetitions compresses less. Level 12 compressed a text
     /// with distant repetitions to 27.1 % in pieces of 4 MiB. Pieces of 16 MiB gave 22.2 % with the level's window of 4
@@ -78,7 +80,7 @@ impl Format {
                 }
             }
             Format::Bzip2 => 8 << 20,
-            // The sizes were measured with ZSTD_sizeof_CCtx and are rounded up.
+            // These sizes were measured with ZSTD_sizeof_CCtx and rounded up.
             Format::Zstd => match level {
                 0..=8 => 8 << 20,
                 9..=11 => 24 << 20,
@@ -206,7 +208,7 @@ impl std::str::FromStr for Format {
     }
 }
 
-/// Writes the bytes that a file of the format has before the first piece and after the last piece.
+/// Makes the bytes that a file of the format has before its first piece and after its last piece.
 pub(super) struct Packer {
     format: Format,
     hash: XxHash32,
@@ -240,7 +242,7 @@ impl Packer {
     }
 }
 
-/// Returns the checksum byte of an lz4 frame descriptor, which is the second byte of the descriptor's hash.
+/// Returns the checksum byte of an lz4 frame descriptor. This is the second byte of the descriptor's hash.
 pub(super) fn lz4_descriptor_check(descriptor: &[u8]) -> u8 {
     let mut hash = XxHash32::with_seed(0);
     hash.write(descriptor);

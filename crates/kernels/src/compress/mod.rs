@@ -13,7 +13,8 @@
 //!
 //! The compressed bytes of an input depend neither on the memory nor on the number of threads.
 //!
-//! The idea to run compression where the data is stored comes from the 2019 thesis, section 3.2.3.
+//! The idea to run compression where the data is stored comes from section 3.2.3 of the 2019 thesis (see
+//! docs/from-the-papers.md).
 
 mod bunzip2;
 mod files;
@@ -52,35 +53,38 @@ pub struct PackSummary {
     pub pieces: u64,
 }
 
-/// Returns the smallest budget, in bytes, with which `threads` threads can compress in this format and at this level.
+/// Returns the smallest memory budget, in bytes, with which `threads` threads can compress in this format and at this
+/// level.
 pub fn smallest_pack_memory_bytes(format: Format, level: u32, threads: usize) -> u64 {
     piece_memory_bytes(format, level) * (threads as u64 + 1) + (1 << 20)
 }
 
-/// Returns the memory, in bytes, for a block that is being compressed: the input, the output, and the compressor's
-/// state.
+/// Returns the memory, in bytes, that the compression of one block takes. It includes the input, the output, and the
+/// compressor's state.
 fn piece_memory_bytes(format: Format, level: u32) -> u64 {
     let block = format.block_bytes(level) as u64;
     block + block + block / 64 + format.state_bytes(level)
 }
 
-/// Returns the number of threads for which the budget has memory. The number of blocks in memory is one more than the
-/// number of threads.
+/// Returns the largest number of threads for which the free memory of the budget suffices. One block more than there
+/// are threads is in memory at the same time. Each block takes `each` bytes.
 fn threads(budget: &Budget, each: u64) -> usize {
     let room = budget.free_bytes() / each;
     (room.saturating_sub(1) as usize).clamp(1, budget.threads())
 }
 
-/// Compresses all of `input` into `output`. Errors call the input `name`.
+/// Compresses all of `input` into `output`. In errors, the input is called `name`.
 ///
-/// Memory: each piece takes two blocks and the state of a compressor. The number of pieces in memory is one more than
-/// the number of threads. A block has 1 MiB for gzip, 900 kB for bzip2, and 4 MiB for zstd and lz4. From level 9 on, a
-/// zstd block has 16 MiB, and from level 17 on 32 MiB. If the budget is less than [`smallest_pack_memory_bytes`] for
-/// all threads, fewer threads compress.
+/// Each piece takes the memory of two blocks and of the state of a compressor. One piece more than there are threads is
+/// in memory at the same time. A block has 1 MiB for gzip, 900 kB for bzip2, and 4 MiB for zstd and lz4. From level 9
+/// on, a zstd block has 16 MiB, and from level 17 on 32 MiB. If the free memory is less than
+/// [`smallest_pack_memory_bytes`] for all threads of the job, fewer threads compress.
 ///
 /// # Errors
-/// [`Error::BadLevel`]; [`Error::Table`] and [`Error::Write`] for reading and writing; [`Error::Store`] if the job
-/// was stopped, or the budget is too small for one thread.
+/// - Returns [`Error::BadLevel`] if the format does not have the level.
+/// - Returns [`Error::Input`] or [`Error::Table`] if the input cannot be read.
+/// - Returns [`Error::Write`] if the output cannot be written.
+/// - Returns [`Error::Store`] if the job was stopped or the budget is too small for one thread.
 pub fn compress(
     job: &Context,
     name: &str,
@@ -128,17 +132,19 @@ pub fn compress(
     Ok(summary)
 }
 
-/// Decompresses all of `input` into `output`. Errors call the input `name`. The first bytes determine the format. Bytes
-/// after the end of the compressed data are an error, and so is a truncated input.
+/// Decompresses all of `input` into `output`. In errors, the input is called `name`. The first bytes determine the
+/// format. Bytes after the end of the compressed data are an error, and so is a truncated input.
 ///
-/// Memory: half of the budget limits the number of pieces that are decompressed in parallel. Pieces of up to 16 MiB are
-/// decompressed in this way. A larger piece is decompressed by one thread while the piece is read, and needs only the
-/// window of the format. For bzip2, the budget determines the number of threads and the number of blocks of each
-/// thread. A block and its table take 5 MB.
+/// Pieces of up to 16 MiB are decompressed in parallel, as many as fit into half of the budget. One thread decompresses
+/// a larger piece while reading the piece, and needs only memory for the window of the format. For bzip2, the budget
+/// determines the number of threads and the number of blocks of each thread. A block and its table take 5 MB.
 ///
 /// # Errors
-/// [`Error::Damaged`] for input that has none of the formats, is truncated or damaged; [`Error::Table`],
-/// [`Error::Write`]; [`Error::Store`] if the job was stopped or the budget is too small for a window.
+/// - Returns [`Error::Damaged`] if the input has none of the formats, is truncated or is damaged.
+/// - Returns [`Error::Input`] or [`Error::Table`] if the input cannot be read.
+/// - Returns [`Error::Write`] if the output cannot be written.
+/// - Returns [`Error::Store`] if the job was stopped, or if the budget has too little memory for one thread or for the
+///   window that the stream needs.
 pub fn decompress(
     job: &Context,
     name: &str,
@@ -152,8 +158,7 @@ pub fn decompress(
     if format == Format::Bzip2 {
         return streams::decompress(job, name, units, &mut out);
     }
-    // Each piece in memory has a buffer for its decompressed bytes. The number of pieces is one more than the number of
-    // threads.
+    // Each piece in memory has a buffer for its decompressed bytes. One piece more than there are threads is in memory.
     let quarter = budget.free_bytes() / 4;
     let threads = (quarter / units.piece_bytes()? as u64).saturating_sub(1) as usize;
     let threads = threads.clamp(1, budget.threads());
@@ -223,12 +228,12 @@ fn copy(
 }
 
 const COPY_BYTES: usize = 256 << 10;
-/// The largest piece that is decompressed in parallel. Most pieces that Inshore wrote have at most 16 MiB of input. A
-/// compressed piece may be slightly larger than its input.
+/// The size in bytes of the largest piece that is decompressed in parallel. Most pieces that Inshore wrote contain at
+/// most 16 MiB of data. A piece may be slightly larger than its data.
 const PIECE_BYTES_MAX: usize = 17 << 20;
 
-/// Fills `block` with bytes of `input`. Only at the end of the input is the block not filled completely. Returns the
-/// number of bytes.
+/// Fills `block` with bytes of `input`, and returns the number of bytes. This number is less than the length of `block`
+/// only at the end of the input.
 fn fill(input: &mut impl Read, block: &mut [u8], name: &str) -> Result<usize> {
     let mut filled = 0;
     while filled < block.len() {
@@ -242,8 +247,8 @@ fn fill(input: &mut impl Read, block: &mut [u8], name: &str) -> Result<usize> {
     Ok(filled)
 }
 
-/// Converts a read error, which is an error of the crate `inshore_tables`, damage that a decompressor found, or an
-/// error of the operating system.
+/// Converts a read error to an error of this crate. The read error wraps an error of the crate `inshore_tables`, is an
+/// error of the operating system, or reports damage that a decompressor found.
 fn read_error(name: &str, error: std::io::Error) -> Error {
     match error.downcast::<inshore_tables::Error>() {
         Ok(error) => Error::Table(error),

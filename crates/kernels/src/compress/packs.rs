@@ -3,7 +3,8 @@
 //!
 //! Each block that a node reads is compressed to one or a few pieces of the format. The concatenated pieces are a file
 //! of the format. The result has about the size of the result of [`super::compress`], but different bytes. The blocks
-//! of the result are as large as the node's reads (2 MiB, less with little memory), and lz4 has a frame for each block.
+//! of the result are as large as the node's reads. A read has 2 MiB, or less if there is little memory. A result in lz4
+//! has a frame for each block.
 
 use inshore_kernel::{Block, Border, Failure, Kernel, Parts, Portable, Reply, Task, TaskHandler};
 use inshore_store::{Budget, Context, Reservation};
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 use super::{Format, Packer};
 use crate::{Error, Result};
 
-/// The largest number of bytes in a block that a node reads.
+/// A block that a node reads has at most this number of bytes.
 const BLOCK_BYTES: u64 = 2 << 20;
 
 /// The handler of the task that compresses on a node. The task's memory determines the number of threads.
@@ -27,7 +28,7 @@ impl TaskHandler for Packs {
     fn work(&self, task: Task, reply: &mut dyn Reply) -> std::result::Result<Value, Failure> {
         let pack = Pack::of_arguments(&task.arguments)?;
         let (memory_bytes, threads) = (task.job.budget().memory_bytes(), task.job.budget().threads());
-        // The workers get a quarter of the task's memory, since half of the memory is for reading.
+        // Half of the task's memory is for reading. The workers get a quarter of the task's memory.
         let room = memory_bytes / 4 / pack.worker_bytes();
         let budget = Budget::new(memory_bytes, (room as usize).clamp(1, threads));
         Parts::<Pack>::default().work(Task { job: task.job.within(budget), ..task }, reply)
@@ -39,7 +40,8 @@ impl TaskHandler for Packs {
 pub struct Pack {
     format: Format,
     level: u32,
-    /// The number of bytes in a block, for sources other than datasets.
+    /// The size of a block in bytes, for sources other than datasets. The value is `None` if the reader chooses the
+    /// size.
     block_bytes: Option<usize>,
 }
 
@@ -47,20 +49,21 @@ impl Pack {
     /// Creates the kernel for `format`. Without a `level`, the kernel uses the format's default level.
     ///
     /// # Errors
-    /// [`Error::BadLevel`].
+    /// Returns [`Error::BadLevel`] if the format does not have the level.
     pub fn new(format: Format, level: Option<u32>) -> Result<Pack> {
         Ok(Pack { format, level: format.checked_level(level)?, block_bytes: None })
     }
 
-    /// Returns the memory of a worker: the compressor's state, and a compressed block.
+    /// Returns the memory of a worker in bytes. A worker needs memory for the compressor's state and for a compressed
+    /// block.
     fn worker_bytes(self) -> u64 {
         self.format.state_bytes(self.level) + 2 * BLOCK_BYTES
     }
 
-    /// Compresses an empty input to one piece, which is a file that a program can decompress.
+    /// Compresses an empty input. The result is a complete file, which a program can decompress.
     ///
     /// # Errors
-    /// The errors of the compressor.
+    /// Returns [`Error::Damaged`] if the compressor fails.
     pub fn of_nothing(self) -> Result<Vec<u8>> {
         let packer = Packer::new(self.format);
         Ok([packer.head(), self.format.pack(&[], self.level)?, packer.tail()].concat())

@@ -1,18 +1,19 @@
-//! This module splits bzip2 files before blocks. Each block begins with 48 fixed bits, by which this module finds the
-//! blocks.
+//! This module splits bzip2 files at the starts of blocks, so that the parts can be decompressed in parallel. A part is
+//! a range of the bits of a file. Each block begins with 48 fixed bits, by which this module finds the blocks.
 //!
 //! ```text
 //! header block block block end | header block block end        streams of any length, at any bit
 //! └── part ──────┘└── part ────────┘└── part ──┘               each begins with a header (the first) or a block
 //! ```
 //!
-//! With this split, all cores can decompress even a single stream, which is what `bzip2` writes. The 48 bits can also
-//! occur in the middle of a block, by chance (once in 2^48 bits) or by design. A part that was split inside a block
-//! ends too early. Workers return the decompressed parts in order, with their compressed bits. If a part ends too
-//! early, its bits are joined with the next part, and the caller's thread decompresses the joined part.
+//! All cores can therefore decompress even a file with a single stream, such as a file that `bzip2` wrote. The 48 bits
+//! can also occur in the middle of a block, by chance (once in 2^48 bits) or by design. A part that was split inside a
+//! block ends too early. The caller's thread receives the decompressed parts in order, together with their compressed
+//! bits. If a part ends too early, its bits are joined with the next part, and the caller's thread decompresses the
+//! joined part.
 //!
-//! Workers verify the checksum of each block. The caller's thread verifies the checksum of each stream when the parts
-//! are returned.
+//! Workers verify the checksum of each block. The caller's thread verifies the checksum of each stream when it receives
+//! the parts.
 
 use std::{
     io::{Read, Write},
@@ -30,27 +31,27 @@ use super::{
 };
 use crate::{Error, Result, ordered::in_order};
 
-/// The possible numbers of blocks in a part. A plan tries these numbers in this order. A workspace has room for the
+/// The possible numbers of blocks in a part. A plan tries these numbers in this order. A workspace has memory for the
 /// blocks of one part.
 ///
-/// Decoding more blocks in lockstep hides more memory latency, but leaves less of the cache to each block: see
-/// [`super::bunzip2`].
+/// Decoding more blocks in lockstep hides more memory latency, but leaves less of the cache to each block.
+/// [`super::bunzip2`] has measurements.
 const PART_BLOCKS: [usize; 3] = [4, 2, 1];
-/// The smallest distance between two block starts at which the input is split. The input of a stream may exceed a block
-/// by a few bytes. The stream then ends with a tiny block, at which no split is useful.
+/// The smallest distance, in bytes, between two block starts at which the input is split. The input of a stream may
+/// exceed a block by a few bytes. The stream then ends with a tiny block, and a split at its start would not be useful.
 const BLOCK_BYTES_MIN: usize = 1 << 10;
 /// The memory that is reserved for the compressed bits of a block, in bytes. No known program writes larger blocks.
 const BLOCK_BYTES: usize = 1 << 20;
-/// The largest possible size of a compressed block, in bytes: 20 bits for each of 900,000 symbols, and the Huffman
-/// codes.
+/// The largest possible size of a compressed block, in bytes. The block has 20 bits for each of 900,000 symbols, and
+/// the Huffman codes.
 const BLOCK_BYTES_MAX: usize = 5 << 19;
 const MAGIC_BITS: usize = 48;
 const HEADER_BITS: usize = 32;
 
-/// The number of threads, and the number of blocks on which each thread works.
+/// The plan of a decompression: the number of threads, and the number of blocks that each thread decodes in lockstep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Plan {
-    /// The number of threads; 0 if the caller's thread decompresses all blocks.
+    /// The number of threads. The number is 0 if the caller's thread decompresses all blocks.
     threads: usize,
     blocks: usize,
 }
@@ -65,13 +66,13 @@ impl Plan {
         plans.find(fits).unwrap_or(Plan::SMALLEST)
     }
 
-    /// Returns the size of the buffer for a decompressed part.
+    /// Returns the size, in bytes, of the buffer for a decompressed part.
     fn out_bytes(self) -> usize {
         2 * self.blocks * BLOCK_BYTES
     }
 
-    /// Returns the number of parts in memory: the parts at the workers, the part that is being read, and the part that
-    /// is being joined with another part.
+    /// Returns how many parts are in memory at the same time. These are the parts of the workers, the part that is
+    /// being read, and the part that is being joined with another part.
     fn parts(self) -> usize {
         if self.threads == 0 { 2 } else { self.threads + 3 }
     }
@@ -82,14 +83,14 @@ impl Plan {
         rooms + (self.parts() * self.blocks * BLOCK_BYTES) as u64
     }
 
-    /// Returns the sum of [`Self::in_bytes`] and the buffers for decompressed parts.
+    /// Returns the memory, in bytes, of [`Self::in_bytes`] and of the buffers for decompressed parts.
     fn bytes(self) -> u64 {
         let out = if self.threads == 0 { 0 } else { (self.threads + 1) * taken_bytes(self.out_bytes()) };
         self.in_bytes() + out as u64
     }
 }
 
-/// Decompresses all of `units`.
+/// Decompresses all input of `units`.
 pub(super) fn decompress<R: Read + Send>(
     job: &Context,
     name: &str,
@@ -143,20 +144,22 @@ pub(super) fn decompress<R: Read + Send>(
     Ok(PackSummary { bytes_in: cutter.units.bytes(), bytes_out: out.bytes, pieces })
 }
 
-/// A part of the input: a range of the bits of a file.
+/// A part of the input. A part is a range of the bits of a file.
 #[derive(Debug)]
 struct BitRange {
     bytes: Vec<u8>,
-    /// The offset of the range's first bit within `bytes`, in bits. This bit is in the first byte.
+    /// The offset of the range's first bit from the start of `bytes`, in bits. The first bit is in the first byte, so
+    /// the offset is below 8.
     at: usize,
-    /// The offset of the range's end within `bytes`, in bits. The remaining bits of the last byte belong to the next
-    /// part.
+    /// The offset of the range's end from the start of `bytes`, in bits. The remaining bits of the last byte belong to
+    /// the next part.
     end: usize,
     is_first: bool,
 }
 
 impl BitRange {
-    /// Returns the number of bytes of the part. A last byte that also contains bits of the next part is not counted.
+    /// Returns the size of the part in bytes. If the last byte also contains bits of the next part, this byte is not
+    /// counted.
     fn whole_bytes(&self) -> usize {
         self.end / 8
     }
@@ -181,7 +184,7 @@ impl BitRange {
 struct InputSplitter<R> {
     units: Units<R>,
     plan: Plan,
-    /// The offset of the next part's first bit within the next byte of the input, in bits.
+    /// The number of bits of the next input byte that belong to the previous part.
     at: usize,
     is_first: bool,
     more: Option<Reservation>,
@@ -237,10 +240,11 @@ impl<R: Read> InputSplitter<R> {
     }
 }
 
-/// Returns the position of the 48 bits with which a block begins, at any bit from `from` on.
+/// Finds the first occurrence, from bit `from` on, of the 48 bits with which a block begins. Returns the offset of this
+/// occurrence in bits.
 ///
-/// The 48 bits cover at least two complete bytes after the byte in which they begin, at whichever bit they begin. Two
-/// table look-ups for each byte therefore suffice.
+/// The 48 bits may begin at any bit of a byte. In all cases, they cover at least two complete bytes after this byte.
+/// Two table look-ups for each byte therefore suffice.
 fn find_block(bytes: &[u8], from: usize) -> Option<usize> {
     // Each table maps a byte to a bit mask of positions at which the 48 bits can begin. The positions of `NEAR` are in
     // the previous byte. The positions of `FAR` are in the byte before the previous byte.
@@ -278,7 +282,7 @@ const fn beginnings(down: u32) -> [u8; 256] {
     table
 }
 
-/// An element of a stream: its start, a block, or its end.
+/// An element of a stream. An element is the start of the stream, a block, or the end of the stream.
 #[derive(Clone, Copy, Debug)]
 enum Element {
     /// The start of a stream, with the compression level. Blocks of the stream have at most 100,000 letters times the
@@ -291,7 +295,7 @@ enum Element {
     End(u32),
 }
 
-/// A part and the result of decompressing it, which is the first `len` bytes of `bytes`.
+/// A part and its decompressed bytes, which are the first `len` bytes of `bytes`.
 struct DecompressedRange<B> {
     part: BitRange,
     bytes: B,
@@ -299,9 +303,9 @@ struct DecompressedRange<B> {
     run: std::result::Result<ReadRange, BlockError>,
 }
 
-/// The report of the elements that were read in a part, and of the reason why reading stopped.
+/// The elements that were read in a part, and the reason why reading stopped.
 struct ReadRange {
-    /// The elements of the stream that were found, each with the offset of its first bit.
+    /// The elements that were found, each with the offset of its first bit.
     met: Vec<(usize, Element)>,
     /// The offset of the bit after the last element that was read.
     at: usize,
@@ -395,10 +399,10 @@ fn next(
 /// Combines the results of parts in order, and checks the checksums of streams.
 struct Assembler {
     name: String,
-    /// The state inside a stream: the level, and the combined checksum of the blocks read so far. `None` outside of a
-    /// stream.
+    /// The compression level of the current stream, and the combined checksum of its blocks that were read so far. The
+    /// value is `None` outside of a stream.
     stream: Option<(usize, u32)>,
-    /// The rest of a part whose last element ends only in the next part.
+    /// The rest of the previous part, if the last element of the part ends only in the next part.
     open: Option<BitRange>,
     room: Option<Workspace>,
 }

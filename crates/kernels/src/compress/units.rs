@@ -1,4 +1,5 @@
-//! This module splits compressed input into pieces that are decompressed in parallel.
+//! This module splits compressed input into pieces that are decompressed in parallel. A piece is a part of the input
+//! that can be decompressed on its own.
 //!
 //! | format | a piece is | known by |
 //! |---|---|---|
@@ -7,9 +8,8 @@
 //! | lz4 | an independent block | its length |
 //!
 //! Some pieces are larger than the limit, and some input cannot be split (a gzip member of another program, or
-//! dependent blocks of lz4). From the first piece that is too large or cannot be split, one thread decompresses the
-//! rest of the input while reading it. bzip2 files are split before any of their blocks, even within a byte: see
-//! [`super::streams`].
+//! dependent blocks of lz4). From the first such place on, one thread decompresses the rest of the input while reading
+//! it. bzip2 files are split before any of their blocks, even within a byte: see [`super::streams`].
 
 use std::{
     hash::Hasher,
@@ -44,17 +44,17 @@ pub(super) struct Units<R> {
     ended: bool,
     format: Format,
     limit: usize,
-    /// The state inside an lz4 frame: the largest size of a block in bytes, and whether a checksum of the content
-    /// follows the last block.
+    /// The properties of the current lz4 frame. The number is the largest size of a block in bytes. The flag is true if
+    /// a checksum of the content follows the last block. The value is `None` outside of an lz4 frame.
     frame: Option<(usize, bool)>,
-    /// Tells whether all further input is decompressed as one stream while it is read.
+    /// True if all further input is decompressed as one stream while the input is read.
     is_whole: bool,
 }
 
 /// A piece of compressed input.
 pub(super) struct CompressedUnit {
     kind: Kind,
-    /// The number of compressed bytes of the piece and of the skippable frames before it.
+    /// The size in bytes of the compressed piece and of the skippable frames before it.
     packed_bytes: u64,
 }
 
@@ -71,7 +71,8 @@ pub(super) struct DecompressedUnit {
     memory: Buffer,
     len: usize,
     pub packed_bytes: u64,
-    /// Tells whether the bytes are an lz4 block, whose content counts in the checksum of its frame.
+    /// True if the bytes are the content of an lz4 block. The checksum of an lz4 frame covers the content of its
+    /// blocks.
     is_block: bool,
     end: Option<Option<u32>>,
 }
@@ -121,7 +122,7 @@ pub(super) fn truncated(name: &str, format: Format) -> Error {
 }
 
 impl CompressedUnit {
-    /// Decompresses the piece into `memory`, a buffer with room for the largest piece.
+    /// Decompresses the piece into `memory`, a buffer that is large enough for the largest piece.
     pub fn unpack(self, format: Format, name: &str, mut memory: Buffer) -> Result<DecompressedUnit> {
         let packed_bytes = self.packed_bytes;
         let fail = |what: String| damaged(name, format!("damaged {format} data: {what}"));
@@ -169,7 +170,7 @@ impl<R: Read> Units<R> {
         Ok(units)
     }
 
-    /// Skips the skippable frames with which a zstd or lz4 file may begin, and tells whether there are any. A skippable
+    /// Skips the skippable frames with which a zstd or lz4 file may begin. Returns true if there are any. A skippable
     /// frame may be longer than the buffer.
     fn skip_frames(&mut self) -> Result<bool> {
         let mut has_skipped = false;
@@ -198,13 +199,14 @@ impl<R: Read> Units<R> {
         self.format
     }
 
-    /// Sets the largest size of a piece, compressed or decompressed.
+    /// Sets the limit on the size of a piece, in bytes. The limit applies to the compressed and to the decompressed
+    /// piece.
     pub fn limit(&mut self, bytes: usize) {
         self.limit = bytes;
     }
 
-    /// Returns a limit on the size of pieces, in bytes. The limit suffices for the first piece and for pieces of
-    /// similar size.
+    /// Estimates the size of a piece, in bytes, from the beginning of the input. The estimate is large enough for the
+    /// first piece and for pieces of similar size.
     pub fn piece_bytes(&mut self) -> Result<usize> {
         let bytes = match self.format {
             Format::Zstd => {
@@ -217,7 +219,7 @@ impl<R: Read> Units<R> {
         Ok(bytes + bytes / 64)
     }
 
-    /// Returns the number of bytes that were read from the input.
+    /// Returns how many bytes were read from the input so far.
     pub fn bytes(&self) -> u64 {
         self.read
     }
@@ -259,7 +261,7 @@ impl<R: Read> Units<R> {
         truncated(&self.name, self.format)
     }
 
-    /// Returns the next piece, or `None` at the end of the input or if the rest cannot be split.
+    /// Returns the next piece. Returns `None` at the end of the input, or if the rest of the input cannot be split.
     pub fn next_unit(&mut self) -> Result<Option<CompressedUnit>> {
         if self.is_whole {
             return Ok(None);

@@ -5,8 +5,9 @@
 //!                                                ──► worker: score ─┴──► caller: verdicts, in order
 //! ```
 //!
-//! The budget determines the approximate number of bytes in a piece, however long the rows are. The reading thread
-//! itself scores a text that is longer than a piece, so that long rows need only the memory of the reader.
+//! A piece is a group of consecutive rows, which one worker scores. The budget determines the approximate size of a
+//! piece in bytes, however long the rows are. The reading thread itself scores a text that is longer than a piece, so
+//! that long rows need only the memory of the reader.
 
 use arrow_array::{Array, cast::AsArray};
 use arrow_schema::DataType;
@@ -16,7 +17,7 @@ use inshore_tables::{Input, TableReader};
 use super::{Classification, Classifier, Reader};
 use crate::{Result, ordered::in_order};
 
-/// The number of rows of each batch that is read, and the largest number of rows in a piece.
+/// The number of rows that are read in one batch. A piece has at most this number of rows.
 const BATCH_ROWS: usize = 4096;
 /// The target size of a piece's texts, in bytes. With a small budget, pieces are smaller.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -54,12 +55,13 @@ impl Piece {
 /// Identifies the language of each row of a text column with all threads of the job. A null counts as an empty text.
 /// The function calls `each` with the number of each row, from 0, and the language of the row, in the order of rows.
 ///
-/// Memory: the memory of [`TableReader`], one piece for each thread, and two further pieces. All pieces together take a
-/// quarter of the free budget, and each piece has 64 KiB to 1 MiB.
+/// The function needs the memory of a [`TableReader`], of one piece for each thread, and of two further pieces. All
+/// pieces together take a quarter of the free budget, and each piece has 64 KiB to 1 MiB.
 ///
 /// # Errors
-/// [`Error::Table`](crate::Error::Table) for a table that cannot be read, or has no such column; the errors of
-/// `each`; [`Error::Store`](crate::Error::Store) if the job was stopped or has too little memory.
+/// - Returns [`Error::Table`](crate::Error::Table) if the table cannot be read, or does not have the column.
+/// - Returns the errors of `each`.
+/// - Returns [`Error::Store`](crate::Error::Store) if the job was stopped or has too little memory.
 pub fn identify_column(
     job: &Context,
     classifier: &Classifier,
@@ -68,14 +70,15 @@ pub fn identify_column(
     mut each: impl FnMut(u64, Option<Classification>) -> Result<()>,
 ) -> Result<()> {
     let (budget, threads) = (job.budget(), job.budget().threads());
-    // The workers and their queue have one piece more than there are threads. One further piece is being filled.
+    // The workers and their queue together hold one piece more than there are threads. One further piece is being
+    // filled.
     let pieces = threads as u64 + 2;
     let piece_bytes = (budget.free_bytes() / 4 / pieces).clamp(PIECE_BYTES_MIN, PIECE_BYTES);
     let _memory = budget.reserve(pieces * piece_bytes, "rows of text")?;
     let mut table = TableReader::open(input, &[(column, DataType::Utf8)], BATCH_ROWS, budget)?;
     let (mut reader, mut position, mut row) = (Reader::default(), 0, 0);
-    // `batch` is the batch that is being divided into pieces, with the index of the first row that is not yet in a
-    // piece.
+    // `batch` is the batch that is being divided into pieces, together with the index of its first row that is not yet
+    // in a piece.
     let mut batch = None;
     let next = || {
         job.check_cancelled()?;

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{Error, Result};
 
-/// The arguments of a request: the n-grams of each language.
+/// The arguments of a request. They contain the n-grams of each language.
 #[derive(Serialize, Deserialize)]
 struct LanguageArguments {
     by_line: bool,
@@ -89,7 +89,7 @@ const WHOLE: u8 = 0;
 const LINES: u8 = 1;
 /// The number that stands for no language.
 const NONE: u8 = u8::MAX;
-/// The size of a line's result, in bytes: the line's number, the language, and the confidence.
+/// The size of the result for a line, in bytes. The result has the line's number, the language, and the confidence.
 const LINE_BYTES: usize = 17;
 
 impl Portable for LanguageOfText {

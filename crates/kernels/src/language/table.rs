@@ -18,7 +18,8 @@ use crate::Result;
 /// The number of rows of each batch that is written.
 const BATCH_ROWS: usize = 4096;
 
-/// The kind of a text's position in its source. The kind also determines the name of the column for positions.
+/// States what a text is: a source, a line or a row. This also determines the name of the column for the positions of
+/// texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LanguagePlace {
     /// A complete source is a text.
@@ -66,7 +67,7 @@ impl<'a> LanguageTable<'a> {
     /// Begins a table at `output`.
     ///
     /// # Errors
-    /// The errors of [`TableWriter::create`].
+    /// Returns the errors of [`TableWriter::create`].
     pub fn create(
         job: &Context,
         output: &Path,
@@ -94,7 +95,7 @@ impl<'a> LanguageTable<'a> {
     /// Adds a result of [`identify`](super::identify).
     ///
     /// # Errors
-    /// The errors of writing.
+    /// Returns [`Error::Table`](crate::Error::Table) if the table cannot be written.
     pub fn add_found(&mut self, found: &LanguageResult<'_>) -> Result<()> {
         self.add(found.name, found.line, found.verdict)
     }
@@ -102,7 +103,7 @@ impl<'a> LanguageTable<'a> {
     /// Adds the language of a text. If the table has a column for positions, a `place` of `None` becomes 0.
     ///
     /// # Errors
-    /// The errors of writing.
+    /// Returns [`Error::Table`](crate::Error::Table) if the table cannot be written.
     pub fn add(&mut self, name: &str, place: Option<u64>, verdict: Option<Classification>) -> Result<()> {
         self.names.append_value(name);
         if let Some(places) = &mut self.places {
@@ -131,7 +132,7 @@ impl<'a> LanguageTable<'a> {
     /// Completes the table, makes its file visible, and returns the counts.
     ///
     /// # Errors
-    /// The errors of writing.
+    /// Returns [`Error::Table`](crate::Error::Table) if the table cannot be written.
     pub fn finish(mut self) -> Result<LanguageSummary> {
         self.write()?;
         self.writer.finish()?;

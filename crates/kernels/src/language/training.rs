@@ -1,5 +1,5 @@
-//! Counts n-grams in a task on a node. The answer has all n-grams of the node's shards with their counts, sorted by
-//! n-gram.
+//! Counts n-grams in a task on a node. The answer of the node contains all n-grams of the data on this node with their
+//! counts, sorted by n-gram.
 //!
 //! A node sends each distinct n-gram over the network once for each language.
 

@@ -14,8 +14,10 @@ impl Search {
     /// The search takes as much memory as [`inshore_kernel::run`].
     ///
     /// # Errors
-    /// The errors are those of `each`, and [`crate::Error::Store`] if the job was stopped or has too little memory. A
-    /// file that cannot be read is passed to `each` as a failed file.
+    /// - Returns the errors of `each`.
+    /// - Returns [`crate::Error::Store`] if the job was stopped or has too little memory.
+    ///
+    /// If a file cannot be read, the function passes the error to `each` and continues with the next file.
     pub fn run(
         &self,
         job: &Context,

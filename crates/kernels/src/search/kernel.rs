@@ -1,5 +1,5 @@
-//! Searches a block for matching lines, one piece of the block after the other. A search for lines ends at the first
-//! NUL byte.
+//! Searches a block for matching lines. The block is divided into pieces of about 64 KiB, which are searched one after
+//! the other. A search for lines ends at the first NUL byte.
 
 use inshore_kernel::{Block, Border, Kernel};
 use inshore_store::Context;
@@ -16,14 +16,14 @@ use crate::{Error, Result};
 const EARLY_BYTES: usize = 64 << 10;
 
 /// The approximate size of a piece of a block, in bytes. A piece is searched first, and then scanned for a NUL byte
-/// while its bytes are in the core's cache. In the opposite order, the scan would wait for memory, since the scan
-/// computes little. The first piece of a source has [`EARLY_BYTES`], since these bytes determine whether the complete
-/// source is binary.
+/// while its bytes are in the core's cache. If the scan came first, it would wait for memory, since it computes little
+/// for each byte. The first piece of a source has [`EARLY_BYTES`] bytes, since these bytes determine whether the
+/// complete source is binary.
 const PIECE_BYTES: usize = 64 << 10;
 
 impl Kernel for Search {
     type Error = Error;
-    /// The limit on the total size of a block's lines after matches were replaced, in bytes.
+    /// The limit, in bytes, on the total size of the lines of a block after matches were replaced.
     type Worker = usize;
     type Part = BlockMatches;
 
@@ -61,8 +61,8 @@ impl Kernel for Search {
             copy: Vec::new(),
         };
         let (text, mut start) = (block.bytes, 0);
-        // If context is wanted, lines near the borders of a block are returned whether they match or not. A search for
-        // the literal would therefore skip no lines.
+        // If context is wanted, lines near the borders of a block are returned even if they do not match. A search for
+        // the literal would skip these lines, so it is not used.
         let mut needle = self.needle.as_ref().filter(|_| before == 0 && after == 0);
         while start < text.len() {
             if let Some(looked_for) = needle {
@@ -118,7 +118,7 @@ impl Kernel for Search {
         Ok(lines.found)
     }
 
-    /// Returns true if NUL bytes are detected, since after a NUL byte only the existence of a match matters.
+    /// Returns true if the search detects NUL bytes. After a NUL byte, only the existence of a match matters.
     fn zeros_end_lines(&self) -> bool {
         self.arguments.detect_binary
     }

@@ -1,4 +1,4 @@
-//! Collects the results of a block: lines with their numbers, matches and context, or counts.
+//! Collects the results of a block. The results are lines with their numbers, matches and context, or counts.
 
 use grep_matcher::Match;
 use inshore_kernel::Block;
@@ -14,12 +14,12 @@ pub(super) struct LineCollector<'a> {
     pub found: BlockMatches,
     pub numbered: bool,
     pub spans: bool,
-    /// Holds an offset in the block, and the number of line ends before this offset.
+    /// Holds an offset in the block, and how many line ends precede this offset.
     pub counted: (usize, u64),
     pub replacer: Option<Replacer<'a>>,
-    /// Limits the total size of the lines after matches were replaced, in bytes.
+    /// The limit, in bytes, on the total size of the lines after matches were replaced.
     pub room: usize,
-    /// Holds a copy of a line of a memory map. Other processes cannot change the copy.
+    /// Holds a copy of a line. If the block is a memory map, other processes can change the line, but not the copy.
     pub copy: Vec<u8>,
 }
 
@@ -36,7 +36,7 @@ impl LineCollector<'_> {
         self.replacer.as_ref().is_some_and(|replacer| replacer.is_full)
     }
 
-    /// Returns the sizes of all results: lines, text, spans and counts.
+    /// Returns the sizes of all results. These are the lines, the text, the spans and the counts.
     pub fn mark(&self) -> ResultSizes {
         let BlockMatches { lines, text, spans, line_count, match_count, .. } = &self.found;
         ResultSizes { sizes: (lines.len(), text.len(), spans.len()), counts: (*line_count, *match_count) }
@@ -49,7 +49,7 @@ impl LineCollector<'_> {
         text.truncate(mark.sizes.1);
         spans.truncate(mark.sizes.2);
         (*line_count, *match_count) = mark.counts;
-        // From here on, line ends are counted again from the start of the block.
+        // Later line ends are counted again from the start of the block.
         self.counted = (0, 0);
         if let Some(replacer) = &mut self.replacer {
             replacer.is_full = false;
@@ -134,7 +134,7 @@ impl LineCollector<'_> {
         !self.is_full()
     }
 
-    /// Adds all matching lines and their context lines. Also adds the lines near the block's borders, which may be
+    /// Adds all matching lines and their context lines. Also adds the lines near the block's borders, since they may be
     /// context of a match in an adjacent block.
     fn add_with_context(&mut self, before: usize, after: usize) {
         let text = self.text;

@@ -7,8 +7,9 @@
 //!
 //! The regex library enforces limits, but its errors do not say how much memory would be enough. This module therefore
 //! computes a bound from the patterns. For literal texts, the bound is a multiple of their number of bytes. For regular
-//! expressions, the bound is the sum over the parts of the expression. A repetition multiplies the size of the repeated
-//! part. Small patterns take so little memory that it is not counted ([`UNCOUNTED_BYTES`]).
+//! expressions, the bound is the sum of the sizes of all parts of the expression. For a repetition, the size of the
+//! repeated part is multiplied by the number of repetitions. The memory of small patterns is not counted
+//! ([`UNCOUNTED_BYTES`]).
 //!
 //! The following was measured with grep-regex 0.1.14 and regex-automata 0.4.18, by the growth of the peak resident
 //! size. 100,000 texts of 4, 10 and 30 bytes took 350, 640 and 1,660 bytes each. 20,000 texts of 10 bytes with ignored
@@ -24,8 +25,8 @@ use regex_syntax::hir::{Class, Hir, HirKind};
 use super::PatternOptions;
 use crate::Result;
 
-/// The memory for automata that is not reserved, in bytes. A process may take 64 MiB beyond its budget, which cover
-/// this memory and the program itself.
+/// The memory for automata that is not reserved, in bytes. A process may take 64 MiB beyond its budget. These 64 MiB
+/// cover this memory and the program itself.
 const UNCOUNTED_BYTES: u64 = 4 << 20;
 /// The smallest number of literal texts for which the regex library builds one Aho-Corasick automaton.
 const TEXTS_MIN: u64 = 3000;
@@ -48,18 +49,20 @@ const UNSEEN: u64 = 16;
 const STATE_BYTES: u64 = 24;
 /// The memory for each transition of an NFA.
 const TRANSITION_BYTES: u64 = 8;
-/// The memory for building an NFA in both directions, in units of half its size (4.4 units were measured).
+/// The memory for building the NFA for both search directions, in units of half the NFA's size. The measured memory was
+/// 4.4 units.
 const BUILDING_HALVES: u64 = 6;
-/// The memory for the caches of a thread, in units of half the NFA's size. The cache of each direction takes one unit.
-/// The third unit is for the NFA simulation, which runs if a cache is too small.
+/// The memory for the caches of a thread, in units of half the NFA's size. The cache of each search direction takes one
+/// unit. The third unit is for the NFA simulation, which runs if a cache is too small.
 const SEARCHING_HALVES: u64 = 3;
-/// The divisor of the free budget for caches: the caches of all threads share the quotient. Each cache also has memory
-/// that is proportional to the NFA.
+/// The caches of all threads together get the free budget divided by this number. Each cache also gets memory that is
+/// proportional to the size of the NFA.
 const CACHES_PART: u64 = 8;
 /// The size of the smallest cache.
 const CACHE_BYTES_MIN: u64 = 256 << 10;
 
-/// The size of a set of patterns: their number, their bytes, and the bytes of their automata.
+/// The size of a set of patterns. It consists of the number of patterns, their total length in bytes, and the size of
+/// their automata in bytes.
 #[derive(Clone, Debug)]
 pub struct PatternSize {
     options: PatternOptions,
@@ -105,13 +108,13 @@ impl PatternSize {
         self.nfa_bytes = self.nfa_bytes.saturating_add(nfa_bytes);
     }
 
-    /// Tells whether the engine builds one Aho-Corasick automaton for all patterns.
+    /// Returns true if the regex library builds one Aho-Corasick automaton for all patterns.
     fn is_of_texts(&self) -> bool {
         let PatternOptions { ignore_case, smart_case, words, lines, .. } = self.options;
         self.is_plain && !(ignore_case || smart_case || words || lines) && self.patterns >= TEXTS_MIN
     }
 
-    /// Returns a bound on the memory of the automata with this number of threads.
+    /// Returns a bound, in bytes, on the memory of the automata if `threads` threads search.
     fn memory_bytes(&self, threads: usize) -> u64 {
         if self.is_of_texts() {
             return self.least_bytes();
@@ -122,7 +125,8 @@ impl PatternSize {
         parsed.max(self.nfa_bytes.saturating_mul(BUILDING_HALVES + SEARCHING_HALVES * threads as u64) / 2)
     }
 
-    /// Returns the memory of one Aho-Corasick automaton for all patterns, which is the smallest kind of automaton.
+    /// Returns the memory, in bytes, of one Aho-Corasick automaton for all patterns. This is the smallest kind of
+    /// automaton.
     fn least_bytes(&self) -> u64 {
         self.bytes * TEXT_BYTE_BYTES + self.patterns * TEXT_BYTES
     }
@@ -136,7 +140,7 @@ impl PatternSize {
     /// Checks that the patterns fit in the budget, and returns the number of bytes to reserve.
     ///
     /// # Errors
-    /// [`crate::Error::Store`] if the budget is too small; the error names a budget that is enough.
+    /// Returns [`crate::Error::Store`] if the budget is too small. The error names a budget that is enough.
     pub fn check(&self, budget: &Budget) -> Result<u64> {
         let counted = self.memory_bytes(budget.threads()).saturating_sub(UNCOUNTED_BYTES);
         if counted > 0 {
@@ -153,9 +157,9 @@ impl PatternSize {
 /// The memory that is reserved for automata.
 #[derive(Debug)]
 pub(super) struct PatternMemory {
-    /// The size of a cache; each thread has two.
+    /// The size of a cache in bytes. Each thread has two caches.
     pub cache_bytes: usize,
-    /// The reservation, which lives as long as the automata.
+    /// The reservation of the memory. It must live as long as the automata.
     _reserved: Reservation,
 }
 
@@ -163,7 +167,7 @@ impl PatternMemory {
     /// Reserves memory for the automata of `patterns` in a budget.
     ///
     /// # Errors
-    /// [`crate::Error::Store`] if the budget is too small; the error names a budget that is enough.
+    /// Returns [`crate::Error::Store`] if the budget is too small. The error names a budget that is enough.
     pub fn take(
         patterns: &[impl AsRef<str>],
         options: &PatternOptions,
@@ -174,7 +178,8 @@ impl PatternMemory {
         let (counted, threads) = (size.check(budget)?, budget.threads() as u64);
         let caches = (budget.free_bytes() - counted) / CACHES_PART;
         let cache_bytes = (caches / 2 / threads).max(CACHE_BYTES_MIN);
-        // With the smallest budgets, the caches are not reserved. They are part of the memory beyond the budget.
+        // If the budget is very small, the memory of the caches is not reserved. It is then a part of the 64 MiB that a
+        // process may take beyond its budget.
         let is_roomy = budget.free_bytes() - counted - caches >= smallest_memory_bytes(budget.threads());
         let reserved = counted + if is_roomy { caches } else { 0 };
         Ok(PatternMemory {
@@ -192,8 +197,8 @@ struct Nfas {
 }
 
 impl Nfas {
-    /// Returns a bound on the size of a pattern's NFA in both directions. An invalid pattern has size 0, since the
-    /// engine reports the error.
+    /// Returns a bound, in bytes, on the size of a pattern's NFA for both search directions. An invalid pattern has
+    /// size 0, since the regex library later reports the error.
     fn bytes(&mut self, pattern: &str, options: &PatternOptions) -> u64 {
         let PatternOptions { fixed, ignore_case, smart_case, .. } = *options;
         // The regex library looks for capital letters in all patterns together. If one pattern has capital letters, the

@@ -15,12 +15,12 @@ pub struct MultilineMatcher {
     _memory: PatternMemory,
 }
 
-/// Makes a matcher for `patterns` whose matches may cross line ends. If `dot_is_all`, a dot also matches a line end.
-/// The memory is reserved in `budget`. Returns `None` if no match can contain a line end or depend on one (as `^` and
-/// `$` do), since a [`Search`](super::Search) then finds equal matches.
+/// Makes a matcher for `patterns` whose matches may cross line ends. If `dot_is_all` is true, a dot also matches a line
+/// end. The memory is reserved in `budget`. Returns `None` if no match can contain a line end or depend on one (as `^`
+/// and `$` do). In this case, a [`Search`](super::Search) finds the same matches.
 ///
 /// # Errors
-/// The errors of [`Search::new`](super::Search::new).
+/// Returns the errors of [`Search::new`](super::Search::new).
 pub fn matcher_across_lines(
     patterns: &[impl AsRef<str>],
     options: &PatternOptions,

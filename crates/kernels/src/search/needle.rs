@@ -5,13 +5,13 @@
 //!   only where both bytes occur at the distance that they have in the needle.
 //! - Free bytes are the bytes before both the first NUL byte and the start of the first needle.
 //!
-//! A search for a rare literal spends most of its time waiting for memory, so each byte is loaded only once. The
+//! A search for a rare literal spends most of its time waiting for memory. Each byte is therefore loaded only once. The
 //! processor's own prefetching stops at the end of a page of 4 KiB, so the search prefetches each byte one page in
 //! advance.
 //!
-//! Measured on one core of Zen 5 with 4.2 GB in the page cache: `memmem` followed by `memchr` took 0.19 s of CPU time,
-//! one pass took 0.13 s, and one pass with prefetched pages took 0.12 s. With AVX-512, one pass took 0.16 s, and one
-//! pass with prefetched pages took 0.12 s.
+//! The following was measured on one core of Zen 5 with 4.2 GB in the page cache. `memmem` followed by `memchr` took
+//! 0.19 s of CPU time. One pass took 0.13 s, and one pass with prefetching took 0.12 s. With AVX-512, one pass took
+//! 0.16 s, and one pass with prefetching took 0.12 s.
 
 use memchr::{arch::all::packedpair::Pair, memchr, memmem::Finder};
 
@@ -22,7 +22,7 @@ const CHUNK_BYTES: usize = 16 << 10;
 #[derive(Clone, Debug)]
 pub(super) struct Needle {
     finder: Finder<'static>,
-    /// The offsets of the pair's bytes in the needle, in ascending order.
+    /// The offsets of the pair's two bytes in the needle, in ascending order.
     pair: [usize; 2],
 }
 
@@ -35,8 +35,7 @@ impl Needle {
         Some(Needle { finder: Finder::new(bytes).into_owned(), pair })
     }
 
-    /// Returns the number of bytes of `text` before the first NUL byte or the start of the first needle, whichever
-    /// comes first.
+    /// Returns how many bytes of `text` precede both the first NUL byte and the first needle.
     pub fn free_bytes(&self, text: &[u8]) -> usize {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") {
@@ -66,14 +65,14 @@ impl Needle {
     fn free_bytes_avx2(&self, text: &[u8]) -> usize {
         use std::arch::x86_64::*;
 
-        /// The number of bytes that are scanned in a step: two cache lines.
+        /// The number of bytes that are scanned in a step. A step covers two cache lines.
         const STEP_BYTES: usize = 128;
         const AHEAD_BYTES: usize = 4096;
 
         let (needle, [first, last]) = (self.finder.needle(), self.pair);
         // The loop below tests bytes for NUL only from offset `first` on, so the bytes before offset `first` are tested
-        // separately. If one of these bytes is NUL, no needle begins before it: such a needle would contain the NUL
-        // byte.
+        // separately. If one of these bytes is NUL, no needle begins before this byte, since the needle would contain
+        // it.
         if let Some(nul) = memchr(0, &text[..first.min(text.len())]) {
             return nul;
         }
@@ -146,8 +145,8 @@ mod tests {
             (dice >> 33) as usize % limit
         };
         for case in 0..4000 {
-            // The text has few different bytes. Incomplete needles are therefore frequent, and the needle's two rarest
-            // bytes often occur at their distance outside of needles.
+            // The text has few different bytes. Incomplete needles are therefore frequent, and the two bytes of the
+            // pair often occur at the right distance although there is no needle.
             let letters = [&b"ab"[..], b"abcdefgz", b"aaaaaaaaaaaaaaab"][case % 3];
             let len = [2, 3, 9, 40, 300][below(5)];
             let needle: Vec<u8> = (0..len).map(|_| letters[below(letters.len())]).collect();

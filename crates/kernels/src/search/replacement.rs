@@ -13,12 +13,13 @@ const REPLACEMENT_BYTES_MAX: usize = 64 << 10;
 const GROUPS_BYTES_MAX: usize = 64 << 20;
 
 impl Search {
-    /// Returns the search with a replacement for matches: `$1` and `$name` in `replacement` stand for the groups of
-    /// the pattern (`${1}` before letters and digits), `$0` for the whole match, and `$$` for a dollar sign.
+    /// Returns the search with a replacement for matches. In `replacement`, `$1` and `$name` stand for the groups of
+    /// the pattern, `$0` for the whole match, and `$$` for a dollar sign. If a letter or digit follows the number of a
+    /// group, the number must be in braces: `${1}`.
     ///
     /// # Errors
-    /// [`Error::BadPattern`] if the pattern has so many groups that finding them takes too much memory, or if the
-    /// replacement is longer than 64 KiB.
+    /// Returns [`Error::BadPattern`] if the pattern has so many groups that finding them takes too much memory, or if
+    /// the replacement is longer than 64 KiB.
     pub fn replacing(self, replacement: impl Into<String>) -> Result<Search> {
         self.replacing_within(replacement.into(), GROUPS_BYTES_MAX)
     }

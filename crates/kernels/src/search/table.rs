@@ -93,7 +93,7 @@ pub enum SearchItem {
     Failed(Error),
 }
 
-/// The numbers of files searched and of lines found.
+/// Counts of the files that were searched and of the lines that were found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SearchSummary {
     /// The number of files that were searched.
@@ -112,7 +112,7 @@ impl SearchTable {
     /// Makes a search for lines that match one of `patterns`.
     ///
     /// # Errors
-    /// The errors of [`Search::new`].
+    /// Returns the errors of [`Search::new`].
     pub fn new(
         patterns: &[impl AsRef<str>],
         how: &PatternOptions,
@@ -146,13 +146,16 @@ impl SearchTable {
     /// Searches `files`, and passes rows to `each` in the order of files. A row contains the path of its file as in
     /// `files`.
     ///
-    /// Memory: the memory of [`Search::run`], and four batches. The size of a batch is a sixty-fourth of the budget,
-    /// but at least 64 KiB and at most 1 MiB. `each` may keep one batch until the next call. A line that is longer than
-    /// a batch takes more memory.
+    /// The function needs the memory of [`Search::run`] and of four batches. The size of a batch is a sixty-fourth of
+    /// the budget, but at least 64 KiB and at most 1 MiB. `each` may keep one batch until the next call. A line that is
+    /// longer than a batch takes more memory.
     ///
     /// # Errors
-    /// The errors of `each`; [`Error::Store`] if the job was stopped or has too little memory. A file that cannot be
-    /// read is passed to `each` as an item.
+    /// - Returns the errors of `each`.
+    /// - Returns [`Error::Store`] if the job was stopped or has too little memory.
+    ///
+    /// If a file cannot be read, the function passes a [`SearchItem::Failed`] to `each` and continues with the next
+    /// file.
     pub fn run(
         &self,
         job: &Context,
@@ -189,7 +192,7 @@ fn span_fields() -> Fields {
     Fields::from(["start", "end"].map(|name| Field::new(name, DataType::UInt32, false)).to_vec())
 }
 
-/// Turns the results of a search into rows, and passes on batches of them.
+/// Turns the results of a search into rows, and passes batches of rows to the consumer.
 pub struct SearchRows<'a, E> {
     table: &'a SearchTable,
     each: E,
@@ -205,25 +208,25 @@ pub struct SearchRows<'a, E> {
     offsets: Vec<u64>,
     texts: StringBuilder,
     raw: BinaryBuilder,
-    /// A leading 0, and then for each row the end of the row's spans within `spans`.
+    /// For each row, the position in `spans` at which the spans of the row end. The first element is 0.
     span_ends: Vec<i32>,
     spans: (Vec<u32>, Vec<u32>),
 }
 
-/// The sums for the current source.
+/// The counts for the current source.
 #[derive(Default)]
 struct SourceCounts {
     lines: u64,
     matches: u64,
-    /// Tells whether the search of the source ended early. The counts are then incomplete.
+    /// True if the search of the source ended early. The counts are then incomplete.
     is_left: bool,
 }
 
 impl<'a, E: FnMut(SearchItem) -> Result<Next>> SearchRows<'a, E> {
-    /// Prepares for rows of `table`, which are passed to `each`. Memory: see [`SearchTable::run`].
+    /// Prepares for rows of `table`, which are passed to `each`. [`SearchTable::run`] describes the memory.
     ///
     /// # Errors
-    /// An error if the budget has no memory for four batches.
+    /// Returns [`Error::Store`] if the budget has too little free memory for four batches.
     pub fn new(table: &'a SearchTable, job: &Context, each: E) -> Result<SearchRows<'a, E>> {
         let batch_bytes = (job.budget().memory_bytes() / 64).clamp(BATCH_BYTES_MIN, BATCH_BYTES);
         let memory = job.budget().reserve(4 * batch_bytes, "rows of results")?;
@@ -247,10 +250,11 @@ impl<'a, E: FnMut(SearchItem) -> Result<Next>> SearchRows<'a, E> {
         })
     }
 
-    /// Handles an event: the results of a block, or the end of a source.
+    /// Handles an event. An event has the results of a block, or reports the end of a source.
     ///
     /// # Errors
-    /// The errors of `each`; [`Error::Store`] if the job was stopped or has too little memory.
+    /// - Returns the errors of `each`.
+    /// - Returns [`Error::Store`] if the job was stopped or has too little memory.
     pub fn take(&mut self, whose: &WalkedFile, event: Event<'_, Search>) -> Result<Next> {
         let next = match event.part {
             Some(Ok(found)) => self.found(whose, &found),
@@ -260,10 +264,10 @@ impl<'a, E: FnMut(SearchItem) -> Result<Next>> SearchRows<'a, E> {
         Ok(if self.is_stopped { Next::Stop } else { next })
     }
 
-    /// Passes on the last rows, and returns the summary.
+    /// Passes the last rows to the consumer, and returns the summary.
     ///
     /// # Errors
-    /// The errors of `each`.
+    /// Returns the errors of `each`.
     pub fn finish(mut self) -> Result<SearchSummary> {
         self.flush()?;
         Ok(self.summary)
@@ -304,7 +308,7 @@ impl<'a, E: FnMut(SearchItem) -> Result<Next>> SearchRows<'a, E> {
             self.source.lines = max_count;
             return Ok(Next::SkipSource);
         }
-        // After a NUL byte, the search of a file for lines ends.
+        // A search for lines ends at the first NUL byte of a file.
         if found.nul.is_some() && !self.is_counting() {
             self.summary.binary += 1;
             return Ok(Next::SkipSource);
@@ -402,7 +406,7 @@ impl<'a, E: FnMut(SearchItem) -> Result<Next>> SearchRows<'a, E> {
         Ok(())
     }
 
-    /// Passes on the gathered rows.
+    /// Passes the collected rows to the consumer.
     fn flush(&mut self) -> Result<()> {
         if self.begun.take().is_none() {
             return Ok(());

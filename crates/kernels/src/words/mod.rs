@@ -5,19 +5,20 @@
 //!                               └─► table: all words of the worker ── full, or at the end ──► sort of rows ─► word, count
 //! ```
 //!
-//! A few words make up most of a text. The front is a small table of frequent words that fits in a core's cache. A word
-//! that is evicted from the front is inserted into the large table. The words and counts of a full table become rows of
-//! an external sort (`inshore_sortreduce::rows`). The sort adds the counts of equal words. If the rows do not fit in
-//! memory, the sort writes sorted runs to flash. The result is therefore exact with any budget.
+//! A few words make up most of a text. Each worker has two tables. The front is a small table of frequent words that
+//! fits in a core's cache. A word that is evicted from the front is inserted into the large table. When the large table
+//! is full, its words and counts become rows of an external sort (`inshore_sortreduce::rows`). The sort adds the counts
+//! of equal words. If the rows do not fit in memory, the sort writes sorted runs to flash. The result is therefore
+//! exact with any budget.
 //!
 //! # Cost
 //!
-//! The estimated cost is 12 ns for each word. Finding a word's start and end takes 2 ns (64 bytes at a time), and
-//! counting the word in the front takes 4 ns. A tenth of the words is evicted from the front, and inserting such a word
-//! into the table takes 60 ns. The measured cost is 42 ns of CPU time for each word, or 140 MB/s for each core. The
-//! input had 716 million words of English, of which 9 million were distinct.
+//! The estimated cost is 12 ns for each word. Finding the start and the end of a word takes 2 ns, since 64 bytes are
+//! examined at a time. Counting the word in the front takes 4 ns. A tenth of the words is evicted from the front, and
+//! inserting such a word into the table takes 60 ns. The measured cost is 42 ns of CPU time for each word, or 140 MB/s
+//! for each core. The input had 716 million words of English, of which 9 million were distinct.
 //!
-//! Paper: word count near the data, 2014 thesis 5.2.
+//! Word count near the data is described in section 5.2 of the 2014 thesis (see docs/from-the-papers.md).
 
 mod split;
 mod table;
@@ -42,17 +43,17 @@ use crate::{Error, Result};
 /// The options that determine which words are counted and which are returned.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct WordOptions {
-    /// Splits at white space (space, tab, line feed, vertical tab, form feed, carriage return). If false, words are the
-    /// words of Unicode (UAX #29) that contain a letter or digit.
+    /// Splits at white space (space, tab, line feed, vertical tab, form feed, carriage return). If false, words are
+    /// those words of Unicode (UAX #29) that contain a letter or digit.
     pub split: bool,
     /// Counts words that differ only in case as one word, in lower case.
     pub ignore_case: bool,
     /// The smallest count of a word that is returned.
     pub min_count: u64,
-    /// The number of most frequent words in the summary.
+    /// The summary lists this number of the most frequent words.
     pub top: usize,
-    /// The size of a worker's table in bytes, with which tests can fill the table. With `None`, the budget determines
-    /// the size.
+    /// The size of a worker's table in bytes. Tests set a small size, so that the table becomes full. If the value is
+    /// `None`, the budget determines the size.
     pub table_bytes: Option<usize>,
 }
 
@@ -85,7 +86,7 @@ pub struct WordSummary {
     pub bytes_spilled: u64,
 }
 
-/// The format of the sort's rows. A row has about 24 bytes: a frame, a word and a count.
+/// The format of the sort's rows. A row consists of a frame (the lengths), a word and a count, and has about 24 bytes.
 const SHAPE: FramedRows = FramedRows { row_bytes_hint: 24 };
 /// The size, in bytes, of the batches of rows that are passed to the sort or read from the sort.
 const BATCH_BYTES: usize = 1 << 20;
@@ -119,7 +120,7 @@ pub fn smallest_word_memory_bytes(threads: usize) -> u64 {
 /// Returns a job with the largest number of threads for which the memory of `job` suffices.
 ///
 /// # Errors
-/// [`inshore_store::Error::BudgetTooSmall`] if there is not enough memory for one thread.
+/// Returns [`inshore_store::Error::BudgetTooSmall`] if there is not enough memory for one thread.
 fn with_room(job: &Job) -> Result<Job> {
     let budget = job.budget();
     budget.need(smallest_word_memory_bytes(1), || "counting words".to_string())?;
@@ -139,16 +140,19 @@ pub fn word_schema() -> SchemaRef {
     Arc::new(Schema::new(fields))
 }
 
-/// Counts the words of all sources and passes words and counts to `each`, in the order of the words' bytes. Bytes that
-/// are not UTF-8 become U+FFFD within words that are split at white space, and end words of Unicode.
+/// Counts the words of all sources and passes words and counts to `each`, in the order of the words' bytes. If words
+/// are split at white space, bytes that are not UTF-8 become U+FFFD within words. Otherwise, such bytes end a word.
 ///
-/// Memory: two fifths of the budget are for tables, two fifths for the sort, and the rest for reading and for the
-/// consumer. If the budget has no memory for all threads, fewer threads count. Whenever a table is full, its words and
-/// counts become rows of the sort. Rows that do not fit in memory are written to the store's scratch space, and later
-/// read once.
+/// Two fifths of the budget are for tables, two fifths for the sort, and the rest for reading and for the consumer. If
+/// the budget has no memory for all threads, fewer threads count. Whenever a table is full, its words and counts become
+/// rows of the sort. Rows that do not fit in memory are written to the store's scratch space, and later read once.
 ///
 /// # Errors
-/// [`Error::Read`] for a source that cannot be read; [`Error::Store`]; the errors of `each`.
+/// - Returns [`Error::Read`] if a source cannot be read.
+/// - Returns [`Error::WordTooLong`] if a word is longer than the memory for all words.
+/// - Returns [`Error::Store`] or [`Error::SortReduce`] if the budget is too small, the scratch space cannot be written
+///   or read, or the job was stopped.
+/// - Returns the errors of `each`.
 pub fn count_words(
     job: &Job,
     sources: impl Iterator<Item = Source> + Send,
@@ -206,7 +210,8 @@ pub fn each_word(text: &[u8], options: &WordOptions, space: &mut String, mut eac
     });
 }
 
-/// Returns a text as UTF-8, and in lower case if the options say so; in `lower` if it is not the same.
+/// Returns a text as valid UTF-8, and in lower case if the options ask for lower case. If the result differs from
+/// `text`, it is stored in `lower`.
 fn prepared<'a>(text: &'a [u8], options: &WordOptions, lower: &'a mut String) -> &'a [u8] {
     match std::str::from_utf8(text) {
         Ok(text) if options.ignore_case => {
@@ -219,7 +224,7 @@ fn prepared<'a>(text: &'a [u8], options: &WordOptions, lower: &'a mut String) ->
             }
         }
         Ok(text) => return text.as_bytes(),
-        // A text that is not valid UTF-8 is copied; such texts are rare.
+        // A text that is not valid UTF-8 is copied. Such texts are rare.
         Err(_) => {
             *lower = String::from_utf8_lossy(text).into_owned();
             if options.ignore_case {
@@ -241,13 +246,14 @@ fn each_range(text: &[u8], options: &WordOptions, mut each: impl FnMut(usize, us
 /// The kernel that counts words. The workers hold the counts until the end.
 struct Words {
     options: WordOptions,
-    /// A table for each worker. The tables are allocated before reading starts, since the reader then takes a share of
-    /// the free budget.
+    /// One table for each worker. The tables are allocated before reading starts, because the memory of the reader
+    /// depends on the free budget at that time.
     tables: Mutex<Vec<Table>>,
     sort: Mutex<Spill>,
 }
 
-/// The sort that counts are spilled into. Until the first spill, only the memory of the sort is reserved.
+/// The sort into which counts are spilled. The sort is created at the first spill. Before that, only its memory is
+/// reserved.
 struct Spill {
     job: Job,
     memory: Option<Reservation>,
@@ -258,7 +264,7 @@ struct Spill {
 /// The state of a worker.
 struct Worker {
     table: Table,
-    /// The current block in lower case.
+    /// A copy of the current block in lower case.
     lower: String,
     words: u64,
     bytes: u64,

@@ -1,8 +1,9 @@
 //! This module finds the starts and ends of words.
 //!
 //! Each step turns 64 bytes into a bit mask of the bytes that belong to words. A word begins or ends where adjacent
-//! bits of the mask differ. The crate `unicode-segmentation` splits text that is not ASCII. If a mark (a punctuation
-//! character that may join two words) is next to such text, the crate also gets the text on the other side of the mark.
+//! bits of the mask differ. The crate `unicode-segmentation` splits text that is not ASCII. A mark is a punctuation
+//! character that may join two words. If a mark is next to text that is not ASCII, the crate also gets the text on the
+//! other side of the mark.
 
 use unicode_segmentation::UnicodeSegmentation;
 
@@ -15,8 +16,7 @@ pub(super) fn at_white_space(text: &[u8], each: impl FnMut(usize, usize)) {
 /// UTF-8. Some combining marks are letters. If such a mark follows a space or an ASCII punctuation character, a word
 /// begins with the mark.
 pub(super) fn words(text: &[u8], mut each: impl FnMut(usize, usize)) {
-    // `last` is the current group of runs that marks may join. A run consists of consecutive bytes that belong to
-    // words.
+    // `last` is the current group of runs that marks may join. A run is a sequence of bytes that all belong to words.
     let mut last: Option<Group> = None;
     let is_ascii = text.is_ascii();
     runs(text, in_word, |start, end| {
@@ -84,7 +84,7 @@ impl Group {
 fn runs(text: &[u8], in_word: impl Fn(&[u8; 64]) -> u64, mut each: impl FnMut(usize, usize)) {
     let (mut start, mut inside) = (0, 0u64);
     let mut step = |base: usize, mask: u64| {
-        // A bit is set if exactly one of the byte and the previous byte belongs to a word.
+        // A bit is set if either its byte or the previous byte belongs to a word, but not both.
         let mut borders = mask ^ (mask << 1 | inside);
         inside = mask >> 63;
         while borders != 0 {
@@ -112,7 +112,8 @@ fn in_no_space(chunk: &[u8; 64]) -> u64 {
     mask(chunk, |byte| !(byte == b' ' || byte.wrapping_sub(9) <= 4))
 }
 
-/// Returns a bit mask of the bytes that are ASCII letters, digits or underscores, or not ASCII.
+/// Returns a bit mask of the bytes that may belong to words. These are ASCII letters, digits and underscores, and all
+/// bytes that are not ASCII.
 #[inline(always)]
 fn in_word(chunk: &[u8; 64]) -> u64 {
     mask(chunk, |byte| {
@@ -120,8 +121,8 @@ fn in_word(chunk: &[u8; 64]) -> u64 {
     })
 }
 
-/// Returns a bit for each byte for which `is_set` is true. The function makes a flag for each byte and then a bit from
-/// each flag, so that the compiler can use vector comparisons.
+/// Returns a bit mask in which the bit of a byte is set if `is_set` is true for the byte. The function makes a flag for
+/// each byte and then a bit from each flag, so that the compiler can use vector comparisons.
 #[inline(always)]
 fn mask(chunk: &[u8; 64], is_set: impl Fn(u8) -> bool) -> u64 {
     let flags: [u8; 64] = std::array::from_fn(|i| u8::from(is_set(chunk[i])));
@@ -135,7 +136,8 @@ fn mask(chunk: &[u8; 64], is_set: impl Fn(u8) -> bool) -> u64 {
     bits
 }
 
-/// Tells whether an ASCII character may join its neighbours to one word, or belong to the previous character.
+/// Tells whether an ASCII character may join the characters on both sides to one word, or belong to the previous
+/// character.
 fn is_mark(byte: u8) -> bool {
     matches!(byte, b'.' | b'\'' | b':' | b',' | b';' | b'"')
 }

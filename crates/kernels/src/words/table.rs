@@ -6,9 +6,9 @@
 //!   arena   [ hash u64 | count u64 | length u32 | word | up to 8 ] ...   entries in the order of their first occurrence
 //! ```
 //!
-//! The front consists of pairs. A pair has two words, of which the first is more frequent. A new word replaces the
-//! second word of its pair. Evicted words are inserted into the table in batches. The slots and entries of all words of
-//! a batch are loaded before the first word is inserted, so that cache misses overlap.
+//! The front is a small table that consists of pairs. A pair has two words, of which the first is more frequent. A new
+//! word replaces the second word of its pair. Evicted words are inserted into the table in batches. The slots and
+//! entries of all words of a batch are loaded before the first word is inserted, so that cache misses overlap.
 
 use std::hint::black_box;
 
@@ -26,7 +26,7 @@ const SLOTS_MIN: usize = 1 << 12;
 
 #[derive(Clone, Copy, Default)]
 struct ShortWord {
-    /// The bytes of the word, with its length in the highest byte.
+    /// The bytes of the word. The highest byte of the number is the length of the word.
     word: u128,
     count: u64,
 }
@@ -49,8 +49,8 @@ pub(super) struct Table {
 impl Table {
     /// Makes a table that takes `bytes` bytes of the budget.
     pub fn new(budget: &Budget, bytes: usize) -> Result<Table> {
-        // The sizes of arena and slots are based on words of 8 bytes. With its header of 28 bytes, such a word takes 36
-        // bytes of the arena, and 8 / 0.6 bytes of slots.
+        // The sizes of the arena and of the slots are computed for words of 8 bytes. Such a word takes 36 bytes of the
+        // arena, including its header of 28 bytes, and 8 / 0.6 bytes of slots.
         let rest = bytes.saturating_sub(FRONT_BYTES as usize).max(1 << 18);
         let slots_max = ((rest / 4 / 8).next_power_of_two() / 2).max(SLOTS_MIN);
         // While the number of slots is doubled, the old and the new slots are both in memory.
@@ -68,7 +68,7 @@ impl Table {
         })
     }
 
-    /// Adds 1 to the count of the word from `start` to `end` of `text`. Returns `false` if the table has no room for
+    /// Adds 1 to the count of the word from `start` to `end` of `text`. Returns `false` if the table is too full for
     /// the word.
     #[inline]
     pub fn add(&mut self, text: &[u8], start: usize, end: usize) -> bool {
@@ -115,7 +115,7 @@ impl Table {
         true
     }
 
-    /// Inserts the waiting words into the table. Returns `false` if the table has no room for all of them.
+    /// Inserts the waiting words into the table. Returns `false` if the table is too full for all of them.
     #[inline(never)]
     fn insert_waiting(&mut self) -> bool {
         let mask = self.slots.len() / 8 - 1;
@@ -179,8 +179,8 @@ impl Table {
         true
     }
 
-    /// Doubles the number of slots if the budget has memory for this. Otherwise the number stays, and the table is full
-    /// earlier.
+    /// Doubles the number of slots if the budget has enough free memory. Otherwise the number of slots stays the same,
+    /// and the table becomes full earlier.
     fn grow(&mut self) {
         let count = self.slots.len() / 8;
         let Ok(mut larger) = Buffer::zeroed(&self.budget, count * 16, "a table of words") else {
@@ -214,7 +214,7 @@ impl Table {
     /// Passes all words and counts to `each`, and clears the table. A word may be passed several times.
     ///
     /// # Errors
-    /// The errors of `each`.
+    /// Returns the errors of `each`.
     pub fn empty<E>(
         &mut self,
         mut each: impl FnMut(&[u8], u64) -> std::result::Result<(), E>,

@@ -6,7 +6,7 @@ use arrow_array::{ArrayRef, RecordBatch, UInt64Array, builder::StringBuilder};
 
 use super::{WordOptions, WordSummary, word_schema};
 
-/// Collects words, which are added in ascending order, in batches. Also records the most frequent words.
+/// Collects words in batches, and records the most frequent words. Words must be added in ascending order.
 #[derive(Debug)]
 pub struct Tally {
     options: WordOptions,
@@ -76,7 +76,8 @@ impl Tally {
         RecordBatch::try_new(word_schema(), columns).expect("columns of one length")
     }
 
-    /// Writes the totals and the most frequent words to the summary.
+    /// Writes to the summary how many distinct words were added and how many were returned, and which words are the
+    /// most frequent.
     pub fn tell(self, summary: &mut WordSummary) {
         (summary.distinct, summary.written) = (self.distinct, self.written);
         let best = self.best.into_sorted_vec();

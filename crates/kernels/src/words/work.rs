@@ -28,7 +28,7 @@ impl CountsWords {
     /// Counts the words of sources, and sends all words and counts with `reply`.
     ///
     /// # Errors
-    /// The errors of [`count_words`] and of `reply`.
+    /// Returns the errors of [`count_words`] and of `reply`.
     pub fn answer(
         job: &Job,
         sources: impl Iterator<Item = Source> + Send,

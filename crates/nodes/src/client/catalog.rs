@@ -35,7 +35,7 @@ pub struct DistributedFile {
     pub title: String,
     /// The name of the dataset.
     pub dataset: String,
-    /// The file in the dataset; `None` for a spread file.
+    /// The file in the dataset. The value is `None` for a spread file.
     pub file: Option<String>,
     /// The kind of the dataset.
     pub kind: String,
@@ -174,7 +174,8 @@ impl Nodes {
     /// Requests the list of datasets from all nodes. The catalog lists the nodes that do not answer.
     ///
     /// # Errors
-    /// The first error if no node answers; [`Error::BadAnswer`].
+    /// - Returns the first error if no node answers.
+    /// - Returns [`Error::BadAnswer`] if the answer of a node is invalid.
     pub fn catalog(&self) -> Result<Catalog> {
         Ok(Catalog { nodes: self.clone(), all: self.held()? })
     }
@@ -307,7 +308,7 @@ impl Nodes {
     /// next holder of the file.
     ///
     /// # Errors
-    /// [`Error::Deadline`].
+    /// Returns [`Error::Deadline`] if the deadline has passed.
     pub(crate) fn maps(&self, files: &[(&str, &GenerationStatus)]) -> Result<Vec<MapAnswer>> {
         let none = |(name, _): &(&str, &GenerationStatus)| {
             Err(Error::NotFound { name: name.to_string() }.to_string())
@@ -378,7 +379,7 @@ impl Catalog {
     /// Returns all files, sorted by title. The maps of all spread files are requested.
     ///
     /// # Errors
-    /// [`Error::Deadline`].
+    /// Returns [`Error::Deadline`] if the deadline has passed.
     pub fn wholes(&self) -> Result<Vec<DistributedFile>> {
         self.nodes.wholes(&self.all, |_| true)
     }
@@ -392,8 +393,10 @@ impl Catalog {
     /// of these files are requested.
     ///
     /// # Errors
-    /// [`Error::NotFound`], which names a node that did not answer, if any; [`Error::Incomplete`] for a
-    /// dataset of several generations, or a dataset whose map no node returns; [`Error::Deadline`].
+    /// - Returns [`Error::NotFound`] if no node has the dataset. If a node did not answer, the error names that node.
+    /// - Returns [`Error::Incomplete`] if the nodes have several generations of the dataset, or if no node returns the
+    ///   description of the locations of its pieces.
+    /// - Returns [`Error::Deadline`] if the deadline passes before the call has finished.
     pub fn named(&self, named: &str) -> Result<Vec<DistributedFile>> {
         let (name, file) = named.split_once('/').map_or((named, None), |(name, file)| (name, Some(file)));
         let mut found = self.nodes.wholes(&self.all, |dataset| dataset == name)?;

@@ -142,7 +142,7 @@ pub(crate) fn fault(
 /// stays.
 ///
 /// # Errors
-/// An error describes the choice that the user has to make.
+/// Returns an error that describes the choice which the user has to make.
 pub(crate) fn outdated(
     known: &[GenerationStatus],
     keep: Option<SpreadId>,
@@ -193,8 +193,8 @@ impl Nodes {
     /// Removes a dataset from all nodes that hold parts of the dataset, and returns the number of nodes.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::Incomplete`] if a node did not answer: parts of the dataset may remain on
-    /// that node.
+    /// - Returns [`Error::NotFound`] if no node has the dataset.
+    /// - Returns [`Error::Incomplete`] if a node did not answer. Parts of the dataset may remain on that node.
     pub fn remove(&self, name: &str) -> Result<usize> {
         let all = self.held()?;
         let plain = all.held.iter().filter(|(_, held)| held.name == name && held.generation.is_none());
@@ -237,8 +237,9 @@ impl Nodes {
     /// `keep` selects the generation that stays.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::Incomplete`] if a choice is needed, before anything is dropped; the errors
-    /// of nodes.
+    /// - Returns [`Error::NotFound`] if no node has the dataset.
+    /// - Returns [`Error::Incomplete`] if the user has to make a choice. In this case, nothing was dropped.
+    /// - Returns the errors of the nodes.
     pub fn repair(&self, names: &[String], keep: Option<SpreadId>) -> Result<Vec<GenerationRepair>> {
         let all = self.held()?;
         let by_name = by_name(&all);

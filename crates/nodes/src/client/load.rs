@@ -5,10 +5,10 @@
 //!   node:   Begin, (File, Data...)..., Received ─► answer; Commit with the map ─► answer
 //! ```
 //!
-//! A dataset is invisible until every node has received all pieces that are sent to this node. Each node then makes its
-//! part visible, with the map of the complete file. A client that dies before the commits leaves no data. A client that
-//! dies between the commits leaves a dataset that only some nodes have. The catalog reports this dataset, and `store
-//! rm` removes it.
+//! A dataset is invisible until every node has received all pieces that are sent to it. Each node then makes its pieces
+//! visible, together with the map of the complete file. The map ([`FileMap`]) states which nodes hold each piece of the
+//! file. A client that dies before the commits leaves no data. A client that dies between the commits leaves a dataset
+//! that only some nodes have. The catalog reports this dataset, and `store rm` removes it.
 //!
 //! Cost: the file is sent over the wire once for each copy. A node writes the data directly to flash, without
 //! its page cache.
@@ -132,9 +132,13 @@ impl Nodes {
     /// Memory: four messages of 1 MiB for each node, and four further messages.
     ///
     /// # Errors
-    /// [`Error::Input`]; [`Error::Lost`] and [`Error::Refused`] for any of the nodes, also if a node already has a
-    /// dataset of that name. After an error, no data remains on the nodes, unless the error occurred between two
-    /// commits. The message of the error then says so.
+    /// - Returns [`Error::Input`] if an input cannot be read.
+    /// - Returns [`Error::Lost`] if the connection to a node is lost.
+    /// - Returns [`Error::Refused`] if a node refuses the data, for example because the node already has a dataset of
+    ///   that name.
+    ///
+    /// After an error, no data remains on the nodes, unless the error occurred between two commits. The message of the
+    /// error then says so.
     pub fn put(
         &self,
         job: &Context,

@@ -47,7 +47,7 @@ const ANSWERS_BYTES_MAX: usize = 256 << 20;
 pub struct ClientConfig {
     /// The address of each node: `HOST` or `HOST:PORT`.
     pub nodes: Vec<String>,
-    /// The credentials of this client; `None` for nodes on this machine that require none.
+    /// The credentials of this client. The value is `None` for nodes on this machine that require none.
     pub credentials: Option<ClientCredentials>,
     /// The timeout for connecting, including TLS. The timeout is at most [`Self::silence`], and at most half
     /// of the time to the deadline, so that requests to other nodes fit in the other half.
@@ -122,7 +122,8 @@ impl Nodes {
     /// Prepares connections to nodes. No data is sent before the first request.
     ///
     /// # Errors
-    /// [`Error::Address`]; [`Error::Credentials`] for a node on another machine if there are no credentials.
+    /// - Returns [`Error::Address`] if the address of a node is invalid.
+    /// - Returns [`Error::Credentials`] if a node is on another machine and there are no credentials.
     pub fn new(config: ClientConfig) -> Result<Nodes> {
         let bad = |address: &str, what: String| Error::Address { address: address.to_string(), what };
         let runtime = tokio::runtime::Builder::new_multi_thread()

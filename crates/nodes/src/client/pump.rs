@@ -97,7 +97,7 @@ impl Inlet {
 pub(crate) struct Outlet(mpsc::UnboundedReceiver<(NextBatch, OwnedSemaphorePermit)>);
 
 impl Outlet {
-    /// Returns the next answer and frees its slot; `None` after the last answer.
+    /// Returns the next answer and frees its slot. Returns `None` after the last answer.
     pub async fn next(&mut self) -> Option<NextBatch> {
         self.0.recv().await.map(|(batch, _)| batch)
     }

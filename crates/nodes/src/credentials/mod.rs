@@ -155,7 +155,7 @@ impl Authority {
     /// Creates a new authority. The certificate is valid for ten years.
     ///
     /// # Errors
-    /// [`Error::Credentials`] if the system provides no random numbers.
+    /// Returns [`Error::Credentials`] if the system provides no random numbers.
     pub fn create() -> Result<Authority> {
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(|error| bad(error.to_string()))?;
@@ -173,7 +173,7 @@ impl Authority {
     /// Creates credentials for a node that clients reach under `addresses`: host names or IP addresses.
     ///
     /// # Errors
-    /// [`Error::Credentials`] for an invalid address.
+    /// Returns [`Error::Credentials`] if the address is invalid.
     pub fn node(&self, name: &str, addresses: &[String], lifetime: Duration) -> Result<NodeCredentials> {
         let mut params = CertificateParams::new(addresses.to_vec()).map_err(failed)?;
         params.distinguished_name = called(name);
@@ -193,7 +193,7 @@ impl Authority {
     /// Creates credentials for a client.
     ///
     /// # Errors
-    /// [`Error::Credentials`] if the authority's key is invalid.
+    /// Returns [`Error::Credentials`] if the authority's key is invalid.
     pub fn client(&self, name: &str, rights: &[Right], lifetime: Duration) -> Result<ClientCredentials> {
         let token = self.token(name, rights, lifetime)?;
         Ok(ClientCredentials { version: VERSION, authority: self.certificate.clone(), token })
@@ -210,7 +210,7 @@ impl NodeCredentials {
     /// data is sent to the node.
     ///
     /// # Errors
-    /// [`Error::Credentials`] with the reason.
+    /// Returns [`Error::Credentials`] if the operation fails. The error contains the reason.
     pub(crate) fn check_node(&self, host: &str, certificate: &str) -> Result<()> {
         let mut roots = RootCertStore::empty();
         roots.add(of_pem(&self.authority)?).map_err(|error| bad(error.to_string()))?;
@@ -232,7 +232,7 @@ impl NodeCredentials {
     /// Returns the claims of a token if the authority signed the token and the token has not expired.
     ///
     /// # Errors
-    /// [`Error::Credentials`] with the reason.
+    /// Returns [`Error::Credentials`] if the operation fails. The error contains the reason.
     pub fn check(&self, token: &str) -> Result<Claims> {
         self.check_at(token, seconds_now())
     }
@@ -254,7 +254,7 @@ impl NodeCredentials {
     /// Returns the expiry times of the credentials.
     ///
     /// # Errors
-    /// [`Error::Credentials`] for an invalid certificate or token.
+    /// Returns [`Error::Credentials`] if the certificate or the token is invalid.
     pub fn expires(&self) -> Result<CredentialExpiry> {
         Ok(CredentialExpiry {
             authority: certificate_expires(&of_pem(&self.authority)?)?,
@@ -266,7 +266,7 @@ impl NodeCredentials {
     /// Returns the command that renews the credentials.
     ///
     /// # Errors
-    /// [`Error::Credentials`] for an invalid token.
+    /// Returns [`Error::Credentials`] if the token is invalid.
     pub(crate) fn renewal(&self) -> Result<String> {
         Ok(tokens::read_unverified(&self.token)?.renewal())
     }
@@ -276,7 +276,7 @@ impl ClientCredentials {
     /// Returns the claims of the token without verification, since only a node can verify the signature.
     ///
     /// # Errors
-    /// [`Error::Credentials`] for an invalid token.
+    /// Returns [`Error::Credentials`] if the token is invalid.
     pub fn claims(&self) -> Result<Claims> {
         tokens::read_unverified(&self.token)
     }
@@ -285,7 +285,7 @@ impl ClientCredentials {
     /// within 14 days by the clock of this machine.
     ///
     /// # Errors
-    /// [`Error::Credentials`] for an invalid token or certificate.
+    /// Returns [`Error::Credentials`] if the token or the certificate is invalid.
     pub fn warnings(&self) -> Result<Vec<String>> {
         let (claims, now) = (self.claims()?, seconds_now());
         let of_token = warning(&format!("the token of {}", claims.subject), claims.expires, now);
@@ -307,8 +307,8 @@ fn of_pem(pem: &str) -> Result<CertificateDer<'static>> {
 /// Reads credentials from a file.
 ///
 /// # Errors
-/// [`Error::Credentials`] with the name of the file; for credentials of another version also with the command
-/// that renews them.
+/// Returns [`Error::Credentials`] if the file cannot be read or is invalid. The error names the file. If the
+/// credentials have another version, the error also names the command that renews them.
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
     let fail = |what: String| bad(format!("{}: {what}", path.display()));
     let text = fs::read(path).map_err(|error| fail(error.to_string()))?;
@@ -356,7 +356,7 @@ fn check_version(file: &Value, path: &Path) -> std::result::Result<(), String> {
 /// Writes credentials to a new file that only its owner can read.
 ///
 /// # Errors
-/// [`Error::Credentials`] with the name of the file, also if the file already exists.
+/// Returns [`Error::Credentials`] if the file cannot be written or already exists. The error names the file.
 pub fn write<T: Serialize>(path: &Path, credentials: &T) -> Result<()> {
     let text = serde_json::to_string_pretty(credentials).expect("plain data");
     let written = NewFile::write_whole_private(path, format!("{text}\n").as_bytes());

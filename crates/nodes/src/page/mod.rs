@@ -70,7 +70,7 @@ pub struct PageConfig {
     pub listen: SocketAddr,
     /// The other nodes on the page: `HOST` or `HOST:PORT` of each.
     pub peers: Vec<String>,
-    /// The credentials for the nodes in `peers`; `None` if these nodes require no credentials.
+    /// The credentials for the nodes in `peers`. The value is `None` if these nodes require no credentials.
     pub peer_credentials: Option<ClientCredentials>,
 }
 
@@ -112,8 +112,9 @@ impl Agent {
     /// Starts a page that shows the status of this agent, in a separate thread.
     ///
     /// # Errors
-    /// [`Error::Credentials`] if the address is reachable from other machines and the agent's credentials are missing
-    /// or invalid; [`Error::Address`] if binding the address fails, or a peer's address is invalid.
+    /// - Returns [`Error::Credentials`] if the address is reachable from other machines and the agent's credentials are
+    ///   missing or invalid.
+    /// - Returns [`Error::Address`] if binding the address fails, or a peer's address is invalid.
     pub fn serve_page(&self, config: PageConfig) -> Result<Page> {
         let listen = config.listen;
         let tls = match (&self.config().credentials, listen.ip().is_loopback()) {

@@ -80,7 +80,8 @@ impl NodePoller {
     /// Starts polling an agent and its peers.
     ///
     /// # Errors
-    /// [`Error::Address`] and [`Error::Credentials`] for peers whose address or credentials are invalid.
+    /// - Returns [`Error::Address`] if the address of a peer is invalid.
+    /// - Returns [`Error::Credentials`] if the credentials of a peer are invalid.
     pub fn begin(
         agent: Agent,
         peers: Vec<String>,

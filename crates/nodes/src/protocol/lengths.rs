@@ -24,9 +24,11 @@ const LENGTH_BYTES: usize = size_of::<i64>();
 /// Returns the memory that a message may occupy, in bytes: its body, and the buffers that are decompressed or copied.
 ///
 /// # Errors
-/// An error describes the problem: a dictionary (answers have none, and dictionaries would stay in memory as long as
-/// the stream), a buffer outside the body, overlapping buffers, a compression other than zstd (an LZ4 frame may be
-/// longer than stated), an invalid length, or more than [`BATCH_BYTES_MAX`].
+/// - Returns an error if the message is a dictionary. Answers have no dictionaries, and a dictionary would stay in
+///   memory as long as the stream.
+/// - Returns an error if a buffer is outside the body, or if buffers overlap.
+/// - Returns an error if the compression is not zstd. An LZ4 frame may be longer than stated.
+/// - Returns an error if a length is invalid or more than [`BATCH_BYTES_MAX`].
 pub(crate) fn check_lengths(header: &[u8], body: &[u8]) -> Result<u64, String> {
     let message = root_as_message(header).map_err(|error| format!("an invalid message: {error}"))?;
     if message.header_type() == MessageHeader::DictionaryBatch {

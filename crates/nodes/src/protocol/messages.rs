@@ -303,8 +303,8 @@ pub struct Tombstone {
 pub struct RemoveRequest {
     /// The name of the dataset.
     pub name: String,
-    /// The number of the dataset on the node: a later dataset of the same name has a different number. `None`
-    /// if the node only stores a tombstone.
+    /// The number of the dataset on the node: a later dataset of the same name has a different number. The value is
+    /// `None` if the node only stores a tombstone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
     /// The tombstone to store for a distributed dataset. A tombstone without absent nodes removes an earlier
@@ -398,7 +398,7 @@ pub struct DatasetReplica {
     pub kind: String,
     /// The files with their lengths; empty for a distributed dataset, whose map has to be requested.
     pub files: Vec<(String, u64)>,
-    /// The generation of a distributed dataset; `None` for a dataset that an earlier version wrote.
+    /// The generation of a distributed dataset. The value is `None` for a dataset that an earlier version wrote.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<Generation>,
     /// The tombstone, if this entry is a tombstone and not a dataset.

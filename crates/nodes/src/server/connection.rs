@@ -86,7 +86,7 @@ impl ClientConnection {
     /// Admits the connection because a valid request has arrived.
     ///
     /// # Errors
-    /// The reason why no slot is free. The client may retry.
+    /// Returns the reason why no slot is free. The client may retry.
     pub fn ask(&self) -> Result<(), String> {
         match self.connection.is_admitted() {
             true => Ok(()),

@@ -11,8 +11,8 @@ use crate::protocol::PieceRequest;
 /// Opens the pieces of a request on the store of `job`.
 ///
 /// # Errors
-/// An error if a dataset is missing, was replaced by another dataset of the same name, or does not have the requested
-/// bytes.
+/// Returns an error if a dataset is missing, was replaced by another dataset of the same name, or does not have the
+/// requested bytes.
 pub fn open_pieces(job: &Job, pieces: Vec<PieceRequest>) -> Result<Vec<TaskSource>, Failure> {
     let mut opened: BTreeMap<(String, u64), Dataset> = BTreeMap::new();
     let store = job.store();

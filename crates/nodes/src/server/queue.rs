@@ -68,8 +68,8 @@ impl Queue {
     /// the queue.
     ///
     /// # Errors
-    /// The refusal of the task. The refusal is permanent if the task exceeds the node's memory. Otherwise it contains a
-    /// time to retry.
+    /// Returns the refusal of the task. The refusal is permanent if the task exceeds the node's memory. Otherwise the
+    /// refusal contains the time after which the client may retry.
     pub fn enter(
         &self,
         client: &str,
@@ -108,7 +108,7 @@ impl Queue {
     /// fails without waiting.
     ///
     /// # Errors
-    /// The reason of the refusal.
+    /// Returns the reason for the refusal.
     pub fn reserve_without_slot(&self, memory_bytes: u64) -> Result<Permit, String> {
         let mut state = self.0.state();
         let free = self.0.memory_bytes - state.used_bytes;
@@ -134,7 +134,7 @@ impl Inner {
         self.state.lock().expect("no panic under this lock")
     }
 
-    /// Returns the reason why no more tasks of this client may wait; `None` if another task may wait.
+    /// Returns the reason why no more tasks of this client may wait. Returns `None` if another task may wait.
     fn has_no_place(&self, state: &State, client: &str) -> Option<String> {
         if state.count >= self.waiting_max {
             return Some(format!("the queue is full: {} tasks run and {} wait", state.running, state.count));

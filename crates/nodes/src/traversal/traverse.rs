@@ -57,9 +57,11 @@ impl Nodes {
     /// each chain if the client follows the pointers.
     ///
     /// # Errors
-    /// [`Error::Pages`] if the file does not consist of such pages, if a page has an invalid pointer, or if no
-    /// reachable node holds a page; [`Error::Refused`], [`Error::Deadline`], [`Error::Store`] (over budget,
-    /// stopped).
+    /// - Returns [`Error::Pages`] if the file does not consist of such pages, if a page has an invalid pointer, or if
+    ///   no reachable node holds a page.
+    /// - Returns [`Error::Refused`] if a node refuses the request.
+    /// - Returns [`Error::Deadline`] if the deadline passes before the traversal ends.
+    /// - Returns [`Error::Store`] if the budget has too little free memory or the job was stopped.
     pub fn traverse(
         &self,
         job: &Context,

@@ -36,7 +36,7 @@ impl KmerBorders {
     /// border.
     ///
     /// # Errors
-    /// [`inshore_tables::Error::Store`] if the budget has too little free memory.
+    /// Returns [`inshore_tables::Error::Store`] if the budget has too little free memory.
     pub(super) fn new(options: &KmerOptions, budget: &Budget) -> Result<KmerBorders> {
         let &KmerOptions { k, canonical, .. } = options;
         let memory = budget.reserve(0, "k-mers across the borders of pieces")?;
@@ -48,7 +48,7 @@ impl KmerBorders {
     /// previous one.
     ///
     /// # Errors
-    /// [`inshore_tables::Error::Store`] if the budget has too little free memory.
+    /// Returns [`inshore_tables::Error::Store`] if the budget has too little free memory.
     pub(super) fn piece(&mut self, ends: &PieceEnds, follows: bool) -> Result<()> {
         if !follows {
             self.before.clear();

@@ -40,8 +40,8 @@ pub(super) trait PackedCode: KmerCode {
     /// Returns the difference between this code and the smaller code `from`, minus one.
     fn distance(self, from: Self) -> Self;
 
-    /// Returns the code that is larger than this code by `distance` plus one; `None` if the larger code does not
-    /// fit the type.
+    /// Returns the code that is larger than this code by `distance` plus one. Returns `None` if the larger code does
+    /// not fit the type.
     fn behind(self, distance: Self) -> Option<Self>;
 
     /// Returns 64 bits of the number, from bit `at` on.

@@ -12,7 +12,8 @@ use inshore_store::Context;
 /// The client's memory is that of [`run_on_nodes`].
 ///
 /// # Errors
-/// The errors are those of [`run_on_nodes`], and [`Error::Write`].
+/// - Returns the errors of [`run_on_nodes`].
+/// - Returns [`Error::Write`] if the result cannot be written.
 pub fn compress_on_nodes(
     nodes: &Nodes,
     job: &Context,

@@ -27,8 +27,8 @@ use super::{failed, refuse_compressed};
 /// equal those of [`inshore_kernels::identify`] for local files.
 ///
 /// # Errors
-/// The errors are those of [`run_on_nodes`], `each` and `skipped`, and [`Error::BadProfiles`] for an unknown language
-/// in an answer.
+/// - Returns the errors of [`run_on_nodes`], of `each` and of `skipped`.
+/// - Returns [`Error::BadProfiles`] if the answer of a node has an unknown language.
 pub fn identify_on_nodes(
     nodes: &Nodes,
     job: &Context,
@@ -60,8 +60,8 @@ pub fn identify_on_nodes(
 /// Memory of the client: 48 bytes for each distinct n-gram of a language, and a batch of each node's answer.
 ///
 /// # Errors
-/// The errors are those of [`Profiles::train`] and [`run_on_nodes`]. If a node is lost while it sends its answer,
-/// and its shards have no other replica, the result is an error even if partial answers are allowed.
+/// Returns the errors of [`Profiles::train`] and [`run_on_nodes`]. If a node is lost while it sends its answer, and its
+/// shards have no other replica, the result is an error even if partial answers are allowed.
 pub fn train_on_nodes(
     nodes: &Nodes,
     context: &Context,

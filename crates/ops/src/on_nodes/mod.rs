@@ -24,7 +24,8 @@ pub(crate) use self::{
 /// check sends one request for each file.
 ///
 /// # Errors
-/// [`NodesError::Unfit`], which names the compression format; the errors of reading a file's first bytes.
+/// - Returns [`NodesError::Unfit`] if the file is compressed. The error names the compression format.
+/// - Returns an error if the file's first bytes cannot be read.
 pub(crate) fn refuse_compressed(
     nodes: &Nodes,
     context: &Context,

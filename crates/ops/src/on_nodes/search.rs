@@ -9,7 +9,7 @@ use inshore_store::Context;
 /// `store:NAME`.
 ///
 /// # Errors
-/// The errors of [`Search::run`] and [`run_on_nodes`].
+/// Returns the errors of [`Search::run`] and [`run_on_nodes`].
 pub fn search_on_nodes(
     search: &Search,
     nodes: &Nodes,
@@ -28,7 +28,7 @@ pub fn search_on_nodes(
 /// Searches files on nodes, and turns matches into rows. The rows name a file by its title, such as `store:NAME`.
 ///
 /// # Errors
-/// The errors of [`SearchTable::run`] and [`search_on_nodes`].
+/// Returns the errors of [`SearchTable::run`] and [`search_on_nodes`].
 pub fn search_table_on_nodes(
     table: &SearchTable,
     nodes: &Nodes,

@@ -39,9 +39,9 @@ fn source_of(piece: inshore_nodes::Result<HelpPiece>) -> Source {
 /// the free memory in addition.
 ///
 /// # Errors
-/// The errors are those of [`inshore_nodes::run_on_nodes`]. If a node is lost while it sends its answer, and its
-/// shards have no other replica, the result is an error even if partial answers are allowed, since a part of the
-/// node's words was already counted.
+/// Returns the errors of [`inshore_nodes::run_on_nodes`]. If a node is lost while it sends its answer, and its shards
+/// have no other replica, the result is an error even if partial answers are allowed, since a part of the node's words
+/// was already counted.
 pub fn count_words_on_nodes(
     nodes: &Nodes,
     context: &Context,

@@ -126,12 +126,15 @@ enum What {
 /// the free budget is reserved for rows that are longer than a batch.
 ///
 /// # Errors
-/// [`Error::Unfit`] for files that nodes cannot sort: compressed files, files whose shards do not end with
-/// records, and tables with different columns. [`Error::Unfit`] also for [`SortOptions::resume`]. [`Error::Table`]
-/// for the same reasons as a local sort; too little space for the result is reported before the nodes begin.
-/// [`Error::Nodes`] for the errors of [`inshore_nodes::run_on_nodes`]. If a node is lost in the middle of its
-/// answer and no other node has its shards, the result is an [`Error::Nodes`] even if partial answers are allowed.
-/// After an error there is no file at `output`.
+/// - Returns [`Error::Unfit`] if nodes cannot sort a file: a compressed file, a file whose shards do not end with
+///   records, or tables with different columns.
+/// - Returns [`Error::Unfit`] if [`SortOptions::resume`] is set.
+/// - Returns [`Error::Table`] for the same reasons as a local sort. Too little space for the result is reported before
+///   the nodes begin.
+/// - Returns [`Error::Nodes`] if [`inshore_nodes::run_on_nodes`] fails.
+///
+/// If a node is lost in the middle of its answer and no other node has its shards, the result is an [`Error::Nodes`]
+/// even if partial answers are allowed. After an error there is no file at `output`.
 pub fn sort_on_nodes(
     nodes: &Nodes,
     job: &Context,

@@ -57,7 +57,7 @@ fn unsupported(name: &str, error: impl ToString) -> TableError {
 /// The rows of a batch of a table.
 #[derive(Debug)]
 pub(super) struct TableRows {
-    /// The columns of the table, without the column of shard numbers; `None` for a copy of a single row.
+    /// The columns of the table, without the column of shard numbers. The value is `None` for a copy of a single row.
     batch: Option<RecordBatch>,
     /// The keys, in an encoding whose bytes compare in the order of the keys.
     keys: BinaryArray,

@@ -14,7 +14,8 @@ use crate::{
 /// not at all.
 ///
 /// # Errors
-/// The errors of `write`; [`Error::NoOutput`].
+/// - Returns the errors of `write`.
+/// - Returns [`Error::NoOutput`] if the request has no output.
 pub(super) fn write_bytes<T>(
     context: &RequestContext<'_>,
     bytes: Option<&mut (dyn Write + Send)>,

@@ -52,7 +52,7 @@ pub struct ChecksumAnswer {
 pub struct FileChecksum {
     /// The name of the file; `-` for standard input, as in lists of checksums.
     pub name: String,
-    /// The checksum; `None` if the file cannot be read.
+    /// The checksum. The value is `None` if the file cannot be read.
     pub checksum: Option<String>,
     /// True if the checksum equals the one in the list; `None` without a list.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -64,7 +64,9 @@ pub struct KernelAnswer {
 /// Reads a module from a file. The name of the module is the file's name without its extension.
 ///
 /// # Errors
-/// [`Error::Unreadable`], [`Error::BadName`]; the errors of [`Module::new`].
+/// - Returns [`Error::Unreadable`] if the module cannot be read.
+/// - Returns [`Error::BadName`] if the name is not valid for a dataset.
+/// - Returns the errors of [`Module::new`].
 pub fn read_module(path: &Path) -> Result<Module> {
     let unreadable = |source| Error::Unreadable { path: path.to_path_buf(), source };
     let mut bytes = Vec::new();
@@ -261,7 +263,7 @@ pub struct ListedKernel {
     pub name: String,
     /// The size of the module in bytes.
     pub bytes: u64,
-    /// The nodes that store the module; `None` for the local store.
+    /// The nodes that store the module. The value is `None` for the local store.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nodes: Option<Vec<String>>,
 }

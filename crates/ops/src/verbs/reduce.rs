@@ -87,7 +87,7 @@ impl Aggregate {
         }
     }
 
-    /// Converts the aggregate to SQL; `None` for a function that depends on the order of rows.
+    /// Converts the aggregate to SQL. Returns `None` for a function that depends on the order of rows.
     #[cfg(all(feature = "nodes", feature = "sql"))]
     fn sql(&self) -> Option<String> {
         let column = self.column.as_deref().map(quoted);

@@ -78,7 +78,7 @@ impl Search {
     /// error, and the search continues with the other paths.
     ///
     /// # Errors
-    /// The errors of [`walk`].
+    /// Returns the errors of [`walk`].
     pub fn candidates<'a>(
         &self,
         inputs: &[PathBuf],

@@ -28,7 +28,7 @@ const BLOCK_BYTES: u64 = 2 << 20;
 /// Memory: 6 MiB, and the memory of [`run_on_nodes`].
 ///
 /// # Errors
-/// The errors of `read` and of [`run_on_nodes`].
+/// Returns the errors of `read` and of [`run_on_nodes`].
 pub(crate) fn read_sequentially<T>(
     on: &OnNodes,
     job: &Context,

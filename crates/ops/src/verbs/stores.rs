@@ -50,7 +50,8 @@ pub(super) fn dataset_of(path: &Path) -> Result<&str> {
 /// Returns the only file of a dataset on nodes, or the named file.
 ///
 /// # Errors
-/// [`Error::SeveralFiles`]; the errors of [`wholes`].
+/// - Returns [`Error::SeveralFiles`] if the dataset has several files and none was named.
+/// - Returns the errors of [`wholes`].
 #[cfg(feature = "nodes")]
 pub(super) fn only_file_on_nodes(on: &OnNodes, path: &PathBuf) -> Result<DistributedFile> {
     let mut found = wholes(&on.nodes, std::slice::from_ref(path))?;
@@ -66,7 +67,8 @@ pub(super) fn only_file_on_nodes(on: &OnNodes, path: &PathBuf) -> Result<Distrib
 /// Returns the named file of a dataset, or its only file.
 ///
 /// # Errors
-/// [`Error::SeveralFiles`], [`Error::NoFile`].
+/// - Returns [`Error::SeveralFiles`] if the dataset has several files and none was named.
+/// - Returns [`Error::NoFile`] if the dataset does not have the named file.
 pub fn dataset_file(dataset: &Dataset, name: Option<&str>) -> Result<CheckedFile> {
     let files = || dataset.file_names().map(str::to_string).collect::<Vec<_>>();
     let found = match name {
@@ -85,7 +87,7 @@ pub fn dataset_file(dataset: &Dataset, name: Option<&str>) -> Result<CheckedFile
 /// Returns a range within a file of this length in bytes.
 ///
 /// # Errors
-/// [`Error::BeyondEnd`].
+/// Returns [`Error::BeyondEnd`] if the range is beyond the end of the file.
 pub fn dataset_range((file, bytes): (&str, u64), offset: u64, length: Option<u64>) -> Result<Range<u64>> {
     if offset > bytes {
         return Err(Error::BeyondEnd { file: file.to_string(), offset, bytes });
@@ -96,7 +98,7 @@ pub fn dataset_range((file, bytes): (&str, u64), offset: u64, length: Option<u64
 /// Refuses an output file in a folder of the store.
 ///
 /// # Errors
-/// [`Error::InStore`].
+/// Returns [`Error::InStore`] if a path names a dataset of the store.
 pub fn check_is_outside(store: &Store, output: &Path) -> Result<()> {
     let path = output.canonicalize().ok().or_else(|| {
         let parent = output.parent().filter(|parent| !parent.as_os_str().is_empty());

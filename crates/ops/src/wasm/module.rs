@@ -26,7 +26,7 @@ impl Module {
     /// Returns a module of these bytes.
     ///
     /// # Errors
-    /// [`Error::Kernel`] if the module is larger than [`MODULE_BYTES_MAX`].
+    /// Returns [`Error::Kernel`] if the module is larger than [`MODULE_BYTES_MAX`].
     pub fn new(name: impl Into<String>, bytes: Vec<u8>) -> Result<Module> {
         let module = Module { name: name.into(), bytes: bytes.into(), is_pushed: false };
         match module.bytes.len() as u64 {
@@ -42,7 +42,8 @@ impl Module {
     /// Reads the module that was pushed into the job's store under this name.
     ///
     /// # Errors
-    /// [`inshore_store::Error::NotFound`]; [`Error::Kernel`] if the dataset is not a module.
+    /// - Returns [`inshore_store::Error::NotFound`] if the store has no dataset with this name.
+    /// - Returns [`Error::Kernel`] if the dataset is not a module.
     pub fn stored(job: &Job, name: &str) -> Result<Module> {
         let dataset = job.store().dataset(&dataset_of(name))?;
         let is_module = |file: &&str| dataset.kind() != SPREAD || *file != MAP;
@@ -65,7 +66,8 @@ impl Module {
     /// Writes the module into the job's store under its name.
     ///
     /// # Errors
-    /// [`inshore_store::Error::NameExists`], and errors of writing to the store.
+    /// - Returns [`inshore_store::Error::NameExists`] if the store already has a dataset with this name.
+    /// - Returns the errors of the store if the dataset cannot be written.
     pub fn put(&self, store: &Store, job: &Job) -> Result<()> {
         let mut builder = store.create_dataset(job, &dataset_of(&self.name), inshore_store::BYTES)?;
         let mut writer = builder.file_with_buffers(inshore_store::BYTES, 4096, 1 << 20, 2)?;

@@ -34,7 +34,7 @@ impl From<NodesError> for Error {
 /// Runs a kernel on the nodes that store the files. The result equals that of [`super::run_wasm`] for local files.
 ///
 /// # Errors
-/// The errors of [`super::run_wasm`], and errors of nodes.
+/// Returns the errors of [`super::run_wasm`] and of the nodes.
 pub fn run_wasm_on_nodes(
     nodes: &Nodes,
     job: &Context,
@@ -156,7 +156,7 @@ fn batch(bytes: &[u8]) -> RecordBatch {
     RecordBatch::try_new(schema, vec![column]).expect("one column")
 }
 
-/// Returns the bytes of a state in a batch; `None` if the batch is not one row of bytes.
+/// Returns the bytes of a state in a batch. Returns `None` if the batch is not one row of bytes.
 fn state_of(batch: &RecordBatch) -> Option<&[u8]> {
     let column = batch.columns().first()?.as_binary_opt::<i32>()?;
     (column.len() == 1).then(|| column.value(0))

@@ -61,7 +61,7 @@ impl FileBlocks {
     }
 }
 
-/// Finds the range of a block's lines; `None` if more bytes have to be read.
+/// Finds the range of a block's lines. Returns `None` if more bytes have to be read.
 fn cut(bytes: &[u8], stride: usize, is_first: bool, is_all: bool) -> Option<BlockRead> {
     let first = match memchr(b'\n', &bytes[..stride]) {
         _ if is_first => 0,

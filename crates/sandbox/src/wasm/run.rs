@@ -121,7 +121,8 @@ impl Sandbox {
     /// version; returns the kind of result. The module is compiled and run in a child process only.
     ///
     /// # Errors
-    /// [`Error::Module`] if the bytes are no such module, and the errors of [`Sandbox::start_wasm`].
+    /// Returns [`Error::Module`] if the bytes are not such a module. Also returns the errors of
+    /// [`Sandbox::start_wasm`].
     pub fn check_wasm(&self, module: &[u8], limits: &WasmLimits) -> Result<WasmResult> {
         Ok(self.load(module, limits, Box::new(|| false))?.result)
     }
@@ -130,8 +131,11 @@ impl Sandbox {
     /// for each MiB of module) and calls `inshore_init`.
     ///
     /// # Errors
-    /// [`Error::Module`], [`Error::Kernel`] if `inshore_init` fails, [`Error::Ended`] at a limit; [`Error::Missing`]
-    /// and [`Error::Helper`] as for commands.
+    /// - Returns [`Error::Module`] if the bytes are not a valid module.
+    /// - Returns [`Error::Kernel`] if `inshore_init` fails.
+    /// - Returns [`Error::Ended`] if the module reaches a limit.
+    /// - Returns [`Error::Missing`] if a protection that the policy requires is not available.
+    /// - Returns [`Error::Helper`] if the helper process fails.
     pub fn start_wasm(&self, module: &[u8], args: &[u8], limits: &WasmLimits) -> Result<WasmRun> {
         self.start_wasm_while_wanted(module, args, limits, Box::new(|| false))
     }
@@ -140,7 +144,8 @@ impl Sandbox {
     /// ten times a second, and ends the run by returning true.
     ///
     /// # Errors
-    /// The errors of [`Sandbox::start_wasm`]; [`Error::Ended`] with [`Termination::Cancelled`].
+    /// - Returns the errors of [`Sandbox::start_wasm`].
+    /// - Returns [`Error::Ended`] with [`Termination::Cancelled`] if the run was cancelled.
     pub fn start_wasm_while_wanted(
         &self,
         module: &[u8],
@@ -230,8 +235,12 @@ impl WasmRun {
     /// block, since two blocks may be in flight. The bytes of the block are copied once.
     ///
     /// # Errors
-    /// The errors include those of earlier blocks: [`Error::Kernel`] if the module fails, [`Error::Ended`] at a
-    /// limit, [`Error::Output`]. After an error the module's process has ended, and any call returns an error.
+    /// - Returns [`Error::Kernel`] if the module fails.
+    /// - Returns [`Error::Ended`] if the module reaches a limit.
+    /// - Returns [`Error::Output`] if the caller's output fails.
+    ///
+    /// The error may have been caused by an earlier block. After an error the module's process has ended, and any call
+    /// returns an error.
     pub fn block(&mut self, bytes: &[u8], offset: i64, output: Output<'_>) -> Result<()> {
         self.since = Instant::now();
         self.check_length(bytes.len() as u64, "inshore_block")?;
@@ -265,7 +274,7 @@ impl WasmRun {
     /// first, and must not emit anything. If they may emit, call [settle](WasmRun::settle) first.
     ///
     /// # Errors
-    /// The errors of [`WasmRun::block`].
+    /// Returns the errors of [`WasmRun::block`].
     pub fn file_blocks(
         &mut self,
         file: BorrowedFd<'_>,
@@ -300,7 +309,7 @@ impl WasmRun {
     /// Waits until the module has processed all blocks, and passes on the emitted bytes.
     ///
     /// # Errors
-    /// The errors of [`WasmRun::block`].
+    /// Returns the errors of [`WasmRun::block`].
     pub fn settle(&mut self, output: Output<'_>) -> Result<()> {
         self.settle_to(&mut plain(output))
     }
@@ -325,7 +334,7 @@ impl WasmRun {
     /// [merge](WasmRun::merge). Only [`WasmRun::end`] may follow.
     ///
     /// # Errors
-    /// The errors of [`WasmRun::block`].
+    /// Returns the errors of [`WasmRun::block`].
     pub fn state(&mut self, output: Output<'_>) -> Result<()> {
         self.settle_to(&mut nothing)?;
         self.call(CallKind::State, 0, 0, 0)?;
@@ -335,7 +344,8 @@ impl WasmRun {
     /// Merges another instance's state into this instance's state.
     ///
     /// # Errors
-    /// The errors of [`WasmRun::block`]; [`Error::Kernel`] if the state doesn't fit the module's memory.
+    /// - Returns the errors of [`WasmRun::block`].
+    /// - Returns [`Error::Kernel`] if the state doesn't fit the module's memory.
     pub fn merge(&mut self, state: &[u8]) -> Result<()> {
         self.settle_to(&mut nothing)?;
         self.check_length(state.len() as u64, "inshore_merge")?;
@@ -346,7 +356,7 @@ impl WasmRun {
     /// result now.
     ///
     /// # Errors
-    /// The errors of [`WasmRun::block`].
+    /// Returns the errors of [`WasmRun::block`].
     pub fn finish(mut self, output: Output<'_>) -> Result<WasmResponse> {
         self.settle(output)?;
         if self.result == WasmResult::State {
@@ -359,7 +369,8 @@ impl WasmRun {
     /// Ends the module, and reports the resources used.
     ///
     /// # Errors
-    /// [`Error::Helper`], [`Error::System`].
+    /// - Returns [`Error::Helper`] if the helper process fails.
+    /// - Returns [`Error::System`] if the operating system refuses a call.
     pub fn end(mut self) -> Result<WasmResponse> {
         // The process ends when this side of the socket is closed.
         let _ = self.socket.shutdown(std::net::Shutdown::Write);

@@ -99,7 +99,8 @@ impl<O: Operation> Formation<O> {
     /// Adds records to the chunk. Sorts a full chunk, and writes a run if the sort frees too few blocks.
     ///
     /// # Errors
-    /// Returns errors of writing a run, or [`inshore_store::Error::Cancelled`].
+    /// - Returns an error if a run cannot be written.
+    /// - Returns [`inshore_store::Error::Cancelled`] if the job was cancelled.
     #[inline]
     pub fn push(&mut self, keys: &[O::Key], value_at: impl Fn(usize) -> O::Value) -> Result<()> {
         let mut done = 0;
@@ -216,7 +217,7 @@ impl<O: Operation> Formation<O> {
     /// not yet taken.
     ///
     /// # Errors
-    /// Returns errors of writing a run.
+    /// Returns an error if a run cannot be written.
     pub fn finish(mut self) -> Result<FormationResult<O::Key>> {
         if self.state == ChunkState::Sorted {
             self.write_run()?;

@@ -43,8 +43,8 @@ pub struct SortedRows<S: RowShape, O: RowOperation> {
     shape: S,
     operation: O,
     stats: RowStats,
-    /// The merge level in the job's counters, and the number of rows that enter this level. `None` if no runs are
-    /// merged.
+    /// The merge level in the job's counters, and the number of rows that enter this level. The value is `None` if no
+    /// runs are merged.
     level: Option<(u32, u64)>,
     /// The current output row, if the operation combines rows.
     current: Vec<u8>,
@@ -81,7 +81,9 @@ impl<S: RowShape, O: RowOperation> SortedRows<S, O> {
     /// ended.
     ///
     /// # Errors
-    /// Returns [`inshore_store::Error::Io`], [`inshore_store::Error::Damaged`] or [`inshore_store::Error::Cancelled`].
+    /// - Returns [`inshore_store::Error::Io`] if a read fails.
+    /// - Returns [`inshore_store::Error::Damaged`] if the checksum of a run does not match.
+    /// - Returns [`inshore_store::Error::Cancelled`] if the job was cancelled.
     pub fn fill(&mut self, out: &mut [u8]) -> Result<usize> {
         self.job.check_cancelled()?;
         let mut filled = 0;

@@ -123,8 +123,9 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
     /// saved in runs are skipped.
     ///
     /// # Errors
-    /// Returns [`Error::RowTooLong`] if a row does not fit, the error of a worker, or
-    /// Returns [`inshore_store::Error::Cancelled`] if the job was cancelled.
+    /// - Returns [`Error::RowTooLong`] if a row does not fit in memory.
+    /// - Returns the error of a worker if a worker failed.
+    /// - Returns [`inshore_store::Error::Cancelled`] if the job was cancelled.
     pub fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
         let passed_over = self.to_pass_over().min(bytes.len() as u64);
         self.filling.bytes += passed_over;
@@ -225,7 +226,8 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
     /// read.
     ///
     /// # Errors
-    /// Returns errors of writing and reading runs, or [`inshore_store::Error::Cancelled`].
+    /// - Returns an error if a run cannot be written or read.
+    /// - Returns [`inshore_store::Error::Cancelled`] if the job was cancelled.
     pub fn finish(self) -> Result<SortedRows<S, O>> {
         let mut parts = self.finish_in_parts(1)?;
         Ok(parts.pop().expect("one part").rows)
@@ -481,7 +483,7 @@ impl<S: RowShape, O: RowOperation> RowSink<'_, S, O> {
     /// returned.
     ///
     /// # Errors
-    /// Returns errors of [`RowSink::write`].
+    /// Returns the errors of [`RowSink::write`].
     pub fn finish(self) -> Result<Vec<u8>> {
         self.sort.flush()
     }

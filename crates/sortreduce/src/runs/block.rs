@@ -137,7 +137,7 @@ impl<K: Key, V: Value> BlockWriter<K, V> {
     /// Appends records, and passes full blocks to `take`.
     ///
     /// # Errors
-    /// Returns errors of `take`.
+    /// Returns the errors of `take`.
     pub fn append(&mut self, mut keys: &[K], mut values: &[V], take: &mut TakeBlock<'_, K>) -> Result<()> {
         while !keys.is_empty() {
             let taken = if self.plain > 0 && self.keys.is_empty() {
@@ -162,7 +162,7 @@ impl<K: Key, V: Value> BlockWriter<K, V> {
     /// Passes the last block to `take`.
     ///
     /// # Errors
-    /// Returns errors of `take`.
+    /// Returns the errors of `take`.
     pub fn end(&mut self, take: &mut TakeBlock<'_, K>) -> Result<()> {
         self.put_waiting(take)?;
         if self.records > 0 { self.give(take) } else { Ok(()) }

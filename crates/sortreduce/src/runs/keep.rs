@@ -127,8 +127,8 @@ impl UnitCoverage {
 /// Opens all saved runs. If a run between others is missing because it was removed, all runs are discarded.
 ///
 /// # Errors
-/// Returns errors of I/O and damaged runs, or an error if the budget has too little memory for the first keys of the
-/// blocks.
+/// Returns an error if a run cannot be read or is damaged, or if the budget has too little memory for the first keys of
+/// the blocks.
 pub(crate) fn find<K: Key>(job: &Job, keep: &Keep, block_bytes: usize) -> Result<ResumedRuns<K>> {
     let pieces = keep.pieces()?;
     match open::<K>(job, &pieces, block_bytes)? {

@@ -160,7 +160,9 @@ impl<O: Operation> Merge<O> {
     /// Returns the next block of records, or `None` at the end.
     ///
     /// # Errors
-    /// Returns [`inshore_store::Error::Io`], [`inshore_store::Error::Damaged`] or [`inshore_store::Error::Cancelled`].
+    /// - Returns [`inshore_store::Error::Io`] if a read fails.
+    /// - Returns [`inshore_store::Error::Damaged`] if the checksum of a run does not match.
+    /// - Returns [`inshore_store::Error::Cancelled`] if the job was cancelled.
     pub fn next_block(&mut self) -> Result<Option<Block<'_, O::Key, O::Value>>> {
         self.job.check_cancelled()?;
         if self.sources.len() == 1 {

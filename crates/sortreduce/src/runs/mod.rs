@@ -84,8 +84,8 @@ impl<K: Key> Run<K> {
     /// the block size of the file does not match.
     ///
     /// # Errors
-    /// Returns errors of I/O and damaged data, or an error if the budget has too little memory for the first keys of
-    /// the blocks.
+    /// Returns an error if the run cannot be read or is damaged, or if the budget has too little memory for the first
+    /// keys of the blocks.
     pub fn open_kept(
         job: &Job,
         file: CheckedFile,
@@ -240,7 +240,7 @@ impl<K: Key, V: Value> RunWriter<K, V> {
     /// Appends records to the run.
     ///
     /// # Errors
-    /// Returns errors of [`FileWriter::write`].
+    /// Returns the errors of [`FileWriter::write`].
     pub fn append(&mut self, keys: &[K], values: &[V]) -> Result<()> {
         let RunWriter { block, current, bytes, .. } = self;
         let file = current.as_mut().expect("a run was begun");
@@ -266,7 +266,7 @@ impl<K: Key, V: Value> RunWriter<K, V> {
     /// If `state` returns `None`, the run is not saved for a resumed job.
     ///
     /// # Errors
-    /// Returns errors of [`FileWriter::write`] and [`Keep::commit`].
+    /// Returns the errors of [`FileWriter::write`] and [`Keep::commit`].
     pub fn end_kept(&mut self, state: impl FnOnce(u64, u64) -> Option<Vec<u8>>) -> Result<Vec<Run<K>>> {
         self.end_block()?;
         let file = self.current.as_mut().expect("a run was begun");

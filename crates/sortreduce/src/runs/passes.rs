@@ -42,7 +42,7 @@ struct Round<'a, O> {
 /// are merged.
 ///
 /// # Errors
-/// Returns errors of reading and writing runs.
+/// Returns an error if a run cannot be read or written.
 pub(crate) fn merge_runs<O: Operation>(
     job: &Job,
     name: &'static str,

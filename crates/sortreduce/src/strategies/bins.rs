@@ -89,7 +89,7 @@ impl<O: Operation> BinsPart<O> {
     /// Reserves the memory for one bin's table and starts to read.
     ///
     /// # Errors
-    /// Returns errors of reading.
+    /// Returns an error if a read fails.
     pub fn begin(self, job: &Job) -> Result<BinReader<O>> {
         let (plan, what) = (self.plan, "the table of a bin");
         let keys = 1usize << plan.bin_bits;
@@ -130,7 +130,8 @@ pub(crate) struct BinReader<O: Operation> {
     part: BinsPart<O>,
     table: Array<O::Value>,
     present: Array<u64>,
-    /// The neutral value, which fills the empty slots of the table. `None` if the operation has no neutral value.
+    /// The neutral value, which fills the empty slots of the table. The value is `None` if the operation has no neutral
+    /// value.
     neutral: Option<O::Value>,
     lows: Array<u32>,
     keys: Array<O::Key>,
@@ -139,7 +140,7 @@ pub(crate) struct BinReader<O: Operation> {
     ahead: VecDeque<PendingRead>,
     wanted: NextBlock,
     bin: usize,
-    /// The index of the next bitmap word to scan. `None` if the bin's records are not yet in the table.
+    /// The index of the next bitmap word to scan. The value is `None` if the bin's records are not yet in the table.
     word: Option<usize>,
     pub records_in: u64,
 }
@@ -148,7 +149,9 @@ impl<O: Operation> BinReader<O> {
     /// Returns the next block of records, or `None` at the end.
     ///
     /// # Errors
-    /// Returns [`inshore_store::Error::Io`], [`inshore_store::Error::Damaged`] or [`inshore_store::Error::Cancelled`].
+    /// - Returns [`inshore_store::Error::Io`] if a read fails.
+    /// - Returns [`inshore_store::Error::Damaged`] if the checksum of a run does not match.
+    /// - Returns [`inshore_store::Error::Cancelled`] if the job was cancelled.
     pub fn next_block(&mut self) -> Result<Option<Block<'_, O::Key, O::Value>>> {
         while self.bin < self.part.bins.end {
             let word = match self.word {

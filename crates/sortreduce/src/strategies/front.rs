@@ -100,7 +100,7 @@ impl<O: Operation> Front<O> {
     /// Combines records in the table. Calls `pass` with the records that leave the table.
     ///
     /// # Errors
-    /// Returns errors of `pass`.
+    /// Returns the errors of `pass`.
     #[inline]
     pub fn push(
         &mut self,
@@ -180,7 +180,7 @@ impl<O: Operation> Front<O> {
     /// Empties the table. Calls `pass` with all its records.
     ///
     /// # Errors
-    /// Returns errors of `pass`.
+    /// Returns the errors of `pass`.
     pub fn empty(&mut self, pass: &mut impl FnMut(&[O::Key], &[O::Value]) -> Result<()>) -> Result<()> {
         for slot in 0..self.keys.len() {
             if self.leaving == LEAVING_RECORDS {

@@ -98,7 +98,8 @@ impl<O: Operation> Partitioner<O> {
     /// Adds records to bins, and writes the blocks that become full.
     ///
     /// # Errors
-    /// Returns [`Error::KeyOutOfRange`], or errors of writing.
+    /// - Returns [`Error::KeyOutOfRange`] if a key is not below the upper bound of keys.
+    /// - Returns an error if a write fails.
     #[inline]
     pub fn push(&mut self, keys: &[O::Key], value_at: impl Fn(usize) -> O::Value) -> Result<()> {
         if keys.is_empty() {
@@ -187,7 +188,7 @@ impl<O: Operation> Partitioner<O> {
     /// Ends the input, and returns the records for reading.
     ///
     /// # Errors
-    /// Returns errors of writes that were still in flight.
+    /// Returns an error if a write that was still in flight fails.
     pub fn finish(mut self) -> Result<BinnedRecords<O::Value>> {
         let file = self.file.take().map(FileWriter::finish).transpose()?;
         let (starts, order) = order_by_bin(self.plan.bins, &self.bins);

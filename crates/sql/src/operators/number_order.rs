@@ -36,7 +36,7 @@ pub(crate) struct NumberOrdering {
     pub left: usize,
 }
 
-/// The sorted rows and their part of the budget; `None` if there are no rows.
+/// The sorted rows and their part of the budget. The value is `None` if there are no rows.
 type SortedPart = Option<(SortedNumbers, Budget)>;
 
 /// The sort that all input readers share. The first reader with rows creates the sort.

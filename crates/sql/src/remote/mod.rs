@@ -16,7 +16,8 @@
 //! node refuses a query if its plan differs from the client's plan. The plans differ, for example, between two
 //! versions of the program, or if a filter contains now().
 //!
-//! Papers: in-store processing, 2014 thesis chapter 5; cooperation of host and drives, 2019 thesis section 4.2.
+//! In-store processing is described in chapter 5 of the 2014 thesis, and the cooperation of host and drives in section
+//! 4.2 of the 2019 thesis (see docs/from-the-papers.md).
 
 mod local_plan;
 mod pushdown;

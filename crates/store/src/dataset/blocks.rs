@@ -67,7 +67,7 @@ impl BlockFile {
     /// Starts to read `block` into `buffer`.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] if the block was never written.
+    /// Returns [`Error::NoSpace`] if the block was never written.
     pub fn submit_read(&self, block: usize, buffer: Buffer) -> Result<PendingBlock> {
         let pending = self.submit(Direction::Read, block, buffer)?;
         let (name, offset) = (self.name.clone(), self.offset(block));
@@ -77,7 +77,7 @@ impl BlockFile {
     /// Starts to write `buffer` as `block`.
     ///
     /// # Errors
-    /// [`Error::NoSpace`].
+    /// Returns [`Error::NoSpace`] if all devices are full.
     pub fn submit_write(&mut self, block: usize, buffer: Buffer) -> Result<PendingBlock> {
         self.sums[block] = crc32fast::hash(&buffer[..self.block_bytes]);
         let pending = self.submit(Direction::Write, block, buffer)?;
@@ -101,7 +101,8 @@ impl PendingBlock {
     /// Waits for the transfer and returns the buffer. After a read, the call verifies the checksum.
     ///
     /// # Errors
-    /// [`Error::Io`] and [`Error::Damaged`].
+    /// - Returns [`Error::Io`] if a read fails.
+    /// - Returns [`Error::Damaged`] if a checksum does not match.
     pub fn wait(self) -> Result<Buffer> {
         let (buffer, result) = self.pending.wait();
         result.map_err(|error| {

@@ -13,7 +13,9 @@ impl Store {
     /// Begins a dataset. Readers see the dataset after [`DatasetBuilder::commit`].
     ///
     /// # Errors
-    /// [`Error::BadName`]; [`Error::NameExists`], which this call checks, and the commit checks again.
+    /// - Returns [`Error::BadName`] if the name is not valid for a dataset.
+    /// - Returns [`Error::NameExists`] if the store already has a dataset with this name. The commit checks the name
+    ///   again.
     pub fn create_dataset(&self, job: &Job, name: &str, kind: &str) -> Result<DatasetBuilder> {
         check_name(name)?;
         if self.0.catalog()?.datasets.contains_key(name) {
@@ -26,8 +28,8 @@ impl Store {
     /// readers see the old dataset. A reader that has the old dataset open can continue to read it after the commit.
     ///
     /// # Errors
-    /// [`Error::BadName`]. If another job commits first, the commit fails with [`Error::NameExists`] or
-    /// [`Error::Changed`].
+    /// Returns [`Error::BadName`] if the name is not valid for a dataset. If another job commits first, the commit
+    /// fails with [`Error::NameExists`] or [`Error::Changed`].
     pub fn replace_dataset(&self, job: &Job, name: &str, kind: &str) -> Result<DatasetBuilder> {
         let base = match self.dataset(name) {
             Err(Error::NotFound { .. }) => None,
@@ -43,7 +45,10 @@ impl Store {
     /// group.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::BadName`], [`Error::Sealed`], [`Error::TooFewDevices`].
+    /// - Returns [`Error::NotFound`] if the store has no dataset with this name.
+    /// - Returns [`Error::BadName`] if the name is not valid for a dataset.
+    /// - Returns [`Error::Sealed`] if the dataset is sealed.
+    /// - Returns [`Error::TooFewDevices`] if the store has fewer devices than the redundancy needs.
     pub fn append_to_dataset(&self, job: &Job, name: &str) -> Result<DatasetBuilder> {
         let base = self.dataset(name)?;
         if base.record.sealed {
@@ -116,7 +121,7 @@ impl DatasetBuilder {
     /// function must be called before the first file is begun.
     ///
     /// # Errors
-    /// [`Error::TooFewDevices`].
+    /// Returns [`Error::TooFewDevices`] if the store has fewer devices than the redundancy needs.
     pub fn redundancy(&mut self, redundancy: Redundancy) -> Result<()> {
         assert!(self.begun == 0, "redundancy is chosen before files are written");
         assert!(redundancy.is_sound(), "{redundancy:?}");
@@ -160,8 +165,8 @@ impl DatasetBuilder {
         Ok(writer)
     }
 
-    /// Returns the dataset that this builder extends or replaces, in the state at the start of the builder; `None` for
-    /// a new dataset. The commit succeeds only if the dataset has not changed since.
+    /// Returns the dataset that this builder extends or replaces, in the state at the start of the builder. Returns
+    /// `None` for a new dataset. The commit succeeds only if the dataset has not changed since.
     pub fn base(&self) -> Option<&Dataset> {
         self.base.as_ref()
     }
@@ -175,7 +180,8 @@ impl DatasetBuilder {
     /// `block_bytes` is begun.
     ///
     /// # Errors
-    /// The errors of [`FileWriter::write`]; damage in the last extent of the existing file.
+    /// - Returns the errors of [`FileWriter::write`].
+    /// - Returns [`Error::Damaged`] if the last extent of the existing file is damaged.
     pub fn append(
         &mut self,
         name: &str,
@@ -261,17 +267,18 @@ impl DatasetBuilder {
     /// `attributes` replace the old attributes.
     ///
     /// # Errors
-    /// [`Error::NameExists`] and [`Error::Changed`] if another job committed first; [`Error::Io`];
-    /// [`Error::Cancelled`].
+    /// - Returns [`Error::NameExists`] or [`Error::Changed`] if another job committed first.
+    /// - Returns [`Error::Io`] if a read or write fails.
+    /// - Returns [`Error::Cancelled`] if the job was cancelled.
     pub fn commit(self, attributes: &[u8]) -> Result<()> {
         DatasetBuilder::commit_all(vec![(self, attributes.to_vec())])
     }
 
-    /// Publishes several datasets of one job, each with its attributes, by one record of the log: all of them are published,
-    /// or none.
+    /// Publishes several datasets of one job, each with its attributes, by one record of the log. Either all of them
+    /// are published, or none.
     ///
     /// # Errors
-    /// The errors of [`DatasetBuilder::commit`], for any of the datasets.
+    /// Returns an error of [`DatasetBuilder::commit`] if the commit of any of the datasets fails.
     pub fn commit_all(builders: Vec<(DatasetBuilder, Vec<u8>)>) -> Result<()> {
         let Some((first, _)) = builders.first() else { return Ok(()) };
         let (store, job) = (first.store.clone(), first.job.clone());

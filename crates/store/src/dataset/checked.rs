@@ -164,7 +164,8 @@ impl CheckedFile {
     /// If the budget is too small, only as many headers as fit are cached.
     ///
     /// # Errors
-    /// I/O and damage.
+    /// - Returns [`Error::Io`] if a read fails.
+    /// - Returns [`Error::Damaged`] if a checksum does not match.
     pub fn remember_headers(&self, job: &Job) -> Result<()> {
         let Map::Dataset(map) = &self.0.map else { return Ok(()) };
         let each = self.header_bytes();
@@ -191,7 +192,10 @@ impl CheckedFile {
     /// copies bytes. `each` is called with the length of each piece that was read.
     ///
     /// # Errors
-    /// [`Error::OverBudget`]; [`Error::Io`] and [`Error::Damaged`]; cancellation.
+    /// - Returns [`Error::OverBudget`] if the budget has too little free memory.
+    /// - Returns [`Error::Io`] if a read fails.
+    /// - Returns [`Error::Damaged`] if a checksum does not match.
+    /// - Returns [`Error::Cancelled`] if the job was cancelled.
     pub fn hold(&self, job: &Job, mut each: impl FnMut(u64)) -> Result<CheckedFile> {
         let count = self.0.layout.len.div_ceil(HELD_PIECE_BYTES as u64) as usize;
         let (mut spare, mut pieces) = (Vec::new(), Vec::with_capacity(count));

@@ -68,7 +68,10 @@ impl Store {
     /// Opens a dataset with all its files.
     ///
     /// # Errors
-    /// [`crate::Error::NotFound`], [`crate::Error::BadName`], [`crate::Error::BadFormat`], [`crate::Error::Io`].
+    /// - Returns [`crate::Error::NotFound`] if the store has no dataset with this name.
+    /// - Returns [`crate::Error::BadName`] if the name is not valid for a dataset.
+    /// - Returns [`crate::Error::BadFormat`] if a file contains bytes that this version cannot interpret.
+    /// - Returns [`crate::Error::Io`] if the operating system refuses an operation on a file.
     pub fn dataset(&self, name: &str) -> Result<Dataset> {
         check_name(name)?;
         let (catalog, pin) = self.0.pinned_catalog()?;
@@ -80,7 +83,8 @@ impl Store {
     /// log once, while calls of [`Store::dataset`] would read the log once per dataset.
     ///
     /// # Errors
-    /// [`crate::Error::Io`], [`crate::Error::BadFormat`].
+    /// - Returns [`crate::Error::Io`] if the operating system refuses an operation on a file.
+    /// - Returns [`crate::Error::BadFormat`] if a file contains bytes that this version cannot interpret.
     pub fn datasets(&self) -> Result<Vec<Dataset>> {
         let (catalog, pin) = self.0.pinned_catalog()?;
         let records = catalog.datasets.values().filter(|record| record.kind != KEPT);
@@ -98,7 +102,7 @@ impl Store {
     /// Opens the files that the name `NAME` (all files of a dataset) or `NAME/FILE` (one file) selects.
     ///
     /// # Errors
-    /// [`crate::Error::NotFound`].
+    /// Returns [`crate::Error::NotFound`] if the store has no dataset with this name.
     pub fn named_files(&self, named: &str) -> Result<Vec<NamedFile>> {
         let (name, wanted) = named.split_once('/').map_or((named, None), |(name, file)| (name, Some(file)));
         let dataset = self.dataset(name)?;
@@ -130,7 +134,8 @@ impl Store {
     /// Lists all datasets, sorted by name, without resumable work ([`Store::kept`]).
     ///
     /// # Errors
-    /// [`crate::Error::Io`], [`crate::Error::BadFormat`].
+    /// - Returns [`crate::Error::Io`] if the operating system refuses an operation on a file.
+    /// - Returns [`crate::Error::BadFormat`] if a file contains bytes that this version cannot interpret.
     pub fn list(&self) -> Result<Vec<DatasetSummary>> {
         let catalog = self.0.catalog()?;
         let datasets = catalog.datasets.values().filter(|record| record.kind != KEPT);
@@ -140,7 +145,9 @@ impl Store {
     /// Removes a dataset. Jobs that have the dataset open can continue to read it.
     ///
     /// # Errors
-    /// [`crate::Error::NotFound`], [`crate::Error::BadName`], [`crate::Error::Io`].
+    /// - Returns [`crate::Error::NotFound`] if the store has no dataset with this name.
+    /// - Returns [`crate::Error::BadName`] if the name is not valid for a dataset.
+    /// - Returns [`crate::Error::Io`] if the operating system refuses an operation on a file.
     pub fn remove(&self, name: &str) -> Result<()> {
         self.remove_dataset(name, None)
     }
@@ -148,7 +155,8 @@ impl Store {
     /// Removes a dataset only if it has this id ([`Dataset::id`]). A newer dataset of the same name is not removed.
     ///
     /// # Errors
-    /// The errors of [`Store::remove`]; [`crate::Error::NotFound`] also if the id differs.
+    /// - Returns the errors of [`Store::remove`].
+    /// - Returns [`crate::Error::NotFound`] if the dataset has another id.
     pub fn remove_exactly(&self, name: &str, id: u64) -> Result<()> {
         self.remove_dataset(name, Some(id))
     }
@@ -165,7 +173,9 @@ impl Store {
     /// Seals a dataset, so that no more bytes can be appended. A dataset cannot be unsealed.
     ///
     /// # Errors
-    /// [`crate::Error::NotFound`], [`crate::Error::BadName`], [`crate::Error::Io`].
+    /// - Returns [`crate::Error::NotFound`] if the store has no dataset with this name.
+    /// - Returns [`crate::Error::BadName`] if the name is not valid for a dataset.
+    /// - Returns [`crate::Error::Io`] if the operating system refuses an operation on a file.
     pub fn seal(&self, name: &str) -> Result<()> {
         check_name(name)?;
         let (name, not_found) = (name.to_string(), self.not_found(name));
@@ -255,7 +265,8 @@ impl Dataset {
     /// Returns the locations of a byte range of a file, in order. The list is empty if the file ends before the range.
     ///
     /// # Errors
-    /// I/O errors and damage, if the call has to read the list of extents of a large file.
+    /// Returns an error if the call has to read the list of extents of a large file, and the list cannot be read or is
+    /// damaged.
     pub fn locate(
         &self,
         job: &Job,

@@ -80,7 +80,9 @@ impl FileReader {
     /// `None` after the end of the range.
     ///
     /// # Errors
-    /// [`crate::Error::Io`], [`crate::Error::Damaged`], [`crate::Error::Cancelled`].
+    /// - Returns [`crate::Error::Io`] if the operating system refuses an operation on a file.
+    /// - Returns [`crate::Error::Damaged`] if the checksum of stored bytes does not match.
+    /// - Returns [`crate::Error::Cancelled`] if the job was cancelled.
     pub fn next_piece(&mut self) -> Result<Option<&[u8]>> {
         self.job.check_cancelled()?;
         self.spare.extend(self.current.take().map(|(buffer, _)| buffer));

@@ -37,7 +37,7 @@ pub struct FileWriter {
     name: String,
     block_bytes: usize,
     extents: Arc<Extents>,
-    /// The state of a dataset's file; `None` for a scratch file.
+    /// The state of a dataset's file. The value is `None` for a scratch file.
     dataset: Option<GrowingFile>,
     filling: Buffer,
     filled: usize,
@@ -163,7 +163,9 @@ impl FileWriter {
     /// Appends `bytes`.
     ///
     /// # Errors
-    /// [`Error::Io`] of this or an earlier write; [`Error::NoSpace`]; [`Error::Cancelled`].
+    /// - Returns [`Error::Io`] if this write or an earlier write failed.
+    /// - Returns [`Error::NoSpace`] if all devices are full.
+    /// - Returns [`Error::Cancelled`] if the job was cancelled.
     pub fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
             let space = self.space();
@@ -184,7 +186,7 @@ impl FileWriter {
     /// Appends the first `len` bytes of [`Self::space`].
     ///
     /// # Errors
-    /// The errors of [`Self::write`].
+    /// Returns the errors of [`Self::write`].
     pub fn advance(&mut self, len: usize) -> Result<()> {
         self.filled += len;
         if self.filled == self.filling.len() { self.flush() } else { Ok(()) }
@@ -327,7 +329,7 @@ impl FileWriter {
     /// the file are free again after the file is dropped.
     ///
     /// # Errors
-    /// [`Error::Io`] of a write that was still in flight.
+    /// Returns [`Error::Io`] if a write that was still in flight failed.
     pub fn finish(mut self) -> Result<CheckedFile> {
         assert!(self.dataset.is_none(), "a dataset's file is ended by its builder");
         self.complete()?;

@@ -109,8 +109,11 @@ impl MeasurePlan {
 /// The call omits points whose buffers do not fit in half of the job's free memory.
 ///
 /// # Errors
-/// [`Error::NoDevice`]; [`Error::NoSpace`] if the device has no room for the working set; [`Error::OverBudget`] if the
-/// memory has no room for one block; [`Error::Cancelled`]; [`Error::Io`].
+/// - Returns [`Error::NoDevice`] if a device is missing.
+/// - Returns [`Error::NoSpace`] if the device has no room for the working set.
+/// - Returns [`Error::OverBudget`] if the memory has no room for one block.
+/// - Returns [`Error::Cancelled`] if the job was cancelled.
+/// - Returns [`Error::Io`] if the operating system refuses an operation on a file.
 ///
 /// # Panics
 /// Panics if a field of the plan is outside its range, or if the plan has no point with one request in flight.

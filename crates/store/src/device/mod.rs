@@ -48,33 +48,34 @@ pub trait Device: Send + Sync + Debug {
     /// Reads bytes at `offset` of an extent until `buffer` is full.
     ///
     /// # Errors
-    /// The errors of the operating system.
+    /// Returns the error of the operating system if the operation fails.
     fn read(&self, extent: u32, offset: usize, buffer: &mut [u8]) -> io::Result<()>;
 
     /// Writes all of `buffer` at `offset` of an extent.
     ///
     /// # Errors
-    /// The errors of the operating system. After an error, some of the bytes may have been written.
+    /// Returns the error of the operating system if the write fails. After an error, some of the bytes may have been
+    /// written.
     fn write(&self, extent: u32, offset: usize, buffer: &[u8]) -> io::Result<()>;
 
     /// Makes all earlier writes through this device object durable. A failed sync must not be retried, since the
     /// operating system may have dropped the bytes that it could not write.
     ///
     /// # Errors
-    /// The errors of the operating system.
+    /// Returns the error of the operating system if the operation fails.
     fn sync(&self) -> io::Result<()>;
 
     /// Allocates space for extents, so that later writes to them cannot fail for lack of space.
     ///
     /// # Errors
-    /// "No space left on device"; other errors of the operating system.
+    /// Returns the error of the operating system if the operation fails, for example "No space left on device".
     fn prepare(&self, extents: Range<u32>) -> io::Result<()>;
 
     /// Frees the space of extents on the file system. The bytes of these extents are no longer needed. A device that
     /// cannot free space does nothing.
     ///
     /// # Errors
-    /// The errors of the operating system.
+    /// Returns the error of the operating system if the operation fails.
     fn discard(&self, extents: Range<u32>) -> io::Result<()>;
 
     /// Returns the file that contains an extent, and the offset of the extent in the file. The caller can then transfer
@@ -82,7 +83,7 @@ pub trait Device: Send + Sync + Debug {
     /// [`Device::note_written`]. The result is `None` for a device whose bytes are not the bytes of a file.
     ///
     /// # Errors
-    /// The errors of the operating system.
+    /// Returns the error of the operating system if the operation fails.
     fn raw(&self, _extent: u32, _is_write: bool) -> io::Result<Option<(Arc<File>, u64)>> {
         Ok(None)
     }
@@ -93,7 +94,8 @@ pub trait Device: Send + Sync + Debug {
     /// Discards all data of a device that no store uses any more.
     ///
     /// # Errors
-    /// The errors of the operating system. After an error, some extents may still have data.
+    /// Returns the error of the operating system if the operation fails. After an error, some extents may still have
+    /// data.
     fn clear(&self) -> io::Result<()> {
         self.discard(0..self.extents())
     }
@@ -102,7 +104,7 @@ pub trait Device: Send + Sync + Debug {
     /// `None` if the number of extents is the only limit.
     ///
     /// # Errors
-    /// The errors of the operating system.
+    /// Returns the error of the operating system if the operation fails.
     fn free_bytes(&self) -> io::Result<Option<u64>> {
         Ok(None)
     }
@@ -255,7 +257,7 @@ impl Directory {
     /// file system if there is no limit.
     ///
     /// # Errors
-    /// The errors of the operating system.
+    /// Returns the error of the operating system if the operation fails.
     pub fn open(path: &Path, bytes: Option<u64>) -> io::Result<Self> {
         let space = rustix::fs::statvfs(path)?;
         let bytes = bytes.unwrap_or(space.f_blocks.saturating_mul(space.f_frsize));

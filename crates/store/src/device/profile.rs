@@ -248,7 +248,7 @@ impl DriveProfile {
     /// Parses the output of [`DriveProfile::to_json`]. Error messages name the file `path`.
     ///
     /// # Errors
-    /// [`Error::BadFormat`] for another version, and for impossible numbers.
+    /// Returns [`Error::BadFormat`] if the file has another version or contains impossible numbers.
     pub fn from_json(json: &[u8], path: &Path) -> Result<DriveProfile> {
         #[derive(Deserialize)]
         struct Versioned {
@@ -333,7 +333,8 @@ impl Store {
     /// same devices. Returns the profiles of all measured devices.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::BadFormat`].
+    /// - Returns [`Error::Io`] if the operating system refuses an operation on a file.
+    /// - Returns [`Error::BadFormat`] if a file contains bytes that this version cannot interpret.
     ///
     /// # Panics
     /// Panics if `measured` is empty.

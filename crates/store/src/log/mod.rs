@@ -126,7 +126,8 @@ impl Log {
     /// room.
     ///
     /// # Errors
-    /// I/O. After an error, the record may be in the log or not, which only a new read of the log decides.
+    /// Returns an I/O error if a write fails. After an error, the log may or may not contain the record. Only a new
+    /// read of the log shows which.
     pub fn append(&mut self, devices: &Devices, commit: u64, edits: &[Edit]) -> Result<()> {
         let body = encode_edits(edits);
         let len = record_bytes(body.len());
@@ -206,7 +207,7 @@ impl Log {
     /// rest of the log for later records.
     ///
     /// # Errors
-    /// I/O; damage, if no copy contains a complete record, but a later record exists.
+    /// Returns an error if a read fails, or if no copy contains a complete record but a later record exists.
     pub fn follow(
         &mut self,
         devices: &Devices,

@@ -37,7 +37,7 @@ pub struct DeviceEntry {
     pub uuid: [u8; 16],
     /// The recorded folder of the device.
     pub path: PathBuf,
-    /// The largest number of bytes that the store may take on the device; `None` if there is no limit.
+    /// The largest number of bytes that the store may take on the device. The value is `None` if there is no limit.
     pub limit_bytes: Option<u64>,
     /// True if the device is being added or removed. The store then writes no new data to it.
     pub is_leaving: bool,
@@ -231,7 +231,7 @@ fn is_known(version: u32) -> bool {
 /// slot 0. If slot 0 is empty, the content of slot 1 is the remainder of an unfinished creation.
 ///
 /// # Errors
-/// I/O; an unknown version; damage in both slots.
+/// Returns an error if a read fails, the version is unknown, or both slots are damaged.
 pub(crate) fn read_superblock(device: &dyn Device) -> Result<Option<(u16, Superblock)>> {
     let mut newest: Option<(u16, Superblock)> = None;
     let mut buffer = metadata_buffer(SLOT_BYTES)?;

@@ -43,7 +43,7 @@ pub(crate) trait ExtentFile {
     /// Returns `count` references of the file, beginning with the reference at `position`.
     ///
     /// # Errors
-    /// I/O errors and damage, if the call has to read a list of references.
+    /// Returns an error if the call has to read a list of references, and the list cannot be read or is damaged.
     fn references_at(&self, job: &Job, position: u64, count: u64) -> Result<Vec<ExtentRef>>;
 }
 
@@ -123,7 +123,7 @@ impl FileExtent<'_> {
     /// Reads the bytes of the extent into `buffer`. If the bytes are damaged, they are restored from copies or parity.
     ///
     /// # Errors
-    /// [`Error::DamagedExtent`] if the bytes cannot be restored.
+    /// Returns [`Error::DamagedExtent`] if the bytes cannot be restored.
     pub fn fetch(&self, buffer: &mut Buffer) -> Result<()> {
         let reference = self.reference()?;
         if self.read_bytes(reference, buffer) || self.restore(buffer)? {

@@ -49,8 +49,10 @@ impl Shared {
     /// return, the edits survive a power loss. Concurrent changes of several threads share one record of the log.
     ///
     /// # Errors
-    /// The errors of `make`, after which nothing was changed; I/O. After an I/O error, the change may have been made or
-    /// not, which the next read of the log decides.
+    /// - Returns the errors of `make`. Nothing was then changed.
+    /// - Returns an I/O error if the log cannot be read or written.
+    ///
+    /// After an I/O error, the change may or may not have been made. The next read of the log shows which.
     pub fn commit(&self, make: impl FnOnce(&Catalog) -> Result<Vec<Edit>> + Send + 'static) -> Committed {
         let waiting = || self.queue.waiting.lock().expect("no panic under this lock");
         let (answer, committed) = channel();
@@ -193,7 +195,7 @@ impl Change<'_> {
     /// is on a device of its own, as far as there are enough devices with room.
     ///
     /// # Errors
-    /// No space, if the copies would be on fewer devices than `placement` requires.
+    /// Returns [`crate::Error::NoSpace`] if the copies would be on fewer devices than `placement` requires.
     fn log_and_spare(
         &self,
         next: &Superblock,

@@ -231,7 +231,8 @@ fn diverged(devices: &Devices, found: &BTreeMap<u16, Superblock>, [one, other]: 
 /// is `None` if there is no superblock.
 ///
 /// # Errors
-/// [`Error::Diverged`]; I/O and damage if no superblock can be read.
+/// - Returns [`Error::Diverged`] if two groups of devices have different commits.
+/// - Returns an error if no superblock can be read.
 pub(super) fn newest(devices: &mut Devices, opener: &Opener) -> Result<Option<NewestSuperblock>> {
     loop {
         let Some(known) = newest_of(devices)? else { return Ok(None) };

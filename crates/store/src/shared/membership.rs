@@ -125,7 +125,8 @@ impl Shared {
     /// not removed, and the result describes this process or dataset.
     ///
     /// # Errors
-    /// I/O; [`Error::BadDevice`] if the device was removed but some files could not be deleted from its folder.
+    /// - Returns an I/O error if a read or write fails.
+    /// - Returns [`Error::BadDevice`] if the device was removed but some files could not be deleted from its folder.
     pub fn forget_device(&self, number: u16, own: &Scratch) -> Result<Option<String>> {
         self.free_dead()?;
         let mut change = self.change()?;

@@ -31,8 +31,8 @@ impl Shared {
     /// segment, and one per gap in a segment.
     ///
     /// # Errors
-    /// I/O. After an error, the other unused space was still discarded. If the last commit may not be durable, nothing
-    /// is discarded.
+    /// Returns an I/O error if some unused space could not be discarded. After an error, the other unused space was
+    /// still discarded. If the last commit may not be durable, nothing is discarded.
     pub fn discard_unused(&self) -> Result<()> {
         self.finish_commit()?;
         let mut locked = self.locked()?;
@@ -231,7 +231,7 @@ impl LockedState<'_> {
     /// Discards the space of freed extents that no process reads any more. The last commit must be known to be durable.
     ///
     /// # Errors
-    /// I/O, if the pins of readers cannot be read. Nothing is then discarded.
+    /// Returns an I/O error if the pins of readers cannot be read. Nothing is then discarded.
     pub fn discard_freed(&mut self) -> Result<()> {
         let (commit, freed) = (self.catalog.commit, &self.catalog.freed);
         if freed.iter().all(|(commit, _)| *commit <= self.discarded) {

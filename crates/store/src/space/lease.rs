@@ -60,7 +60,7 @@ impl Lease {
     /// small datasets are also spread over the devices.
     ///
     /// # Errors
-    /// [`crate::Error::NoSpace`] if all devices that are not excluded are full.
+    /// Returns [`crate::Error::NoSpace`] if all devices that are not excluded are full.
     pub fn take(&self, avoid: &[u16]) -> Result<ExtentAddress> {
         let mut pools = self.pools.lock().expect("no panic under this lock");
         let devices = self.shared.open_devices();

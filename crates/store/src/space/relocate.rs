@@ -168,8 +168,11 @@ impl Store {
     /// The call reads and writes the moved data once, and needs one buffer of 2 MiB.
     ///
     /// # Errors
-    /// [`Error::NoSpace`]; damage in an extent that must be moved and cannot be restored; [`Error::Stopped`] if the job
-    /// was cancelled. Extents that were moved before the error stay moved.
+    /// - Returns [`Error::NoSpace`] if all devices are full.
+    /// - Returns [`Error::DamagedExtent`] if an extent that must be moved is damaged and cannot be restored.
+    /// - Returns [`Error::Stopped`] if the job was cancelled.
+    ///
+    /// Extents that were moved before the error stay moved.
     pub fn compact(&self, job: &Job, balance: bool) -> Result<RelocationReport> {
         let left = || "extents that were moved stay moved, and no data is lost".to_string();
         self.compact_all(job, balance).map_err(|error| error.leaves(left))
@@ -203,7 +206,8 @@ impl Store {
     /// addition.
     ///
     /// # Errors
-    /// [`Error::BadDevice`], [`Error::Io`].
+    /// - Returns [`Error::BadDevice`] if the folder cannot become a device of the store.
+    /// - Returns [`Error::Io`] if the operating system refuses an operation on a file.
     pub fn add_device(&self, device: Arc<dyn Device>, limit_bytes: Option<u64>) -> Result<u16> {
         if let Some(folder) = device.folder() {
             crate::store::check_lies_apart(folder, &[])?;
@@ -218,7 +222,7 @@ impl Store {
     /// call that failed.
     ///
     /// # Errors
-    /// The errors of [`Store::add_device`].
+    /// Returns the errors of [`Store::add_device`].
     pub fn add_folder(&self, path: &Path, limit_bytes: Option<u64>) -> Result<u16> {
         let fail = |error| Error::io("make a device of", path, error);
         fs::create_dir_all(path).map_err(fail)?;
@@ -242,8 +246,11 @@ impl Store {
     /// calls `waiting` with a description of the process or dataset that still needs the device.
     ///
     /// # Errors
-    /// [`Error::BadDevice`] if too few devices would be left, or if the device was removed but some files could not be
-    /// deleted from its folder; [`Error::NoSpace`]; damage; [`Error::Stopped`] if the job was cancelled.
+    /// - Returns [`Error::BadDevice`] if too few devices would be left, or if the device was removed but some files
+    ///   could not be deleted from its folder.
+    /// - Returns [`Error::NoSpace`] if the other devices have too little space.
+    /// - Returns [`Error::DamagedExtent`] if an extent is damaged and cannot be restored.
+    /// - Returns [`Error::Stopped`] if the job was cancelled.
     pub fn remove_device(
         &self,
         job: &Job,
@@ -320,7 +327,8 @@ impl Store {
     /// Cancels the removal of a device, so that the device gets new data again.
     ///
     /// # Errors
-    /// [`Error::NoDevice`], [`Error::Io`].
+    /// - Returns [`Error::NoDevice`] if a device is missing.
+    /// - Returns [`Error::Io`] if the operating system refuses an operation on a file.
     pub fn keep_device(&self, number: u16) -> Result<()> {
         self.0.set_leaving(number, false)
     }

@@ -157,7 +157,7 @@ impl Registry {
     /// Removes the scratch folder of a removed device, so that processes no longer coordinate in it.
     ///
     /// # Errors
-    /// I/O, if files in the scratch folder cannot be removed.
+    /// Returns an I/O error if files in the scratch folder cannot be removed.
     pub fn remove(&self, folder: &Path) -> Result<()> {
         let mut roots = self.roots.write().expect("no panic under this lock");
         roots.retain(|root| root.folder != folder);
@@ -171,7 +171,8 @@ impl Registry {
     /// Waits for the exclusive lock of the store.
     ///
     /// # Errors
-    /// I/O; [`Error::BadDevice`] if a folder of a device was moved or unmounted.
+    /// - Returns an I/O error if a folder cannot be created.
+    /// - Returns [`Error::BadDevice`] if a folder of a device was moved or unmounted.
     pub fn lock(&self) -> Result<Guard<'_>> {
         self.lock_as(FlockOperation::LockExclusive)
     }
@@ -256,7 +257,7 @@ impl Registry {
     /// Clears the announced record before the log is changed. The caller holds the lock.
     ///
     /// # Errors
-    /// I/O. After an error, the caller must not change the log.
+    /// Returns an I/O error if a read or write fails. After an error, the caller must not change the log.
     pub fn clear_last_record(&self) -> Result<()> {
         for root in self.roots.read().expect("no panic under this lock").iter() {
             LockContent::clear_last(&root.path.join("lock"))?;
@@ -364,7 +365,7 @@ impl Guard<'_> {
     /// fails or is being removed is skipped as long as the owner has a folder on another drive.
     ///
     /// # Errors
-    /// I/O, if the owner has no folder on any drive.
+    /// Returns an I/O error if the owner has no folder on any drive.
     pub fn join_also(&self, scratch: &Scratch) -> Result<()> {
         let mut members = scratch.members.lock().expect("no panic under this lock");
         let mut failed = None;

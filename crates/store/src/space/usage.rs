@@ -65,7 +65,8 @@ impl Store {
     /// Returns the usage of each device, sorted by device number.
     ///
     /// # Errors
-    /// [`crate::Error::Io`], [`crate::Error::BadFormat`].
+    /// - Returns [`crate::Error::Io`] if the operating system refuses an operation on a file.
+    /// - Returns [`crate::Error::BadFormat`] if a file contains bytes that this version cannot interpret.
     pub fn usage(&self) -> Result<Vec<DeviceUsage>> {
         let (superblock, catalog) = self.0.snapshot()?;
         let owners = self.0.owners()?;
@@ -115,7 +116,7 @@ impl Store {
     /// Lists the running jobs and readers of the store on this machine.
     ///
     /// # Errors
-    /// [`crate::Error::Io`].
+    /// Returns [`crate::Error::Io`] if the operating system refuses an operation on a file.
     pub fn jobs(&self) -> Result<Vec<JobUsage>> {
         let (_, catalog) = self.0.snapshot()?;
         let job = |owner: Owner| JobUsage {
@@ -141,7 +142,8 @@ impl Store {
     /// Returns the folders of the devices by device number.
     ///
     /// # Errors
-    /// [`crate::Error::Io`], [`crate::Error::BadFormat`].
+    /// - Returns [`crate::Error::Io`] if the operating system refuses an operation on a file.
+    /// - Returns [`crate::Error::BadFormat`] if a file contains bytes that this version cannot interpret.
     pub fn device_paths(&self) -> Result<BTreeMap<u16, PathBuf>> {
         let (superblock, _) = self.0.snapshot()?;
         Ok(superblock.devices.iter().map(|entry| (entry.number, self.place_of(entry))).collect())

@@ -20,9 +20,9 @@ use crate::{
 
 /// The decompressed bytes of an [`Input`](super::Input).
 ///
-/// Errors of its [`Read`] implementation carry an [`Error`] that names the file, also for damage and truncation of
-/// compressed data. If a compressed file was truncated exactly between two members or frames, the truncation is not
-/// detected.
+/// If the [`Read`] implementation fails, or finds that compressed data is damaged or truncated, its error contains an
+/// [`Error`] that names the file. If a compressed file was truncated exactly between two members or frames, the
+/// truncation is not detected.
 pub struct Bytes {
     pub(super) name: String,
     pub(super) source: DecompressedReader<CountingReader>,
@@ -30,18 +30,18 @@ pub struct Bytes {
 }
 
 impl Bytes {
-    /// Returns the number of bytes that were read from the file so far, before decompression.
+    /// Returns how many bytes of the file, before decompression, were read so far.
     /// [`Input::compressed_bytes`](super::Input::compressed_bytes) is the total.
     pub fn position(&self) -> u64 {
         self.position.load(Ordering::Relaxed)
     }
 
-    /// Returns the input's name in errors: the path, or "standard input".
+    /// Returns the name by which errors call the input. The name is the path, or "standard input".
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns the format that the bytes are decompressed from. Returns `None` for bytes that are not compressed.
+    /// Returns the compression format of the input. Returns `None` if the input is not compressed.
     pub fn format(&self) -> Option<Compression> {
         self.source.format()
     }
@@ -50,7 +50,8 @@ impl Bytes {
     /// input has ended.
     ///
     /// # Errors
-    /// [`Error::Io`]; damage and truncation of compressed data.
+    /// - Returns [`Error::Io`] if the input cannot be read.
+    /// - Returns [`Error::Damaged`] if compressed data is damaged or truncated.
     pub fn fill(&mut self, out: &mut [u8]) -> Result<usize> {
         let mut filled = 0;
         while filled < out.len() {

@@ -36,7 +36,8 @@ impl KmerWriter {
     /// Appends distinct k-mers in order, each with its count.
     ///
     /// # Errors
-    /// The errors are those of [`crate::TableWriter::write`], and [`inshore_store::Error::Cancelled`].
+    /// - Returns the errors of [`crate::TableWriter::write`].
+    /// - Returns [`inshore_store::Error::Cancelled`] if the job was cancelled.
     pub fn add<K: KmerCode>(&mut self, codes: &[K], counts: &[u32]) -> Result<()> {
         codes.chunks(BATCH_ROWS).zip(counts.chunks(BATCH_ROWS)).try_for_each(|(codes, counts)| {
             self.job.check_cancelled()?;
@@ -56,11 +57,11 @@ impl KmerWriter {
         }
     }
 
-    /// Completes and publishes the table. Returns the summary `counted`, completed by the numbers that the table
-    /// determines.
+    /// Completes and publishes the table. Returns the summary `counted`, to which the numbers that only the table
+    /// determines were added.
     ///
     /// # Errors
-    /// The errors are those of [`crate::TableWriter::finish`].
+    /// Returns the errors of [`crate::TableWriter::finish`].
     pub fn finish(self, counted: KmerSummary) -> Result<KmerSummary> {
         let KmerWriter { writer, mut histogram, distinct, .. } = self;
         let written = writer.finish()?;
@@ -109,7 +110,7 @@ impl RowBuilder {
     }
 }
 
-/// The four letters of a byte of a code, for each value of the byte.
+/// For each value of a byte, the four letters for which this byte of a code stands.
 const SPELLED: [[u8; 4]; 256] = {
     let mut all = [[0; 4]; 256];
     let mut code = 0;

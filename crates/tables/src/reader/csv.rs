@@ -26,7 +26,7 @@ pub(super) struct CsvSource {
     /// True if the first record is a row of data that was not returned yet.
     has_row: bool,
     text_bytes_max: u64,
-    /// The position of each wanted column in a record, and the origin of its type.
+    /// For each wanted column, its position in a record and the origin of its type.
     columns: Vec<(usize, TypeOrigin)>,
     wanted: Option<SchemaRef>,
     sample: Option<Sample>,
@@ -82,15 +82,15 @@ impl CsvSource {
         self.wanted = Some(wanted.clone());
     }
 
-    /// Returns whether a column had no values in the first rows.
+    /// Returns true if a column had no values in the first rows.
     pub fn is_unseen(&self, column: usize) -> bool {
         self.origins[column] == TypeOrigin::Unseen
     }
 
     /// Returns all columns with the types that the first rows suggest. Columns in `as_text` are text.
     ///
-    /// If the first record looks like a row of data, the result is an error. Otherwise the values of this row would
-    /// silently become column names.
+    /// If the first record looks like a row of data, the result is an error. Without this check, the values of such a
+    /// row would silently become column names.
     pub fn inferred_fields(&mut self, as_text: &[usize]) -> Result<Vec<Field>> {
         self.check_names()?;
         let sample = self.take_first_rows()?;
@@ -151,7 +151,7 @@ impl CsvSource {
         Ok(Sample { columns: columns.iter_mut().map(StringBuilder::finish).collect(), lines })
     }
 
-    /// Returns all columns with the types in `columns`, which the caller has set.
+    /// Returns all columns with the types in `columns`. [`Input::with_columns`] has set these types.
     pub fn known_fields(&mut self, columns: &SchemaRef, input: &Input) -> Result<Vec<Field>> {
         let names = columns.fields().iter().map(|field| field.name());
         if !names.eq(&self.names) {
@@ -239,8 +239,8 @@ impl CsvSource {
         })
     }
 
-    /// Returns the next rows, beginning with those of the sample. The result has at most `batch_rows` rows, and fewer
-    /// if strings are long.
+    /// Returns the next rows, beginning with the rows of the sample. The result has at most `batch_rows` rows, and
+    /// fewer if strings are long.
     pub fn next_batch(&mut self, batch_rows: usize) -> Result<Option<RecordBatch>> {
         let wanted = self.wanted.clone().expect("columns are chosen before batches are read");
         let mut columns: Vec<Column> = wanted

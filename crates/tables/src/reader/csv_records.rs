@@ -27,7 +27,7 @@ pub(super) struct Records {
     /// The maximum number of bytes of a record.
     limit: u64,
     buffer: Vec<u8>,
-    /// The range of the buffer that was read from the input and not yet returned in records.
+    /// The range of the buffer whose bytes were read from the input, but not yet returned in records.
     unread: Range<usize>,
     has_ended: bool,
     /// The line on which the unread bytes begin, from 1.
@@ -48,7 +48,7 @@ struct Field {
     is_quoted: bool,
 }
 
-/// The result of parsing a record.
+/// The result of an attempt to parse a record.
 enum ParsedRecord {
     /// The record is complete. The values are the number of its bytes, including its line end, and the number of its
     /// lines.
@@ -87,7 +87,7 @@ impl Records {
         self.record_line
     }
 
-    /// Returns the number of fields of the current record.
+    /// Returns how many fields the current record has.
     pub fn len(&self) -> usize {
         self.fields.len()
     }
@@ -97,12 +97,12 @@ impl Records {
         if *is_copied { &self.copied[place.clone()] } else { &self.buffer[place.clone()] }
     }
 
-    /// Returns whether a field of the current record is in quotes.
+    /// Returns true if a field of the current record is in quotes.
     pub fn is_quoted(&self, index: usize) -> bool {
         self.fields[index].is_quoted
     }
 
-    /// Returns whether the whole file was read and returned.
+    /// Returns true if all records of the file were returned.
     pub fn is_at_end(&self) -> bool {
         self.has_ended && self.unread.is_empty()
     }
@@ -186,8 +186,8 @@ impl Records {
         }
     }
 
-    /// Parses a field without quotes. Returns the position after the field, or `None` if the end of the field is not in
-    /// the buffer yet.
+    /// Parses a field without quotes. Returns the position after the field. Returns `None` if the end of the field is
+    /// not in the buffer yet.
     fn plain_field(&mut self, start: usize) -> Option<usize> {
         let rest = &self.buffer[start..self.unread.end];
         let length = memchr2(self.separator, b'\n', rest).or(self.has_ended.then_some(rest.len()))?;

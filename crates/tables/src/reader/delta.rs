@@ -1,5 +1,5 @@
-//! Adds up the lengths of strings in Parquet pages that encode lengths as differences (DELTA_LENGTH_BYTE_ARRAY,
-//! DELTA_BYTE_ARRAY).
+//! Adds up the lengths of the strings in a Parquet page whose encoding stores lengths as differences
+//! (DELTA_LENGTH_BYTE_ARRAY, DELTA_BYTE_ARRAY).
 //!
 //! ```text
 //!   lengths             [ values in a block | miniblocks in a block | values | first value ] block ...
@@ -13,7 +13,7 @@
 
 use parquet::basic::Encoding;
 
-/// The number of strings of a page, and the total number of their bytes.
+/// The number of strings in a page, and their total length in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StringSizes {
     pub strings: u64,
@@ -100,7 +100,7 @@ fn number(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// Reads a signed number in zigzag encoding: the lowest bit is the sign.
+/// Reads a signed number in zigzag encoding, in which the lowest bit is the sign.
 fn signed(bytes: &mut &[u8]) -> Option<i64> {
     let number = number(bytes)?;
     Some((number >> 1) as i64 ^ -((number & 1) as i64))
@@ -168,7 +168,8 @@ mod tests {
     #[test]
     fn hostile_lengths_are_refused() {
         let delta = Encoding::DELTA_LENGTH_BYTE_ARRAY;
-        // The cases: no miniblocks; a width beyond 64 bits; a negative length; lengths whose sum is above 2^64.
+        // The invalid inputs have no miniblocks, a width beyond 64 bits, a negative length, and lengths whose sum is
+        // above 2^64.
         for bytes in [
             &[0x80, 1, 0, 2, 0, 0, 0, 0][..],
             &[0x80, 1, 4, 2, 0, 0, 65, 0, 0, 0],

@@ -39,8 +39,8 @@ use crate::{
 
 const FILE_MAGIC: &[u8; 8] = b"ARROW1\0\0";
 const CONTINUATION: [u8; 4] = [0xff; 4];
-/// The size in bytes of the prefix of a compressed buffer. The prefix is the uncompressed length, or -1 if the buffer
-/// is stored uncompressed.
+/// The size, in bytes, of the number before a compressed buffer. This number is the uncompressed length, or -1 if the
+/// buffer is stored uncompressed.
 const LENGTH_BYTES: u64 = 8;
 const BATCH: &str = "an Arrow record batch";
 const UNPACKED_BATCH: &str = "an unpacked Arrow record batch";
@@ -138,8 +138,8 @@ impl IpcSource {
         self.skip(body_bytes)
     }
 
-    /// Reads the first header. Zeros between the magic string and the header align the header for the writer. They end
-    /// at most 64 bytes after the magic string.
+    /// Reads the first header, which is the first message of the stream. A writer may put up to 64 zero bytes between
+    /// the magic string and the header to align the header.
     fn header_after_magic(&mut self) -> Result<Option<Vec<u8>>> {
         let mut word = [0; 4];
         for _ in 0..64 / 4 {
@@ -251,7 +251,7 @@ impl IpcSource {
         Ok(())
     }
 
-    /// Returns the decompressed size that the buffers of a compressed batch claim.
+    /// Returns the total decompressed size, in bytes, that the buffers of a compressed batch claim to have.
     fn unpacked_bytes(&self, header: &arrow_ipc::RecordBatch, body: &[u8]) -> Result<u64> {
         let mut sum = 0u64;
         for buffer in header.buffers().iter().flatten() {
@@ -269,7 +269,7 @@ impl IpcSource {
         Ok(sum)
     }
 
-    /// Returns the header of the next message, or `None` at the end of the stream.
+    /// Returns the header of the next message. Returns `None` at the end of the stream.
     fn next_header(&mut self) -> Result<Option<Vec<u8>>> {
         let mut start = [0; 4];
         if !self.read_exact_or_end(&mut start)? {
@@ -340,7 +340,7 @@ impl IpcSource {
         if buffer.is_empty() || self.read_exact_or_end(buffer)? { Ok(()) } else { Err(self.truncated()) }
     }
 
-    /// Fills `buffer`, or returns false if the input has ended before its first byte.
+    /// Fills `buffer` with the next bytes of the input, and returns true. Returns false if the input has no more bytes.
     fn read_exact_or_end(&mut self, buffer: &mut [u8]) -> Result<bool> {
         let mut filled = 0;
         while filled < buffer.len() {

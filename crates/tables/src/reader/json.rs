@@ -1,4 +1,4 @@
-//! Reads a file of JSON lines as a source of record batches: each line is one object, whose members are the columns.
+//! Reads a file of JSON lines as a source of record batches. Each line is one object, whose members are the columns.
 //!
 //! The columns are the members of the first lines. A member that a line does not have is null. If a later line has
 //! another member and the caller named the columns, the member is skipped. If all columns are read, such a member is an
@@ -8,7 +8,7 @@
 //! parsed as that type and never truncated.
 //!
 //! The `arrow-json` crate (59.3) is not used, for three reasons. It truncates floating-point numbers in columns of
-//! whole numbers. It reads numbers in quotes as numbers. It turns half of the escaped surrogate pairs into other
+//! whole numbers. It reads numbers in quotes as numbers. It turns half of all escaped surrogate pairs into other
 //! characters.
 
 use std::{
@@ -38,7 +38,7 @@ const MARK: &[u8] = "\u{feff}".as_bytes();
 pub(super) struct JsonSource {
     blocks: LineBlocks,
     block: LineBlock,
-    /// The number of bytes and the number of lines of the current block that were already read.
+    /// How many bytes and how many lines of the current block were already read.
     read: (usize, u64),
     schema: Schema,
     /// The index of each column, by the name of the column.
@@ -104,7 +104,7 @@ impl JsonSource {
         self.blocks.position()
     }
 
-    /// Returns whether a column had no values in the first lines.
+    /// Returns true if a column had no values in the first lines.
     pub fn is_unseen(&self, column: usize) -> bool {
         self.origins[column] == TypeOrigin::Unseen
     }
@@ -225,8 +225,8 @@ impl JsonSource {
         Ok(Some(RecordBatch::try_new(schema, arrays).expect("columns of equal length and the wanted types")))
     }
 
-    /// Adds rows of the current block to `columns`. Returns the numbers of bytes and lines of the block that were read
-    /// so far.
+    /// Adds rows of the current block to `columns`. Returns how many bytes and how many lines of the block were read so
+    /// far.
     fn rows_of_block(
         &self,
         columns: &mut [Column],
@@ -315,7 +315,7 @@ struct Members {
     bytes: u64,
 }
 
-/// The estimated memory of a member in bytes, in addition to two copies of its name.
+/// The estimated memory of a member, in bytes, without the memory of two copies of its name.
 const MEMBER_BYTES: u64 = 128;
 
 impl<'de> Visitor<'de> for &mut Members {
@@ -348,8 +348,8 @@ fn seen(value: &str) -> ValueClasses {
     }
 }
 
-/// Finds the position of a name among the members, or adds the name. The name at `next` is compared first, since most
-/// objects have the same members in the same order.
+/// Finds the position of a name among the members. A name that is not among the members is added. The name at position
+/// `next` is compared first, since most objects have the same members in the same order.
 struct MemberName<'a> {
     of: &'a mut Members,
     next: usize,

@@ -1,4 +1,4 @@
-//! Options for reading: the columns, and their exact types.
+//! Functions that find the columns of a table and their exact types, before the table is read.
 
 use std::{collections::HashMap, ops::Range, sync::Arc};
 
@@ -18,7 +18,7 @@ use crate::{Error, Input, Result};
 /// chooses columns by their names without a second read.
 ///
 /// # Errors
-/// The errors are those of [`TableReader::open`](super::TableReader::open).
+/// Returns the errors of [`TableReader::open`](super::TableReader::open).
 pub fn column_names(input: &Input, budget: &Budget) -> Result<Vec<String>> {
     without_panic(input.name(), || Ok(Source::open(input, budget)?.names()))
 }
@@ -26,7 +26,7 @@ pub fn column_names(input: &Input, budget: &Budget) -> Result<Vec<String>> {
 /// Returns the byte ranges of a Parquet file's row groups, which can be read independently.
 ///
 /// # Errors
-/// The errors are those of [`TableReader::open`](super::TableReader::open).
+/// Returns the errors of [`TableReader::open`](super::TableReader::open).
 pub fn row_groups(input: &Input, budget: &Budget) -> Result<Vec<Range<u64>>> {
     without_panic(input.name(), || {
         let source = ParquetSource::open(input, budget)?;
@@ -34,15 +34,16 @@ pub fn row_groups(input: &Input, budget: &Budget) -> Result<Vec<Range<u64>>> {
     })
 }
 
-/// Finds column types that fit all values in all rows of these inputs. Sets these types for the CSV and JSON inputs.
-/// The columns of JSON lines are all members of all lines. The function reads every CSV and JSON input from its start
-/// to its end. It returns `None` if no input is CSV or JSON, if such an input cannot be read twice, or if the columns
-/// of such an input are already set.
+/// Finds column types that fit all values in all rows of `inputs`. Returns the inputs, in which these types are set for
+/// CSV and JSON lines. The columns of a file of JSON lines are all members that occur in any line. The function reads
+/// every CSV and JSON input from its start to its end. The function returns `None` if no input is CSV or JSON, if such
+/// an input cannot be read twice, or if the columns of such an input are already set.
 ///
 /// A caller that received [`Error::Contradiction`] calls this function and then restarts its job.
 ///
 /// # Errors
-/// The errors are those of [`TableReader::next_batch`](super::TableReader::next_batch), and cancellation of the job.
+/// - Returns the errors of [`TableReader::next_batch`](super::TableReader::next_batch).
+/// - Returns [`inshore_store::Error::Cancelled`] if the job was cancelled.
 pub fn exact_columns(job: &Context, inputs: &[Input], as_text: &[String]) -> Result<Option<Vec<Input>>> {
     let is_fit = |input: &&Input| !input.is_text() || input.columns().is_none() && input.can_be_read_again();
     if !inputs.iter().any(Input::is_text) || !inputs.iter().all(|input| is_fit(&input)) {

@@ -1,7 +1,7 @@
 //! Reads a Parquet file as a source of record batches.
 //!
 //! The library's batch reader gets pages from this crate ([`super::parquet_pages`]), which checks every page. Strings
-//! are read as views into their pages: copies of the strings of a short dictionary could fill gigabytes.
+//! are read as views into their pages, since copies of the strings of a short dictionary could fill gigabytes.
 
 use std::{ops::Range, sync::Arc};
 
@@ -43,9 +43,10 @@ pub(super) struct ParquetSource {
     metadata: Arc<ParquetMetaData>,
     schema: Schema,
     reader: Option<ParquetRecordBatchReader>,
-    /// The columns that are read, in the order of the file, and the number of rows in a batch.
+    /// The positions of the columns that are read, in the order of the file, and the number of rows in a batch.
     chosen: (Vec<usize>, usize),
-    /// The position of each requested column among the columns that are read, which are in the order of the file.
+    /// For each requested column, its position among the columns that are read. These columns are in the order of the
+    /// file.
     order: Vec<usize>,
     rows_left: u64,
     /// The row groups that are read.
@@ -107,8 +108,9 @@ impl ParquetSource {
         &self.schema
     }
 
-    /// Returns the smallest and the largest value of columns of whole numbers in the statistics of all row groups.
-    /// Returns `None` for a column without such statistics. The statistics may be wrong.
+    /// Returns, for each column, the smallest and the largest value according to the statistics of all row groups. The
+    /// result is `None` for a column that has no statistics or does not contain whole numbers. The statistics may be
+    /// wrong.
     pub fn ranges_of(&self, columns: &[Option<usize>]) -> Result<Vec<Option<(i128, i128)>>> {
         let descriptor = self.metadata.file_metadata().schema_descr();
         let leaf = |column: usize| {
@@ -187,8 +189,8 @@ impl ParquetSource {
         self.file.position()
     }
 
-    /// Divides the bytes of all row groups into `count` parts. Restricts reading to the row groups whose first byte
-    /// lies in part `number`.
+    /// Divides the bytes of all row groups into `count` parts of equal size. Restricts reading to the row groups whose
+    /// first byte lies in part `number`, counted from 0.
     pub fn take_part(&mut self, number: usize, count: usize) {
         let groups = self.metadata.row_groups();
         let bytes = |group: &RowGroupMetaData| group.compressed_size().max(0) as u64;
@@ -217,7 +219,7 @@ impl ParquetSource {
         self.groups = groups;
     }
 
-    /// Returns the byte range from the first page to the last of a row group.
+    /// Returns the byte range of a row group in the file, from its first page to its last page.
     pub fn bytes_of(&self, group: usize) -> Result<Range<u64>> {
         let mut all: Option<Range<u64>> = None;
         for chunk in self.metadata.row_group(group).columns() {
@@ -272,12 +274,12 @@ impl ParquetSource {
         }
     }
 
-    /// Returns the number of rows of the selected row groups that were not read yet.
+    /// Returns how many rows of the selected row groups were not read yet.
     pub fn rows(&self) -> u64 {
         self.rows_left
     }
 
-    /// Returns the row number in the file of the first row of the selected row groups.
+    /// Returns the number of the row in the file with which the selected row groups begin.
     pub fn first_row(&self) -> u64 {
         let before = &self.metadata.row_groups()[..self.groups.start];
         before.iter().map(|group| group.num_rows().max(0) as u64).fold(0, u64::saturating_add)
@@ -324,8 +326,8 @@ impl ParquetSource {
         Ok(())
     }
 
-    /// Returns the batch size for columns of strings. If strings have average length, the strings of such a batch take
-    /// half of the size limit of a piece.
+    /// Returns the number of rows in a batch with columns of strings. If all strings have the average length, the
+    /// strings of such a batch take half of the size limit of a page.
     fn text_rows(&self, leaves: &[usize]) -> usize {
         let groups = || self.metadata.row_groups().iter();
         let bytes = |group: &RowGroupMetaData| {
@@ -336,7 +338,8 @@ impl ParquetSource {
         (self.file.piece_limit / 2 / row_bytes.max(1)).max(1) as usize
     }
 
-    /// Returns the number of rows whose lists of average length take half of the largest piece.
+    /// Returns the number of rows in a batch with columns of lists. If all lists have the average length, the lists of
+    /// such a batch take half of the size limit of a page.
     fn list_rows(&self, leaves: &[usize]) -> usize {
         let bytes = |group: &RowGroupMetaData| {
             let bytes = |&leaf: &usize| {
@@ -380,11 +383,11 @@ impl ParquetSource {
     }
 }
 
-/// Adds type information that Parquet lacks: time zones, and durations that are stored as whole numbers. The
-/// information comes from the metadata `ARROW:schema` of the file.
+/// Adds type information that Parquet itself does not store. It consists of time zones, and of durations that are
+/// stored as whole numbers. The information comes from the metadata `ARROW:schema` of the file.
 ///
-/// Times of 96 bits become microseconds. The library (parquet 59.3) would choose nanoseconds, which end in 2262, and
-/// later times would wrap around.
+/// Times of 96 bits become microseconds. The library (parquet 59.3) would choose nanoseconds. Nanoseconds in 64 bits
+/// end in the year 2262, and later times would wrap around.
 fn with_times(schema: &Schema, metadata: &FileMetaData) -> Schema {
     let descriptor = metadata.schema_descr();
     let said = parquet_to_arrow_schema(descriptor, metadata.key_value_metadata()).ok();
@@ -416,9 +419,9 @@ fn with_times(schema: &Schema, metadata: &FileMetaData) -> Schema {
 /// statistics may be wrong.
 #[derive(Clone, Debug)]
 pub struct GroupValues {
-    /// The smallest value, or a smaller bound.
+    /// The smallest value of each row group, or a bound that is smaller.
     pub smallest: ArrayRef,
-    /// The largest value, or a larger bound.
+    /// The largest value of each row group, or a bound that is larger.
     pub largest: ArrayRef,
     /// The number of nulls in each row group. The element is null if the file does not state the number.
     pub nulls: UInt64Array,
@@ -494,7 +497,8 @@ impl Iterator for Chunks {
 
 impl PageIterator for Chunks {}
 
-/// Returns the smallest and the largest value of a column of whole numbers in the statistics of all row groups.
+/// Returns the smallest and the largest value of a column of whole numbers, according to the statistics of all row
+/// groups.
 fn range_in(metadata: &ParquetMetaData, leaf: usize, is_unsigned: bool) -> Option<(i128, i128)> {
     let mut all: Option<(i128, i128)> = None;
     for group in metadata.row_groups().iter().filter(|group| group.num_rows() > 0) {

@@ -46,11 +46,11 @@ impl Codec {
         }
     }
 
-    /// Appends the decompressed page to `unpacked`. A valid page has `bytes` bytes. If the page is longer, at most one
-    /// additional byte is appended.
+    /// Appends the decompressed page to `unpacked`. A valid page has `bytes` bytes after decompression. If the page is
+    /// longer, at most one additional byte is appended.
     ///
     /// # Errors
-    /// The decoder's error if the compressed bytes are damaged.
+    /// Returns the decoder's error if the compressed bytes are damaged.
     pub fn unpack(self, packed: &[u8], bytes: usize, unpacked: &mut Vec<u8>) -> io::Result<()> {
         let most = bytes as u64 + 1;
         match self {
@@ -80,8 +80,8 @@ impl Codec {
     }
 }
 
-/// Decompresses LZ4 blocks with the lengths of Hadoop. Returns `false` if the bytes have another form, or if the result
-/// is not exactly as long as `out`.
+/// Decompresses LZ4 blocks in the frames of Hadoop, which state the lengths of the blocks. Returns `false` if the bytes
+/// have another form, or if the result is not exactly as long as `out`.
 fn unframe(packed: &[u8], out: &mut [u8]) -> bool {
     let length = |bytes: &mut &[u8]| {
         let (length, rest) = bytes.split_first_chunk()?;

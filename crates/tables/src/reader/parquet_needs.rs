@@ -4,9 +4,10 @@
 //! A reader that failed for lack of memory has read only some pages. The headers of all pages of the chosen columns are
 //! therefore read for the error message. For each page, some KiB are read.
 //!
-//! The pages that are held at the same time have to fit the memory that the rest of the job leaves. Most jobs divide
-//! the budget by fixed shares. The memory that was free for this reader is therefore assumed to grow in proportion to
-//! the budget. Some shares are rounded to powers of two, so a quarter is added.
+//! The pages that are in memory at the same time have to fit in the memory that the rest of the job leaves free. In
+//! most jobs, each step takes a fixed fraction of the budget. The memory that was free for this reader is therefore
+//! assumed to grow in proportion to the budget. Some fractions are rounded to powers of two, so a quarter is added to
+//! the result.
 
 use inshore_store::Budget;
 use parquet::{
@@ -22,7 +23,8 @@ use crate::{
 
 /// The maximum number of page headers that are read. If a file has more pages, its pages are small.
 const HEADERS_MAX: usize = 10_000;
-/// The memory of Brotli decoding with the default window: 4 MiB, and the previous window of 2 MiB while it grows.
+/// The memory of Brotli decoding with the default window of 4 MiB. While the window grows, the previous window of 2 MiB
+/// is also in memory.
 const BROTLI_WINDOW_BYTES: u64 = 6 << 20;
 
 /// The memory for the pages of a file.
@@ -30,13 +32,13 @@ const BROTLI_WINDOW_BYTES: u64 = 6 << 20;
 pub(super) struct PageMemory {
     /// The size of the largest page, compressed or not.
     pub piece_bytes: u64,
-    /// The maximum memory for the pages of all columns at the same time.
+    /// The largest memory, in bytes, that the pages of all columns take at the same time.
     pub held_bytes: u64,
 }
 
 impl PageMemory {
-    /// Computes the memory from the page headers of the columns `leaves` in all row groups, for batches of `batch_rows`
-    /// rows. `bytes` is the size of the piece that was too large.
+    /// Computes the memory for the columns `leaves` from their page headers in all row groups. Batches have
+    /// `batch_rows` rows. `bytes` is the size of the page or value that was too large.
     pub fn of(
         file: &ParquetFile,
         metadata: &ParquetMetaData,
@@ -57,7 +59,7 @@ impl PageMemory {
             }
         }
         let pages = columns.iter().map(|(dictionary, page)| dictionary + page).sum::<u64>();
-        // If `bytes` is larger than every page, these bytes are needed to decode one page, in addition to the pages in
+        // If `bytes` is larger than every page, the decoding of one page needs these bytes in addition to the pages in
         // memory.
         let beside = if bytes > needs.piece_bytes { bytes } else { 0 };
         PageMemory { piece_bytes: needs.piece_bytes.max(bytes), held_bytes: pages + beside }
@@ -95,7 +97,7 @@ impl LargestPages {
         pages
     }
 
-    /// Returns the memory of the data pages that are held at the same time.
+    /// Returns the memory, in bytes, of the data pages that are in memory at the same time.
     fn held(&self, chunk: &ColumnChunkMetaData, rows: u64, batch_rows: u64) -> u64 {
         let window = match chunk.compression() {
             Compression::BROTLI(_) => BROTLI_WINDOW_BYTES,
@@ -115,7 +117,8 @@ impl LargestPages {
 }
 
 /// Adds a sufficient budget, larger than `budget`, to an error for lack of memory. The reader that failed has reserved
-/// `reserved_bytes`. `needs` is called with the size of the piece that was too large, or with 0.
+/// `reserved_bytes`. `needs` is called with the size of the page or value that was too large, or with 0 if the size is
+/// unknown.
 pub(super) fn enough(
     error: Error,
     needs: impl FnOnce(u64) -> PageMemory,

@@ -1,9 +1,9 @@
 //! Reads the pages of a Parquet file. Each page is read only after a check that its size fits the budget.
 //!
-//! The `parquet` crate asks for bytes through [`ChunkReader`]: it reads a page header at an offset, and allocates
-//! memory of the sizes that the header states. [`ColumnChunk`] parses that header first, and refuses sizes that do not
-//! fit. [`Pages`] checks two more claims of each decoded page: the number of values of a dictionary, and the lengths of
-//! strings that are encoded as differences ([`delta`]).
+//! The `parquet` crate asks for bytes through [`ChunkReader`]. The crate reads a page header, and then allocates memory
+//! of the sizes that the header states. [`ColumnChunk`] parses that header first, and refuses sizes that do not fit.
+//! [`Pages`] checks two more claims of each decoded page. These are the number of values in a dictionary, and the
+//! lengths of strings that are encoded as differences ([`delta`]).
 
 use std::{
     io::Cursor,
@@ -36,17 +36,18 @@ use super::{
 };
 use crate::{Error, allowance::Allowance, input::Pieces};
 
-/// The maximum size of a page header in bytes. A header has some 30 bytes, and the statistics of the page, which are
-/// long for strings.
+/// The maximum size of a page header in bytes. A header has some 30 bytes and the statistics of the page. The
+/// statistics of strings may be long.
 const HEADER_BYTES_MAX: usize = 1 << 20;
 const HEADER_BYTES_FIRST: usize = 4 << 10;
 /// The memory of parsed metadata for each byte of the footer. This is an upper estimate for flat schemas without
 /// statistics.
 pub(super) const METADATA_BYTES_PER_FOOTER_BYTE: u64 = 8;
-/// The memory in bytes that the decoder needs for each string in addition to its text: two lengths.
+/// The memory, in bytes, that the decoder needs for each string in addition to its text. It consists of two lengths.
 const LENGTH_BYTES: u64 = 8;
 
-/// Bytes of memory that the decoder takes for each number of a list: the number, and its two levels.
+/// The memory, in bytes, that the decoder takes for each number of a list. It consists of the number and of its two
+/// levels.
 pub(super) const LIST_VALUE_BYTES: u64 = 8 + 4;
 
 /// The maximum size in bytes of a read-ahead hint for a column chunk. In longer chunks, the operating system reads
@@ -54,13 +55,14 @@ pub(super) const LIST_VALUE_BYTES: u64 = 8 + 4;
 const READ_AHEAD_BYTES_MAX: u64 = 8 << 20;
 const READ_AHEAD_STEP_BYTES: usize = 512 << 10;
 
-/// One open Parquet file, and the state that the readers of its columns share.
+/// One open Parquet file, with the state that all readers of its columns use.
 pub(super) struct ParquetFile {
     pub name: String,
     pub bytes: u64,
     pub piece_limit: u64,
     pieces: Pieces,
-    /// The read buffers, created when columns are chosen: see [`ParquetFile::set_windows`].
+    /// The read buffers (windows) of the column chunks. [`ParquetFile::set_windows`] creates them when columns are
+    /// chosen.
     windows: OnceLock<Option<Windows>>,
     position: AtomicU64,
     /// An error of this crate. The error is stored here because the library turns errors into text.
@@ -97,14 +99,14 @@ impl ParquetFile {
         }
     }
 
-    /// Returns the end of the last read. This offset shows the progress through the file, since row groups are read in
-    /// order.
+    /// Returns the file offset at which the last read ended. This offset shows the progress, since row groups are read
+    /// in order.
     pub fn position(&self) -> u64 {
         self.position.load(Ordering::Relaxed)
     }
 
-    /// Returns the stored error of this crate if this error caused the library's error, and otherwise an error about
-    /// damage.
+    /// Returns the error of this crate that caused the library's error `reported`. If no error of this crate is stored,
+    /// returns an error about damage.
     pub fn error(&self, reported: impl ToString) -> Error {
         let refusal = lock(&self.refusal).take();
         refusal.unwrap_or_else(|| {
@@ -117,7 +119,7 @@ impl ParquetFile {
             is_text.map(|is_text| ColumnMemory { is_text, ..Default::default() }).collect();
     }
 
-    /// Removes the pages with strings of the previous batch from the counted memory.
+    /// Stops counting the memory of those pages whose strings only the previous batch used.
     pub fn next_batch(&self) {
         let mut held = lock(&self.held);
         for column in held.columns.iter_mut().filter(|column| column.is_text) {
@@ -229,7 +231,7 @@ impl ParquetFile {
     }
 }
 
-/// Returns the start offset of a column chunk that the file states. Some writers write 0 as the offset of a missing
+/// Returns the start offset of a column chunk, as the file states it. Some writers write 0 as the offset of a missing
 /// dictionary. This value is ignored, since a page never begins at offset 0.
 pub(super) fn start_of(chunk: &ColumnChunkMetaData) -> i64 {
     chunk.dictionary_page_offset().filter(|&start| start != 0).unwrap_or(chunk.data_page_offset())
@@ -284,8 +286,9 @@ pub(super) struct ColumnChunk {
     codec: Option<Codec>,
     /// The header that was read last. The library requests the body of a page directly after its header.
     header: Mutex<PageHeader>,
-    /// The offset after the header that was read last, until the library requests the body. The library peeks at the
-    /// header of the next page of a list column. It then requests a stream at the body, which it does not read.
+    /// The offset after the header that was read last. The offset is stored until the library requests the body of the
+    /// page. For a list column, the library peeks at the header of the next page, and then requests a stream at the
+    /// body without reading it.
     body: Mutex<Option<u64>>,
     /// The end offset of the chunk, as the footer states it.
     end: u64,
@@ -310,7 +313,8 @@ impl ColumnChunk {
 
     /// Reads the page header at `start`. Returns its bytes and its fields.
     fn read_header(&self, start: u64) -> Result<(Bytes, PageHeader)> {
-        // In a file of parts, this machine may lack the bytes after the chunk, so the read must end before them.
+        // If this machine has only some parts of the file, it may lack the bytes after the chunk, so the read must end
+        // before them.
         let here = self.file.bytes.saturating_sub(start).min(self.file.pieces.bytes_from(start));
         let available = here.min(HEADER_BYTES_MAX as u64) as usize;
         let mut length = HEADER_BYTES_FIRST.min(available);
@@ -408,7 +412,7 @@ pub(super) struct Pages {
     column_name: String,
     /// The maximum repetition level and the maximum definition level.
     levels_max: (i16, i16),
-    /// The smallest number of bytes that a dictionary value takes. The number is 0 if the type has no dictionaries.
+    /// The size in bytes of the smallest possible value in a dictionary. The size is 0 if the type has no dictionaries.
     value_bytes_min: usize,
     chunk: Arc<ColumnChunk>,
     inner: SerializedPageReader<ColumnChunk>,
@@ -501,7 +505,8 @@ impl Pages {
         Ok(())
     }
 
-    /// Refuses a page with too many numbers of lists: a page of a few bytes may claim any number of equal ones.
+    /// Refuses a page of lists that contains too many numbers. Without this check, a page of a few bytes could claim
+    /// any number of equal numbers.
     fn check_lists(&self, page: &Page, place: String) -> Result<()> {
         let bytes = u64::from(page.num_values()) * LIST_VALUE_BYTES;
         if bytes > self.file.piece_limit {
@@ -528,8 +533,8 @@ impl Pages {
         self.file.hold(|held| held.columns[self.column].page_bytes += bytes)
     }
 
-    /// Returns the values of a page, which follow the levels that mark nulls. Returns `None` for the deprecated
-    /// encoding of levels.
+    /// Returns the bytes of the values of a page. In the page, the values follow the levels that mark nulls. Returns
+    /// `None` for the deprecated encoding of levels.
     fn values_of<'a>(&self, page: &'a Page) -> Option<&'a [u8]> {
         match page {
             Page::DataPage { buf, def_level_encoding, rep_level_encoding, .. } => {

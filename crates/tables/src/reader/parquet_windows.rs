@@ -1,9 +1,10 @@
-//! Provides windows: read buffers for parts of column chunks. Reads into windows bypass the page cache.
+//! Provides windows. A window is a read buffer that holds a contiguous range of a column chunk. Reads into windows
+//! bypass the page cache.
 //!
 //! If a file is not in the page cache, each column chunk is read one window at a time. Pages are slices of windows and
 //! are not copied. While the pages of one window are decoded, a thread reads the next window of the chunk, or the first
-//! window of the column's next chunk. If a page lies across the end of a window, its first part is copied into a gap
-//! before the bytes of the next window. The page is then contiguous.
+//! window of the column's next chunk. A page may begin in one window and end in the next one. The beginning of the page
+//! is then copied into a gap in front of the bytes of the next window, so that the page is contiguous.
 //!
 //! ```text
 //!   chunk    [ page | page | pa|ge | page | page ]
@@ -12,8 +13,8 @@
 //! ```
 //!
 //! Reading through the page cache with a read-ahead hint would be simpler, but the operating system would copy every
-//! byte once more. The additional copy costs a sixth of the CPU time: `inshore reduce` by popular keys takes 9.5 s of
-//! CPU time (both cores) through the page cache, and 8.1 s with windows.
+//! byte once more. The additional copy costs a sixth of the CPU time. In a measurement, `inshore reduce` by popular
+//! keys took 9.5 s of CPU time (both cores) through the page cache, and 8.1 s with windows.
 //!
 //! The windows of a reader are reserved from the budget if possible, and take at most a 32nd of the budget. If there is
 //! no memory for windows, or if a page is larger than a window, bytes are read through the page cache.
@@ -37,20 +38,20 @@ const WINDOW_BYTES_MAX: u64 = 2 << 20;
 /// of 250 million rows in 256 MiB read the last row after 3.3 s with windows of 512 KiB, and after 1.8 s with windows
 /// of 1 MiB.
 const WINDOW_BYTES_MIN: u64 = 1 << 20;
-/// The divisor of the budget that gives the memory limit for all windows of one reader.
+/// The windows of one reader together take at most the budget divided by this number.
 const BUDGET_SHARE: u64 = 32;
-/// The divisor of the window size that gives the size of the gap. The gap takes the start of a page that began in the
-/// previous window.
+/// The size of the gap is the size of a window divided by this number. The gap takes the beginning of a page that began
+/// in the previous window.
 const ROOM_SHARE: usize = 4;
 
-/// The state that the windows of one reader share.
+/// The state of all windows of one reader.
 pub(super) struct Windows {
     file: PlainFile,
     window_bytes: usize,
     spare: FreeBuffers,
     /// The windows that are being read, the oldest first.
     ahead: Mutex<Vec<PendingWindow>>,
-    /// The queue of requests. `None` only while the windows are dropped.
+    /// The queue of requests. The value is `None` only while the windows are dropped.
     requests: Option<Sender<WindowRequest>>,
     reader: Option<JoinHandle<()>>,
 }
@@ -92,7 +93,7 @@ impl FreeBuffers {
 }
 
 struct PooledBuffer {
-    /// The buffer. `None` only while this object is dropped.
+    /// The buffer. The value is `None` only while this object is dropped.
     buffer: Option<Buffer>,
     spare: FreeBuffers,
 }
@@ -118,8 +119,8 @@ fn page_of(place: u64) -> u64 {
 }
 
 /// Returns the number of windows for `columns` columns. Each column has one window in use and one window that is being
-/// read. Of two additional windows, one is for a page that is requested during these reads. The other is for a window
-/// whose last page is still in use.
+/// read. There are two additional windows. One is for a page that is requested during these reads. The other replaces a
+/// window whose last page is still in use.
 fn count(columns: usize) -> usize {
     2 * columns + 2
 }
@@ -176,7 +177,7 @@ impl Windows {
     /// Returns `None` if no window is free, or if a window is too small for the bytes.
     ///
     /// # Errors
-    /// [`crate::Error::Store`] carries an error of the drive.
+    /// Returns [`crate::Error::Store`] if the drive fails.
     pub fn read(&self, window: &mut Window, start: u64, len: usize, chunk_end: u64) -> Result<Option<Bytes>> {
         if let Some(bytes) = window.slice(start, len) {
             return Ok(Some(bytes));
@@ -189,9 +190,9 @@ impl Windows {
         Ok(window.slice(start, len))
     }
 
-    /// Replaces `window` by a window that was read ahead, and returns true. The window that was read ahead begins at
-    /// the 4 KiB page of `start`, or at the end of `window` if `window` contains this page. Returns false if no such
-    /// window was read ahead, or if the gap is too small.
+    /// Replaces `window` by the window that continues it, and returns true. Returns false if that window was not read
+    /// ahead, or if its gap is too small. The window begins at the start of the 4 KiB page that contains `start`. If
+    /// `window` already contains this page, the window begins at the end of `window`.
     fn go_on(&self, window: &mut Window, start: u64) -> Result<bool> {
         let page = page_of(start);
         let there = window.slice_from(page);
@@ -262,8 +263,8 @@ impl Window {
         (to <= self.bytes.len()).then(|| self.bytes.slice(from..to))
     }
 
-    /// Returns the bytes from `start` on. `start` is a multiple of the page size of memory. The result is empty if the
-    /// window does not end at a multiple of the page size.
+    /// Returns the bytes of the window from file offset `start` on. `start` must be a multiple of the page size of
+    /// memory. The result is empty if the window does not end at a multiple of this page size.
     fn slice_from(&self, start: u64) -> Bytes {
         let end = self.end();
         if !(self.start..end).contains(&start) || !end.is_multiple_of(PAGE_BYTES as u64) {

@@ -1,8 +1,9 @@
 //! Cuts decoded batches into batches of bounded size and of the wanted types.
 //!
 //! Numbers of any stored type are converted to the requested type, value by value with a check. An error names the
-//! file, row and column of a negative id, an id above 2^32 for 32 bits, a text that is not a number, or a null. A
-//! floating-point column is refused for whole numbers, since truncation would give wrong answers.
+//! file, the row and the column of a value that does not fit, such as a negative id, an id above 2^32 for 32 bits, a
+//! text that is not a number, or a null. A floating-point column is refused for whole numbers, since truncation would
+//! give wrong answers.
 
 use arrow_array::{Array, ArrayRef, RecordBatch, cast::AsArray, new_null_array};
 use arrow_cast::{CastOptions, can_cast_types, cast::cast_with_options, display::array_value_to_string};
@@ -10,7 +11,7 @@ use arrow_schema::{DataType, SchemaRef};
 
 use crate::{Error, Result};
 
-/// Returns whether a column of type `stored` can be read as `wanted`.
+/// Returns true if a column of type `stored` can be read as the type `wanted`.
 pub(super) fn is_readable_as(stored: &DataType, wanted: &DataType) -> bool {
     let is_text = matches!(stored, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View);
     let is_whole = stored.is_integer()
@@ -36,7 +37,8 @@ pub(super) struct BatchSlices {
     name: String,
     schema: SchemaRef,
     batch_rows: usize,
-    /// The maximum number of bytes of strings in a slice of several rows. A slice of a single row may have more.
+    /// The limit, in bytes, on the total length of the strings in a slice of several rows. The strings of a single row
+    /// may be longer.
     text_bytes_max: u64,
     batch: Option<RecordBatch>,
     next: usize,

@@ -24,11 +24,11 @@ use crate::{Error, Input, Result};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadOptions {
     pub(super) batch_rows: usize,
-    /// The number of leading columns that are read as text from CSV or JSON lines, although another type was guessed.
+    /// The first columns, up to this number, are read as text from CSV or JSON lines, even if another type was guessed.
     pub(super) carried: usize,
     /// True if a member of JSON lines that is not a column is an error.
     pub(super) is_strict: bool,
-    /// Columns may be lists of numbers.
+    /// True if columns may be lists of numbers.
     pub(super) has_lists: bool,
 }
 
@@ -99,7 +99,7 @@ impl Source {
         }
     }
 
-    /// Returns whether a column had no values in the first rows.
+    /// Returns true if a column had no values in the first rows.
     pub(super) fn is_unseen(&self, column: usize) -> bool {
         match self {
             Source::Csv(source) => source.is_unseen(column),
@@ -153,9 +153,10 @@ impl Source {
 
 /// Runs a decoder on untrusted bytes.
 ///
-/// The libraries check most bytes that they read, but sometimes slice, add or assert before they check (a negative
-/// offset in a Parquet footer fails an assertion of the library). Such a panic means that the file is damaged. Only
-/// this function catches it. After a panic the reader returns no more rows, so that half-changed state is never used.
+/// The libraries check most bytes that they read. In some cases, they slice, add or assert before they check. For
+/// example, a negative offset in a Parquet footer fails an assertion of the library. Such a panic means that the file
+/// is damaged. Only this function catches it. After a panic the reader returns no more rows, so that half-changed state
+/// is never used.
 pub(super) fn without_panic<T>(file: &str, decode: impl FnOnce() -> Result<T>) -> Result<T> {
     // The panic's message is not printed, since it describes the decoder and does not help the user.
     let depth = CATCHING.replace(CATCHING.get() + 1);

@@ -1,8 +1,9 @@
 //! Parses the part of Thrift's compact protocol that is needed to check a Parquet file before the library reads it.
 //!
 //! The `parquet` crate allocates a page's stated size before it reads the page, and walks the schema by recursion
-//! without a limit of depth. This module therefore reads two structures first: the header of a page, for its sizes,
-//! and the schema in the footer, for its depth. All other fields are skipped, with a bound on nesting.
+//! without a limit of depth. This module therefore reads two structures first. It reads the sizes in the header of a
+//! page, and computes the depth of the schema in the footer. All other fields are skipped. Fields that are nested too
+//! deeply are refused.
 //!
 //! ```text
 //! struct: (delta of field id << 4 | type) value ... 00     integers: zigzag, 7 bits a byte, low bits first
@@ -20,13 +21,13 @@ const STRUCT: u8 = 12;
 /// The sizes in a page header (`PageHeader` and `DataPageHeaderV2` in parquet.thrift).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct PageHeader {
-    /// The number of bytes of this header in the file.
+    /// The size of this header in the file, in bytes.
     pub header_bytes: usize,
     pub is_dictionary: bool,
     pub uncompressed_bytes: i32,
     pub compressed_bytes: i32,
-    /// In pages of version 2: the number of bytes of repetition and definition levels, which precede the values and are
-    /// never compressed. In other pages 0.
+    /// The size, in bytes, of the repetition and definition levels in a page of version 2. The levels precede the
+    /// values and are never compressed. In pages of other versions, the size is 0.
     pub levels_bytes: i64,
     pub values_are_compressed: bool,
 }
@@ -39,8 +40,8 @@ pub(super) fn page_header(bytes: &[u8]) -> Option<PageHeader> {
     let mut seen = 0u32;
     let mut last = 0;
     while let Some((id, kind)) = input.field(last)? {
-        // If a field is repeated, the library might use another of its values than this parser. Repeated fields are
-        // therefore refused.
+        // If a field occurs twice, the library and this parser might use different values of the field. Repeated fields
+        // are therefore refused.
         if id <= last {
             return None;
         }
@@ -58,8 +59,8 @@ pub(super) fn page_header(bytes: &[u8]) -> Option<PageHeader> {
     (seen & 0b1110 == 0b1110).then_some(header)
 }
 
-/// Returns the depth of the schema in a footer (`FileMetaData` in parquet.thrift). The root has depth 1. Returns `None`
-/// if the footer is malformed.
+/// Returns how deeply the schema in a footer (`FileMetaData` in parquet.thrift) is nested. The root has depth 1.
+/// Returns `None` if the footer is malformed.
 pub(super) fn schema_depth(footer: &[u8]) -> Option<usize> {
     let mut input = Compact { bytes: footer, at: 0 };
     let mut depth = None;
@@ -156,8 +157,8 @@ impl Compact<'_> {
         Some(())
     }
 
-    /// Skips an element of a list. A truth value in a list takes a byte. A truth value in a field takes no byte, since
-    /// the type code of the field has the value.
+    /// Skips an element of a list. A truth value in a list takes one byte. A truth value in a field takes no byte,
+    /// since the type code of the field contains the value.
     fn skip_element(&mut self, kind: u8, depth: usize) -> Option<()> {
         if matches!(kind, BOOL_TRUE | BOOL_FALSE) { self.advance(1) } else { self.skip(kind, depth) }
     }
@@ -193,7 +194,7 @@ impl Compact<'_> {
         if kind != STRUCT {
             return None;
         }
-        // For each level above the current element, `open` has the number of children that are still to come.
+        // For each level above the current element, `open` holds how many children are still to come.
         let mut open: Vec<u64> = Vec::new();
         let mut deepest = 0;
         for _ in 0..length {

@@ -28,7 +28,7 @@ pub(super) enum TypeOrigin {
 pub(super) struct Column {
     values: Values,
     origin: TypeOrigin,
-    /// For each row, true if the row has a value. Present only if the column may have nulls.
+    /// For each row, true if the row has a value. The list exists only if the column may have nulls.
     valid: Option<Vec<bool>>,
 }
 
@@ -45,8 +45,8 @@ impl Column {
         Some(0)
     }
 
-    /// Adds a field of CSV and returns the number of bytes of text that it took. Returns `None` if the field cannot be
-    /// parsed as the type of the column.
+    /// Adds a field of CSV. Returns how many bytes of text the column stored for the field. For a number, the result is
+    /// 0. Returns `None` if the field cannot be parsed as the type of the column.
     pub fn push_text(&mut self, field: &[u8]) -> Option<u64> {
         if field.is_empty() && self.valid.is_some() {
             return self.push_null();
@@ -121,7 +121,7 @@ fn unquoted(value: &str) -> Option<Cow<'_, str>> {
     }
 }
 
-/// Returns whether values of a text file can become a column of this type.
+/// Returns true if values of a text file can become a column of this type.
 pub(super) fn is_typed(kind: &DataType) -> bool {
     use DataType::*;
     matches!(kind, UInt64 | Int64 | UInt32 | Int32 | Float64 | Float32 | Utf8 | Boolean) || *kind == WIDE
@@ -155,8 +155,8 @@ impl Values {
         }
     }
 
-    /// Adds a parsed value and returns the number of bytes of text that it took. Returns `None` if the text cannot be
-    /// parsed as the type.
+    /// Parses a text and adds the value. Returns how many bytes of text the column stored for the value. Returns `None`
+    /// if the text cannot be parsed as the type of the column.
     fn push(&mut self, text: &str, origin: TypeOrigin) -> Option<u64> {
         fn parse<T: std::str::FromStr>(values: &mut Vec<T>, text: &str) -> Option<u64> {
             values.push(text.trim().parse().ok()?);

@@ -34,7 +34,7 @@ pub fn is_readable(kind: &DataType) -> bool {
     is_flat(kind)
 }
 
-/// Returns the type of the numbers in the lists of a column; `None` for columns of other types.
+/// If `kind` is a type of lists of numbers, returns the type of the numbers. Otherwise returns `None`.
 pub fn list_of_numbers(kind: &DataType) -> Option<&DataType> {
     match kind {
         DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
@@ -44,8 +44,8 @@ pub fn list_of_numbers(kind: &DataType) -> Option<&DataType> {
     }
 }
 
-/// Returns the type that readers return for a stored type: a type without views and large offsets. A column that has
-/// only nulls and no type becomes text.
+/// Returns the type with which readers return a column of the type `stored`. The result has neither views nor large
+/// offsets. A column that has only nulls and no type becomes text.
 pub(super) fn plain_type(stored: &DataType) -> DataType {
     match stored {
         DataType::Null | DataType::LargeUtf8 | DataType::Utf8View => DataType::Utf8,
@@ -54,7 +54,7 @@ pub(super) fn plain_type(stored: &DataType) -> DataType {
     }
 }
 
-/// Returns whether a type is not nested.
+/// Returns true if a type is not nested.
 pub(super) fn is_flat(kind: &DataType) -> bool {
     use DataType::*;
     matches!(

@@ -26,7 +26,7 @@ const EXACT_DIGITS: usize = 16;
 pub(super) struct ValueClasses(u8);
 
 impl ValueClasses {
-    /// The empty set: the column has only nulls.
+    /// The empty set, which stands for a column that has only nulls.
     pub const NOTHING: ValueClasses = ValueClasses(0);
     const WHOLE: ValueClasses = ValueClasses(1);
     const NEGATIVE: ValueClasses = ValueClasses(1 << 1);
@@ -84,8 +84,9 @@ impl ValueClasses {
         self.0 & other.0 != 0
     }
 
-    /// Returns the type in which all values keep their meaning. A column of nulls is text. Nested values get a type
-    /// that no reader supports. A query that reads such a column then fails with an error that names the column.
+    /// Returns the narrowest type in which all values keep their meaning. A column of nulls becomes text. Nested values
+    /// get a type that no reader supports. A query that reads such a column then fails with an error that names the
+    /// column.
     pub fn data_type(self) -> DataType {
         if self.has(ValueClasses::NESTED) {
             return DataType::Struct(Fields::empty());
@@ -127,8 +128,8 @@ pub(super) fn fraction(value: &str) -> Option<f64> {
     (!is_too_large).then_some(number)
 }
 
-/// Returns whether a text looks like a date, a time or both: groups of digits separated by the usual signs (`-`, `/`,
-/// `:`).
+/// Returns true if a text looks like a date, a time or both. Such a text has groups of digits that are separated by the
+/// usual signs (`-`, `/`, `:`).
 pub(super) fn is_time(value: &str) -> bool {
     let is_sign = |byte: u8| matches!(byte, b'-' | b'/' | b':' | b'.' | b'+' | b' ' | b'T' | b'Z');
     let groups = value.split(|sign: char| !sign.is_ascii_digit()).filter(|digits| !digits.is_empty());

@@ -3,7 +3,7 @@
 use arrow_schema::DataType;
 use serde::{Deserialize, Serialize};
 
-/// One column of the result: a function of one column of the input, or the number of rows.
+/// One column of the result. Its values are a function of one column of the input, or the number of rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Aggregate {
     pub(super) function: Function,
@@ -107,7 +107,7 @@ impl Aggregate {
         Aggregate { function, column: Some(column.into()) }
     }
 
-    /// Returns the name of the result's column: "count", "sum_price".
+    /// Returns the name of the result's column, for example "count" or "sum_price".
     pub fn name(&self) -> String {
         match &self.column {
             Some(column) => format!("{}_{column}", self.function.name()),

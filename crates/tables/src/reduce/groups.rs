@@ -1,5 +1,5 @@
-//! Groups rows by one key of whole numbers, with aggregate states that are numbers. The callers have the rows in
-//! memory, as a query does.
+//! Groups rows by one key of whole numbers. The aggregate states of a group are numbers. The caller passes the rows in
+//! batches, as a query does.
 
 use arrow_array::{Array, ArrayRef};
 use arrow_buffer::NullBuffer;
@@ -28,8 +28,8 @@ pub enum Fold {
 /// A column of numbers that are combined within each group.
 #[derive(Clone, Debug)]
 pub struct NumberState {
-    /// The type: whole or floating-point numbers of up to 64 bits, or decimals of 128 bits if 64 bits hold every
-    /// value and every sum.
+    /// The type of the numbers. It is a type of whole or floating-point numbers of up to 64 bits, or of decimals of 128
+    /// bits if 64 bits hold every value and every sum.
     pub kind: DataType,
     /// The operation that combines the numbers.
     pub fold: Fold,
@@ -52,7 +52,7 @@ impl NumberState {
     }
 }
 
-/// The settings of [`NumberGroups`]: the range of keys, the expected number of rows, and the memory.
+/// The settings of [`NumberGroups`].
 #[derive(Clone, Copy, Debug)]
 pub struct NumberConfig {
     /// The smallest and the largest possible key (inclusive), if known. A narrow range makes records shorter.
@@ -65,8 +65,8 @@ pub struct NumberConfig {
     pub chunk_bytes: Option<usize>,
 }
 
-/// Groups rows by one key of whole numbers, dates or times, with states that are numbers. The groups may be larger than
-/// memory. Input and output are columns. Grouping is an order of magnitude faster than a sort of rows.
+/// Groups rows by one key of whole numbers, dates or times, with states that are numbers. All groups together may be
+/// larger than memory. Input and output are columns. Grouping is an order of magnitude faster than a sort of rows.
 pub struct NumberGroups {
     name: String,
     shape: StateWords,
@@ -74,14 +74,14 @@ pub struct NumberGroups {
     records: Box<dyn Records>,
 }
 
-/// The columns, and the 64-bit words of a record that represent them.
+/// The state columns, and the 64-bit words of a record that represent their values.
 #[derive(Clone)]
 struct StateWords {
     key_type: DataType,
     keys: Keys,
     states: Vec<NumberState>,
-    /// The operation of each state's word. If a state may be null, one more word follows. It has a bit for each state
-    /// that is not null.
+    /// The operation that combines the word of each state. If any state may be null, one more word follows, which has a
+    /// bit for each state that is not null.
     combine: Vec<Combine>,
 }
 
@@ -103,12 +103,12 @@ impl StateWords {
 }
 
 impl NumberGroups {
-    /// Returns whether keys and states of these types can be grouped.
+    /// Returns true if keys and states of these types can be grouped.
     pub fn is_possible(key: &DataType, states: &[NumberState]) -> bool {
         StateWords::new(key, None, states).is_some()
     }
 
-    /// Returns the least memory that [`NumberGroups::new`] takes, in bytes.
+    /// Returns the smallest memory, in bytes, with which [`NumberGroups::new`] works.
     pub fn smallest_memory_bytes() -> u64 {
         smallest_memory_bytes(1, 8 + 8 * WORDS_MAX)
     }
@@ -116,8 +116,8 @@ impl NumberGroups {
     /// Begins a grouping on one thread. `name` names the rows in errors.
     ///
     /// # Errors
-    /// The errors are those of [`inshore_sortreduce::SortReduce::new`], and [`Error::Unsupported`] where
-    /// [`NumberGroups::is_possible`] is false.
+    /// - Returns the errors of [`inshore_sortreduce::SortReduce::new`].
+    /// - Returns [`Error::Unsupported`] if [`NumberGroups::is_possible`] is false.
     pub fn new(
         job: &Job,
         name: &str,
@@ -142,8 +142,8 @@ impl NumberGroups {
     /// Adds rows. `key` is a column without nulls, and `states` has one column for each state.
     ///
     /// # Errors
-    /// The errors are those of [`inshore_sortreduce::Sink::push_many`], and [`Error::Damaged`] for a key out of the
-    /// range, or an unexpected null.
+    /// - Returns the errors of [`inshore_sortreduce::Sink::push_many`].
+    /// - Returns [`Error::Damaged`] if a key is outside of the range, or if a column that has no nulls contains one.
     pub fn add(&mut self, key: &ArrayRef, states: &[ArrayRef]) -> Result<()> {
         let shape = &self.shape;
         let wrong = |what: &str| {
@@ -160,8 +160,8 @@ impl NumberGroups {
                     return Err(wrong("a column has a null, and the statistics count none"));
                 }
                 Some(nulls) => {
-                    // A null becomes a word that does not change the result. A sum of -0.0 and a neutral 0.0 is 0.0,
-                    // which equals -0.0.
+                    // A null becomes the neutral word, which does not change the result. The neutral word of a sum is
+                    // 0.0. The sum of 0.0 and -0.0 is 0.0. This is correct, since 0.0 equals -0.0.
                     let neutral = if combine == Combine::Min { u64::MAX } else { 0 };
                     for (row, word) in of_column.iter_mut().enumerate() {
                         if nulls.is_valid(row) {
@@ -186,7 +186,7 @@ impl NumberGroups {
     /// Returns the groups in ascending order of their keys.
     ///
     /// # Errors
-    /// The errors are those of [`inshore_sortreduce::SortReduce::finish`].
+    /// Returns the errors of [`inshore_sortreduce::SortReduce::finish`].
     pub fn finish(self) -> Result<SortedGroups> {
         self.sink.finish()?;
         let sorted = self.records.finish()?;
@@ -202,12 +202,12 @@ pub struct SortedGroups {
 }
 
 impl SortedGroups {
-    /// Returns the next groups, about 1,000, as a column of keys and one column for each state. Returns `None` at the
-    /// end.
+    /// Returns the next groups, about 1,000 of them. The first column has the keys, and one more column follows for
+    /// each state. Returns `None` at the end.
     ///
     /// # Errors
-    /// The errors are those of [`inshore_sortreduce::Sorted::next_block`], and [`Error::Unsupported`] for a sum that 64
-    /// bits do not hold.
+    /// - Returns the errors of [`inshore_sortreduce::Sorted::next_block`].
+    /// - Returns [`Error::Unsupported`] if 64 bits do not hold a sum.
     pub fn next_columns(&mut self) -> Result<Option<Vec<ArrayRef>>> {
         let block = self.sorted.next_block()?;
         if self.sorted.is_overflown() {

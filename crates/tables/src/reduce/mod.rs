@@ -1,4 +1,4 @@
-//! GROUP BY for tables larger than memory: combines rows with equal keys.
+//! Implements GROUP BY for tables that are larger than memory. Rows with equal keys are combined.
 //!
 //! ```text
 //!   a column of whole numbers is the key,
@@ -10,9 +10,9 @@
 //! restarts with `rows`. Input that can be read only once uses `rows` from the start.
 //!
 //! If all inputs are Parquet with statistics, the ranges of keys and values are known, and records are narrower. Groups
-//! in a small range of keys are combined in an array in memory. A larger range is partitioned into bins. In a bin, key
-//! and values of a row take one word of 32 bits if they fit (`CompactWords`). If a key or a value is outside of the
-//! known range, `numbers` restarts without the range.
+//! in a small range of keys are combined in an array in memory. A larger range is partitioned into bins. In a bin, the
+//! key and the values of a row take one word of 32 bits if they fit into it (`CompactWords`). If a key or a value is
+//! outside of the known range, `numbers` restarts without the range.
 
 mod aggregate;
 mod groups;
@@ -65,9 +65,9 @@ pub struct ReduceSummary {
     pub rows_in: u64,
     /// The number of groups written.
     pub groups: u64,
-    /// The method of grouping: "numbers" or "rows".
+    /// The name of the grouping method, "numbers" or "rows".
     pub way: &'static str,
-    /// The method that combines groups: a strategy of sort-reduce, or "rows".
+    /// The name of the sort-reduce strategy that combined the groups, or "rows".
     pub strategy: String,
     /// The number of sorted runs written.
     pub runs: u64,
@@ -75,7 +75,7 @@ pub struct ReduceSummary {
     pub bytes_spilled: u64,
     /// The number of rows that the sorted runs of an earlier, interrupted reduce already contained.
     pub rows_kept: u64,
-    /// The estimated cost of each strategy. Absent if only one strategy was possible.
+    /// The estimated cost of each strategy. The value is `None` if only one strategy was possible.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub choice: Option<Choice>,
 }
@@ -88,19 +88,21 @@ pub struct ReduceSummary {
 /// are inferred from all rows.
 ///
 /// Sums of whole numbers are whole numbers of 64 bits. A sum that needs more bits is an error. A sum or mean of n
-/// floating-point numbers depends on the order of additions: the results of two orders may differ by a relative `n *
-/// f64::EPSILON` of the sum of the magnitudes. All other results do not depend on the budget and the number of threads.
+/// floating-point numbers depends on the order of the additions, and therefore on the budget and the number of threads.
+/// The difference between two orders is at most `n * f64::EPSILON` times the sum of the magnitudes. All other results
+/// depend neither on the budget nor on the number of threads.
 ///
 /// # Errors
-/// The errors are those of [`TableReader::open_stored`] and [`TableWriter::create`], [`Error::NoColumn`], and
-/// [`Error::Unsupported`] for an aggregate that the column's type does not support, and for a sum beyond 64 bits.
+/// - Returns the errors of [`TableReader::open_stored`] and [`TableWriter::create`].
+/// - Returns [`Error::NoColumn`] if an input does not have a column.
+/// - Returns [`Error::Unsupported`] if a column's type does not support an aggregate, or if 64 bits do not hold a sum.
 pub fn reduce(job: &Job, inputs: &[Input], output: &Path, options: &ReduceOptions) -> Result<ReduceSummary> {
     TableWriter::check_path(output)?;
     let work = |inputs: &[Input]| reduce_known(&ReduceRequest { job, inputs, output, options });
     with_exact_columns(job, inputs, &options.as_text, work)
 }
 
-/// Groups inputs whose column types are stated, set or guessed.
+/// Groups inputs with the column types that the files state, the caller has set, or the first rows suggest.
 fn reduce_known(asked: &ReduceRequest<'_>) -> Result<ReduceSummary> {
     let ReduceRequest { inputs, options, .. } = *asked;
     let is_stream = inputs.iter().any(|input| input.compressed_bytes().is_none());
@@ -119,7 +121,8 @@ fn reduce_known(asked: &ReduceRequest<'_>) -> Result<ReduceSummary> {
     rows::reduce(asked)
 }
 
-/// The share of the budget that sorting may use. The rest is for pages, batches and the writer.
+/// Sorting may use this fraction (numerator and denominator) of the budget. The rest is for pages, batches and the
+/// writer.
 const MEMORY_PART: (u64, u64) = (3, 4);
 
 /// A reduce with its inputs and options.
@@ -131,7 +134,7 @@ struct ReduceRequest<'a> {
 }
 
 impl ReduceRequest<'_> {
-    /// Returns the columns that are read: the key columns, then each aggregated column once.
+    /// Returns the columns that are read. The key columns come first, and each aggregated column follows once.
     fn columns(&self) -> Vec<String> {
         let mut columns = self.options.by.clone();
         for column in self.options.aggregates.iter().filter_map(|aggregate| aggregate.column.as_ref()) {
@@ -142,7 +145,8 @@ impl ReduceRequest<'_> {
         columns
     }
 
-    /// Opens part `part` (number, count) of an input.
+    /// Opens a part of the rows of an input. `part` is the number of the part and the number of all parts, as in
+    /// [`TableReader::open_stored`].
     fn open(&self, input: &Input, part: (usize, usize)) -> Result<TableReader> {
         let input = input.clone().stopped_by(self.job.cancel());
         let mut columns = self.columns();
@@ -219,7 +223,7 @@ impl ReduceRequest<'_> {
         Error::unsupported(self.inputs[0].name(), what)
     }
 
-    /// Returns the number of bytes of the budget that sorting may use.
+    /// Returns how many bytes of the budget sorting may use.
     fn memory_bytes(&self, smallest: u64) -> Result<u64> {
         sort_memory(self.job.budget(), "grouping", 0, MEMORY_PART, smallest)
     }

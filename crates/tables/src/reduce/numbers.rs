@@ -1,5 +1,5 @@
-//! Implements the fast method of grouping, for one key of whole numbers, aggregates that are words of 64 bits, and no
-//! nulls.
+//! Implements the fast method of grouping. The method requires one key of whole numbers, aggregates that fit into words
+//! of 64 bits, and columns without nulls.
 //!
 //! Each row becomes a key of 32 or 64 bits and one or more words. Signed and floating-point numbers become unsigned
 //! numbers in the same order. All threads of the job read parts of the input and push records, so the result must not
@@ -29,9 +29,9 @@ use crate::{
 
 pub(super) enum Outcome {
     Done(ReduceSummary),
-    /// The input has a null, and no result was written.
+    /// The input has a null. No result was written.
     SawNull,
-    /// A key, a value or the number of rows is outside of the statistics of the files, and no result was written.
+    /// A key, a value or the number of rows contradicts the statistics of the files. No result was written.
     OutOfRange,
 }
 
@@ -39,12 +39,12 @@ pub(super) enum Outcome {
 #[derive(Clone, Copy, Debug)]
 struct WordSource {
     combine: Combine,
-    /// The column of the input. `None` if the word is the number of rows.
+    /// The column of the input that has the values. The value is `None` if the word counts rows.
     column: Option<usize>,
     /// The smallest word, and the difference between the largest and the smallest word, according to the statistics of
     /// the files.
     range: Option<(u64, u64)>,
-    /// True if the sum of the words of all rows is known to fit 64 bits.
+    /// True if the sum of the words of all rows is known to fit into 64 bits.
     is_bounded: bool,
 }
 
@@ -54,8 +54,8 @@ impl WordSource {
         WordSource { combine, column, range: is_count.then_some((1, 0)), is_bounded: is_count }
     }
 
-    /// Sets the range of the words from the range of a column of whole numbers, which the statistics of the files
-    /// state.
+    /// Sets the range of the words. `min` and `max` are the smallest and the largest value of a column of whole
+    /// numbers, according to the statistics of the files.
     fn between(self, kind: &DataType, (min, max): (i128, i128), rows: u64) -> WordSource {
         let is_ordered = matches!(self.combine, Combine::Min | Combine::Max);
         let flip = if is_ordered && !kind.is_unsigned_integer() { SIGN } else { 0 };
@@ -80,7 +80,7 @@ pub(super) struct RecordPlan {
     words: Vec<WordSource>,
     /// The number of rows of all inputs, if each file states its number of rows.
     rows: Option<u64>,
-    /// The number of row groups of the input that has the fewest row groups.
+    /// The smallest number of row groups that any input has.
     row_groups: usize,
     keys: Keys,
 }
@@ -160,7 +160,7 @@ impl RecordPlan {
 }
 
 impl RecordPlan {
-    /// Returns the maximum number of rows that one thread reads. Row groups are divided among threads.
+    /// Returns how many rows one thread reads at most. Row groups are divided among threads.
     fn rows_of_thread(&self, threads: usize) -> Option<u64> {
         let groups = self.row_groups.max(1);
         Some(self.rows?.div_ceil(groups as u64) * (groups / threads + 1).min(groups) as u64)
@@ -236,7 +236,8 @@ where
     let operation = Words::<K, N, SUMS>::new(&combine, plan.short(), &overflow);
     let job = asked.job;
     let threads = job.budget().threads();
-    // The runs are resumed only with the same number of threads, which determines the rows that each thread reads.
+    // The runs are resumed only with the same number of threads, because the number of threads determines which rows
+    // each thread reads.
     let keep = asked.keep(("numbers", threads, plan.keys), &plan.schema)?;
     let memory_bytes = asked.memory_bytes(smallest_memory_bytes(threads, size_of::<K>() + 8 * N))?;
     let config = Config {
@@ -250,8 +251,8 @@ where
         ..Config::default()
     };
     job.start_phase("grouping", "bytes", asked.compressed_bytes());
-    // Bins of wide records take up to twice as long as sorted runs, since one thread, which reads the result, does most
-    // of the work. The key range is therefore used only for the array in memory, and for bins of short records.
+    // Bins of wide records take up to twice as long as sorted runs, since the single thread that reads the result does
+    // most of the work. The key range is therefore used only for the array in memory, and for bins of short records.
     let is_short = operation.short_bits().is_some();
     let key_range = config.key_range.filter(|_| is_short || choose(&config, 8 * N) == Strategy::Dense);
     let reduce = SortReduce::new(job, operation, &Config { key_range, ..config })?;
@@ -336,7 +337,7 @@ fn on_threads(threads: usize, work: &(impl Fn(usize) -> Result<()> + Sync)) -> V
     })
 }
 
-/// Makes a closure for a thread that borrows the work and owns its number.
+/// Makes a closure for a thread. The closure borrows `work` and owns the number of the thread.
 fn move_ref<'a, R>(work: &'a (impl Fn(usize) -> R + Sync), number: usize) -> impl FnOnce() -> R + 'a {
     move || work(number)
 }

@@ -119,7 +119,7 @@ impl CombineStates {
     }
 }
 
-/// Returns whether the second of two encoded values replaces the first.
+/// Returns true if the second of two encoded values replaces the first one.
 fn takes_place(state: AggregateState, first: &[u8], next: &[u8]) -> bool {
     match (first.is_empty(), next.is_empty()) {
         (_, true) => false,
@@ -238,7 +238,7 @@ pub(super) fn reduce(asked: &ReduceRequest<'_>) -> Result<ReduceSummary> {
     })
 }
 
-/// Encodes columns as rows, and decodes rows to results.
+/// Encodes columns of the input as rows, and decodes combined rows to columns of the result.
 struct GroupCodec {
     name: String,
     result: SchemaRef,
@@ -248,9 +248,9 @@ struct GroupCodec {
     /// The input column of each aggregate.
     columns: Vec<Option<usize>>,
     kinds: Vec<Option<DataType>>,
-    /// The encoders of the aggregates whose state is a value. `None` for other aggregates.
+    /// The encoders of the aggregates whose state is a value. The value is `None` for other aggregates.
     values: Vec<Option<RowConverter>>,
-    /// The encoding of null by each encoder in `values`.
+    /// For each encoder in `values`, the encoding of null.
     nulls: Vec<Vec<u8>>,
 }
 
@@ -438,7 +438,7 @@ impl GroupCodec {
         array.ok_or_else(|| asked.overflow())
     }
 
-    /// Makes the row of the single group of an input without rows.
+    /// Makes the result row for an input without rows and without keys, which forms a single group.
     fn of_no_rows(&self, asked: &ReduceRequest<'_>) -> Result<RecordBatch> {
         let states: Vec<u8> = self.states.iter().flat_map(|state| vec![0; state.len(&[0; 4])]).collect();
         let mut block = Vec::new();

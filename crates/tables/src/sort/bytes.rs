@@ -41,8 +41,8 @@ pub struct SortSummary {
     pub rows: u64,
     /// The number of bytes written.
     pub bytes: u64,
-    /// The expected bytes of scratch space, computed before the sort begins. Absent if the size of the input is
-    /// unknown.
+    /// The number of bytes of scratch space that the sort is expected to need, computed before the sort begins. The
+    /// value is `None` if the size of the input is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scratch_bytes_expected: Option<u64>,
     /// The counters of the sort of rows.
@@ -50,29 +50,33 @@ pub struct SortSummary {
     pub stats: RowStats,
 }
 
-/// The memory in bytes that the sort leaves for reading a file, and later for writing a file.
+/// The memory, in bytes, that the sort leaves free for reading a file, and later for writing a file.
 const FILE_BYTES: u64 = (4 << 20) + (256 << 10);
 
 /// Sorts the lines of all inputs together, by their bytes, as `LC_ALL=C sort` does. Writes the sorted lines to `output`
 /// (`-` is standard output). If the last line of an input has no line feed, one is added. gzip, zstd, bzip2 and lz4 are
 /// decompressed.
 ///
-/// All bytes are moved four times: read from the input, written to runs, read from runs, and written to the output. If
-/// the lines fit the budget, the bytes are moved only twice.
+/// All bytes are moved four times. They are read from the input, written to runs, read from runs, and written to the
+/// output. If the lines fit the budget, the bytes are moved only twice.
 ///
 /// # Errors
-/// [`Error::TooLarge`] for a line that does not fit the budget; [`Error::NoRoom`] before the work begins;
-/// [`Error::Io`], [`Error::Damaged`], [`Error::Store`].
+/// - Returns [`Error::TooLarge`] if a line does not fit the budget.
+/// - Returns [`Error::NoRoom`] before the work begins if a disk has too little free space.
+/// - Returns [`Error::Io`] if a file cannot be read or written.
+/// - Returns [`Error::Damaged`] if compressed data is damaged.
+/// - Returns [`Error::Store`] if the budget is too small, the scratch space cannot be written or read, or the job was
+///   cancelled.
 pub fn sort_lines(job: &Job, inputs: &[Input], output: &Path, options: SortOptions) -> Result<SortSummary> {
     let (inputs, target) = (Inputs::files(inputs), RowTarget::file(output)?);
     sort(job, inputs, target, options, Lines, LINE, |input, sink| read_lines(job, input, sink))
 }
 
 /// Sorts as [`sort_lines`] does, and passes the lines to `each` in blocks of complete lines. A block has about
-/// `block_bytes` bytes, and at most one line more.
+/// `block_bytes` bytes. It exceeds this size by at most one line.
 ///
 /// # Errors
-/// The errors are those of [`sort_lines`], and of `each`.
+/// Returns the errors of [`sort_lines`] and of `each`.
 pub fn sorted_lines(
     job: &Job,
     inputs: Inputs<'_>,
@@ -100,8 +104,8 @@ fn read_lines(job: &Job, input: &Input, sink: &mut dyn RowConsumer) -> Result<()
 /// input. Files with extensions of compressed files (`.gz`, `.zst`) are decompressed.
 ///
 /// # Errors
-/// The errors are those of [`sort_lines`], and [`Error::Damaged`] for a file whose length is not a multiple of the
-/// record's.
+/// - Returns the errors of [`sort_lines`].
+/// - Returns [`Error::Damaged`] if the length of a file is not a multiple of the length of a record.
 pub fn sort_records(
     job: &Job,
     inputs: &[Input],
@@ -124,14 +128,14 @@ pub fn sort_records(
 
 /// Sorts records of `record_bytes` bytes by the bytes in `key`, as [`sort_records`] does, and passes them to `each` in
 /// blocks of complete records. A block exceeds `block_bytes` by at most one record. Each record is followed by the
-/// [number](Input::numbered) of its input in 4 bytes, big endian. If the records are merged with those that another
-/// machine sorted, this number decides the order of equal keys.
+/// [number](Input::numbered) of its input in 4 bytes, big endian. If these records are later merged with records that
+/// another machine sorted, this number determines the order of records with equal keys.
 ///
 /// # Panics
 /// Panics if the key is not inside the record, or if the record has no bytes.
 ///
 /// # Errors
-/// The errors are those of [`sort_records`], and of `each`.
+/// Returns the errors of [`sort_records`] and of `each`.
 pub fn sorted_records(
     job: &Job,
     inputs: Inputs<'_>,
@@ -246,7 +250,8 @@ fn pieces(
     for_each_piece_from(job, input, may_unpack, start, begin, |piece| take(piece, *sink.borrow_mut()))
 }
 
-/// Returns whether a file of records is decompressed. The extension decides, since any bytes may begin a record.
+/// Returns true if a file of records at `path` is decompressed. Only the extension determines this, since a record may
+/// begin with any bytes.
 pub fn is_packed_by_name(path: &Path) -> bool {
     path.extension().and_then(|ending| ending.to_str()).is_some_and(Compression::is_ending)
 }
@@ -278,7 +283,7 @@ impl<S: RowShape, O: RowOperation> RowConsumer for RowSink<'_, S, O> {
 enum RowTarget<'a> {
     /// A file, or standard output.
     File(&'a Path, NewFile),
-    /// Blocks of complete rows. Each block has about this number of bytes, and at most one row more.
+    /// Blocks of complete rows. Each block has about this number of bytes. It exceeds this size by at most one row.
     Blocks(usize, &'a mut dyn FnMut(&[u8]) -> Result<()>),
 }
 
@@ -296,7 +301,8 @@ impl<'a> RowTarget<'a> {
         }
     }
 
-    /// Returns the number of parts in which sorted rows can be read at the same time.
+    /// Returns the maximum number of parts into which the sorted rows are divided. Only a regular file can receive
+    /// several parts at the same time.
     fn parts_max(&self, threads: usize) -> usize {
         if self.path().is_some() { threads } else { 1 }
     }
@@ -390,8 +396,8 @@ impl Sorting<'_, '_> {
     }
 }
 
-/// Adds the input's name to the error about a row that is too long. Unless `is_only` is true, the row may be in an
-/// earlier input, and the message says so.
+/// Adds the input's name to the error about a row that is too long. If `is_only` is false, the row may be in an earlier
+/// input, and the message states this.
 fn name_row(what: &'static str, error: Error, (input, is_only): (&str, bool)) -> Error {
     use inshore_sortreduce::Error::RowTooLong;
     let place = if is_only { input.to_string() } else { format!("{input} or before it") };
@@ -421,8 +427,8 @@ fn write<S: RowShape, O: RowOperation>(
     Ok(out.finish()?)
 }
 
-/// Writes the parts of the result at the same time, one thread for each part, to a file that is not published yet.
-/// The file will have `bytes` bytes, as many as the input.
+/// Writes the parts of the sorted rows to a file that is not published yet. One thread writes each part, and all
+/// threads write at the same time. The file will have `bytes` bytes, as many as the input.
 fn write_parts<S: RowShape, O: RowOperation>(
     job: &Job,
     path: &Path,

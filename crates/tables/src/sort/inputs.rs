@@ -1,4 +1,4 @@
-//! The inputs of a sort: a list of files, or an iterator that returns the next file while the sort runs.
+//! The inputs of a sort. They are a list of files, or an iterator that returns the next file while the sort runs.
 
 use crate::{Input, Result};
 
@@ -9,9 +9,9 @@ pub struct Inputs<'a> {
     pub(super) files: &'a [Input],
     bytes: Option<u64>,
     next: Box<dyn Iterator<Item = Result<Input>> + 'a>,
-    /// The name that stands for all inputs in errors: the name of the first input.
+    /// The name that stands for all inputs in errors. It is the name of the first input.
     first: Option<String>,
-    /// True if inputs may arrive in another order than that of their numbers.
+    /// True if the order in which inputs arrive may differ from the order of their numbers.
     pub(super) in_any_order: bool,
 }
 
@@ -29,7 +29,7 @@ impl<'a> Inputs<'a> {
     }
 
     /// Lets the inputs arrive in any order. Rows with equal keys are ordered by the [numbers](Input::numbered) of their
-    /// inputs. If only the first of equal rows is kept, the first of each input is kept.
+    /// inputs. If only the first of several equal rows is kept, the first such row of each input is kept.
     #[must_use]
     pub fn in_any_order(self) -> Inputs<'a> {
         Inputs { in_any_order: true, ..self }

@@ -1,4 +1,4 @@
-//! Sorts files: lines of text, records of a fixed number of bytes, tables.
+//! Sorts files. A file consists of lines of text, of records of a fixed number of bytes, or of the rows of a table.
 //!
 //! ```text
 //!   inputs ── RowSink ── (arenas, runs in the store's scratch) ── SortedRows ── a new file

@@ -23,7 +23,7 @@ use crate::{
 /// A column of numbers, and the order in which rows are sorted by the column.
 #[derive(Clone, Debug)]
 pub struct NumberColumn {
-    /// The type: whole numbers, dates, times, or floating-point numbers of up to 64 bits.
+    /// The type of the numbers: whole numbers, dates, times, or floating-point numbers of up to 64 bits.
     pub kind: DataType,
     /// The smallest and the largest possible number, if known (inclusive).
     pub range: Option<(i128, i128)>,
@@ -33,10 +33,10 @@ pub struct NumberColumn {
     pub order: SortOptions,
 }
 
-/// The settings of a [`NumberSort`]: the number of sinks, the expected number of rows, and the memory.
+/// The settings of a [`NumberSort`].
 #[derive(Clone, Copy, Debug)]
 pub struct NumberSortConfig {
-    /// The number of sinks that push at the same time.
+    /// How many sinks push rows at the same time.
     pub sinks: usize,
     /// An estimate of the number of rows.
     pub rows: Option<u64>,
@@ -46,7 +46,8 @@ pub struct NumberSortConfig {
     pub chunk_bytes: Option<usize>,
 }
 
-/// Sorts rows of numbers, which may be larger than memory. Each row becomes a 64-bit key, and equal rows are counted.
+/// Sorts rows of numbers. All rows together may be larger than memory. Each row becomes a 64-bit key, and equal rows
+/// are counted.
 pub struct NumberSort {
     shape: KeyLayout,
     records: Box<dyn Records>,
@@ -64,7 +65,7 @@ pub struct SortedNumbers {
     sorted: Box<dyn SortedRecords>,
     keys: Vec<u64>,
     counts: Vec<u64>,
-    /// The index in `keys` of the next key, and the number of its copies that were already returned.
+    /// The index in `keys` of the next key, and how many of the rows with this key were already returned.
     at: (usize, u64),
 }
 
@@ -80,11 +81,11 @@ struct KeyLayout {
 struct KeyPart {
     column: NumberColumn,
     keys: Keys,
-    /// The code of null, if the column may have nulls.
+    /// The number that stands for null, if the column may have nulls.
     null: Option<u64>,
-    /// The number of bits of a key that are lower than the bits of the column.
+    /// How many bits of a key are below the bits of the column.
     shift: u32,
-    /// The number of bits of the column in a key.
+    /// How many bits of a key belong to the column.
     bits: u32,
 }
 
@@ -204,19 +205,19 @@ impl KeyPart {
     }
 }
 
-/// Copies a column, and replaces the values that are invalid in `valid` by nulls.
+/// Copies a column, and replaces by null each value that `valid` marks as invalid.
 pub(crate) fn with_nulls(column: &ArrayRef, valid: NullBuffer) -> ArrayRef {
     let data = column.to_data().into_builder().nulls(Some(valid));
     make_array(data.build().expect("as many bits as values"))
 }
 
 impl NumberSort {
-    /// Returns whether rows of these columns fit 64 bits.
+    /// Returns true if a row of these columns fits into 64 bits.
     pub fn is_possible(columns: &[NumberColumn]) -> bool {
         KeyLayout::new("", columns).is_some()
     }
 
-    /// Returns the least memory that [`NumberSort::new`] takes, in bytes.
+    /// Returns the smallest memory, in bytes, with which [`NumberSort::new`] works.
     pub fn smallest_memory_bytes(sinks: usize) -> u64 {
         smallest_memory_bytes(sinks, 16)
     }
@@ -224,8 +225,8 @@ impl NumberSort {
     /// Begins to sort rows by their columns, in order. `name` names the rows in errors.
     ///
     /// # Errors
-    /// The errors are those of [`inshore_sortreduce::SortReduce::new`], and [`Error::Unsupported`] where
-    /// [`NumberSort::is_possible`] is false.
+    /// - Returns the errors of [`inshore_sortreduce::SortReduce::new`].
+    /// - Returns [`Error::Unsupported`] if [`NumberSort::is_possible`] is false.
     pub fn new(
         job: &Job,
         name: &str,
@@ -251,7 +252,7 @@ impl NumberSort {
     /// Makes a sink for one thread.
     ///
     /// # Errors
-    /// The errors are those of [`inshore_sortreduce::SortReduce::sink`].
+    /// Returns the errors of [`inshore_sortreduce::SortReduce::sink`].
     pub fn sink(&self) -> Result<NumberSink> {
         Ok(NumberSink { shape: self.shape.clone(), sink: self.records.sink()? })
     }
@@ -259,7 +260,7 @@ impl NumberSort {
     /// Returns the rows in order. All sinks must be finished before this call.
     ///
     /// # Errors
-    /// The errors are those of [`inshore_sortreduce::SortReduce::finish`].
+    /// Returns the errors of [`inshore_sortreduce::SortReduce::finish`].
     pub fn finish(self) -> Result<SortedNumbers> {
         let sorted = self.records.finish()?;
         Ok(SortedNumbers { shape: self.shape, sorted, keys: Vec::new(), counts: Vec::new(), at: (0, 0) })
@@ -270,8 +271,9 @@ impl NumberSink {
     /// Adds rows.
     ///
     /// # Errors
-    /// The errors are those of [`inshore_sortreduce::Sink::push_many`], and [`Error::Damaged`] for a number out of its
-    /// range, or an unexpected null.
+    /// - Returns the errors of [`inshore_sortreduce::Sink::push_many`].
+    /// - Returns [`Error::Damaged`] if a number is outside of the range of its column, or if a column that has no nulls
+    ///   contains one.
     pub fn add(&mut self, columns: &[ArrayRef]) -> Result<()> {
         let keys = self.shape.keys(columns)?;
         let counts = vec![1; keys.len()];
@@ -281,7 +283,7 @@ impl NumberSink {
     /// Ends the rows of this sink.
     ///
     /// # Errors
-    /// The errors are those of [`NumberSink::add`].
+    /// Returns the errors of [`NumberSink::add`].
     pub fn finish(self) -> Result<()> {
         self.sink.finish()
     }
@@ -291,7 +293,7 @@ impl SortedNumbers {
     /// Returns the columns of the next rows, at most `rows` rows. Returns `None` at the end.
     ///
     /// # Errors
-    /// The errors are those of [`inshore_sortreduce::Sorted::next_block`].
+    /// Returns the errors of [`inshore_sortreduce::Sorted::next_block`].
     pub fn next_columns(&mut self, rows: usize) -> Result<Option<Vec<ArrayRef>>> {
         let mut keys = Vec::with_capacity(rows);
         while keys.len() < rows {

@@ -1,4 +1,4 @@
-//! Checks, before a job begins, that memory and disk have room for the job.
+//! Checks, before a job begins, that the memory and the disk space suffice for the job.
 
 use std::{os::unix::fs::MetadataExt, path::Path};
 
@@ -7,10 +7,11 @@ use inshore_store::{Budget, Job, format_bytes};
 
 use crate::{Error, NewFile, Result};
 
-/// Returns the share `part / of` of a budget's free memory, from which `beside` bytes are subtracted first.
+/// Subtracts `beside` bytes from the free memory of a budget, and returns the fraction `part / of` of the rest.
 ///
 /// # Errors
-/// [`inshore_store::Error::BudgetTooSmall`] if the share is less than `smallest`. The error names a sufficient budget.
+/// Returns [`inshore_store::Error::BudgetTooSmall`] if the result would be less than `smallest`. The error names a
+/// sufficient budget.
 pub(crate) fn sort_memory(
     budget: &Budget,
     what: &str,
@@ -28,11 +29,12 @@ pub(crate) fn sort_memory(
     Err(inshore_store::Error::BudgetTooSmall { what, given, smallest: needed }.into())
 }
 
-/// Returns an error if rows of `row_bytes` bytes together cannot be sorted in `memory_bytes`, which are `part / of` of
-/// the budget. Without this check, a sort that keeps all its rows would fail only after most of its work.
+/// Returns an error if rows that together have `row_bytes` bytes cannot be sorted in `memory_bytes` bytes of memory.
+/// This memory is the fraction `part / of` of the budget. Without this check, a sort that keeps all its rows would fail
+/// only after most of its work.
 ///
 /// # Errors
-/// [`inshore_store::Error::BudgetTooSmall`], with a sufficient budget.
+/// Returns [`inshore_store::Error::BudgetTooSmall`] if the memory is too small. The error names a sufficient budget.
 pub(crate) fn check_rows(
     budget: &Budget,
     memory_bytes: u64,
@@ -49,11 +51,12 @@ pub(crate) fn check_rows(
     Err(inshore_store::Error::BudgetTooSmall { what, given, smallest: needed }.into())
 }
 
-/// Checks that the job's store has space for `scratch_bytes`, and the file system of `output` for `output_bytes`.
+/// Checks that the job's store has `scratch_bytes` bytes of free space, and that the file system of `output` has
+/// `output_bytes` bytes of free space.
 ///
 /// # Errors
-/// [`Error::NoRoom`] if the store or the file system has too little space. In this case, no file was written. An
-/// unknown free space is not an error.
+/// Returns [`Error::NoRoom`] if the store or the file system has too little space. In this case, no file was written.
+/// An unknown free space is not an error.
 pub fn check_space(job: &Job, scratch_bytes: u64, output: Option<&Path>, output_bytes: u64) -> Result<()> {
     let store = job.store();
     let usage = store.usage()?;
@@ -83,11 +86,11 @@ pub fn check_space(job: &Job, scratch_bytes: u64, output: Option<&Path>, output_
     }
 }
 
-/// Checks that the file system of `output` can hold `bytes`.
+/// Checks that the file system of `output` has `bytes` bytes of free space.
 ///
 /// # Errors
-/// [`Error::NoRoom`] if the file system has too little space. In this case, no file was written. An unknown free space
-/// is not an error.
+/// Returns [`Error::NoRoom`] if the file system has too little space. In this case, no file was written. An unknown
+/// free space is not an error.
 pub fn check_output_space(output: &Path, bytes: u64) -> Result<()> {
     let folder = folder_of(output);
     match free_bytes(folder) {

@@ -1,4 +1,4 @@
-//! Sorts tables: rows are encoded so that their bytes compare as their values do ([`RowCodec`]).
+//! Sorts tables. Rows are encoded so that the order of their bytes is the order of their values ([`RowCodec`]).
 //!
 //! If all inputs are text files such as CSV, and the output is CSV, all columns pass through the sort unchanged as
 //! text. Copies of the numeric keys, converted to numbers, follow these columns ([`TableLayout`]).
@@ -31,7 +31,8 @@ pub struct SortKey {
     pub descending: bool,
 }
 
-/// The share of the budget that sorting may use. The rest is for pages, batches in flight and the writer.
+/// Sorting may use this fraction (numerator and denominator) of the budget. The rest is for pages, batches in flight
+/// and the writer.
 const MEMORY_PART: (u64, u64) = (3, 4);
 const BATCH_ROWS: usize = 8 << 10;
 /// The number of bytes of encoded rows that are decoded to one batch.
@@ -42,13 +43,15 @@ const BLOCK_BYTES: usize = 1 << 20;
 /// of the input. With [`SortOptions::unique`], only the first of these rows is kept (-0.0 equals 0.0, and all NaNs are
 /// equal). [`SortOptions::descending`] reverses every key. Columns of CSV named in `as_text` are text.
 ///
-/// Types of CSV and JSON lines are inferred from the first rows, or from all rows if a later row contradicts the types
-/// of the first rows. If the result is CSV too, values keep their digits.
+/// Types of CSV and JSON lines are inferred from the first rows, or from all rows if a later row contradicts the
+/// inferred types. If the inputs and the result are CSV, values keep their digits.
 ///
 /// # Errors
-/// The errors are those of [`TableReader::open_stored`] and [`TableWriter::create`]; [`Error::NoColumn`];
-/// [`Error::NoRoom`]; [`Error::Unsupported`] for tables whose columns differ; [`Error::TooLarge`] for a row that does
-/// not fit the budget.
+/// - Returns the errors of [`TableReader::open_stored`] and [`TableWriter::create`].
+/// - Returns [`Error::NoColumn`] if an input does not have a key column.
+/// - Returns [`Error::NoRoom`] if a disk has too little free space.
+/// - Returns [`Error::Unsupported`] if the columns of the tables differ.
+/// - Returns [`Error::TooLarge`] if a row does not fit the budget.
 pub fn sort_table(
     job: &Job,
     inputs: &[Input],
@@ -67,10 +70,10 @@ pub fn sort_table(
 
 /// Sorts as [`sort_table`] does, and passes the rows to `each` in batches of about `block_bytes` bytes. An additional
 /// last column of type `UInt32` has the [number](Input::numbered) of the row's input. For Parquet [of
-/// parts](Input::of_parts), only the row groups on this machine are read. If `is_carried`, the columns are those of
-/// [`TableLayout::carried`].
+/// parts](Input::of_parts), only the row groups on this machine are read. If `is_carried` is true, the columns are
+/// those of [`TableLayout::carried`].
 /// # Errors
-/// The errors are those of [`sort_table`], and of `each`.
+/// Returns the errors of [`sort_table`] and of `each`.
 pub fn sorted_table(
     job: &Job,
     inputs: Inputs<'_>,
@@ -123,7 +126,7 @@ impl TableLayout {
     /// Makes the layout of a table whose columns keep their types. `name` is the table's name in errors.
     ///
     /// # Errors
-    /// The errors are those of [`sort_columns`].
+    /// Returns the errors of [`sort_columns`].
     pub fn plain(
         name: &str,
         read: &SchemaRef,
@@ -137,7 +140,7 @@ impl TableLayout {
     /// Makes the layout of a text table with known columns, all of which pass through the sort as text.
     ///
     /// # Errors
-    /// The errors are those of [`sort_columns`].
+    /// Returns the errors of [`sort_columns`].
     pub fn carried(
         name: &str,
         known: &TableMetadata,
@@ -165,8 +168,8 @@ impl TableLayout {
     }
 }
 
-/// The columns of encoded rows. If only unique rows are kept, each floating-point key has a copy with one zero and one
-/// NaN. Rows are compared by this copy.
+/// The columns of encoded rows. If only unique rows are kept, each floating-point key column has a copy in normal form,
+/// in which all zeros are equal and all NaNs are equal. Rows are compared by this copy.
 ///
 /// ```text
 ///   [ read | keys of fractions in their normal form, where equal rows become one | number of the input ]
@@ -349,8 +352,8 @@ impl Table<'_> {
         Ok((reader, layout))
     }
 
-    /// Checks that there is space for the sorted runs and the result. Returns the expected bytes of sorted runs if the
-    /// size of the input is known. Sorted runs of `kept` bytes already exist.
+    /// Checks that there is enough space for the sorted runs and the result. Returns the expected size of the sorted
+    /// runs in bytes, if the size of the input is known. Sorted runs of `kept` bytes already exist.
     fn foresee(
         &self,
         target: &TableTarget<'_>,
@@ -393,7 +396,8 @@ impl Table<'_> {
 }
 
 /// Divides a table into units that are read one after the other. A unit is the complete table, or one of the row groups
-/// that this machine has. The second value of each unit is its share of the bytes of all inputs.
+/// that this machine has. The second value of each unit is the fraction of the bytes of all inputs that belongs to this
+/// unit.
 fn units(reader: &TableReader, input: &Input, sizes: Option<u64>) -> Result<Vec<(Option<usize>, f64)>> {
     let Some(groups) = reader.row_groups().filter(|_| input.is_of_parts()) else {
         return Ok(vec![(None, share_of(input, sizes))]);
@@ -413,7 +417,8 @@ fn units(reader: &TableReader, input: &Input, sizes: Option<u64>) -> Result<Vec<
 /// errors.
 ///
 /// # Errors
-/// [`Error::NoColumn`]; [`Error::Unsupported`] where no column is named.
+/// - Returns [`Error::NoColumn`] if the table does not have a column.
+/// - Returns [`Error::Unsupported`] if `keys` is empty.
 pub fn sort_columns(
     name: &str,
     schema: &Schema,
@@ -470,7 +475,7 @@ pub(crate) fn different(input: &Input, expected: &Schema, found: &Schema) -> Err
     Error::unsupported(input.name(), what)
 }
 
-/// Adds the name `place` to the error about a row that does not fit the budget.
+/// If the error is about a row that does not fit the budget, adds the name `place` to it.
 pub(crate) fn too_long(error: inshore_sortreduce::Error, place: &str) -> Error {
     match error {
         inshore_sortreduce::Error::RowTooLong { bytes, limit, .. } => Error::TooLarge {

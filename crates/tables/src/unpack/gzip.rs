@@ -9,7 +9,7 @@ use flate2::bufread::GzDecoder;
 
 /// Reads the decompressed bytes of all members. Another member, zeros, or the end of the file follows each member.
 pub struct GzipMembers<R> {
-    /// The source. `None` after it was moved into the decoder of the first member.
+    /// The source. The value is `None` after the source was moved into the decoder of the first member.
     source: Option<R>,
     decoder: Option<GzDecoder<Reusable<R>>>,
 }

@@ -8,10 +8,11 @@ use lz4_flex::frame::FrameDecoder;
 
 use super::{is_skippable, skip_exact};
 
-/// The memory of a decoder in bytes: two uncompressed blocks and one compressed block. The uncompressed blocks have the
-/// largest size of the format, since later frames may have this size. A compressed block is smaller, since a block that
-/// would not shrink is stored uncompressed. The memory above `UNCOUNTED_BYTES` is reserved from the budget. A sort
-/// leaves memory for this reservation and for a piece of 1 MiB.
+/// The memory of a decoder in bytes. A decoder holds two uncompressed blocks and one compressed block. The uncompressed
+/// blocks have the largest size of the format, since later frames may have this size. A compressed block is smaller
+/// than an uncompressed one, since a block that would not shrink is stored uncompressed. The memory above
+/// `UNCOUNTED_BYTES` is reserved from the budget. A sort leaves enough free memory for this reservation and for a read
+/// of 1 MiB.
 pub(super) const LZ4_BYTES: u64 = 2 * (4 << 20) + (3 << 20);
 
 /// Reads the decompressed bytes of all frames. A truncated frame is an error.
@@ -111,7 +112,7 @@ mod tests {
 
     #[test]
     fn all_frames_are_read_and_one_that_is_cut_anywhere_is_an_error() {
-        // Skippable frames of 0 and of 3 bytes.
+        // The contents of the skippable frames have 0 bytes and 3 bytes.
         let skippable = |bytes: &[u8]| {
             [&[0x5c, 0x2a, 0x4d, 0x18][..], &(bytes.len() as u32).to_le_bytes(), bytes].concat()
         };

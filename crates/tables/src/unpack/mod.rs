@@ -29,10 +29,12 @@ use crate::{Error, Result};
 
 const BUFFER_BYTES: usize = 128 << 10;
 
-/// The memory of a bzip2 decoder in bytes: a block of 900 KB in which every byte takes 32 bits, and tables.
+/// The memory of a bzip2 decoder in bytes. The decoder holds some tables and a block of 900 KB, in which every byte
+/// takes 32 bits.
 const BZIP2_BYTES: u64 = 4 << 20;
 
-/// The first of the 16 magic numbers with which skippable frames begin. zstd and lz4 share these numbers.
+/// The first of the 16 magic numbers with which skippable frames begin. The magic numbers are the same for zstd and
+/// lz4.
 const SKIPPABLE_MAGIC: u32 = 0x184d_2a50;
 
 /// A format of compressed files.
@@ -51,7 +53,7 @@ pub enum Compression {
     Lz4Legacy,
     /// xz.
     Xz,
-    /// LZMA without a container, the format that preceded xz.
+    /// LZMA without a container. xz later replaced this format.
     Lzma,
     /// compress of Unix.
     Compress,
@@ -72,12 +74,13 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// The number of first bytes of a file that suffice to detect its format.
+    /// How many bytes from the beginning of a file suffice to detect its format.
     pub const HEAD_BYTES: usize = 16;
 
     /// Detects the format of a file by `head`, its first [`HEAD_BYTES`](Self::HEAD_BYTES) bytes, or the whole file if
-    /// that is shorter. Returns `None` for bytes that are in no format with a magic number. Text is never taken for a
-    /// format: if a magic number consists of letters, the following bytes are checked too.
+    /// that is shorter. Returns `None` for bytes that are in no format with a magic number. Text is never mistaken for
+    /// a compressed format, since the bytes after a magic number are also checked if the magic number consists of
+    /// letters.
     ///
     /// A skippable frame counts as zstd, although an lz4 frame may follow the skippable frame.
     ///
@@ -111,12 +114,12 @@ impl Compression {
         })
     }
 
-    /// Returns whether [`Input::open`](crate::Input::open) decompresses the format.
+    /// Returns true if [`Input::open`](crate::Input::open) decompresses the format.
     pub fn is_unpacked(self) -> bool {
         matches!(self, Compression::Gzip | Compression::Zstd | Compression::Bzip2 | Compression::Lz4)
     }
 
-    /// Returns whether the format is an archive, which holds several files.
+    /// Returns true if the format is an archive. An archive holds several files.
     pub fn is_archive(self) -> bool {
         matches!(self, Compression::Zip | Compression::SevenZip | Compression::Rar)
     }
@@ -167,9 +170,9 @@ impl fmt::Display for Compression {
     }
 }
 
-/// Checks an LZMA header: properties (nearly always `5d`), the dictionary size in 4 bytes, and the content size in 8
-/// bytes, which are all ones if the size is unknown. As in liblzma, only dictionaries of 2^n and 2^n + 2^(n-1) bytes
-/// are accepted.
+/// Returns true if `head` is an LZMA header. The header consists of one byte of properties (nearly always `5d`), 4
+/// bytes for the dictionary size, and 8 bytes for the content size. All bits of the content size are ones if the size
+/// is unknown. As in liblzma, only dictionaries of 2^n and 2^n + 2^(n-1) bytes are accepted.
 fn is_lzma(head: &[u8]) -> bool {
     let Some((&[0x5d, a, b, c, d], rest)) = head.split_first_chunk() else { return false };
     let dictionary = u32::from_le_bytes([a, b, c, d]);
@@ -291,7 +294,8 @@ fn is_skippable(head: &[u8]) -> bool {
     head.first_chunk().is_some_and(|magic| u32::from_le_bytes(*magic) & !15 == SKIPPABLE_MAGIC)
 }
 
-/// Skips skippable frames (magic number, length in 4 bytes, that many bytes), and returns the first bytes after them.
+/// Skips skippable frames, and returns the first bytes after them. A skippable frame consists of a magic number, a
+/// length in 4 bytes, and as many bytes as the length states.
 fn behind_skippable<R: Read>(mut whole: PeekedReader<R>) -> io::Result<(Vec<u8>, PeekedReader<R>)> {
     loop {
         let mut header = [0; 8];
@@ -300,7 +304,7 @@ fn behind_skippable<R: Read>(mut whole: PeekedReader<R>) -> io::Result<(Vec<u8>,
         skip_exact(&mut whole, u32::from_le_bytes(length).into())?;
         let head = read_head(&mut whole)?;
         let (peeked, rest) = whole.into_inner();
-        // `left` contains the bytes that an earlier peek has read and that were not consumed. These bytes follow
+        // `left` contains the bytes that an earlier peek has read but that were not consumed. These bytes follow
         // `head`.
         let left = &peeked.get_ref()[peeked.position() as usize..];
         let is_more = is_skippable(&head);

@@ -1,4 +1,4 @@
-//! Reads zstd frames one after the other, each with a window that fits the budget.
+//! Reads zstd frames one after the other. The window of each frame must fit the budget.
 //!
 //! The stream decoder of the `zstd` crate allocates the window that a frame requests, up to a limit that is a power of
 //! two. The decoder's error does not name the size of the window. This module therefore reads the header of every frame
@@ -47,8 +47,8 @@ enum State {
 }
 
 impl<R: Read> ZstdFrames<R> {
-    /// Creates a decoder, and reads the header of the first frame. A window that is too large is therefore refused by
-    /// this call.
+    /// Creates a decoder, and reads the header of the first frame. If the window of the first frame is too large, this
+    /// call returns an error.
     pub fn new(inner: R, name: &str, budget: &Budget) -> Result<Self> {
         let failed = |source| Error::io(name, "set up zstd", source);
         let mut decoder = Decoder::new().map_err(failed)?;
@@ -209,7 +209,7 @@ fn frame_header(head: &[u8]) -> Option<Header> {
         let base = 1u64 << (10 + (window >> 3));
         return Some(Header::Frame { window_bytes: base + base / 8 * u64::from(window & 7) });
     }
-    // Without a window field the window is the whole content, whose size is in the header.
+    // If there is no window field, the window has the size of the whole content. This size is in the header.
     let dictionary_bytes = [0, 1, 2, 4][usize::from(descriptor & 3)];
     let size_bytes = [1, 2, 4, 8][usize::from(descriptor >> 6)];
     let field = head.get(5 + dictionary_bytes..)?.get(..size_bytes)?;

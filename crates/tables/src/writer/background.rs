@@ -32,7 +32,7 @@ impl BackgroundWriter {
     /// Passes a batch to the writer's thread.
     ///
     /// # Errors
-    /// The errors are those of the writer.
+    /// Returns the errors of [`TableWriter::create`] and [`TableWriter::write`].
     pub fn write(&mut self, batch: RecordBatch) -> Result<()> {
         let queue = self.batches.as_ref().expect("open until the end");
         match queue.send(batch) {
@@ -72,7 +72,7 @@ fn write_all(
         }
         writer.write(&batch)?;
     }
-    // The source of the rows failed: the table is dropped and leaves no file.
+    // The source of the rows failed, so the table is dropped and leaves no file.
     Ok(0)
 }
 

@@ -60,7 +60,7 @@ impl ColumnsWriter {
             self.begin_group()?;
         }
         if self.encoders.iter().any(|encoder| !encoder.send(batch)) {
-            // The result of the thread that ended has the error.
+            // The thread has ended because of an error, and its result contains the error.
             return self.end_group();
         }
         self.rows += batch.num_rows();

@@ -90,8 +90,8 @@ impl PendingState {
         let bytes = page.len();
         if let Some(left) = self.memory_bytes_left.checked_sub(bytes as u64) {
             self.memory_bytes_left = left;
-            // The page is copied. A reference would keep the library's buffer in memory, which has the size of the
-            // uncompressed page.
+            // The page is copied. A reference to the page would keep the library's buffer in memory, and this buffer
+            // has the size of the uncompressed page.
             return Ok(Page::InMemory(Bytes::copy_from_slice(&page)));
         }
         if self.file.is_none() {

@@ -17,11 +17,11 @@ use crate::{Error, Result};
 const GROUP_ROWS: usize = 64 << 10;
 const GROUP_BYTES: usize = 4 << 20;
 
-/// Writes a table of flat columns as Parquet to `W`, in row groups of at most 64 Ki rows and about 4 MiB, so that few rows can
-/// be read without much else ([`crate::TableReader::read_row_groups`]).
+/// Writes a table of flat columns as Parquet to the writer `W`. Row groups have at most 64 Ki rows and about 4 MiB, so
+/// that a reader of a few rows reads few other rows ([`crate::TableReader::read_row_groups`]).
 ///
-/// Row groups depend on the rows only, not on their batches. Memory: [`ParquetStream::MEMORY_BYTES`], which is reserved, and
-/// some 0.5 KB of metadata for each column of a row group.
+/// Row groups depend on the rows only, not on the division into batches. The writer reserves
+/// [`ParquetStream::MEMORY_BYTES`] bytes. It also takes about 0.5 KB for the metadata of each column of each row group.
 pub struct ParquetStream<W: Write + Send> {
     writer: ArrowWriter<W>,
     schema: SchemaRef,
@@ -33,13 +33,15 @@ pub struct ParquetStream<W: Write + Send> {
 }
 
 impl<W: Write + Send> ParquetStream<W> {
-    /// The memory that a writer reserves: the pages of a row group, compressed, and a page of each column.
+    /// The memory, in bytes, that a writer reserves. It holds the compressed pages of a row group, and one page of each
+    /// column.
     pub const MEMORY_BYTES: u64 = 2 * GROUP_BYTES as u64;
 
     /// Begins a table in `out`. `name` names the table in errors.
     ///
     /// # Errors
-    /// Too little memory in `budget`; a schema that Parquet cannot hold.
+    /// - Returns [`inshore_store::Error::OverBudget`] if the budget has too little free memory.
+    /// - Returns an error that names the table if Parquet cannot hold the schema.
     pub fn new(out: W, name: &str, schema: SchemaRef, budget: &Budget) -> Result<ParquetStream<W>> {
         let memory = budget.reserve(Self::MEMORY_BYTES, "writing columns")?;
         let options = ArrowWriterOptions::new()
@@ -51,7 +53,7 @@ impl<W: Write + Send> ParquetStream<W> {
         Ok(ParquetStream { writer, schema, name, open_rows: 0, open_bytes: 0, rows: 0, _memory: memory })
     }
 
-    /// Returns the number of rows so far.
+    /// Returns how many rows were written so far.
     pub fn rows(&self) -> u64 {
         self.rows
     }
@@ -59,7 +61,8 @@ impl<W: Write + Send> ParquetStream<W> {
     /// Adds rows.
     ///
     /// # Errors
-    /// Columns that are not those of the schema; errors of the writer.
+    /// - Returns an error if the columns of the batch are not those of the schema.
+    /// - Returns the errors of the writer `W`.
     pub fn write(&mut self, batch: &RecordBatch) -> Result<()> {
         let batch = RecordBatch::try_new(self.schema.clone(), batch.columns().to_vec())
             .map_err(|error| Error::damaged(&self.name, error.to_string()))?;
@@ -90,13 +93,14 @@ impl<W: Write + Send> ParquetStream<W> {
     /// Writes the remaining rows and the footer, and returns the writer.
     ///
     /// # Errors
-    /// Errors of the writer.
+    /// Returns the errors of the writer `W`.
     pub fn finish(self) -> Result<W> {
         self.writer.into_inner().map_err(|error| failed(&self.name, error))
     }
 }
 
-/// Returns the error that a writer returned inside an error of the library. A writer of a store wraps errors of the store.
+/// Converts an error of the library. If the library's error contains an error that the writer `W` returned, the result
+/// is that error.
 fn failed(name: &str, error: ParquetError) -> Error {
     match error {
         ParquetError::External(inner) => match inner.downcast::<std::io::Error>() {
@@ -129,7 +133,7 @@ mod tests {
         let budget = Budget::new(64 << 20, 1);
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("t.parquet");
-        // 100,000 short texts, then 100 texts of 100 kB.
+        // The table has 100,000 short texts, followed by 100 texts of 100 kB.
         let text = |row: i64| if row < 100_000 { format!("{row}") } else { "x".repeat(100_000) };
         for batch_rows in [1000i64, 33_367] {
             let file = std::fs::File::create(&path).unwrap();
@@ -147,7 +151,8 @@ mod tests {
             assert_eq!(budget.reserved_bytes(), 0);
             let mut reader =
                 TableReader::open_stored(&Input::new(&path), None, &[], 8192, &budget, (0, 1)).unwrap();
-            // 65,536 rows; up to 4 MiB: the short rest and 38 long ones; 42 long ones; the last ones.
+            // The first row group has 65,536 rows. The second one has the other short texts and 38 long texts, which
+            // are up to 4 MiB. The third one has 42 long texts, and the last one has the rest.
             let mut groups = Vec::new();
             for group in 0..reader.row_groups().unwrap() {
                 reader.read_row_groups(group..group + 1).unwrap();

@@ -15,14 +15,19 @@ use crate::{
 /// Adds the vectors of `file` to the dataset `name`. The new vectors get consecutive ids, which begin after the largest
 /// id that the dataset has used.
 ///
-/// The cost is one read of the file, one write of its vectors, and one copy of the last extent of the dataset. The
-/// memory is that of [`crate::import()`], and 16 bytes for each run of ids ([`VectorsInfo`]).
+/// The function reads the file once, writes its vectors once, and copies the last extent of the dataset. It takes the
+/// memory of [`crate::import()`], and 16 bytes for each run of ids. A run is a sequence of consecutive rows with
+/// consecutive ids.
 ///
 /// # Errors
-/// [`Error::BadFile`] for another number of dimensions or another element type, a malformed vector, or a value that is
-/// not finite; [`Error::BadDataset`] for a dataset that cannot be changed; [`inshore_store::Error::Changed`] if other
-/// jobs changed the dataset during each attempt; I/O; too little memory; cancellation. After an error, the dataset is
-/// unchanged.
+/// - Returns [`Error::BadFile`] if the file has another number of dimensions or another element type than the dataset,
+///   or if it contains a malformed vector or a value that is not finite.
+/// - Returns [`Error::BadDataset`] if the dataset cannot be changed.
+/// - Returns [`inshore_store::Error::Changed`] if other jobs changed the dataset during each attempt.
+/// - Returns [`Error::Store`] if a read or write fails, the budget has too little free memory, or the job was
+///   cancelled.
+///
+/// After an error, the dataset is unchanged.
 pub fn add_vectors(store: &Store, job: &Job, name: &str, file: &VectorFile) -> Result<Changed> {
     let changed = retried(job, || {
         let mut change = Change::begin(store, job, name)?;
@@ -48,16 +53,17 @@ pub fn add_vectors(store: &Store, job: &Job, name: &str, file: &VectorFile) -> R
     Ok(changed.listed(store, job))
 }
 
-/// Inserts the vectors of `file` into the dataset `name`, or replaces vectors with them. `ids` has one id for each
-/// vector of the file. If the dataset has a vector with the id, the new vector replaces it; otherwise the new vector is
-/// added. One commit publishes all changes.
+/// Inserts the vectors of `file` into the dataset `name`, or replaces vectors of the dataset with them. `ids` has one
+/// id for each vector of the file. If the dataset has a vector with this id, the new vector replaces it. Otherwise the
+/// new vector is added. One commit publishes all changes.
 ///
-/// The cost is that of [`add_vectors`], and one read of the numbers of removed rows. The memory is that of
-/// [`add_vectors`], 64 bytes for each id, and an eighth of a byte for each row of the dataset.
+/// In addition to the work of [`add_vectors`], the function reads the list of removed rows. In addition to the memory
+/// of [`add_vectors`], it takes 64 bytes for each id, and one bit for each row of the dataset.
 ///
 /// # Errors
-/// The errors of [`add_vectors`]; [`Error::BadOption`] for an id that occurs twice or is too large, and for a number of
-/// ids that is not the number of vectors.
+/// - Returns the errors of [`add_vectors`].
+/// - Returns [`Error::BadOption`] if an id occurs twice or is too large, or if the number of ids is not the number of
+///   vectors.
 pub fn upsert_vectors(
     store: &Store,
     job: &Job,
@@ -117,7 +123,7 @@ fn finish(
     Ok(Changed { added: count - replaced, replaced, rounded, ..Changed::of(info) })
 }
 
-/// Checks that a file has the element type and the number of dimensions of a dataset.
+/// Checks that a file has the same element type and the same number of dimensions as a dataset.
 fn check_alike(file: &VectorFile, info: &VectorsInfo) -> Result<()> {
     let bad = |place: &str, found: String, expected: String| {
         let expected = format!("{expected}, as the vectors of {}", info.name);
@@ -147,7 +153,7 @@ fn append_bytes(file: &VectorFile) -> u64 {
     buffers + file.rows_bytes(true).max(FILE_SOURCE_BYTES) + 2 * APPEND_BYTES
 }
 
-/// Appends all vectors of a file. Returns the number of elements that were rounded.
+/// Appends all vectors of a file. Returns how many elements were rounded.
 fn append_rows(change: &mut Change<'_>, file: &VectorFile) -> Result<u64> {
     let job = change.job;
     let _work = job.budget().reserve(file.rows_bytes(true) - FILE_SOURCE_BYTES, "vectors that are added")?;

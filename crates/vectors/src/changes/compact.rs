@@ -18,7 +18,8 @@ use crate::{
 
 /// The size in bytes of the buffers of small files.
 const SMALL_BUFFER_BYTES: usize = 64 << 10;
-/// The memory in bytes for a copy of the live rows, without the set of live rows and the ids.
+/// The memory, in bytes, for copying the live rows. It does not include the set of live rows and the ids. A row is live
+/// if its vector was not removed.
 const COPY_BYTES: u64 =
     (2 * BUFFER_BYTES + BUFFERS * BUFFER_BYTES + 2 * CHECK_BYTES + 8 * SMALL_BUFFER_BYTES) as u64;
 
@@ -30,7 +31,7 @@ pub struct Compacted {
     pub info: VectorsInfo,
     /// The number of rows that were freed.
     pub freed: u64,
-    /// The number of lists of the rewritten index; `None` if no index was rewritten.
+    /// The number of lists of the rewritten index. The value is `None` if no index was rewritten.
     pub lists: Option<u64>,
 }
 
@@ -41,12 +42,14 @@ pub struct Compacted {
 /// that have the old files open continue to read these files. If another job changes the vectors during the compaction,
 /// the compaction fails with [`inshore_store::Error::Changed`] and changes nothing.
 ///
-/// If vectors were removed, the cost is one read and one write of the vectors. If the index is rewritten, the cost
-/// includes the last two steps of a build ([`crate::build_index`]).
+/// If vectors were removed, the function reads and writes all vectors once. If the index is rewritten, the function
+/// also does the last two steps of a build ([`crate::build_index`]).
 ///
 /// # Errors
-/// [`Error::BadDataset`] if all vectors were removed, or if the dataset has columns; the errors of
-/// [`crate::build_index`]; I/O and damage; too little memory; cancellation.
+/// - Returns [`Error::BadDataset`] if all vectors were removed, or if the dataset has columns.
+/// - Returns the errors of [`crate::build_index`].
+/// - Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, the budget has too little free
+///   memory, or the job was cancelled.
 pub fn compact_vectors(store: &Store, job: &Job, name: &str) -> Result<Compacted> {
     let is_sealed = store.dataset(name)?.summary().sealed;
     let vectors = Vectors::open(store, name)?;
@@ -89,7 +92,7 @@ pub fn compact_vectors(store: &Store, job: &Job, name: &str) -> Result<Compacted
     Ok(Compacted { info: compacted.info().clone(), freed, lists })
 }
 
-/// Writes the live rows as a dataset that is not published yet. Returns its builder and the vectors.
+/// Writes the live rows as a dataset that is not published yet. Returns the builder of the dataset and the vectors.
 fn write_live(store: &Store, job: &Job, name: &str) -> Result<(DatasetBuilder, Vectors)> {
     let mut builder = store.replace_dataset(job, name, KIND)?;
     builder.unsealed();
@@ -138,7 +141,8 @@ fn copy_live(job: &Job, vectors: &Vectors, live: &RowSet, writer: &mut FileWrite
     let mut start = 0;
     while let Some(piece) = reader.next_piece()? {
         let end = start + piece.len() as u64;
-        // The first and the last row of a piece may lie partly in the piece before or after it.
+        // A piece is the bytes that one read returns. The first and the last row of a piece may lie partly in the piece
+        // before or after it.
         for row in start / row_bytes..end.div_ceil(row_bytes) {
             if live.contains(row) {
                 let from = (row * row_bytes).max(start) - start;
@@ -152,7 +156,7 @@ fn copy_live(job: &Job, vectors: &Vectors, live: &RowSet, writer: &mut FileWrite
     Ok(())
 }
 
-/// Writes the runs of the ids of consecutive rows, which begin with row 0. Returns the number of runs.
+/// Writes the runs of ids of consecutive rows. `ids` has the id of each row, from row 0 on. Returns the number of runs.
 fn write_runs(writer: &mut FileWriter, ids: impl Iterator<Item = u64>) -> Result<u64> {
     let (mut count, mut expected) = (0, None);
     for (row, id) in (0..).zip(ids) {

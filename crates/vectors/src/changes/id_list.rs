@@ -30,7 +30,7 @@ impl IdList {
     /// Copies a list of ids.
     ///
     /// # Errors
-    /// Too little memory.
+    /// Returns [`Error::Store`] if the budget has too little free memory.
     pub fn of(job: &Job, ids: &[u64]) -> Result<IdList> {
         let reservation = job.budget().reserve(size_of_val(ids) as u64, "a list of ids")?;
         Ok(IdList { ids: ids.to_vec(), _reservation: reservation })
@@ -40,7 +40,8 @@ impl IdList {
     /// twice, and the first read counts the ids. The memory is 8 bytes for each id.
     ///
     /// # Errors
-    /// [`Error::BadFile`] for a word that is not a whole number, with the number of its line; I/O; too little memory.
+    /// - Returns [`Error::BadFile`] if a word is not a whole number. The error names the line.
+    /// - Returns [`Error::Store`] if a read or write fails or the budget has too little free memory.
     pub fn read(job: &Job, path: impl AsRef<Path>) -> Result<IdList> {
         let path = path.as_ref();
         let mut count = 0u64;
@@ -67,7 +68,7 @@ impl IdList {
     }
 }
 
-/// The longest prefix of a word, in bytes, that is read. No id has as many digits, so a longer word is an error anyway.
+/// At most this number of bytes of a word are read. No id has as many digits, so a longer word is an error in any case.
 const WORD_BYTES_MAX: usize = 64;
 
 /// Calls `each` with every word of a file and the number of its line. Lines are counted from 1.

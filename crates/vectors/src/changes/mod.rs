@@ -10,14 +10,14 @@
 //!   compact    a d e f C                                                   ids 0 3 4 5 2: `id-runs`
 //! ```
 //!
-//! A change appends to the files of the dataset. One record of the store's log publishes the change, and the attributes
-//! of the dataset get the new counts. A change is therefore visible as a whole or not at all, and an acknowledged
-//! change survives a kill and a power loss. A search that has the dataset open continues with the rows that it saw. The
-//! cost is that of the appended bytes, and of one more copy of the last extent (2 MiB) of each file that grows. One
-//! call with many vectors is therefore cheaper than many calls.
+//! A change appends to the files of the dataset. One record of the store's log publishes the change, and writes the new
+//! counts to the attributes of the dataset. A change is therefore visible as a whole or not at all, and an acknowledged
+//! change survives a kill and a power loss. A search that has the dataset open continues with the rows that the dataset
+//! had before the change. A change writes the appended bytes, and copies the last extent (2 MiB) of each file that
+//! grows. One call with many vectors is therefore cheaper than many calls.
 //!
-//! If another job changes the dataset first, the change is attempted again on top of the other change. If [`ATTEMPTS`]
-//! attempts fail in this way, the change fails with [`inshore_store::Error::Changed`].
+//! If another job changes the dataset first, the change is attempted again, based on the result of the other change. If
+//! [`ATTEMPTS`] attempts fail in this way, the change fails with [`inshore_store::Error::Changed`].
 
 mod add;
 mod compact;
@@ -43,10 +43,11 @@ use crate::{
     live::{live_bytes, live_rows},
 };
 
-/// The largest number of attempts to make a change, if other jobs change the dataset meanwhile.
+/// The largest number of attempts to make a change. Each attempt except the last one may fail because another job
+/// changes the dataset at the same time.
 const ATTEMPTS: usize = 8;
-/// The size in bytes of checksum blocks of the files `removed` and `id-runs`. The next constant is the size of their
-/// buffers.
+/// The size of the checksum blocks of the files `removed` and `id-runs`, in bytes. The next constant is the size of the
+/// write buffers of these files.
 const CHECK_BYTES: usize = 4 << 10;
 const BUFFER_BYTES: usize = 64 << 10;
 /// The memory in bytes that is needed to append to one of these files.
@@ -64,14 +65,14 @@ pub struct Changed {
     pub replaced: u64,
     /// The number of vectors that were removed.
     pub taken: u64,
-    /// The number of given ids whose vectors had been removed before.
+    /// How many of the given ids belong to vectors that had been removed before.
     pub absent: u64,
-    /// The id of the first added vector. `None` if the caller gave the ids.
+    /// The id of the first added vector. The value is `None` if the caller gave the ids.
     pub first_id: Option<u64>,
     /// The number of elements that were rounded from f64 to f32.
     pub rounded: u64,
-    /// The number of rows in the tail of the index, which are in no list. An approximate search compares each of them
-    /// with its queries.
+    /// The number of rows in the tail of the index. The tail consists of the rows that no list and no layer holds. An
+    /// approximate search compares each of them with its queries.
     pub unlisted: u64,
     /// The reason why the added vectors are in no layer of the index, if writing the layer failed. The dataset has the
     /// vectors nevertheless.
@@ -86,8 +87,8 @@ impl Changed {
         Changed { info, added, replaced, taken, absent, first_id, rounded, unlisted, index_error }
     }
 
-    /// Extends the index with the added vectors. The change is already published, so an error is only reported in the
-    /// result.
+    /// Extends the index with the added vectors. The change is already published, so an error does not fail the call,
+    /// but is reported in the result.
     fn listed(self, store: &Store, job: &Job) -> Changed {
         match extend_index(store, job, &self.info.name) {
             Ok(unlisted) => Changed { unlisted, ..self },
@@ -96,7 +97,7 @@ impl Changed {
     }
 }
 
-/// A change that has begun: the dataset before the change, and the builder that extends it.
+/// A change that has begun. It has the dataset before the change, and the builder that extends the dataset.
 struct Change<'a> {
     job: &'a Job,
     vectors: Vectors,
@@ -190,16 +191,17 @@ impl RowsOfIds {
         Ok(RowsOfIds { ids, live, rows: vectors.info().vectors })
     }
 
-    /// Returns the live row of each id, or `None` if no live row has the id. `wanted` must ascend.
+    /// Returns the live row of each id in `wanted`, which must be in ascending order. The result is `None` for an id
+    /// that no live row has.
     fn find(&self, wanted: &[u64]) -> Vec<Option<u64>> {
         self.ids.rows(self.rows, wanted, |row| self.live.as_ref().is_none_or(|live| live.contains(row)))
     }
 }
 
-/// Checks ids, which must ascend.
+/// Checks ids that are in ascending order.
 ///
 /// # Errors
-/// [`Error::BadOption`] for an id above the largest one, for an id that occurs twice, and for an empty list.
+/// Returns [`Error::BadOption`] if an id is above the largest id or occurs twice, or if the list is empty.
 fn check_ids(ids: &[u64]) -> Result<()> {
     let bad = |found: String, expected: String| Err(Error::BadOption { option: "ids", found, expected });
     if let Some(pair) = ids.windows(2).find(|pair| pair[0] == pair[1]) {

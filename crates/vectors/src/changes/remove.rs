@@ -10,9 +10,11 @@ use crate::{Error, Result, VectorsInfo};
 /// error, so a caller can repeat a call whose result was lost.
 ///
 /// # Errors
-/// [`Error::BadOption`] for an id that no vector has ever had, and for an id that occurs twice; [`Error::BadDataset`]
-/// for a dataset that cannot be changed; [`inshore_store::Error::Changed`] if other jobs changed the dataset during
-/// each attempt; I/O and damage; too little memory; cancellation.
+/// - Returns [`Error::BadOption`] if no vector has ever had one of the ids, or if an id occurs twice.
+/// - Returns [`Error::BadDataset`] if the dataset cannot be changed.
+/// - Returns [`inshore_store::Error::Changed`] if other jobs changed the dataset during each attempt.
+/// - Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, the budget has too little free
+///   memory, or the job was cancelled.
 pub fn remove_vectors(store: &Store, job: &Job, name: &str, ids: &[u64]) -> Result<Changed> {
     let bytes = size_of_val(ids) as u64 * 5;
     let _memory = job.budget().reserve(bytes, "ids of vectors that are removed")?;

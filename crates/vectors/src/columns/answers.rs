@@ -1,4 +1,4 @@
-//! Columns of the dataset in the rows of an answer.
+//! Adds columns of the dataset to the rows of an answer.
 //!
 //! ```text
 //!   rows: query, rank, number, distance ─► numbers, ascending ─► their row groups, one after the other ─► values
@@ -24,10 +24,10 @@ use crate::{Error, Result, Vectors, schema};
 
 /// The largest number of rows of an answer that are collected.
 const PENDING_ROWS: usize = 128 << 10;
-/// The bytes of a row of an answer without columns of the dataset.
+/// The size, in bytes, of a row of an answer without the columns of the dataset.
 const ROW_BYTES: usize = 24;
-/// The memory is divided into this many parts. Values take one part before they are joined, one part as joined arrays,
-/// and one part in the answer. The collected rows have the rest.
+/// The memory is divided by this number. Values take one quarter before they are joined, one quarter as joined arrays,
+/// and one quarter in the answer. The collected rows take the rest.
 const VALUES_SHARE: u64 = 4;
 /// The smallest and the largest memory, in bytes, for collected rows and the values of their columns. Between these
 /// limits, the memory is the budget divided by `MEMORY_SHARE`.
@@ -36,20 +36,21 @@ const MEMORY_BYTES_MAX: u64 = 64 << 20;
 const MEMORY_SHARE: u64 = 8;
 /// The number of rows that are decoded in one step.
 const BATCH_ROWS: usize = 4 << 10;
-/// The position, among the columns of a search, of the column with the row numbers of vectors.
+/// The columns of a search include the row numbers of vectors. This is the position of their column.
 const NUMBERS: usize = 2;
 
 /// Adds columns of the dataset to the rows of an answer. If the dataset has a column of ids, the values of this column
 /// replace the row numbers in the answer.
 ///
-/// The memory is an eighth of the budget, but at least 2 MiB and at most 64 MiB; it is reserved. For each 131,072 rows
-/// of the answer, or fewer with little memory, the row groups that contain these rows are read once.
+/// The memory is an eighth of the budget, but at least 2 MiB and at most 64 MiB. It is reserved. Rows of the answer are
+/// collected in groups of 131,072 rows, or fewer if there is little memory. For each such group, every row group of the
+/// columns that contains one of its rows is read once.
 pub struct AnswerColumns {
     job: Job,
     /// The name of the vectors, for error messages.
     name: String,
     reader: TableReader,
-    /// The number of the first row of each row group, then the number of all rows.
+    /// The number of the first row of each row group. The last element is the number of all rows.
     firsts: Vec<u64>,
     id: Option<String>,
     schema: SchemaRef,
@@ -67,9 +68,10 @@ impl AnswerColumns {
     /// is empty.
     ///
     /// # Errors
-    /// [`Error::Table`] for a column that does not exist, with the names of the columns that exist;
-    /// [`Error::BadOption`] for a column that has the name of another column of the answer; vectors without columns;
-    /// too little memory; I/O and damage.
+    /// - Returns [`Error::Table`] if a column does not exist. The error lists the columns that exist.
+    /// - Returns [`Error::BadOption`] if a column has the name of another column of the answer.
+    /// - Returns [`Error::BadDataset`] if the vectors have no columns.
+    /// - Returns [`Error::Store`] if a read fails, stored bytes are damaged, or the budget has too little free memory.
     pub fn open(job: &Job, vectors: &Vectors, selected: &[String]) -> Result<Option<AnswerColumns>> {
         let id = id_column(job, vectors)?;
         if id.is_none() && selected.is_empty() {
@@ -122,7 +124,9 @@ impl AnswerColumns {
     /// Collects rows of a search. Once enough rows are collected, they are passed to `each` with their columns.
     ///
     /// # Errors
-    /// I/O and damage; cancellation; a row whose values do not fit into the memory; the errors of `each`.
+    /// - Returns [`Error::BadDataset`] if the values of a single row do not fit into the memory.
+    /// - Returns the errors of `each`.
+    /// - Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, or the job was cancelled.
     pub fn add(&mut self, batch: RecordBatch, each: Each<'_>) -> Result<()> {
         self.pending_rows += batch.num_rows();
         self.pending.push(batch);
@@ -132,7 +136,7 @@ impl AnswerColumns {
     /// Passes the collected rows to `each` with their columns.
     ///
     /// # Errors
-    /// The errors of [`AnswerColumns::add`].
+    /// Returns the errors of [`AnswerColumns::add`].
     pub fn finish(&mut self, each: Each<'_>) -> Result<()> {
         let pending = std::mem::take(&mut self.pending);
         self.pending_rows = 0;
@@ -176,8 +180,8 @@ impl AnswerColumns {
         self.fill(&batch.slice(rows / 2, rows - rows / 2), each)
     }
 
-    /// Returns the values of each column that is read, for the rows `numbers`, which must ascend. Returns `None` if the
-    /// values take more than a quarter of the memory before they are joined.
+    /// Returns the values of all columns that are read, for the rows in `numbers`. The row numbers must be in ascending
+    /// order. Returns `None` if the values take more than a quarter of the memory before they are joined.
     fn values_of(&mut self, numbers: &[u64]) -> Result<Option<Vec<ArrayRef>>> {
         let columns = self.reader.schema().fields().len();
         let mut pieces: Vec<Vec<ArrayRef>> = vec![Vec::new(); columns];
@@ -215,7 +219,7 @@ impl AnswerColumns {
         joined.collect::<std::result::Result<_, _>>().map(Some).map_err(|error| self.damaged(error))
     }
 
-    /// Combines the columns of a search with the values of the selected columns.
+    /// Combines the columns that a search returns with the values of the selected columns.
     fn answer(&self, batch: &RecordBatch, values: Vec<ArrayRef>) -> RecordBatch {
         let read = self.reader.schema();
         let value = |name: &str| values[read.index_of(name).expect("a column that is read")].clone();
@@ -273,7 +277,7 @@ fn schema_of(read: &Schema, id: Option<&str>, selected: &[String]) -> SchemaRef 
     Arc::new(Schema::new(fields))
 }
 
-/// Returns the number of bytes that the values at `places` take when they are copied to a new array.
+/// Returns how many bytes the values at the positions `places` take when they are copied to a new array.
 fn taken_bytes(values: &ArrayRef, places: &UInt64Array) -> u64 {
     let width = |place: u64| match values.data_type() {
         DataType::Utf8 => 4 + values.as_string::<i32>().value_length(place as usize) as u64,

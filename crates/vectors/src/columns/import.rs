@@ -1,4 +1,4 @@
-//! The import of a table. One column of lists becomes the vectors, and the dataset keeps the other columns.
+//! Imports a table. One column of lists becomes the vectors, and the dataset keeps the other columns.
 
 use std::{io, sync::Arc};
 
@@ -17,33 +17,38 @@ use crate::{
 
 /// The largest number of rows in a batch.
 const BATCH_ROWS: usize = 4 << 10;
-/// The bytes of vectors that are checked in one step. A step has at least one vector.
+/// Vectors are checked in steps of about this number of bytes. A step has at least one vector.
 const CHUNK_BYTES: usize = 256 << 10;
-/// The size in bytes of checksum blocks of the file of columns. The next constant is the size of its buffers.
+/// The size of the checksum blocks of the file `columns.parquet`, in bytes. The next constant is the size of the write
+/// buffers of this file.
 pub(crate) const COLUMNS_CHECK_BYTES: usize = 16 << 10;
 pub(crate) const COLUMNS_BUFFER_BYTES: usize = 256 << 10;
 
 /// The columns of a table that have a special role in an import.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TableColumns {
-    /// The name of the column of vectors: lists of f32, f64, f16, u8, i8 or i32, all of the same length. The name may
-    /// be `None` if the table has exactly one column of lists of numbers.
+    /// The name of the column of vectors. Its values are lists of f32, f64, f16, u8, i8 or i32, all of the same length.
+    /// The name may be `None` if the table has exactly one column of lists of numbers.
     pub vectors: Option<String>,
-    /// The name of the column of ids: integers or text. Answers have its values instead of row numbers. The values must
-    /// be unique.
+    /// The name of the column of ids, whose values are integers or text. Answers contain these values instead of row
+    /// numbers. The values must be unique.
     pub id: Option<String>,
 }
 
 /// Imports the table `input`, a file of Parquet or Arrow, as the dataset `name`. The dataset keeps all columns that are
 /// not nested. A job that ends before the commit leaves no dataset.
 ///
-/// The cost is one read of the table and one write of the dataset. With a column of ids, the cost includes one more
-/// read and a sort of the ids.
+/// The function reads the table once and writes the dataset once. If there is a column of ids, the function also reads
+/// and sorts the ids.
 ///
 /// # Errors
-/// A column that does not exist, or has an unsupported type; a list of another length, a null, or a value that is not
-/// finite, with the number of the row; ids that occur twice; a name that the store already has; I/O and damage; too
-/// little memory; cancellation.
+/// - Returns [`Error::Table`] if a column does not exist, or if the table cannot be read.
+/// - Returns [`Error::BadFile`] if the type of a column is not supported.
+/// - Returns [`Error::BadFile`] if a list is null, has another length than the first list, or contains a value that is
+///   not finite. The error names the row.
+/// - Returns [`Error::BadFile`] if an id occurs twice.
+/// - Returns [`Error::Store`] if the store already has the name, a write fails, the budget has too little free memory,
+///   or the job was cancelled.
 pub fn import_table(
     store: &Store,
     job: &Job,
@@ -188,14 +193,15 @@ impl Layout {
         })
     }
 
-    /// Returns the schema of the file of columns: the columns that the dataset keeps, and the column of row numbers.
+    /// Returns the schema of the file `columns.parquet`. The file has the columns that the dataset keeps, and the
+    /// column of row numbers.
     fn schema(&self) -> Arc<Schema> {
         let row = Field::new(ROW_COLUMN, DataType::UInt64, false);
         Arc::new(Schema::new(self.kept.iter().cloned().chain([row]).collect::<Vec<_>>()))
     }
 }
 
-/// Returns the element type of a column of lists, or `None` if vectors cannot have this type.
+/// Returns the element type of the lists of a column. Returns `None` if vectors cannot have this type.
 fn element_of(lists: &DataType) -> Option<FileElement> {
     match list_of_numbers(lists)? {
         DataType::Float32 => Some(FileElement::F32),
@@ -285,7 +291,7 @@ impl Lists<'_> {
     }
 }
 
-/// Returns the length of a list, which must not be null.
+/// Returns the length of a list. The list must not be null.
 fn list_len(column: &ArrayRef, row: usize) -> usize {
     match column.data_type() {
         DataType::List(_) => column.as_list::<i32>().value_length(row) as usize,
@@ -313,7 +319,8 @@ fn numbers(column: &ArrayRef, dimensions: usize) -> ArrayRef {
     values.slice(start, column.len() * dimensions)
 }
 
-/// A file of a dataset as an [`io::Write`]. An error of the store is wrapped in the error of the writer.
+/// A file of a dataset that implements [`io::Write`]. An error of the store is wrapped in the [`io::Error`] of the
+/// writer.
 pub(crate) struct DatasetFile(pub FileWriter);
 
 impl io::Write for DatasetFile {

@@ -1,4 +1,4 @@
-//! The columns of a table that are not vectors: their import, and their values in answers.
+//! The columns of a table that are not vectors. This module imports them, and adds their values to answers.
 //!
 //! ```text
 //!   docs.parquet ─┬─ embedding (lists of numbers) ─► vectors
@@ -7,10 +7,10 @@
 //!
 //! A dataset that was imported from a table has these files in addition to those of [`crate::Vectors`]:
 //!
-//! - `columns.parquet`: the other columns, with one row for each vector, in small row groups. A query over this table
-//!   turns a predicate into a selection of vectors ([`crate::RowSet`]).
-//! - `id-column`: the name of the column whose values are the ids in answers. The file exists only if the table was
-//!   imported with a column of ids.
+//! - `columns.parquet` contains the other columns, with one row for each vector, in small row groups. A query over this
+//!   table turns a predicate into a selection of vectors ([`crate::RowSet`]).
+//! - `id-column` contains the name of the column whose values are the ids in answers. The file exists only if the table
+//!   was imported with a column of ids.
 
 mod answers;
 mod import;
@@ -35,7 +35,7 @@ const NAME_BYTES_MAX: usize = 64 << 10;
 /// [`ROW_COLUMN`] has the row number of the vector.
 ///
 /// # Errors
-/// [`Error::BadDataset`] if the vectors have no columns.
+/// Returns [`Error::BadDataset`] if the vectors have no columns.
 pub fn columns_input(job: &Job, vectors: &Vectors) -> Result<Input> {
     let name = &vectors.info().name;
     let file = vectors.columns.clone().ok_or_else(|| Error::BadDataset {
@@ -69,7 +69,7 @@ fn id_column(job: &Job, vectors: &Vectors) -> Result<Option<String>> {
 /// Refuses a dataset with columns. Its rows cannot be changed, because a new row would have no values in the columns.
 ///
 /// # Errors
-/// [`Error::BadDataset`].
+/// Returns [`Error::BadDataset`] if the dataset has columns.
 pub(crate) fn check_no_columns(vectors: &Vectors, change: &str) -> Result<()> {
     match &vectors.columns {
         None => Ok(()),

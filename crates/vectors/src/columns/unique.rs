@@ -21,13 +21,15 @@ const BATCH_ROWS: usize = 4 << 10;
 /// The bytes of sorted rows that are read in one step.
 const BLOCK_BYTES: usize = 64 << 10;
 
-/// Checks that a column has no value twice, and no null.
+/// Checks that all values of a column are different, and that none of them is null.
 ///
-/// The cost is one read of the column and one sort. The sort writes to flash the pairs that do not fit into half of the
-/// free memory.
+/// The function reads the column once and sorts it. If the pairs of id and row number do not fit into half of the free
+/// memory, the sort writes them to flash.
 ///
 /// # Errors
-/// [`Error::BadFile`] for a value that occurs twice, with its two rows; a null; I/O; too little memory; cancellation.
+/// - Returns [`Error::BadFile`] if a value is null or occurs twice. For a repeated value, the error names its two rows.
+/// - Returns [`Error::Store`] if a read or write fails, the budget has too little free memory, or the job was
+///   cancelled.
 pub(super) fn check(job: &Job, input: &Input, id: &Field) -> Result<()> {
     let kind = match id.data_type() {
         DataType::Utf8 => DataType::Utf8,

@@ -16,8 +16,8 @@ use super::{jpeg::Frame, png, scale::Scaler};
 const SIDE_MAX: u32 = 65_535;
 /// The largest number of pixels in an image.
 const PIXELS_MAX: u64 = 1 << 28;
-/// The reason why a file was refused: a description of what the file contains, and a description of the expected
-/// content.
+/// The reason why a file was refused. The first text describes what the file contains, and the second one what was
+/// expected.
 pub(crate) type Refused = (String, String);
 
 /// The header of an image.
@@ -38,7 +38,7 @@ impl Image {
     /// Reads the header of an image. The first bytes of the file determine the format.
     ///
     /// # Errors
-    /// [`Refused`] for an unknown format, a malformed header, and an image that is too large.
+    /// Returns [`Refused`] if the format is unknown, the header is malformed, or the image is too large.
     pub fn read(bytes: &[u8]) -> Result<Image, Refused> {
         let image = match bytes {
             _ if png::Header::is_png(bytes) => {
@@ -78,7 +78,7 @@ impl Image {
     /// green and blue) for each pixel. Transparent pixels are drawn on a white background.
     ///
     /// # Errors
-    /// [`Refused`] for a malformed or truncated file.
+    /// Returns [`Refused`] if the file is malformed or truncated.
     pub fn decode(&self, bytes: &[u8]) -> Result<Vec<u8>, Refused> {
         let decoded = catch_unwind(AssertUnwindSafe(|| match self.format {
             Format::Png(header) => self.decode_png(header, bytes),

@@ -1,4 +1,4 @@
-//! Processes a batch of items on several threads. The result of each item is a row of its own.
+//! Processes a batch of items on several threads. Each item has its own row in the result.
 
 use std::{
     sync::{
@@ -10,9 +10,9 @@ use std::{
 
 use crate::{Error, Result};
 
-/// Calls `work` with each item and its row. If `is_stopped` is true, no further items are started after an error;
-/// otherwise only a cancellation has this effect. Returns the error of each item, or `None` for an item without an
-/// error.
+/// Calls `work` with each item and its row. If `is_stopped` is true, no further items are started after an error. If
+/// `is_stopped` is false, only a cancellation stops the function. Returns a list with one element for each item: the
+/// error of the item, or `None`.
 ///
 /// Items are started in order, so all items before the first error are complete.
 pub fn each_row<T: Sync>(

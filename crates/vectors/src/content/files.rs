@@ -20,13 +20,14 @@ pub struct Files {
     memory: Reservation,
 }
 
-/// Lists the files of `inputs`. An input that is a file is taken as it is. From a folder and all its subfolders, the
-/// files that `is_wanted` selects are taken, sorted by path. Hidden files and folders are skipped, and symbolic links
-/// to folders are not followed.
+/// Lists the files of `inputs`. An input that is a file is added to the list unchanged. From a folder and all its
+/// subfolders, the files that `is_wanted` selects are added, sorted by path. Hidden files and folders are skipped, and
+/// symbolic links to folders are not followed.
 ///
 /// # Errors
-/// [`Error::BadFile`] for a folder without selected files, where `wanted` describes these files in the message; I/O;
-/// too little memory.
+/// - Returns [`Error::BadFile`] if a folder has no selected files. In the message, `wanted` describes the files that
+///   would be selected.
+/// - Returns [`Error::Store`] if a read or write fails or the budget has too little free memory.
 pub fn list_files(
     job: &Job,
     inputs: &[PathBuf],

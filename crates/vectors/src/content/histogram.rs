@@ -7,12 +7,13 @@
 //!   bin = ((red level * 4 + green level) * 4 + blue level) * 4 + edgeness level
 //! ```
 //!
-//! Each level of a colour is a quarter of its range. Edgeness is the magnitude of the gradient of the luminance,
-//! computed by the Sobel filters. [`EDGES`] has the limits between the levels of edgeness. All steps are computed in
-//! integers.
+//! For a colour, each level covers a quarter of the range of values. Edgeness is the magnitude of the gradient of the
+//! luminance, computed by the Sobel filters. [`EDGES`] has the limits between the levels of edgeness. All steps are
+//! computed in integers.
 //!
-//! Paper: comparing images, 2018 thesis 6.1.2 and 6.2.1. The thesis gives the features and the number of levels, but it
-//! gives neither a formula for the luminance nor the limits of edgeness.
+//! The comparison of images is described in sections 6.1.2 and 6.2.1 of the 2018 thesis (see docs/from-the-papers.md).
+//! The thesis states the features and the number of levels. It states neither a formula for the luminance nor the
+//! limits of edgeness.
 
 use super::scale::SIDE;
 
@@ -22,11 +23,11 @@ pub(crate) const BINS: usize = 256;
 const PIXELS: usize = SIDE * SIDE;
 /// The smallest gradient magnitudes of the levels 1, 2 and 3. The unit is that of the Sobel filter, in which a vertical
 /// edge with a luminance step of 1 has the gradient 4. The limits are near the quartiles of photographs, so that each
-/// level has about a quarter of the pixels: over 1,000 photographs of ImageNet, the quartiles are 15, 48 and 119.
+/// level has about a quarter of the pixels. The quartiles of 1,000 photographs of ImageNet are 15, 48 and 119.
 const EDGES: [i32; 3] = [16, 48, 120];
 
-/// Computes the share of the pixels of an image in each bin. `pixels` has 3 bytes (red, green and blue) for each pixel,
-/// row by row. A share is a number of pixels divided by 16,384, which is exact in f32.
+/// Computes, for each bin, which fraction of the pixels of an image is in the bin. `pixels` has 3 bytes (red, green and
+/// blue) for each pixel, row by row. A fraction is a number of pixels divided by 16,384, and f32 represents it exactly.
 pub(crate) fn histogram(pixels: &[u8], shares: &mut [f32; BINS]) {
     let luminance = luminance(pixels);
     let mut counts = [0u32; BINS];

@@ -1,4 +1,4 @@
-//! Computes a vector from each image file: its histogram.
+//! Computes a vector from each image file. The vector is the histogram of the image.
 
 use std::{
     fs::File,
@@ -28,7 +28,7 @@ const BATCH: usize = 256;
 const ROW_BYTES: usize = 4 * BINS;
 /// The smallest memory, in bytes, for files and decoders.
 const ROOM_BYTES_MIN: u64 = 4 << 20;
-/// The memory of each thread, in bytes, for a scaled image, its luminance and its histogram.
+/// The memory that each thread takes for a scaled image, its luminance and its histogram, in bytes.
 const THREAD_BYTES: u64 = 256 << 10;
 
 /// Computes the histograms of image files, in the order of the files.
@@ -45,14 +45,15 @@ pub struct Images {
 }
 
 impl Images {
-    /// Lists the images of `inputs`: the files, and all PNG and JPEG files in folders, sorted by path. If `is_skipping`
-    /// is true, malformed files are counted and skipped.
+    /// Lists the images of `inputs`. An input is an image file, or a folder. All PNG and JPEG files in folders are
+    /// listed, sorted by path. If `is_skipping` is true, malformed files are counted and skipped.
     ///
     /// The list takes the memory of its paths. The free memory of the budget, without [`CONSUMER_BYTES`], is reserved
     /// for files and decoders.
     ///
     /// # Errors
-    /// [`Error::BadFile`] for a folder without images; I/O; too little memory.
+    /// - Returns [`Error::BadFile`] if a folder has no images.
+    /// - Returns [`Error::Store`] if a read or write fails or the budget has too little free memory.
     pub fn list(job: &Job, inputs: &[PathBuf], is_skipping: bool) -> Result<Images> {
         let is_image = |path: &Path| {
             let ending = path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
@@ -142,9 +143,9 @@ fn histogram_of(job: &Job, room: &Room, path: &Path) -> Result<[f32; BINS]> {
     Ok(shares)
 }
 
-/// Reads, decodes and scales an image. At first only the memory for the file is taken. If the memory for the decoder is
-/// then not free, the file is dropped, and the loop waits for the memory of both together. A waiting thread therefore
-/// holds no memory.
+/// Reads, decodes and scales an image. The function first takes memory for the file only. If the memory for the decoder
+/// is then not free, the function drops the file, and waits until the memory for both is free. A waiting thread
+/// therefore holds no memory.
 fn pixels_of(job: &Job, room: &Room, path: &Path) -> Result<Vec<u8>> {
     let refused = |(found, expected): Refused| Error::BadFile {
         file: path.display().to_string(),
@@ -161,7 +162,7 @@ fn pixels_of(job: &Job, room: &Room, path: &Path) -> Result<Vec<u8>> {
             return Err(refused(("a folder, pipe or device".to_string(), "a regular file".to_string())));
         }
         let len = metadata.len();
-        // The length counts twice, because the JPEG decoder copies some segments of the file.
+        // Memory for twice the length of the file is taken, because the JPEG decoder copies some segments of the file.
         let mut memory = room.take(job, path, 2 * len + decoder_bytes)?;
         let mut bytes = Vec::with_capacity(len as usize);
         file.take(len).read_to_end(&mut bytes).map_err(io)?;
@@ -182,17 +183,17 @@ struct Room {
 }
 
 impl Room {
-    /// Reserves `bytes` bytes. The threads share all of them but `fixed` bytes.
+    /// Reserves `bytes` bytes. The threads share these bytes, except for `fixed` bytes.
     fn new(job: &Job, bytes: u64, fixed: u64) -> Result<Room> {
         let memory = job.budget().reserve(bytes, "images that are decoded")?;
         let total = bytes - fixed;
         Ok(Room { _memory: memory, total, free: Mutex::new(total), freed: Condvar::new() })
     }
 
-    /// Takes memory for an image. If other threads hold it, the call waits.
+    /// Takes memory for an image. If other threads hold too much of the memory, the call waits.
     ///
     /// # Errors
-    /// [`inshore_store::Error::BudgetTooSmall`] for an image that needs more than the whole shared memory.
+    /// Returns [`inshore_store::Error::BudgetTooSmall`] if the image needs more than the whole shared memory.
     fn take(&self, job: &Job, path: &Path, bytes: u64) -> Result<Taken<'_>> {
         if bytes > self.total {
             let all = job.budget().free_bytes() + bytes - self.total;

@@ -1,4 +1,4 @@
-//! Imports content as a dataset of vectors, in one pass.
+//! Imports content as a dataset of vectors, in one pass. Content is a set of images or documents.
 //!
 //! ```text
 //!   ContentRows ─► rows ──► `vectors`, `center`
@@ -44,15 +44,16 @@ pub struct ImportedContent {
     pub first_skipped: Option<String>,
 }
 
-/// Imports vectors that are computed from content as the dataset `name`. The dataset also keeps the vocabulary of
-/// documents, which queries need. The paths of files become the column `path`. A job that ends before the commit leaves
-/// no dataset.
+/// Imports vectors that are computed from content as the dataset `name`. For documents, the dataset also keeps the
+/// vocabulary, since queries need it. The paths of files become the column `path`. A job that ends before the commit
+/// leaves no dataset.
 ///
-/// The memory is that of `content`, and [`super::CONSUMER_BYTES`].
+/// The function takes [`super::CONSUMER_BYTES`] bytes in addition to the memory of `content`.
 ///
 /// # Errors
-/// [`Error::BadFile`] for malformed content, and if all items were skipped; a name that the store already has; I/O; too
-/// little memory; cancellation.
+/// - Returns [`Error::BadFile`] if content is malformed, or if all items were skipped.
+/// - Returns [`Error::Store`] if the store already has the name, a read or write fails, the budget has too little free
+///   memory, or the job was cancelled.
 pub fn import_content(
     store: &Store,
     job: &Job,

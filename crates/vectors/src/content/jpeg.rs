@@ -1,11 +1,11 @@
 //! Reads the markers of a JPEG file (ITU-T T.81, annex B).
 //!
-//! The decoder allocates memory according to the header. This module therefore reads the header first: the size of the
+//! The decoder allocates memory according to the header. This module therefore reads the header first. The size of the
 //! image determines whether the image is decoded, and how much memory is reserved. The decoder also accepts some
 //! truncated files. This module refuses them, because they have no marker for the end of the image.
 
-/// The reason why a file was refused: a description of what the file contains, and a description of the expected
-/// content.
+/// The reason why a file was refused. The first text describes what the file contains, and the second one what was
+/// expected.
 type Refused = (String, &'static str);
 
 /// The properties of an image that determine the memory of the decoder.
@@ -19,19 +19,19 @@ pub(crate) struct Frame {
     pub is_kept_whole: bool,
 }
 
-/// The bytes of a decoded pixel: red, green and blue.
+/// The size, in bytes, of a decoded pixel (red, green and blue).
 const PIXEL: u64 = 3;
-/// The bytes of a coefficient in the decoder.
+/// The size, in bytes, of a coefficient in the decoder.
 const COEFFICIENT: u64 = 2;
-/// The bytes of the decoder's row buffers for each pixel of a row. There are up to four components of 8 rows each,
-/// upsampled by up to 4 in both directions.
+/// The memory, in bytes, of the decoder's row buffers for each pixel of a row. There are up to four components of 8
+/// rows each. The decoder enlarges them by a factor of up to 4 in both directions.
 const ROWS: u64 = 1024;
 
 impl Frame {
     /// Reads all markers of a file, from the first one to the end of the image.
     ///
     /// # Errors
-    /// [`Refused`] for malformed, truncated and unsupported files.
+    /// Returns [`Refused`] if the file is malformed, truncated or not supported.
     pub fn read(bytes: &[u8]) -> Result<Frame, Refused> {
         let mut markers = Markers { bytes, at: 2 };
         let mut frame: Option<Frame> = None;

@@ -5,12 +5,12 @@
 //!   texts ─► a source of the caller: word counts ────┴─► content_queries ─► a scratch file of queries
 //! ```
 //!
-//! A [`ContentRows`] computes vectors in batches, on all threads. The dataset stores the [`Content`]: the settings from
-//! which the vectors of queries are computed in the same way.
+//! A [`ContentRows`] computes vectors in batches, on all threads. The dataset also stores the [`Content`]. It contains
+//! the settings that are needed to compute the vectors of queries in the same way.
 //!
-//! Papers: content search, 2018 thesis chapter 6; 2016 article 7.1. The papers compute histograms during each search,
-//! which reads images of 48 KiB. This module computes the histograms once, during the import, so that a search reads 1
-//! KiB for each image.
+//! Content search is described in chapter 6 of the 2018 thesis and in section 7.1 of the 2016 article (see
+//! docs/from-the-papers.md). The papers compute histograms during each search, and therefore read 48 KiB for each
+//! image. This module computes the histograms once, during the import, so that a search reads 1 KiB for each image.
 
 mod decode;
 mod each;
@@ -36,7 +36,7 @@ pub use self::{
 };
 use crate::{Element, Result};
 
-/// A batch of vectors, which follow the vectors of the previous batch.
+/// A batch of vectors. The vectors follow the vectors of the previous batch.
 pub struct RowBatch<'a> {
     /// The elements of the vectors. The slice is aligned for its element type.
     pub rows: &'a [u8],
@@ -52,12 +52,15 @@ pub trait ContentRows {
     fn element(&self) -> Element;
     /// Returns the number of dimensions of a vector.
     fn dimensions(&self) -> usize;
-    /// Returns the name of an item, for progress, and the number of all items. The number is 0 if it is not known.
+    /// Returns what an item is called in progress messages, and the number of all items. The number is 0 if it is not
+    /// known.
     fn total(&self) -> (&'static str, u64);
     /// Computes the next vectors. Returns `None` after the last vector.
     ///
     /// # Errors
-    /// [`crate::Error::BadFile`] for malformed content; [`crate::Error::Content`]; I/O; cancellation.
+    /// - Returns [`crate::Error::BadFile`] if content is malformed.
+    /// - Returns [`crate::Error::Content`] if the source fails in another way.
+    /// - Returns [`crate::Error::Store`] if a read or write fails or the job was cancelled.
     fn next(&mut self) -> Result<Option<RowBatch<'_>>>;
     /// Returns the number of malformed items that were skipped, and the error of the first one.
     fn skipped(&self) -> (u64, Option<String>) {

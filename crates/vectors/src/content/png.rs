@@ -35,7 +35,7 @@ pub(crate) struct Header {
     is_interlaced: bool,
 }
 
-/// The colour type: the channels of a pixel.
+/// The colour type of an image. It determines the channels of a pixel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Color {
     Grey,
@@ -65,7 +65,7 @@ impl Header {
     /// Reads the header of a file.
     ///
     /// # Errors
-    /// [`Refused`] for files without a supported header.
+    /// Returns [`Refused`] if the file has no supported header.
     pub fn read(bytes: &[u8]) -> Result<Header, Refused> {
         let (kind, data) = Chunks { rest: &bytes[SIGNATURE.len()..] }.next()?;
         let (b"IHDR", Ok([w3, w2, w1, w0, h3, h2, h1, h0, depth, color, method, filter, interlace])) =
@@ -97,16 +97,16 @@ impl Header {
         FIXED_BYTES + 2 * self.row_bytes(self.width as usize) as u64 + 3 * width * rows
     }
 
-    /// Returns the number of bytes of a row of `width` pixels, without the byte of the filter type.
+    /// Returns how many bytes `width` pixels take. A row of the file has one more byte, which states the filter type.
     fn row_bytes(&self, width: usize) -> usize {
         (width * self.color.channels() * usize::from(self.depth)).div_ceil(8)
     }
 
-    /// Decodes the file that has this header. `each` is called with each row, from top to bottom: 3 bytes (red, green
-    /// and blue) for each pixel.
+    /// Decodes the file that has this header. `each` is called with each row, from top to bottom. A row has 3 bytes
+    /// (red, green and blue) for each pixel.
     ///
     /// # Errors
-    /// [`Refused`] for malformed and truncated files.
+    /// Returns [`Refused`] if the file is malformed or truncated.
     pub fn decode(&self, bytes: &[u8], mut each: impl FnMut(&[u8])) -> Result<(), Refused> {
         let file = Parts::read(bytes)?;
         if self.color == Color::Palette && file.palette.is_empty() {
@@ -244,8 +244,8 @@ impl<R: Read> Rows<R> {
     }
 }
 
-/// Adds to each byte of a row the value that the filter predicts. `pixel` is the number of bytes between a byte and the
-/// corresponding byte of the pixel to the left.
+/// Removes the filter from a row, by adding the value that the filter predicts to each byte. `pixel` is the number of
+/// bytes between a byte and the corresponding byte of the pixel to the left.
 fn unfilter(filter: u8, pixel: usize, row: &mut [u8], above: &[u8]) -> Result<(), Refused> {
     if !matches!(filter, 0..=4) {
         return Err(format!("a row with filter {filter}"));

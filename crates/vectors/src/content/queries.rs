@@ -15,7 +15,9 @@ use crate::{Element, Error, Result, VectorFile};
 /// file.
 ///
 /// # Errors
-/// [`Error::BadFile`] for malformed content; I/O; too little memory; cancellation.
+/// - Returns [`Error::BadFile`] if content is malformed.
+/// - Returns [`Error::Store`] if a read or write fails, the budget has too little free memory, or the job was
+///   cancelled.
 pub fn content_queries(job: &Job, content: &mut dyn ContentRows) -> Result<VectorFile> {
     let ending = if content.element() == Element::F32 { "fbin" } else { "u8bin" };
     let path = job.scratch_path(&format!("{}.{ending}", job.scratch_name("queries")));

@@ -1,16 +1,17 @@
 //! Scales an image to 128 x 128 pixels, row by row.
 //!
-//! A pixel of the result is the mean of the rectangle of the source image that it covers. A source pixel that lies
-//! partly in the rectangle has the weight of this part. The sums are computed in integers, so each result is exact
-//! until it is rounded once. The ratio of width to height is not kept. The papers do the same: their images were
-//! "resized to have width and height of 128 pixels" (2018 thesis 6.3.1).
+//! Each pixel of the result corresponds to a rectangle of the source image. The pixel is the mean of this rectangle. If
+//! a source pixel lies only partly in the rectangle, its weight is the fraction of its area that lies in the rectangle.
+//! The sums are computed in integers, so each result is exact until it is rounded once. The ratio of width to height is
+//! not kept. The 2018 thesis does the same: its images were "resized to have width and height of 128 pixels" (section
+//! 6.3.1).
 
 /// The width and height of a scaled image.
 pub(crate) const SIDE: usize = 128;
 const CHANNELS: usize = 3;
 const ROW: usize = SIDE * CHANNELS;
 
-/// The overlap of a source pixel with a pixel of the result, in one of the two directions.
+/// The overlap of a source pixel with a pixel of the result, in the horizontal or the vertical direction.
 #[derive(Clone, Copy)]
 struct Part {
     source: u32,
@@ -54,7 +55,7 @@ impl Scaler {
         }
     }
 
-    /// Adds the next row of the source image: 3 bytes (red, green and blue) for each pixel.
+    /// Adds the next row of the source image. The row has 3 bytes (red, green and blue) for each pixel.
     pub fn add(&mut self, row: &[u8]) {
         // A sum is at most 255 times the width, so 32 bits suffice for a width of up to 2^24.
         let mut sums = [0u32; ROW];
@@ -87,9 +88,10 @@ impl Scaler {
     }
 }
 
-/// Calls `each` with each pixel of the result that overlaps the source pixel `index` of `len` pixels, and with the
-/// length of the overlap. The unit of length is chosen so that a source pixel has the length 128, and a pixel of the
-/// result has the length `len`.
+/// Finds the pixels of the result that overlap a source pixel, in the horizontal or the vertical direction. `index` is
+/// the index of the source pixel, and `len` is the number of source pixels in this direction. `each` receives the index
+/// of each such pixel and the length of the overlap. The unit of length is chosen so that a source pixel has the length
+/// 128, and a pixel of the result has the length `len`.
 fn overlaps(index: u64, len: u64, mut each: impl FnMut(u64, u64)) {
     let (start, end) = (index * SIDE as u64, (index + 1) * SIDE as u64);
     for target in start / len..end.div_ceil(len) {

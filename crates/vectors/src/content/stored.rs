@@ -1,5 +1,5 @@
-//! The file `content` of a dataset. It has the kind of content from which the vectors were computed, and the vocabulary
-//! for documents. `docs/format.md`, "Vectors", describes the layout.
+//! The file `content` of a dataset. It stores the kind of content (images or documents) from which the vectors were
+//! computed, and for documents also the vocabulary. `docs/format.md`, "Vectors", describes the layout.
 
 use inshore_store::{CheckedFile, FileReader, FileWriter, Job};
 use zerocopy::{
@@ -17,7 +17,7 @@ const MAGIC: [u8; 8] = *b"INSHCONT";
 const VERSION: u32 = 1;
 const IMAGES: u32 = 1;
 const DOCUMENTS: u32 = 2;
-/// The largest number of bytes of all words together.
+/// The largest total length of all words, in bytes.
 const WORDS_BYTES_MAX: u64 = 64 << 20;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -34,9 +34,10 @@ const _: () = assert!(size_of::<Header>() == 24);
 /// The content from which the vectors of a dataset were computed.
 #[derive(Debug)]
 pub enum Content {
-    /// Images. The elements of a vector are the shares of the pixels in each of the 256 bins of a joint histogram.
+    /// Images. A vector is a joint histogram with 256 bins. Each element is the fraction of the image's pixels in one
+    /// bin.
     Images,
-    /// Documents. The elements of a vector are the numbers of occurrences of each word of the vocabulary.
+    /// Documents. Each element of a vector states how often a word of the vocabulary occurs in the document.
     Documents(Vocabulary),
 }
 
@@ -62,7 +63,8 @@ impl Vectors {
     /// vectors.
     ///
     /// # Errors
-    /// [`Error::BadDataset`] for damage and for unknown versions; I/O; too little memory.
+    /// - Returns [`Error::BadDataset`] if the file `content` is damaged or has an unknown version.
+    /// - Returns [`Error::Store`] if a read or write fails or the budget has too little free memory.
     pub fn content(&self, job: &Job) -> Result<Option<Content>> {
         self.content.as_ref().map(|file| read_content(job, self.info(), file)).transpose()
     }
@@ -71,8 +73,10 @@ impl Vectors {
 /// Reads the file `content` of the vectors `info`.
 ///
 /// # Errors
-/// [`Error::BadDataset`] for an unknown version, and if the number of words is not the number of dimensions; damage;
-/// I/O; too little memory.
+/// - Returns [`Error::BadDataset`] if the version is unknown, or if the number of words is not the number of
+///   dimensions.
+/// - Returns [`Error::Store`] if stored bytes are damaged, a read or write fails, or the budget has too little free
+///   memory.
 fn read_content(job: &Job, info: &VectorsInfo, file: &CheckedFile) -> Result<Content> {
     let bad = |what, found: String, expected: String| Error::BadDataset {
         name: format!("{}/{CONTENT}", info.name),

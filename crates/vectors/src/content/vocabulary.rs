@@ -1,5 +1,5 @@
-//! The vocabulary of a dataset of documents. The number of occurrences of a word in a document is an element of the
-//! document's vector.
+//! The vocabulary of a dataset of documents. For each word of the vocabulary, an element of a document's vector states
+//! how often the word occurs in the document.
 
 use std::collections::HashMap;
 
@@ -24,7 +24,7 @@ impl Vocabulary {
     /// line feed, if there are no words, or if there are more words than a vector can have dimensions.
     ///
     /// # Errors
-    /// Too little memory.
+    /// Returns [`crate::Error::Store`] if the budget has too little free memory.
     pub fn new(budget: &Budget, words: Vec<Box<str>>) -> Result<Option<Vocabulary>> {
         let bytes = words.iter().map(|word| 2 * word.len() as u64 + WORD_BYTES).sum();
         let memory = budget.reserve(bytes, "the vocabulary")?;
@@ -40,8 +40,8 @@ impl Vocabulary {
         &self.words
     }
 
-    /// Adds 1 to the element of `row` that counts `word`, up to the largest value of 255. A word outside the vocabulary
-    /// is ignored.
+    /// Adds 1 to the element of `row` that counts `word`, unless the element has reached the largest value, 255. A word
+    /// that is not in the vocabulary is ignored.
     #[inline]
     pub fn count(&self, word: &str, row: &mut [u8]) {
         if let Some(&dimension) = self.dimensions.get(word) {

@@ -1,19 +1,20 @@
-//! Connected components of links on flash, found by alternating large and small stars. Each large or small star
-//! operation takes one sort.
+//! Finds the connected components of links on flash. The method alternates two operations, the large star and the small
+//! star, each of which takes one sort.
 //!
 //! ```text
 //!   links, both ways ─► large star ─► sort ─► small star ─► sort ─► ... until nothing changes ─► (id, smallest id)
 //! ```
 //!
-//! *Large star*: for each vertex u, all neighbours with larger ids are linked to the smallest id among u and its
-//! neighbours. *Small star*: for each vertex u, u and its neighbours with smaller ids are linked to the smallest id
-//! among them. Both operations keep each component connected. At the end each component is a star around its smallest
-//! id (Kiveris et al., "Connected Components in MapReduce and Beyond", 2014, algorithm 4). The number of rounds is at
-//! most about log² of the number of ids, and usually below six.
+//! For each vertex u, the *large star* operation links all neighbours with larger ids to the smallest id among u and
+//! its neighbours. For each vertex u, the *small star* operation links u and its neighbours with smaller ids to the
+//! smallest id among them. Both operations keep each component connected. At the end each component is a star: all its
+//! vertices are linked to its smallest id. The method is algorithm 4 of Kiveris et al., "Connected Components in
+//! MapReduce and Beyond", 2014. A round consists of one large star and one small star. The number of rounds is at most
+//! about the squared logarithm of the number of ids, and usually below six.
 //!
 //! The sort puts the smallest neighbour of a vertex first, so a star operation needs the memory of one link. A
-//! union-find structure over all vectors would take fewer passes, but it needs a number in memory for each vector,
-//! which may exceed the budget.
+//! union-find structure over all vectors would take fewer passes, but it needs a number in memory for each vector. This
+//! memory may exceed the budget.
 
 use inshore_store::Job;
 
@@ -22,14 +23,14 @@ use crate::{
     pairs::{IDS_BYTES, ROWS_BYTES, Sorted, Sorter, each_row, push_ids, sorter},
 };
 
-/// Returns links in both directions between each id and the smallest id of its component, in ascending order. `links`
-/// must have each link in both directions.
+/// Links each id with the smallest id of its component. Returns these links in both directions, in ascending order.
+/// `links` must have each link in both directions.
 ///
-/// The cost is two sorts of all links in each round. Two sorts, each with `sort_bytes` bytes of memory, exist at the
-/// same time.
+/// Each round sorts all links twice. Two sorts, each with `sort_bytes` bytes of memory, exist at the same time.
 ///
 /// # Errors
-/// Too little memory; I/O; cancellation.
+/// Returns [`crate::Error::Store`] if the budget has too little free memory, a read or write fails, or the job was
+/// cancelled.
 pub(super) fn components(job: &Job, mut links: Sorted, sort_bytes: u64) -> Result<Sorted> {
     let _memory = job.budget().reserve(components_bytes(), "links")?;
     loop {
@@ -69,7 +70,7 @@ pub(super) fn components(job: &Job, mut links: Sorted, sort_bytes: u64) -> Resul
     }
 }
 
-/// Returns the memory in bytes, without that of the sorts.
+/// Returns the memory of [`components`], in bytes, without the memory of the sorts.
 pub(super) fn components_bytes() -> u64 {
     3 * (ROWS_BYTES + 2 * IDS_BYTES) as u64
 }

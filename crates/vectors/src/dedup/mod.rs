@@ -1,4 +1,5 @@
-//! Near-duplicates: all pairs of vectors of a dataset within a distance, or the groups that these pairs form.
+//! Finds near-duplicates. These are all pairs of vectors of a dataset whose distance is at most the radius, or the
+//! groups that such pairs form.
 //!
 //! ```text
 //!   vectors (queries) ─┐
@@ -7,11 +8,11 @@
 //! ```
 //!
 //! A search for k neighbours would lose pairs of a vector that has more than k duplicates. The search for
-//! near-duplicates therefore keeps no heaps: each pair within the distance goes to a sort ([`pairs`](crate::pairs)),
+//! near-duplicates therefore keeps no heaps. Each pair within the radius goes to a sort ([`pairs`](crate::pairs)),
 //! whose memory does not depend on the number of pairs. Groups need only some of the pairs (`pairs/links.rs`).
 //!
-//! The exact search compares each pair of vectors once: a block of queries is compared only with its own vectors and
-//! with later ones.
+//! The exact search compares each pair of vectors once, since a block of queries is compared only with its own vectors
+//! and with later vectors.
 
 mod components;
 
@@ -38,7 +39,7 @@ use crate::{
 pub struct Dedup {
     /// The metric.
     pub metric: Metric,
-    /// The radius: the largest distance between near-duplicates, or for `ip` the smallest inner product.
+    /// The largest distance between near-duplicates. For the metric `ip`, it is the smallest inner product.
     pub radius: f64,
     /// If true, the answer has groups instead of pairs.
     pub groups: bool,
@@ -48,12 +49,13 @@ impl Dedup {
     /// Checks the options.
     ///
     /// # Errors
-    /// [`crate::Error::BadOption`].
+    /// Returns [`crate::Error::BadOption`] if an option is out of range.
     pub fn check(&self) -> Result<()> {
         self.search().check()
     }
 
-    /// Returns the columns of the answer: `id`, `duplicate` and `distance`, or `id` and `group`.
+    /// Returns the columns of the answer. They are `id`, `duplicate` and `distance` for pairs, and `id` and `group` for
+    /// groups.
     pub fn schema(&self) -> SchemaRef {
         let id = |name| Field::new(name, DataType::UInt64, false);
         let distance = Field::new("distance", DataType::Float32, false);
@@ -83,18 +85,18 @@ pub struct Deduplicated {
     pub dimensions: usize,
     /// The element type of the vectors.
     pub element: Element,
-    /// The number of rows of the answer: pairs, or vectors that have a near-duplicate.
+    /// The number of rows of the answer. A row is a pair, or a vector that has a near-duplicate.
     pub rows: u64,
-    /// The number of groups; `None` if the answer has pairs.
+    /// The number of groups. The value is `None` if the answer has pairs.
     pub groups: Option<u64>,
     /// The number of rows that were sorted. If the answer has pairs, one row is sorted for each pair. If the answer has
     /// groups, two rows are sorted for each link. Links connect the same vectors as the pairs, but are fewer.
     pub sorted: u64,
     /// The number of pairs whose exact distances were computed.
     pub measured: u64,
-    /// The recall according to the table of recall of the index, if the search used an index.
+    /// If the search used an index, the recall that the index's table of recall states.
     pub recall_estimate: Option<f32>,
-    /// The number of lists that each vector probed, and the number of all lists, if the search used an index.
+    /// If the search used an index, the number of lists that each vector probed, and the number of all lists.
     pub probes: Option<[u64; 2]>,
     /// The plan.
     pub plan: DedupPlan,
@@ -122,7 +124,8 @@ impl std::fmt::Display for DedupPlan {
 /// Plans an exact search for near-duplicates. The plan uses the memory that is free in the budget of `job`.
 ///
 /// # Errors
-/// A bad option; too little memory.
+/// - Returns [`crate::Error::BadOption`] if an option is out of range.
+/// - Returns [`crate::Error::Store`] if the budget has too little free memory.
 pub fn plan_dedup(job: &Job, vectors: &Vectors, options: &Dedup) -> Result<Plan> {
     let free = job.budget().free_bytes();
     // The sort of pairs gets a quarter of the free memory. If the search then has too little memory, the sort gets the
@@ -136,7 +139,8 @@ pub fn plan_dedup(job: &Job, vectors: &Vectors, options: &Dedup) -> Result<Plan>
 /// Checks the options of a search for near-duplicates in an index, without I/O.
 ///
 /// # Errors
-/// Bad options; an index for another metric.
+/// - Returns [`crate::Error::BadOption`] if an option is out of range.
+/// - Returns [`crate::Error::BadOption`] if the index was built for another metric.
 pub fn check_dedup_index(
     vectors: &Vectors,
     index: &VectorIndex,
@@ -146,19 +150,19 @@ pub fn check_dedup_index(
     check_index_search(index, vectors.info(), vectors, &options.search(), approximate)
 }
 
-/// Returns the smallest memory, in bytes, with which a sort of pairs works.
+/// Returns the smallest memory, in bytes, in which a sort of pairs works.
 fn sort_bytes_min() -> u64 {
     smallest_row_memory_bytes(1)
 }
 
-/// Returns the memory, in bytes, that is in use during a search in addition to the memory of the search.
+/// Returns the memory, in bytes, that the sort of pairs and the answer take in addition to the memory of the search.
 fn beside_bytes(sort_bytes: u64) -> u64 {
     sort_bytes + Pairs::bytes()
 }
 
 fn plan_with(job: &Job, vectors: &Vectors, options: &Dedup, sort_bytes: u64) -> Result<(Plan, u64)> {
     let what = || format!("a search for near-duplicates in {}", vectors.info().name);
-    // After the search, the search for components holds two sorts at a time.
+    // After the search for pairs, the search for components holds two sorts in memory at a time.
     job.budget().need(2 * sort_bytes + components_bytes() + answer_bytes(), what)?;
     let bytes = beside_bytes(sort_bytes) + live_bytes(vectors.info());
     let beside = Beside { entries: 0, bytes, what: &what };
@@ -166,23 +170,27 @@ fn plan_with(job: &Job, vectors: &Vectors, options: &Dedup, sort_bytes: u64) -> 
     Ok((plan, sort_bytes))
 }
 
-/// Finds all pairs of vectors within a distance, or the groups of vectors that such pairs connect. `each` receives the
-/// rows of the answer.
+/// Finds all pairs of vectors whose distance is at most the radius, or the groups of vectors that such pairs connect.
+/// `each` receives the rows of the answer.
 ///
 /// - Pairs are rows `id`, `duplicate` and `distance`, with `id` < `duplicate`, sorted by `id` and `duplicate`. Each
 ///   pair appears once. The number of pairs of a vector is not limited.
 /// - Groups are rows `id` and `group`, sorted by `id`, with one row for each vector that has a near-duplicate. `group`
-///   is the smallest id of all vectors that pairs connect with the vector. A caller that keeps one vector of each group
-///   drops the vectors whose `id` is not their `group`.
+///   is the smallest id in the group of the vector. A caller that keeps one vector of each group drops the vectors
+///   whose `id` is not their `group`.
 ///
-/// With an index, the answer has those pairs of which one vector lies in a list that the other vector probes.
+/// If an index is given, the answer has those pairs of which one vector lies in a list that the other vector probes.
 ///
-/// The exact search computes one multiplication for each pair of vectors and each dimension. For each block of queries
-/// that fits into the memory, the vectors of the block and all later vectors are read once. The sort has a quarter of
-/// the memory. If this quarter is too small for all pairs, each pair is written to flash and read again a few times.
+/// The exact search computes one multiplication for each pair of vectors and each dimension. The vectors are divided
+/// into blocks of queries that fit into the memory. For each block, the vectors of the block and all later vectors are
+/// read once. The sort has a quarter of the memory. If this quarter is too small for all pairs, each pair is written to
+/// flash and read again a few times.
 ///
 /// # Errors
-/// A bad option; too little memory; I/O and damage; cancellation; the errors of `each`.
+/// - Returns [`crate::Error::BadOption`] if an option is out of range.
+/// - Returns the errors of `each`.
+/// - Returns [`crate::Error::Store`] if the budget has too little free memory, a read or write fails, stored bytes are
+///   damaged, or the job was cancelled.
 pub fn dedup(
     job: &Job,
     vectors: &Vectors,
@@ -256,7 +264,7 @@ fn near_in_index(
     Ok((pairs.finish()?, sort_bytes, found))
 }
 
-/// Returns the memory, in bytes, of a batch of rows of the answer and of the rows from which the batch is made.
+/// Returns the memory, in bytes, that a batch of the answer takes, together with the rows from which the batch is made.
 fn answer_bytes() -> u64 {
     2 * BATCH_ROWS as u64 * 20 + (ROWS_BYTES + 32) as u64
 }
@@ -287,8 +295,8 @@ fn write_pairs(
     if columns.0.is_empty() { Ok(()) } else { flush(&mut columns) }
 }
 
-/// Writes a row for each id that has a link. The group is the smaller of the id and the smallest id that is linked with
-/// it.
+/// Writes a row for each id that has a link. The group of an id is the smaller of two ids: the id itself, and the
+/// smallest id that is linked with it.
 fn write_groups(
     mut links: Sorted,
     options: &Dedup,

@@ -1,4 +1,5 @@
-//! The batch strategy: each list is read once for all queries of a round that probe it.
+//! The batch strategy reads each list once, for all queries of a round that probe the list. A round is a group of
+//! queries that are answered together.
 
 use std::sync::{
     Mutex,
@@ -14,8 +15,8 @@ use super::{
 };
 use crate::Result;
 
-/// The largest gap, in bytes, between two probed lists that are read together. The lists in the gap are read, too, but
-/// not used.
+/// Two probed lists are read together if the gap between them has at most this number of bytes. The lists in the gap
+/// are read, too, but not used.
 const GAP_BYTES: u64 = 32 << 10;
 
 impl<T: Clustered> Round<'_, T> {

@@ -1,13 +1,13 @@
-//! Centroids on two levels find the lists nearest to a query.
+//! Finds the lists that are nearest to a query, with centroids on two levels.
 //!
 //! ```text
 //!   query ─► all upper centroids ─► the nearest groups ─► their lower centroids ─► the nearest lists
 //!             (in memory)                                 (in memory, or read)
 //! ```
 //!
-//! A lower centroid belongs to a list, and an upper centroid belongs to a group of adjacent lists. With N lists in
-//! groups of about √N lists, a query is compared with a small multiple of √N centroids instead of N. The lower
-//! centroids may stay on flash, where those of one group are one read of tens of KiB.
+//! A lower centroid belongs to a list, and an upper centroid belongs to a group of adjacent lists. If N lists are in
+//! groups of about √N lists, a query is compared with a small multiple of √N centroids instead of N centroids. The
+//! lower centroids may stay on flash. The lower centroids of one group are then read at once, and have tens of KiB.
 
 use std::ops::Range;
 
@@ -23,16 +23,16 @@ use crate::{
     topk::TopK,
 };
 
-/// The number of lower centroids that are compared with a query for each list that the query probes. A smaller number
-/// would miss near lists. For example, queries of SIFT vectors probed 64 of 8,072 lists. Their recall was 0.942 with
-/// the number 8, and 0.950 when all centroids were compared.
+/// For each list that a query probes, the query is compared with this number of lower centroids. A smaller number would
+/// miss near lists. In a measurement, queries of SIFT vectors probed 64 of 8,072 lists. Their recall was 0.942 with the
+/// number 8, and 0.950 when all centroids were compared.
 const CANDIDATES: u64 = 16;
 /// The smallest number of groups whose lower centroids are compared with a query.
 const GROUPS_MIN: u64 = 24;
 /// The number of groups whose centroids are read from flash at the same time.
 const DEPTH: usize = 16;
 
-/// The location of the lower centroids: memory or flash.
+/// The lower centroids, which are in memory or on flash.
 #[derive(Debug)]
 pub(crate) enum Lower<T> {
     Memory(Vec<T>, #[allow(dead_code)] Reservation),
@@ -45,7 +45,7 @@ pub(crate) struct Centroids<T> {
     pub dimensions: usize,
     /// The elements of the upper centroids.
     pub upper: Vec<T>,
-    /// The number of the first list of each group, then the number of all lists.
+    /// The number of the first list of each group. The last element is the number of all lists.
     pub firsts: Vec<u32>,
     pub lower: Lower<T>,
     pub _reservation: Reservation,
@@ -70,7 +70,7 @@ impl<T: Clustered> Centroids<T> {
         self.firsts.len() as u64 - 1
     }
 
-    /// Returns the number of groups whose lower centroids are compared with a query that probes this many lists.
+    /// Returns for how many groups the lower centroids are compared with a query that probes `probes` lists.
     pub fn groups_for(&self, probes: u64) -> u64 {
         let per_group = (self.lists() / self.groups()).max(1);
         (probes * CANDIDATES).div_ceil(per_group).max(GROUPS_MIN).min(self.groups())
@@ -86,8 +86,8 @@ impl<T: Clustered> Centroids<T> {
         most as usize * self.dimensions * size_of::<T>()
     }
 
-    /// Returns the memory, in bytes, of a [`Finder`] for `queries` queries at a time, without its buffers.
-    /// [`Self::finder`] reserves the memory of the buffers.
+    /// Returns the memory, in bytes, that a [`Finder`] takes if it finds the lists of `queries` queries at a time. The
+    /// memory of its buffers is not included, since [`Self::finder`] reserves it.
     pub fn finder_bytes(&self, queries: u64, groups: u64) -> u64 {
         queries * groups * 8 + queries * 4 + Comparer::<T>::bytes(self.dimensions)
     }
@@ -99,7 +99,7 @@ impl<T: Clustered> Centroids<T> {
     /// Allocates the memory of a thread that finds lists.
     ///
     /// # Errors
-    /// Too little memory.
+    /// Returns [`crate::Error::Store`] if the budget has too little free memory.
     pub fn finder(&self, job: &Job) -> Result<Finder<T>> {
         let buffers = match &self.lower {
             Lower::Memory(..) => Vec::new(),
@@ -116,7 +116,7 @@ impl<T: Clustered> Centroids<T> {
     /// nearest to the query.
     ///
     /// # Errors
-    /// I/O and damage.
+    /// Returns [`crate::Error::Store`] if a read or write fails or stored bytes are damaged.
     pub fn find<H: Heaps>(
         &self,
         job: &Job,

@@ -1,5 +1,5 @@
 //! Compares blocks of rows with some of the packed queries, and keeps the nearest rows of each query. A *hit* is a pair
-//! whose approximate score reaches the limit of the query; only hits are measured exactly.
+//! whose approximate score reaches the limit of the query. Only hits are measured exactly.
 //!
 //! ```text
 //!   rows ─► subblocks ─► for each panel of members: limits ─► tiles ─► hits
@@ -7,12 +7,13 @@
 //!                                                     └───── bounds ◄────┘
 //! ```
 //!
-//! A search over all vectors (`search/scan.rs`) prepares rows and finds hits in the same way ([`crate::subblock`]). Two
-//! things differ in this module, because the queries change from block to block: a list is compared with the queries
-//! that probe the list, and centroids are compared with the vectors whose list is searched. First, the elements of the
-//! queries are copied to a new panel for each block. Second, the best hits are measured first. Most queries meet only a
-//! few hundred rows, and a query has no bound before its first hits are measured. The bound from the best hits excludes
-//! most other hits. A scan measures hits in the order of the rows, because a bound exists for all but its first blocks.
+//! A search over all vectors (`search/scan.rs`) prepares rows and finds hits in the same way ([`crate::subblock`]). In
+//! this module, the queries change from block to block, since a list is compared with the queries that probe the list,
+//! and centroids are compared with the vectors whose list is searched. Two things therefore differ from a scan. First,
+//! the elements of the queries are copied to a new panel for each block. Second, the best hits are measured first. Most
+//! queries meet only a few hundred rows, and a query has no bound before its first hits are measured. The bound from
+//! the best hits excludes most other hits. A scan measures hits in the order of the rows, because it has a bound for
+//! all blocks except the first ones.
 //!
 //! A tile costs the same for one query as for a full register of queries. Up to four queries are therefore compared one
 //! after the other, by sums over the dimensions of each row (`RowSum`). For a single query of 128 bytes, this is ten
@@ -29,13 +30,13 @@ use crate::{
     topk::Entry,
 };
 
-/// The number of times that the best hit of each lane is measured before all other hits. The first hits of a lane are
-/// found without a bound, and the best one usually excludes most of the others. The number is limited, because each of
-/// these steps examines all remaining hits, and equal rows do not exclude each other.
+/// The best hit of each lane is measured this number of times before all other hits. The first hits of a lane are found
+/// without a bound, and the best one usually excludes most of the others. The number of such steps is limited, because
+/// each step examines all remaining hits, and equal rows do not exclude each other.
 const BEST_FIRST: usize = 16;
 /// The largest number of queries that are compared with rows one after the other. More queries are compared by tiles.
 const FEW: usize = 4;
-/// The number of scores that are compared with a limit in one step.
+/// This number of scores is compared with a limit in one step.
 const SCORES: usize = 32;
 
 /// The metric, and the facts about the data that the filter needs.
@@ -48,12 +49,13 @@ pub(crate) struct Space<T: Clustered> {
     filter: Filter,
     /// The filter for scores that are sums over the dimensions of each row.
     filter_of_rows: Filter,
-    /// The center of the data, for the metric L2 and elements of floats. For other metrics and elements it is zero.
+    /// The center of the data, if the metric is L2 and the elements are floating-point numbers. Otherwise the center is
+    /// zero.
     center: Vec<T::Lane>,
 }
 
 impl<T: Clustered> Space<T> {
-    /// Creates a space. `center` is the center of the data; an empty slice means that all coordinates of the center are
+    /// Creates a space. `center` is the center of the data. An empty slice means that all coordinates of the center are
     /// zero.
     pub fn new(metric: Metric, dimensions: usize, center: &[f32], instructions: Instructions) -> Space<T> {
         let is_centered = metric == Metric::L2 && !T::IS_INTEGER && !center.is_empty();
@@ -65,7 +67,7 @@ impl<T: Clustered> Space<T> {
         Space { metric, dimensions, radius: None, instructions, filter, filter_of_rows, center }
     }
 
-    /// Returns a copy of the space in which only rows within the radius are kept.
+    /// Returns a copy of the space that keeps only rows within the radius.
     pub fn within(&self, radius: Option<f64>) -> Space<T> {
         Space { radius, ..self.clone() }
     }
@@ -98,7 +100,7 @@ impl<T: Clustered> Packed<T> {
         }
     }
 
-    /// Returns the memory of a query, in bytes.
+    /// Returns the memory, in bytes, that a packed query takes.
     pub fn bytes_each(dimensions: usize) -> u64 {
         let elements = dimensions * size_of::<T>() + T::stride(dimensions) * size_of::<T::Lane>();
         (elements + size_of::<QueryFacts>()) as u64
@@ -154,7 +156,8 @@ pub(crate) struct Comparer<T: Clustered> {
     pub measured: u64,
 }
 
-/// The queries of a comparison: the queries `members` of `packed`, and the receiver of their nearest rows.
+/// The queries of a comparison, and the receiver of their nearest rows. The queries are those queries of `packed` whose
+/// numbers are in `members`.
 pub(crate) struct Members<'a, T: Clustered, H: Heaps> {
     pub packed: &'a Packed<T>,
     pub members: &'a [u32],
@@ -276,7 +279,7 @@ struct Compared<'a, T: Clustered, H: Heaps> {
     filter: &'a Filter,
     facts: BlockFacts,
     rows: &'a [T],
-    /// The number of the query in each lane.
+    /// For each lane, the number of its query.
     members: &'a [u32],
     limits: [f32; LANES_MAX],
     queries: &'a Members<'a, T, H>,

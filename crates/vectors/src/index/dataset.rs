@@ -64,8 +64,9 @@ impl VectorIndex {
     /// Opens the index of `vectors`. Returns `None` if the vectors have no index.
     ///
     /// # Errors
-    /// [`crate::Error::BadDataset`] if the index is damaged, of another version, or was built from other vectors with
-    /// the same name; I/O.
+    /// - Returns [`crate::Error::BadDataset`] if the index is damaged, has another version, or was built from other
+    ///   vectors with the same name.
+    /// - Returns [`crate::Error::Store`] if a read fails.
     pub fn open(store: &Store, vectors: &Vectors) -> Result<Option<VectorIndex>> {
         let name = &vectors.info().name;
         let dataset = match store.dataset(&index_name(name)) {
@@ -87,8 +88,8 @@ impl VectorIndex {
         }
         let facts = (info.vectors, info.dimensions, info.element);
         let expected = (vectors.info().vectors, vectors.info().dimensions, vectors.info().element);
-        // The vectors may have more rows than the index: rows that were added after the build are in layers or in the
-        // tail.
+        // The vectors may have more rows than the index, since rows that were added after the build are in layers or in
+        // the tail.
         if (facts.1, facts.2) != (expected.1, expected.2) || facts.0 > expected.0 {
             return Err(bad(name, "vectors", format!("{facts:?}"), format!("{expected:?}")));
         }
@@ -121,13 +122,14 @@ impl VectorIndex {
         self.id
     }
 
-    /// Returns the number of rows that the lists and the layers cover, which is the number of the first row of the
+    /// Returns how many rows the lists and the layers cover. The result is also the number of the first row of the
     /// tail.
     pub(crate) fn end(&self) -> u64 {
         self.layers.last().map_or(self.info.vectors, |last| last.rows.end)
     }
 
-    /// Replaces the table of recall of the lists and, if `copies` is given, that of the lists with copies.
+    /// Replaces the table of recall of the lists. If `copies` is given, also replaces the table of the lists with
+    /// copies.
     pub(crate) fn set_recall(&mut self, recall: RecallTable, copies: Option<RecallTable>) {
         self.info.recall = recall;
         if let (Some(copied), Some(recall)) = (&mut self.info.copies, copies) {
@@ -147,7 +149,7 @@ impl VectorIndex {
         }
     }
 
-    /// Returns the bytes of the directories and the upper centroids, which stay in memory during a search.
+    /// Returns the memory, in bytes, of the directories and the upper centroids. They stay in memory during a search.
     pub(crate) fn directory_bytes(&self) -> u64 {
         let directories = self.layers.len() as u64 + if self.info.copies.is_some() { 2 } else { 1 };
         directories * (self.info.lists + 1) * 8 + self.upper_bytes() + READ_ELEMENTS_BYTES
@@ -157,16 +159,18 @@ impl VectorIndex {
         self.files.groups.len() + self.files.spans.len()
     }
 
-    /// Returns the bytes of the lower centroids.
+    /// Returns the size of the lower centroids in bytes.
     pub(crate) fn lower_bytes(&self) -> u64 {
         self.files.centroids.len()
     }
 
-    /// Reads the directory of the lists, and the centroids. With `holds_lower`, the lower centroids are read into
-    /// memory; otherwise they stay on flash.
+    /// Reads the directory of the lists, and the centroids. If `holds_lower` is true, the lower centroids are read into
+    /// memory. Otherwise they stay on flash.
     ///
     /// # Errors
-    /// [`crate::Error::BadDataset`] for a directory that does not describe the lists; I/O and damage; too little memory.
+    /// - Returns [`crate::Error::BadDataset`] if the directory does not describe the lists.
+    /// - Returns [`crate::Error::Store`] if a read or write fails, stored bytes are damaged, or the budget has too
+    ///   little free memory.
     pub(crate) fn load<T: Clustered>(
         &self,
         job: &Job,
@@ -207,7 +211,7 @@ impl VectorIndex {
     /// vectors as it has in `own`, the directory of the lists without copies.
     ///
     /// # Errors
-    /// The errors of [`Self::load`].
+    /// Returns the errors of [`Self::load`].
     pub(crate) fn load_copies(&self, job: &Job, own: &Directory) -> Result<Option<Directory>> {
         let (Some(copies), Some(files)) = (&self.info.copies, &self.files.copies) else { return Ok(None) };
         let directory = self.directory(job, &files.firsts, copies.vectors, copies.list_vectors_max)?;
@@ -221,7 +225,7 @@ impl VectorIndex {
         }
     }
 
-    /// Reads a directory: the number of vectors before each list, then the number of all vectors.
+    /// Reads a directory. It has the number of vectors before each list, followed by the number of all vectors.
     fn directory(&self, job: &Job, file: &CheckedFile, vectors: u64, most: u64) -> Result<Directory> {
         let info = &self.info;
         let reservation = job.budget().reserve((info.lists + 1) * 8, "the directory of an index")?;
@@ -243,7 +247,7 @@ impl VectorIndex {
     /// Returns the elements and the row numbers of a list of `count` vectors.
     ///
     /// # Errors
-    /// [`crate::Error::BadDataset`] if a row number is not below the number of vectors.
+    /// Returns [`crate::Error::BadDataset`] if a row number is not below the number of vectors.
     pub(crate) fn list<'a, T: Clustered>(
         &self,
         list: u32,

@@ -1,4 +1,5 @@
-//! The directory of a file of lists, which has the position of each list, and a view of the bytes of a list.
+//! The directory of a file of lists, which states the position of each list. The module also has a type for the bytes
+//! of a list.
 
 use std::ops::Range;
 
@@ -17,27 +18,27 @@ pub(crate) struct Directory {
 
 impl Directory {
     /// Creates a directory. A vector has `entry_bytes` bytes in the file. `firsts` has the number of vectors before
-    /// each list, then the number of all vectors.
+    /// each list, followed by the number of all vectors.
     pub fn new(firsts: Vec<u64>, entry_bytes: u64, reservation: Reservation) -> Directory {
         Directory { firsts, entry_bytes, _reservation: reservation }
     }
 
-    /// Returns the number of bytes of a vector in the file, including its row number.
+    /// Returns how many bytes a vector and its row number take in the file.
     pub fn entry_bytes(&self) -> u64 {
         self.entry_bytes
     }
 
-    /// Returns the positions of the vectors of a list among the vectors of all lists.
+    /// Returns the positions at which the vectors of a list are stored. Positions count the vectors of all lists.
     pub fn places_of(&self, list: u32) -> Range<u64> {
         self.firsts[list as usize]..self.firsts[list as usize + 1]
     }
 
-    /// Returns the number of vectors of a list.
+    /// Returns how many vectors a list has.
     pub fn count(&self, list: u32) -> u64 {
         self.firsts[list as usize + 1] - self.firsts[list as usize]
     }
 
-    /// Returns the byte range of the lists `lists`, which are adjacent in the file.
+    /// Returns the byte range of the lists `lists` in the file. The lists must be adjacent.
     pub fn bytes_of(&self, lists: Range<u32>) -> Range<u64> {
         self.firsts[lists.start as usize] * self.entry_bytes
             ..self.firsts[lists.end as usize] * self.entry_bytes
@@ -60,7 +61,7 @@ impl Directory {
         spans
     }
 
-    /// Returns the number of bytes of the largest list.
+    /// Returns the size of the largest list in bytes.
     pub fn list_bytes_max(&self) -> u64 {
         self.firsts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0) * self.entry_bytes
     }
@@ -71,7 +72,7 @@ impl Directory {
 /// `entry_bytes` the size of the elements with the row number.
 ///
 /// # Errors
-/// [`Error::BadDataset`] if a row number is `rows` or larger.
+/// Returns [`Error::BadDataset`] if a row number is `rows` or larger.
 pub(crate) fn list_of<'a, T: Clustered>(
     (name, list): (&str, u32),
     bytes: &'a [u8],
@@ -92,7 +93,7 @@ pub(crate) fn list_of<'a, T: Clustered>(
     }
 }
 
-/// The vectors of a list: their elements, and their row numbers.
+/// The elements and the row numbers of the vectors of a list.
 pub(crate) struct List<'a, T> {
     pub rows: &'a [T],
     ids: &'a [u8],
@@ -100,7 +101,8 @@ pub(crate) struct List<'a, T> {
 }
 
 impl<T> List<'_, T> {
-    /// Returns the row number in the dataset of the vector at position `place` of the list.
+    /// Returns the row number of the vector at position `place` of the list. The row number is that in the dataset of
+    /// vectors.
     pub fn row(&self, place: usize) -> u64 {
         let bytes = &self.ids[place * self.id_bytes..][..self.id_bytes];
         match self.id_bytes {

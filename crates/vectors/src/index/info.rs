@@ -1,4 +1,4 @@
-//! The properties of an index: the attributes of its dataset.
+//! The properties of an index. They are stored as the attributes of its dataset.
 
 use inshore_store::format_bytes;
 use serde::Serialize;
@@ -53,7 +53,7 @@ struct Header {
 
 const _: () = assert!(size_of::<Header>() == 96);
 
-/// The part of the attributes that follows the header in an index with copies.
+/// Attributes that follow the header in an index with copies.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct CopiesHeader {
@@ -97,7 +97,7 @@ pub struct IndexInfo {
     pub sample: u64,
     /// The seed that determines the samples.
     pub seed: u64,
-    /// The number of bytes on flash.
+    /// The number of bytes that the index takes on flash.
     pub bytes: u64,
     /// The measured recall for several numbers of probes.
     pub recall: RecallTable,
@@ -118,12 +118,12 @@ pub struct CopiedLists {
 }
 
 impl IndexInfo {
-    /// Returns the number of bytes of a row number in a list.
+    /// Returns how many bytes a row number takes in a list.
     pub(crate) fn id_bytes(&self) -> usize {
         id_bytes(self.vectors)
     }
 
-    /// Returns the number of bytes of a vector in a list, including its row number.
+    /// Returns how many bytes a vector and its row number take in a list.
     pub(crate) fn entry_bytes(&self) -> usize {
         self.element.row_bytes(self.dimensions) + self.id_bytes()
     }
@@ -321,7 +321,7 @@ fn metric_code(metric: Metric) -> u32 {
     }
 }
 
-/// Returns the number of bytes of a row number: 4 if 4 bytes suffice for `vectors` rows, otherwise 8.
+/// Returns how many bytes a row number takes. The result is 4 if 4 bytes suffice for `vectors` rows, and otherwise 8.
 pub(crate) fn id_bytes(vectors: u64) -> usize {
     if vectors <= 1 << 32 { 4 } else { 8 }
 }

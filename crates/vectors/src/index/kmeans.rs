@@ -1,11 +1,12 @@
 //! k-means on a sample in memory.
 //!
-//! The method is Lloyd's iteration: each row is assigned to its nearest centroid, and each centroid moves to the mean
-//! of its rows. A centroid has the element type of the data, so the tiles for vectors compare centroids, too; its
-//! elements are the rounded mean. A centroid without rows moves to a row of the largest cluster. Under the cosine
-//! metric, a centroid has the direction of the sum of its rows, after each row is scaled to length 1.
+//! The method is Lloyd's iteration. In each step, each row is assigned to its nearest centroid, and each centroid moves
+//! to the mean of its rows. A centroid has the element type of the data, so that tiles can compare centroids in the
+//! same way as vectors. The elements of a centroid are the rounded mean. A centroid without rows moves to a row of the
+//! largest cluster. Under the cosine metric, a centroid has the direction of the sum of its rows, after each row is
+//! scaled to length 1.
 //!
-//! The result depends only on the rows and their order, not on the number of threads: several threads assign rows to
+//! The result depends only on the rows and their order, not on the number of threads. Several threads assign rows to
 //! centroids, but one thread adds the rows, in their order.
 
 use super::{
@@ -103,8 +104,8 @@ fn refill<T: Clustered>(
         }
         let largest = counts.iter().position(|count| *count == most).expect("the maximum");
         // The row depends on the number of the empty centroid, so that several empty centroids get different rows of
-        // one cluster. Each row that a cluster gives away halves the count of the cluster, and a later empty centroid
-        // may find another cluster the largest.
+        // one cluster. When a cluster gives away a row, its count is halved, so that a later empty centroid may choose
+        // another cluster.
         let nth = (empty % most as usize).max(1) - 1;
         let mut members = labels.iter().enumerate().filter(|(_, label)| **label as usize == largest);
         if let Some((row, _)) = members.nth(nth) {

@@ -1,4 +1,4 @@
-//! Layers: rows that were added after the lists of an index were written, grouped by these lists.
+//! A layer holds rows that were added after the lists of an index were written. The rows are grouped by these lists.
 //!
 //! ```text
 //!   rows     0 .................... n │ ............ │ ..... │ ..
@@ -7,15 +7,15 @@
 //!
 //! A layer is a dataset of its own with the name `NAME.index.END`, where END is one more than the number of its last
 //! row. The layer holds the id of the index whose lists it continues. A search uses a chain of layers without gaps
-//! between their rows; if several layers begin at a row, the search takes the longest. The rows behind the chain are
-//! the tail, and the search compares each of them with the queries. Any subset of the layers therefore gives right
-//! answers. A missing layer only costs time: it may not have been written, a kill may have interrupted the job that
-//! wrote it, or another job may have removed it while the search opened the layers.
+//! between their rows. If several layers begin at the same row, the search uses the longest of them. The rows after the
+//! chain are the tail. The search compares each row of the tail with the queries. Any subset of the layers therefore
+//! gives right answers. A missing layer only costs time. A layer may be missing because it was not written yet, because
+//! the job that wrote it was killed, or because another job removed it while the search opened the layers.
 //!
-//! A new layer takes in the tail. It also takes in the last layer as long as that layer has at most twice as many rows
-//! as the new layer has without it ([`next_layer`]). Each layer therefore has more than twice as many rows as the next
-//! one, and the number of layers grows with the logarithm of the number of rows. A new layer is published before the
-//! layers that it took in are removed.
+//! A new layer includes the rows of the tail. It also includes the rows of the last layer, if that layer has at most
+//! twice as many rows as the new layer has without it. This step is repeated for the layers before it ([`next_layer`]).
+//! Each layer therefore has more than twice as many rows as the next one, and the number of layers grows with the
+//! logarithm of the number of rows. A new layer is published before the layers whose rows it includes are removed.
 //!
 //! ```text
 //!   lists     the vectors of each list in chunks: the elements of at most C vectors, then their row numbers
@@ -50,7 +50,7 @@ const VERSION: u32 = 1;
 struct Header {
     magic: [u8; 8],
     version: U32,
-    /// The largest number of vectors in a chunk.
+    /// The largest number of vectors in a chunk. A chunk holds some vectors of a list.
     chunk: U32,
     /// The id of the dataset of the index.
     index: U64,
@@ -69,7 +69,8 @@ pub(crate) struct Layer {
     pub id: u64,
     /// The id of the index whose lists the layer continues.
     pub index: u64,
-    /// The row numbers that the layer covers. Rows that were removed before the layer was written are missing.
+    /// The range of row numbers that the layer covers. The layer does not contain rows that were removed before it was
+    /// written.
     pub rows: Range<u64>,
     /// The number of vectors in the layer.
     pub vectors: u64,
@@ -122,7 +123,7 @@ impl Layer {
         Ok(Layer { name, id, index, rows, vectors, chunk, dataset })
     }
 
-    /// Returns the number of bytes of a vector in a chunk, including its row number.
+    /// Returns how many bytes a vector and its row number take in a chunk.
     pub fn entry_bytes(&self, info: &IndexInfo) -> u64 {
         (info.element.row_bytes(info.dimensions) + id_bytes(self.rows.end)) as u64
     }
@@ -130,7 +131,9 @@ impl Layer {
     /// Reads the directory of the layer, and opens its lists.
     ///
     /// # Errors
-    /// [`Error::BadDataset`] for a directory that does not describe the lists; I/O and damage; too little memory.
+    /// - Returns [`Error::BadDataset`] if the directory does not describe the lists.
+    /// - Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, or the budget has too little free
+    ///   memory.
     pub fn load(&self, job: &Job, info: &IndexInfo) -> Result<(Directory, CheckedFile)> {
         let entry_bytes = self.entry_bytes(info);
         let lists = file_of(&self.dataset, LISTS, self.vectors * entry_bytes)?;
@@ -154,7 +157,8 @@ impl Layer {
 /// Opens all layers of the vectors `name`, including layers of an index that was replaced.
 ///
 /// # Errors
-/// [`Error::BadDataset`] for a layer that is damaged; I/O.
+/// - Returns [`Error::BadDataset`] if a layer is damaged.
+/// - Returns [`Error::Store`] if a read or write fails.
 pub(super) fn all_layers(store: &Store, name: &str) -> Result<Vec<Layer>> {
     let mut all = Vec::new();
     for name in layer_names(store, name)? {
@@ -194,8 +198,9 @@ pub(super) fn chain(mut all: Vec<Layer>, index: u64, covered: u64, rows: u64) ->
     chain
 }
 
-/// Returns the rows of the next layer. They are the rows behind all layers, and those of the last layers as long as
-/// each has at most twice as many rows as the next layer has without it.
+/// Returns the rows of the next layer. They include the rows after all layers. They also include the rows of the last
+/// layer if this layer has at most twice as many rows as the next layer has without it. This step is repeated for the
+/// layers before it.
 pub(super) fn next_layer(layers: &[Range<u64>], covered: u64, rows: u64) -> Range<u64> {
     let mut first = layers.last().map_or(covered, |last| last.end);
     for layer in layers.iter().rev() {

@@ -2,12 +2,14 @@
 //!
 //! The terms of this module:
 //!
-//! - a *list*: vectors near one *centroid*, contiguous in the file `lists`; every vector is in one list.
-//! - a *group*: lists whose centroids are near each other, with a centroid of its own ([`centroids`]).
-//! - to *probe* a list: to read it and to compare its vectors with the query.
-//! - a *layer*: a dataset of its own with vectors that were added after the build, sorted by the lists of the index
+//! - A *list* holds the vectors near one *centroid*. The vectors of a list are contiguous in the file `lists`. Every
+//!   vector is in one list.
+//! - A *group* consists of lists whose centroids are near each other. A group has a centroid of its own
+//!   ([`centroids`]).
+//! - A query *probes* a list if the list is read and its vectors are compared with the query.
+//! - A *layer* is a dataset of its own with vectors that were added after the build, sorted by the lists of the index
 //!   ([`layers`]).
-//! - *recall*: the fraction of the k exact neighbours that are in an answer ([`recall`]).
+//! - The *recall* of an answer is the fraction of the k exact neighbours that the answer contains ([`recall`]).
 //!
 //! ```text
 //!   vectors ─► samples ─► k-means of groups, then of lists ─► nearest list of each vector ─► sort by list ─► lists
@@ -17,14 +19,14 @@
 //! ```
 //!
 //! Lists hold the vectors as they were imported, so distances are exact. The answer has the k nearest vectors of the
-//! probed lists; ties go to the smaller id. The index, the query, k and the number of probes determine which lists are
-//! probed. The memory budget and the number of threads have no influence.
+//! probed lists. If two vectors have the same distance, the smaller id comes first. The index, the query, k and the
+//! number of probes determine which lists are probed. The memory budget and the number of threads have no influence.
 //!
 //! An index may have a second file, `copies`, with the same lists enlarged by copies of the vectors near their borders
 //! ([`Index::copies`]). The single strategy reads the lists of `copies`, and needs about a quarter of the lists for the
-//! same recall. The batch strategy reads the lists without copies: with many queries it reads most lists anyway, and
-//! copies would only add bytes. The answers of the two strategies therefore differ for an index with copies, and such
-//! an index has a table of recall for each strategy.
+//! same recall. The batch strategy reads the lists without copies. For many queries it reads most lists in any case,
+//! and copies would only add bytes. The answers of the two strategies therefore differ for an index with copies, and
+//! such an index has a table of recall for each strategy.
 
 mod batch;
 mod build;
@@ -65,7 +67,7 @@ pub use self::{
 };
 use crate::{Error, VectorsInfo, tiles::Tiled};
 
-/// Returns an error for vectors with an element type of which no index can be built.
+/// Returns the error for vectors of an element type for which no index can be built.
 fn no_index_of(vectors: &VectorsInfo) -> Error {
     Error::BadDataset {
         name: vectors.name.clone(),
@@ -75,12 +77,12 @@ fn no_index_of(vectors: &VectorsInfo) -> Error {
     }
 }
 
-/// The element types of which centroids can be made: `f32`, `u8` and `i8`.
+/// An element type for which centroids can be computed. These types are `f32`, `u8` and `i8`.
 pub(crate) trait Clustered:
     Tiled + IntoBytes + FromBytes + Immutable + Send + PartialEq + std::fmt::Debug
 {
-    /// The largest value of an element. Under the cosine a centroid is a direction, scaled until its largest element
-    /// has this value.
+    /// The largest value of an element. Under the cosine metric, a centroid is a direction. It is scaled so that its
+    /// largest element has this value.
     const LARGEST: f64;
 
     /// Returns the element whose value is nearest to `value`.

@@ -1,9 +1,9 @@
-//! The parts of an index. The first part holds the lists that the build wrote; each layer is one further part, with the
-//! same lists for later vectors.
+//! The parts of an index. The first part holds the lists that the build wrote. Each layer is one further part, which
+//! has the same lists for vectors that were added later.
 //!
 //! A list is one or more *chunks*: the elements of some vectors, then the row numbers of these vectors. All chunks of a
-//! list but the last are full. A list of the first part is one chunk. A *piece* is the unit of one read: either some
-//! adjacent lists, or some chunks of one list that is larger than a read.
+//! list but the last are full. A list of the first part is one chunk. A *piece* is the unit of one read. It consists of
+//! some adjacent lists, or of some chunks of one list that is larger than a read.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::Result;
 
-/// One part: a file of lists with its directory.
+/// One part of an index. A part is a file of lists with its directory.
 pub(super) struct Part {
     name: String,
     pub file: CheckedFile,
@@ -31,21 +31,23 @@ pub(super) struct Part {
     rows: u64,
 }
 
-/// The unit of one read: either some adjacent lists, or a range of the vectors of one list.
+/// The unit of one read. A piece consists of some adjacent lists, or of a range of the vectors of one list.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Piece {
     pub lists: Range<u32>,
-    /// The vectors, by their positions among the vectors of all lists of the part.
+    /// The positions of the vectors. Positions count the vectors of all lists of the part.
     places: Range<u64>,
 }
 
 impl Part {
     /// Returns all parts of an index. `directory` is the directory of the lists without copies. The first part has the
-    /// lists with copies if `with_copies` is true and the index has copies; otherwise it has the lists without copies.
+    /// lists with copies if `with_copies` is true and the index has copies. Otherwise it has the lists without copies.
     /// The layers follow.
     ///
     /// # Errors
-    /// Damage; I/O; too little memory.
+    /// - Returns [`crate::Error::BadDataset`] if a directory does not describe the lists of its file.
+    /// - Returns [`crate::Error::Store`] if a read fails, stored bytes are damaged, or the budget has too little free
+    ///   memory.
     pub fn all(job: &Job, index: &VectorIndex, directory: Directory, with_copies: bool) -> Result<Vec<Part>> {
         let info = index.info();
         let row_bytes = info.element.row_bytes(info.dimensions);
@@ -72,7 +74,7 @@ impl Part {
         Ok(parts)
     }
 
-    /// Returns the number of vectors in the largest list that the build wrote, with or without copies.
+    /// Returns how many vectors the largest list of the first part has. If `with_copies` is true, copies are counted.
     fn list_vectors_max(index: &VectorIndex, with_copies: bool) -> u64 {
         match &index.info().copies {
             Some(copies) if with_copies => copies.list_vectors_max,
@@ -80,7 +82,7 @@ impl Part {
         }
     }
 
-    /// Returns the number of bytes of the largest chunk in any part of an index.
+    /// Returns the size, in bytes, of the largest chunk in any part of an index.
     pub fn chunk_bytes_max(index: &VectorIndex, with_copies: bool) -> u64 {
         let info = index.info();
         let layers = index.layers.iter().map(|layer| layer.chunk * layer.entry_bytes(info));
@@ -92,7 +94,7 @@ impl Part {
         self.own.is_some()
     }
 
-    /// Returns the number of a list's own vectors, without copies.
+    /// Returns how many vectors of a list are its own, and not copies.
     pub fn own_count(&self, list: u32) -> u64 {
         self.own.as_ref().unwrap_or(&self.directory).count(list)
     }
@@ -103,8 +105,9 @@ impl Part {
         piece.places.start * entry_bytes..piece.places.end * entry_bytes
     }
 
-    /// Joins lists, given in ascending order, to pieces. A piece has adjacent lists, or lists with gaps of at most
-    /// `gap` bytes between them, and at most `most` bytes. A list of more than `most` bytes is split between chunks.
+    /// Combines lists, which are in ascending order, into pieces. A piece has at most `most` bytes. The gaps between
+    /// its lists have at most `gap` bytes. A list of more than `most` bytes is split into several pieces, between
+    /// chunks.
     pub fn pieces(&self, lists: &[u32], most: u64, gap: u64) -> Vec<Piece> {
         let entry_bytes = self.directory.entry_bytes();
         let mut pieces: Vec<Piece> = Vec::new();
@@ -133,11 +136,12 @@ impl Part {
         pieces
     }
 
-    /// Calls `each` for each chunk of a piece. The arguments are the list, the vectors of the chunk, and two counts:
-    /// the own vectors, and all vectors including copies.
+    /// Calls `each` for each chunk of a piece. The arguments of `each` are the list, the vectors of the chunk, and two
+    /// counts. The counts are the number of the list's own vectors in the chunk, and the number of all vectors in the
+    /// chunk including copies.
     ///
     /// # Errors
-    /// A row number that is too large; errors of `each`.
+    /// Returns [`crate::Error::BadDataset`] if a row number is too large, and the errors of `each`.
     pub fn each_chunk<T: Clustered>(
         &self,
         piece: &Piece,
@@ -172,7 +176,7 @@ impl<'a> Remembered<'a> {
     /// Reads the checksums of all blocks of a file.
     ///
     /// # Errors
-    /// I/O and damage.
+    /// Returns [`crate::Error::Store`] if a read or write fails or stored bytes are damaged.
     pub fn new(job: &Job, file: &'a CheckedFile) -> Result<Remembered<'a>> {
         let remembered = Remembered(file);
         file.remember_headers(job)?;

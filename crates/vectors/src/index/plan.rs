@@ -1,9 +1,10 @@
-//! The plan of an approximate search determines how lists are read, and how many queries one round answers.
+//! The plan of an approximate search determines how lists are read, and how many queries are answered together in one
+//! round.
 //!
 //! Both strategies probe the same lists and give the same answer, unless the index has lists with copies. *Single*
-//! reads the lists of one query after the other, with many reads in flight. *Batch* reads each probed list once for all
-//! its queries, in the order of the file. The batch strategy moves fewer bytes if queries share lists, and it compares
-//! more queries with a vector at a time.
+//! reads the lists of one query after the other, with many reads in flight. *Batch* reads each probed list once, for
+//! all queries that probe it, in the order of the file. If several queries probe the same list, the batch strategy
+//! reads fewer bytes. It also compares more queries with a vector at a time.
 
 use inshore_store::{DriveProfile, format_bytes};
 use serde::{Deserialize, Serialize};
@@ -35,17 +36,19 @@ pub(crate) const SPAN_BYTES: u64 = 1 << 20;
 pub(crate) const JOINED_BYTES: u64 = 128 << 10;
 /// The number of queries whose lists are found together in the batch strategy.
 pub(crate) const FOUND_AT_ONCE: u64 = 256;
-/// The assumed rates of a drive that was not measured: random reads per second, and bytes per second.
+/// The rates that are assumed for a drive that was not measured. The first rate is in random reads per second, and the
+/// second one in bytes per second.
 const READS_PER_SECOND: f64 = 20_000.0;
 const BYTES_PER_SECOND: f64 = 2e9;
-/// The seconds of one multiplication in a full tile, measured with AVX2 and 128 dimensions.
+/// The time of one multiplication in a full tile, in seconds. It was measured with AVX2 and 128 dimensions.
 const MULTIPLICATION_SECONDS: f64 = 0.04e-9;
-/// The cost of a random read with three reads in flight for each thread, relative to the cost with sixteen.
+/// With three reads in flight for each thread, random reads take this many times as long as with sixteen reads in
+/// flight.
 const FEWER_IN_FLIGHT: f64 = 1.5;
 /// The number of queries that fill a tile.
 const TILE_QUERIES: f64 = 8.0;
 
-/// The facts from which the plan is computed.
+/// The estimates from which the plan is computed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Estimates {
     pub queries: u64,
@@ -53,25 +56,27 @@ pub(crate) struct Estimates {
     pub lists: u64,
     pub list_bytes: f64,
     pub list_vectors: f64,
-    /// The number of lists that a query probes with the single strategy, and their bytes and vectors. `None` if both
-    /// strategies read the same lists.
+    /// The lists that a query probes with the single strategy. The value is `None` if both strategies read the same
+    /// lists.
     pub copies: Option<Copied>,
     pub dimensions: usize,
     pub memory_bytes: u64,
     pub threads: usize,
-    /// The memory that depends neither on the strategy nor on the number of queries.
+    /// The memory, in bytes, that depends neither on the strategy nor on the number of queries.
     pub fixed_bytes: u64,
     /// The memory of the centroids of all lists, if they stay in memory.
     pub lower_bytes: u64,
     /// The memory of the block checksums of the file that the single strategy reads.
     pub checks_bytes: u64,
-    /// The memory of one thread in the single strategy. The next field is that of the batch strategy.
+    /// The memory, in bytes, of one thread in the single strategy. The next field is the memory of one thread in the
+    /// batch strategy.
     pub single_thread_bytes: u64,
     pub batch_thread_bytes: u64,
-    /// The memory of one query. The next field is the additional memory of a query in the batch strategy.
+    /// The memory of one query, in bytes. The next field is the additional memory of one query in the batch strategy.
     pub query_bytes: u64,
     pub batch_query_bytes: u64,
-    /// The memory of the batch strategy that depends on neither the number of threads nor the number of queries.
+    /// The memory, in bytes, of the batch strategy, without the memory that depends on the number of threads or
+    /// queries.
     pub batch_bytes: u64,
     pub forced: Option<Strategy>,
 }
@@ -154,12 +159,13 @@ impl StrategyPlan {
     }
 }
 
-/// Returns the bytes of a buffer for adjacent lists of one query.
+/// Returns the size, in bytes, of a buffer for adjacent lists of one query.
 pub(crate) fn joined_bytes(list_bytes_max: u64) -> usize {
     (list_bytes_max.max(JOINED_BYTES) as usize + (8 << 10)).next_multiple_of(4 << 10)
 }
 
-/// Returns the bytes of a buffer for a span, which is a sequence of lists that the batch strategy reads at once.
+/// Returns the size, in bytes, of a buffer for a span. A span is a sequence of lists that the batch strategy reads at
+/// once.
 pub(crate) fn span_bytes(list_bytes_max: u64) -> usize {
     (list_bytes_max.max(SPAN_BYTES) as usize + (8 << 10)).next_multiple_of(4 << 10)
 }
@@ -196,8 +202,8 @@ fn seconds(estimates: &Estimates, drive: Option<&DriveProfile>) -> (f64, f64) {
         read.list_vectors,
         1.0,
     ));
-    // The batch strategy has two ways to read. Either it reads only the probed lists, with fewer reads in flight than
-    // the single strategy; or, if most lists are probed, it reads the whole file sequentially.
+    // The batch strategy has two ways to read. It can read only the probed lists, with fewer reads in flight than the
+    // single strategy. If most lists are probed, it can also read the whole file sequentially.
     let apart = FEWER_IN_FLIGHT * random(touched * list_bytes, list_bytes);
     let batch = apart.min(sequential(lists as f64 * list_bytes)) + multiply(pairs, list_vectors, at_once);
     (single, batch)

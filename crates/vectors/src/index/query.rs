@@ -5,10 +5,10 @@
 //!                                               └─ batch: (list, query), sorted ─► list ─► tiles ─► k nearest of all
 //! ```
 //!
-//! A query probes its nearest lists; if these have fewer than k vectors, it probes the next ones until they have k. The
-//! directory has the number of vectors of each list, so the probed lists are known before any list is read. Copies do
-//! not count, because each vector is the own vector of exactly one list. [`super::selected`] describes searches among
-//! selected vectors.
+//! A query probes its nearest lists. If these lists have fewer than k vectors, the query probes further lists until
+//! they have k vectors. The directory states how many vectors each list has, so the probed lists are known before any
+//! list is read. Copies do not count, because each vector is the own vector of exactly one list. [`super::selected`]
+//! describes searches among selected vectors.
 
 use std::{
     ops::Range,
@@ -47,9 +47,9 @@ use crate::{
 /// The options of an approximate search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Approximate {
-    /// The recall that the index is expected to reach according to its table of recall, between 0 and 1.
+    /// The recall that a search is expected to reach according to the index's table of recall, between 0 and 1.
     pub recall: f64,
-    /// The number of lists that each query probes. If it is given, `recall` is ignored.
+    /// The number of lists that each query probes. If the number is given, `recall` is ignored.
     pub probes: Option<u64>,
     /// The strategy. `None` chooses the strategy with the smaller estimated time.
     pub strategy: Option<Strategy>,
@@ -66,7 +66,7 @@ impl Approximate {
     /// Checks the options.
     ///
     /// # Errors
-    /// [`Error::BadOption`].
+    /// Returns [`Error::BadOption`] if an option is out of range.
     pub fn check(&self) -> Result<()> {
         let bad = |option, found: String, expected: &str| {
             Err(Error::BadOption { option, found, expected: expected.to_string() })
@@ -98,32 +98,38 @@ pub struct ApproximateSearched {
     pub probes: u64,
     /// The number of lists of the index.
     pub lists: u64,
-    /// The recall for this number of probes according to the table of the index, which [`super::RecallTable`]
-    /// describes. `None` if the table has no point with so few probes.
+    /// The recall that the index's table of recall ([`super::RecallTable`]) states for this number of probes. The value
+    /// is `None` if the table has no point with so few probes.
     pub recall_estimate: Option<f32>,
     /// The time at which the table of recall was measured, in seconds since 1970.
     pub recall_measured_seconds: u64,
-    /// The number of pairs of a query and a vector in a probed list.
+    /// The number of compared pairs. A pair consists of a query and a vector in a list that the query probes.
     pub compared: u64,
     /// The number of pairs whose exact distance was computed.
     pub measured: u64,
-    /// The number of vectors that may be answers; `None` if all vectors may.
+    /// The number of vectors that may be answers. The value is `None` if all vectors may.
     pub selected: Option<u64>,
-    /// The number of queries whose probed lists have too few selected vectors. Each of them was compared with all
-    /// selected vectors.
+    /// The number of queries whose probed lists have too few selected vectors. Each of these queries was compared with
+    /// all selected vectors.
     pub exhaustive: u64,
-    /// The median and the 99th percentile of the times of the queries, in microseconds. `None` with the batch strategy.
+    /// The median and the 99th percentile of the times of the queries, in microseconds. The value is `None` with the
+    /// batch strategy.
     pub latency_us: Option<[u64; 2]>,
     /// The plan.
     pub plan: StrategyPlan,
 }
 
-/// Finds near vectors of each query in the lists of an index. `each` receives the rows of the answer, in the order of
-/// the queries and, for each query, of the ranks. Distances are exact.
+/// Finds near vectors of each query in the lists of an index. `each` receives the rows of the answer, sorted by query
+/// and rank. Distances are exact.
 ///
 /// # Errors
-/// Bad options; an index for another metric; a query with a value that is not finite, or that the element type of the
-/// vectors cannot hold; too little memory; I/O and damage; cancellation; the errors of `each`.
+/// - Returns [`crate::Error::BadOption`] if an option is out of range.
+/// - Returns [`crate::Error::BadOption`] if the index was built for another metric.
+/// - Returns [`crate::Error::BadFile`] if a value of a query is not finite, or if the element type of the vectors
+///   cannot hold the value.
+/// - Returns the errors of `each`.
+/// - Returns [`Error::Store`] if the budget has too little free memory, a read or write fails, stored bytes are
+///   damaged, or the job was cancelled.
 pub fn search_index<'a>(
     job: &Job,
     vectors: &Vectors,
@@ -143,7 +149,7 @@ pub fn search_index<'a>(
 /// other vector probes as a query.
 ///
 /// # Errors
-/// The errors of [`search_index`].
+/// Returns the errors of [`search_index`].
 pub(crate) fn pairs_of_index(
     job: &Job,
     vectors: &Vectors,
@@ -162,7 +168,9 @@ pub(crate) fn pairs_of_index(
 /// Checks the options of an approximate search, without I/O.
 ///
 /// # Errors
-/// Bad options; an index for another metric; queries with another number of dimensions.
+/// - Returns [`crate::Error::BadOption`] if an option is out of range.
+/// - Returns [`crate::Error::BadOption`] if the index was built for another metric.
+/// - Returns [`crate::Error::BadFile`] if the queries have another number of dimensions than the vectors.
 pub fn check_index_search<'a>(
     index: &VectorIndex,
     vectors: &VectorsInfo,
@@ -196,11 +204,13 @@ struct Probed<'a> {
     source: Source<'a>,
     search: &'a Search,
     approximate: &'a Approximate,
-    /// The receiver of all near pairs. `None` if the search returns the nearest vectors of each query instead.
+    /// The receiver of all near pairs. The value is `None` if the search returns the nearest vectors of each query
+    /// instead.
     pairs: Option<&'a Pairs>,
 }
 
-/// The parts of an index that stay in memory, and the two spaces in which queries are compared.
+/// The data of an index that stays in memory during a search, and the two spaces in which queries are compared. A space
+/// is a metric together with facts about the data.
 struct Loaded<T: Clustered> {
     parts: Vec<Part>,
     centroids: Centroids<T>,
@@ -245,8 +255,8 @@ impl Probed<'_> {
         }
     }
 
-    /// Returns the number of lists that each query probes in layers. Layers have no copies. For the same recall, the
-    /// single strategy must therefore probe as many lists in layers as the batch strategy does.
+    /// Returns how many lists each query probes in layers. Layers have no copies. For the same recall, the single
+    /// strategy must therefore probe as many lists in layers as the batch strategy does.
     fn layer_probes(&self, strategy: Strategy) -> u64 {
         let probes = self.probes(strategy);
         match self.index.layers.is_empty() {
@@ -255,7 +265,7 @@ impl Probed<'_> {
         }
     }
 
-    /// Returns the number of lists that each query probes.
+    /// Returns how many lists each query probes.
     fn probes(&self, strategy: Strategy) -> u64 {
         let probes = self.probes_among_all(strategy);
         match (self.approximate.probes, &self.search.selection) {
@@ -264,7 +274,7 @@ impl Probed<'_> {
         }
     }
 
-    /// Returns the number of lists that each query probes if all vectors may be answers.
+    /// Returns how many lists each query probes if all vectors may be answers.
     fn probes_among_all(&self, strategy: Strategy) -> u64 {
         let lists = self.index.info().lists;
         let wanted = self.approximate.probes;
@@ -285,7 +295,7 @@ impl Probed<'_> {
             let list_vectors = copies.vectors as f64 / info.lists as f64;
             Copied { probes: single_probes, list_bytes: list_vectors * entry_bytes as f64, list_vectors }
         });
-        // A group has about √N of the N lists; the largest groups have several times as many.
+        // A group has about √N of the N lists. The largest groups have several times as many.
         let group = (8 * info.lists.div_ceil(info.groups)).min(info.lists);
         let finder = 2 * Comparer::<T>::bytes(info.dimensions) + 16 * (group * row_bytes + (16 << 10));
         let pending = |probes: u64| {
@@ -366,8 +376,8 @@ impl Probed<'_> {
             lists: info.lists,
             recall_estimate: match probes == info.lists {
                 true => Some(1.0),
-                // A search among a selection probes more lists to reach the same recall, so the table is read at the
-                // number of probes for all vectors.
+                // A search among selected vectors probes more lists to reach the same recall. The table is therefore
+                // read at the number of probes that a search among all vectors would have.
                 false => self.table(plan.strategy).recall_of(self.probes_among_all(plan.strategy)),
             },
             recall_measured_seconds: info.recall.measured_seconds,
@@ -401,7 +411,7 @@ impl Probed<'_> {
         Ok(plan)
     }
 
-    /// Reads the parts of the index that all queries need.
+    /// Reads the data of the index that all queries need.
     fn load<T: Clustered>(&self, plan: &StrategyPlan) -> Result<Loaded<T>> {
         let (metric, dimensions) = (self.search.metric, self.index.info().dimensions);
         let (directory, centroids) = self.index.load::<T>(self.job, plan.holds_centroids)?;
@@ -483,8 +493,8 @@ impl Probed<'_> {
 
 impl<T: Clustered> Round<'_, T> {
     /// Finds the lists that each of the queries `members` probes. `each` receives the queries in no particular order.
-    /// Its arguments are the query, its lists by ascending distance, and the number of these lists that are probed in
-    /// the first part. In layers all these lists are probed.
+    /// The arguments of `each` are the query, its lists by ascending distance, and how many of these lists are probed
+    /// in the first part of the index (the lists that the build wrote). In layers, all these lists are probed.
     pub(super) fn lists(
         &self,
         members: Range<u32>,
@@ -494,7 +504,7 @@ impl<T: Clustered> Round<'_, T> {
         let mut left: Vec<u32> = members.collect();
         let mut probes = self.probes.max(self.layer_probes);
         let mut lists = Vec::new();
-        // The loop repeats only for queries whose lists have fewer than k vectors, which are few.
+        // The loop repeats only for the few queries whose lists have fewer than k vectors.
         while let (Some(&first), Some(&last)) = (left.first(), left.last()) {
             let groups = self.centroids.groups_for(probes);
             let tops: Vec<TopK> = (first..=last).map(|_| TopK::new(probes as usize, f64::INFINITY)).collect();
@@ -519,8 +529,8 @@ impl<T: Clustered> Round<'_, T> {
         Ok(())
     }
 
-    /// Truncates the nearest lists of a query to those that it probes, and returns how many of them it probes in the
-    /// first part. Returns `None` if the lists have fewer than k vectors.
+    /// Truncates the nearest lists of a query to the lists that the query probes. Returns how many of them the query
+    /// probes in the first part of the index. Returns `None` if the lists have fewer than k vectors.
     fn enough_of(&self, lists: &mut Vec<u32>) -> Option<usize> {
         let (mut vectors, mut near, mut all) = (0, 0, 0);
         for &list in &*lists {
@@ -540,8 +550,8 @@ impl<T: Clustered> Round<'_, T> {
         Some(near)
     }
 
-    /// Returns each part with the lists that a query probes in it. The arguments are those that [`Self::lists`] passes
-    /// to `each`.
+    /// Returns each part of the index with the lists that a query probes in this part. The arguments are those that
+    /// [`Self::lists`] passes to `each`.
     pub(super) fn lists_of_parts<'l>(
         &self,
         lists: &'l [u32],
@@ -553,7 +563,7 @@ impl<T: Clustered> Round<'_, T> {
         })
     }
 
-    /// Adds the number of vectors in the probed lists of a query to the count of compared pairs.
+    /// Counts the vectors in the probed lists of a query, and adds their number to the count of compared pairs.
     pub(super) fn count_compared(&self, lists: &[u32], near: usize) {
         let count = |(part, lists): (&Part, &[u32])| -> u64 {
             lists.iter().map(|&list| part.directory.count(list)).sum()
@@ -562,7 +572,7 @@ impl<T: Clustered> Round<'_, T> {
         self.compared.fetch_add(compared, Ordering::Relaxed);
     }
 
-    /// Returns the number of bytes of the largest chunk in any part.
+    /// Returns the size, in bytes, of the largest chunk in any part of the index.
     pub(super) fn chunk_bytes_max(&self) -> u64 {
         Part::chunk_bytes_max(self.index, self.parts[0].has_copies())
     }

@@ -21,18 +21,22 @@ pub(crate) struct Ranges<'a, R: Fn(u64) -> Option<Range<u64>> + Sync> {
     pub job: &'a Job,
     pub file: &'a CheckedFile,
     pub threads: usize,
-    /// The length of a buffer in bytes. No range is longer.
+    /// The length of a buffer in bytes. No range may be longer than a buffer.
     pub buffer_bytes: usize,
-    /// Returns the range with the given number; numbers start at 0. Returns `None` for numbers behind the last range.
+    /// A function that returns the range with the given number. Numbers start at 0. The function returns `None` if the
+    /// number is too large.
     pub range: R,
 }
 
 impl<R: Fn(u64) -> Option<Range<u64>> + Sync> Ranges<'_, R> {
-    /// Calls `work` with the state of the thread, and with the number and the bytes of a range, once for each range.
-    /// `make` creates the state of a thread. Returns the states of all threads.
+    /// Reads all ranges, and calls `work` once for each range. The arguments of `work` are the state of the thread, the
+    /// number of the range, and the bytes of the range. `make` creates the state of a thread. Returns the states of all
+    /// threads.
     ///
     /// # Errors
-    /// I/O and damage; cancellation; too little memory; the first error of `work`.
+    /// - Returns the first error of `work`.
+    /// - Returns [`crate::Error::Store`] if a read or write fails, stored bytes are damaged, the job was cancelled, or
+    ///   the budget has too little free memory.
     pub fn each<S: Send>(
         &self,
         make: impl Fn() -> S + Sync,

@@ -1,10 +1,10 @@
-//! Recall as a function of the number of probed lists. The build measures recall on held-out vectors;
-//! [`measure_recall`] measures it on the user's queries.
+//! Measures recall as a function of the number of probed lists. The build measures recall on held-out vectors.
+//! [`measure_recall`] measures recall on the user's queries.
 //!
 //! An answer contains an exact neighbour if and only if the list of that neighbour is probed, since distances in probed
-//! lists are exact. Recall can therefore be measured without searches. The exact neighbours of the queries, and the
-//! lists of these neighbours, are found once. For each number of probes, the queries are then compared with centroids
-//! only.
+//! lists are exact. Recall can therefore be measured without searches. The exact neighbours of the queries and the
+//! lists that hold these neighbours are found once. For each number of probes, the queries are then compared with
+//! centroids only.
 
 use std::{
     collections::HashMap,
@@ -50,11 +50,12 @@ fn grid(lists: u64) -> impl Iterator<Item = u64> {
     steps.into_iter()
 }
 
-/// Measures recall for several numbers of probes. For each query, `lists_of` has one entry for each exact neighbour:
-/// the lists that hold the neighbour.
+/// Measures recall for several numbers of probes. For each exact neighbour of each query, `lists_of` states which lists
+/// hold the neighbour.
 ///
 /// # Errors
-/// I/O and damage; too little memory; cancellation.
+/// Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, the budget has too little free memory,
+/// or the job was cancelled.
 pub(crate) fn measure<T: Clustered>(
     job: &Job,
     centroids: &Centroids<T>,
@@ -108,11 +109,14 @@ pub(crate) fn measure<T: Clustered>(
 /// If the index has lists with copies, their table is measured and replaced, too. Returns the table of the lists
 /// without copies.
 ///
-/// The cost is one pass over the vectors, one pass over the lists, and one pass over the lists with copies.
+/// The function reads all vectors once, all lists once, and all lists with copies once.
 ///
 /// # Errors
-/// Queries with another number of dimensions; I/O and damage; too little memory; cancellation; an index that another
-/// job changed.
+/// - Returns [`Error::BadOption`] if `sample` or `k` is out of range.
+/// - Returns [`Error::BadFile`] if the queries have another number of dimensions than the vectors.
+/// - Returns [`inshore_store::Error::Changed`] if another job changed the index.
+/// - Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, the budget has too little free
+///   memory, or the job was cancelled.
 pub fn measure_recall(
     store: &Store,
     job: &Job,
@@ -178,7 +182,7 @@ fn measure_elements<T: Clustered>(
     for_vectors::<T, _>(
         job,
         &vectors.file,
-        // Rows that were added after the build are left out: the lists of the build do not hold them.
+        // Rows that were added after the build are left out, since the lists of the build do not hold them.
         (index.info().vectors, info.dimensions),
         || Comparer::<T>::new(info.dimensions),
         |comparer, first, rows| {
@@ -226,7 +230,9 @@ fn block_bytes(row_bytes: usize) -> usize {
 /// row number of the first vector of the block, and the elements of the block.
 ///
 /// # Errors
-/// I/O and damage; too little memory; cancellation; errors of `work`.
+/// - Returns the errors of `work`.
+/// - Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, the budget has too little free
+///   memory, or the job was cancelled.
 pub(crate) fn for_vectors<T: Clustered, S: Send>(
     job: &Job,
     file: &CheckedFile,
@@ -241,7 +247,9 @@ pub(crate) fn for_vectors<T: Clustered, S: Send>(
 /// first row of the block, and the elements of the block.
 ///
 /// # Errors
-/// I/O and damage; too little memory; cancellation; errors of `work`.
+/// - Returns the errors of `work`.
+/// - Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, the budget has too little free
+///   memory, or the job was cancelled.
 pub(crate) fn for_rows<T: Clustered, S: Send>(
     job: &Job,
     file: &CheckedFile,
@@ -265,10 +273,11 @@ pub(crate) fn for_rows<T: Clustered, S: Send>(
     })
 }
 
-/// Reads the queries with the given numbers, which ascend, and packs them.
+/// Reads the queries with the given numbers, and packs them. The numbers must be in ascending order.
 ///
 /// # Errors
-/// A value that the element type of the vectors cannot hold; I/O.
+/// Returns [`crate::Error::BadFile`] if the element type of the vectors cannot hold a value of a query, and
+/// [`crate::Error::Store`] if a read fails.
 pub(crate) fn read_queries<T: Clustered>(
     job: &Job,
     source: Source<'_>,
@@ -292,7 +301,8 @@ pub(crate) fn read_queries<T: Clustered>(
 /// Reads the next query, which has the number `number`, and packs it. The id of the query is appended to `ids`.
 ///
 /// # Errors
-/// A value that the element type of the vectors cannot hold; I/O.
+/// Returns [`crate::Error::BadFile`] if the element type of the vectors cannot hold a value of a query, and
+/// [`crate::Error::Store`] if a read fails.
 pub(crate) fn pack_next<T: Clustered>(
     rows: &mut QueryRows,
     (source, number): (Source<'_>, u64),

@@ -1,4 +1,4 @@
-//! A round: queries of an index search that are answered together.
+//! A round is a group of queries of an index search that are answered together.
 
 use std::sync::atomic::AtomicU64;
 
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{RowSet, Vectors, heaps::SharedHeaps, ids::Ids, topk::TopK};
 
-/// A group of packed queries that are answered together, with the parts of the index that the search has loaded.
+/// A group of packed queries that are answered together, and the data of the index that the search has loaded.
 pub(super) struct Round<'a, T: Clustered> {
     pub job: &'a Job,
     pub vectors: &'a Vectors,
@@ -32,7 +32,7 @@ pub(super) struct Round<'a, T: Clustered> {
     pub k: u64,
     pub packed: &'a Packed<T>,
     pub tops: &'a [TopK],
-    /// The receiver of near vectors: `tops`, or a sort of pairs.
+    /// The receiver of near vectors. It is `tops`, or a sort of pairs.
     pub heaps: SharedHeaps<'a>,
     pub selected: Option<Selected<'a>>,
     pub ids: &'a Ids,
@@ -47,7 +47,7 @@ pub(super) struct Selected<'a> {
     pub(super) met: Vec<Met>,
 }
 
-/// The number of vectors, and the number of selected vectors, in the lists that a query probed.
+/// Counts for one query: the number of vectors and the number of selected vectors in the lists that the query probed.
 #[derive(Default)]
 pub(super) struct Met {
     pub vectors: AtomicU64,

@@ -1,21 +1,21 @@
 //! Searches in an index in which only selected vectors may be answers.
 //!
-//! Let a share *s* of the vectors be selected. The k nearest selected vectors lie as far from the query as the k / s
-//! nearest of all vectors, so they are spread over more lists. A query therefore probes 1 / √s times as many lists as
-//! it would for the same recall among all vectors. The factor 1 / √s has the following reason: the neighbours lie in a
-//! ball around the query, and the number of lists that a ball touches grows with the number of vectors in the ball, by
-//! a power that depends on the dimensions of the data. Let a list have L vectors. In data of d dimensions, the ratio of
-//! the radius of the ball to the radius of a list is (k / sL)^(1/d). The ball then touches about (1 + (k / sL)^(1/d))^d
-//! lists. With k / L from 0.05 to 0.5 and d from 5 to 20, this number grows at most tenfold from s = 1 to s = 1/100,
-//! and 1 / √s grows tenfold.
+//! Let *s* be the fraction of the vectors that are selected. The k nearest selected vectors lie as far from the query
+//! as the k / s nearest of all vectors, so they are spread over more lists. A query therefore probes 1 / √s times as
+//! many lists as it would for the same recall among all vectors. The factor 1 / √s has the following reason. The
+//! neighbours lie in a ball around the query. The number of lists that a ball touches is proportional to a power of the
+//! number of vectors in the ball. The exponent depends on the dimensions of the data. Let a list have L vectors. In
+//! data of d dimensions, the ratio of the radius of the ball to the radius of a list is (k / sL)^(1/d). The ball then
+//! touches about (1 + (k / sL)^(1/d))^d lists. With k / L from 0.05 to 0.5 and d from 5 to 20, this number grows at
+//! most tenfold from s = 1 to s = 1/100, and 1 / √s grows tenfold.
 //!
 //! This estimate holds for vectors that are selected independently of their position in space. A query far from all
-//! selected vectors finds few selected vectors in its lists. Let the probed lists of a query have n vectors; the
-//! expected number of selected vectors among them is s times n. If fewer than k of them are selected, or less than a
-//! quarter of the expected number, the query is compared with all selected vectors, in one pass over the blocks of rows
-//! with selected vectors. Each query therefore has k neighbours if at least k vectors are selected. The probed lists,
-//! and the queries that need the pass over all selected vectors, depend only on the index, the queries, the recall and
-//! the selection.
+//! selected vectors finds few selected vectors in its lists. Let n be the number of vectors in the probed lists of a
+//! query. The expected number of selected vectors among them is s times n. If fewer than k of them are selected, or
+//! less than a quarter of the expected number, the query is compared with all selected vectors, in one pass over the
+//! blocks of rows with selected vectors. Each query therefore has k neighbours if at least k vectors are selected. The
+//! probed lists, and the queries that need the pass over all selected vectors, depend only on the index, the queries,
+//! the recall and the selection.
 //!
 //! If less than one vector of a hundred is selected ([`crate::is_sparse`]), the exact search over the selected vectors
 //! reads fewer bytes than a search in the lists.
@@ -36,21 +36,21 @@ use crate::{
     ids::Ids,
 };
 
-/// Let n be the number of vectors in the probed lists of a query, and s the share of the selected vectors in the
-/// dataset. The lists have enough selected vectors if they have at least k, and at least this fraction of s times n.
+/// Let n be the number of vectors in the probed lists of a query, and s the fraction of the dataset's vectors that are
+/// selected. The lists have enough selected vectors if they have at least k, and at least this fraction of s times n.
 const ENOUGH: f64 = 0.25;
-/// The bytes of a block of vectors. A block has room for at least one vector with any number of dimensions.
+/// The size of a block of vectors in bytes. A block can hold at least one vector with any number of dimensions.
 const BLOCK_BYTES: usize = 256 << 10;
 
-/// Returns the number of lists that a query probes among selected vectors. `probes` is the number for a search among
-/// all vectors.
+/// Returns how many lists a query probes if only selected vectors may be answers. `probes` is the number of lists for a
+/// search among all vectors.
 pub(super) fn probes_among(selection: &RowSet, probes: u64, lists: u64) -> u64 {
     let share = selection.count() as f64 / selection.len() as f64;
     ((probes as f64 / share.max(1e-12).sqrt()).ceil() as u64).clamp(1, lists)
 }
 
 impl<'a> Selected<'a> {
-    /// The memory for each query, in bytes: its two counters, and its number.
+    /// The memory, in bytes, for the two counters and the number of each query.
     pub const QUERY_BYTES: u64 = size_of::<Met>() as u64 + 4;
 
     pub fn new(rows: &'a RowSet, queries: usize) -> Selected<'a> {
@@ -62,8 +62,9 @@ impl<'a> Selected<'a> {
         4 * rows.len().div_ceil(block_rows(row_bytes)).min(rows.count())
     }
 
-    /// Compares the selected vectors of a list with queries. The first `own` of the list's `count` vectors are its own;
-    /// the others are copies. Copies do not count as met, because each is counted in the list that owns it.
+    /// Compares the selected vectors of a list with queries. The first `own` of the list's `count` vectors are its own,
+    /// and the others are copies. The counters of a query do not include copies, because each vector is counted in the
+    /// list that owns it.
     pub fn compare<T: Clustered, H: Heaps>(
         &self,
         space: &Space<T>,

@@ -1,4 +1,4 @@
-//! The single strategy: each thread answers one query after the other, with many reads in flight.
+//! The single strategy. Each thread answers one query after the other, with many reads in flight.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},

@@ -52,8 +52,8 @@ pub struct RecallTable {
 }
 
 impl RecallTable {
-    /// Returns the smallest measured number of probes whose recall exceeds `recall` by at least its standard error.
-    /// Returns `lists` if no measured number of probes does.
+    /// Returns the smallest measured number of probes for which the measured recall, minus its standard error, is at
+    /// least `recall`. Returns `lists` if no measured number of probes does.
     pub fn probes_for(&self, recall: f64, lists: u64) -> u64 {
         let reached = self.points.iter().find(|point| {
             // The recall of a point is an f32. The sum is rounded to f32, so that a point with the f32 nearest to 0.95

@@ -1,5 +1,5 @@
-//! The tail: the last rows of the vectors, which were added after the last layer or the lists were written. No list has
-//! the rows of the tail. All queries of a round are compared with all rows of the tail, in one pass.
+//! The tail consists of the last rows of the vectors. They were added after the lists and the last layer were written,
+//! so no list holds them. All queries of a round are compared with all rows of the tail, in one pass.
 
 use std::{ops::Range, sync::atomic::Ordering};
 
@@ -11,13 +11,14 @@ use super::{
 };
 use crate::{Result, dataset::CHECK_BYTES};
 
-/// The bytes of a block of rows. A block has room for at least one row with any number of dimensions.
+/// The size of a block of rows in bytes. A block can hold at least one row with any number of dimensions.
 const BLOCK_BYTES: usize = 256 << 10;
 
 /// Compares the rows `tail` with all queries of a round.
 ///
 /// # Errors
-/// I/O and damage; cancellation; too little memory.
+/// Returns [`crate::Error::Store`] if a read or write fails, stored bytes are damaged, the job was cancelled, or the
+/// budget has too little free memory.
 pub(super) fn compare_tail<T: Clustered>(round: &Round<'_, T>, tail: Range<u64>) -> Result<()> {
     let row_bytes = (round.space.dimensions * size_of::<T>()) as u64;
     let block_rows = ((BLOCK_BYTES - 2 * CHECK_BYTES) as u64 / row_bytes).max(1);

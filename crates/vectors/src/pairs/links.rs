@@ -1,11 +1,12 @@
-//! The links that a block of queries needs. Links have the same connected components as the pairs, and are far fewer.
+//! Reduces the near pairs of a block of queries to links. A link connects two vectors. The links have the same
+//! connected components as all near pairs, but there are far fewer links.
 //!
 //! If n vectors are equal, all n²/2 pairs of them are near. Groups of duplicates depend only on connected components,
 //! so each block of queries in memory has a union-find structure over its queries. A vector outside the block needs one
-//! link to the block. Any further query of the block that is near the vector is united with the query of this link. A
+//! link to the block. If another query of the block is near the vector, it is united with the query of this link. A
 //! pass over the vectors therefore writes about one link for each vector and each query, instead of one for each pair.
 
-/// The number of vectors outside the block whose last link is remembered. A pass compares a few hundred vectors at a
+/// The last link is remembered for this number of vectors outside the block. A pass compares a few hundred vectors at a
 /// time with all queries, so few links are forgotten. A link that was forgotten is written again.
 const REMEMBERED: usize = 8 << 10;
 
@@ -13,10 +14,11 @@ const REMEMBERED: usize = 8 << 10;
 pub(super) struct BlockLinks<'a> {
     /// The ids of the queries. The ids ascend, unless vectors were replaced.
     ids: &'a [u64],
-    /// For each query, another query of its component; for the root of a component, the query itself.
+    /// For each query, its parent in the union-find structure. The parent is another query of the same component. The
+    /// root of a component is its own parent.
     parents: Vec<u32>,
-    /// A hash table without chains: a vector, and the query to which the vector has a link. The id of the vector,
-    /// modulo the length of the table, is its position.
+    /// A hash table without chains. An entry has the id of a vector, and the query to which the vector has a link. The
+    /// position of an entry is the id of the vector modulo the length of the table.
     last: Vec<(u64, u32)>,
 }
 
@@ -27,7 +29,7 @@ impl<'a> BlockLinks<'a> {
         BlockLinks { ids, parents, last: vec![(u64::MAX, 0); REMEMBERED] }
     }
 
-    /// Returns the memory in bytes, without the 4 bytes of each query.
+    /// Returns the memory of [`BlockLinks`] in bytes. The 4 bytes for each query are not included.
     pub fn bytes() -> u64 {
         (REMEMBERED * size_of::<(u64, u32)>()) as u64
     }
@@ -51,8 +53,8 @@ impl<'a> BlockLinks<'a> {
         false
     }
 
-    /// Calls `each` with the links inside the block: the id of each query that is no root, and the id of the root of
-    /// its component.
+    /// Calls `each` with the links inside the block. A link consists of the id of a query that is not the root of its
+    /// component, and the id of this root.
     pub fn each(mut self, mut each: impl FnMut(u64, u64)) {
         for query in 0..self.parents.len() as u32 {
             let root = self.root(query);

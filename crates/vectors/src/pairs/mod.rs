@@ -1,10 +1,10 @@
-//! The pairs of near vectors that a search finds, sorted within a budget.
+//! Sorts the pairs of near vectors that a search finds, within a memory budget.
 //!
 //! ```text
 //!   threads of a pass ─► Pairs ─► a sort on flash, which keeps each pair once ─► pairs in order
 //! ```
 //!
-//! Nothing limits the number of pairs of a vector: each pair goes to the sort at once, and no heap keeps pairs.
+//! The number of pairs of a vector is not limited, since each pair goes to the sort at once, and no heap keeps pairs.
 
 mod links;
 
@@ -16,11 +16,11 @@ use inshore_store::{Job, Reservation};
 use self::links::BlockLinks;
 use crate::{Error, Metric, Result, heaps::Heaps, topk::Entry};
 
-/// The bytes of the two ids by which rows are sorted. The ids are big-endian, so that the order of bytes is the order
-/// of ids.
+/// The size, in bytes, of the two ids by which rows are sorted. The ids are big-endian, so that the order of the bytes
+/// is the order of the ids.
 pub(crate) const IDS_BYTES: usize = 16;
-/// The bytes of rows that are collected before they are passed to the sort, and the bytes of rows that one read of the
-/// sort returns.
+/// Rows are passed to the sort after this number of bytes was collected. One read of the sort returns about as many
+/// bytes.
 pub(crate) const ROWS_BYTES: usize = 64 << 10;
 
 pub(crate) type Sorter = RowSort<FixedRows, KeepFirst>;
@@ -41,7 +41,8 @@ pub(crate) fn push_ids(out: &mut Vec<u8>, one: u64, other: u64) {
 /// Calls `each` with the two ids of each row, and with the other bytes of the row.
 ///
 /// # Errors
-/// I/O and damage; cancellation; the errors of `each`.
+/// - Returns the errors of `each`.
+/// - Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, or the job was cancelled.
 pub(crate) fn each_row(
     sorted: &mut Sorted,
     row_bytes: usize,
@@ -64,9 +65,10 @@ pub(crate) fn each_row(
 /// The contents of a row of the sort.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Form {
-    /// The smaller id, the larger id, and the distance as f32.
+    /// A row has the smaller id, the larger id, and the distance as f32.
     Distances,
-    /// Both ids, in a row for each order: the input of the search for connected components.
+    /// A row has both ids. For each pair there are two rows, one for each order of the ids. The search for connected
+    /// components needs this form.
     Links,
 }
 
@@ -100,7 +102,7 @@ impl Pairs {
     /// Creates a sort with `sort_bytes` bytes of the budget, and reserves the memory of [`Pairs::bytes`] in addition.
     ///
     /// # Errors
-    /// Too little memory.
+    /// Returns [`Error::Store`] if the budget has too little free memory.
     pub fn new(job: &Job, form: Form, (metric, radius): (Metric, f64), sort_bytes: u64) -> Result<Pairs> {
         let reservation = job.budget().reserve(Pairs::bytes(), "pairs of vectors")?;
         let sort = sorter(job, "pairs", form.row_bytes(), sort_bytes)?;
@@ -109,14 +111,14 @@ impl Pairs {
         Ok(Pairs { metric, form, bound: metric.key_within(radius), state, _reservation: reservation })
     }
 
-    /// Returns the memory in bytes, without that of the sort.
+    /// Returns the memory of [`Pairs`], in bytes, without the memory of the sort.
     pub fn bytes() -> u64 {
         (ROWS_BYTES + 2 * IDS_BYTES) as u64 + BlockLinks::bytes()
     }
 
-    /// Returns the receiver of the pairs of some queries. `ids` are the ids of the queries, which are vectors of the
-    /// searched dataset. With `only_larger`, a pair is dropped if the query has the larger of the two ids. The search
-    /// finds the pair a second time, with the other vector as the query.
+    /// Returns the receiver of the pairs of some queries. The queries are vectors of the searched dataset, and `ids`
+    /// are their ids. If `only_larger` is true, a pair is dropped if the query has the larger of the two ids, because
+    /// the search also finds the pair with the other vector as the query.
     pub fn of_queries<'a>(&'a self, ids: &'a [u64], only_larger: bool) -> PairsOfQueries<'a> {
         let links = (self.form == Form::Links).then(|| Mutex::new(BlockLinks::new(ids)));
         PairsOfQueries { pairs: self, ids, only_larger, links }
@@ -125,7 +127,7 @@ impl Pairs {
     /// Ends the input, and returns the pairs in ascending order of their ids.
     ///
     /// # Errors
-    /// I/O; cancellation.
+    /// Returns [`Error::Store`] if a read or write fails or the job was cancelled.
     pub fn finish(self) -> Result<Sorted> {
         let State { mut sort, rows, failure } = self.state.into_inner().expect("no panic under this lock");
         if let Some(error) = failure {
@@ -175,7 +177,7 @@ impl PairsOfQueries<'_> {
     /// Adds the links between queries of the block to the sort.
     ///
     /// # Errors
-    /// I/O; cancellation.
+    /// Returns [`Error::Store`] if a read or write fails or the job was cancelled.
     pub fn finish(self) -> Result<()> {
         if let Some(links) = self.links {
             let links = links.into_inner().expect("no panic under this lock");

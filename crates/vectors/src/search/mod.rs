@@ -1,8 +1,8 @@
 //! The exact search for the nearest neighbours of a batch of queries.
 //!
-//! One pass over the vectors answers as many queries as fit into the budget together with their neighbours. A larger
-//! batch is split into blocks of queries, with one pass for each block ([`plan`]). During a pass, the queries of the
-//! block stay in memory, packed for the kernels ([`queries`]), while [`scan`] reads the vectors.
+//! One pass over the vectors answers as many queries as fit into the memory budget together with their neighbours. A
+//! larger batch is split into blocks of queries, with one pass for each block ([`plan`]). During a pass, the queries of
+//! the block stay in memory, packed for the kernels ([`queries`]), while [`scan`] reads the vectors.
 
 mod live;
 mod plan;
@@ -49,12 +49,13 @@ pub struct Search {
     pub k: u64,
     /// The metric.
     pub metric: Metric,
-    /// The radius: the largest distance of a neighbour, or the smallest inner product.
+    /// The largest distance of a neighbour. For the inner product, it is the smallest product. The value is `None` if
+    /// the distance is not limited.
     pub radius: Option<f64>,
-    /// If true, a vector with the same id as the query is not an answer, whatever its distance. This option is for a
-    /// dataset that is joined with itself.
+    /// If true, the vector with the same id as the query is never an answer, whatever its distance is. This option is
+    /// for a dataset that is joined with itself.
     pub excludes_itself: bool,
-    /// The row numbers of the vectors that may be answers; `None` selects all vectors. The length of the set must be
+    /// The row numbers of the vectors that may be answers. `None` selects all vectors. The length of the set must be
     /// the number of rows of the dataset.
     pub selection: Option<Arc<RowSet>>,
     /// The instruction set of the filter, for tests and measurements. By default the best instruction set of the
@@ -83,7 +84,7 @@ impl Search {
     /// Checks the options.
     ///
     /// # Errors
-    /// [`Error::BadOption`].
+    /// Returns [`Error::BadOption`] if an option is out of range.
     pub fn check(&self) -> Result<()> {
         let bad = |option, found: String, expected: &str| {
             Err(Error::BadOption { option, found, expected: expected.to_string() })
@@ -101,7 +102,7 @@ impl Search {
     /// Checks that the selection has the length of this dataset.
     ///
     /// # Errors
-    /// [`Error::BadOption`].
+    /// Returns [`Error::BadOption`] if an option is out of range.
     pub(crate) fn check_selection(&self, vectors: &VectorsInfo) -> Result<()> {
         match &self.selection {
             Some(selection) if selection.len() != vectors.vectors => Err(Error::BadOption {
@@ -123,8 +124,8 @@ impl Search {
         self.k.min(among).max(1)
     }
 
-    /// Returns the number of nearest vectors that contain the k neighbours of any query: k, and one more if the query
-    /// itself is excluded. The result is at most `vectors`.
+    /// Returns how many nearest vectors must be found so that they include the k neighbours of a query. This is k, or k
+    /// + 1 if the query itself is excluded. The result is at most `vectors`.
     pub(crate) fn needed(&self, vectors: u64) -> u64 {
         self.k.saturating_add(u64::from(self.excludes_itself)).min(vectors)
     }
@@ -159,7 +160,7 @@ pub struct Searched {
     pub element: Element,
     /// The number of rows of the answer.
     pub rows: u64,
-    /// The number of pairs that the filter could not exclude, and whose exact distances were computed. This number
+    /// The number of pairs whose exact distances were computed, because the filter could not exclude them. This number
     /// depends on the order in which threads find neighbours. The answer does not depend on this order.
     pub measured: u64,
     /// True if so few vectors are selected that a search in an index would cost more than this exact search
@@ -183,7 +184,9 @@ pub fn schema() -> SchemaRef {
 /// Plans a search. The plan uses the memory that is free in the budget of `job`.
 ///
 /// # Errors
-/// A bad option; queries with another number of dimensions; too little memory for one query.
+/// - Returns [`crate::Error::BadOption`] if an option is out of range.
+/// - Returns [`crate::Error::BadFile`] if the queries have another number of dimensions than the vectors.
+/// - Returns [`crate::Error::Store`] if the budget has too little free memory for one query.
 pub fn plan<'a>(
     job: &Job,
     vectors: &VectorsInfo,
@@ -206,7 +209,7 @@ fn plan_answer(
     plan_beside(job, vectors, source, search, &Beside { entries: k, bytes: live_bytes, what: &what })
 }
 
-/// The memory that is in use during a search in addition to blocks of vectors and queries.
+/// Memory that is in use during a search in addition to the blocks of vectors and the queries.
 pub(crate) struct Beside<'a> {
     /// The number of heap entries that are kept for each query.
     pub entries: u64,
@@ -216,11 +219,12 @@ pub(crate) struct Beside<'a> {
     pub what: &'a dyn Fn() -> String,
 }
 
-/// Plans a search. The plan uses the memory that is free in the budget of `job`, without the memory that `beside`
-/// needs.
+/// Plans a search. The plan uses the free memory in the budget of `job`, except for the memory that `beside` needs.
 ///
 /// # Errors
-/// A bad option; queries with another number of dimensions; too little memory for one query.
+/// - Returns [`crate::Error::BadOption`] if an option is out of range.
+/// - Returns [`crate::Error::BadFile`] if the queries have another number of dimensions than the vectors.
+/// - Returns [`crate::Error::Store`] if the budget has too little free memory for one query.
 pub(crate) fn plan_beside(
     job: &Job,
     vectors: &VectorsInfo,
@@ -260,7 +264,7 @@ pub(crate) fn plan_beside(
 /// Checks that queries have as many dimensions as the vectors, and that either both or neither are vectors of bits.
 ///
 /// # Errors
-/// [`Error::BadFile`].
+/// Returns [`Error::BadFile`] if the dimensions or the element types do not match.
 pub(crate) fn check_dimensions(source: Source<'_>, vectors: &VectorsInfo) -> Result<()> {
     let is_bits = |element| element == Element::Bits;
     if is_bits(source.element()) != is_bits(vectors.element) {
@@ -284,12 +288,15 @@ pub(crate) fn check_dimensions(source: Source<'_>, vectors: &VectorsInfo) -> Res
 
 /// Finds the nearest vectors of each query. `each` receives the rows of the answer, sorted by query and rank.
 ///
-/// The cost is one read of all vectors for each pass, and one multiplication for each query, vector and dimension.
+/// Each pass reads all vectors once. The search computes one multiplication for each query, vector and dimension.
 /// [`Plan`] describes the memory.
 ///
 /// # Errors
-/// The errors of [`plan()`]; a query with a value that is not finite, or that the element type of the vectors cannot
-/// hold; I/O and damage; cancellation; the errors of `each`.
+/// - Returns the errors of [`plan()`].
+/// - Returns [`crate::Error::BadFile`] if a value of a query is not finite, or if the element type of the vectors
+///   cannot hold the value.
+/// - Returns the errors of `each`.
+/// - Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, or the job was cancelled.
 pub fn search<'a>(
     job: &Job,
     vectors: &Vectors,
@@ -317,11 +324,12 @@ pub fn search<'a>(
     })
 }
 
-/// Finds all pairs of vectors of a dataset within the radius of `search`, whose selection must be the live vectors.
-/// Each pair of vectors is compared once. Returns the number of pairs whose exact distances were computed.
+/// Finds all pairs of vectors of a dataset whose distance is at most the radius of `search`. The selection of `search`
+/// must be the live vectors. Each pair of vectors is compared once. Returns for how many pairs the exact distance was
+/// computed.
 ///
 /// # Errors
-/// I/O and damage; cancellation.
+/// Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, or the job was cancelled.
 pub(crate) fn pairs_of_all(
     job: &Job,
     vectors: &Vectors,
@@ -351,7 +359,7 @@ struct Passes<'a> {
 }
 
 impl Passes<'_> {
-    /// Runs all passes, and returns the number of pairs whose exact distances were computed.
+    /// Runs all passes. Returns for how many pairs the exact distance was computed.
     fn run(&self, receiver: &mut Receiver<'_, '_>) -> Result<u64> {
         match self.vectors.info().element {
             Element::F32 | Element::F16 | Element::Bf16 => self.run_elements::<f32>(receiver),
@@ -419,8 +427,8 @@ impl Passes<'_> {
                     answer.add_all(&queries.ids, tops)?;
                 }
                 Receiver::Pairs(pairs) => {
-                    // If ids are row numbers, a later row has a larger id. If vectors were replaced, it may have a
-                    // smaller one.
+                    // If ids are row numbers, a later row has a larger id. If vectors were replaced, a later row may
+                    // have a smaller id.
                     let near = pairs.of_queries(&queries.ids, ids.are_rows());
                     run(&near, Some(first))?;
                     near.finish()?;
@@ -431,7 +439,7 @@ impl Passes<'_> {
         Ok(measured)
     }
 
-    /// Starts the progress phase with the number of vectors that all passes read.
+    /// Starts the phase of the job's progress, with the number of vectors that all passes together read.
     fn start_phase(&self, receiver: &Receiver<'_, '_>) {
         let (plan, vectors) = (self.plan, self.vectors.info().vectors);
         let first_row = |pass: u64| match receiver {

@@ -16,20 +16,21 @@ use crate::{
 /// The largest size of a read. With this size, two reads in flight for each of two threads keep a drive busy.
 const BLOCK_BYTES_MAX: usize = 1 << 20;
 const BLOCK_BYTES_MIN: usize = 64 << 10;
-/// The number of buffers of each thread: the thread searches one block while the next block is read.
+/// The number of buffers of each thread. The thread searches the block in one buffer while the next block is read into
+/// the other buffer.
 const BUFFERS: usize = 2;
 /// The number of buffers of each thread if few vectors are selected. The reads are then small, so more of them must be
 /// in flight.
 const SPARSE_BUFFERS: usize = 16;
-/// The share of the dataset below which the selected vectors count as few.
+/// If less than this fraction of the dataset is selected, the selected vectors count as few.
 const SPARSE: f64 = 0.125;
 /// The largest number of queries in a pass for which the rows are compared with one query after the other. With more
 /// queries, tiles are faster.
 const FEW: u64 = 4;
-/// The number of bytes of a query in addition to its elements and its neighbours.
+/// The memory, in bytes, that a query takes in addition to its elements and its neighbours.
 const QUERY_BYTES: u64 = 64;
 
-/// The facts from which a plan is computed.
+/// The estimates from which a plan is computed.
 #[derive(Clone, Copy, Debug)]
 pub struct Estimates {
     /// The number of vectors in the dataset.
@@ -40,7 +41,7 @@ pub struct Estimates {
     pub element: Element,
     /// The metric of the search.
     pub metric: Metric,
-    /// The number of vectors that may be answers; `None` if all vectors may.
+    /// The number of vectors that may be answers. The value is `None` if all vectors may.
     pub selected: Option<u64>,
     /// The number of queries.
     pub queries: u64,
@@ -85,14 +86,15 @@ pub struct Plan {
     pub subblock_rows: usize,
     /// The number of worker threads.
     pub threads: usize,
-    /// The memory of each query in bytes: its elements, its packed elements, and its neighbours.
+    /// The memory of each query in bytes. A query takes memory for its elements, its packed elements, and its
+    /// neighbours.
     pub query_bytes: u64,
     /// The memory in bytes that does not depend on the number of queries.
     pub fixed_bytes: u64,
     /// The number of bytes that a pass reads. If only some vectors are selected, the number is an upper estimate, which
     /// assumes that these vectors are spread evenly.
     pub pass_bytes: u64,
-    /// The number of vectors that may be answers; `None` if all vectors may.
+    /// The number of vectors that may be answers. The value is `None` if all vectors may.
     pub selected: Option<u64>,
     /// The instruction set of the filter.
     pub instructions: Instructions,
@@ -189,7 +191,7 @@ fn pass_bytes(estimates: &Estimates, row_bytes: u64, block_rows: u64) -> u64 {
     ((all as f64 * touched) as u64).min(selected.saturating_mul(row_bytes + CHECK_BYTES as u64))
 }
 
-/// Returns the number of whole rows in a block of `block_bytes` bytes; the result is at least 1.
+/// Returns how many complete rows fit into a block of `block_bytes` bytes. The result is at least 1.
 fn rows_of(block_bytes: usize, row_bytes: usize) -> usize {
     // A read consists of whole checksum blocks. If rows do not end at the boundaries of these blocks, a read has up to
     // two checksum blocks in addition to the rows.
@@ -198,7 +200,7 @@ fn rows_of(block_bytes: usize, row_bytes: usize) -> usize {
     (usable / row_bytes).max(1)
 }
 
-/// Returns the bytes of the buffer for a block of `block_bytes` bytes. The buffer has room for at least one row.
+/// Returns the size, in bytes, of the buffer for a block of `block_bytes` bytes. The buffer can hold at least one row.
 fn buffer_bytes(block_bytes: usize, row_bytes: usize) -> usize {
     block_bytes.max((row_bytes + 2 * CHECK_BYTES).next_multiple_of(CHECK_BYTES))
 }
@@ -245,7 +247,7 @@ mod tests {
             threads: 2,
             reader_bytes: 1 << 20,
         };
-        // 10,000 queries x (128 x 4 x 2 + 100 x 16) bytes: 27 MB, in one pass.
+        // The memory is 10,000 queries x (128 x 4 x 2 + 100 x 16) bytes, which is 27 MB, in one pass.
         let plan = Plan::new(&base);
         assert_eq!((plan.passes, plan.queries_per_pass, plan.block_rows), (1, 10_000, 2048));
         assert_eq!((plan.block_bytes, plan.threads, plan.kernel), (1 << 20, 2, Kernel::Tiles));

@@ -17,8 +17,9 @@ use crate::{
     tiles::Tiled,
 };
 
-/// The packed elements of some queries, in one or two registers of lanes. Lanes without a query hold zeros. For the
-/// kernel of row sums, a panel holds the elements of one query.
+/// The packed elements of some queries. A lane holds the elements of one query, and a panel has one or two registers of
+/// lanes. Lanes without a query hold zeros. For the kernel [`Kernel::Rows`](super::Kernel::Rows), a panel holds the
+/// elements of one query.
 pub(crate) struct Panel<L> {
     /// The number of the first query.
     pub first: usize,
@@ -58,10 +59,11 @@ pub(crate) struct Queries<T: Tiled> {
 }
 
 impl<T: Tiled> Queries<T> {
-    /// Reads and packs the queries with these numbers, which must be the next queries of `rows`.
+    /// Reads and packs the queries with the numbers `numbers`. They must be the next queries of `rows`.
     ///
     /// # Errors
-    /// [`crate::Error::BadFile`] for a value that the element type of the vectors cannot hold; I/O.
+    /// - Returns [`crate::Error::BadFile`] if the element type of the vectors cannot hold a value.
+    /// - Returns [`crate::Error::Store`] if a read or write fails.
     pub fn read(
         rows: &mut QueryRows,
         numbers: Range<u64>,

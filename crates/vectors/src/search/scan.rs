@@ -1,5 +1,5 @@
 //! A pass over the vectors. One thread reads each block once, and compares it with all queries of the pass. A *hit* is
-//! a pair whose approximate score reaches the limit of the query; only hits are measured exactly.
+//! a pair whose approximate score reaches the limit of the query. Only hits are measured exactly.
 //!
 //! ```text
 //!   block ─► subblocks ─► for each panel: limits ─► tiles ─► hits
@@ -48,7 +48,7 @@ pub(crate) struct Pass<'a, T: Tiled> {
     pub row_bytes: usize,
     pub plan: &'a Plan,
     pub search: &'a Search,
-    /// The row numbers of the vectors that may be answers; `None` if all vectors may.
+    /// The row numbers of the vectors that may be answers. The value is `None` if all vectors may.
     pub selection: Option<&'a RowSet>,
     pub ids: &'a Ids,
     pub filter: Filter,
@@ -57,9 +57,10 @@ pub(crate) struct Pass<'a, T: Tiled> {
     pub queries: &'a Queries<T>,
     /// The receiver of near vectors.
     pub heaps: SharedHeaps<'a>,
-    /// The number of the first query, if the queries are the live vectors of the dataset in the order of their rows.
-    /// The pass then looks only for pairs of a query and a later row. The row number of a query is at least the number
-    /// of the query, because rows of removed vectors are skipped.
+    /// The number of the first query of the pass, if the queries are the live vectors of the dataset, in the order of
+    /// their rows. The pass then finds only pairs of a query and a row after the query's own row. If the queries are
+    /// other vectors, the value is `None`. Since rows of removed vectors are skipped, the row number of a query is at
+    /// least the number of the query.
     pub only_later: Option<u64>,
 }
 
@@ -71,7 +72,7 @@ struct Shared {
     measured: AtomicU64,
 }
 
-/// The number of scores that are compared with a limit in one step.
+/// This number of scores is compared with a limit in one step.
 const SCORES: usize = 32;
 
 /// The scratch memory of a thread.
@@ -81,7 +82,8 @@ struct Scratch<L> {
     /// The rows of a subblock as f32, if the elements on flash are f16 or bf16.
     decoded: Vec<f32>,
     keys: Vec<f64>,
-    /// The distance of each row of a subblock from the first row of the block, if only some vectors are selected.
+    /// For each row of a subblock, the difference between its row number and that of the first row of the block. The
+    /// list is used only if some vectors are not selected.
     offsets: Vec<u32>,
 }
 
@@ -89,7 +91,7 @@ struct Scratch<L> {
 #[derive(Clone, Copy)]
 struct Numbers<'a> {
     first: u64,
-    /// The distance of each row from `first`. `None` if the rows are adjacent.
+    /// For each row, the difference between its row number and `first`. The value is `None` if the rows are adjacent.
     offsets: Option<&'a [u32]>,
 }
 
@@ -106,17 +108,18 @@ struct Candidates {
     measured: u64,
 }
 
-/// Returns the number of the first row in the block of the vector `first`. A pass for the vectors from `first` on
+/// Returns the number of the first row in the block that contains the row `first`. A pass over the rows from `first` on
 /// starts with this row.
 pub(crate) fn first_row(plan: &Plan, first: u64) -> u64 {
     first / plan.block_rows as u64 * plan.block_rows as u64
 }
 
 impl<T: Tiled> Pass<'_, T> {
-    /// Runs the pass with the buffers of all threads. Returns the buffers, and the number of measured pairs.
+    /// Runs the pass with the buffers of all threads. Returns the buffers, and the number of pairs that were measured
+    /// exactly.
     ///
     /// # Errors
-    /// I/O and damage; cancellation.
+    /// Returns [`crate::Error::Store`] if a read or write fails, stored bytes are damaged, or the job was cancelled.
     pub fn run(&self, buffers: Vec<Buffer>) -> Result<(Vec<Buffer>, u64)> {
         let first_row = self.only_later.map_or(0, |first| first_row(self.plan, first));
         let first_block = first_row / self.plan.block_rows as u64;
@@ -154,7 +157,7 @@ impl<T: Tiled> Pass<'_, T> {
                 if is_counted { 0 } else { rows },
                 if is_widened { rows * T::stride(self.dimensions) } else { 0 },
             ),
-            // The keys take as many bytes as the scales and shifts, which counts do not need.
+            // The keys take as many bytes as the scales and the shifts. Counts need no scales and no shifts.
             keys: Vec::with_capacity(if is_counted { rows } else { 0 }),
             offsets: Vec::with_capacity(if self.selection.is_some() { rows } else { 0 }),
             decoded: Vec::with_capacity(if self.is_decoded() { rows * self.dimensions } else { 0 }),
@@ -209,12 +212,12 @@ impl<T: Tiled> Pass<'_, T> {
         }
     }
 
-    /// Returns the number of queries, from the first one on, with which `rows` rows are compared.
+    /// Returns how many queries, from the first one on, are compared with the given rows.
     fn compared(&self, numbers: Numbers<'_>, rows: usize) -> usize {
         let all = self.queries.count();
         match self.only_later {
-            // The row number of query `i` is at least `first + i`. If this is the last of the rows or a later row, no
-            // row can be later than the query.
+            // The row number of query `i` is at least `first + i`. If `first + i` is at least the number of the last
+            // row, no row can be later than the query.
             Some(first) => all.min(numbers.of(rows - 1).saturating_sub(first) as usize),
             None => all,
         }

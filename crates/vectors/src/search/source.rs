@@ -1,4 +1,4 @@
-//! The source of the queries of a search: a file, or a dataset of vectors.
+//! The source of the queries of a search. It is a file, or a dataset of vectors.
 //!
 //! ```text
 //!   VectorFile ─┐
@@ -20,7 +20,8 @@ use crate::{
 
 /// The size of each of the two buffers through which the vectors of a dataset are read.
 const BUFFER_BYTES: usize = 64 << 10;
-/// The bytes of the vectors that one call returns. A call returns at least one vector, even if it has more bytes.
+/// One call returns vectors of about this number of bytes. A call returns at least one vector, even if the vector has
+/// more bytes.
 const ROWS_BYTES: usize = 16 << 10;
 
 /// The vectors for which a search finds neighbours.
@@ -83,7 +84,7 @@ impl Source<'_> {
         Error::BadFile { file: self.name(), place, found, expected }
     }
 
-    /// Returns the bytes of memory that [`Source::rows`] reserves.
+    /// Returns the memory, in bytes, that [`Source::rows`] reserves.
     pub(crate) fn rows_bytes(&self) -> u64 {
         let reserved_by_others = match self {
             Source::File(_) => 0,
@@ -107,7 +108,7 @@ impl Source<'_> {
     /// Starts to read the queries, with the first one.
     ///
     /// # Errors
-    /// I/O; too little memory.
+    /// Returns [`Error::Store`] if a read or write fails or the budget has too little free memory.
     pub(crate) fn rows(&self, job: &Job) -> Result<QueryRows> {
         let reservation = job.budget().reserve(self.others_bytes(), "queries")?;
         let reading = match self {
@@ -132,7 +133,7 @@ impl Source<'_> {
     }
 }
 
-/// Returns the largest number of vectors that one call returns.
+/// Returns how many vectors one call returns at most.
 fn rows_at_once(vectors: &Vectors) -> usize {
     (ROWS_BYTES / vectors.info().row_bytes()).max(1)
 }
@@ -144,18 +145,19 @@ pub(crate) struct QueryRows {
 }
 
 enum Reading {
-    /// The rows of a file, and the number of the next row.
+    /// The reader of a file, and the number of the next row.
     File(Rows, u64),
     Stored(StoredRows),
 }
 
 impl QueryRows {
-    /// Returns the bytes of the next queries, at most `most` of them, as elements of the type [`Source::element`]. The
-    /// result is empty after the last query. The ids of the queries are appended to `ids`. The id of a query of a file
-    /// is its number.
+    /// Returns the bytes of the next queries, as elements of the type [`Source::element`]. The result has at most
+    /// `most` queries, and is empty after the last query. The ids of the queries are appended to `ids`. The id of a
+    /// query from a file is its number.
     ///
     /// # Errors
-    /// For a file, [`Error::BadFile`] in the same cases as an import; I/O and damage; cancellation.
+    /// - Returns [`Error::BadFile`] if a vector of a file is malformed or has a value that cannot be stored.
+    /// - Returns [`Error::Store`] if a read fails, stored bytes are damaged, or the job was cancelled.
     pub fn next(&mut self, most: u64, ids: &mut Vec<u64>) -> Result<&[u8]> {
         match &mut self.reading {
             Reading::File(rows, number) => {
@@ -173,14 +175,14 @@ impl QueryRows {
 
 /// Reads the vectors of a dataset in order. A vector may be split between two reads, so vectors are copied to `rows`.
 struct StoredRows {
-    /// The rows that were not removed; `None` if no row was removed.
+    /// The rows that were not removed. The value is `None` if no row was removed.
     live: Option<RowSet>,
     ids: Ids,
     /// The number of the next row. The next field is the number of all rows.
     next: u64,
     count: u64,
     reader: FileReader,
-    /// The number of bytes of the reader's current piece that were copied.
+    /// How many bytes of the data that the reader returned last were already copied.
     at: usize,
     rows: Vec<u64>,
     rows_at_once: u64,

@@ -1,5 +1,5 @@
-//! Tiles compute the products of some vectors with a panel of queries. Only hits are kept: pairs whose score reaches
-//! the limit of the query.
+//! Tiles compute the products of some vectors with a panel of queries. Only hits are kept. A hit is a pair whose score
+//! reaches the limit of the query.
 //!
 //! ```text
 //!              panel: queries packed dimension by dimension            a lane is a query
@@ -11,13 +11,13 @@
 //! ```
 //!
 //! This is the inner loop of a blocked matrix multiplication, with two differences. First, the matrix of products is
-//! never written: each score is compared in the register in which it was computed. Second, the vectors are not packed:
-//! each element is broadcast from the row as it was read, so a block that few queries use is not copied.
+//! never written, since each score is compared in the register in which it was computed. Second, the vectors are not
+//! packed. Each element is broadcast from the row as it was read, so a block that few queries use is not copied.
 //!
-//! Cost: one fused multiplication and addition for each lane and dimension. A tile of AVX-512 has 12 rows and 2
+//! The cost is one fused multiply-add operation for each row, lane and dimension. A tile of AVX-512 has 12 rows and 2
 //! registers of lanes. Its 24 sums hide the latency of the additions, and each dimension takes 14 loads for 24
 //! operations. (AVX2 has only 16 registers, so its tile has 6 rows and 12 sums.) Integer rows are first widened to 16
-//! bits; one operation then multiplies two dimensions.
+//! bits. One operation then multiplies two dimensions.
 
 mod portable;
 mod rows;
@@ -125,8 +125,8 @@ pub(crate) struct Tile<'a, P> {
     /// The elements of the rows. Each row has `stride` elements.
     pub rows: &'a [P],
     pub stride: usize,
-    /// The elements of the queries, dimension by dimension and, in each dimension, lane by lane. For integers, the unit
-    /// is a pair of dimensions instead of one dimension.
+    /// The elements of the queries. They are ordered by dimension, and for each dimension by lane. For integers, they
+    /// are ordered by pairs of dimensions instead.
     pub panel: &'a [P],
     /// The scale of each row. The length of this slice is the number of rows.
     pub scales: &'a [f32],
@@ -147,7 +147,7 @@ impl<P> Tile<'_, P> {
         assert!(lanes == width || lanes == 2 * width, "{lanes} lanes");
     }
 
-    /// Returns the part of the tile with the `count` rows from row `first` on.
+    /// Returns a tile with only `count` of the rows, from row `first` on.
     fn part(&self, first: usize, count: usize) -> Self {
         let range = first..first + count;
         Tile {
@@ -158,8 +158,8 @@ impl<P> Tile<'_, P> {
         }
     }
 
-    /// Splits the rows into groups of 12, 6, 4 or 1 rows, and calls `each` with the first row and the part of each
-    /// group. No group has more than `most` rows.
+    /// Splits the rows into groups of 12, 6, 4 or 1 rows. For each group, calls `each` with the number of the first
+    /// row, and with a tile that has only the rows of the group. No group has more than `most` rows.
     fn groups(&self, most: usize, mut each: impl FnMut(usize, Tile<'_, P>)) {
         let mut first = 0;
         while first < self.scales.len() {
@@ -181,7 +181,8 @@ pub(crate) trait Tiled: Measured + Copy + Sync + 'static {
     /// Returns the bytes of whole rows as elements.
     fn rows(bytes: &[u8]) -> &[Self];
 
-    /// Returns the number of elements of a row in tiles.
+    /// Returns how many elements a row has in tiles. If the dimensions are padded, this number is larger than the
+    /// number of dimensions.
     fn stride(dimensions: usize) -> usize;
 
     /// Returns the elements of rows as elements of tiles. The result is either `rows` itself, or the converted elements
@@ -197,8 +198,8 @@ pub(crate) trait Tiled: Measured + Copy + Sync + 'static {
     /// Returns the numerical value of the element.
     fn value(self) -> f64;
 
-    /// Appends one sum for each row, over the dimensions of the row and of `other`. The length of `other` is the number
-    /// of dimensions. A sum of integers is exact until it is rounded once to f32.
+    /// For each row, appends one sum over all dimensions of the row and of `other` to `out`. The length of `other` is
+    /// the number of dimensions. A sum of integers is exact until it is rounded once to f32.
     fn row_sums(
         instructions: Instructions,
         sum: RowSum,
@@ -207,7 +208,7 @@ pub(crate) trait Tiled: Measured + Copy + Sync + 'static {
         out: &mut Vec<f32>,
     );
 
-    /// Returns the index, in a panel of `lanes` lanes, of the element for a dimension and a lane.
+    /// Returns the index of the element for a dimension and a lane. The index is that in a panel of `lanes` lanes.
     fn place(dimension: usize, lane: usize, lanes: usize) -> usize;
 
     /// Appends the hits of a tile to `hits`.

@@ -1,4 +1,4 @@
-//! Sums over the dimensions of each row. They give norms, and the scores of few queries.
+//! Computes sums over the dimensions of each row. The sums are norms, or the scores of a few queries.
 //!
 //! A [`Tile`](super::Tile) needs a register of lanes for its queries, and most lanes are empty if there are few
 //! queries. In this module a lane of a register is a dimension. The rows are read from memory once for each query, and
@@ -15,11 +15,11 @@ pub(crate) enum RowSum {
 }
 
 /// The number of lanes in a sum of floats. Two registers of AVX-512 have this number of lanes, so that the additions to
-/// one overlap with those to the other.
+/// the two registers overlap.
 const LANES: usize = 32;
 
-/// Returns the sum of `term` over all dimensions. With d dimensions, no addend passes through more than d / 32 + 9
-/// roundings.
+/// Returns the sum of `term` over all dimensions. If there are d dimensions, each term is rounded at most d / 32 + 9
+/// times.
 #[inline(always)]
 pub(super) fn float_sum(row: &[f32], other: &[f32], term: impl Fn(f32, f32) -> f32) -> f32 {
     let mut sums = [0.0f32; LANES];

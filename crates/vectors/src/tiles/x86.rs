@@ -1,9 +1,9 @@
 //! Tiles with AVX2 and FMA, and with AVX-512.
 //!
-//! Each function is generic over V, the number of registers of lanes, which is one or two. A macro defines one function
-//! for each number of rows. The macro writes a statement for each row, because an array stays in registers only if its
-//! indices are literals. The compiler does not always unroll a loop over rows; in the profile of the tests, it does
-//! not.
+//! Each function is generic over V, which is the number of registers of lanes. V is one or two. A macro defines one
+//! function for each number of rows. The macro writes a statement for each row, because an array stays in registers
+//! only if its indices are literals. The compiler does not always unroll a loop over rows. It does not unroll such a
+//! loop in the profile of the tests.
 
 use std::arch::x86_64::*;
 
@@ -115,8 +115,9 @@ fn push(row: usize, first_lane: usize, scores: &[f32], mut mask: u32, hits: &mut
     }
 }
 
-/// Defines a function that splits a tile into groups of rows and calls the function for each group size. `$most_of_two`
-/// is the largest group whose sums fit into the registers if there are two registers of lanes.
+/// Defines a function that splits a tile into groups of rows. For each group, it calls the function for this number of
+/// rows. `$most_of_two` is the number of rows in the largest group whose sums fit into the registers if there are two
+/// registers of lanes.
 macro_rules! by_rows {
     ($name:ident, $lane:ty, $width:expr, $most_of_two:expr, $twelve:ident, $six:ident, $four:ident, $one:ident) => {
         pub(super) fn $name(tile: &Tile<'_, $lane>, hits: &mut Vec<Hit>) {

@@ -1,5 +1,5 @@
-//! Tests with difficult data: data far from zero, of extreme size, or with few or many dimensions; damaged data; and
-//! small budgets.
+//! Tests with difficult data. The data is far from zero, of extreme size, damaged, or has few or many dimensions. Some
+//! budgets are small.
 
 use std::{fs, path::Path};
 
@@ -108,7 +108,7 @@ fn more_neighbours_than_vectors_are_all_vectors() {
     let file = setup.file("q", &vectors);
     let options = Search { k: u64::MAX, ..Search::default() };
     let (rows, _) = setup.search("v", &file, &options, (8 << 20, 2));
-    // The vectors are equal, and ties go to the smaller id.
+    // The vectors are equal, so the vector with the smaller id comes first.
     let ids: Vec<u64> = rows.iter().map(|row| row.2).collect();
     assert_eq!(ids, [0, 1, 2, 0, 1, 2, 0, 1, 2]);
 }

@@ -122,7 +122,7 @@ struct MatchPrinter<'a> {
     style: Style,
     file: Option<&'a NewFile>,
     printer: Printer<'a>,
-    /// For a search whose matches can span lines: true if there was a match. `None` for other searches.
+    /// For a search whose matches can span lines: true if there was a match. The value is `None` for other searches.
     across: Option<bool>,
 }
 

@@ -70,8 +70,10 @@ impl Operation for SumOfEdges {
 /// notice in the summary.
 ///
 /// # Errors
-/// [`Error::TooManyVertices`] beyond 2^31; [`inshore_store::Error::BudgetTooSmall`]. Also fails on I/O errors, damaged
-/// data and cancellation.
+/// - Returns [`Error::TooManyVertices`] if the graph has more than 2^31 vertices.
+/// - Returns [`inshore_store::Error::BudgetTooSmall`] if the memory budget is too small.
+///
+/// The function also fails if a read or write fails, stored data is damaged, or the job was cancelled.
 pub fn clustering(graph: &Graph, job: &Job, options: &ClusteringOptions) -> Result<Answer> {
     check_budget(job, "clustering")?;
     let vertices = graph.vertices();

@@ -27,7 +27,7 @@ const BESIDE_BYTES: u64 = 4 << 20;
 /// Tells whether to use the forest: true if the forest fits, and the tuning forces no other algorithm.
 ///
 /// # Errors
-/// [`inshore_store::Error::BudgetTooSmall`] if the tuning forces the forest and it does not fit.
+/// Returns [`inshore_store::Error::BudgetTooSmall`] if the tuning forces the forest and it does not fit.
 pub(super) fn is_right(job: &Job, vertices: u64, tuning: &Tuning) -> Result<bool> {
     let forest_bytes = memory_bytes::<u32>(vertices) + VertexSet::bytes(vertices);
     let fits = |free: u64| forest_bytes + BESIDE_BYTES + free / 16 <= free;

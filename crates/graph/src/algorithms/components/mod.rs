@@ -58,7 +58,8 @@ pub struct ComponentsOptions {
 /// each, divided by half the memory.
 ///
 /// # Errors
-/// [`inshore_store::Error::BudgetTooSmall`]. Also fails on I/O errors, damaged data and cancellation.
+/// Returns [`inshore_store::Error::BudgetTooSmall`] if the memory budget is too small. The function also fails if a
+/// read or write fails, stored data is damaged, or the job was cancelled.
 pub fn components(graph: &Graph, job: &Job, options: &ComponentsOptions) -> Result<Answer> {
     check_budget(job, "components")?;
     let mut checkpoints = Checkpoints::new(graph, job, options.resume, "graph components", ())?;

@@ -143,7 +143,7 @@ impl MemberNumbers {
         }
     }
 
-    /// Returns the number of a member; `None` if the vertex is not a member.
+    /// Returns the number of a member. Returns `None` if the vertex is not a member.
     #[inline]
     pub fn get(&self, vertex: u32) -> Option<u32> {
         let MemberNumbers::Of { set, before, .. } = self else { return Some(vertex) };

@@ -145,7 +145,7 @@ impl<const ALL: bool> StepProgram for Deltas<ALL> {
 /// Runs PageRank with a vertex tolerance.
 ///
 /// # Errors
-/// The errors are those of [`super::pagerank`].
+/// Returns the errors of [`super::pagerank`].
 pub(super) fn pagerank(
     graph: &Graph,
     job: &Job,

@@ -140,8 +140,10 @@ impl StepProgram for PageRank {
 /// edges carry a change, only the rows of senders are read. The engine's documentation has the other costs.
 ///
 /// # Errors
-/// [`Error::BadOption`]; [`inshore_store::Error::BudgetTooSmall`]. Also fails on I/O errors, damaged data and
-/// cancellation.
+/// - Returns [`Error::BadOption`] if an option is out of its range.
+/// - Returns [`inshore_store::Error::BudgetTooSmall`] if the memory budget is too small.
+///
+/// The function also fails if a read or write fails, stored data is damaged, or the job was cancelled.
 pub fn pagerank(graph: &Graph, job: &Job, options: &PageRankOptions) -> Result<Answer> {
     check_budget(job, "PageRank")?;
     check_damping(options.damping)?;
@@ -209,7 +211,7 @@ fn answer<S: State>(
 /// Checks the damping.
 ///
 /// # Errors
-/// [`Error::BadOption`] if the damping is outside of 0 to 1.
+/// Returns [`Error::BadOption`] if the damping is outside of 0 to 1.
 pub(crate) fn check_damping(damping: f64) -> Result<()> {
     if !(0.0..=1.0).contains(&damping) {
         let (found, expected) = (damping.to_string(), "0 to 1".to_string());
@@ -221,8 +223,8 @@ pub(crate) fn check_damping(damping: f64) -> Result<()> {
 /// Checks the tolerance per vertex.
 ///
 /// # Errors
-/// [`Error::BadOption`] if the tolerance is so large that no vertex would send, or that the bound on the distance would
-/// be meaningless.
+/// Returns [`Error::BadOption`] if the tolerance is so large that no vertex would send, or that the bound on the
+/// distance would be meaningless.
 pub(crate) fn check_vertex_tolerance(vertex_tolerance: f64, damping: f64) -> Result<()> {
     if vertex_tolerance > 0.0 && vertex_tolerance < 1.0 - damping {
         return Ok(());

@@ -136,7 +136,7 @@ pub(super) struct PartitionOutput {
     /// The chunks of each column, in order.
     pub chunks: Vec<Vec<PackedChunk>>,
     pub held: Vec<Buffer>,
-    /// The worker's file; `None` if all chunks are in memory.
+    /// The worker's file. The value is `None` if all chunks are in memory.
     pub file: Option<CheckedFile>,
     _lists: Reservation,
 }

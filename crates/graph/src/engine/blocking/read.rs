@@ -67,7 +67,7 @@ impl<'a> ChunkReader<'a> {
         Ok(())
     }
 
-    /// Returns the next chunk and its number of edges; `None` after the last chunk of the column.
+    /// Returns the next chunk and its number of edges. Returns `None` after the last chunk of the column.
     pub fn next(&mut self) -> Result<Option<(&[u8], usize)>> {
         let Some(cut) = self.cut else { return Ok(None) };
         self.spare.extend(self.current.take());

@@ -5,7 +5,7 @@ use super::{BlockError, Result};
 /// A reader of the bits of a sequence of bytes. The highest bit of a byte is read first.
 pub struct Bits<'a> {
     bytes: &'a [u8],
-    /// Holds the next bits of the input in its highest bits. All other bits of the word are zero.
+    /// A word whose highest bits are the next bits of the input. All other bits of the word are zero.
     pub(super) word: u64,
     /// The number of valid bits in `word`.
     pub(super) held: u32,
@@ -52,7 +52,7 @@ impl<'a> Bits<'a> {
         }
     }
 
-    /// Skips `count` bits, which `word` must hold.
+    /// Skips `count` bits. `word` must hold at least this number of valid bits.
     #[inline(always)]
     pub(super) fn drop(&mut self, count: u32) {
         self.word <<= count;

@@ -1,5 +1,5 @@
-//! Reads the header of a block: the marker of a block or of the stream's end, the bytes that occur in the block, and
-//! the Huffman codes.
+//! Reads the header of a block. The header consists of a marker, the set of bytes that occur in the block, and the
+//! Huffman codes. Another marker stands for the end of the stream.
 
 use super::{
     BlockError, Result,
@@ -21,7 +21,7 @@ pub enum StreamMarker {
     End(u32),
 }
 
-/// Reads the marker of a block, or the marker of the stream's end with the stream's checksum.
+/// Reads the next marker, which begins a block or ends the stream. The stream's checksum follows the marker of its end.
 pub fn next_mark(bits: &mut Bits<'_>) -> Result<StreamMarker> {
     match bits.take(48)? {
         BLOCK_MAGIC => Ok(StreamMarker::Block),

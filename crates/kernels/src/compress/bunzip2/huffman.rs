@@ -1,9 +1,9 @@
-//! Decodes Huffman codes, which map bits to symbols.
+//! Decodes Huffman codes. A Huffman code maps sequences of bits to symbols.
 
 use super::{BlockError, Result, bits::Bits};
 
-/// The largest number of symbols: two for run lengths, 255 for positions in the move-to-front list, and one for the end
-/// of the block.
+/// The largest number of symbols. Two symbols stand for run lengths, 255 for positions in the move-to-front list, and
+/// one for the end of the block.
 pub(super) const SYMBOLS_MAX: usize = 258;
 pub(super) const CODE_BITS_MAX: u32 = 20;
 /// The length in bits of the longest code that a single table look-up decodes.
@@ -14,11 +14,11 @@ pub(super) struct Code {
     /// Maps the next [`WIDE_BITS`] bits of the input to a symbol. The lowest five bits of an entry are the length of
     /// the symbol's code. An entry is 0 if the code is longer than [`WIDE_BITS`] or invalid.
     wide: Box<[u16; 1 << WIDE_BITS]>,
-    /// Holds, for each code length, the end of the range of codes with that length. Each code is shifted left until the
-    /// code has [`CODE_BITS_MAX`] bits.
+    /// For each code length, one more than the largest code of this length. Each code is shifted left until the code
+    /// has [`CODE_BITS_MAX`] bits.
     ends: [u32; CODE_BITS_MAX as usize + 1],
-    /// Holds, for each code length, the first code (shifted left as in `ends`) and the index of that code's symbol in
-    /// `symbols`.
+    /// For each code length, the smallest code of this length (shifted left as in `ends`), and the index of that code's
+    /// symbol in `symbols`.
     firsts: [(u32, u16); CODE_BITS_MAX as usize + 1],
     symbols: [u16; SYMBOLS_MAX],
 }

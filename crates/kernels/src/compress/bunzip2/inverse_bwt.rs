@@ -1,31 +1,31 @@
-//! The inverse Burrows-Wheeler transform: builds the table of a block, and walks the tables of several blocks in
-//! lockstep.
+//! Computes the inverse Burrows-Wheeler transform. The module builds the table of each block, and walks the tables of
+//! several blocks in lockstep.
 //!
 //! The documentation of the [parent module](super) explains why the tables of several blocks are walked at the same
 //! time, and why a word of the table can represent two letters.
 
 /// A word of the table has 20 bits for the index of a row and 12 bits for the number of a pair of letters. In the
-/// table, the number of the pair is in the low bits. In the slots (an array of one word for each pair, from which the
-/// table is made), the row is in the low bits.
+/// table, the number of the pair is in the low bits. The table is made from an array that has one word (a slot) for
+/// each pair. In a slot, the row is in the low bits.
 const ROW_BITS: u32 = 20;
 const ROW_MASK: u32 = (1 << ROW_BITS) - 1;
 const NAME_BITS: u32 = 32 - ROW_BITS;
 pub(super) const PAIRS: usize = 1 << 16;
-/// The largest number of letter pairs that have a number of their own. One further number stands for all rarer pairs.
+/// At most this many letter pairs have a number of their own. One further number stands for all rarer pairs.
 const PAIRS_NAMED: usize = (1 << NAME_BITS) - 1;
-/// The largest number of distinct rare pairs with which a table represents pairs. If a block has more rare pairs, or
-/// too many letters in rare pairs ([`RARE_SHARE`]), its table represents single letters.
+/// The limit on the number of distinct rare pairs. If a block has more rare pairs, or too many letters in rare pairs
+/// ([`RARE_SHARE`]), the words of its table represent single letters instead of pairs.
 const PAIRS_RARE: usize = 8 << 10;
-/// A table represents pairs only if at most one in this number of the block's letters is in a rare pair. Texts have few
-/// rare pairs. In an executable program, a tenth of the letters is in rare pairs.
+/// The words of a table represent pairs only if at most one of every `RARE_SHARE` letters of the block is in a rare
+/// pair. Texts have few rare pairs. In an executable program, a tenth of the letters is in rare pairs.
 const RARE_SHARE: usize = 32;
 /// The memory for the pairs of a block, in bytes.
 pub(super) const PAIRS_BYTES: usize = (PAIRS_NAMED + 1) * 2 + 2 * PAIRS_RARE * size_of::<(u32, u16)>();
 
 /// A block whose table is complete, so that the block can be decoded.
 pub(super) struct LaidOutBlock {
-    /// The range of the block's letters among the letters of the workspace. The words of the block's table have the
-    /// same range among the words of the workspace's table.
+    /// The range of the workspace's letters that belong to the block. The words of the block's table are in the same
+    /// range of the workspace's table.
     pub range: std::ops::Range<usize>,
     /// The index of the table's word with which the walk begins.
     pub start: u32,
@@ -45,15 +45,17 @@ pub(super) enum TableKind {
 
 /// Lists the pairs of letters that the words of a table represent.
 pub(super) struct Pairs {
-    /// Maps the number of a pair, which a word of the table holds, to the two letters of the pair. The first letter is
-    /// in the lower byte.
+    /// The two letters of each pair that has a number of its own. The words of the table refer to a pair by its index
+    /// in this array. The first letter is in the lower byte.
     named: Box<[u16; PAIRS_NAMED + 1]>,
-    /// Lists the pairs without a number of their own, each with its first row, in the order of rows.
+    /// The pairs without a number of their own. Each pair follows the index of the first row that begins with it. The
+    /// list is sorted by these rows.
     rare: Vec<(u32, u16)>,
 }
 
 impl Pairs {
-    /// Returns the first two letters of `row`, if the row's pair has no number of its own.
+    /// Returns the pair of letters with which `row` begins. The caller must know that this pair has no number of its
+    /// own, so that the pair is in `rare`.
     #[cold]
     fn of_row(&self, row: u32) -> u16 {
         let behind = self.rare.partition_point(|&(first, _)| first <= row);
@@ -61,7 +63,7 @@ impl Pairs {
     }
 }
 
-/// Returns for each letter the first row that begins with the letter.
+/// Returns, for each letter, the index of the first row that begins with the letter.
 pub(super) fn first_rows(counts: &[u32; 256]) -> [u32; 256] {
     let mut sum = 0;
     counts.map(|count| {
@@ -85,9 +87,10 @@ pub(super) fn place(letters: &[u8], mut next: [u32; 256], table: &mut [u32]) {
 /// `r` begins. The high bits are the index of the row that begins with the letter after this pair. Returns `None` if
 /// too many letters are in pairs without a number.
 ///
-/// In the text, the last letter of row `k` (`second`) precedes row `k`. The row that begins with `second` ends with the
-/// letter before `second` (`first`). Rows that begin with the same pair of letters are sorted by the letters after the
-/// pair. A loop over ascending `k` therefore reaches the rows of each pair in ascending order.
+/// Let `second` be the last letter of row `k`. In the text, `second` precedes the first letter of row `k`. The rotation
+/// that begins with this `second` is another row. Its last letter is `first`, the letter before `second` in the text.
+/// Rows that begin with the same pair of letters are sorted by the letters after the pair. A loop over ascending `k`
+/// therefore reaches the rows of each pair in ascending order.
 pub(super) fn place_pairs(
     letters: &[u8],
     names: &[u8],
@@ -109,7 +112,8 @@ pub(super) fn place_pairs(
     Some(pairs)
 }
 
-/// Counts the pairs of letters. The last letter and the first letter of each row are a pair.
+/// Counts the pairs of letters. In the text, the last letter of a row precedes its first letter, so the two letters are
+/// a pair.
 fn count_pairs(letters: &[u8], names: &[u8], first_rows: &[u32; 256], slots: &mut [u32; PAIRS]) {
     for (place, &second) in names.iter().enumerate() {
         let start = first_rows[usize::from(second)] as usize;
@@ -129,9 +133,9 @@ fn count_pairs(letters: &[u8], names: &[u8], first_rows: &[u32; 256], slots: &mu
     }
 }
 
-/// Replaces the count of each pair by the index of the pair's first row. Stores the number of the pair in the bits
-/// above the index. Only the most frequent pairs get numbers of their own. Returns `None` if a limit on rare pairs is
-/// exceeded.
+/// Replaces the count of each pair in `slots` by the index of the first row that begins with the pair. The bits above
+/// the index get the number of the pair. Only the most frequent pairs get numbers of their own. Returns `None` if the
+/// block exceeds a limit on rare pairs.
 fn name_pairs(letters: usize, names: &[u8], slots: &mut [u32; PAIRS]) -> Option<Pairs> {
     let all = || {
         let pairs =
@@ -139,8 +143,8 @@ fn name_pairs(letters: usize, names: &[u8], slots: &mut [u32; PAIRS]) -> Option<
         names.iter().copied().flat_map(pairs)
     };
     let mut counts: Vec<u32> = all().map(|pair| slots[pair]).filter(|&count| count > 0).collect();
-    // `frequent` is the count of the rarest pair that gets a number. All pairs above this count get numbers, and
-    // `equal` pairs with exactly this count.
+    // `frequent` is the count of the rarest pair that gets a number. All pairs with a larger count get numbers. Of the
+    // pairs with exactly this count, the first `equal` pairs get numbers.
     let (mut frequent, mut equal) = (0, 0);
     if counts.len() > PAIRS_NAMED {
         let (named, &mut last, rare) =
@@ -174,7 +178,7 @@ fn name_pairs(letters: usize, names: &[u8], slots: &mut [u32; PAIRS]) -> Option<
     Some(pairs)
 }
 
-/// The state of a walk through a block's table, which writes the block's text.
+/// The state of a walk through a block's table. The walk writes the text of the block.
 struct Walk<'a> {
     table: &'a [u32],
     pairs: Option<&'a Pairs>,
@@ -185,7 +189,8 @@ struct Walk<'a> {
 /// The number of blocks that are walked in lockstep.
 const ABREAST: usize = 4;
 
-/// Replaces the letters of each block by the block's text.
+/// Walks the tables of all blocks. At first, `letters` has the last letters of the sorted rotations of each block. The
+/// walk replaces them by the text of the block.
 pub(super) fn walk_all(laid: &[LaidOutBlock], table: &[u32], letters: &mut [u8]) {
     let (mut walks, mut rest) = (Vec::with_capacity(laid.len()), letters);
     for block in laid {
@@ -228,7 +233,7 @@ pub(super) fn walk_all(laid: &[LaidOutBlock], table: &[u32], letters: &mut [u8])
 }
 
 impl Walk<'_> {
-    /// Writes the last letter of a block that is decoded by pairs and has an odd number of letters.
+    /// If the block is decoded by pairs and has an odd number of letters, writes its last letter.
     fn last_letter(&mut self) {
         if let ([last], Some(pairs)) = (&mut *self.out, self.pairs) {
             *last = pair_of(pairs, self.table[self.row as usize], self.row) as u8;
@@ -289,7 +294,8 @@ fn walk<const WALKS: usize>(walks: &mut [Walk<'_>; WALKS], steps: usize) {
 mod tests {
     use super::*;
 
-    /// Returns the last letters of all rotations in sorted order, and the row of the text itself.
+    /// Sorts all rotations of the text. Returns the last letters of the sorted rotations, and the number of the row
+    /// that is the text itself.
     fn sorted(text: &[u8]) -> (Vec<u8>, u32) {
         let twice = text.repeat(2);
         let mut starts: Vec<usize> = (0..text.len()).collect();

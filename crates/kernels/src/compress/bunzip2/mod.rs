@@ -5,27 +5,27 @@
 //! ```
 //!
 //! A letter is a byte of a block. A block has up to 900,000 letters. The table of a block has a word of 32 bits for
-//! each letter, which contains the letter and the index of the next word. The walk follows the words in the order of
+//! each letter. The word contains the letter and the index of the next word. The walk follows the words in the order of
 //! the text, at positions scattered over 3.6 MB. Each index is known only after the previous word was loaded, usually
 //! from memory beyond the second-level cache. A decoder that walks one block at a time, as the bzip2 libraries in Rust
 //! and in C do, spends most of its time on these waits. This module lays out all blocks of a [`Workspace`] first and
 //! then walks them in lockstep, so that their waits overlap. Texts have few distinct pairs of letters. In the table of
-//! a block of text, each word therefore represents two letters, which halves the number of waits. A word for two
-//! letters has 20 bits for the row, and 12 bits for the number of the pair. 4,095 pairs have a number of their own, and
-//! rarer pairs are looked up in a list.
+//! a block of text, each word therefore represents two letters. This halves the number of waits. A word for two letters
+//! has 20 bits for the row, and 12 bits for the number of the pair. 4,095 pairs have a number of their own, and rarer
+//! pairs are looked up in a list.
 //!
 //! The following rates are the best of twelve runs on 300 MB of English text, with one letter in a word. Other work
 //! shared the core. The library decompressed 33 MB/s. This module decompressed 43 MB/s with one block at a time, 42 to
 //! 43 with two, 51 with three, 46 to 50 with four, and 45 to 47 with eight. For each number of blocks, the walk took
-//! three quarters of the time. Huffman decoding and move to front took an eighth.
+//! three quarters of the time. Huffman decoding and the move-to-front transform took an eighth.
 //!
 //! Pairs of letters were measured on 96 MB of source code with four blocks, on a machine whose cache was shared. They
 //! took 1.4 to 1.6 s of one core, and single letters took 1.8 to 2.3 s. Laying out blocks takes 0.48 s of this time
 //! with pairs, and 0.36 s with single letters.
 //!
-//! Method: Burrows and Wheeler, A block-sorting lossless data compression algorithm, 1994. The format has no standard.
-//! This module follows the source of the bzip2 library, but refuses Huffman codes that are ambiguous, which no program
-//! writes.
+//! Burrows and Wheeler describe the method in "A block-sorting lossless data compression algorithm", 1994. The format
+//! has no standard. This module follows the source of the bzip2 library, but refuses ambiguous Huffman codes. No
+//! program writes such codes.
 
 mod bits;
 mod crc;
@@ -52,7 +52,8 @@ use self::{
 
 /// The number of letters in the largest block.
 pub const BLOCK_LETTERS_MAX: usize = 900_000;
-/// The memory for each letter of a block, in bytes: the letter itself, and its word of the table.
+/// The memory for each letter of a block, in bytes. It consists of the letter itself and of the letter's word in the
+/// table.
 const BYTES_A_LETTER: usize = 1 + 4;
 /// The number of bytes per checksum update and write.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -85,13 +86,13 @@ pub struct Workspace {
     /// Holds the index of the code for each group of symbols.
     selectors: Vec<u8>,
     chunk: Vec<u8>,
-    /// Holds, for each pair of letters, the count of the pair at first, and later the next row and the number of the
-    /// pair. The first letter of a pair is the high byte of the index into this list.
+    /// One word for each pair of letters. The word first holds the count of the pair. Later it holds the next row and
+    /// the number of the pair. The first letter of a pair is the high byte of the index into this list.
     slots: Vec<u32>,
 }
 
 impl Workspace {
-    /// Returns the bytes of a workspace for `blocks` blocks of the largest size.
+    /// Returns the memory, in bytes, of a workspace that can hold `blocks` blocks of the largest size.
     pub fn bytes(blocks: usize) -> u64 {
         let block = BLOCK_LETTERS_MAX * BYTES_A_LETTER + PAIRS_BYTES;
         (blocks * block + 2 * CHUNK_BYTES + PAIRS * size_of::<u32>() + (64 << 10)) as u64
@@ -119,7 +120,7 @@ impl Workspace {
         self.laid.last().map_or(0, |laid| laid.range.end)
     }
 
-    /// Tells whether one more block of the largest size fits in the workspace.
+    /// Returns true if one more block of the largest size fits in the workspace.
     pub fn has_place(&self) -> bool {
         self.filled() + BLOCK_LETTERS_MAX <= self.blocks * BLOCK_LETTERS_MAX
     }
@@ -172,8 +173,8 @@ impl Workspace {
     }
 
     /// Decodes all blocks in the workspace, passes their bytes to `sink` in order, and clears the workspace. If `sink`
-    /// returns false within a block, the function returns the offset of that block's first bit. All earlier blocks were
-    /// then passed on completely.
+    /// returns false within a block, the function returns the offset of that block's first bit. `sink` has then
+    /// received all earlier blocks completely.
     pub fn empty(&mut self, mut sink: impl FnMut(Output<'_>) -> bool) -> Result<Option<usize>> {
         let laid = std::mem::take(&mut self.laid);
         walk_all(&laid, &self.table, &mut self.letters);
@@ -207,6 +208,6 @@ fn grow<T: Copy + Default>(values: &mut Vec<T>, len: usize) {
 /// A part of the output of a workspace.
 pub enum Output<'a> {
     Bytes(&'a [u8]),
-    /// The end of a block: the bytes since the previous `Whole` are a complete block with a correct checksum.
+    /// The end of a block. The bytes since the previous `Whole` are a complete block with a correct checksum.
     Whole,
 }

@@ -1,4 +1,4 @@
-//! The move-to-front list, which maps positions to letters. Recently used letters have the lowest positions.
+//! The move-to-front list. It maps positions to letters. Recently used letters have the lowest positions.
 
 /// Holds letters in the order of their last use, with eight letters in each 64-bit word. The most recently used letter
 /// is in the lowest byte of the first word.
@@ -18,7 +18,7 @@ impl MoveToFront {
         self.0[0] as u8
     }
 
-    /// Returns the letter at position `place`, which is below 256, and moves the letter to the front.
+    /// Returns the letter at position `place`, and moves the letter to the front. `place` must be below 256.
     #[inline(always)]
     pub fn take(&mut self, place: usize) -> u8 {
         let (row, shift) = (place / 8 % 32, 8 * (place % 8));

@@ -41,7 +41,7 @@ pub(super) fn expand(
     Ok(true)
 }
 
-/// Returns the number of letters before the first four equal ones in a row.
+/// Returns how many letters precede the first run of four equal letters.
 fn plain_letters(letters: &[u8]) -> usize {
     const LOWEST: u64 = u64::from_le_bytes([1; 8]);
     const HIGHEST: u64 = LOWEST << 7;

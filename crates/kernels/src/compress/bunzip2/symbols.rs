@@ -1,5 +1,5 @@
-//! Decodes the symbols of a block into letters: decodes Huffman codes, reverses move to front, and expands runs of the
-//! letter at the front.
+//! Decodes the symbols of a block into letters. The module decodes Huffman codes, reverses the move-to-front transform,
+//! and expands runs of the letter at the front of the list.
 
 use super::{
     BLOCK_LETTERS_MAX, BlockError, Result,

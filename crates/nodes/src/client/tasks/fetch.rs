@@ -41,7 +41,7 @@ impl Fetch {
     /// Up to `ahead_bytes` of the answers may wait on this machine.
     ///
     /// # Errors
-    /// [`Error::Incomplete`] if no remaining node has the shard.
+    /// Returns [`Error::Incomplete`] if no remaining node has the shard.
     pub fn begin(
         run: &Arc<Run>,
         attempt: usize,

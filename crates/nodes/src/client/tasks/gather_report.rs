@@ -51,7 +51,7 @@ pub struct GatherReport {
     pub nodes: Vec<NodeCost>,
     /// The parts that no responding node holds; empty unless partial results are accepted.
     pub missing: Vec<MissingPart>,
-    /// The cost of the help of this machine; `None` if the options or the kernel exclude help.
+    /// The cost of the help of this machine. The value is `None` if the options or the kernel exclude help.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub here: Option<HereCost>,
 }
@@ -98,7 +98,7 @@ pub struct HereCost {
     pub pieces: u64,
     /// The number of bytes that were sent to this machine for these pieces.
     pub bytes: u64,
-    /// The throughput of this machine in bytes per second; `None` if it was not measured.
+    /// The throughput of this machine in bytes per second. The value is `None` if it was not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes_per_second: Option<f64>,
     /// The throughput of all nodes together in bytes per second, before this machine pulled pieces; 0 if it was not

@@ -91,7 +91,7 @@ pub(crate) struct Rates {
     /// The time after which a node that has not finished a shard is treated as if it finished its first shard now. A
     /// rate is measured over at least a quarter of this time.
     patience: Duration,
-    /// The attempts of nodes; `None` for an attempt that no longer pulls.
+    /// The attempts of nodes. The value is `None` for an attempt that no longer pulls.
     nodes: BTreeMap<usize, Option<AttemptProgress>>,
     client_began: Option<Duration>,
     client_pulled: usize,

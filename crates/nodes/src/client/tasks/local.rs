@@ -13,7 +13,7 @@
 //! A failure on this machine does not fail the job: the shards of this machine return to the queue, and this machine
 //! stops pulling.
 //!
-//! Papers: host and devices working together, 2019 thesis 4.2.
+//! Section 4.2 of the 2019 thesis (see docs/from-the-papers.md) describes how the host and the devices work together.
 
 use std::{
     collections::BTreeMap,

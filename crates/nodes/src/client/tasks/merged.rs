@@ -113,7 +113,7 @@ impl<R: OrderedRow> Merged<R> {
     /// Begins to merge and waits for the first rows of all streams.
     ///
     /// # Errors
-    /// The errors are those of [`Merged::next`].
+    /// Returns the errors of [`Merged::next`].
     pub fn new(streams: Streams, how: R::How) -> Result<Merged<R>> {
         let (heads, lost, repeated) = (Vec::new(), BTreeMap::new(), Vec::new());
         let mut merged = Merged { streams, how, heads, lost, repeated, set_aside: 0 };
@@ -125,10 +125,13 @@ impl<R: OrderedRow> Merged<R> {
     /// may be returned in several runs, in the order of answers. Returns `None` at the end.
     ///
     /// # Errors
-    /// [`Error::Missing`] if no reachable node has a part; [`Error::Refused`] if all holders of a part refuse
-    /// the task; [`Error::SetAside`] if nodes set tasks aside repeatedly; the error of a node that was lost
-    /// in the middle of its answer if no other node has its data, even if a partial answer is allowed;
-    /// [`Error::Deadline`]; [`Error::Store`] if the job was stopped.
+    /// - Returns [`Error::Missing`] if no reachable node has a part.
+    /// - Returns [`Error::Refused`] if all holders of a part refuse the task.
+    /// - Returns [`Error::SetAside`] if nodes set tasks aside repeatedly.
+    /// - Returns the error of a node that was lost in the middle of its answer if no other node has its data. This
+    ///   error is returned even if a partial answer is allowed.
+    /// - Returns [`Error::Deadline`] if the deadline passes before the call has finished.
+    /// - Returns [`Error::Store`] if the job was stopped.
     #[expect(clippy::should_implement_trait, reason = "what it gives is borrowed")]
     pub fn next(&mut self) -> Result<Option<(&R, Range<usize>)>> {
         self.refill()?;
@@ -159,7 +162,7 @@ impl<R: OrderedRow> Merged<R> {
     /// Returns the batch with the next row, or `None` at the end.
     ///
     /// # Errors
-    /// The errors are those of [`Self::next`].
+    /// Returns the errors of [`Self::next`].
     pub fn first(&mut self) -> Result<Option<&R>> {
         self.refill()?;
         let least = self.least_two().map(|(least, _)| least);
@@ -173,7 +176,7 @@ impl<R: OrderedRow> Merged<R> {
     /// This method suits answers whose rows alternate, for which [`Self::next`] returns short runs.
     ///
     /// # Errors
-    /// The errors are those of [`Self::next`].
+    /// Returns the errors of [`Self::next`].
     pub fn next_together(&mut self) -> Result<Vec<(&R, Range<usize>)>> {
         self.refill()?;
         let last = |head: &StreamState<R>| head.rows.as_ref().map(|rows| rows.rows() - 1);

@@ -67,7 +67,7 @@ pub(crate) struct Scheduler {
     lost: BTreeSet<usize>,
     /// The first shard that is neither answered nor missing.
     head: usize,
-    /// The attempt whose lost answer created each group of shards; `None` for the first group.
+    /// The attempt whose lost answer created each group of shards. The value is `None` for the first group.
     origins: Vec<Option<usize>>,
     actions: Vec<Action>,
 }

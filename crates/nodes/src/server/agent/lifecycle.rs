@@ -33,8 +33,8 @@ impl Agent {
     /// Starts serving on `address`, in background threads. Port 0 selects any free port.
     ///
     /// # Errors
-    /// [`Error::Credentials`] if `address` is reachable from other machines and the agent has no credentials;
-    /// [`Error::Address`] if binding the address fails.
+    /// - Returns [`Error::Credentials`] if `address` is reachable from other machines and the agent has no credentials.
+    /// - Returns [`Error::Address`] if binding the address fails.
     pub fn serve(self, address: SocketAddr) -> Result<RunningAgent> {
         let config = &self.0.config;
         if config.credentials.is_none() && !address.ip().is_loopback() {
@@ -132,7 +132,7 @@ impl RunningAgent {
     /// [`AgentConfig::drain`](super::AgentConfig::drain).
     ///
     /// # Errors
-    /// The error that ended the server.
+    /// Returns the error that ended the server.
     pub fn stop(mut self) -> Result<()> {
         self.end()
     }

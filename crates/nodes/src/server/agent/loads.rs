@@ -43,7 +43,7 @@ impl RunningLoads {
     /// Admits a load immediately, or refuses the load.
     ///
     /// # Errors
-    /// The reason of the refusal.
+    /// Returns the reason for the refusal.
     pub fn enter(&self, client: &str, queue: &Queue) -> Result<LoadPermit, String> {
         let mut by_client = self.by_client.lock().expect("no panic under this lock");
         let (all, own) = (by_client.values().sum::<usize>(), by_client.get(client).copied().unwrap_or(0));
@@ -61,7 +61,7 @@ impl RunningLoads {
     /// Admits a load as soon as the limits permit, or refuses the load after [`WAIT_MAX`].
     ///
     /// # Errors
-    /// The reason of the refusal.
+    /// Returns the reason for the refusal.
     pub async fn wait(&self, client: &str, queue: &Queue) -> Result<LoadPermit, String> {
         let arrived = Instant::now();
         loop {

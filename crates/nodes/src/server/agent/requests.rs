@@ -76,7 +76,7 @@ impl Requests {
     /// Adds received bytes to the accounting of a body.
     ///
     /// # Errors
-    /// The reason of the refusal, if the bodies exceed their limit.
+    /// Returns the reason for the refusal if the bodies exceed their limit.
     pub fn more(&self, body: &mut AccountedMemory, bytes: u64) -> Result<(), Refusal> {
         let most = self.bytes_max / 2;
         let all = body.all.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
@@ -100,7 +100,7 @@ impl Requests {
     /// Reserves the memory of a request before parsing the request.
     ///
     /// # Errors
-    /// The reason of the refusal.
+    /// Returns the reason for the refusal.
     pub fn hold(&self, request: &[u8]) -> Result<AccountedMemory, Refusal> {
         let shape: Arguments<'_> = serde_json::from_slice(request)
             .map_err(|error| Refusal::invalid_argument(format!("invalid request: {error}")))?;
@@ -110,7 +110,7 @@ impl Requests {
     /// Reserves `bytes` bytes.
     ///
     /// # Errors
-    /// The reason of the refusal.
+    /// Returns the reason for the refusal.
     pub fn take(&self, bytes: u64) -> Result<AccountedMemory, Refusal> {
         let held = AccountedMemory { all: self.held.clone(), bytes };
         let all = self.held.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
@@ -141,7 +141,7 @@ impl Drop for AccountedMemory {
 /// Parses the JSON of a request.
 ///
 /// # Errors
-/// The reason of the refusal, for the client.
+/// Returns the reason for the refusal, which is sent to the client.
 pub(super) fn parse_request<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
     serde_json::from_slice(bytes)
         .map_err(|error| Refusal::invalid_argument(format!("invalid request: {error}")))

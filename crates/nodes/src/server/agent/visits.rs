@@ -207,7 +207,7 @@ impl TraversalHandler {
     /// Creates the handler from a request.
     ///
     /// # Errors
-    /// The reason why the request is invalid.
+    /// Returns the reason why the request is invalid.
     pub fn new(
         agent: &Agent,
         caller: &Caller,

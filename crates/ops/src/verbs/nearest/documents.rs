@@ -7,9 +7,10 @@
 //! Texts are read in the same way as by `count words`: compressed files are decompressed, UTF-16 is converted, and
 //! words follow the rules of Unicode, in lower case. A count is a byte, and does not rise above 255.
 //!
-//! Paper: 2018 thesis 6.1.3, 6.2.2 and 6.3.1, which represents documents as bags of words over a fixed vocabulary of
-//! 8,000 words, with one byte for each count. The thesis has no rule for the choice of the vocabulary. In this module
-//! it consists of the most frequent words of all documents.
+//! The method is described in sections 6.1.3, 6.2.2 and 6.3.1 of the 2018 thesis (see docs/from-the-papers.md). The
+//! thesis represents documents as bags of words over a fixed vocabulary of 8,000 words, with one byte for each count.
+//! The thesis has no rule for the choice of the vocabulary. In this module it consists of the most frequent words of
+//! all documents.
 
 use std::{io::Read, ops::Range, path::PathBuf};
 
@@ -44,7 +45,8 @@ fn word_options() -> WordOptions {
 /// `are_lines` is true, the only input must be a file.
 ///
 /// # Errors
-/// [`Error::BadOption`] if `are_lines` is true and the inputs are not one file; the errors of [`list_files`].
+/// - Returns [`Error::BadOption`] if `are_lines` is true and the inputs are not one file.
+/// - Returns the errors of [`list_files`].
 pub(super) fn document_files(job: &Job, inputs: &[PathBuf], are_lines: bool) -> Result<Files> {
     if are_lines && (inputs.len() != 1 || inputs[0].is_dir()) {
         let found = match inputs {
@@ -59,7 +61,8 @@ pub(super) fn document_files(job: &Job, inputs: &[PathBuf], are_lines: bool) -> 
 /// Returns the `count` most frequent words of all documents. Words with equal frequencies are ordered by their bytes.
 ///
 /// # Errors
-/// [`Error::BadFile`] if the documents have no words; the errors of reading; too little memory.
+/// - Returns [`Error::BadFile`] if the documents have no words.
+/// - Returns an error if a document cannot be read, or if the budget has too little free memory.
 pub(super) fn vocabulary_of(job: &Job, files: &Files, count: u64) -> Result<Vocabulary> {
     let sources: Vec<_> = files.paths.iter().map(|path| text_source(path, text_options())).collect();
     job.start_phase("counting words", "bytes", 0);
@@ -110,7 +113,7 @@ impl Documents {
     /// Creates the source, which starts with the first document.
     ///
     /// # Errors
-    /// Too little memory.
+    /// Returns an error if the budget has too little free memory.
     pub fn new(job: &Job, files: Files, are_lines: bool, vocabulary: Vocabulary) -> Result<Documents> {
         let dimensions = vocabulary.words().len();
         let rows_bytes = (ROWS_BYTES / dimensions).max(1) * dimensions;

@@ -13,8 +13,10 @@ use crate::error::Result;
 /// the set stays reserved until the set is dropped.
 ///
 /// # Errors
-/// Vectors without columns; a predicate that is not an SQL expression, or has an unknown column; too little memory; I/O
-/// and damage; cancellation.
+/// - Returns an error if the vectors have no columns.
+/// - Returns an error if the predicate is not an SQL expression, or has an unknown column.
+/// - Returns an error if a read fails, stored bytes are damaged, the budget has too little free memory, or the job was
+///   cancelled.
 pub(super) fn select(job: &Job, vectors: &Vectors, predicate: &str) -> Result<RowSet> {
     let info = vectors.info();
     let input = vectors::columns_input(job, vectors)?;

@@ -65,7 +65,8 @@ impl PendingRead {
     /// repaired on the device.
     ///
     /// # Errors
-    /// [`Error::Io`] and [`Error::Damaged`].
+    /// - Returns [`Error::Io`] if a read fails.
+    /// - Returns [`Error::Damaged`] if a checksum does not match.
     pub fn wait(self) -> Result<(Buffer, Range<usize>)> {
         let pending = match self.source {
             Source::Held(buffer) => return Ok((buffer, self.wanted)),

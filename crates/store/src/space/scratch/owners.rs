@@ -100,7 +100,7 @@ impl Scratch {
         self.in_each("lease", |path| File::options().append(true).create(true).open(path)?.write_all(&bytes))
     }
 
-    /// Records the oldest commit that the owner reads; `None` if it reads no commit.
+    /// Records the oldest commit that the owner reads. The argument is `None` if the owner reads no commit.
     pub(crate) fn pin(&self, commit: Option<u64>) -> Result<()> {
         self.in_each("pin", |path| match commit {
             // The pin is overwritten in place by one system call, so that other processes read the old commit or the

@@ -1,4 +1,4 @@
-//! Step 4: finds the nearest list of each vector, and sorts the vectors by list.
+//! Does step 4 of a build: finds the nearest list of each vector, and sorts the vectors by list.
 
 use std::{ops::Range, sync::Mutex};
 
@@ -25,7 +25,7 @@ use crate::{
 struct Scratch<T: Clustered> {
     packed: Packed<T>,
     finder: Finder<T>,
-    /// Compares the vectors with the held-out vectors.
+    /// Compares the vectors with the held-out vectors, on which recall is measured.
     comparer: Comparer<T>,
     /// The nearest list of each vector. It is used if the index has no copies.
     nearest: Nearest,
@@ -37,7 +37,7 @@ struct Scratch<T: Clustered> {
     out: Vec<u8>,
 }
 
-/// Rows whose lists are found together, as one batch.
+/// A block of rows. The lists of all rows in a block are found together.
 struct Block<'a, T> {
     /// The positions of the rows in the block, counted from 0.
     members: &'a [u32],
@@ -60,8 +60,9 @@ impl<'a, T> Block<'a, T> {
 }
 
 impl<T: Clustered> Build<'_, T> {
-    /// Step 4: sorts the rows `rows` by their lists. If `live` is given, rows outside `live` are left out. The pass
-    /// also finds the exact neighbours of the held-out vectors.
+    /// Does step 4 of a build. The function assigns the rows `rows` to lists and sorts them by list. If `live` is
+    /// given, rows outside `live` are left out. The pass also finds the exact neighbours of the held-out vectors, which
+    /// are the vectors on which recall is measured.
     pub(super) fn assign(
         &self,
         centroids: &Centroids<T>,
@@ -122,8 +123,8 @@ impl<T: Clustered> Build<'_, T> {
         Ok(sorter.finish()?)
     }
 
-    /// Returns the rule for copies, or `None` if the index has no copies. For an index with copies, the plan holds all
-    /// centroids in memory.
+    /// Returns the rule that decides which lists hold copies of a vector. Returns `None` if the index has no copies.
+    /// For an index with copies, all centroids are in memory.
     fn closure<'a>(&self, centroids: &'a Centroids<T>) -> Option<Closure<'a, T>> {
         match &centroids.lower {
             Lower::Memory(all, _) if self.options.copies.is_some() => {
@@ -134,7 +135,7 @@ impl<T: Clustered> Build<'_, T> {
         }
     }
 
-    /// Appends a row for the sort for each vector of the block, with the vector's nearest list.
+    /// For each vector of the block, appends one row with the vector's nearest list to the sort.
     fn assign_each(
         &self,
         centroids: &Centroids<T>,
@@ -151,9 +152,9 @@ impl<T: Clustered> Build<'_, T> {
         Ok(())
     }
 
-    /// Appends rows for the sort for each vector of the block: one row for each list that holds the vector. The order
-    /// in the row is 0 for the nearest list, which owns the vector. For the other lists, the order rises with the
-    /// distance from the centroid.
+    /// For each vector of the block, appends one row to the sort for each list that holds the vector. A row contains a
+    /// number by which the vectors of a list are ordered. This number is 0 in the nearest list, which owns the vector.
+    /// In the other lists, the number rises with the distance of the vector from the list's centroid.
     fn copy_each(
         &self,
         centroids: &Centroids<T>,

@@ -1,9 +1,9 @@
 //! The rule that decides which lists hold copies of a vector. The method is the closure of SPANN (Chen et al., NeurIPS
 //! 2021, section 3.2).
 //!
-//! A query near the border of its list misses neighbours on the other side of the border. The lists on both sides
-//! therefore get copies of the vectors near the border. A query that probes few lists with copies finds as many
-//! neighbours as a query that probes many lists without copies.
+//! A query near the border between two lists misses neighbours in the other list. Both lists therefore get copies of
+//! the vectors near the border. A query that probes few lists with copies finds as many neighbours as a query that
+//! probes many lists without copies.
 //!
 //! Let c0, c1, ... be the centroids of the lists nearest to a vector v, the nearest first. List 0 owns the vector. The
 //! rule examines the other lists by ascending distance, and list j gets a copy if both conditions hold:
@@ -13,10 +13,10 @@
 //!   |ci - cj| > APART |v - cj|  for each chosen list i  no chosen list lies in the same direction
 //! ```
 //!
-//! Without the second condition, the copies are in neighbouring lists that a query probes together anyway. The
-//! following figures were measured on 1,000,000 SIFT vectors in lists of 16 KiB, with copies up to 64 KiB. The first
-//! number is the KiB that a query reads at a recall of 0.95. The number in parentheses is the size of the file with
-//! copies, relative to the size of the vectors.
+//! Without the second condition, the copies of a vector would be in neighbouring lists, which a query probes together
+//! in any case. The following figures were measured on 1,000,000 SIFT vectors in lists of 16 KiB, with copies up to 64
+//! KiB. The first number states how many KiB a query reads at a recall of 0.95. The number in parentheses is the size
+//! of the file with copies, divided by the size of the vectors.
 //!
 //! ```text
 //!   no copies 1,082 in 61 lists       the nearest four lists 957 (3.5)        the first rule alone, reach 1.2 1,077 (3.8)
@@ -29,7 +29,7 @@ use crate::{
     topk::Entry,
 };
 
-/// The number of nearest lists that are candidates for a copy of a vector.
+/// Only this number of nearest lists of a vector may get a copy of the vector.
 pub(super) const CANDIDATES: usize = 16;
 /// The largest number of lists that hold a vector, including the list that owns it.
 pub(super) const LISTS_MAX: usize = 8;
@@ -47,7 +47,8 @@ pub(super) struct Closure<'a, T: Clustered> {
 
 impl<T: Clustered> Closure<'_, T> {
     /// Sets `chosen` to the lists that hold a vector, each with the squared distance of the vector from the list's
-    /// centroid. `nearest` has the nearest lists of the vector, by ascending distance; the id of an entry is the list.
+    /// centroid. `nearest` has the nearest lists of the vector, by ascending distance. The id of an entry in `nearest`
+    /// is the number of a list.
     pub fn choose(&self, nearest: &[Entry], chosen: &mut Vec<(u32, f64)>) {
         chosen.clear();
         let Some(first) = nearest.first() else { return };
@@ -63,7 +64,8 @@ impl<T: Clustered> Closure<'_, T> {
         }
     }
 
-    /// Returns true if the squared distance between the centroid of `list` and each chosen centroid is above `least`.
+    /// Compares the centroid of `list` with the centroids of the lists in `chosen`. Returns true if all these squared
+    /// distances are above `least`.
     fn is_apart(&self, list: u32, least: f64, chosen: &[(u32, f64)]) -> bool {
         let row = |list: u32| &self.centroids[list as usize * self.dimensions..][..self.dimensions];
         let (own, norm) = (row(list), T::norm(row(list)));
@@ -75,8 +77,8 @@ impl<T: Clustered> Closure<'_, T> {
         })
     }
 
-    /// Returns the squared distance that a key stands for. Under the cosine metric, the result is half of the squared
-    /// distance between the two directions.
+    /// Converts a key to the squared distance for which it stands. Under the cosine metric, the result is half of the
+    /// squared distance between the two directions.
     fn square(&self, key: f64) -> f64 {
         match self.metric {
             Metric::Cosine => (1.0 + key).max(0.0),

@@ -1,4 +1,5 @@
-//! Writes a layer: assigns the rows behind the lists of an index to these lists, sorts them, and writes them.
+//! Writes a layer, which is a dataset with rows that were added after the lists of an index were written. Each row is
+//! assigned to a list, and the rows are sorted by list and written.
 
 use std::ops::Range;
 
@@ -26,15 +27,17 @@ use crate::{
     tiles::Instructions,
 };
 
-/// The smallest size, in bytes, of the rows for which a layer is written. A query compares fewer bytes directly in less
-/// time than it takes to find them through lists.
+/// A layer is written only for rows of at least this number of bytes. If there are fewer bytes, a query compares all of
+/// them in less time than it takes to find the right rows through lists.
 const TAIL_BYTES: u64 = 1 << 20;
 
-/// Writes a layer with the rows behind the lists and layers of an index if these rows have at least [`TAIL_BYTES`], and
-/// removes layers that are no longer used. Returns the number of rows in the tail afterwards.
+/// Writes a layer with the rows that are in no list and no layer of an index, and removes layers that are no longer
+/// used. If these rows have fewer than [`TAIL_BYTES`] bytes, no layer is written. Returns how many rows are still in no
+/// list and no layer after the call.
 ///
 /// # Errors
-/// I/O and damage; too little memory; cancellation. After an error, the vectors and the index are unchanged.
+/// Returns [`crate::Error::Store`] if a read or write fails, stored bytes are damaged, the budget has too little free
+/// memory, or the job was cancelled. After an error, the vectors and the index are unchanged.
 pub(crate) fn extend_index(store: &Store, job: &Job, name: &str) -> Result<u64> {
     let vectors = Vectors::open(store, name)?;
     let Some(index) = VectorIndex::open(store, &vectors)? else { return Ok(0) };
@@ -60,11 +63,12 @@ pub(crate) fn extend_index(store: &Store, job: &Job, name: &str) -> Result<u64> 
     Ok(0)
 }
 
-/// Removes layers that do not continue the present index of the vectors `name`, and layers whose rows a longer layer
+/// Removes those layers of the vectors `name` that belong to an earlier index, and those whose rows a longer layer
 /// covers.
 ///
 /// # Errors
-/// Damage of a layer; I/O.
+/// - Returns [`crate::Error::BadDataset`] if a layer is damaged.
+/// - Returns [`crate::Error::Store`] if a read or write fails.
 pub(crate) fn remove_unused_layers(store: &Store, name: &str) -> Result<()> {
     let index = match store.dataset(&index_name(name)) {
         Ok(index) => Some(index.id()),
@@ -158,7 +162,7 @@ struct LayerFiles {
     lists: FileWriter,
     firsts: FileWriter,
     id_bytes: usize,
-    /// The largest number of vectors in a chunk.
+    /// The largest number of vectors in a chunk. A chunk holds some vectors of a list.
     chunk: u64,
     rows: Vec<u8>,
     ids: Vec<u8>,
@@ -193,7 +197,7 @@ impl LayerFiles {
         let _memory = job.budget().reserve(bytes, "a chunk of a list")?;
         let entry = KEY_BYTES + row_bytes;
         let mut piece = vec![0; ((1 << 20) / entry).max(1) * entry];
-        // The number of lists whose position was written, and the number of vectors so far.
+        // The number of lists whose positions were written so far, and the number of their vectors.
         let (mut begun, mut count) = (0u64, 0u64);
         loop {
             let filled = sorted.fill(&mut piece)?;

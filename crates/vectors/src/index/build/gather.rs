@@ -1,4 +1,4 @@
-//! Step 2: gathers a larger sample of the vectors, sorted by their nearest group.
+//! Does step 2 of a build: gathers a second, larger sample of the vectors, sorted by their nearest group.
 
 use std::sync::{
     Mutex,
@@ -21,8 +21,8 @@ use crate::{
 };
 
 impl<T: Clustered> Build<'_, T> {
-    /// Step 2: sorts the second sample by group. Returns the sorted sample, and the number of sampled vectors of each
-    /// group.
+    /// Does step 2 of a build: sorts the second sample by group. Returns the sorted sample, and how many sampled
+    /// vectors each group has.
     pub(super) fn gather(&self, upper: &[T]) -> Result<(Sorted, Vec<u64>)> {
         let (job, info, plan) = (self.job, self.info(), &self.plan);
         let dimensions = info.dimensions;

@@ -1,4 +1,5 @@
-//! Builds an index: samples, k-means, assignment, and a sort by list.
+//! Builds an index. A build samples the vectors, trains centroids with k-means, assigns each vector to the list of its
+//! nearest centroid, and sorts the vectors by list.
 //!
 //! ```text
 //!   1 sample   vectors ─► sample of all ─► k-means ─► upper centroids            one pass over the vectors
@@ -8,22 +9,25 @@
 //!   5 write    list by list: vectors, ids, centroid
 //! ```
 //!
-//! Equal vectors, options and seeds give equal lists for every budget and number of threads, because the sizes of the
-//! samples do not depend on budget and threads, and a sort fixes the order of the second sample. The build streams its
-//! data: the memory holds the first sample, and later the centroids, blocks of vectors and the buffers of a sort.
+//! The lists depend only on the vectors, the options and the seed, not on the budget and the number of threads. The
+//! sizes of the samples do not depend on them either, and a sort determines the order of the second sample. The build
+//! streams its data. The memory holds the first sample, and later the centroids, blocks of vectors and the buffers of a
+//! sort.
 //!
-//! A list has at most four times as many vectors as the average one. A larger cluster is cut into several lists with
+//! A list has at most four times as many vectors as an average list. A larger cluster is cut into several lists with
 //! the same centroid, which are probed together. A read is therefore bounded even if many vectors are equal. A centroid
 //! that is not the nearest one of any vector has no list.
 //!
 //! With [`Index::copies`], the sort of step 4 has a row for each list that holds a vector (module `closure`). Step 5
-//! writes a second file from this sort: each list, followed by the copies that lie nearest to its centroid.
+//! writes a second file from this sort. In this file, each list is followed by the copies that lie nearest to its
+//! centroid.
 //!
 //! # Cost
 //!
-//! Three reads of the vectors, one write and one read of the sort's runs (if they do not fit), one write of the lists,
-//! and one multiplication for each vector, each dimension and each centroid with which the vector is compared. A vector
-//! is compared with all upper centroids, and with the centroids of the lists in the groups nearest to it.
+//! A build reads the vectors three times and writes the lists once. If the sort does not fit in memory, its runs are
+//! written and read once. The build computes one multiplication for each vector, each dimension and each centroid with
+//! which the vector is compared. A vector is compared with all upper centroids, and with the centroids of the lists in
+//! the groups nearest to it.
 
 mod assign;
 mod closure;
@@ -56,10 +60,11 @@ pub struct Index {
     pub lists: Option<u64>,
     /// The seed that determines which vectors are sampled.
     pub seed: u64,
-    /// The size of lists with copies, from 2 to [`COPIES_MAX`]. If it is given, the index has a second file for the
-    /// single strategy. In this file, each list also has copies of those vectors of other lists that lie near its
-    /// border, until the list has `copies` times as many vectors as an average list. The file takes up to about
-    /// `copies` times the bytes of the vectors. `None`, the default, builds no copies.
+    /// The size of a list with copies, as a multiple of the average list, from 2 to [`COPIES_MAX`]. If the size is
+    /// given, the index has a second file for the single strategy. In this file, each list also has copies of those
+    /// vectors of other lists that lie near its border, until the list has `copies` times as many vectors as an average
+    /// list. The file takes up to about `copies` times the bytes of the vectors. The default is `None`, which builds no
+    /// copies.
     pub copies: Option<u64>,
 }
 
@@ -83,11 +88,12 @@ pub struct Built {
     pub plan: BuildPlan,
 }
 
-/// Builds the index of `vectors`, or builds it again. The new index replaces an old one at the commit; a job that ends
+/// Builds the index of `vectors`, or builds it again. The new index replaces an old one at the commit. A job that ends
 /// earlier changes nothing.
 ///
 /// # Errors
-/// The errors of [`plan_index`]; I/O and damage; cancellation.
+/// - Returns the errors of [`plan_index`].
+/// - Returns [`crate::Error::Store`] if a read or write fails, stored bytes are damaged, or the job was cancelled.
 pub fn build_index(store: &Store, job: &Job, vectors: &Vectors, options: &Index) -> Result<Built> {
     let built = match vectors.info().element {
         Element::F32 => Build::<f32>::run(store, job, vectors, options),

@@ -1,4 +1,5 @@
-//! Plans a build: the numbers of lists and groups, the sizes of the samples, and the memory of each step.
+//! Plans a build. The plan states the numbers of lists and groups, the sizes of the samples, and the memory of each
+//! step.
 
 use inshore_sortreduce::rows::smallest_row_memory_bytes_for;
 use inshore_store::{Job, format_bytes};
@@ -22,32 +23,33 @@ use crate::{
     topk::TopK,
 };
 
-/// The bytes of an average list.
+/// The size of an average list in bytes.
 const LIST_BYTES: usize = 16 << 10;
 /// The smallest number of vectors in an average list.
 const LIST_VECTORS_MIN: usize = 32;
-/// The largest number of vectors in a list, as a multiple of the vectors in an average list.
+/// The number of vectors in a list is at most this number times the number of vectors in an average list.
 const LIST_TIMES_MAX: u64 = 4;
-/// The number of rows in the first sample for each group. The next constant is the largest number of bytes of this
-/// sample.
+/// The first sample has this number of rows for each group of lists. The next constant is the largest size of this
+/// sample in bytes.
 const GROUP_SAMPLE: u64 = 64;
 const GROUP_SAMPLE_BYTES: u64 = 24 << 20;
-/// The number of rows in the second sample for each list. The next constant is the largest number of bytes of the
+/// The second sample has this number of rows for each list. The next constant is the largest size, in bytes, of the
 /// sampled rows of one group.
 const LIST_SAMPLE: u64 = 32;
 const LIST_SAMPLE_BYTES: u64 = 6 << 20;
 /// The number of iterations of k-means.
 pub(super) const ITERATIONS: usize = 8;
-/// The number of groups whose lists are candidates when the nearest list of a vector is searched.
+/// When the nearest list of a vector is searched, the candidates are the lists of this number of nearest groups.
 pub(super) const GROUPS_ASSIGNED: u64 = 8;
-/// The number of held-out vectors on which recall is measured. The next constant is the number of neighbours of each.
+/// The number of held-out vectors. Recall is measured on these vectors. The next constant states how many neighbours of
+/// each of them are searched.
 pub(super) const HELD_OUT: u64 = 256;
 pub(super) const RECALL_K: u64 = 10;
-/// The bytes of the packed vectors in a batch. The lists of all vectors in a batch are found together. The next
-/// constant is the largest number of vectors in a batch.
+/// The size, in bytes, of the packed vectors in a batch. The lists of all vectors in a batch are found together. The
+/// next constant is the largest number of vectors in a batch.
 const BATCH_BYTES: u64 = 2 << 20;
 const BATCH_ROWS_MAX: u64 = 4096;
-/// The bytes of a checksum block, and of the write buffers for the files of an index.
+/// The size, in bytes, of a checksum block and of the write buffers of the files of an index.
 pub(super) const CHECK_BYTES: usize = 4 << 10;
 pub(super) const LIST_BUFFER_BYTES: usize = 1 << 20;
 pub(super) const SMALL_BUFFER_BYTES: usize = 64 << 10;
@@ -62,7 +64,8 @@ pub struct BuildPlan {
     pub groups: u64,
     /// The largest number of vectors in a list.
     pub list_vectors_max: u64,
-    /// The number of vectors up to which a list is filled with copies; `None` if the index has no copies.
+    /// A list is filled with copies until it has this number of vectors. The value is `None` if the index has no
+    /// copies.
     pub copied_vectors_max: Option<u64>,
     /// The number of vectors on which the centroids of groups are trained.
     pub group_sample: u64,
@@ -80,7 +83,7 @@ pub struct BuildPlan {
     pub read_bytes: u64,
     /// The number of bytes that the build writes.
     pub written_bytes: u64,
-    /// The number of fused multiplications and additions.
+    /// The number of fused multiply-add operations that the build computes.
     pub multiplications: u64,
 }
 
@@ -107,7 +110,8 @@ impl std::fmt::Display for BuildPlan {
 /// Plans a build of an index. The plan uses the memory that is free in the budget of `job`.
 ///
 /// # Errors
-/// A bad option; too little memory.
+/// - Returns [`crate::Error::BadOption`] if an option is out of range.
+/// - Returns [`Error::Store`] if the budget has too little free memory.
 pub fn plan_index(job: &Job, vectors: &VectorsInfo, options: &Index) -> Result<BuildPlan> {
     if !METRICS.contains(&options.metric) {
         let found = options.metric.name().to_string();
@@ -144,7 +148,7 @@ fn plan_elements<T: Clustered>(job: &Job, vectors: &VectorsInfo, options: &Index
     let lists = options.lists.unwrap_or_else(|| count.div_ceil(average).min(1 << 31));
     let average = count.div_ceil(lists);
     // A vector is compared with the centroids of all groups, and then with those of the lists in the nearest groups.
-    // This number of groups makes the two costs equal.
+    // With this number of groups, the costs of the two steps are equal.
     let groups = (((lists * GROUPS_ASSIGNED) as f64).sqrt().ceil() as u64).min(lists.div_ceil(4)).max(1);
     let group_sample = (groups * GROUP_SAMPLE).min(GROUP_SAMPLE_BYTES / row_bytes).max(groups).min(count);
     let list_sample = (lists * LIST_SAMPLE).min(count);
@@ -177,8 +181,8 @@ fn plan_elements<T: Clustered>(job: &Job, vectors: &VectorsInfo, options: &Index
     // Copies are chosen by the distances between centroids, for which all centroids must be in memory.
     plan.holds_centroids = lower <= free / 4 || options.copies.is_some();
     let lower = if plan.holds_centroids { lower } else { 0 };
-    // The sort of samples exists during the training of lists, and the sort of vectors during the assignment and the
-    // writing of lists. Each of these steps needs its memory in addition to that of a sort.
+    // The sort of samples exists while lists are trained. The sort of vectors exists while vectors are assigned and
+    // lists are written. Each of these steps needs its own memory in addition to the memory of a sort.
     let beside_sort = memory.pass.max(memory.training).max(memory.writing) + lower;
     let smallest_sort =
         smallest_row_memory_bytes_for(plan.threads, count * times * (KEY_BYTES as u64 + row_bytes))
@@ -190,17 +194,17 @@ fn plan_elements<T: Clustered>(job: &Job, vectors: &VectorsInfo, options: &Index
 
 /// The memory, in bytes, that each step of a build reserves.
 pub(super) struct Memory {
-    /// The held-out vectors and their neighbours.
+    /// The memory of the held-out vectors and their neighbours.
     pub held_out: u64,
-    /// The upper centroids.
+    /// The memory of the upper centroids, which are the centroids of groups.
     pub upper: u64,
-    /// Step 1, the first sample.
+    /// The memory of step 1, which reads the first sample.
     pub first_sample: u64,
-    /// A pass over the vectors that finds their groups or lists.
+    /// The memory of a pass over the vectors that finds their groups or lists.
     pub pass: u64,
-    /// Step 3, the training of lists.
+    /// The memory of step 3, which trains the centroids of lists.
     pub training: u64,
-    /// Step 5, the writing of lists.
+    /// The memory of step 5, which writes the lists.
     pub writing: u64,
 }
 
@@ -258,7 +262,7 @@ pub(super) fn batch_rows<T: Clustered>(dimensions: usize) -> u64 {
     (BATCH_BYTES / Packed::<T>::bytes_each(dimensions)).clamp(32, BATCH_ROWS_MAX)
 }
 
-/// Returns the largest number of sampled rows of a group.
+/// Returns how many rows of a group are sampled at most.
 pub(super) fn group_rows_max<T: Clustered>(plan: &BuildPlan, dimensions: usize) -> u64 {
     let average = plan.list_sample.div_ceil(plan.groups);
     let row_bytes = (dimensions * size_of::<T>()) as u64;

@@ -10,14 +10,15 @@ use crate::{
     tiles::Instructions,
 };
 
-/// Writes the lists of an index again, for all rows of `vectors`, which need not be published. Returns the dataset,
-/// which the caller must commit, and the properties of the index, which are its attributes. The table of recall keeps
-/// its points with fewer probes than the new index has lists.
+/// Writes the lists of an index again, for all rows of `vectors`. The dataset of the vectors need not be published.
+/// Returns the new dataset and the properties of the index. The caller must commit the dataset with these properties as
+/// its attributes. The new table of recall has those points of the old table whose number of probes is less than the
+/// number of lists of the new index.
 ///
-/// The cost is that of the last two steps of a build, without samples and k-means.
+/// The function does the last two steps of a build. It needs no samples and no k-means.
 ///
 /// # Errors
-/// The errors of [`super::build_index`].
+/// Returns the errors of [`super::build_index`].
 pub(crate) fn rewrite_index(
     store: &Store,
     job: &Job,
@@ -39,7 +40,8 @@ fn rewrite<T: Clustered>(
     index: &VectorIndex,
 ) -> Result<(DatasetBuilder, IndexInfo)> {
     let (info, rows) = (index.info(), vectors.info().vectors);
-    // Relative to an average list, the largest list with copies has the same size as in the old index.
+    // The ratio of the size of the largest list with copies to the size of an average list stays the same as in the old
+    // index.
     let average = info.vectors.div_ceil(info.lists);
     let copies = info.copies.as_ref().map(|copies| (copies.list_vectors_max / average).clamp(2, COPIES_MAX));
     let options = Index { metric: info.metric, lists: Some(info.lists.min(rows)), seed: info.seed, copies };
@@ -60,7 +62,7 @@ fn rewrite<T: Clustered>(
     Ok((builder, made))
 }
 
-/// Returns the old table of recall for an index of `lists` lists.
+/// Returns the old table of recall, reduced to the points that are valid for an index of `lists` lists.
 fn kept(old: &RecallTable, lists: u64) -> RecallTable {
     let mut points = old.points.clone();
     points.retain(|point| point.probes < lists);

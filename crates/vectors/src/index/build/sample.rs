@@ -1,7 +1,8 @@
-//! Step 1: the held-out vectors, and the centroids of groups from a sample of all vectors.
+//! Does step 1 of a build: reads the held-out vectors and a first sample, and trains the centroids of groups on the
+//! sample. Recall is later measured on the held-out vectors.
 //!
-//! A *draw* is a number that follows from the id of a vector and the seed. A vector is in a sample if its draw lies in
-//! the range of the sample.
+//! A *draw* is a pseudo-random number that depends only on the id of a vector and the seed. A vector is in a sample if
+//! its draw lies in the range of the sample.
 
 use std::sync::Mutex;
 
@@ -20,7 +21,7 @@ use crate::{
 /// If the dataset has fewer vectors than this, no vector is held out.
 const FEW: u64 = 64;
 
-/// A range of draws from `start` to `end`. `end` itself is excluded, unless it is the largest `u64`.
+/// The range of draws from `start` to `end`. The range does not contain `end`, unless `end` is the largest `u64`.
 #[derive(Clone, Copy)]
 pub(super) struct Draws {
     start: u64,
@@ -62,13 +63,14 @@ impl<T: Clustered> Build<'_, T> {
         Draws { start: 0, end }
     }
 
-    /// Returns the range of draws for a sample of about `count` vectors. No held-out vector is in the sample.
+    /// Returns the range of draws that selects a sample of about `count` vectors. The sample contains no held-out
+    /// vector.
     pub(super) fn sample_draws(&self, count: u64) -> Draws {
         let start = self.held_out_draws().end;
         Draws { start, end: start.saturating_add(below(count, self.info().vectors)) }
     }
 
-    /// Step 1: reads the held-out vectors and the first sample, and trains the upper centroids.
+    /// Does step 1 of a build: reads the held-out vectors and the first sample, and trains the upper centroids.
     pub(super) fn sample(&self) -> Result<(HeldOut<T>, Vec<T>)> {
         let (job, info, plan) = (self.job, self.info(), &self.plan);
         let memory = Memory::of::<T>(job, info, plan);
@@ -122,7 +124,7 @@ impl<T: Clustered> Build<'_, T> {
     }
 }
 
-/// Returns the end of a range of draws that starts at 0 and is expected to contain `count` of `all` vectors.
+/// Returns the end of a range of draws that starts at 0. The range is expected to select `count` of `all` vectors.
 fn below(count: u64, all: u64) -> u64 {
     if count >= all { u64::MAX } else { (count as f64 / all as f64 * 2f64.powi(64)) as u64 }
 }

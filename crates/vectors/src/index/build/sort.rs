@@ -1,5 +1,5 @@
-//! The sorts of a build. A row has a key and the elements of a vector. The key is the number of a list or a group, the
-//! order of the vector in it, and a third number.
+//! The sorts of a build. A row consists of a key and the elements of a vector. The key consists of the number of a list
+//! or a group, a number that orders the vectors within it, and a third number that distinguishes rows.
 
 use inshore_sortreduce::rows::{FixedRows, KeepAll, RowConfig, RowSort, SortedRows};
 use zerocopy::IntoBytes;
@@ -7,7 +7,8 @@ use zerocopy::IntoBytes;
 use super::Build;
 use crate::{Result, index::Clustered};
 
-/// The bytes of the key before the elements of a row: two numbers of 4 bytes each, and a number of 8 bytes.
+/// The size, in bytes, of the key before the elements of a row. The key has two numbers of 4 bytes each, and a number
+/// of 8 bytes.
 pub(super) const KEY_BYTES: usize = 16;
 
 pub(super) type Sorter = RowSort<FixedRows, KeepAll>;
@@ -15,7 +16,7 @@ pub(super) type Sorter = RowSort<FixedRows, KeepAll>;
 pub(super) type Sorted = SortedRows<FixedRows, KeepAll>;
 
 impl<T: Clustered> Build<'_, T> {
-    /// Creates a sort with the memory that the plan has for a sort.
+    /// Creates a sort with the memory that the plan provides for a sort.
     pub(super) fn sorter(&self, name: &'static str) -> Result<Sorter> {
         let shape = FixedRows::new(KEY_BYTES + self.row_bytes(), 0..KEY_BYTES);
         let config = RowConfig {
@@ -34,7 +35,7 @@ pub(super) fn add_elements<T: Clustered>(out: &mut Vec<T>, bytes: &[u8]) {
     out.extend(elements.map(|bytes| T::read_from_bytes(bytes).expect("the bytes of one")));
 }
 
-/// Appends a row of a sort: its key, and the elements of a vector.
+/// Appends a row of a sort. The row consists of a key and the elements of a vector.
 pub(super) fn push_row<T: Clustered>(
     out: &mut Vec<u8>,
     (number, order): (u32, u32),
@@ -47,7 +48,7 @@ pub(super) fn push_row<T: Clustered>(
     out.extend_from_slice(elements.as_bytes());
 }
 
-/// Returns the key of a row: the list or group, the order in it, and the third number.
+/// Returns the three numbers of the key of a row.
 pub(super) fn key_of(row: &[u8]) -> (u32, u32, u64) {
     let number = |at: usize| u32::from_be_bytes(row[at..at + 4].try_into().expect("four bytes"));
     (number(0), number(4), u64::from_be_bytes(row[8..KEY_BYTES].try_into().expect("eight bytes")))

@@ -1,4 +1,4 @@
-//! Step 3: the centroids of the lists, trained group by group.
+//! Does step 3 of a build: trains the centroids of the lists, group by group.
 
 use inshore_store::{CheckedFile, FileWriter, Reservation};
 use zerocopy::IntoBytes;
@@ -18,7 +18,8 @@ use crate::{
 };
 
 impl<T: Clustered> Build<'_, T> {
-    /// Step 3: trains the centroids of the lists of each group. A group to which no sampled vector belongs is dropped.
+    /// Does step 3 of a build: trains the centroids of the lists of each group. A group to which no sampled vector
+    /// belongs is dropped.
     pub(super) fn train(
         &self,
         upper: Vec<T>,
@@ -71,7 +72,7 @@ impl<T: Clustered> Build<'_, T> {
     }
 }
 
-/// The lower centroids during the training.
+/// The lower centroids (those of lists) while they are trained.
 enum Growing<T> {
     Memory(Vec<T>, Reservation),
     Flash(Box<FileWriter>),

@@ -1,4 +1,4 @@
-//! Step 5: writes the files of the index, one list after the other, and measures recall.
+//! Does step 5 of a build: writes the files of the index, one list after the other, and measures recall.
 
 use std::collections::HashMap;
 
@@ -29,8 +29,8 @@ use crate::{
 };
 
 impl<T: Clustered> Build<'_, T> {
-    /// Step 5: writes the lists, and measures recall. Returns the dataset, which the caller must commit, and the
-    /// properties of the index, which are its attributes.
+    /// Does step 5 of a build: writes the lists, and measures recall. Returns the new dataset and the properties of the
+    /// index. The caller must commit the dataset with these properties as its attributes.
     pub(super) fn write(
         &self,
         store: &Store,
@@ -96,7 +96,8 @@ impl<T: Clustered> Build<'_, T> {
         }
     }
 
-    /// Measures recall on the held-out vectors. For each of them, `lists` has the lists of its neighbours.
+    /// Measures recall on the held-out vectors. For each neighbour of each held-out vector, `lists` states which lists
+    /// hold the neighbour.
     fn measure(
         &self,
         index: &VectorIndex,
@@ -210,7 +211,8 @@ fn neighbours(ids: &[u64], tops: Vec<TopK>) -> Vec<Vec<u64>> {
     tops.into_iter().zip(ids).map(others).collect()
 }
 
-/// The lists that hold some vectors, by the id of the vector. The first list is the one that owns the vector.
+/// For some vectors, the lists that hold the vector. The key is the id of the vector. The first list is the list that
+/// owns the vector.
 type ListsOf = HashMap<u64, Vec<u32>>;
 
 fn own_list(lists: &[u32]) -> &[u32] {
@@ -221,7 +223,7 @@ fn all_lists(lists: &[u32]) -> &[u32] {
     lists
 }
 
-/// A list that is being filled: its own vectors, and copies of vectors of other lists.
+/// A list that is being filled with its own vectors, and with copies of vectors of other lists.
 #[derive(Default)]
 struct OpenList {
     number: u32,
@@ -321,7 +323,8 @@ impl<'a, T: Clustered> Places<'a, T> {
         Places { centroids, group: None, held: Vec::new() }
     }
 
-    /// Returns the group of a list. The flag is true if the previous call returned another group.
+    /// Returns the group of a list. The flag is true if this group differs from the group that the previous call
+    /// returned.
     fn find(&mut self, job: &Job, list: u32) -> Result<(usize, bool)> {
         let group = self.centroids.firsts.partition_point(|first| *first <= list) - 1;
         if self.group == Some(group) {

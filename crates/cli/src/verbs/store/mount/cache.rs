@@ -75,7 +75,7 @@ struct Slot {
 
 #[derive(Debug)]
 enum Content {
-    /// The slot's buffer; `None` if a read failed and did not return it.
+    /// The slot's buffer. The value is `None` if a read failed and did not return it.
     Free(Option<Buffer>),
     Busy,
     InFlight(PendingRead),
@@ -103,7 +103,7 @@ impl Slot {
 #[derive(Debug)]
 pub struct CachedBytes<'a> {
     cache: &'a Cache,
-    // The buffer; `None` only while this value is being dropped.
+    // The buffer. The value is `None` only while this value is being dropped.
     buffer: Option<Arc<Buffer>>,
     part: Range<usize>,
 }
@@ -128,7 +128,7 @@ impl Cache {
     /// Creates a cache of `slots` slots (at least two), and reserves their memory.
     ///
     /// # Errors
-    /// [`OverBudget`](inshore::store::Error::OverBudget).
+    /// Returns [`OverBudget`](inshore::store::Error::OverBudget) if the budget has too little free memory.
     pub fn new(job: &Job, slots: usize) -> Result<Cache> {
         let free = |_| {
             let content = Content::Free(Some(buffer(job)?));
@@ -166,7 +166,7 @@ impl Cache {
     /// Returns the bytes `range` of a file. The range must be within one extent.
     ///
     /// # Errors
-    /// Errors of [`PendingRead::wait`]: the blocks that `range` overlaps are damaged or cannot be read.
+    /// Returns the errors of [`PendingRead::wait`] if the blocks that `range` overlaps are damaged or cannot be read.
     pub fn get(&self, source: &Source, range: Range<u64>) -> Result<CachedBytes<'_>> {
         let mut slots = self.slots();
         loop {

@@ -29,7 +29,7 @@ pub struct Node {
     pub name: String,
     /// The id of the dataset. The name does not suffice, since a later dataset may have the same name.
     pub id: u64,
-    /// The file's name and length; `None` for a folder.
+    /// The file's name and length. The value is `None` for a folder.
     pub file: Option<(String, u64)>,
 }
 

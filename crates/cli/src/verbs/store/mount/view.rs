@@ -129,7 +129,7 @@ impl MountedFiles {
     /// Creates a file system of the datasets in `store`, with `slots` extents in memory, for `threads` threads.
     ///
     /// # Errors
-    /// [`Error::OverBudget`].
+    /// Returns [`Error::OverBudget`] if the budget has too little free memory.
     pub fn new(store: &Store, job: &Job, slots: usize, threads: usize, owner: Owner) -> Result<MountedFiles> {
         let seams = Buffer::zeroed(job.budget(), threads * REQUEST_BYTES, "reads across extents")?;
         Ok(MountedFiles {

@@ -1,4 +1,5 @@
-//! Handles lost attempts and missing shards, and waits until a puller (a node or this machine) takes a shard.
+//! Handles lost attempts and missing shards, and waits until a puller takes a shard. A puller is a machine that takes
+//! shards from the queue and processes them: a node, or this machine. An attempt is one task of a puller.
 
 use super::Gather;
 use crate::{

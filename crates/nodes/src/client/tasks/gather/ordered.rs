@@ -35,9 +35,11 @@ const WINDOW_BYTES: u64 = 4 << 30;
 /// answers of earlier shards take an eighth of the rest, and at most 64 MiB for each node.
 ///
 /// # Errors
-/// The errors of `consume`; [`Error::Missing`] as [`inshore_kernel::Error::Stream`] if no reachable node holds a part,
-/// unless [`RunOptions::partial`]; [`Error::Deadline`]; [`Error::Refused`] if a node refuses the task and no
-/// other node has a copy.
+/// - Returns the errors of `consume`.
+/// - Returns [`Error::Missing`], wrapped in [`inshore_kernel::Error::Stream`], if no reachable node holds a part of the
+///   data and [`RunOptions::partial`] is false.
+/// - Returns [`Error::Deadline`] if the deadline passes before the call has finished.
+/// - Returns [`Error::Refused`] if a node refuses the task and no other node has a copy.
 pub fn run_on_nodes<K: Portable>(
     nodes: &Nodes,
     job: &Context,

@@ -13,7 +13,7 @@ use crate::{DistributedFile, Error, Nodes, Result, client::tasks::gather_report:
 /// Memory: the memory of [`run_on_nodes`], and the bytes of the range, which are not reserved.
 ///
 /// # Errors
-/// The errors are those of [`run_on_nodes`].
+/// Returns the errors of [`run_on_nodes`].
 pub fn read_from_nodes(
     nodes: &Nodes,
     job: &Context,

@@ -24,7 +24,7 @@ use crate::{
 /// [`Streams::replace`].
 ///
 /// # Errors
-/// The errors are those of [`run_on_nodes`](super::run_on_nodes).
+/// Returns the errors of [`run_on_nodes`](super::run_on_nodes).
 pub fn stream_from_nodes(
     nodes: &Nodes,
     job: &Context,
@@ -49,7 +49,7 @@ pub fn stream_from_nodes(
 /// the free memory is too small, this machine does not help.
 ///
 /// # Errors
-/// The errors are those of [`run_on_nodes`](super::run_on_nodes).
+/// Returns the errors of [`run_on_nodes`](super::run_on_nodes).
 pub fn stream_with_help(
     nodes: &Nodes,
     job: &Context,
@@ -89,7 +89,7 @@ pub struct Streams {
     gather: Gather,
     /// The final messages of streams that ended.
     done: BTreeMap<usize, TaskDone>,
-    /// The state of the help of this machine; `None` if this machine does not help.
+    /// The state of the help of this machine. The value is `None` if this machine does not help.
     helps: Option<Arc<HelpState>>,
 }
 
@@ -111,8 +111,8 @@ impl Streams {
     /// Returns the next batch of a stream, or `None` at the end of the stream.
     ///
     /// # Errors
-    /// The reason why the node is lost. The caller can then [replace](Self::replace) the stream, except after
-    /// [`Error::Deadline`] and [`Error::Store`] (the job was stopped).
+    /// Returns the reason why the node is lost. The caller can then [replace](Self::replace) the stream, except after
+    /// [`Error::Deadline`], or after [`Error::Store`], which means that the job was stopped.
     pub fn next(&mut self, stream: usize) -> Result<Option<RecordBatch>> {
         loop {
             if let Some(next) = self.next_within(stream, LOOK)? {
@@ -125,7 +125,7 @@ impl Streams {
     /// the end of the stream.
     ///
     /// # Errors
-    /// The errors are those of [`Self::next`].
+    /// Returns the errors of [`Self::next`].
     pub fn next_within(&mut self, stream: usize, wait: Duration) -> Result<Option<Option<RecordBatch>>> {
         if let Some(error) = self.failed(stream) {
             return Err(error);
@@ -191,7 +191,7 @@ impl Streams {
     /// answers begin from the start.
     ///
     /// # Errors
-    /// [`Error::Missing`] if no other node has the data.
+    /// Returns [`Error::Missing`] if no other node has the data.
     pub fn replace(&mut self, stream: usize, why: &Error) -> Result<()> {
         let is_gone = !matches!(why, Error::SetAside { .. });
         let puller = self.gather.run.state().scheduler.puller(stream);

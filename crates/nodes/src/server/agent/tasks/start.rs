@@ -68,7 +68,7 @@ impl Agent {
     /// Queues a task and returns the stream of its answers. The task stops when the stream is dropped.
     ///
     /// # Errors
-    /// The refusal if the queue is full.
+    /// Returns the refusal of the task if the queue is full.
     pub(crate) fn start_task(
         &self,
         task: ValidTask,

@@ -36,7 +36,7 @@ impl Agent {
     /// Parses and checks the request of a task.
     ///
     /// # Errors
-    /// The refusal, which has been counted and logged.
+    /// Returns the refusal of the task. The refusal was already counted and logged.
     pub(crate) fn validate_task(&self, request: &Request<Ticket>) -> Result<ValidTask, Refusal> {
         // A caller without the right to read learns nothing about handlers or datasets.
         self.allowed(request, Right::Read)?;
