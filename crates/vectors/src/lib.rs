@@ -13,6 +13,8 @@
 //! - [`VectorIndex`]: lists of vectors that are near each other, which [`build_index`] makes. For each query
 //!   [`search_index`] reads a few of these lists. [`RecallTable`] shows the fraction of the exact neighbours that the
 //!   lists hold.
+//! - [`LshIndex`]: hash tables whose buckets hold the numbers of vectors that are likely near each other
+//!   (locality-sensitive hashing), which [`build_lsh`] makes. [`SearchIndex`] is the index that vectors have, of either kind.
 //! - [`Source`]: the queries of a search, a file or a dataset. With a dataset the search is a join.
 //! - [`dedup()`]: all pairs of vectors within a distance, or the groups that such pairs connect.
 //! - [`Metric`]: Euclidean distance, inner product, cosine, Hamming or Jaccard distance.
@@ -84,10 +86,13 @@ mod id_run;
 mod ids;
 mod import;
 mod index;
+mod index_kinds;
 mod live;
+mod lsh;
 mod metric;
 mod npy;
 mod pairs;
+mod random;
 mod read;
 mod row_set;
 mod search;
@@ -112,6 +117,11 @@ pub use index::{
     Approximate, ApproximateSearched, BuildPlan, Built, COPIES_MAX, CopiedLists, Index, IndexInfo,
     MeasuredOn, RecallPoint, RecallTable, Strategy, StrategyPlan, VectorIndex, build_index,
     check_index_search, index_name, measure_recall, plan_index, search_index,
+};
+pub use index_kinds::{FoundInIndex, SearchIndex};
+pub use lsh::{
+    BITS_OF_CODE_MAX, BUCKETS_MAX, Family, Lsh, LshBuilt, LshIndex, LshInfo, LshPlan, LshSearched,
+    PROBES_MAX, TABLES_MAX, build_lsh, plan_lsh,
 };
 pub use metric::Metric;
 pub use row_set::{RowSet, is_sparse};

@@ -6,13 +6,13 @@ use zerocopy::IntoBytes;
 
 use super::CHECK_BYTES as SMALL_CHECK_BYTES;
 use crate::{
-    Error, Result, RowSet, VectorIndex, Vectors, VectorsInfo,
+    Error, Result, RowSet, SearchIndex, Vectors, VectorsInfo,
     columns::check_no_columns,
     dataset::{CENTER, CHECK_BYTES, ID_RUNS, KIND, VECTORS},
     id_run::IdRun,
     ids::Ids,
     import::{BUFFER_BYTES, BUFFERS},
-    index::{remove_unused_layers, rewrite_index},
+    index::remove_unused_layers,
     live::{live_bytes, live_rows},
 };
 
@@ -30,12 +30,12 @@ pub struct Compacted {
     pub info: VectorsInfo,
     /// The number of rows that were freed.
     pub freed: u64,
-    /// The number of lists of the index; `None` if there is no index that can be used.
+    /// The number of inverted lists that were written; `None` if there is no index of lists that can be used.
     pub lists: Option<u64>,
 }
 
 /// Writes the vectors `name` again without the rows of removed vectors, and the lists of their index with all vectors. Ids
-/// stay. The centroids of the index stay, too, and its table of recall.
+/// stay. The centroids of the index stay, too, and its table of recall. Hash tables are built again with their options.
 ///
 /// Vectors and index are replaced by one commit: a job that is killed changes nothing, and searches that are open go on. If
 /// another job changes the vectors meanwhile, this one ends with [`inshore_store::Error::Changed`] and changes nothing.
@@ -59,29 +59,29 @@ pub fn compact_vectors(store: &Store, job: &Job, name: &str) -> Result<Compacted
             expected: format!("at least one: `nearest rm {name}` removes the dataset"),
         });
     }
-    let index = match VectorIndex::open(store, &vectors) {
+    let index = match SearchIndex::open(store, &vectors) {
         Err(Error::BadDataset { .. }) => None,
         index => index?,
     };
-    let is_whole = |index: &VectorIndex| index.info().vectors == info.vectors;
+    let is_whole = |index: &SearchIndex| index.rows_built() == info.vectors;
     if info.removed == 0 && !is_sealed {
         let Some(index) = index.filter(|index| !is_whole(index)) else {
             remove_unused_layers(store, name)?;
             return Ok(Compacted { info: info.clone(), freed: 0, lists: None });
         };
-        let (builder, made) = rewrite_index(store, job, &vectors, &index)?;
-        builder.commit(&made.to_attributes())?;
+        let (builder, attributes, lists) = index.rewrite(store, job, &vectors)?;
+        builder.commit(&attributes)?;
         remove_unused_layers(store, name)?;
-        return Ok(Compacted { info: info.clone(), freed: 0, lists: Some(made.lists) });
+        return Ok(Compacted { info: info.clone(), freed: 0, lists });
     }
     let (builder, compacted) = write_live(store, job, name)?;
     let freed = info.vectors - compacted.info().vectors;
     let mut changes = vec![(builder, compacted.info().to_attributes())];
     let mut lists = None;
     if let Some(index) = index {
-        let (builder, made) = rewrite_index(store, job, &compacted, &index)?;
-        lists = Some(made.lists);
-        changes.push((builder, made.to_attributes()));
+        let (builder, attributes, written) = index.rewrite(store, job, &compacted)?;
+        lists = written;
+        changes.push((builder, attributes));
     }
     DatasetBuilder::commit_all(changes)?;
     remove_unused_layers(store, name)?;

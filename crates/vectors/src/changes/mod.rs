@@ -37,7 +37,7 @@ use crate::{
     dataset::{ID_RUNS, REMOVED},
     id_run::{ID_MAX, IdRun},
     ids::Ids,
-    index::extend_index,
+    index_kinds::extend,
     live::{live_bytes, live_rows},
 };
 
@@ -67,7 +67,7 @@ pub struct Changed {
     pub first_id: Option<u64>,
     /// The number of elements that were rounded, from f64 to f32.
     pub rounded: u64,
-    /// The number of rows that no list of the index has. An approximate search compares them one by one.
+    /// The number of rows that no list or hash table of the index has. An approximate search compares them one by one.
     pub unlisted: u64,
     /// The reason why added vectors could not be put into lists of the index. They are in the dataset nevertheless.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -83,7 +83,7 @@ impl Changed {
 
     /// Puts added vectors into lists of the index. The change is there, whatever comes of it.
     fn listed(self, store: &Store, job: &Job) -> Changed {
-        match extend_index(store, job, &self.info.name) {
+        match extend(store, job, &self.info.name) {
             Ok(unlisted) => Changed { unlisted, ..self },
             Err(error) => Changed { index_error: Some(error.to_string()), ..self },
         }

@@ -48,7 +48,7 @@ use crate::{
 pub struct Approximate {
     /// The recall that the index is expected to reach, by its table: between 0 and 1.
     pub recall: f64,
-    /// The number of lists that each query probes, in the place of `recall`.
+    /// The number of lists, or of buckets of hash tables, that each query probes, in the place of `recall`.
     pub probes: Option<u64>,
     /// The strategy; the cheaper one by default.
     pub strategy: Option<Strategy>,

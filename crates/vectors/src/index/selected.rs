@@ -38,7 +38,7 @@ const ENOUGH: f64 = 0.25;
 const BLOCK_BYTES: usize = 256 << 10;
 
 /// Returns the lists that a query probes among selected vectors, from those that it probes among all.
-pub(super) fn probes_among(selection: &RowSet, probes: u64, lists: u64) -> u64 {
+pub(crate) fn probes_among(selection: &RowSet, probes: u64, lists: u64) -> u64 {
     let share = selection.count() as f64 / selection.len() as f64;
     ((probes as f64 / share.max(1e-12).sqrt()).ceil() as u64).clamp(1, lists)
 }

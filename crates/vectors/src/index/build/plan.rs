@@ -40,7 +40,7 @@ pub(super) const ITERATIONS: usize = 8;
 pub(super) const GROUPS_ASSIGNED: u64 = 8;
 /// Vectors on which recall is measured, and their neighbours.
 pub(super) const HELD_OUT: u64 = 256;
-pub(super) const RECALL_K: u64 = 10;
+pub(crate) const RECALL_K: u64 = 10;
 /// Packed vectors of a batch, whose lists are found together.
 const BATCH_BYTES: u64 = 2 << 20;
 const BATCH_ROWS_MAX: u64 = 4096;
