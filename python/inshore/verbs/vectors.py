@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, Literal
 
 from inshore import _native
+from inshore.errors import InputError
 from inshore.results import Result, StrPath
 from inshore.sources import ArrowStream
 from inshore.verbs.target import Target
@@ -426,42 +427,57 @@ class StoredVectors(Target):
         self,
         name: str,
         *,
-        metric: Literal["l2", "ip", "cosine"] = "l2",
+        metric: Literal["l2", "ip", "cosine", "hamming"] = "l2",
         lists: int | None = None,
         seed: int = 0,
         copies: int | None = None,
+        lsh: bool = False,
+        tables: int | None = None,
+        bits: int | None = None,
+        buckets: int | None = None,
+        width: float | None = None,
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> dict[str, Any]:
         """Build the index of vectors for approximate answers, or build it again.
 
         The vectors are cut into lists around centroids, and `nearest` with ``recall`` reads only some lists.
-        The index is a dataset of its own, ``name + ".index"``, with a copy of the vectors.
+        The index is a dataset of its own, ``name + ".index"``, with a copy of the vectors. With ``lsh`` it
+        consists of hash tables (locality-sensitive hashing), whose buckets hold the numbers of vectors.
 
         Parameters
         ----------
         name : str
             The vectors; see `import_vectors`.
         metric : str, default "l2"
-            The metric of all searches with the index.
+            The metric of all searches with the index: ``"hamming"`` only with ``lsh``, ``"ip"`` only without.
         lists : int, optional
             The number of lists; by default as many as have 16 KiB, or 32 vectors.
         seed : int, default 0
-            The number from which the samples of the training follow.
+            The number from which the samples and the hash functions follow.
         copies : int, optional
             Write lists with copies of vectors near their borders, for the strategy ``"single"``. A list has
             up to this number of times the size of an average list (2 to 16), and all lists take up to about
             this number of times the bytes of the vectors. Single queries read about a quarter of the lists.
             By default there are no copies.
+        lsh : bool, default False
+            Build hash tables in the place of lists.
+        tables, bits, buckets : int, optional
+            Of hash tables: their number (8), the number of functions of a table (so many that a bucket has 32
+            vectors on average), and the number of its buckets (2 to the power of ``bits``).
+        width : float, optional
+            Of hash tables for ``"l2"``: the width of the cells of projections; by default twice their
+            standard deviation.
         memory, threads
-            The budget; see `Graph`. The lists do not depend on it.
+            The budget; see `Graph`. The index does not depend on it.
 
         Returns
         -------
         dict
             ``lists``, ``groups``, ``bytes``, and ``recall``: its ``points`` have the recall by the number of
             lists probed, measured on vectors of the dataset. With copies also ``copies``, which has a
-            ``recall`` of its own.
+            ``recall`` of its own. Of hash tables ``tables``, ``bits``, ``buckets``, ``family``, and the
+            ``recall`` by the number of buckets probed.
 
         Raises
         ------
@@ -469,6 +485,8 @@ class StoredVectors(Target):
             If there are no vectors of that name.
         FileError, BudgetError
             See `inshore.errors`. The former index, if any, is left.
+        InputError
+            If an option of lists stands beside ``lsh``, or one of hash tables without it.
 
         Examples
         --------
@@ -481,10 +499,22 @@ class StoredVectors(Target):
         >>> found = store.nearest("points", points[:1], k=3, recall=0.95, memory="32MiB").table()
         >>> found["id"].to_pylist()[0]
         0
+        >>> tables = store.index_vectors("points", lsh=True, tables=4, memory="32MiB")
+        >>> tables["family"], tables["tables"], tables["buckets"] == 2 ** tables["bits"]
+        ('p_stable', 4, True)
+        >>> found = store.nearest("points", points[:1], k=3, probes=16, memory="32MiB").table()
+        >>> found["id"].to_pylist()[0]
+        0
         >>> store.remove("points.index")
         >>> store.remove("points")
         """
-        fields = {"dataset": name, "metric": metric, "lists": lists, "seed": seed, "copies": copies}
+        fields: dict[str, Any] = {"dataset": name, "metric": metric, "seed": seed}
+        fields |= {"lists": lists, "copies": copies}
+        hashed = {"tables": tables, "bits": bits, "buckets": buckets, "width": width}
+        if lsh:
+            fields["lsh"] = hashed
+        elif given := [option for option, value in hashed.items() if value is not None]:
+            raise InputError(f"{given[0]}: found without lsh, expected an option of inverted lists")
         with self._store().job(memory, threads) as job:
             return self._run(job, "nearest index", fields, [], title=f"index of {name!r}")
 
@@ -584,9 +614,10 @@ class StoredVectors(Target):
             Answer from the index (`index_vectors`) with this recall or more, by its table. Without an index,
             the answer is exact.
         probes : int, optional
-            Answer from the index, and probe so many lists for each query.
+            Answer from the index, and probe so many lists, or buckets of hash tables, for each query.
         strategy : str, optional
             How lists are read: ``"single"``, ``"batch"``; the cheaper one by default. The answer is the same.
+            Hash tables have no strategies.
         where : str, optional
             An SQL expression over the columns of vectors that were imported from a table. Only vectors for
             which it is true are answers. The budget is at least 32 MiB then.
