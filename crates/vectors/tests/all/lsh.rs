@@ -248,7 +248,7 @@ fn vectors_that_are_few_or_equal_or_of_one_dimension_have_tables() {
     }
 }
 
-/// The papers hash into 30 buckets.
+/// A number of buckets that is no power of two: codes are spread over the buckets.
 #[test]
 fn thirty_buckets_and_one_table_are_enough_for_small_data() {
     for (element, metric) in [(Element::Bits, Metric::Hamming), (Element::U8, Metric::Cosine)] {
