@@ -209,10 +209,21 @@ impl<T: Tiled> Pass<'_, T> {
             if bounds.is_some() {
                 return Ok(bounds);
             }
+            self.pass_over(shared, selection, rows.end);
         }
     }
 
-    /// Returns how many queries, from the first one on, are compared with the given rows.
+    /// Passes over the blocks without selected rows that follow row `row`.
+    fn pass_over(&self, shared: &Shared, selection: &RowSet, row: u64) {
+        let block_rows = self.plan.block_rows as u64;
+        let end = self.vectors.div_ceil(block_rows);
+        let next = selection.first_from(row).map_or(end, |row| row / block_rows);
+        let before = shared.next_block.fetch_max(next, Ordering::Relaxed);
+        let row_of = |block: u64| self.vectors.min(block * block_rows);
+        self.job.progress().add(row_of(next).saturating_sub(row_of(before)));
+    }
+
+    /// Returns the number of queries with which `rows` rows are compared.
     fn compared(&self, numbers: Numbers<'_>, rows: usize) -> usize {
         let all = self.queries.count();
         match self.only_later {

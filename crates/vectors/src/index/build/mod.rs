@@ -43,6 +43,7 @@ mod write;
 use inshore_store::{Job, Store};
 use serde::Serialize;
 
+pub(crate) use self::plan::RECALL_K;
 pub use self::plan::{BuildPlan, plan_index};
 pub(crate) use self::{
     extend::{extend_index, remove_unused_layers},
