@@ -42,7 +42,7 @@ fn with_live_vectors<S: Serializer>(info: &VectorsInfo, to: S) -> std::result::R
 ///
 /// # Errors
 /// - Returns the errors of [`Vectors::open`].
-/// - Returns [`Error::Store`] if a read or write fails.
+/// - Returns [`Error::Store`] if an I/O operation fails.
 pub fn describe(store: &Store, name: &str) -> Result<Description> {
     let vectors = Vectors::open(store, name)?;
     let (index, index_error) = match SearchIndex::open(store, &vectors) {
@@ -81,7 +81,7 @@ pub fn list(store: &Store) -> Result<Vec<Description>> {
 /// # Errors
 /// - Returns [`inshore_store::Error::NotFound`] if the store has no dataset with this name.
 /// - Returns [`Error::BadDataset`] if the dataset has another kind.
-/// - Returns [`Error::Store`] if a read or write fails.
+/// - Returns [`Error::Store`] if an I/O operation fails.
 pub fn remove(store: &Store, name: &str) -> Result<()> {
     check_kind(store, name, &[KIND])?;
     // The index is removed first: vectors without an index are complete, but an index without vectors is of no use.
@@ -98,7 +98,7 @@ pub fn remove(store: &Store, name: &str) -> Result<()> {
 /// - Returns [`Error::NoIndex`] if the vectors have no index.
 /// - Returns [`inshore_store::Error::NotFound`] if there are neither vectors nor an index.
 /// - Returns [`Error::BadDataset`] if the dataset with the name of the index is of another kind.
-/// - Returns [`Error::Store`] if a read or write fails.
+/// - Returns [`Error::Store`] if an I/O operation fails.
 pub fn remove_index(store: &Store, name: &str) -> Result<()> {
     let index = index_name(name);
     let removed = match check_kind(store, &index, &[INDEX_KIND, LSH_KIND]) {

@@ -48,7 +48,7 @@ pub struct Compacted {
 /// # Errors
 /// - Returns [`Error::BadDataset`] if all vectors were removed, or if the dataset has columns.
 /// - Returns the errors of [`crate::build_index`].
-/// - Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, the budget has too little free
+/// - Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, the budget has too little free
 ///   memory, or the job was cancelled.
 pub fn compact_vectors(store: &Store, job: &Job, name: &str) -> Result<Compacted> {
     let is_sealed = store.dataset(name)?.summary().sealed;

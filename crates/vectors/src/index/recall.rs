@@ -54,7 +54,7 @@ pub(crate) fn grid(lists: u64) -> impl Iterator<Item = u64> {
 /// hold the neighbour.
 ///
 /// # Errors
-/// Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, the budget has too little free memory,
+/// Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, the budget has too little free memory,
 /// or the job was cancelled.
 pub(crate) fn measure<T: Clustered>(
     job: &Job,
@@ -115,7 +115,7 @@ pub(crate) fn measure<T: Clustered>(
 /// - Returns [`Error::BadOption`] if `sample` or `k` is out of range.
 /// - Returns [`Error::BadFile`] if the queries have another number of dimensions than the vectors.
 /// - Returns [`inshore_store::Error::Changed`] if another job changed the index.
-/// - Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, the budget has too little free
+/// - Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, the budget has too little free
 ///   memory, or the job was cancelled.
 pub fn measure_recall(
     store: &Store,
@@ -240,7 +240,7 @@ fn block_bytes(row_bytes: usize) -> usize {
 ///
 /// # Errors
 /// - Returns the errors of `work`.
-/// - Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, the budget has too little free
+/// - Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, the budget has too little free
 ///   memory, or the job was cancelled.
 pub(crate) fn for_vectors<T: Clustered, S: Send>(
     job: &Job,
@@ -257,7 +257,7 @@ pub(crate) fn for_vectors<T: Clustered, S: Send>(
 ///
 /// # Errors
 /// - Returns the errors of `work`.
-/// - Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, the budget has too little free
+/// - Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, the budget has too little free
 ///   memory, or the job was cancelled.
 pub(crate) fn for_rows<T: Clustered, S: Send>(
     job: &Job,

@@ -316,7 +316,7 @@ pub(crate) fn check_dimensions(source: Source<'_>, vectors: &VectorsInfo) -> Res
 /// - Returns [`crate::Error::BadFile`] if a value of a query is not finite, or if the element type of the vectors
 ///   cannot hold the value.
 /// - Returns the errors of `each`.
-/// - Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, or the job was cancelled.
+/// - Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, or the job was cancelled.
 pub fn search<'a>(
     job: &Job,
     vectors: &Vectors,
@@ -349,7 +349,7 @@ pub fn search<'a>(
 /// computed.
 ///
 /// # Errors
-/// Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, or the job was cancelled.
+/// Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, or the job was cancelled.
 pub(crate) fn pairs_of_all(
     job: &Job,
     vectors: &Vectors,

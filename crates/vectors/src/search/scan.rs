@@ -119,7 +119,7 @@ impl<T: Tiled> Pass<'_, T> {
     /// exactly.
     ///
     /// # Errors
-    /// Returns [`crate::Error::Store`] if a read or write fails, stored bytes are damaged, or the job was cancelled.
+    /// Returns [`crate::Error::Store`] if an I/O operation fails, stored bytes are damaged, or the job was cancelled.
     pub fn run(&self, buffers: Vec<Buffer>) -> Result<(Vec<Buffer>, u64)> {
         let first_row = self.only_later.map_or(0, |first| first_row(self.plan, first));
         let first_block = first_row / self.plan.block_rows as u64;

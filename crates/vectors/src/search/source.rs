@@ -140,7 +140,7 @@ impl Source<'_> {
     /// Starts to read the queries, with the first one.
     ///
     /// # Errors
-    /// Returns [`Error::Store`] if a read or write fails or the budget has too little free memory.
+    /// Returns [`Error::Store`] if an I/O operation fails or the budget has too little free memory.
     pub(crate) fn rows(&self, job: &Job) -> Result<QueryRows> {
         let reservation = job.budget().reserve(self.others_bytes(), "queries")?;
         let reading = match self {
