@@ -172,7 +172,8 @@ impl Checkpoints {
     /// Saves a checkpoint if the interval between checkpoints has passed.
     ///
     /// # Errors
-    /// The function fails if an I/O operation fails (for example because the disk is full), or if the job was cancelled.
+    /// The function fails if an I/O operation fails (for example because the disk is full), or if the job was
+    /// cancelled.
     pub fn save<S: State>(
         &mut self,
         job: &Job,

@@ -132,8 +132,8 @@ impl Layer {
     ///
     /// # Errors
     /// - Returns [`Error::BadDataset`] if the directory does not describe the lists.
-    /// - Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, or the budget has too little free
-    ///   memory.
+    /// - Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, or the budget has too little
+    ///   free memory.
     pub fn load(&self, job: &Job, info: &IndexInfo) -> Result<(Directory, CheckedFile)> {
         let entry_bytes = self.entry_bytes(info);
         let lists = file_of(&self.dataset, LISTS, self.vectors * entry_bytes)?;
