@@ -58,6 +58,33 @@ def test_an_index_finds_most_neighbours(tmp_path: Path) -> None:
         store.nearest("base", queries, metric="ip", recall=0.9, memory="64MiB").table()
 
 
+def test_hash_tables_find_most_neighbours(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    prototypes = rng.integers(0, 256, (20, 32), dtype=np.uint8)
+    base = prototypes[rng.integers(0, 20, 4000)]
+    noise = rng.random(base.shape) < 0.1
+    base = np.where(noise, rng.integers(0, 256, base.shape, dtype=np.uint8), base)
+    store = inshore.Store(tmp_path / "store")
+    store.import_vectors(base, name="base", memory="64MiB")
+    exact = store.nearest("base", base[:40], metric="hamming", memory="64MiB").table()
+    built = store.index_vectors("base", metric="hamming", lsh=True, tables=6, bits=8, seed=2, memory="64MiB")
+    assert (built["family"], built["tables"], built["bits"], built["buckets"]) == ("bit_sampling", 6, 8, 256)
+    described = store.describe_vectors("base")
+    assert (described["index"], described["lsh"]["tables"]) == (None, 6)
+    found = store.nearest("base", base[:40], metric="hamming", recall=0.9, memory="64MiB").table()
+    distances = found["distance"].to_numpy().reshape(40, 10)
+    wanted = exact["distance"].to_numpy().reshape(40, 10)
+    assert (distances >= wanted).all()
+    assert (distances == wanted).mean() >= 0.8
+    everything = store.nearest("base", base[:40], metric="hamming", probes=10**6, memory="64MiB").table()
+    assert everything.equals(exact)
+    assert store.measure_recall("base", base[:40], sample=20, memory="64MiB")["queries"] == 20
+    with pytest.raises(inshore.InputError, match="tables: found without lsh"):
+        store.index_vectors("base", tables=4, memory="64MiB")
+    with pytest.raises(inshore.InputError, match="lists: found 8 beside lsh"):
+        store.index_vectors("base", lsh=True, lists=8, memory="64MiB")
+
+
 def test_joins_graphs_and_duplicates_equal_brute_force(tmp_path: Path) -> None:
     rng = np.random.default_rng(4)
     base = rng.integers(0, 8, (300, 5)).astype(np.uint8)

@@ -475,3 +475,46 @@ fn images_and_documents_are_imported_and_queried_as_files() {
     let said = folder.run("nearest query photos query.png --lines").exits(2);
     assert!(said.stderr.contains("the queries are images, expected documents"), "{}", said.stderr);
 }
+
+#[test]
+fn hash_tables_are_built_asked_and_described() {
+    let folder = with_points();
+    let rows: Vec<[f32; 2]> = (0..600).map(|n| [(n % 30) as f32, (n / 30) as f32]).collect();
+    folder.write("grid.fbin", floats(&rows));
+    folder.run("nearest import grid.fbin --name grid").ok();
+    let said =
+        folder.run("nearest index grid --lsh --tables 4 --bits 5 --seed 3 --memory 32MiB --explain").ok();
+    assert!(
+        said.stdout.starts_with("hash tables of grid for l2: 600 vectors in 4 tables of 32 buckets"),
+        "{said:?}"
+    );
+    assert!(
+        said.stderr.contains("4 tables of 32 buckets, 5 functions each (p-stable projections)"),
+        "{said:?}"
+    );
+    let said = folder.run("nearest info grid").ok();
+    for part in [
+        "grid.index, hash tables (LSH)",
+        "p-stable projections, cells of ",
+        "seed 3",
+        "buckets probed recall at 10",
+    ] {
+        assert!(said.stdout.contains(part), "{part}: {said:?}");
+    }
+    assert!(folder.run("nearest ls").ok().stdout.contains("l2, lsh"));
+    let said = folder.run("nearest query grid queries.fbin -k 1 --probes 16 --memory 32MiB --explain").ok();
+    assert_eq!(said.stdout, "query,rank,id,distance\n0,1,0,0.0\n1,1,1,0.0\n");
+    assert!(said.stderr.contains("(16 of 128 buckets each)"), "{}", said.stderr);
+    let exact = folder.run("nearest query grid queries.fbin -k 5").ok().stdout;
+    assert_eq!(folder.run("nearest query grid queries.fbin -k 5 --recall 1").ok().stdout, exact);
+    let said = folder.run("nearest recall grid queries.fbin -k 2 --memory 32MiB").ok();
+    assert!(said.stdout.contains("recall at 2 of 2 queries"), "{said:?}");
+    let said = folder.run("nearest dedup grid --radius 1 --probes 4").exits(2);
+    assert!(said.stderr.contains("found hash tables, expected inverted lists"), "{}", said.stderr);
+    let said = folder.run("nearest index grid --lsh --metric ip").exits(2);
+    assert!(said.stderr.contains("there are no hash functions for ip"), "{}", said.stderr);
+    folder.run("nearest index grid --lsh --lists 4").exits(2);
+    folder.run("nearest index grid --tables 4").exits(2);
+    let said = folder.run("nearest index grid --lists 4 --memory 32MiB").ok();
+    assert!(said.stdout.starts_with("index of grid for l2: 600 vectors in "), "{said:?}");
+}

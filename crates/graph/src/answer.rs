@@ -102,7 +102,7 @@ impl Rows {
     /// Returns the next rows (some thousands at most), or `None` at the end.
     ///
     /// # Errors
-    /// The function fails if a read or write fails, stored data is damaged, or the job was cancelled.
+    /// The function fails if an I/O operation fails, stored data is damaged, or the job was cancelled.
     pub fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
         self.source.next_batch()
     }

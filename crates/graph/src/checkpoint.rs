@@ -117,7 +117,7 @@ impl Checkpoints {
     /// Returns the numbers that the algorithm counted up to the newest checkpoint, if there is one.
     ///
     /// # Errors
-    /// The function fails if a read or write fails, or if stored data is damaged.
+    /// The function fails if an I/O operation fails, or if stored data is damaged.
     pub fn numbers<S: State>(&self, vertices: u64) -> Result<Option<[u64; 2]>> {
         Ok(self.newest::<S>(vertices)?.map(|(point, ..)| point.numbers))
     }
@@ -125,7 +125,7 @@ impl Checkpoints {
     /// Loads the states of the newest checkpoint, if there is one, into `states`.
     ///
     /// # Errors
-    /// The function fails if a read or write fails, or if stored data is damaged.
+    /// The function fails if an I/O operation fails, or if stored data is damaged.
     pub fn resume_from<S: State>(
         &self,
         job: &Job,
@@ -172,7 +172,8 @@ impl Checkpoints {
     /// Saves a checkpoint if the interval between checkpoints has passed.
     ///
     /// # Errors
-    /// The function fails if a read or write fails (for example because the disk is full), or if the job was cancelled.
+    /// The function fails if an I/O operation fails (for example because the disk is full), or if the job was
+    /// cancelled.
     pub fn save<S: State>(
         &mut self,
         job: &Job,

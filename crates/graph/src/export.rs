@@ -27,7 +27,7 @@ const BATCH_EDGES: usize = 8 << 10;
 ///
 /// # Errors
 /// Fails if the file extension is unknown. A `.bin` file also fails if an id does not fit in 32 bits or if edges have
-/// weights. The function also fails if a read or write fails, stored data is damaged, or the job was cancelled.
+/// weights. The function also fails if an I/O operation fails, stored data is damaged, or the job was cancelled.
 pub fn export(graph: &Graph, job: &Job, path: &Path) -> Result<u64> {
     check_budget(job, "export")?;
     let weighted = graph.info().weighted;

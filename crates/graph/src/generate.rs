@@ -90,7 +90,7 @@ impl Kronecker {
 /// - Returns [`inshore_store::Error::NameExists`] if the store already has a dataset with this name.
 /// - Returns [`inshore_store::Error::BudgetTooSmall`] if the memory budget is too small.
 ///
-/// The function also fails if a read or write fails, or if the job was cancelled.
+/// The function also fails if an I/O operation fails, or if the job was cancelled.
 pub fn generate(
     store: &Store,
     job: &Job,

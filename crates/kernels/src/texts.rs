@@ -18,8 +18,8 @@ pub struct TextOptions {
     /// Decompresses gzip, bzip2, zstd and lz4 files, which are recognized by their first bytes. Files in other
     /// compression formats are errors.
     pub unpack: bool,
-    /// Reads archives (zip, 7z, rar) as plain bytes, even if files in other compression formats are decompressed or
-    /// refused. This option is for files that a walk through folders found, since users seldom want to read the
+    /// Reads archives (zip, 7z, rar) as plain bytes. Without this option, `unpack` refuses archives. The option is for
+    /// files that a walk through folders found, since users seldom want to read the
     /// archives among such files.
     pub keep_archives: bool,
     /// Reads files as UTF-8 even if a byte order mark indicates UTF-16.

@@ -250,6 +250,11 @@ fn all_rows() -> Vec<Row> {
             None,
         ),
         row(
+            json!({ "operation": "nearest index", "version": 1, "dataset": "documents", "seed": 3,
+                    "lsh": { "tables": 2, "bits": null, "buckets": 30, "width": null } }),
+            None,
+        ),
+        row(
             json!({ "operation": "nearest query", "version": 1, "inputs": ["@points.u8bin"],
                     "dataset": "points", "k": 3, "recall": 0.9, "strategy": "batch" }),
             "csv",

@@ -5,9 +5,10 @@ use inshore_store::{Store, format_bytes};
 use serde::{Serialize, Serializer};
 
 use crate::{
-    Error, IndexInfo, MeasuredOn, RecallTable, Result, VectorIndex, Vectors, VectorsInfo,
+    Error, Family, IndexInfo, LshInfo, MeasuredOn, RecallTable, Result, SearchIndex, Vectors, VectorsInfo,
     dataset::KIND,
     index::{INDEX_KIND, index_name, layer_names},
+    lsh::LSH_KIND,
 };
 
 /// The properties of a dataset of vectors and of its index.
@@ -18,8 +19,10 @@ pub struct Description {
     pub vectors: VectorsInfo,
     /// The properties of the index. The value is `None` if the vectors have no index, or if the index cannot be used.
     pub index: Option<IndexInfo>,
-    /// The number of layers of the index. A layer is a dataset that holds vectors which were added after the lists of
-    /// the index were written.
+    /// The hash tables, if the vectors have an index of these that can be used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lsh: Option<LshInfo>,
+    /// The number of layers of the index: vectors that were added since its lists were written, by the same lists.
     pub layers: u64,
     /// The number of rows in the tail of the index. The tail consists of the rows that no list and no layer holds. An
     /// approximate search compares each of them with its queries.
@@ -39,18 +42,21 @@ fn with_live_vectors<S: Serializer>(info: &VectorsInfo, to: S) -> std::result::R
 ///
 /// # Errors
 /// - Returns the errors of [`Vectors::open`].
-/// - Returns [`Error::Store`] if a read or write fails.
+/// - Returns [`Error::Store`] if an I/O operation fails.
 pub fn describe(store: &Store, name: &str) -> Result<Description> {
     let vectors = Vectors::open(store, name)?;
-    let (index, index_error) = match VectorIndex::open(store, &vectors) {
+    let (index, index_error) = match SearchIndex::open(store, &vectors) {
         Ok(index) => (index, None),
         Err(error @ Error::BadDataset { .. }) => (None, Some(error.to_string())),
         Err(error) => return Err(error),
     };
-    let layers = index.as_ref().map_or(0, |index| index.layers.len() as u64);
     let unlisted = index.as_ref().map_or(0, |index| vectors.info().vectors - index.end());
-    let index = index.map(|index| index.info().clone());
-    Ok(Description { vectors: vectors.info().clone(), index, layers, unlisted, index_error })
+    let (index, lsh, layers) = match &index {
+        Some(SearchIndex::Lists(index)) => (Some(index.info().clone()), None, index.layers.len() as u64),
+        Some(SearchIndex::Tables(index)) => (None, Some(index.info().clone()), 0),
+        None => (None, None, 0),
+    };
+    Ok(Description { vectors: vectors.info().clone(), index, lsh, layers, unlisted, index_error })
 }
 
 /// Describes all datasets of vectors in a store, in the order of their names.
@@ -75,10 +81,10 @@ pub fn list(store: &Store) -> Result<Vec<Description>> {
 /// # Errors
 /// - Returns [`inshore_store::Error::NotFound`] if the store has no dataset with this name.
 /// - Returns [`Error::BadDataset`] if the dataset has another kind.
-/// - Returns [`Error::Store`] if a read or write fails.
+/// - Returns [`Error::Store`] if an I/O operation fails.
 pub fn remove(store: &Store, name: &str) -> Result<()> {
-    check_kind(store, name, KIND)?;
-    // The index is removed first, since vectors without an index are complete, but an index without vectors is useless.
+    check_kind(store, name, &[KIND])?;
+    // The index is removed first: vectors without an index are complete, but an index without vectors is of no use.
     match remove_index(store, name) {
         Ok(()) | Err(Error::NoIndex { .. } | Error::BadDataset { .. }) => {}
         Err(error) => return Err(error),
@@ -92,13 +98,13 @@ pub fn remove(store: &Store, name: &str) -> Result<()> {
 /// - Returns [`Error::NoIndex`] if the vectors have no index.
 /// - Returns [`inshore_store::Error::NotFound`] if there are neither vectors nor an index.
 /// - Returns [`Error::BadDataset`] if the dataset with the name of the index is of another kind.
-/// - Returns [`Error::Store`] if a read or write fails.
+/// - Returns [`Error::Store`] if an I/O operation fails.
 pub fn remove_index(store: &Store, name: &str) -> Result<()> {
     let index = index_name(name);
-    let removed = match check_kind(store, &index, INDEX_KIND) {
+    let removed = match check_kind(store, &index, &[INDEX_KIND, LSH_KIND]) {
         Ok(()) => Ok(store.remove(&index)?),
         Err(Error::Store(inshore_store::Error::NotFound { .. })) => {
-            check_kind(store, name, KIND)?;
+            check_kind(store, name, &[KIND])?;
             Err(Error::NoIndex { name: name.to_string() })
         }
         Err(error) => return Err(error),
@@ -113,15 +119,15 @@ pub fn remove_index(store: &Store, name: &str) -> Result<()> {
     removed
 }
 
-fn check_kind(store: &Store, name: &str, kind: &str) -> Result<()> {
+fn check_kind(store: &Store, name: &str, kinds: &[&str]) -> Result<()> {
     let dataset = store.dataset(name)?;
-    match dataset.kind() == kind {
+    match kinds.contains(&dataset.kind()) {
         true => Ok(()),
         false => Err(Error::BadDataset {
             name: name.to_string(),
             what: "kind",
             found: dataset.kind().to_string(),
-            expected: kind.to_string(),
+            expected: kinds.join(" or "),
         }),
     }
 }
@@ -138,6 +144,13 @@ impl std::fmt::Display for Description {
         writeln!(out, "  dimensions       {dimensions}")?;
         writeln!(out, "  element type     {element}")?;
         writeln!(out, "  on flash         {}", format_bytes(*bytes))?;
+        if let Some(tables) = &self.lsh {
+            write_tables(tables, out)?;
+            return match self.unlisted {
+                0 => Ok(()),
+                rows => write!(out, "\n    later          {rows} rows in no table, candidates of each query"),
+            };
+        }
         match (&self.index, &self.index_error) {
             (Some(index), _) => {
                 write_index(index, out)?;
@@ -163,13 +176,7 @@ fn write_index(index: &IndexInfo, out: &mut std::fmt::Formatter<'_>) -> std::fmt
         "    lists          {lists} in {groups} groups, {list_vectors_max} vectors in the largest"
     )?;
     writeln!(out, "    on flash       {}", format_bytes(*bytes))?;
-    let date = timestamp_s_to_datetime(recall.measured_seconds as i64)
-        .map_or("unknown".to_string(), |time| time.date().to_string());
-    let on = match recall.measured_on {
-        MeasuredOn::HeldOutVectors => "vectors of the dataset",
-        MeasuredOn::Queries => "queries",
-    };
-    writeln!(out, "    measured       {date}, on {} {on}", recall.queries)?;
+    write_measured(recall, out)?;
     write_points("lists probed", recall, out)?;
     if let Some(copies) = &index.copies {
         writeln!(
@@ -180,6 +187,36 @@ fn write_index(index: &IndexInfo, out: &mut std::fmt::Formatter<'_>) -> std::fmt
         write_points("lists probed", &copies.recall, out)?;
     }
     Ok(())
+}
+
+fn write_tables(tables: &LshInfo, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+    let LshInfo { metric, family, tables: count, bits, buckets, seed, bytes, recall, .. } = tables;
+    writeln!(out, "  index            {}, hash tables (LSH)", index_name(&tables.name))?;
+    writeln!(out, "    metric         {}", metric.name())?;
+    let width = match family {
+        Family::PStable => format!(", cells of {:.6}", tables.width),
+        Family::BitSampling | Family::Hyperplanes => String::new(),
+    };
+    writeln!(out, "    functions      {bits} for each table: {}{width}; seed {seed}", family.name())?;
+    writeln!(
+        out,
+        "    tables         {count} of {buckets} buckets, {} vectors in the largest",
+        tables.bucket_vectors_max
+    )?;
+    writeln!(out, "    on flash       {}", format_bytes(*bytes))?;
+    write_measured(recall, out)?;
+    write_points("buckets probed", recall, out)
+}
+
+/// Writes when and on what recall was measured.
+fn write_measured(recall: &RecallTable, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+    let date = timestamp_s_to_datetime(recall.measured_seconds as i64)
+        .map_or("unknown".to_string(), |time| time.date().to_string());
+    let on = match recall.measured_on {
+        MeasuredOn::HeldOutVectors => "vectors of the dataset",
+        MeasuredOn::Queries => "queries",
+    };
+    writeln!(out, "    measured       {date}, on {} {on}", recall.queries)
 }
 
 fn write_points(label: &str, recall: &RecallTable, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

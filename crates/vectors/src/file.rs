@@ -77,7 +77,7 @@ impl VectorFile {
     ///
     /// # Errors
     /// - Returns [`Error::BadFile`] if the file is malformed. The error contains the position of the fault.
-    /// - Returns [`Error::Store`] if a read or write fails.
+    /// - Returns [`Error::Store`] if an I/O operation fails.
     pub fn open(path: impl AsRef<Path>) -> Result<VectorFile> {
         let path = path.as_ref();
         let ending = path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
@@ -238,7 +238,7 @@ impl VectorFile {
     /// and reach the speed of the drive. Otherwise they go through a small buffer.
     ///
     /// # Errors
-    /// Returns [`Error::Store`] if a read or write fails or the budget has too little free memory.
+    /// Returns [`Error::Store`] if an I/O operation fails or the budget has too little free memory.
     pub(crate) fn rows(&self, context: &Context, first: u64, is_streamed: bool) -> Result<Rows> {
         let offset = self.start + first * self.stride() as u64;
         let bytes = match is_streamed {
@@ -344,7 +344,7 @@ impl Rows {
     /// # Errors
     /// - Returns [`Error::BadFile`] if the number of dimensions of a vector differs from that of vector 0, or if a
     ///   value cannot be stored.
-    /// - Returns [`Error::Store`] if a read or write fails.
+    /// - Returns [`Error::Store`] if an I/O operation fails.
     pub fn next(&mut self, most: u64) -> Result<&[u8]> {
         let (stride, prefix) = (self.file.stride(), self.file.prefix());
         let most = most.min(self.file.count - self.next).min((self.raw.len() / stride) as u64) as usize;

@@ -18,7 +18,7 @@ pub(crate) trait Heaps {
     /// Returns the first error that occurred while entries were kept, if there was one.
     ///
     /// # Errors
-    /// Returns [`crate::Error::Store`] if a read or write fails or the job was cancelled.
+    /// Returns [`crate::Error::Store`] if an I/O operation fails or the job was cancelled.
     fn check(&self) -> Result<()> {
         Ok(())
     }

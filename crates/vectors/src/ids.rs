@@ -37,8 +37,8 @@ impl Ids {
     ///
     /// # Errors
     /// - Returns [`Error::BadDataset`] if the runs do not describe the rows.
-    /// - Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, or the budget has too little free
-    ///   memory.
+    /// - Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, or the budget has too little
+    ///   free memory.
     pub fn read(job: &Job, vectors: &Vectors) -> Result<Ids> {
         let Some(file) = &vectors.id_runs else { return Ok(Ids::default()) };
         let info = vectors.info();

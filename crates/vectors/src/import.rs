@@ -91,7 +91,7 @@ impl VectorWriter {
     /// Creates the file.
     ///
     /// # Errors
-    /// Returns [`crate::Error::Store`] if a read or write fails or the budget has too little free memory.
+    /// Returns [`crate::Error::Store`] if an I/O operation fails or the budget has too little free memory.
     pub fn new(builder: &mut DatasetBuilder, element: Element, dimensions: usize) -> Result<VectorWriter> {
         let writer = builder.file_with_buffers(VECTORS, CHECK_BYTES, BUFFER_BYTES, BUFFERS)?;
         let sums = Sums { sums: vec![0.0; dimensions], is_float: element.is_float(), count: 0 };
@@ -101,7 +101,7 @@ impl VectorWriter {
     /// Adds complete vectors. `bytes` contains their stored elements, and must be aligned for the element type.
     ///
     /// # Errors
-    /// Returns [`crate::Error::Store`] if a read or write fails or the job was cancelled.
+    /// Returns [`crate::Error::Store`] if an I/O operation fails or the job was cancelled.
     pub fn add(&mut self, bytes: &[u8]) -> Result<()> {
         self.writer.write(bytes)?;
         let VectorWriter { sums: Sums { sums, count, .. }, element, decoded, .. } = self;
@@ -126,7 +126,7 @@ impl VectorWriter {
     /// Completes the file, and adds it to the dataset. Returns the sums.
     ///
     /// # Errors
-    /// Returns [`crate::Error::Store`] if a read or write fails or the job was cancelled.
+    /// Returns [`crate::Error::Store`] if an I/O operation fails or the job was cancelled.
     pub fn end(self, builder: &mut DatasetBuilder) -> Result<Sums> {
         builder.add(self.writer)?;
         Ok(self.sums)
@@ -134,10 +134,11 @@ impl VectorWriter {
 }
 
 impl Sums {
-    /// Writes the file `center` if the vectors have floating-point elements.
+    /// Writes the mean of the vectors to the file `center`. If the elements of the vectors are not floating-point
+    /// numbers, nothing is written.
     ///
     /// # Errors
-    /// Returns [`crate::Error::Store`] if a read or write fails or the job was cancelled.
+    /// Returns [`crate::Error::Store`] if an I/O operation fails or the job was cancelled.
     pub fn write(&self, builder: &mut DatasetBuilder) -> Result<()> {
         if self.is_float {
             let mut writer = builder.file(CENTER, CHECK_BYTES, CHECK_BYTES)?;

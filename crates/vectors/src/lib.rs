@@ -87,10 +87,13 @@ mod id_run;
 mod ids;
 mod import;
 mod index;
+mod index_kinds;
 mod live;
+mod lsh;
 mod metric;
 mod npy;
 mod pairs;
+mod random;
 mod read;
 mod row_set;
 mod search;
@@ -115,6 +118,11 @@ pub use index::{
     Approximate, ApproximateSearched, BuildPlan, Built, COPIES_MAX, CopiedLists, Index, IndexInfo,
     MeasuredOn, RecallPoint, RecallTable, Strategy, StrategyPlan, VectorIndex, build_index,
     check_index_search, index_name, measure_recall, plan_index, search_index,
+};
+pub use index_kinds::{FoundInIndex, SearchIndex};
+pub use lsh::{
+    BITS_OF_CODE_MAX, BUCKETS_MAX, Family, Lsh, LshBuilt, LshIndex, LshInfo, LshPlan, LshSearched,
+    PROBES_MAX, TABLES_MAX, build_lsh, plan_lsh,
 };
 pub use metric::Metric;
 pub use row_set::{RowSet, is_sparse};

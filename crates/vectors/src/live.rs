@@ -17,7 +17,7 @@ pub(crate) fn live_bytes(info: &VectorsInfo) -> u64 {
 ///
 /// # Errors
 /// - Returns [`Error::BadDataset`] if a row that is listed as removed does not exist, or is listed twice.
-/// - Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, or the budget has too little free
+/// - Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, or the budget has too little free
 ///   memory.
 pub(crate) fn live_rows(job: &Job, vectors: &Vectors) -> Result<Option<RowSet>> {
     let Some(file) = &vectors.removed else { return Ok(None) };

@@ -14,7 +14,7 @@ pub(crate) const READ_ELEMENTS_BYTES: u64 = 2 * BUFFER_BYTES as u64;
 ///
 /// # Errors
 /// - Returns [`crate::Error::Store`] if the budget has too little free memory for a buffer.
-/// - Returns [`crate::Error::Store`] if a read or write fails or stored bytes are damaged.
+/// - Returns [`crate::Error::Store`] if an I/O operation fails or stored bytes are damaged.
 pub(crate) fn read_elements<E: FromBytes + Immutable + Copy>(
     job: &Job,
     file: &CheckedFile,

@@ -64,10 +64,7 @@ impl RowSet {
     /// Returns the errors of [`RowSet::empty`].
     pub fn full(budget: &Budget, len: u64) -> Result<RowSet> {
         let mut set = RowSet::empty(budget, len)?;
-        set.words.fill(u64::MAX);
-        if let (Some(last), rest @ 1..) = (set.words.last_mut(), len % WORD_BITS) {
-            *last = mask(rest);
-        }
+        set.insert_all();
         Ok(set)
     }
 
@@ -93,7 +90,26 @@ impl RowSet {
         self.words[(row / WORD_BITS) as usize] &= !(1 << (row % WORD_BITS));
     }
 
-    /// Returns true if a vector is in the set. For a row number of [`RowSet::len`] or more, the result is false.
+    /// Adds all vectors.
+    pub(crate) fn insert_all(&mut self) {
+        self.words.fill(u64::MAX);
+        if let (Some(last), rest @ 1..) = (self.words.last_mut(), self.len % WORD_BITS) {
+            *last = mask(rest);
+        }
+    }
+
+    /// Removes all vectors.
+    pub(crate) fn clear(&mut self) {
+        self.words.fill(0);
+    }
+
+    /// Returns the first vector of the set whose number is `row` or larger.
+    pub(crate) fn first_from(&self, row: u64) -> Option<u64> {
+        let (number, word) = self.words_in(row..self.len).find(|(_, word)| *word != 0)?;
+        Some(number * WORD_BITS + u64::from(word.trailing_zeros()))
+    }
+
+    /// Tells whether a vector is in the set. A number that no vector has is not in the set.
     pub fn contains(&self, row: u64) -> bool {
         row < self.len && self.words[(row / WORD_BITS) as usize] >> (row % WORD_BITS) & 1 == 1
     }

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, Literal
 
 from inshore import _native
+from inshore.errors import InputError
 from inshore.results import Result, StrPath
 from inshore.sources import ArrowStream
 from inshore.verbs.target import Target
@@ -440,10 +441,15 @@ class StoredVectors(Target):
         self,
         name: str,
         *,
-        metric: Literal["l2", "ip", "cosine"] = "l2",
+        metric: Literal["l2", "ip", "cosine", "hamming"] = "l2",
         lists: int | None = None,
         seed: int = 0,
         copies: int | None = None,
+        lsh: bool = False,
+        tables: int | None = None,
+        bits: int | None = None,
+        buckets: int | None = None,
+        width: float | None = None,
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> dict[str, Any]:
@@ -451,33 +457,44 @@ class StoredVectors(Target):
 
         The vectors are divided into lists around centroids. `nearest` with ``recall`` reads only some of
         these lists. The index is a dataset of its own with the name ``name + ".index"``, which contains a
-        copy of the vectors.
+        copy of the vectors. With ``lsh``, the index consists of hash tables (locality-sensitive hashing),
+        whose buckets contain the row numbers of vectors.
 
         Parameters
         ----------
         name : str
             The name of the dataset; see `import_vectors`.
         metric : str, default "l2"
-            The metric of all searches with the index.
+            The metric of all searches with the index: ``"hamming"`` only with ``lsh``, ``"ip"`` only without.
         lists : int, optional
             The number of lists. By default an average list has 16 KiB, or 32 vectors if they are larger.
         seed : int, default 0
-            The seed that determines which vectors are sampled for the training of centroids.
+            The seed that determines which vectors are sampled for the training of centroids, and the hash
+            functions.
         copies : int, optional
             Write additional lists with copies of the vectors near their borders, for the strategy
             ``"single"``. A list then has up to ``copies`` times the size of an average list (2 to 16), and
             all these lists together take up to about ``copies`` times the bytes of the vectors. For the same
             recall, the strategy ``"single"`` reads about a quarter of the lists. By default there are no
             copies.
+        lsh : bool, default False
+            Build hash tables in the place of lists.
+        tables, bits, buckets : int, optional
+            The number of hash tables (8), the number of functions of a table (so many that a bucket has 32
+            vectors on average), and the number of buckets of a table (2 to the power of ``bits``).
+        width : float, optional
+            The width of the cells of projections, for hash tables with ``"l2"``. By default it is twice the
+            standard deviation of the projections.
         memory, threads
-            The budget; see `Graph`. The lists do not depend on the budget.
+            The budget; see `Graph`. The index does not depend on the budget.
 
         Returns
         -------
         dict
             ``lists``, ``groups`` and ``bytes`` describe the index. The ``points`` of ``recall`` have the
             recall for several numbers of probed lists, measured on vectors of the dataset. With copies,
-            ``copies`` has a ``recall`` of its own.
+            ``copies`` has a ``recall`` of its own. Hash tables have ``tables``, ``bits``, ``buckets`` and
+            ``family``, and the recall for several numbers of probed buckets.
 
         Raises
         ------
@@ -485,6 +502,8 @@ class StoredVectors(Target):
             If the store has no vectors of that name.
         FileError, BudgetError
             See `inshore.errors`. After an error, an existing index is unchanged.
+        InputError
+            If an option of lists is given together with ``lsh``, or an option of hash tables without it.
 
         Examples
         --------
@@ -497,10 +516,22 @@ class StoredVectors(Target):
         >>> found = store.nearest("points", points[:1], k=3, recall=0.95, memory="32MiB").table()
         >>> found["id"].to_pylist()[0]
         0
+        >>> tables = store.index_vectors("points", lsh=True, tables=4, memory="32MiB")
+        >>> tables["family"], tables["tables"], tables["buckets"] == 2 ** tables["bits"]
+        ('p_stable', 4, True)
+        >>> found = store.nearest("points", points[:1], k=3, probes=16, memory="32MiB").table()
+        >>> found["id"].to_pylist()[0]
+        0
         >>> store.remove("points.index")
         >>> store.remove("points")
         """
-        fields = {"dataset": name, "metric": metric, "lists": lists, "seed": seed, "copies": copies}
+        fields: dict[str, Any] = {"dataset": name, "metric": metric, "seed": seed}
+        fields |= {"lists": lists, "copies": copies}
+        hashed = {"tables": tables, "bits": bits, "buckets": buckets, "width": width}
+        if lsh:
+            fields["lsh"] = hashed
+        elif given := [option for option, value in hashed.items() if value is not None]:
+            raise InputError(f"{given[0]}: found without lsh, expected an option of inverted lists")
         with self._store().job(memory, threads) as job:
             return self._run(job, "nearest index", fields, [], title=f"index of {name!r}")
 
@@ -604,11 +635,12 @@ class StoredVectors(Target):
             Answer from the index (`index_vectors`), with the smallest number of lists that has at least this
             recall by the table of the index. If the vectors have no index, the answer is exact.
         probes : int, optional
-            Answer from the index, and read this number of lists for each query. It replaces ``recall``.
+            Answer from the index, and read this number of lists, or buckets of hash tables, for each query.
+            It replaces ``recall``.
         strategy : str, optional
             The way in which lists are read, ``"single"`` or ``"batch"``. By default the cheaper one is
             chosen. The answer is the same, unless the index has lists with copies, which only ``"single"``
-            reads.
+            reads. Hash tables have no strategies.
         where : str, optional
             An SQL expression over the columns of vectors that were imported from a table. Only vectors for
             which the expression is true are answers. With an expression, the budget must be at least 32 MiB.

@@ -223,12 +223,19 @@ fn ids(text: &str) -> Result<Ids, String> {
 /// With --copies the index has a second file of larger lists, which also hold copies of vectors near their borders. Single
 /// queries read this file, and need about a quarter of the lists for the same recall. The cost is flash, and a longer
 /// build.
+///
+/// With --lsh the index consists of hash tables of locality-sensitive functions, whose buckets hold the numbers of
+/// vectors: bits of the vectors for hamming, random hyperplanes for cosine, projections for l2. A query reads the
+/// buckets of its own codes and of near codes (multi-probe), and measures the vectors in these. The tables take little
+/// flash and any type of elements. For small vectors inverted lists need fewer reads. Vectors that are added later are
+/// in no table, and each query is compared with them.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   inshore nearest index sift --memory 512MiB
   inshore nearest index texts --metric cosine --lists 20000
-  inshore nearest index sift --copies 4")]
+  inshore nearest index sift --copies 4
+  inshore nearest index pages --lsh --metric hamming --tables 12 --bits 16")]
 pub struct NearestIndex {
     /// Name of the vectors
     #[arg(value_name = "NAME")]
@@ -237,15 +244,58 @@ pub struct NearestIndex {
     #[arg(long, value_name = "METRIC", value_enum, default_value_t = Metric::L2)]
     pub metric: Metric,
     /// Number of lists [default: the number for lists of 16 KiB or 32 vectors on average, whichever is larger]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "lsh")]
     pub lists: Option<u64>,
-    /// Seed that determines the samples for the training of the centroids
+    /// Seed that determines the samples, and the functions of hash tables
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
     /// Write lists with copies for single queries, of up to N times the size of an average list, so that they take up to
     /// about N times the bytes of the vectors [default: no copies]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=vectors::COPIES_MAX))]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u64).range(2..=vectors::COPIES_MAX),
+        conflicts_with = "lsh"
+    )]
     pub copies: Option<u64>,
+    /// Build hash tables in the place of inverted lists: locality-sensitive hashing, for l2, cosine and hamming
+    #[arg(long)]
+    pub lsh: bool,
+    #[command(flatten)]
+    pub tables: HashTableOptions,
+}
+
+/// The options of hash tables.
+#[derive(Args)]
+pub struct HashTableOptions {
+    /// Number of hash tables [default: 8]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u64).range(1..=vectors::TABLES_MAX),
+        requires = "lsh"
+    )]
+    pub tables: Option<u64>,
+    /// Number of hash functions of a table, each of about one bit [default: the number for buckets of 32 vectors on
+    /// average]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u64).range(1..=vectors::BITS_OF_CODE_MAX),
+        requires = "lsh"
+    )]
+    pub bits: Option<u64>,
+    /// Number of buckets of a table [default: 2 to the power of --bits, at most 2^24]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u64).range(1..=vectors::BUCKETS_MAX),
+        requires = "lsh"
+    )]
+    pub buckets: Option<u64>,
+    /// Width of the cells of projections, for l2 [default: twice the standard deviation of the projections]
+    #[arg(long, value_name = "W", requires = "lsh")]
+    pub width: Option<f64>,
 }
 
 /// Measure the recall of an index on your queries
@@ -288,8 +338,8 @@ pub struct NearestRecall {
 /// vectors of bytes also support hamming. If the vectors are bits, a query file of bytes is read as packed bits.
 ///
 /// With --recall, and an index of the vectors (`nearest index`), the answer is approximate: distances are exact, but
-/// some neighbours may be missing. The search probes as many lists as reached this recall, and the standard error of the
-/// measurement more, when recall was measured (`nearest recall`).
+/// some neighbours may be missing. The search probes as many lists or buckets as reached this recall, and the standard
+/// error of the measurement more, when recall was measured (`nearest recall`).
 ///
 /// If the vectors were imported from a table, --where selects the vectors that may be answers, and --select adds columns
 /// to the answer. A query has k neighbours if k vectors are selected. If fewer than 1 % of the vectors are selected, the
@@ -323,7 +373,7 @@ pub struct NearestQuery {
     /// Answer from the index with at least this recall (above 0, at most 1); without an index the answer is exact
     #[arg(long, value_name = "R", conflicts_with = "probes")]
     pub recall: Option<f64>,
-    /// Answer from the index, and probe this number of lists
+    /// Answer from the index, and probe this number of lists, or of buckets of hash tables
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub probes: Option<u64>,
     /// Answer exactly (the default without --recall and --probes)
@@ -451,7 +501,7 @@ pub struct IndexUse {
     /// Answer from the index, with this recall or more: above 0, and at most 1; exactly, if there is no index
     #[arg(long, value_name = "R", conflicts_with = "probes")]
     pub recall: Option<f64>,
-    /// Answer from the index, and probe this number of lists for each vector
+    /// Answer from the index, and probe this number of lists, or buckets of hash tables, for each vector
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub probes: Option<u64>,
     /// Answer exactly, which is what happens without --recall and --probes

@@ -5,15 +5,15 @@ use inshore::{
     ops::{
         Attachments, Operation, Request,
         verbs::{
-            AddVectors, CompactVectors, ContentKind, DedupVectors, DescribeVectors, Found, ImportFiles,
-            ImportVectors, IndexVectors, JoinVectors, ListVectors, MeasureRecall, NeighbourGraph,
-            RemoveFromVectors, RemoveVectors, SearchVectors, UpsertVectors,
+            AddVectors, CompactVectors, ContentKind, DedupVectors, DescribeVectors, Found, HashTables,
+            ImportFiles, ImportVectors, IndexVectors, Indexed, JoinVectors, ListVectors, MeasureRecall,
+            NeighbourGraph, RemoveFromVectors, RemoveVectors, SearchVectors, UpsertVectors,
         },
     },
     store::format_bytes,
     vectors::{
-        ApproximateSearched, Changed, DedupPlan, Deduplicated, Imported, ImportedContent, MeasuredOn,
-        RecallTable, Searched,
+        ApproximateSearched, Built, Changed, DedupPlan, Deduplicated, Imported, ImportedContent, LshSearched,
+        MeasuredOn, RecallTable, Searched,
     },
 };
 
@@ -21,8 +21,8 @@ use serde_json::json;
 
 use crate::{
     args::{
-        GlobalOptions, Ids, NearestAdd, NearestCommand, NearestDedup, NearestGraph, NearestImport,
-        NearestIndex, NearestJoin, NearestQuery, NearestRecall, NearestRemove, NearestUpsert,
+        GlobalOptions, HashTableOptions, Ids, NearestAdd, NearestCommand, NearestDedup, NearestGraph,
+        NearestImport, NearestIndex, NearestJoin, NearestQuery, NearestRecall, NearestRemove, NearestUpsert,
     },
     job::{
         operations::{self, StoreAccess},
@@ -80,10 +80,11 @@ fn ls(options: GlobalOptions) -> Result<()> {
     ];
     let rows = datasets.iter().map(|described| {
         let info = &described.vectors;
-        let index = match (&described.index, &described.index_error) {
-            (Some(index), _) => index.metric.name(),
-            (None, Some(_)) => "not usable",
-            (None, None) => "none",
+        let index = match (&described.index, &described.lsh, &described.index_error) {
+            (Some(index), ..) => index.metric.name().to_string(),
+            (_, Some(tables), _) => format!("{}, lsh", tables.metric.name()),
+            (.., Some(_)) => "not usable".to_string(),
+            _ => "none".to_string(),
         };
         vec![
             info.name.clone(),
@@ -91,7 +92,7 @@ fn ls(options: GlobalOptions) -> Result<()> {
             info.dimensions.to_string(),
             info.element.to_string(),
             format_bytes(info.bytes),
-            index.to_string(),
+            index,
         ]
     });
     table::print_stdout(&header, &rows.collect::<Vec<_>>())
@@ -244,27 +245,41 @@ fn changes(changed: &Changed) -> String {
 }
 
 fn index(options: GlobalOptions, arguments: &NearestIndex) -> Result<()> {
-    let NearestIndex { dataset, metric, lists, seed, copies } = arguments;
+    let NearestIndex { dataset, metric, lists, seed, copies, lsh, tables } = arguments;
+    let HashTableOptions { tables, bits, buckets, width } = *tables;
     let operation = IndexVectors {
         dataset: dataset.clone(),
         metric: (*metric).into(),
         lists: *lists,
         seed: *seed,
         copies: *copies,
+        lsh: lsh.then_some(HashTables { tables, bits, buckets, width }),
     };
     let request = Request { operation, inputs: Vec::new(), output: None };
     operations::run_on(options, StoreAccess::Existing, &request, Attachments::default())?.tell(
         |report, done| {
-            let built = &done.answer;
-            let mut sentence = format!("{}; {}", built.info, recall_of(&built.info.recall));
-            let mut how = vec![("plan", built.plan.to_string()), ("recall", points(&built.info.recall))];
-            if let Some(copies) = &built.info.copies {
-                sentence += &format!("; with copies {}", reached_of(&copies.recall));
-                how.push(("with copies", points(&copies.recall)));
-            }
+            let (sentence, how) = match &done.answer {
+                Indexed::Lists(built) => lists_of(built),
+                Indexed::Tables(built) => {
+                    let recall = &built.info.recall;
+                    let how = vec![("plan", built.plan.to_string()), ("recall", points(recall))];
+                    (format!("{}; {}", built.info, recall_of(recall, "bucket")), how)
+                }
+            };
             Outcome { how, ..Outcome::new("nearest index", report, done, sentence) }
         },
     )
+}
+
+/// Describes inverted lists that were built: a sentence, and facts for `--explain`.
+fn lists_of(built: &Built) -> (String, Vec<(&'static str, String)>) {
+    let mut sentence = format!("{}; {}", built.info, recall_of(&built.info.recall, "list"));
+    let mut how = vec![("plan", built.plan.to_string()), ("recall", points(&built.info.recall))];
+    if let Some(copies) = &built.info.copies {
+        sentence += &format!("; with copies {}", reached_of(&copies.recall, "list"));
+        how.push(("with copies", points(&copies.recall)));
+    }
+    (sentence, how)
 }
 
 fn recall(options: GlobalOptions, arguments: &NearestRecall) -> Result<()> {
@@ -273,27 +288,27 @@ fn recall(options: GlobalOptions, arguments: &NearestRecall) -> Result<()> {
     let request = Request { operation, inputs: queries.clone(), output: None };
     operations::run_on(options, StoreAccess::Existing, &request, Attachments::default())?.tell(
         |report, done| {
-            let sentence = recall_of(&done.answer);
+            let sentence = recall_of(&done.answer, "probe");
             let how = vec![("recall", points(&done.answer))];
             Outcome { how, ..Outcome::new("nearest recall", report, done, sentence) }
         },
     )
 }
 
-/// Describes a table of recall: for usual values of recall, the number of lists to probe.
-fn recall_of(table: &RecallTable) -> String {
+/// Describes a table of recall: for usual values of recall, the number of lists or buckets to probe.
+fn recall_of(table: &RecallTable, probed: &str) -> String {
     let on = match table.measured_on {
         MeasuredOn::HeldOutVectors => "vectors of the dataset",
         MeasuredOn::Queries => "queries",
     };
-    format!("recall at {} of {} {on}: {}", table.k, table.queries, reached_of(table))
+    format!("recall at {} of {} {on}: {}", table.k, table.queries, reached_of(table, probed))
 }
 
-/// Lists, for usual values of recall, the number of lists to probe.
-fn reached_of(table: &RecallTable) -> String {
+/// Lists, for usual values of recall, the number of lists or buckets to probe.
+fn reached_of(table: &RecallTable, probed: &str) -> String {
     let reached = [0.8f32, 0.9, 0.95, 0.99].into_iter().filter_map(|recall| {
         let point = table.points.iter().find(|point| point.recall >= recall)?;
-        Some(format!("{recall} with {}", counted(point.probes, "list")))
+        Some(format!("{recall} with {}", counted(point.probes, probed)))
     });
     reached.collect::<Vec<_>>().join(", ")
 }
@@ -372,10 +387,11 @@ fn find<O: Operation<Answer = Found>>(
         let (sentence, how) = match &done.answer {
             Found::Exact(found) => exact(found, has_predicate),
             Found::Approximate(found) => approximate(found, has_predicate),
+            Found::Hashed(found) => hashed(found, has_predicate),
         };
         let notice = match &done.answer {
             Found::Exact(found) => indexed.map(|name| why_exact(name, found)),
-            Found::Approximate(_) => None,
+            Found::Approximate(_) | Found::Hashed(_) => None,
         };
         let sentence = sentence + &place;
         Outcome { sentence_aside: true, how, notice, ..Outcome::new(O::NAME, report, done, sentence) }
@@ -493,6 +509,32 @@ fn approximate(found: &ApproximateSearched, has_predicate: bool) -> (String, Vec
     }
     if let Some([half, most]) = found.latency_us {
         how.push(("latency", format!("50 % of queries within {half} us, 99 % within {most} us")));
+    }
+    (sentence, how)
+}
+
+/// Describes a search in hash tables: a sentence, and facts for `--explain`.
+fn hashed(found: &LshSearched, has_predicate: bool) -> (String, Vec<(&'static str, String)>) {
+    let LshSearched { rows, vectors, dimensions, element, probes, buckets, .. } = *found;
+    let among = match found.selected.filter(|_| has_predicate) {
+        Some(selected) => format!("{selected} of {vectors}"),
+        None => vectors.to_string(),
+    };
+    let recall = match found.recall_estimate {
+        Some(recall) => format!("recall about {recall:.3}"),
+        None => "recall not measured".to_string(),
+    };
+    let sentence = format!(
+        "{} of {} among {among} vectors of {dimensions} {element}, {recall} ({probes} of {buckets} buckets each)",
+        counted(rows, "neighbour"),
+        queries(found.queries),
+    );
+    let each = found.compared as f64 / found.queries as f64;
+    let mut how =
+        vec![("compared", format!("{each:.0} vectors with each query, {} pairs measured", found.measured))];
+    if found.exhaustive > 0 {
+        let what = "had too few vectors in their buckets, and were compared with all";
+        how.push(("exhaustive", format!("{} {what}", queries(found.exhaustive))));
     }
     (sentence, how)
 }

@@ -179,7 +179,7 @@ impl StepProgram for SumDependencies {
 /// - Returns [`Error::Overflow`] if a vertex has more than 10^308 shortest paths.
 /// - Returns [`inshore_store::Error::BudgetTooSmall`] if the memory budget is too small.
 ///
-/// The function also fails if a read or write fails, stored data is damaged, or the job was cancelled.
+/// The function also fails if an I/O operation fails, stored data is damaged, or the job was cancelled.
 pub fn betweenness(graph: &Graph, job: &Job, options: &BetweennessOptions) -> Result<Answer> {
     check_budget(job, "betweenness")?;
     if options.sources == 0 {

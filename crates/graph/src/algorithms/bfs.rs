@@ -111,7 +111,7 @@ impl StepProgram for Bfs {
 /// - Returns [`crate::Error::NoSuchVertex`] if the graph has no vertex with the given id.
 /// - Returns [`inshore_store::Error::BudgetTooSmall`] if the memory budget is too small.
 ///
-/// The function also fails if a read or write fails, stored data is damaged, or the job was cancelled.
+/// The function also fails if an I/O operation fails, stored data is damaged, or the job was cancelled.
 pub fn bfs(graph: &Graph, job: &Job, options: &BfsOptions) -> Result<Answer> {
     check_budget(job, "BFS")?;
     let source = graph.number_of(job, options.source)?;

@@ -110,7 +110,7 @@ impl StepProgram for Sssp {
 /// - Returns [`Error::NoSuchVertex`] if the graph has no vertex with the given id.
 /// - Returns [`inshore_store::Error::BudgetTooSmall`] if the memory budget is too small.
 ///
-/// The function also fails if a read or write fails, stored data is damaged, or the job was cancelled.
+/// The function also fails if an I/O operation fails, stored data is damaged, or the job was cancelled.
 pub fn sssp(graph: &Graph, job: &Job, options: &SsspOptions) -> Result<Answer> {
     check_budget(job, "shortest paths")?;
     let bad = |found: String, expected: &str| Error::BadInput {

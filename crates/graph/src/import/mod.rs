@@ -181,7 +181,7 @@ impl ImportOptions {
 /// - Returns [`inshore_store::Error::NameExists`] if the store already has a dataset with this name.
 /// - Returns [`inshore_store::Error::BudgetTooSmall`] if the memory budget is too small.
 ///
-/// The function also fails if a read or write fails (for example because the disk is full), or if the job was
+/// The function also fails if an I/O operation fails (for example because the disk is full), or if the job was
 /// cancelled.
 pub fn import(
     store: &Store,

@@ -38,7 +38,7 @@ use crate::{
 /// - Returns [`Error::BadOption`] if the program would never end.
 /// - Returns [`inshore_store::Error::BudgetTooSmall`] if the memory budget is too small.
 ///
-/// The function also fails if a read or write fails, stored data is damaged, or the job was cancelled.
+/// The function also fails if an I/O operation fails, stored data is damaged, or the job was cancelled.
 pub fn run<P: VertexProgram>(
     graph: &Graph,
     job: &Job,

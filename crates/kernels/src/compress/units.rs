@@ -205,8 +205,8 @@ impl<R: Read> Units<R> {
         self.limit = bytes;
     }
 
-    /// Estimates the size of a piece, in bytes, from the beginning of the input. The estimate is large enough for the
-    /// first piece and for pieces of similar size.
+    /// Reads the beginning of the input, and returns an estimate of the decompressed size of a piece, in bytes. The
+    /// estimate is large enough for the first piece and for pieces of similar size.
     pub fn piece_bytes(&mut self) -> Result<usize> {
         let bytes = match self.format {
             Format::Zstd => {

@@ -23,7 +23,8 @@ const PIECE_BYTES: usize = 64 << 10;
 
 impl Kernel for Search {
     type Error = Error;
-    /// The limit, in bytes, on the total size of the lines of a block after matches were replaced.
+    /// The largest total size, in bytes, of the lines that are found in a block. The limit applies only if matches are
+    /// replaced, and to the lines after the replacement.
     type Worker = usize;
     type Part = BlockMatches;
 

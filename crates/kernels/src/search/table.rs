@@ -93,10 +93,10 @@ pub enum SearchItem {
     Failed(Error),
 }
 
-/// Counts of the files that were searched and of the lines that were found.
+/// Counts of the files of a search and of the lines that were found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SearchSummary {
-    /// The number of files that were searched.
+    /// The number of all files, including files that could not be read and files that turned out to be binary.
     pub files: u64,
     /// The number of files with a match.
     pub files_matched: u64,

@@ -43,9 +43,9 @@ pub use self::kernel::{
 };
 #[cfg(feature = "vectors")]
 pub use self::nearest::{
-    AddVectors, CompactVectors, ContentKind, DedupVectors, DescribeVectors, Found, ImportFiles,
-    ImportVectors, IndexVectors, JoinVectors, ListVectors, MeasureRecall, NeighbourGraph, RemoveFromVectors,
-    RemoveVectors, SearchVectors, UpsertVectors, VectorsAnswer,
+    AddVectors, CompactVectors, ContentKind, DedupVectors, DescribeVectors, Found, HashTables, ImportFiles,
+    ImportVectors, IndexVectors, Indexed, JoinVectors, ListVectors, MeasureRecall, NeighbourGraph,
+    RemoveFromVectors, RemoveVectors, SearchVectors, UpsertVectors, VectorsAnswer,
 };
 #[cfg(feature = "sql")]
 pub use self::sql::{NamedTable, Sql};

@@ -24,7 +24,7 @@ pub use self::{
     datasets::{DescribeVectors, ListVectors, RemoveVectors, VectorsAnswer},
     dedup::DedupVectors,
     import::ImportVectors,
-    index::{IndexVectors, MeasureRecall},
+    index::{HashTables, IndexVectors, Indexed, MeasureRecall},
     join::{JoinVectors, NeighbourGraph},
     query::{Found, SearchVectors},
 };

@@ -268,7 +268,7 @@ impl DatasetBuilder {
     ///
     /// # Errors
     /// - Returns [`Error::NameExists`] or [`Error::Changed`] if another job committed first.
-    /// - Returns [`Error::Io`] if a read or write fails.
+    /// - Returns [`Error::Io`] if an I/O operation fails.
     /// - Returns [`Error::Cancelled`] if the job was cancelled.
     pub fn commit(self, attributes: &[u8]) -> Result<()> {
         DatasetBuilder::commit_all(vec![(self, attributes.to_vec())])

@@ -125,7 +125,7 @@ impl Shared {
     /// not removed, and the result describes this process or dataset.
     ///
     /// # Errors
-    /// - Returns an I/O error if a read or write fails.
+    /// - Returns an I/O error if an I/O operation fails.
     /// - Returns [`Error::BadDevice`] if the device was removed but some files could not be deleted from its folder.
     pub fn forget_device(&self, number: u16, own: &Scratch) -> Result<Option<String>> {
         self.free_dead()?;

@@ -257,7 +257,7 @@ impl Registry {
     /// Clears the announced record before the log is changed. The caller holds the lock.
     ///
     /// # Errors
-    /// Returns an I/O error if a read or write fails. After an error, the caller must not change the log.
+    /// Returns an I/O error if an I/O operation fails. After an error, the caller must not change the log.
     pub fn clear_last_record(&self) -> Result<()> {
         for root in self.roots.read().expect("no panic under this lock").iter() {
             LockContent::clear_last(&root.path.join("lock"))?;

@@ -50,8 +50,8 @@ pub fn exact_columns(job: &Context, inputs: &[Input], as_text: &[String]) -> Res
         return Ok(None);
     }
     let check_cancelled = || -> Result<()> { Ok(job.check_cancelled()?) };
-    // `names` has the columns of each text file. `all` has each distinct column of all text files, with the classes of
-    // its values in all rows.
+    // `names` has the columns of each text file. `all` has one entry for each column name that occurs in a text file.
+    // The entry has the kinds of values ([`ValueClasses`]) of this column in all rows of all these files.
     let mut names: Vec<Vec<String>> = Vec::new();
     let mut all: Vec<(String, ValueClasses)> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();

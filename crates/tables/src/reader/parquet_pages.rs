@@ -43,7 +43,9 @@ const HEADER_BYTES_FIRST: usize = 4 << 10;
 /// The memory of parsed metadata for each byte of the footer. This is an upper estimate for flat schemas without
 /// statistics.
 pub(super) const METADATA_BYTES_PER_FOOTER_BYTE: u64 = 8;
-/// The memory, in bytes, that the decoder needs for each string in addition to its text. It consists of two lengths.
+/// The memory, in bytes, that the decoder needs for each string in addition to its text. The decoder keeps two lengths
+/// of 32 bits for each string: the length of the prefix that is shared with the previous string, and the length of the
+/// rest.
 const LENGTH_BYTES: u64 = 8;
 
 /// The memory, in bytes, that the decoder takes for each number of a list. It consists of the number and of its two

@@ -28,7 +28,7 @@ pub(super) fn unreadable(file: &str, stored: &Field, wanted: &DataType) -> Error
     Error::unsupported(file, format!("column '{name}' has type {kind}, which cannot be read as {wanted}"))
 }
 
-/// Returns true if columns of this type can be read. The type is one that
+/// Returns true if `kind` is not nested, so that every reader can return columns of this type. The type is one that
 /// [`TableReader::describe`](super::TableReader::describe) returns.
 pub fn is_readable(kind: &DataType) -> bool {
     is_flat(kind)

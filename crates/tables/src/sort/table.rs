@@ -41,7 +41,8 @@ const BLOCK_BYTES: usize = 1 << 20;
 /// Sorts the rows of tables (Parquet, CSV, TSV, Arrow) that have equal columns. Rows are sorted by the columns `keys`
 /// and written to `output`, whose extension determines the format. Nulls come last. Rows with equal keys keep the order
 /// of the input. With [`SortOptions::unique`], only the first of these rows is kept (-0.0 equals 0.0, and all NaNs are
-/// equal). [`SortOptions::descending`] reverses every key. Columns of CSV named in `as_text` are text.
+/// equal). [`SortOptions::descending`] reverses every key. Columns of CSV and JSON
+/// lines whose names are in `as_text` are read as text, even if their values look like numbers.
 ///
 /// Types of CSV and JSON lines are inferred from the first rows, or from all rows if a later row contradicts the
 /// inferred types. If the inputs and the result are CSV, values keep their digits.

@@ -24,7 +24,7 @@ use crate::{
 ///   or if it contains a malformed vector or a value that is not finite.
 /// - Returns [`Error::BadDataset`] if the dataset cannot be changed.
 /// - Returns [`inshore_store::Error::Changed`] if other jobs changed the dataset during each attempt.
-/// - Returns [`Error::Store`] if a read or write fails, the budget has too little free memory, or the job was
+/// - Returns [`Error::Store`] if an I/O operation fails, the budget has too little free memory, or the job was
 ///   cancelled.
 ///
 /// After an error, the dataset is unchanged.

@@ -6,13 +6,13 @@ use zerocopy::IntoBytes;
 
 use super::CHECK_BYTES as SMALL_CHECK_BYTES;
 use crate::{
-    Error, Result, RowSet, VectorIndex, Vectors, VectorsInfo,
+    Error, Result, RowSet, SearchIndex, Vectors, VectorsInfo,
     columns::check_no_columns,
     dataset::{CENTER, CHECK_BYTES, ID_RUNS, KIND, VECTORS},
     id_run::IdRun,
     ids::Ids,
     import::{BUFFER_BYTES, BUFFERS},
-    index::{remove_unused_layers, rewrite_index},
+    index::remove_unused_layers,
     live::{live_bytes, live_rows},
 };
 
@@ -48,7 +48,7 @@ pub struct Compacted {
 /// # Errors
 /// - Returns [`Error::BadDataset`] if all vectors were removed, or if the dataset has columns.
 /// - Returns the errors of [`crate::build_index`].
-/// - Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, the budget has too little free
+/// - Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, the budget has too little free
 ///   memory, or the job was cancelled.
 pub fn compact_vectors(store: &Store, job: &Job, name: &str) -> Result<Compacted> {
     let is_sealed = store.dataset(name)?.summary().sealed;
@@ -63,29 +63,29 @@ pub fn compact_vectors(store: &Store, job: &Job, name: &str) -> Result<Compacted
             expected: format!("at least one: `nearest rm {name}` removes the dataset"),
         });
     }
-    let index = match VectorIndex::open(store, &vectors) {
+    let index = match SearchIndex::open(store, &vectors) {
         Err(Error::BadDataset { .. }) => None,
         index => index?,
     };
-    let is_whole = |index: &VectorIndex| index.info().vectors == info.vectors;
+    let is_whole = |index: &SearchIndex| index.rows_built() == info.vectors;
     if info.removed == 0 && !is_sealed {
         let Some(index) = index.filter(|index| !is_whole(index)) else {
             remove_unused_layers(store, name)?;
             return Ok(Compacted { info: info.clone(), freed: 0, lists: None });
         };
-        let (builder, made) = rewrite_index(store, job, &vectors, &index)?;
-        builder.commit(&made.to_attributes())?;
+        let (builder, attributes, lists) = index.rewrite(store, job, &vectors)?;
+        builder.commit(&attributes)?;
         remove_unused_layers(store, name)?;
-        return Ok(Compacted { info: info.clone(), freed: 0, lists: Some(made.lists) });
+        return Ok(Compacted { info: info.clone(), freed: 0, lists });
     }
     let (builder, compacted) = write_live(store, job, name)?;
     let freed = info.vectors - compacted.info().vectors;
     let mut changes = vec![(builder, compacted.info().to_attributes())];
     let mut lists = None;
     if let Some(index) = index {
-        let (builder, made) = rewrite_index(store, job, &compacted, &index)?;
-        lists = Some(made.lists);
-        changes.push((builder, made.to_attributes()));
+        let (builder, attributes, written) = index.rewrite(store, job, &compacted)?;
+        lists = written;
+        changes.push((builder, attributes));
     }
     DatasetBuilder::commit_all(changes)?;
     remove_unused_layers(store, name)?;

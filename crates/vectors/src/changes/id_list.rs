@@ -41,7 +41,7 @@ impl IdList {
     ///
     /// # Errors
     /// - Returns [`Error::BadFile`] if a word is not a whole number. The error names the line.
-    /// - Returns [`Error::Store`] if a read or write fails or the budget has too little free memory.
+    /// - Returns [`Error::Store`] if an I/O operation fails or the budget has too little free memory.
     pub fn read(job: &Job, path: impl AsRef<Path>) -> Result<IdList> {
         let path = path.as_ref();
         let mut count = 0u64;

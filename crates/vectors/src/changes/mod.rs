@@ -39,7 +39,7 @@ use crate::{
     dataset::{ID_RUNS, REMOVED},
     id_run::{ID_MAX, IdRun},
     ids::Ids,
-    index::extend_index,
+    index_kinds::extend,
     live::{live_bytes, live_rows},
 };
 
@@ -90,7 +90,7 @@ impl Changed {
     /// Extends the index with the added vectors. The change is already published, so an error does not fail the call,
     /// but is reported in the result.
     fn listed(self, store: &Store, job: &Job) -> Changed {
-        match extend_index(store, job, &self.info.name) {
+        match extend(store, job, &self.info.name) {
             Ok(unlisted) => Changed { unlisted, ..self },
             Err(error) => Changed { index_error: Some(error.to_string()), ..self },
         }

@@ -13,7 +13,7 @@ use crate::{Error, Result, VectorsInfo};
 /// - Returns [`Error::BadOption`] if no vector has ever had one of the ids, or if an id occurs twice.
 /// - Returns [`Error::BadDataset`] if the dataset cannot be changed.
 /// - Returns [`inshore_store::Error::Changed`] if other jobs changed the dataset during each attempt.
-/// - Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, the budget has too little free
+/// - Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, the budget has too little free
 ///   memory, or the job was cancelled.
 pub fn remove_vectors(store: &Store, job: &Job, name: &str, ids: &[u64]) -> Result<Changed> {
     let bytes = size_of_val(ids) as u64 * 5;

@@ -121,12 +121,13 @@ impl AnswerColumns {
         &self.schema
     }
 
-    /// Collects rows of a search. Once enough rows are collected, they are passed to `each` with their columns.
+    /// Collects rows of a search. Once enough rows are collected, the requested columns of the dataset are added to
+    /// them, and they are passed to `each`.
     ///
     /// # Errors
     /// - Returns [`Error::BadDataset`] if the values of a single row do not fit into the memory.
     /// - Returns the errors of `each`.
-    /// - Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, or the job was cancelled.
+    /// - Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, or the job was cancelled.
     pub fn add(&mut self, batch: RecordBatch, each: Each<'_>) -> Result<()> {
         self.pending_rows += batch.num_rows();
         self.pending.push(batch);
@@ -146,8 +147,8 @@ impl AnswerColumns {
         self.fill(&batch, each)
     }
 
-    /// Passes the rows of `batch` to `each` with their columns. If the values do not fit into the memory, the batch is
-    /// split into halves.
+    /// Adds the requested columns of the dataset to the rows of `batch`, and passes the rows to `each`. If the values
+    /// of the columns do not fit into the memory, the batch is split into halves.
     fn fill(&mut self, batch: &RecordBatch, each: Each<'_>) -> Result<()> {
         let numbers = batch.column(NUMBERS).as_primitive::<UInt64Type>();
         let mut distinct = numbers.values().to_vec();

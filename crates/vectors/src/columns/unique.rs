@@ -28,7 +28,7 @@ const BLOCK_BYTES: usize = 64 << 10;
 ///
 /// # Errors
 /// - Returns [`Error::BadFile`] if a value is null or occurs twice. For a repeated value, the error names its two rows.
-/// - Returns [`Error::Store`] if a read or write fails, the budget has too little free memory, or the job was
+/// - Returns [`Error::Store`] if an I/O operation fails, the budget has too little free memory, or the job was
 ///   cancelled.
 pub(super) fn check(job: &Job, input: &Input, id: &Field) -> Result<()> {
     let kind = match id.data_type() {

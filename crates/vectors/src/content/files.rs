@@ -27,7 +27,7 @@ pub struct Files {
 /// # Errors
 /// - Returns [`Error::BadFile`] if a folder has no selected files. In the message, `wanted` describes the files that
 ///   would be selected.
-/// - Returns [`Error::Store`] if a read or write fails or the budget has too little free memory.
+/// - Returns [`Error::Store`] if an I/O operation fails or the budget has too little free memory.
 pub fn list_files(
     job: &Job,
     inputs: &[PathBuf],

@@ -53,7 +53,7 @@ impl Images {
     ///
     /// # Errors
     /// - Returns [`Error::BadFile`] if a folder has no images.
-    /// - Returns [`Error::Store`] if a read or write fails or the budget has too little free memory.
+    /// - Returns [`Error::Store`] if an I/O operation fails or the budget has too little free memory.
     pub fn list(job: &Job, inputs: &[PathBuf], is_skipping: bool) -> Result<Images> {
         let is_image = |path: &Path| {
             let ending = path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();

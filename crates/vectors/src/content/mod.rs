@@ -60,7 +60,7 @@ pub trait ContentRows {
     /// # Errors
     /// - Returns [`crate::Error::BadFile`] if content is malformed.
     /// - Returns [`crate::Error::Content`] if the source fails in another way.
-    /// - Returns [`crate::Error::Store`] if a read or write fails or the job was cancelled.
+    /// - Returns [`crate::Error::Store`] if an I/O operation fails or the job was cancelled.
     fn next(&mut self) -> Result<Option<RowBatch<'_>>>;
     /// Returns the number of malformed items that were skipped, and the error of the first one.
     fn skipped(&self) -> (u64, Option<String>) {

@@ -16,7 +16,7 @@ use crate::{Element, Error, Result, VectorFile};
 ///
 /// # Errors
 /// - Returns [`Error::BadFile`] if content is malformed.
-/// - Returns [`Error::Store`] if a read or write fails, the budget has too little free memory, or the job was
+/// - Returns [`Error::Store`] if an I/O operation fails, the budget has too little free memory, or the job was
 ///   cancelled.
 pub fn content_queries(job: &Job, content: &mut dyn ContentRows) -> Result<VectorFile> {
     let ending = if content.element() == Element::F32 { "fbin" } else { "u8bin" };

@@ -64,7 +64,7 @@ impl Vectors {
     ///
     /// # Errors
     /// - Returns [`Error::BadDataset`] if the file `content` is damaged or has an unknown version.
-    /// - Returns [`Error::Store`] if a read or write fails or the budget has too little free memory.
+    /// - Returns [`Error::Store`] if an I/O operation fails or the budget has too little free memory.
     pub fn content(&self, job: &Job) -> Result<Option<Content>> {
         self.content.as_ref().map(|file| read_content(job, self.info(), file)).transpose()
     }

@@ -165,7 +165,7 @@ fn plan_with(job: &Job, vectors: &Vectors, options: &Dedup, sort_bytes: u64) -> 
     // After the search for pairs, the search for components holds two sorts in memory at a time.
     job.budget().need(2 * sort_bytes + components_bytes() + answer_bytes(), what)?;
     let bytes = beside_bytes(sort_bytes) + live_bytes(vectors.info());
-    let beside = Beside { entries: 0, bytes, what: &what };
+    let beside = Beside { entries: 0, bytes, what: &what, candidates: None };
     let plan = plan_beside(job, vectors.info(), Source::Stored(vectors), &options.search(), &beside)?;
     Ok((plan, sort_bytes))
 }

@@ -116,7 +116,7 @@ impl<T: Clustered> Centroids<T> {
     /// nearest to the query.
     ///
     /// # Errors
-    /// Returns [`crate::Error::Store`] if a read or write fails or stored bytes are damaged.
+    /// Returns [`crate::Error::Store`] if an I/O operation fails or stored bytes are damaged.
     pub fn find<H: Heaps>(
         &self,
         job: &Job,

@@ -169,7 +169,7 @@ impl VectorIndex {
     ///
     /// # Errors
     /// - Returns [`crate::Error::BadDataset`] if the directory does not describe the lists.
-    /// - Returns [`crate::Error::Store`] if a read or write fails, stored bytes are damaged, or the budget has too
+    /// - Returns [`crate::Error::Store`] if an I/O operation fails, stored bytes are damaged, or the budget has too
     ///   little free memory.
     pub(crate) fn load<T: Clustered>(
         &self,

@@ -163,10 +163,8 @@ impl IndexInfo {
             }
             None => &[],
         };
-        for point in points.iter().chain(copied) {
-            let point = Point { probes: (point.probes as u32).into(), recall: point.recall.into() };
-            bytes.extend_from_slice(point.as_bytes());
-        }
+        points_to_bytes(points, &mut bytes);
+        points_to_bytes(copied, &mut bytes);
         bytes
     }
 
@@ -281,8 +279,16 @@ impl std::fmt::Display for IndexInfo {
     }
 }
 
-/// Reads the points of a table of recall.
-fn points_of(name: &str, lists: u64, count: u32, bytes: &[u8]) -> Result<Vec<RecallPoint>> {
+/// Appends the points of a table of recall.
+pub(crate) fn points_to_bytes(points: &[RecallPoint], bytes: &mut Vec<u8>) {
+    for point in points {
+        let point = Point { probes: (point.probes as u32).into(), recall: point.recall.into() };
+        bytes.extend_from_slice(point.as_bytes());
+    }
+}
+
+/// Reads the points of a table of recall, of an index with `lists` lists or buckets.
+pub(crate) fn points_of(name: &str, lists: u64, count: u32, bytes: &[u8]) -> Result<Vec<RecallPoint>> {
     let points = <[Point]>::ref_from_bytes(bytes).ok().filter(|points| {
         count <= POINTS_MAX
             && points.len() == count as usize

@@ -132,8 +132,8 @@ impl Layer {
     ///
     /// # Errors
     /// - Returns [`Error::BadDataset`] if the directory does not describe the lists.
-    /// - Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, or the budget has too little free
-    ///   memory.
+    /// - Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, or the budget has too little
+    ///   free memory.
     pub fn load(&self, job: &Job, info: &IndexInfo) -> Result<(Directory, CheckedFile)> {
         let entry_bytes = self.entry_bytes(info);
         let lists = file_of(&self.dataset, LISTS, self.vectors * entry_bytes)?;
@@ -158,7 +158,7 @@ impl Layer {
 ///
 /// # Errors
 /// - Returns [`Error::BadDataset`] if a layer is damaged.
-/// - Returns [`Error::Store`] if a read or write fails.
+/// - Returns [`Error::Store`] if an I/O operation fails.
 pub(super) fn all_layers(store: &Store, name: &str) -> Result<Vec<Layer>> {
     let mut all = Vec::new();
     for name in layer_names(store, name)? {

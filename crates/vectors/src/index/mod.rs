@@ -1,4 +1,4 @@
-//! An index consists of inverted lists on flash. It answers a query approximately, with a few reads.
+//! An index of this module consists of inverted lists on flash. It answers a query approximately, with a few reads.
 //!
 //! The terms of this module:
 //!
@@ -49,10 +49,13 @@ mod table;
 mod tail;
 
 pub(crate) use self::{
-    build::{extend_index, remove_unused_layers, rewrite_index},
-    info::KIND as INDEX_KIND,
+    build::{RECALL_K, extend_index, remove_unused_layers, rewrite_index},
+    info::{KIND as INDEX_KIND, id_bytes, points_of, points_to_bytes},
     layers::layer_names,
     query::pairs_of_index,
+    ranges::Ranges,
+    recall::{ENOUGH as RECALL_ENOUGH, check_measurement, for_rows, grid as recall_grid, pass_bytes},
+    selected::probes_among,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 

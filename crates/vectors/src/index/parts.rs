@@ -176,7 +176,7 @@ impl<'a> Remembered<'a> {
     /// Reads the checksums of all blocks of a file.
     ///
     /// # Errors
-    /// Returns [`crate::Error::Store`] if a read or write fails or stored bytes are damaged.
+    /// Returns [`crate::Error::Store`] if an I/O operation fails or stored bytes are damaged.
     pub fn new(job: &Job, file: &'a CheckedFile) -> Result<Remembered<'a>> {
         let remembered = Remembered(file);
         file.remember_headers(job)?;

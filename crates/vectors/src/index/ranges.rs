@@ -35,7 +35,7 @@ impl<R: Fn(u64) -> Option<Range<u64>> + Sync> Ranges<'_, R> {
     ///
     /// # Errors
     /// - Returns the first error of `work`.
-    /// - Returns [`crate::Error::Store`] if a read or write fails, stored bytes are damaged, the job was cancelled, or
+    /// - Returns [`crate::Error::Store`] if an I/O operation fails, stored bytes are damaged, the job was cancelled, or
     ///   the budget has too little free memory.
     pub fn each<S: Send>(
         &self,

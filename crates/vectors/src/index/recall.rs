@@ -36,12 +36,12 @@ use crate::{
 };
 
 /// Once this recall is reached, larger numbers of probes are not measured.
-const ENOUGH: f32 = 0.9995;
+pub(crate) const ENOUGH: f32 = 0.9995;
 /// The size of a read in a pass over vectors or lists.
 const BLOCK_BYTES: usize = 1 << 20;
 
 /// Returns the numbers of probes that are measured: 1, 2, ..., 8, 10, 12, 14, 16, 20, ... up to `lists`.
-fn grid(lists: u64) -> impl Iterator<Item = u64> {
+pub(crate) fn grid(lists: u64) -> impl Iterator<Item = u64> {
     let steps = (0..32).flat_map(|power| (4..8u64).map(move |step| step << power));
     let mut steps: Vec<u64> =
         [1, 2, 3].into_iter().chain(steps).filter(|step| *step < lists).chain([lists]).collect();
@@ -54,7 +54,7 @@ fn grid(lists: u64) -> impl Iterator<Item = u64> {
 /// hold the neighbour.
 ///
 /// # Errors
-/// Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, the budget has too little free memory,
+/// Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, the budget has too little free memory,
 /// or the job was cancelled.
 pub(crate) fn measure<T: Clustered>(
     job: &Job,
@@ -115,7 +115,7 @@ pub(crate) fn measure<T: Clustered>(
 /// - Returns [`Error::BadOption`] if `sample` or `k` is out of range.
 /// - Returns [`Error::BadFile`] if the queries have another number of dimensions than the vectors.
 /// - Returns [`inshore_store::Error::Changed`] if another job changed the index.
-/// - Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, the budget has too little free
+/// - Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, the budget has too little free
 ///   memory, or the job was cancelled.
 pub fn measure_recall(
     store: &Store,
@@ -126,12 +126,7 @@ pub fn measure_recall(
     sample: u64,
     k: u64,
 ) -> Result<RecallTable> {
-    for (option, found) in [("sample", sample), ("k", k)] {
-        if found == 0 || found > 1 << 20 {
-            let expected = format!("1 to {}", 1 << 20);
-            return Err(Error::BadOption { option, found: found.to_string(), expected });
-        }
-    }
+    check_measurement(sample, k)?;
     crate::search::check_dimensions(queries.into(), vectors.info())?;
     let (table, copies) = match vectors.info().element {
         Element::F32 => measure_elements::<f32>(job, vectors, index, queries, sample, k),
@@ -143,6 +138,20 @@ pub fn measure_recall(
     let name = index_name(&vectors.info().name);
     store.append_to_dataset(job, &name)?.commit(&index.info().to_attributes())?;
     Ok(table)
+}
+
+/// Checks the number of queries and of neighbours of a measurement.
+///
+/// # Errors
+/// [`Error::BadOption`].
+pub(crate) fn check_measurement(sample: u64, k: u64) -> Result<()> {
+    for (option, found) in [("sample", sample), ("k", k)] {
+        if found == 0 || found > 1 << 20 {
+            let expected = format!("1 to {}", 1 << 20);
+            return Err(Error::BadOption { option, found: found.to_string(), expected });
+        }
+    }
+    Ok(())
 }
 
 fn measure_elements<T: Clustered>(
@@ -231,7 +240,7 @@ fn block_bytes(row_bytes: usize) -> usize {
 ///
 /// # Errors
 /// - Returns the errors of `work`.
-/// - Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, the budget has too little free
+/// - Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, the budget has too little free
 ///   memory, or the job was cancelled.
 pub(crate) fn for_vectors<T: Clustered, S: Send>(
     job: &Job,
@@ -248,7 +257,7 @@ pub(crate) fn for_vectors<T: Clustered, S: Send>(
 ///
 /// # Errors
 /// - Returns the errors of `work`.
-/// - Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, the budget has too little free
+/// - Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, the budget has too little free
 ///   memory, or the job was cancelled.
 pub(crate) fn for_rows<T: Clustered, S: Send>(
     job: &Job,

@@ -42,9 +42,8 @@ const ENOUGH: f64 = 0.25;
 /// The size of a block of vectors in bytes. A block can hold at least one vector with any number of dimensions.
 const BLOCK_BYTES: usize = 256 << 10;
 
-/// Returns how many lists a query probes if only selected vectors may be answers. `probes` is the number of lists for a
-/// search among all vectors.
-pub(super) fn probes_among(selection: &RowSet, probes: u64, lists: u64) -> u64 {
+/// Returns the lists that a query probes among selected vectors, from those that it probes among all.
+pub(crate) fn probes_among(selection: &RowSet, probes: u64, lists: u64) -> u64 {
     let share = selection.count() as f64 / selection.len() as f64;
     ((probes as f64 / share.max(1e-12).sqrt()).ceil() as u64).clamp(1, lists)
 }

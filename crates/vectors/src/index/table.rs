@@ -30,7 +30,7 @@ impl MeasuredOn {
 /// A point of a table of recall.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct RecallPoint {
-    /// The number of lists that a query probes.
+    /// The number of lists or buckets that a query probes.
     pub probes: u64,
     /// The fraction of the exact neighbours that a search with this number of probes finds.
     pub recall: f32,

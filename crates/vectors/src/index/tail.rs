@@ -17,7 +17,7 @@ const BLOCK_BYTES: usize = 256 << 10;
 /// Compares the rows `tail` with all queries of a round.
 ///
 /// # Errors
-/// Returns [`crate::Error::Store`] if a read or write fails, stored bytes are damaged, the job was cancelled, or the
+/// Returns [`crate::Error::Store`] if an I/O operation fails, stored bytes are damaged, the job was cancelled, or the
 /// budget has too little free memory.
 pub(super) fn compare_tail<T: Clustered>(round: &Round<'_, T>, tail: Range<u64>) -> Result<()> {
     let row_bytes = (round.space.dimensions * size_of::<T>()) as u64;

@@ -42,7 +42,7 @@ pub(crate) fn push_ids(out: &mut Vec<u8>, one: u64, other: u64) {
 ///
 /// # Errors
 /// - Returns the errors of `each`.
-/// - Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, or the job was cancelled.
+/// - Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, or the job was cancelled.
 pub(crate) fn each_row(
     sorted: &mut Sorted,
     row_bytes: usize,
@@ -127,7 +127,7 @@ impl Pairs {
     /// Ends the input, and returns the pairs in ascending order of their ids.
     ///
     /// # Errors
-    /// Returns [`Error::Store`] if a read or write fails or the job was cancelled.
+    /// Returns [`Error::Store`] if an I/O operation fails or the job was cancelled.
     pub fn finish(self) -> Result<Sorted> {
         let State { mut sort, rows, failure } = self.state.into_inner().expect("no panic under this lock");
         if let Some(error) = failure {
@@ -177,7 +177,7 @@ impl PairsOfQueries<'_> {
     /// Adds the links between queries of the block to the sort.
     ///
     /// # Errors
-    /// Returns [`Error::Store`] if a read or write fails or the job was cancelled.
+    /// Returns [`Error::Store`] if an I/O operation fails or the job was cancelled.
     pub fn finish(self) -> Result<()> {
         if let Some(links) = self.links {
             let links = links.into_inner().expect("no panic under this lock");

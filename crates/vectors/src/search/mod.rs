@@ -4,6 +4,7 @@
 //! larger batch is split into blocks of queries, with one pass for each block ([`plan`]). During a pass, the queries of
 //! the block stay in memory, packed for the kernels ([`queries`]), while [`scan`] reads the vectors.
 
+mod among;
 mod live;
 mod plan;
 mod queries;
@@ -12,14 +13,21 @@ mod source;
 
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, Float32Array, RecordBatch, UInt32Array, UInt64Array};
+use arrow_array::{
+    ArrayRef, Float32Array, RecordBatch, UInt32Array, UInt64Array, cast::AsArray, types::UInt64Type,
+};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use inshore_store::{Buffer, FileReader, Job};
 use serde::Serialize;
 
 pub use self::plan::{Estimates, Kernel, Plan};
 pub use self::source::Source;
-pub(crate) use self::{live::among_live, queries::compared_value, source::QueryRows};
+pub(crate) use self::{
+    among::{Candidates, search_among},
+    live::among_live,
+    queries::compared_value,
+    source::{HeldRows, QueryRows},
+};
 use self::{
     queries::{Batch, Queries},
     scan::Pass,
@@ -181,7 +189,13 @@ pub fn schema() -> SchemaRef {
     ]))
 }
 
-/// Plans a search. The plan uses the memory that is free in the budget of `job`.
+/// Returns the query and the id of each row of an answer.
+pub(crate) fn pairs_of_answer(batch: &RecordBatch) -> impl Iterator<Item = (u64, u64)> {
+    let column = |number: usize| batch.column(number).as_primitive::<UInt64Type>().values().iter().copied();
+    column(0).zip(column(2))
+}
+
+/// Plans a search with the memory that is free in the budget of `job`.
 ///
 /// # Errors
 /// - Returns [`crate::Error::BadOption`] if an option is out of range.
@@ -206,7 +220,8 @@ fn plan_answer(
 ) -> Result<Plan> {
     let k = search.neighbours(vectors.live());
     let what = || format!("a search of {k} neighbours among {}", vectors.name);
-    plan_beside(job, vectors, source, search, &Beside { entries: k, bytes: live_bytes, what: &what })
+    let beside = Beside { entries: k, bytes: live_bytes, what: &what, candidates: None };
+    plan_beside(job, vectors, source, search, &beside)
 }
 
 /// Memory that is in use during a search in addition to the blocks of vectors and the queries.
@@ -217,6 +232,8 @@ pub(crate) struct Beside<'a> {
     pub bytes: u64,
     /// Returns a description of the search, for an error.
     pub what: &'a dyn Fn() -> String,
+    /// The expected number of candidates, if each query has its own. A pass answers one query then.
+    pub candidates: Option<u64>,
 }
 
 /// Plans a search. The plan uses the free memory in the budget of `job`, except for the memory that `beside` needs.
@@ -244,14 +261,17 @@ pub(crate) fn plan_beside(
         dimensions: vectors.dimensions,
         element: vectors.element,
         metric: search.metric,
-        selected: search.selection.as_ref().map(|selection| selection.count()).or(live),
-        queries: source.count(),
+        selected: beside.candidates.or(search.selection.as_ref().map(|selection| selection.count())).or(live),
+        queries: if beside.candidates.is_some() { 1 } else { source.count() },
         k: beside.entries,
         memory_bytes: budget.free_bytes().saturating_sub(others_bytes),
         threads: budget.threads(),
         reader_bytes: source.rows_bytes(),
     });
     budget.need(plan.smallest_bytes() + others_bytes, beside.what)?;
+    if beside.candidates.is_some() {
+        plan.passes = source.count();
+    }
     if let Some(instructions) = search.instructions {
         plan.instructions = instructions;
     }
@@ -296,7 +316,7 @@ pub(crate) fn check_dimensions(source: Source<'_>, vectors: &VectorsInfo) -> Res
 /// - Returns [`crate::Error::BadFile`] if a value of a query is not finite, or if the element type of the vectors
 ///   cannot hold the value.
 /// - Returns the errors of `each`.
-/// - Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, or the job was cancelled.
+/// - Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, or the job was cancelled.
 pub fn search<'a>(
     job: &Job,
     vectors: &Vectors,
@@ -329,7 +349,7 @@ pub fn search<'a>(
 /// computed.
 ///
 /// # Errors
-/// Returns [`Error::Store`] if a read or write fails, stored bytes are damaged, or the job was cancelled.
+/// Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, or the job was cancelled.
 pub(crate) fn pairs_of_all(
     job: &Job,
     vectors: &Vectors,
@@ -345,7 +365,9 @@ pub(crate) fn pairs_of_all(
 enum Receiver<'a, 'b> {
     /// Keeps the nearest vectors of each query.
     Answer(&'a mut AnswerRows<'b>),
-    /// Keeps all near pairs of a query and a later vector. The queries are vectors of the dataset.
+    /// Keeps the nearest candidates of each query. A pass answers one query.
+    Among(&'a mut AnswerRows<'b>, &'a mut dyn Candidates),
+    /// Keeps all pairs of a query, which is a vector of the dataset, and a later vector.
     Pairs(&'a Pairs),
 }
 
@@ -397,12 +419,12 @@ impl Passes<'_> {
             let memory = (end - first) * plan.query_bytes;
             let memory = job.budget().reserve(memory, "queries and their neighbours")?;
             let queries = Queries::<T>::read(&mut rows, first..end, &batch, memory)?;
-            let mut run = |heaps, only_later| {
+            let mut run = |heaps, selection, only_later| {
                 let pass = Pass {
                     job,
                     file: &vectors.file,
                     vectors: info.vectors,
-                    selection: search.selection.as_deref(),
+                    selection,
                     ids: &ids,
                     dimensions: row_elements,
                     element: info.element,
@@ -423,14 +445,20 @@ impl Passes<'_> {
             match receiver {
                 Receiver::Answer(answer) => {
                     let tops = new_tops(search, info.live(), &queries.ids, TopK::new);
-                    run(&Tops { first: 0, tops: &tops }, None)?;
+                    run(&Tops { first: 0, tops: &tops }, search.selection.as_deref(), None)?;
+                    answer.add_all(&queries.ids, tops)?;
+                }
+                Receiver::Among(answer, candidates) => {
+                    let tops = new_tops(search, info.live(), &queries.ids, TopK::new);
+                    let among = candidates.of_query(queries.bytes(0))?;
+                    run(&Tops { first: 0, tops: &tops }, Some(among), None)?;
                     answer.add_all(&queries.ids, tops)?;
                 }
                 Receiver::Pairs(pairs) => {
                     // If ids are row numbers, a later row has a larger id. If vectors were replaced, a later row may
                     // have a smaller id.
                     let near = pairs.of_queries(&queries.ids, ids.are_rows());
-                    run(&near, Some(first))?;
+                    run(&near, search.selection.as_deref(), Some(first))?;
                     near.finish()?;
                 }
             }
@@ -443,7 +471,7 @@ impl Passes<'_> {
     fn start_phase(&self, receiver: &Receiver<'_, '_>) {
         let (plan, vectors) = (self.plan, self.vectors.info().vectors);
         let first_row = |pass: u64| match receiver {
-            Receiver::Answer(_) => 0,
+            Receiver::Answer(_) | Receiver::Among(..) => 0,
             Receiver::Pairs(_) => scan::first_row(plan, pass * plan.queries_per_pass),
         };
         let read = (0..plan.passes).map(|pass| vectors - first_row(pass)).sum();

@@ -63,7 +63,7 @@ impl<T: Tiled> Queries<T> {
     ///
     /// # Errors
     /// - Returns [`crate::Error::BadFile`] if the element type of the vectors cannot hold a value.
-    /// - Returns [`crate::Error::Store`] if a read or write fails.
+    /// - Returns [`crate::Error::Store`] if an I/O operation fails.
     pub fn read(
         rows: &mut QueryRows,
         numbers: Range<u64>,

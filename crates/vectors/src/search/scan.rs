@@ -119,7 +119,7 @@ impl<T: Tiled> Pass<'_, T> {
     /// exactly.
     ///
     /// # Errors
-    /// Returns [`crate::Error::Store`] if a read or write fails, stored bytes are damaged, or the job was cancelled.
+    /// Returns [`crate::Error::Store`] if an I/O operation fails, stored bytes are damaged, or the job was cancelled.
     pub fn run(&self, buffers: Vec<Buffer>) -> Result<(Vec<Buffer>, u64)> {
         let first_row = self.only_later.map_or(0, |first| first_row(self.plan, first));
         let first_block = first_row / self.plan.block_rows as u64;
@@ -209,10 +209,21 @@ impl<T: Tiled> Pass<'_, T> {
             if bounds.is_some() {
                 return Ok(bounds);
             }
+            self.pass_over(shared, selection, rows.end);
         }
     }
 
-    /// Returns how many queries, from the first one on, are compared with the given rows.
+    /// Passes over the blocks without selected rows that follow row `row`.
+    fn pass_over(&self, shared: &Shared, selection: &RowSet, row: u64) {
+        let block_rows = self.plan.block_rows as u64;
+        let end = self.vectors.div_ceil(block_rows);
+        let next = selection.first_from(row).map_or(end, |row| row / block_rows);
+        let before = shared.next_block.fetch_max(next, Ordering::Relaxed);
+        let row_of = |block: u64| self.vectors.min(block * block_rows);
+        self.job.progress().add(row_of(next).saturating_sub(row_of(before)));
+    }
+
+    /// Returns the number of queries with which `rows` rows are compared.
     fn compared(&self, numbers: Numbers<'_>, rows: usize) -> usize {
         let all = self.queries.count();
         match self.only_later {

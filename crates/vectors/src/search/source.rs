@@ -31,6 +31,33 @@ pub enum Source<'a> {
     File(&'a VectorFile),
     /// The live vectors of a dataset, in a join.
     Stored(&'a Vectors),
+    /// Vectors in memory, on which an index measures its recall.
+    #[doc(hidden)]
+    Held(&'a HeldRows),
+}
+
+/// Vectors in memory, with their ids. Whoever holds the vectors reserves their memory.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct HeldRows {
+    /// The name of the dataset or the file from which the vectors come.
+    pub name: String,
+    /// The elements of the vectors.
+    pub element: Element,
+    /// The number of dimensions of a vector.
+    pub dimensions: usize,
+    /// The ids of the vectors.
+    pub ids: Vec<u64>,
+    /// The elements of all vectors.
+    pub bytes: Vec<u8>,
+}
+
+impl HeldRows {
+    /// Returns the bytes of a vector.
+    pub(crate) fn row(&self, number: usize) -> &[u8] {
+        let row_bytes = self.element.row_bytes(self.dimensions);
+        &self.bytes[number * row_bytes..][..row_bytes]
+    }
 }
 
 impl<'a> From<&'a VectorFile> for Source<'a> {
@@ -51,6 +78,7 @@ impl Source<'_> {
         match self {
             Source::File(file) => file.path().display().to_string(),
             Source::Stored(vectors) => vectors.info().name.clone(),
+            Source::Held(held) => held.name.clone(),
         }
     }
 
@@ -59,6 +87,7 @@ impl Source<'_> {
         match self {
             Source::File(file) => file.count(),
             Source::Stored(vectors) => vectors.info().live(),
+            Source::Held(held) => held.ids.len() as u64,
         }
     }
 
@@ -67,6 +96,7 @@ impl Source<'_> {
         match self {
             Source::File(file) => file.dimensions(),
             Source::Stored(vectors) => vectors.info().dimensions,
+            Source::Held(held) => held.dimensions,
         }
     }
 
@@ -75,6 +105,7 @@ impl Source<'_> {
         match self {
             Source::File(file) => file.element(),
             Source::Stored(vectors) => vectors.info().element,
+            Source::Held(held) => held.element,
         }
     }
 
@@ -87,7 +118,7 @@ impl Source<'_> {
     /// Returns the memory, in bytes, that [`Source::rows`] reserves.
     pub(crate) fn rows_bytes(&self) -> u64 {
         let reserved_by_others = match self {
-            Source::File(_) => 0,
+            Source::File(_) | Source::Held(_) => 0,
             Source::Stored(vectors) => {
                 let buffers = inshore_store::taken_bytes(2 * BUFFER_BYTES) as u64;
                 buffers + live_bytes(vectors.info()) + Ids::bytes(vectors.info())
@@ -102,17 +133,22 @@ impl Source<'_> {
         match self {
             Source::File(file) => file.rows_bytes(false),
             Source::Stored(vectors) => (rows_at_once(vectors) * vectors.info().row_bytes()) as u64 + 16,
+            Source::Held(held) => held.bytes.len() as u64 + 8 * held.ids.len() as u64,
         }
     }
 
     /// Starts to read the queries, with the first one.
     ///
     /// # Errors
-    /// Returns [`Error::Store`] if a read or write fails or the budget has too little free memory.
+    /// Returns [`Error::Store`] if an I/O operation fails or the budget has too little free memory.
     pub(crate) fn rows(&self, job: &Job) -> Result<QueryRows> {
         let reservation = job.budget().reserve(self.others_bytes(), "queries")?;
         let reading = match self {
             Source::File(file) => Reading::File(file.rows(job, 0, false)?, 0),
+            Source::Held(held) => {
+                let row_bytes = held.element.row_bytes(held.dimensions);
+                Reading::Held { ids: held.ids.clone(), bytes: held.bytes.clone(), row_bytes, next: 0 }
+            }
             Source::Stored(vectors) => {
                 let file = &vectors.file;
                 let (live, ids) = (live_rows(job, vectors)?, Ids::read(job, vectors)?);
@@ -148,6 +184,13 @@ enum Reading {
     /// The reader of a file, and the number of the next row.
     File(Rows, u64),
     Stored(StoredRows),
+    /// A copy of rows in memory, and the number of the next one.
+    Held {
+        ids: Vec<u64>,
+        bytes: Vec<u8>,
+        row_bytes: usize,
+        next: usize,
+    },
 }
 
 impl QueryRows {
@@ -169,6 +212,12 @@ impl QueryRows {
                 Ok(bytes)
             }
             Reading::Stored(rows) => rows.next(most, ids),
+            Reading::Held { ids: all, bytes, row_bytes, next } => {
+                let rows = *next..all.len().min(*next + most as usize);
+                *next = rows.end;
+                ids.extend_from_slice(&all[rows.clone()]);
+                Ok(&bytes[rows.start * *row_bytes..rows.end * *row_bytes])
+            }
         }
     }
 }

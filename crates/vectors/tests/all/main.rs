@@ -10,6 +10,7 @@ mod hazards;
 mod index;
 mod join;
 mod layers;
+mod lsh;
 mod real;
 mod selected;
 mod support;

@@ -73,7 +73,7 @@ impl Operation for SumOfEdges {
 /// - Returns [`Error::TooManyVertices`] if the graph has more than 2^31 vertices.
 /// - Returns [`inshore_store::Error::BudgetTooSmall`] if the memory budget is too small.
 ///
-/// The function also fails if a read or write fails, stored data is damaged, or the job was cancelled.
+/// The function also fails if an I/O operation fails, stored data is damaged, or the job was cancelled.
 pub fn clustering(graph: &Graph, job: &Job, options: &ClusteringOptions) -> Result<Answer> {
     check_budget(job, "clustering")?;
     let vertices = graph.vertices();

@@ -287,7 +287,7 @@ impl ComponentLabels<'_> {
     /// Returns the label of the next member.
     ///
     /// # Errors
-    /// The function fails if a read or write fails, or if stored data is damaged.
+    /// The function fails if an I/O operation fails, or if stored data is damaged.
     ///
     /// # Panics
     /// Panics if all labels have been returned.

@@ -143,7 +143,7 @@ impl StepProgram for PageRank {
 /// - Returns [`Error::BadOption`] if an option is out of its range.
 /// - Returns [`inshore_store::Error::BudgetTooSmall`] if the memory budget is too small.
 ///
-/// The function also fails if a read or write fails, stored data is damaged, or the job was cancelled.
+/// The function also fails if an I/O operation fails, stored data is damaged, or the job was cancelled.
 pub fn pagerank(graph: &Graph, job: &Job, options: &PageRankOptions) -> Result<Answer> {
     check_budget(job, "PageRank")?;
     check_damping(options.damping)?;

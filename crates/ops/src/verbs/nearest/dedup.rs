@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use inshore_store::{Execution, Job};
 use inshore_tables::TableWriter;
-use inshore_vectors::{self as vectors, Approximate, Dedup, Deduplicated, Metric, VectorIndex, Vectors};
+use inshore_vectors::{
+    self as vectors, Approximate, Dedup, Deduplicated, Metric, SearchIndex, VectorIndex, Vectors,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{error_of, no_inputs};
@@ -69,8 +71,10 @@ impl DedupVectors {
     /// Opens the index if the request asks for an approximate search and the dataset has an index.
     fn index(&self, job: &Job, vectors: &Vectors) -> Result<Option<(VectorIndex, Approximate)>> {
         let Some(approximate) = self.approximate() else { return Ok(None) };
-        match VectorIndex::open(&job.store(), vectors)? {
-            Some(index) => Ok(Some((index, approximate))),
+        match SearchIndex::open(&job.store(), vectors)? {
+            Some(index) => {
+                Ok(Some((index.into_lists("an approximate search for near-duplicates")?, approximate)))
+            }
             None if approximate.probes.is_none() => Ok(None),
             None => Err(vectors::Error::NoIndex { name: self.dataset.clone() }.into()),
         }

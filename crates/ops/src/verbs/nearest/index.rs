@@ -1,12 +1,14 @@
 //! The operations `nearest index` and `nearest recall`.
 
 use inshore_store::Execution;
-use inshore_vectors::{self as vectors, Built, Index, Metric, RecallTable, VectorIndex, Vectors};
+use inshore_vectors::{
+    self as vectors, Built, Index, Lsh, LshBuilt, Metric, RecallTable, SearchIndex, Vectors,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{default_k, no_inputs, queries::Queries};
 use crate::{
-    error::Result,
+    error::{Error, Result},
     operation::{Attachments, NormalForm, Operation, RequestContext, StoreUse},
     target::Response,
     target_kind::TargetKind,
@@ -31,6 +33,48 @@ pub struct IndexVectors {
     /// second file of lists with copies, which the single strategy reads.
     #[serde(default)]
     pub copies: Option<u64>,
+    /// Hash tables in the place of inverted lists, if given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lsh: Option<HashTables>,
+}
+
+/// The options of hash tables; see [`vectors::Lsh`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct HashTables {
+    /// The number of tables.
+    pub tables: Option<u64>,
+    /// The number of hash functions of a table.
+    pub bits: Option<u64>,
+    /// The number of buckets of a table.
+    pub buckets: Option<u64>,
+    /// The width of the cells of projections, for Euclidean distances.
+    pub width: Option<f64>,
+}
+
+/// The result of the build of an index.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Indexed {
+    /// Inverted lists.
+    Lists(Built),
+    /// Hash tables.
+    Tables(LshBuilt),
+}
+
+impl IndexVectors {
+    /// Refuses options of inverted lists beside those of hash tables.
+    fn check_kind(&self) -> Result<()> {
+        let given = [("lists", self.lists), ("copies", self.copies)];
+        match given.into_iter().find_map(|(option, found)| Some((option, found?))) {
+            Some((option, found)) if self.lsh.is_some() => {
+                let what =
+                    format!("{option}: found {found} beside lsh, expected none: hash tables have no lists");
+                Err(Error::Request { operation: Self::NAME, what })
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Measures the recall of an index on the queries of a file, and stores the table of recall in the index. See
@@ -61,9 +105,10 @@ impl Operation for IndexVectors {
     const STORE: StoreUse = StoreUse::Here;
     const FORM: NormalForm = NormalForm::Answer;
     type Plan = ();
-    type Answer = Built;
+    type Answer = Indexed;
 
     fn plan(&self, context: &RequestContext<'_>) -> Result<()> {
+        self.check_kind()?;
         no_inputs(Self::NAME, context.inputs)
     }
 
@@ -73,13 +118,23 @@ impl Operation for IndexVectors {
         context: &RequestContext<'_>,
         job: &Execution,
         _attachments: Attachments<'_>,
-    ) -> Result<Response<Built>> {
+    ) -> Result<Response<Indexed>> {
         let job = context.stored(job)?;
         let store = job.store();
         let vectors = Vectors::open(&store, &self.dataset)?;
         let IndexVectors { metric, lists, seed, copies, .. } = *self;
-        let index = Index { metric, lists, seed, copies };
-        Ok(Response::local(vectors::build_index(&store, job, &vectors, &index)?))
+        let indexed = match &self.lsh {
+            None => {
+                let index = Index { metric, lists, seed, copies };
+                Indexed::Lists(vectors::build_index(&store, job, &vectors, &index)?)
+            }
+            Some(hashed) => {
+                let HashTables { tables, bits, buckets, width } = *hashed;
+                let lsh = Lsh { metric, tables, bits, buckets, width, seed };
+                Indexed::Tables(vectors::build_lsh(&store, job, &vectors, &lsh)?)
+            }
+        };
+        Ok(Response::local(indexed))
     }
 }
 
@@ -105,11 +160,11 @@ impl Operation for MeasureRecall {
         let job = context.stored(job)?;
         let store = job.store();
         let vectors = Vectors::open(&store, &self.dataset)?;
-        let Some(mut index) = VectorIndex::open(&store, &vectors)? else {
+        let Some(mut index) = SearchIndex::open(&store, &vectors)? else {
             return Err(vectors::Error::NoIndex { name: self.dataset.clone() }.into());
         };
         let queries = queries.open(Self::NAME, job, &vectors, self.lines)?;
-        let (sample, k) = (self.sample, self.k);
-        Ok(Response::local(vectors::measure_recall(&store, job, &vectors, &mut index, &queries, sample, k)?))
+        let table = index.measure_recall(&store, job, &vectors, &queries, (self.sample, self.k))?;
+        Ok(Response::local(table))
     }
 }

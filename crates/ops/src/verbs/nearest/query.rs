@@ -8,8 +8,8 @@ use std::{
 use inshore_store::{Execution, Job};
 use inshore_tables::TableWriter;
 use inshore_vectors::{
-    self as vectors, AnswerColumns, Approximate, ApproximateSearched, Element, Metric, RowSet, Search,
-    Searched, Source, Strategy, VectorIndex, Vectors, is_sparse,
+    self as vectors, AnswerColumns, Approximate, ApproximateSearched, Element, FoundInIndex, LshSearched,
+    Metric, RowSet, Search, SearchIndex, Searched, Source, Strategy, Vectors, is_sparse,
 };
 use serde::{Deserialize, Serialize};
 
@@ -65,6 +65,17 @@ pub enum Found {
     Exact(Searched),
     /// The statistics of a search that probed lists of an index.
     Approximate(ApproximateSearched),
+    /// Buckets of hash tables were probed.
+    Hashed(LshSearched),
+}
+
+impl From<FoundInIndex> for Found {
+    fn from(found: FoundInIndex) -> Found {
+        match found {
+            FoundInIndex::Lists(searched) => Found::Approximate(searched),
+            FoundInIndex::Tables(searched) => Found::Hashed(searched),
+        }
+    }
 }
 
 impl Found {
@@ -73,6 +84,7 @@ impl Found {
         match self {
             Found::Exact(searched) => searched.rows,
             Found::Approximate(searched) => searched.rows,
+            Found::Hashed(searched) => searched.rows,
         }
     }
 }
@@ -107,9 +119,9 @@ impl SearchVectors {
         job: &Job,
         vectors: &Vectors,
         selection: Option<&RowSet>,
-    ) -> Result<Option<(VectorIndex, Approximate)>> {
+    ) -> Result<Option<(SearchIndex, Approximate)>> {
         let Some(approximate) = self.approximate() else { return Ok(None) };
-        let index = VectorIndex::open(&job.store(), vectors)?;
+        let index = SearchIndex::open(&job.store(), vectors)?;
         if index.is_none() && approximate.probes.is_some() {
             return Err(vectors::Error::NoIndex { name: self.dataset.clone() }.into());
         }
@@ -156,7 +168,7 @@ impl SearchVectors {
         // A search that cannot run is refused before the output file is created.
         match &index {
             Some((index, approximate)) => {
-                vectors::check_index_search(index, vectors.info(), queries, options, approximate)?;
+                index.check(vectors.info(), queries, options, approximate)?;
             }
             None => {
                 let plan = vectors::plan(job, vectors.info(), queries, options)?;
@@ -173,8 +185,7 @@ impl SearchVectors {
         };
         let found = match &index {
             Some((index, approximate)) => {
-                vectors::search_index(job, vectors, index, queries, options, approximate, &mut each)
-                    .map(Found::Approximate)
+                index.search(job, vectors, queries, (options, approximate), &mut each).map(Found::from)
             }
             None => vectors::search(job, vectors, queries, options, &mut each).map(Found::Exact),
         };

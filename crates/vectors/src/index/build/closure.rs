@@ -5,8 +5,9 @@
 //! the vectors near the border. A query that probes few lists with copies finds as many neighbours as a query that
 //! probes many lists without copies.
 //!
-//! Let c0, c1, ... be the centroids of the lists nearest to a vector v, the nearest first. List 0 owns the vector. The
-//! rule examines the other lists by ascending distance, and list j gets a copy if both conditions hold:
+//! Let c0, c1, ... be the centroids nearest to a vector v, the nearest first, and let list j be the list of centroid
+//! cj. List 0 holds the vector itself, and the other lists can only get copies of the vector. The rule examines the
+//! other lists by ascending distance, and list j gets a copy if both conditions hold:
 //!
 //! ```text
 //!   |v - cj| <= REACH |v - c0|                         the vector is near the border of list j

@@ -36,7 +36,7 @@ const TAIL_BYTES: u64 = 1 << 20;
 /// list and no layer after the call.
 ///
 /// # Errors
-/// Returns [`crate::Error::Store`] if a read or write fails, stored bytes are damaged, the budget has too little free
+/// Returns [`crate::Error::Store`] if an I/O operation fails, stored bytes are damaged, the budget has too little free
 /// memory, or the job was cancelled. After an error, the vectors and the index are unchanged.
 pub(crate) fn extend_index(store: &Store, job: &Job, name: &str) -> Result<u64> {
     let vectors = Vectors::open(store, name)?;
@@ -68,7 +68,7 @@ pub(crate) fn extend_index(store: &Store, job: &Job, name: &str) -> Result<u64> 
 ///
 /// # Errors
 /// - Returns [`crate::Error::BadDataset`] if a layer is damaged.
-/// - Returns [`crate::Error::Store`] if a read or write fails.
+/// - Returns [`crate::Error::Store`] if an I/O operation fails.
 pub(crate) fn remove_unused_layers(store: &Store, name: &str) -> Result<()> {
     let index = match store.dataset(&index_name(name)) {
         Ok(index) => Some(index.id()),

@@ -43,6 +43,7 @@ mod write;
 use inshore_store::{Job, Store};
 use serde::Serialize;
 
+pub(crate) use self::plan::RECALL_K;
 pub use self::plan::{BuildPlan, plan_index};
 pub(crate) use self::{
     extend::{extend_index, remove_unused_layers},
@@ -93,7 +94,7 @@ pub struct Built {
 ///
 /// # Errors
 /// - Returns the errors of [`plan_index`].
-/// - Returns [`crate::Error::Store`] if a read or write fails, stored bytes are damaged, or the job was cancelled.
+/// - Returns [`crate::Error::Store`] if an I/O operation fails, stored bytes are damaged, or the job was cancelled.
 pub fn build_index(store: &Store, job: &Job, vectors: &Vectors, options: &Index) -> Result<Built> {
     let built = match vectors.info().element {
         Element::F32 => Build::<f32>::run(store, job, vectors, options),

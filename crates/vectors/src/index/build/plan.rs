@@ -44,9 +44,8 @@ pub(super) const GROUPS_ASSIGNED: u64 = 8;
 /// The number of held-out vectors. Recall is measured on these vectors. The next constant states how many neighbours of
 /// each of them are searched.
 pub(super) const HELD_OUT: u64 = 256;
-pub(super) const RECALL_K: u64 = 10;
-/// The size, in bytes, of the packed vectors in a batch. The lists of all vectors in a batch are found together. The
-/// next constant is the largest number of vectors in a batch.
+pub(crate) const RECALL_K: u64 = 10;
+/// Packed vectors of a batch, whose lists are found together.
 const BATCH_BYTES: u64 = 2 << 20;
 const BATCH_ROWS_MAX: u64 = 4096;
 /// The size, in bytes, of a checksum block and of the write buffers of the files of an index.

@@ -15,6 +15,7 @@ use super::{
 use crate::{
     Result,
     index::{Clustered, compare::Packed, kmeans, recall::for_vectors},
+    random::mixed,
     topk::TopK,
 };
 
@@ -127,12 +128,4 @@ impl<T: Clustered> Build<'_, T> {
 /// Returns the end of a range of draws that starts at 0. The range is expected to select `count` of `all` vectors.
 fn below(count: u64, all: u64) -> u64 {
     if count >= all { u64::MAX } else { (count as f64 / all as f64 * 2f64.powi(64)) as u64 }
-}
-
-/// Returns a pseudo-random number that depends only on `number` (splitmix64).
-fn mixed(number: u64) -> u64 {
-    let mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ mixed >> 31
 }
