@@ -69,27 +69,32 @@ pub(crate) fn measure<T: Clustered>(
     for probes in grid(centroids.lists()) {
         job.check_cancelled()?;
         let groups = centroids.groups_for(probes);
-        let bytes = TopK::bytes(probes) + centroids.finder_bytes(1, groups);
+        let block = queries_at_once(job, centroids, packed.len() as u64, (probes, groups));
+        let bytes = block * TopK::bytes(probes) + centroids.finder_bytes(block, groups);
         let _memory = job.budget().reserve(threads as u64 * bytes, "the measurement of recall")?;
         let (next, found) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let work = || -> Result<()> {
             let mut finder: Finder<T> = centroids.finder(job)?;
+            let block = block as usize;
             loop {
-                let query = next.fetch_add(1, Ordering::Relaxed);
-                if query >= packed.len() {
+                let first = block * next.fetch_add(1, Ordering::Relaxed);
+                if first >= packed.len() {
                     return Ok(());
                 }
-                let tops = [TopK::new(probes as usize, f64::INFINITY)];
-                let heaps = Tops { first: query, tops: &tops };
-                let members = [query as u32];
+                let members: Vec<u32> =
+                    (first..packed.len().min(first + block)).map(|query| query as u32).collect();
+                let tops: Vec<TopK> =
+                    members.iter().map(|_| TopK::new(probes as usize, f64::INFINITY)).collect();
+                let heaps = Tops { first, tops: &tops };
                 let queries = Members { packed, members: &members, heaps: &heaps };
                 centroids.find(job, space, groups, &queries, &mut finder)?;
-                let [top] = tops;
-                let mut lists: Vec<u32> = top.into_sorted().iter().map(|entry| entry.id as u32).collect();
-                lists.sort_unstable();
-                let is_probed = |list: &u32| lists.binary_search(list).is_ok();
-                let count = lists_of[query].iter().filter(|lists| lists.iter().any(is_probed)).count();
-                found.fetch_add(count, Ordering::Relaxed);
+                for (top, lists_of) in tops.into_iter().zip(&lists_of[first..]) {
+                    let mut lists: Vec<u32> = top.into_sorted().iter().map(|entry| entry.id as u32).collect();
+                    lists.sort_unstable();
+                    let is_probed = |list: &u32| lists.binary_search(list).is_ok();
+                    let count = lists_of.iter().filter(|lists| lists.iter().any(is_probed)).count();
+                    found.fetch_add(count, Ordering::Relaxed);
+                }
             }
         };
         std::thread::scope(|scope| {
@@ -103,6 +108,20 @@ pub(crate) fn measure<T: Clustered>(
         }
     }
     Ok(points)
+}
+
+/// Returns the number of queries whose lists a thread finds together. Centroids on flash are read once for these
+/// queries. Their heaps take at most a quarter of the free memory, and each thread has a part of the queries.
+fn queries_at_once<T: Clustered>(
+    job: &Job,
+    centroids: &Centroids<T>,
+    queries: u64,
+    (probes, groups): (u64, u64),
+) -> u64 {
+    let threads = job.budget().threads() as u64;
+    let fixed = centroids.finder_bytes(0, groups);
+    let each = TopK::bytes(probes) + centroids.finder_bytes(1, groups) - fixed;
+    (job.budget().free_bytes() / 4 / threads / each).clamp(1, queries.div_ceil(threads).max(1))
 }
 
 /// Measures the recall of the index on a sample of the user's queries, and replaces the table of recall of the index.
