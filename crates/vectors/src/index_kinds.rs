@@ -1,7 +1,7 @@
 //! The index of vectors, of either kind: inverted lists, or hash tables.
 //!
-//! Vectors have one index, the dataset `NAME.index`, whose kind decides how it is searched. Whoever searches an index,
-//! measures its recall or writes it again asks here, so that there is one decision.
+//! Vectors have one index, the dataset `NAME.index`, whose kind decides how the index is searched, measured and written
+//! again. This module makes that decision for all operations.
 
 use arrow_array::RecordBatch;
 use inshore_store::{DatasetBuilder, Job, Store};
@@ -9,7 +9,7 @@ use inshore_store::{DatasetBuilder, Job, Store};
 use crate::{
     Approximate, ApproximateSearched, Error, LshIndex, LshSearched, RecallTable, Result, Search, Source,
     VectorFile, VectorIndex, Vectors, VectorsInfo, check_index_search,
-    index::{check_measurement, extend_index, index_name, rewrite_index},
+    index::{check_measurement, commit_table, extend_index, index_name, rewrite_index},
     lsh::{LSH_KIND, check_lsh_search, measure_lsh, rewrite_lsh, search_lsh},
     measure_recall, search_index,
 };
@@ -147,8 +147,8 @@ impl SearchIndex {
             SearchIndex::Tables(index) => {
                 check_measurement(sample, k)?;
                 let table = measure_lsh(job, vectors, index, queries, (sample, k))?;
-                let name = index_name(&vectors.info().name);
-                store.append_to_dataset(job, &name)?.commit(&index.info().to_attributes())?;
+                let place = (&*vectors.info().name, index.id());
+                commit_table(store, job, place, &index.info().to_attributes())?;
                 Ok(table)
             }
         }

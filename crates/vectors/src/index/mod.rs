@@ -54,7 +54,9 @@ pub(crate) use self::{
     layers::layer_names,
     query::pairs_of_index,
     ranges::Ranges,
-    recall::{ENOUGH as RECALL_ENOUGH, check_measurement, for_rows, grid as recall_grid, pass_bytes},
+    recall::{
+        ENOUGH as RECALL_ENOUGH, check_measurement, commit_table, for_rows, grid as recall_grid, pass_bytes,
+    },
     selected::probes_among,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes};

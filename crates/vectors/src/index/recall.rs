@@ -154,9 +154,27 @@ pub fn measure_recall(
         Element::F16 | Element::Bf16 | Element::Bits => Err(super::no_index_of(vectors.info())),
     }?;
     index.set_recall(table.clone(), copies);
-    let name = index_name(&vectors.info().name);
-    store.append_to_dataset(job, &name)?.commit(&index.info().to_attributes())?;
+    commit_table(store, job, (&vectors.info().name, index.id()), &index.info().to_attributes())?;
     Ok(table)
+}
+
+/// Publishes the attributes of the index with the id `id` of some vectors, which have a new table of recall.
+///
+/// # Errors
+/// [`inshore_store::Error::Changed`] if another job replaced the index; I/O.
+pub(crate) fn commit_table(
+    store: &Store,
+    job: &Job,
+    (vectors, id): (&str, u64),
+    attributes: &[u8],
+) -> Result<()> {
+    let name = index_name(vectors);
+    let builder = store.append_to_dataset(job, &name)?;
+    if builder.base().is_none_or(|index| index.id() != id) {
+        let store = store.path().to_path_buf();
+        return Err(inshore_store::Error::Changed { name, store }.into());
+    }
+    Ok(builder.commit(attributes)?)
 }
 
 /// Checks the number of queries and of neighbours of a measurement.

@@ -29,6 +29,8 @@ pub(crate) const FUNCTIONS: &str = "functions";
 #[derive(Clone, Debug)]
 pub struct LshIndex {
     info: LshInfo,
+    /// The id of the dataset.
+    id: u64,
     pub(crate) buckets: BucketFiles,
     functions: CheckedFile,
 }
@@ -58,12 +60,17 @@ impl LshIndex {
         let lists = file_of(dataset, LISTS, rows_bytes)?;
         let firsts = file_of(dataset, FIRSTS, (shape.all_buckets() + 1) * 8)?;
         let functions = file_of(dataset, FUNCTIONS, shape.parameters_bytes())?;
-        Ok(LshIndex { info, buckets: BucketFiles { lists, firsts }, functions })
+        Ok(LshIndex { info, id: dataset.id(), buckets: BucketFiles { lists, firsts }, functions })
     }
 
     /// Returns tables that were written, and are not published yet.
     pub(crate) fn made(info: LshInfo, buckets: BucketFiles, functions: CheckedFile) -> LshIndex {
-        LshIndex { info, buckets, functions }
+        LshIndex { info, id: 0, buckets, functions }
+    }
+
+    /// Returns the id of the dataset.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
     }
 
     /// Returns the properties of the tables.

@@ -10,7 +10,7 @@ use crate::{
     random::{below, mixed},
 };
 
-/// What vectors are drawn for. The draws are independent.
+/// The purposes for which vectors are drawn. The draws are independent.
 #[derive(Clone, Copy)]
 pub(super) enum Drawn {
     /// To adapt the functions.

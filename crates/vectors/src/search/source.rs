@@ -36,7 +36,7 @@ pub enum Source<'a> {
     Held(&'a HeldRows),
 }
 
-/// Vectors in memory, with their ids. Whoever holds the vectors reserves their memory.
+/// Vectors in memory, with their ids. The owner reserves the memory.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct HeldRows {

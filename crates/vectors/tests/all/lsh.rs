@@ -381,6 +381,30 @@ fn an_index_of_one_kind_replaces_that_of_the_other() {
 }
 
 #[test]
+fn recall_that_was_measured_on_a_replaced_index_is_not_kept() {
+    let setup = Setup::new();
+    setup.import("v", &clustered(Element::U8, 16, 1000, 14_001));
+    let queries = setup.file("q", &clustered(Element::U8, 16, 20, 14_002));
+    let vectors = Vectors::open(&setup.store, "v").unwrap();
+    let opened = || SearchIndex::open(&setup.store, &vectors).unwrap().unwrap();
+    let rebuild = |is_lists: bool| match is_lists {
+        true => drop(build_lists(&setup, "v", &Index::default(), (64 << 20, 2))),
+        false => drop(build(&setup, "v", &Lsh::default(), (64 << 20, 2))),
+    };
+    for is_lists in [true, false] {
+        rebuild(is_lists);
+        let mut index = opened();
+        rebuild(!is_lists);
+        let job = setup.job(32 << 20, 2);
+        let measured = index.measure_recall(&setup.store, &job, &vectors, &queries, (10, 3));
+        let error = measured.unwrap_err().to_string();
+        assert!(error.contains("another job changed dataset \"v.index\""), "{error}");
+        assert_eq!(matches!(opened(), SearchIndex::Lists(_)), !is_lists);
+        opened().measure_recall(&setup.store, &job, &vectors, &queries, (10, 3)).unwrap();
+    }
+}
+
+#[test]
 fn options_out_of_range_and_small_budgets_are_refused_by_name() {
     let setup = Setup::new();
     setup.import("v", &clustered(Element::U8, 8, 500, 9001));
