@@ -13,6 +13,8 @@
 //! - [`VectorIndex`]: lists of vectors that are near each other, which [`build_index`] makes. For each query
 //!   [`search_index`] reads a few of these lists. [`RecallTable`] shows the fraction of the exact neighbours that the
 //!   lists hold.
+//! - [`Searcher`]: an open dataset that answers call after call, with what they share in memory; the two functions above
+//!   are a call each.
 //! - [`Source`]: the queries of a search, a file or a dataset. With a dataset the search is a join.
 //! - [`dedup()`]: all pairs of vectors within a distance, or the groups that such pairs connect.
 //! - [`Metric`]: Euclidean distance, inner product, cosine, Hamming or Jaccard distance.
@@ -84,6 +86,7 @@ mod id_run;
 mod ids;
 mod import;
 mod index;
+mod kept;
 mod live;
 mod metric;
 mod npy;
@@ -91,6 +94,7 @@ mod pairs;
 mod read;
 mod row_set;
 mod search;
+mod searcher;
 mod subblock;
 mod tiles;
 mod topk;
@@ -111,9 +115,10 @@ pub use import::{Imported, import};
 pub use index::{
     Approximate, ApproximateSearched, BuildPlan, Built, COPIES_MAX, CopiedLists, Index, IndexInfo,
     MeasuredOn, RecallPoint, RecallTable, Strategy, StrategyPlan, VectorIndex, build_index,
-    check_index_search, index_name, measure_recall, plan_index, search_index,
+    check_index_search, index_name, measure_recall, plan_index,
 };
 pub use metric::Metric;
 pub use row_set::{RowSet, is_sparse};
-pub use search::{Estimates, Kernel, Plan, Search, Searched, Source, plan, schema, search};
+pub use search::{Estimates, Kernel, Plan, Search, Searched, Source, plan, schema};
+pub use searcher::{Call, Searcher, SearcherOptions, search, search_index};
 pub use tiles::Instructions;

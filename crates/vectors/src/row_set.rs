@@ -121,6 +121,16 @@ impl RowSet {
         Some(first..(number + 1) * WORD_BITS - u64::from(word.leading_zeros()))
     }
 
+    /// Returns a copy of the set, whose memory is reserved in `budget`.
+    ///
+    /// # Errors
+    /// As [`RowSet::empty`].
+    pub fn copied(&self, budget: &Budget) -> Result<RowSet> {
+        let mut copy = RowSet::empty(budget, self.len)?;
+        copy.words.copy_from_slice(&self.words);
+        Ok(copy)
+    }
+
     /// Removes all vectors that are not in `other`, a set of the same dataset.
     pub fn intersect(&mut self, other: &RowSet) {
         assert_eq!(self.len, other.len, "sets of one dataset");

@@ -44,8 +44,9 @@ pub use self::kernel::{
 #[cfg(feature = "vectors")]
 pub use self::nearest::{
     AddVectors, CompactVectors, ContentKind, DedupVectors, DescribeVectors, Found, ImportFiles,
-    ImportVectors, IndexVectors, JoinVectors, ListVectors, MeasureRecall, NeighbourGraph, RemoveFromVectors,
-    RemoveVectors, SearchVectors, UpsertVectors, VectorsAnswer,
+    ImportVectors, IndexVectors, JoinVectors, ListVectors, MeasureRecall, NeighbourGraph, Neighbours,
+    OpenInfo, OpenOptions, OpenVectors, RemoveFromVectors, RemoveVectors, SearchVectors, UpsertVectors,
+    VectorsAnswer,
 };
 #[cfg(feature = "sql")]
 pub use self::sql::{NamedTable, Sql};

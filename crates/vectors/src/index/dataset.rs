@@ -144,6 +144,14 @@ impl VectorIndex {
         }
     }
 
+    /// Returns the file of the lists that the single strategy reads.
+    pub(crate) fn single_file(&mut self) -> &mut CheckedFile {
+        match &mut self.files.copies {
+            Some(copies) => &mut copies.lists,
+            None => &mut self.files.lists,
+        }
+    }
+
     /// Returns the memory of the directories and the upper centroids, which stay in memory during a search.
     pub(crate) fn directory_bytes(&self) -> u64 {
         let directories = self.layers.len() as u64 + if self.info.copies.is_some() { 2 } else { 1 };

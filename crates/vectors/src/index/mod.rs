@@ -33,6 +33,7 @@ mod directory;
 mod info;
 mod kmeans;
 mod layers;
+mod loaded;
 mod parts;
 mod plan;
 mod query;
@@ -48,7 +49,8 @@ pub(crate) use self::{
     build::{extend_index, remove_unused_layers, rewrite_index},
     info::KIND as INDEX_KIND,
     layers::layer_names,
-    query::pairs_of_index,
+    loaded::LoadedLists,
+    query::{load_lists, pairs_of_index, search_lists},
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -57,7 +59,7 @@ pub use self::{
     dataset::VectorIndex,
     info::{CopiedLists, IndexInfo, index_name},
     plan::{Strategy, StrategyPlan},
-    query::{Approximate, ApproximateSearched, check_index_search, search_index},
+    query::{Approximate, ApproximateSearched, check_index_search},
     recall::measure_recall,
     table::{MeasuredOn, RecallPoint, RecallTable},
 };

@@ -4,7 +4,7 @@
 //! last are full. A list of the build is one chunk. A *piece* is what one read brings: some lists that follow each other, or
 //! some chunks of a list that is larger than a read.
 
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 use inshore_store::{CheckedFile, Job};
 
@@ -16,12 +16,13 @@ use super::{
 use crate::Result;
 
 /// One part.
+#[derive(Clone)]
 pub(super) struct Part {
     name: String,
     pub file: CheckedFile,
-    pub directory: Directory,
+    pub directory: Arc<Directory>,
     /// The directory of the lists without copies, if the lists have copies. The own vectors of a list come first.
-    own: Option<Directory>,
+    own: Option<Arc<Directory>>,
     /// The most vectors of a chunk. A list with copies is one chunk.
     chunk: u64,
     row_bytes: usize,
@@ -38,35 +39,47 @@ pub(super) struct Piece {
 }
 
 impl Part {
-    /// Returns all parts of an index, whose own directory is `directory`: the lists with copies, if `with_copies` is true and
-    /// the index has these, or the lists without; then the layers.
+    /// Returns all parts of an index, whose own directory is `directory`: the lists without copies, then the layers.
     ///
     /// # Errors
     /// Damage; I/O; too little memory.
-    pub fn all(job: &Job, index: &VectorIndex, directory: Directory, with_copies: bool) -> Result<Vec<Part>> {
-        let info = index.info();
-        let row_bytes = info.element.row_bytes(info.dimensions);
-        let copies = if with_copies { index.load_copies(job, &directory)? } else { None };
-        let file = index.read_file(copies.is_some());
-        let (directory, own) = match copies {
-            Some(copies) => (copies, Some(directory)),
-            None => (directory, None),
-        };
-        let mut parts = vec![Part {
+    pub fn all(job: &Job, index: &VectorIndex, directory: Directory) -> Result<Vec<Part>> {
+        let mut parts = vec![Part::of_lists(index, Arc::new(directory), None)];
+        for layer in &index.layers {
+            let (directory, file) = layer.load(job, index.info())?;
+            let (name, rows) = (layer.name.clone(), layer.rows.end);
+            let (directory, row_bytes) = (Arc::new(directory), parts[0].row_bytes);
+            parts.push(Part { name, file, directory, own: None, chunk: layer.chunk, row_bytes, rows });
+        }
+        Ok(parts)
+    }
+
+    /// Returns the parts `own` with the lists with copies in the place of the first part, if the index has these.
+    ///
+    /// # Errors
+    /// As [`Part::all`].
+    pub fn with_copies(job: &Job, index: &VectorIndex, own: &[Part]) -> Result<Vec<Part>> {
+        let mut parts = own.to_vec();
+        if let Some(copies) = index.load_copies(job, &own[0].directory)? {
+            parts[0] = Part::of_lists(index, Arc::new(copies), Some(own[0].directory.clone()));
+        }
+        Ok(parts)
+    }
+
+    /// Returns the part of the lists that the build wrote: those with copies, if the directory `own` of the lists without
+    /// is given.
+    fn of_lists(index: &VectorIndex, directory: Arc<Directory>, own: Option<Arc<Directory>>) -> Part {
+        let (info, with_copies) = (index.info(), own.is_some());
+        let file = index.read_file(with_copies);
+        Part {
             name: file.name().to_string(),
             file: file.clone(),
             directory,
             own,
             chunk: Part::list_vectors_max(index, with_copies),
-            row_bytes,
+            row_bytes: info.element.row_bytes(info.dimensions),
             rows: info.vectors,
-        }];
-        for layer in &index.layers {
-            let (directory, file) = layer.load(job, info)?;
-            let (name, rows) = (layer.name.clone(), layer.rows.end);
-            parts.push(Part { name, file, directory, own: None, chunk: layer.chunk, row_bytes, rows });
         }
-        Ok(parts)
     }
 
     /// Returns the number of vectors of the largest list, with or without copies.
@@ -161,21 +174,21 @@ impl Part {
 }
 
 /// A file whose checksums are in memory while this value lives.
-pub(super) struct Remembered<'a>(&'a CheckedFile);
+pub(super) struct Remembered(CheckedFile);
 
-impl<'a> Remembered<'a> {
+impl Remembered {
     /// Reads the checksums of all blocks of a file.
     ///
     /// # Errors
     /// I/O and damage.
-    pub fn new(job: &Job, file: &'a CheckedFile) -> Result<Remembered<'a>> {
-        let remembered = Remembered(file);
+    pub fn new(job: &Job, file: &CheckedFile) -> Result<Remembered> {
+        let remembered = Remembered(file.clone());
         file.remember_headers(job)?;
         Ok(remembered)
     }
 }
 
-impl Drop for Remembered<'_> {
+impl Drop for Remembered {
     fn drop(&mut self) {
         self.0.forget_headers();
     }

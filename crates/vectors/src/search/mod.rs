@@ -4,7 +4,7 @@
 //! split into blocks of queries, with one pass for each block ([`plan`]). During a pass, the queries stay in memory,
 //! packed for the kernels ([`queries`]), while [`scan`] reads the vectors.
 
-mod live;
+mod dataset_facts;
 mod plan;
 mod queries;
 mod scan;
@@ -14,24 +14,26 @@ use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Float32Array, RecordBatch, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use inshore_store::{Buffer, FileReader, Job};
+use inshore_store::{Buffer, Job};
 use serde::Serialize;
 
 pub use self::plan::{Estimates, Kernel, Plan};
 pub use self::source::Source;
-pub(crate) use self::{live::among_live, queries::compared_value, source::QueryRows};
+pub(crate) use self::{
+    dataset_facts::{DatasetFacts, center_of_vectors},
+    queries::compared_value,
+    source::QueryRows,
+};
 use self::{
     queries::{Batch, Queries},
     scan::Pass,
 };
 use crate::{
     Error, Metric, Result, RowSet, Vectors, VectorsInfo,
-    dataset::CHECK_BYTES,
-    element::{Element, floats},
+    element::Element,
     filter::Filter,
     heaps::Tops,
-    ids::Ids,
-    live::live_bytes,
+    kept::Kept,
     metric::Measured,
     pairs::Pairs,
     tiles::{Instructions, Tiled},
@@ -185,20 +187,30 @@ pub fn plan<'a>(
     queries: impl Into<Source<'a>>,
     search: &Search,
 ) -> Result<Plan> {
-    plan_answer(job, vectors, queries.into(), search, live_bytes(vectors))
+    let means = Means { job, threads: job.budget().threads(), kept: &mut Kept::Nothing };
+    plan_answer(&means, vectors, queries.into(), search, DatasetFacts::bytes(vectors))
 }
 
-/// Plans a search beside the set of live rows, which will take so many bytes.
-fn plan_answer(
-    job: &Job,
+/// The memory and threads of a search.
+pub(crate) struct Means<'a> {
+    pub job: &'a Job,
+    /// The largest number of worker threads.
+    pub threads: usize,
+    /// The memory that an earlier search has left.
+    pub kept: &'a mut Kept,
+}
+
+/// Plans a search beside others, which will take so many bytes.
+pub(crate) fn plan_answer(
+    means: &Means<'_>,
     vectors: &VectorsInfo,
     source: Source<'_>,
     search: &Search,
-    live_bytes: u64,
+    bytes: u64,
 ) -> Result<Plan> {
     let k = search.neighbours(vectors.live());
     let what = || format!("a search of {k} neighbours among {}", vectors.name);
-    plan_beside(job, vectors, source, search, &Beside { entries: k, bytes: live_bytes, what: &what })
+    plan_beside(means, vectors, source, search, &Beside { entries: k, bytes, what: &what })
 }
 
 /// What a search keeps in memory beside blocks of vectors and queries.
@@ -211,12 +223,12 @@ pub(crate) struct Beside<'a> {
     pub what: &'a dyn Fn() -> String,
 }
 
-/// Plans a search with the memory that is free in the budget of `job`, apart from that of `beside`.
+/// Plans a search with the memory that is free in the budget or kept, apart from that of `beside`.
 ///
 /// # Errors
 /// A bad option; queries of other dimensions; too little memory for one query.
 pub(crate) fn plan_beside(
-    job: &Job,
+    means: &Means<'_>,
     vectors: &VectorsInfo,
     source: Source<'_>,
     search: &Search,
@@ -226,9 +238,8 @@ pub(crate) fn plan_beside(
     search.check_selection(vectors)?;
     search.metric.check(vectors.element)?;
     check_dimensions(source, vectors)?;
-    let budget = job.budget();
+    let (budget, kept_bytes) = (means.job.budget(), means.kept.bytes());
     let live = (vectors.removed > 0).then_some(vectors.live());
-    let others_bytes = beside.bytes + Ids::bytes(vectors);
     let mut plan = Plan::new(&Estimates {
         vectors: vectors.vectors,
         dimensions: vectors.dimensions,
@@ -237,11 +248,11 @@ pub(crate) fn plan_beside(
         selected: search.selection.as_ref().map(|selection| selection.count()).or(live),
         queries: source.count(),
         k: beside.entries,
-        memory_bytes: budget.free_bytes().saturating_sub(others_bytes),
-        threads: budget.threads(),
+        memory_bytes: (budget.free_bytes() + kept_bytes).saturating_sub(beside.bytes),
+        threads: means.threads,
         reader_bytes: source.rows_bytes(),
     });
-    budget.need(plan.smallest_bytes() + others_bytes, beside.what)?;
+    budget.need((plan.smallest_bytes() + beside.bytes).saturating_sub(kept_bytes), beside.what)?;
     if let Some(instructions) = search.instructions {
         plan.instructions = instructions;
     }
@@ -276,28 +287,23 @@ pub(crate) fn check_dimensions(source: Source<'_>, vectors: &VectorsInfo) -> Res
     })
 }
 
-/// Finds the nearest vectors of each query, and passes rows to `each`, in the order of the queries and ranks.
-///
-/// The cost is one read of all vectors for each pass, and one multiplication for each query, vector and dimension.
-/// Memory: see [`Plan`].
+/// Finds the nearest vectors of each query with the facts of the dataset, and passes rows to `each`.
 ///
 /// # Errors
-/// The errors of [`plan()`]; a query with a value that is not finite, or that the elements of the vectors cannot hold;
-/// I/O and damage; cancellation; the errors of `each`.
-pub fn search<'a>(
-    job: &Job,
-    vectors: &Vectors,
-    queries: impl Into<Source<'a>>,
+/// The errors of [`crate::search()`].
+pub(crate) fn search_with(
+    means: &mut Means<'_>,
+    (vectors, facts): (&Vectors, &DatasetFacts),
+    source: Source<'_>,
     search: &Search,
     each: &mut dyn FnMut(RecordBatch) -> Result<()>,
 ) -> Result<Searched> {
-    let (info, source) = (vectors.info(), queries.into());
-    plan(job, info, source, search)?;
-    let search = &*among_live(job, vectors, search)?;
-    let plan = plan_answer(job, info, source, search, 0)?;
+    let (job, info) = (means.job, vectors.info());
+    let search = &*facts.among_live(job, vectors, search)?;
+    let plan = plan_answer(means, info, source, search, facts.unread_bytes(vectors))?;
     let mut answer = AnswerRows::new(search.metric, each);
-    let passes = Passes { job, vectors, source, search, plan: &plan };
-    let measured = passes.run(&mut Receiver::Answer(&mut answer))?;
+    let passes = Passes { job, vectors, facts, source, search, plan: &plan };
+    let measured = passes.run(means.kept, &mut Receiver::Answer(&mut answer))?;
     answer.flush()?;
     Ok(Searched {
         queries: source.count(),
@@ -318,13 +324,14 @@ pub fn search<'a>(
 /// I/O and damage; cancellation.
 pub(crate) fn pairs_of_all(
     job: &Job,
-    vectors: &Vectors,
+    (vectors, facts): (&Vectors, &DatasetFacts),
     search: &Search,
     plan: &Plan,
     pairs: &Pairs,
 ) -> Result<u64> {
     let source = Source::Stored(vectors);
-    Passes { job, vectors, source, search, plan }.run(&mut Receiver::Pairs(pairs))
+    let passes = Passes { job, vectors, facts, source, search, plan };
+    passes.run(&mut Kept::Nothing, &mut Receiver::Pairs(pairs))
 }
 
 /// Receives the near vectors that passes find.
@@ -339,6 +346,7 @@ enum Receiver<'a, 'b> {
 struct Passes<'a> {
     job: &'a Job,
     vectors: &'a Vectors,
+    facts: &'a DatasetFacts,
     source: Source<'a>,
     search: &'a Search,
     plan: &'a Plan,
@@ -346,28 +354,30 @@ struct Passes<'a> {
 
 impl Passes<'_> {
     /// Runs all passes, and returns the number of pairs whose exact distances were computed.
-    fn run(&self, receiver: &mut Receiver<'_, '_>) -> Result<u64> {
+    fn run(&self, kept: &mut Kept, receiver: &mut Receiver<'_, '_>) -> Result<u64> {
         match self.vectors.info().element {
-            Element::F32 | Element::F16 | Element::Bf16 => self.run_elements::<f32>(receiver),
-            Element::U8 | Element::Bits => self.run_elements::<u8>(receiver),
-            Element::I8 => self.run_elements::<i8>(receiver),
+            Element::F32 | Element::F16 | Element::Bf16 => self.run_elements::<f32>(kept, receiver),
+            Element::U8 | Element::Bits => self.run_elements::<u8>(kept, receiver),
+            Element::I8 => self.run_elements::<i8>(kept, receiver),
         }
     }
 
-    fn run_elements<T: Tiled>(&self, receiver: &mut Receiver<'_, '_>) -> Result<u64> {
-        let Passes { job, vectors, source, search, plan } = *self;
+    fn run_elements<T: Tiled>(&self, kept: &mut Kept, receiver: &mut Receiver<'_, '_>) -> Result<u64> {
+        let Passes { job, vectors, facts, source, search, plan } = *self;
         let info = vectors.info();
-        let ids = Ids::read(job, vectors)?;
         let row_elements = info.element.queried().row_bytes(info.dimensions) / size_of::<T>();
-        let buffer_bytes = plan.threads * plan.buffers * plan.block_bytes;
-        let buffers = Buffer::zeroed(job.budget(), buffer_bytes, "blocks of vectors")?;
-        let mut buffers = buffers.split(plan.block_bytes);
+        let count = plan.threads * plan.buffers;
+        let buffer_bytes = count * plan.block_bytes;
+        let mut buffers = match kept.take_blocks(count, plan.block_bytes) {
+            Some(buffers) => buffers,
+            None => Buffer::zeroed(job.budget(), buffer_bytes, "blocks of vectors")?.split(plan.block_bytes),
+        };
         let elsewhere = inshore_store::taken_bytes(buffer_bytes) as u64 + source.rows_bytes();
         let others = plan.fixed_bytes.saturating_sub(elsewhere);
         let _others = job.budget().reserve(others, "a search")?;
         // The kernel computes differences from the elements themselves, and needs no center.
         let center = match plan.kernel {
-            Kernel::Tiles => center_of(job, vectors, search.metric, &mut buffers)?,
+            Kernel::Tiles => facts.center(job, vectors, search.metric)?,
             Kernel::Rows => vec![0.0; row_elements],
             Kernel::Counts => Vec::new(),
         };
@@ -389,7 +399,7 @@ impl Passes<'_> {
                     file: &vectors.file,
                     vectors: info.vectors,
                     selection: search.selection.as_deref(),
-                    ids: &ids,
+                    ids: &facts.ids,
                     dimensions: row_elements,
                     element: info.element,
                     row_bytes: info.row_bytes(),
@@ -414,13 +424,14 @@ impl Passes<'_> {
                 }
                 Receiver::Pairs(pairs) => {
                     // Later rows have larger ids, unless vectors were replaced.
-                    let near = pairs.of_queries(&queries.ids, ids.are_rows());
+                    let near = pairs.of_queries(&queries.ids, facts.ids.are_rows());
                     run(&near, Some(first))?;
                     near.finish()?;
                 }
             }
             first = end;
         }
+        *kept = Kept::Blocks(buffers);
         Ok(measured)
     }
 
@@ -434,27 +445,6 @@ impl Passes<'_> {
         let read = (0..plan.passes).map(|pass| vectors - first_row(pass)).sum();
         self.job.start_phase("searching", "vectors", read);
     }
-}
-
-/// Returns the center of the data for a metric that uses it, and otherwise zeros.
-fn center_of(job: &Job, vectors: &Vectors, metric: Metric, buffers: &mut Vec<Buffer>) -> Result<Vec<f32>> {
-    let mut center = Vec::with_capacity(vectors.info().dimensions);
-    if let (Some(file), Metric::L2) = (&vectors.center, metric) {
-        let spare = std::mem::take(buffers);
-        let mut reader = FileReader::with_buffers(job, file, 0..file.len(), spare)?;
-        while let Some(piece) = reader.next_piece()? {
-            center.extend_from_slice(floats(piece));
-        }
-        *buffers = reader.into_buffers()?;
-    }
-    center.resize(vectors.info().dimensions, 0.0);
-    Ok(center)
-}
-
-/// Returns the center of the data. The call allocates its own buffers.
-pub(crate) fn center_of_vectors(job: &Job, vectors: &Vectors, metric: Metric) -> Result<Vec<f32>> {
-    let buffers = Buffer::zeroed(job.budget(), 2 * CHECK_BYTES, "the center of the vectors")?;
-    center_of(job, vectors, metric, &mut buffers.split(CHECK_BYTES))
 }
 
 struct Row {
