@@ -115,7 +115,7 @@ pub use import::{Imported, import};
 pub use index::{
     Approximate, ApproximateSearched, BuildPlan, Built, COPIES_MAX, CopiedLists, Index, IndexInfo,
     MeasuredOn, RecallPoint, RecallTable, Strategy, StrategyPlan, VectorIndex, build_index,
-    check_index_search, index_name, measure_recall, plan_index,
+    check_index_search, index_name, measure_recall, plan_index, resume_index,
 };
 pub use metric::Metric;
 pub use row_set::{RowSet, is_sparse};

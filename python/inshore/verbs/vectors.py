@@ -434,6 +434,7 @@ class StoredVectors(Target):
         lists: int | None = None,
         seed: int = 0,
         copies: int | None = None,
+        resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> dict[str, Any]:
@@ -457,6 +458,9 @@ class StoredVectors(Target):
             up to this number of times the size of an average list (2 to 16), and all lists take up to about
             this number of times the bytes of the vectors. Single queries read about a quarter of the lists.
             By default there are no copies.
+        resume : bool, default False
+            Keep the centroids and finished runs if the build is interrupted, and resume from those of an
+            earlier interrupted build of the same vectors with the same options.
         memory, threads
             The budget; see `Graph`. The lists do not depend on it.
 
@@ -465,7 +469,8 @@ class StoredVectors(Target):
         dict
             ``lists``, ``groups``, ``bytes``, and ``recall``: its ``points`` have the recall by the number of
             lists probed, measured on vectors of the dataset. With copies also ``copies``, which has a
-            ``recall`` of its own.
+            ``recall`` of its own. ``resumed`` is the number of vectors that an interrupted build had sorted,
+            if the build resumed; ``unused`` the reason if kept work of other options or vectors was not used.
 
         Raises
         ------
@@ -489,6 +494,7 @@ class StoredVectors(Target):
         >>> store.remove("points")
         """
         fields = {"dataset": name, "metric": metric, "lists": lists, "seed": seed, "copies": copies}
+        fields["resume"] = resume
         with self._store().job(memory, threads) as job:
             return self._run(job, "nearest index", fields, [], title=f"index of {name!r}")
 

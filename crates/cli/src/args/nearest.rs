@@ -227,6 +227,7 @@ fn ids(text: &str) -> Result<Ids, String> {
 #[command(after_help = "\
 Examples:
   inshore nearest index sift --memory 512MiB
+  inshore nearest index sift --memory 512MiB --resume
   inshore nearest index texts --metric cosine --lists 20000
   inshore nearest index sift --copies 4")]
 pub struct NearestIndex {
@@ -246,6 +247,10 @@ pub struct NearestIndex {
     /// about N times the bytes of the vectors [default: no copies]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=vectors::COPIES_MAX))]
     pub copies: Option<u64>,
+    /// Keep the centroids and finished runs if the build is interrupted, and resume from those of an earlier interrupted
+    /// build of the same vectors with the same options (store jobs lists them)
+    #[arg(long)]
+    pub resume: bool,
 }
 
 /// Measure the recall of an index on your queries

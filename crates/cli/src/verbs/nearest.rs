@@ -244,19 +244,27 @@ fn changes(changed: &Changed) -> String {
 }
 
 fn index(options: GlobalOptions, arguments: &NearestIndex) -> Result<()> {
-    let NearestIndex { dataset, metric, lists, seed, copies } = arguments;
+    let NearestIndex { dataset, metric, lists, seed, copies, resume } = arguments;
     let operation = IndexVectors {
         dataset: dataset.clone(),
         metric: (*metric).into(),
         lists: *lists,
         seed: *seed,
         copies: *copies,
+        resume: *resume,
     };
     let request = Request { operation, inputs: Vec::new(), output: None };
     operations::run_on(options, StoreAccess::Existing, &request, Attachments::default())?.tell(
         |report, done| {
             let built = &done.answer;
             let mut sentence = format!("{}; {}", built.info, recall_of(&built.info.recall));
+            if let Some(vectors) = built.resumed {
+                let sorted = counted(vectors, "vector");
+                sentence += &format!("; resumed with the centroids and {sorted} of an interrupted build");
+            }
+            if let Some(why) = &built.unused {
+                sentence += &format!("; {why}");
+            }
             let mut how = vec![("plan", built.plan.to_string()), ("recall", points(&built.info.recall))];
             if let Some(copies) = &built.info.copies {
                 sentence += &format!("; with copies {}", reached_of(&copies.recall));

@@ -55,7 +55,7 @@ pub(crate) use self::{
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 pub use self::{
-    build::{BuildPlan, Built, COPIES_MAX, Index, build_index, plan_index},
+    build::{BuildPlan, Built, COPIES_MAX, Index, build_index, plan_index, resume_index},
     dataset::VectorIndex,
     info::{CopiedLists, IndexInfo, index_name},
     plan::{Strategy, StrategyPlan},

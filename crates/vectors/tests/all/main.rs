@@ -11,6 +11,7 @@ mod index;
 mod join;
 mod layers;
 mod real;
+mod resume;
 mod searcher;
 mod selected;
 mod support;

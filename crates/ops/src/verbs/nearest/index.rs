@@ -12,7 +12,8 @@ use crate::{
     target_kind::TargetKind,
 };
 
-/// Builds the index of a dataset of vectors, or builds it again; see [`vectors::build_index`].
+/// Builds the index of a dataset of vectors, or builds it again; see [`vectors::build_index`]
+/// and [`vectors::resume_index`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IndexVectors {
@@ -30,6 +31,10 @@ pub struct IndexVectors {
     /// The largest list with copies, as a number of average lists: for a second file of lists that the single strategy reads.
     #[serde(default)]
     pub copies: Option<u64>,
+    /// Keeps finished work if the build is interrupted. A build of the same vectors with the same options resumes from
+    /// there.
+    #[serde(default)]
+    pub resume: bool,
 }
 
 /// Measures the recall of an index on the queries of a file, and keeps the table in the index; see
@@ -76,9 +81,10 @@ impl Operation for IndexVectors {
         let job = context.stored(job)?;
         let store = job.store();
         let vectors = Vectors::open(&store, &self.dataset)?;
-        let IndexVectors { metric, lists, seed, copies, .. } = *self;
+        let IndexVectors { metric, lists, seed, copies, resume, .. } = *self;
         let index = Index { metric, lists, seed, copies };
-        Ok(Response::local(vectors::build_index(&store, job, &vectors, &index)?))
+        let build = if resume { vectors::resume_index } else { vectors::build_index };
+        Ok(Response::local(build(&store, job, &vectors, &index)?))
     }
 }
 

@@ -7,7 +7,8 @@ use super::{
     closure::{CANDIDATES, Closure},
     plan::{GROUPS_ASSIGNED, Memory, batch_rows, flash_bytes},
     sample::HeldOut,
-    sort::{Sorted, push_row},
+    sort::{KEY_BYTES, Sorted, push_row},
+    turns::{Turns, Writer},
 };
 use crate::{
     Result, RowSet,
@@ -16,13 +17,13 @@ use crate::{
         Clustered,
         centroids::{Centroids, Finder, Lower},
         compare::{Comparer, Members, Packed},
-        recall::{for_rows, pass_bytes},
+        recall::{Blocks, for_rows, pass_bytes},
     },
     topk::{Entry, TopK},
 };
 
 /// The memory in which a thread finds the lists of a batch of vectors.
-struct Scratch<T: Clustered> {
+struct Scratch<'a, T: Clustered> {
     packed: Packed<T>,
     finder: Finder<T>,
     /// Compares the vectors with those that are held out.
@@ -35,6 +36,7 @@ struct Scratch<T: Clustered> {
     chosen: Vec<(u32, f64)>,
     /// Rows for the sort.
     out: Vec<u8>,
+    _writer: Option<Writer<'a>>,
 }
 
 /// Rows whose lists are found together.
@@ -60,17 +62,21 @@ impl<'a, T> Block<'a, T> {
 
 impl<T: Clustered> Build<'_, T> {
     /// Step 4: sorts the vectors of the rows `rows` by their lists, those of `live` only, and finds the neighbours of the
-    /// held-out vectors meanwhile.
+    /// held-out vectors meanwhile. Returns the number of vectors, with
+    /// their copies, that an interrupted build had sorted, too.
     pub(super) fn assign(
         &self,
         centroids: &Centroids<T>,
         held_out: &HeldOut<T>,
         rows: Range<u64>,
         live: Option<&RowSet>,
-    ) -> Result<Sorted> {
+    ) -> Result<(Sorted, u64)> {
         let (job, info, plan) = (self.job, self.info(), &self.plan);
         let dimensions = info.dimensions;
-        let mut sorter = self.sorter("lists")?;
+        let mut sorter = self.sorter("lists", self.keep.as_ref())?;
+        let kept = sorter.bytes_kept() / (KEY_BYTES + self.row_bytes()) as u64;
+        // The number of lists of a vector is not known before these are found.
+        let passed_over = if self.options.copies.is_some() { 0 } else { kept };
         let sink = Mutex::new(sorter.sink());
         let batch = batch_rows::<T>(dimensions) as usize;
         let members: Vec<u32> = (0..batch.max(held_out.ids.len()) as u32).collect();
@@ -82,6 +88,8 @@ impl<T: Clustered> Build<'_, T> {
         let finders = Mutex::new(finders);
         let closure = self.closure(centroids);
         job.start_phase("assigning", "vectors", rows.end - rows.start);
+        // Finished runs have the vectors from the first one on, so these come to the sort in their order.
+        let turns = self.keep.is_some().then(|| Turns::new(rows.start));
         let make = || {
             let finder =
                 finders.lock().expect("no panic under this lock").pop().expect("one for each thread");
@@ -95,30 +103,42 @@ impl<T: Clustered> Build<'_, T> {
                 entries: Vec::with_capacity(CANDIDATES),
                 chosen: Vec::with_capacity(CANDIDATES),
                 out: Vec::new(),
+                _writer: turns.as_ref().map(Writer),
             }
         };
-        for_rows::<T, _>(job, &self.vectors.file, (rows, dimensions), make, |scratch, first, rows| {
+        let blocks = Blocks { rows, dimensions, rows_max: batch as u64 };
+        for_rows::<T, _>(job, &self.vectors.file, blocks, make, |scratch, first, rows| {
             let heaps = Tops { first: 0, tops: &held_out.tops };
             let held = &members[..held_out.ids.len()];
             let queries = Members { packed: &held_out.packed, members: held, heaps: &heaps };
             scratch.comparer.compare(&self.exact, rows, |row| first + row as u64, &queries);
-            for (number, rows) in rows.chunks(batch * dimensions).enumerate() {
+            let end = first + (rows.len() / dimensions) as u64;
+            scratch.out.clear();
+            if end > passed_over {
                 scratch.packed.clear();
                 scratch.packed.extend(rows, &self.space);
-                scratch.out.clear();
-                let members = &members[..scratch.packed.len()];
-                let block = Block { members, first: first + (number * batch) as u64, rows, live };
+                let block = Block { members: &members[..scratch.packed.len()], first, rows, live };
                 match &closure {
                     None => self.assign_each(centroids, &block, scratch)?,
                     Some(closure) => self.copy_each(centroids, closure, &block, scratch)?,
                 }
-                sink.lock().expect("no panic under this lock").write(&scratch.out)?;
             }
-            Ok(())
+            let write = || {
+                let mut sink = sink.lock().expect("no panic under this lock");
+                match end > passed_over {
+                    true => sink.write(&scratch.out)?,
+                    false => sink.pass_over((end - first) * (KEY_BYTES + self.row_bytes()) as u64),
+                }
+                Ok(())
+            };
+            match &turns {
+                Some(turns) => turns.write(job, first..end, write),
+                None => write(),
+            }
         })?;
         let cut = sink.into_inner().expect("no panic under this lock").finish()?;
         debug_assert!(cut.is_empty());
-        Ok(sorter.finish()?)
+        Ok((sorter.finish()?, kept))
     }
 
     /// Returns the rule for copies, if the index has any. The plan holds all centroids in memory then.
@@ -137,7 +157,7 @@ impl<T: Clustered> Build<'_, T> {
         &self,
         centroids: &Centroids<T>,
         block: &Block<'_, T>,
-        scratch: &mut Scratch<T>,
+        scratch: &mut Scratch<'_, T>,
     ) -> Result<()> {
         let Scratch { packed, finder, nearest, out, .. } = scratch;
         nearest.reset(packed.len());
@@ -156,7 +176,7 @@ impl<T: Clustered> Build<'_, T> {
         centroids: &Centroids<T>,
         closure: &Closure<'_, T>,
         block: &Block<'_, T>,
-        scratch: &mut Scratch<T>,
+        scratch: &mut Scratch<'_, T>,
     ) -> Result<()> {
         let Scratch { packed, finder, tops, entries, chosen, out, .. } = scratch;
         tops.iter().for_each(|top| top.reset(f64::INFINITY));
