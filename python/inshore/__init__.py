@@ -56,6 +56,7 @@ from inshore.results import LevelReport, PhaseReport, Report, Result, Summary, W
 from inshore.sources import ArrowStream
 from inshore.store import Store
 from inshore.verbs import Here, Packed, SearchOptions, Verbs
+from inshore.verbs.searcher import Neighbours, VectorSearcher
 
 _here = Here()
 checksum = _here.checksum
@@ -88,6 +89,7 @@ __all__ = [
     "InputError",
     "InshoreError",
     "LevelReport",
+    "Neighbours",
     "NodeError",
     "Nodes",
     "NotFoundError",
@@ -99,6 +101,7 @@ __all__ = [
     "SkippedWarning",
     "Store",
     "Summary",
+    "VectorSearcher",
     "Verbs",
     "Written",
     "__version__",

@@ -19,6 +19,7 @@ __all__ = [
     "Job",
     "Nodes",
     "Run",
+    "Searcher",
     "Store",
     "Writer",
     "__version__",
@@ -94,6 +95,23 @@ class Run:
     def next(self) -> Columns | Batch | str | None: ...
     def facts(self) -> str: ...
     def written(self) -> list[Path]: ...
+    def close(self) -> None: ...
+
+@final
+class Searcher:
+    def __new__(
+        cls,
+        store: Store,
+        name: str,
+        *,
+        in_memory: bool,
+        calls: int | None,
+        memory: str | int | None = None,
+        threads: int | None = None,
+    ) -> Self: ...
+    def search(self, request: str, queries: bytes) -> tuple[Columns, list[Batch], str]: ...
+    def info(self) -> str: ...
+    def refresh(self) -> bool: ...
     def close(self) -> None: ...
 
 @final

@@ -34,6 +34,7 @@ const NAMES: [(&str, &[&str]); 5] = [
             "nearest graph",
             "nearest dedup",
             "nearest recall",
+            "Searcher",
         ],
     ),
     ("nodes", &["connect", "serve"]),

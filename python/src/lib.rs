@@ -5,7 +5,7 @@
 //! [`nodes::Nodes`]; for datasets as bytes [`files::Files`], [`files::File`] and [`files::Writer`]. All rows
 //! come from a [`run::Run`]: a working thread, from which Python takes [`run::Batch`]es.
 //! [`operation::operate`] starts the run of any operation from its request in JSON, and [`contained`] runs a
-//! query in a child process. The public part, with the docs, the types and all uses of `pyarrow`, is in
+//! query in a child process. [`searcher`] keeps vectors open for many searches. The public part, with the docs, the types and all uses of `pyarrow`, is in
 //! `inshore/`. Facts are passed as JSON text, rows as Arrow's C structures without copies.
 //!
 //! - Long work uses [`run::start`]: a separate thread, the GIL released, and checks for Ctrl-C.
@@ -27,6 +27,8 @@ mod job;
 mod nodes;
 mod operation;
 mod run;
+#[cfg(feature = "vectors")]
+mod searcher;
 #[cfg(feature = "sql")]
 mod sql;
 mod store;
@@ -49,6 +51,9 @@ mod _native {
     #[cfg(feature = "nodes")]
     #[pymodule_export]
     use super::nodes::{Agent, Nodes, connect, serve};
+    #[cfg(feature = "vectors")]
+    #[pymodule_export]
+    use super::searcher::Searcher;
     #[cfg(feature = "sql")]
     #[pymodule_export]
     use super::sql::table_names;

@@ -324,6 +324,14 @@ impl Drop for Run {
 #[pyclass(frozen, module = "inshore._native")]
 pub(crate) struct Columns(SchemaRef);
 
+impl Columns {
+    /// Returns the columns of a schema.
+    #[cfg(feature = "vectors")]
+    pub(crate) fn of(schema: SchemaRef) -> Columns {
+        Columns(schema)
+    }
+}
+
 #[pymethods]
 impl Columns {
     /// Returns the columns as Arrow's C schema.
@@ -336,6 +344,14 @@ impl Columns {
 /// A batch of rows, which `pyarrow.record_batch` and other functions use without a copy.
 #[pyclass(frozen, module = "inshore._native")]
 pub(crate) struct Batch(RecordBatch);
+
+impl Batch {
+    /// Returns a batch for Python.
+    #[cfg(feature = "vectors")]
+    pub(crate) fn of(rows: RecordBatch) -> Batch {
+        Batch(rows)
+    }
+}
 
 #[pymethods]
 impl Batch {

@@ -19,7 +19,7 @@ use crate::{
 #[pyclass(frozen, module = "inshore._native")]
 pub(crate) struct Store(store::Store);
 
-#[cfg(feature = "nodes")]
+#[cfg(any(feature = "nodes", feature = "vectors"))]
 impl Store {
     /// Returns the underlying store.
     pub(crate) fn get(&self) -> store::Store {

@@ -245,3 +245,28 @@ def test_a_job_keeps_to_its_budget(big: Path, tmp_path: Path, job: str) -> None:
         inshore.Store(big).remove("new")
     memory = {"words": 32, "compress": 48}.get(job, 16)
     assert int(out) <= (memory + 64) * MIB
+
+
+def test_ctrl_c_ends_a_search_and_leaves_its_vectors_open(store: inshore.Store) -> None:
+    code = """
+    import sys
+    import numpy as np
+    import inshore
+    store = inshore.Store(sys.argv[1])
+    base = np.random.default_rng(1).normal(0, 1, (30_000, 64)).astype(np.float32)
+    store.import_vectors(base, name="base", memory="64MiB")
+    with store.vectors("base", memory="64MiB", threads=1) as searcher:
+        try:
+            print("ready", flush=True)
+            searcher.search(np.tile(base, (4, 1)), k=100, exact=True)
+        except KeyboardInterrupt:
+            print("interrupted", searcher.search(base[7], k=1).ids[0, 0], flush=True)
+    """
+    with running(code, store.path) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(1)
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE)
+    assert out == "interrupted 7\n", err

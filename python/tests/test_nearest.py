@@ -1,5 +1,6 @@
 """Tests of nearest neighbours. The answers must equal those of NumPy."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -222,3 +223,131 @@ def test_vectors_of_a_table_are_selected_and_shown_with_columns(tmp_path: Path) 
         assert set(found["lang"].to_pylist()) == {"de"}
     with pytest.raises(inshore.InputError, match="twice"):
         store.import_vectors(table, name="more", id="lang", memory="32MiB")
+
+
+def test_open_vectors_answer_as_nearest(tmp_path: Path) -> None:
+    rng = np.random.default_rng(7)
+    base = rng.normal(0, 1, (3000, 16)).astype(np.float32)
+    queries = base[:30] + np.float32(0.01)
+    store = inshore.Store(tmp_path / "store")
+    store.import_vectors(base, name="base", memory="32MiB")
+    store.index_vectors("base", lists=60, metric="cosine", memory="64MiB")
+    exact = store.nearest("base", queries, k=5, metric="cosine", memory="32MiB").table()
+    for in_memory in (False, True):
+        with store.vectors("base", in_memory=in_memory, memory="40MiB", threads=2) as searcher:
+            assert (len(searcher), searcher.dimensions, searcher.element) == (3000, 16, "f32")
+            assert (searcher.metric, searcher.in_memory, searcher.calls) == ("cosine", in_memory, 2)
+            found = searcher.search(queries, k=5, exact=True)
+            assert found.table.equals(exact)
+            assert found.ids.dtype == np.int64
+            assert found.ids.shape == found.distances.shape == (30, 5)
+            assert (found.ids.ravel() == exact["id"].to_numpy()).all()
+            near = store.nearest("base", queries, k=5, metric="cosine", recall=0.8, memory="32MiB").table()
+            assert searcher.search(queries, k=5, recall=0.8).table.equals(near)
+            # One query as an array, a list, and an Arrow array; float64 is rounded.
+            one = found.ids[:1]
+            arrow = pa.array([queries[0].tolist()], pa.list_(pa.float32(), 16))
+            for query in (queries[0], queries[0].tolist(), arrow, queries[:1].astype(np.float64)):
+                assert (searcher.search(query, 5, exact=True).ids == one).all()
+            # Fewer neighbours than k.
+            few = searcher.search(queries[:2], k=4000, exact=True, radius=0.05)
+            assert few.ids.shape == (2, 3000)
+            assert few.ids[0, 0] == 0
+            assert few.ids[0, -1] == -1
+            assert np.isnan(few.distances[0, -1])
+            with pytest.raises(inshore.InputError, match="the index of base was built"):
+                searcher.search(queries, metric="ip")
+            assert searcher.search(queries, metric="ip", exact=True).ids.shape == (30, 10)
+            with pytest.raises(inshore.InputError, match="3 dimensions"):
+                searcher.search([1.0, 2.0, 3.0])
+            with pytest.raises(inshore.InputError, match="vector 0, dimension 1"):
+                searcher.search([0.0, float("nan"), *[0.0] * 14])
+            with pytest.raises(inshore.InputError, match="lists of one length"):
+                searcher.search(pa.array([[1.0, 2.0], [3.0]]))
+        with pytest.raises(inshore.InputError, match="open the vectors base again"):
+            searcher.search(queries)
+
+
+def test_open_vectors_are_a_snapshot_until_they_are_refreshed(tmp_path: Path) -> None:
+    store = inshore.Store(tmp_path / "store")
+    base = np.arange(400, dtype=np.float32).reshape(100, 4)
+    store.import_vectors(base, name="base", memory="16MiB")
+    searcher = store.vectors("base", memory="24MiB")
+    far = np.full(4, 1e4, np.float32)
+    assert not searcher.refresh()
+    store.add_vectors("base", far[None], memory="16MiB")
+    assert searcher.search(far, k=1).ids == [[99]]
+    assert searcher.refresh()
+    assert searcher.search(far, k=1).ids == [[100]]
+    store.remove_from_vectors("base", [100], memory="16MiB")
+    assert searcher.refresh()
+    assert searcher.search(far, k=1).ids == [[99]]
+    assert len(searcher) == 100
+    store.index_vectors("base", lists=4, memory="32MiB")
+    assert searcher.refresh()
+    assert "probes" in searcher.search(far, k=1).facts
+    store.remove_vectors("base")
+    with pytest.raises(inshore.NotFoundError):
+        searcher.refresh()
+    assert searcher.search(far, k=1).ids == [[99]]
+    store.import_vectors(base[:7], name="base", memory="16MiB")
+    assert searcher.refresh()
+    assert len(searcher) == 7
+    searcher.close()
+    searcher.close()
+    for call in (searcher.refresh, lambda: searcher.search(far)):
+        with pytest.raises(inshore.InputError, match="open the vectors base again"):
+            call()
+    with pytest.raises(inshore.NotFoundError):
+        store.vectors("others", memory="24MiB")
+    with pytest.raises(inshore.InputError, match="calls is 0"):
+        store.vectors("base", calls=0)
+
+
+def test_open_vectors_select_by_columns_again_and_again(tmp_path: Path) -> None:
+    store = inshore.Store(tmp_path / "store")
+    rng = np.random.default_rng(8)
+    base = rng.normal(0, 1, (2000, 8)).astype(np.float32)
+    names = [f"n{number}" for number in range(2000)]
+    table = pa.table({"at": list(base), "year": pa.array(range(2000)), "name": names})
+    store.import_vectors(table, name="base", id="name", memory="64MiB")
+    with store.vectors("base", memory="96MiB", threads=2) as searcher:
+        for least in (1000, 1900, 1000, 1999):
+            where = f"year >= {least}"
+            again = store.nearest("base", base[:3], k=4, where=where, select=["year"], memory="64MiB")
+            expected = again.table()
+            found = searcher.search(base[:3], k=4, where=where, select=["year"])
+            assert found.table.equals(expected)
+            assert found.ids.shape == (3, 4)
+        assert found.ids[0].tolist() == ["n1999", None, None, None]
+        with pytest.raises(inshore.InputError):
+            searcher.search(base[:1], where="no_such_column = 1")
+
+
+def test_threads_search_open_vectors_at_once(tmp_path: Path) -> None:
+    rng = np.random.default_rng(9)
+    base = rng.normal(0, 1, (4000, 16)).astype(np.float32)
+    store = inshore.Store(tmp_path / "store")
+    store.import_vectors(base, name="base", memory="32MiB")
+    store.index_vectors("base", lists=60, memory="64MiB")
+    with store.vectors("base", memory="48MiB", threads=2) as searcher:
+        expected = searcher.search(base[:40], probes=10**6).ids
+        assert (expected[:, 0] == np.arange(40)).all()
+
+        def work(number: int) -> bool:
+            query = number % 40
+            found = searcher.search(base[query], probes=10**6, exact=number % 3 == 0).ids
+            return bool((found[0] == expected[query]).all())
+
+        with ThreadPoolExecutor(6) as pool:
+            assert all(pool.map(work, range(240)))
+
+
+def test_vectors_in_memory_need_a_budget_that_has_room(tmp_path: Path) -> None:
+    store = inshore.Store(tmp_path / "store")
+    base = np.zeros((20_000, 256), np.float32)
+    store.import_vectors(base, name="base", memory="32MiB")
+    with pytest.raises(inshore.BudgetError, match="held in memory"):
+        store.vectors("base", in_memory=True, memory="16MiB")
+    with store.vectors("base", in_memory=True, memory="64MiB") as searcher:
+        assert searcher.search(base[0], k=3).ids.tolist() == [[0, 1, 2]]

@@ -138,6 +138,32 @@ fn a_graph_job_that_is_killed_goes_on_with_the_states_that_it_kept() {
     folder.run("graph bfs g --source 0 --checkpoint-every 5").exits(2);
 }
 
+/// Returns a file of vectors of bytes.
+fn vectors(count: u64, dimensions: u64) -> Vec<u8> {
+    let header = [count as u32, dimensions as u32].map(u32::to_le_bytes).concat();
+    header.into_iter().chain((0..count * dimensions).map(|i| mixed(i) as u8)).collect()
+}
+
+#[test]
+fn an_index_build_that_is_killed_goes_on_with_the_centroids_and_runs_that_it_kept() {
+    let folder = folder_with_store();
+    folder.write("v.u8bin", vectors(200_000, 64));
+    folder.run("nearest import v.u8bin --name v").ok();
+    let words = "nearest index v --memory 16MiB";
+    folder.run(words).ok();
+    let query = "nearest query v v.u8bin --probes 3 -k 3 -o";
+    folder.run(&format!("{query} expected.csv")).ok();
+    let again = format!("{words} --resume");
+    surely_interrupted(&folder, &again);
+    let told = folder.run("store jobs").ok().stdout;
+    assert!(told.contains("nearest index v"), "{told}");
+    let said = folder.run(&format!("{again} --json")).ok().json();
+    assert!(said.pointer("/summary/resumed").and_then(Value::as_u64) > Some(0), "{said}");
+    folder.run(&format!("{query} found.csv")).ok();
+    assert!(folder.read("found.csv") == folder.read("expected.csv"));
+    assert_eq!(kept(&folder), serde_json::json!([]));
+}
+
 #[test]
 fn what_was_kept_is_told_removed_and_of_no_use_to_others() {
     let folder = folder_with_store();

@@ -18,6 +18,8 @@ pub struct Context {
     inner: Arc<Inner>,
     /// The budget of the run, or a part of it if this context was made by [`Context::within`].
     budget: Budget,
+    /// The stop flag of the run, or that of a call if this context was made by [`Context::with_cancel`].
+    cancel: Cancel,
 }
 
 impl AsRef<Context> for Context {
@@ -30,7 +32,6 @@ impl AsRef<Context> for Context {
 struct Inner {
     io: Io,
     budget: Budget,
-    cancel: Cancel,
     counters: Counters,
     progress: Progress,
     started: Instant,
@@ -42,17 +43,22 @@ impl Context {
         let inner = Inner {
             io: Io::new(),
             budget: budget.clone(),
-            cancel,
             counters: Counters::default(),
             progress: Progress::default(),
             started: Instant::now(),
         };
-        Context { inner: Arc::new(inner), budget }
+        Context { inner: Arc::new(inner), budget, cancel }
     }
 
     /// Returns a context of the same run that may use only `budget`, a [`Budget::part`] of the run's budget.
     pub fn within(&self, budget: Budget) -> Context {
-        Context { inner: self.inner.clone(), budget }
+        Context { budget, ..self.clone() }
+    }
+
+    /// Returns a context of the same run that stops at the flag `cancel` alone: the context of one of several calls
+    /// that share the run.
+    pub fn with_cancel(&self, cancel: Cancel) -> Context {
+        Context { cancel, ..self.clone() }
     }
 
     /// Returns the memory and threads of this run.
@@ -89,7 +95,7 @@ impl Context {
 
     /// Returns the stop flag.
     pub fn cancel(&self) -> &Cancel {
-        &self.inner.cancel
+        &self.cancel
     }
 
     /// Checks the stop flag. Long loops call this function every few milliseconds.
@@ -97,7 +103,7 @@ impl Context {
     /// # Errors
     /// Returns [`Error::Cancelled`] if the flag is set or the deadline has passed.
     pub fn check_cancelled(&self) -> Result<()> {
-        if self.inner.cancel.is_cancelled() { Err(Error::Cancelled) } else { Ok(()) }
+        if self.cancel.is_cancelled() { Err(Error::Cancelled) } else { Ok(()) }
     }
 
     /// Ends the current phase and starts one of `total` units (0 if the total is unknown).
@@ -176,6 +182,17 @@ mod tests {
         cancel.cancel();
         assert!(later.check_cancelled().is_err());
         assert!(Deadline::after(Duration::MAX).is_none());
+    }
+
+    #[test]
+    fn a_call_of_a_run_has_a_stop_flag_of_its_own() {
+        let run = Context::new(Budget::new(1 << 20, 1), Cancel::default());
+        let call = run.with_cancel(Cancel::default());
+        call.cancel().cancel();
+        assert!(call.check_cancelled().is_err());
+        run.check_cancelled().unwrap();
+        call.counters().add_read(7);
+        assert_eq!(run.counters().bytes_read(), 7);
     }
 
     #[test]

@@ -73,6 +73,12 @@ impl Job {
         Job { context: self.context.within(budget), home: self.home.clone() }
     }
 
+    /// Returns a handle of the same job that stops at the flag `cancel` alone: the handle of one of several calls that
+    /// share the job.
+    pub fn with_cancel(&self, cancel: Cancel) -> Job {
+        Job { context: self.context.with_cancel(cancel), home: self.home.clone() }
+    }
+
     /// Returns a device of the store.
     pub(crate) fn device(&self, number: u16) -> Result<Arc<dyn Device>> {
         self.shared().device(number)

@@ -15,6 +15,7 @@ use std::{
     fs::File,
     io::{BufReader, Read, Seek, SeekFrom},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use inshore_store::{Context, FILE_SOURCE_BYTES, FileSource, PlainFile};
@@ -64,6 +65,8 @@ pub struct VectorFile {
     count: u64,
     /// The offset of the first vector in the file, in bytes.
     start: u64,
+    /// The bytes of the file, if the file is in memory.
+    data: Option<Arc<[u8]>>,
 }
 
 impl VectorFile {
@@ -91,10 +94,30 @@ impl VectorFile {
         if !metadata.is_file() {
             return Err(bad(path, "the file", "a folder, pipe or device", "a regular file"));
         }
-        let len = metadata.len();
+        VectorFile::of(path, &mut file, metadata.len(), known)
+    }
+
+    /// Returns the vectors of a `.npy` file that is in memory. Errors call the file `name`. The bytes are those of the
+    /// caller, and count in no budget.
+    ///
+    /// # Errors
+    /// [`Error::BadFile`], which names the place.
+    pub fn in_memory(name: &str, data: Vec<u8>) -> Result<VectorFile> {
+        let file = VectorFile::of(Path::new(name), &mut &data[..], data.len() as u64, None)?;
+        Ok(VectorFile { data: Some(data.into()), ..file })
+    }
+
+    /// Reads and checks the header of a file of `len` bytes, whose format is `known` by its ending; `.npy` otherwise.
+    fn of(
+        path: &Path,
+        file: &mut impl Read,
+        len: u64,
+        known: Option<&(&str, Layout, FileElement)>,
+    ) -> Result<VectorFile> {
+        let io = |error| inshore_store::Error::io("read", path, error);
         let mut head = |bytes: u64, what: &str| {
             let mut head = Vec::new();
-            (&mut file).take(bytes).read_to_end(&mut head).map_err(io)?;
+            file.by_ref().take(bytes).read_to_end(&mut head).map_err(io)?;
             match head.len() as u64 == bytes {
                 true => Ok(head),
                 false => Err(bad(path, what, format!("{} bytes", head.len()), format!("{bytes} bytes"))),
@@ -133,6 +156,7 @@ impl VectorFile {
             dimensions: dimensions as usize,
             count: count.unwrap_or(0),
             start,
+            data: None,
         };
         file.check_length(len, count)?;
         if file.count == 0 {
@@ -229,7 +253,11 @@ impl VectorFile {
     /// Returns the memory, in bytes, that [`VectorFile::rows`] needs.
     pub(crate) fn rows_bytes(&self, is_streamed: bool) -> u64 {
         let rows = self.chunk_rows(is_streamed);
-        let source = if is_streamed { FILE_SOURCE_BYTES } else { BUFFERED_BYTES as u64 };
+        let source = match (&self.data, is_streamed) {
+            (Some(_), _) => 0,
+            (None, true) => FILE_SOURCE_BYTES,
+            (None, false) => BUFFERED_BYTES as u64,
+        };
         let stored = self.element.stored().row_bytes(self.dimensions);
         source + (rows * (self.stride() + stored)) as u64 + 16
     }
@@ -241,13 +269,14 @@ impl VectorFile {
     /// Returns [`Error::Store`] if an I/O operation fails or the budget has too little free memory.
     pub(crate) fn rows(&self, context: &Context, first: u64, is_streamed: bool) -> Result<Rows> {
         let offset = self.start + first * self.stride() as u64;
-        let bytes = match is_streamed {
-            true => {
+        let bytes = match (&self.data, is_streamed) {
+            (Some(data), _) => Bytes::InMemory { data: data.clone(), at: offset as usize },
+            (None, true) => {
                 let source = FileSource::of(context, PlainFile::open(&self.path)?, offset)?;
                 let skipped = offset - source.position();
                 Bytes::Streamed { source, at: 0, skipped }
             }
-            false => {
+            (None, false) => {
                 let io = |error| inshore_store::Error::io("read", &self.path, error);
                 let mut file = File::open(&self.path).map_err(io)?;
                 file.seek(SeekFrom::Start(offset)).map_err(io)?;
@@ -284,6 +313,7 @@ fn bad(path: &Path, place: &str, found: impl ToString, expected: impl ToString) 
 enum Bytes {
     Streamed { source: FileSource, at: usize, skipped: u64 },
     Buffered(BufReader<File>),
+    InMemory { data: Arc<[u8]>, at: usize },
 }
 
 impl Bytes {
@@ -292,6 +322,12 @@ impl Bytes {
             Bytes::Buffered(file) => {
                 let read = file.read_exact(out);
                 Ok(read.map_err(|error| inshore_store::Error::io("read", path, error))?)
+            }
+            Bytes::InMemory { data, at } => {
+                // The length was checked.
+                out.copy_from_slice(&data[*at..][..out.len()]);
+                *at += out.len();
+                Ok(())
             }
             Bytes::Streamed { source, at, skipped } => {
                 let mut filled = 0;

@@ -7,11 +7,11 @@ use arrow_array::RecordBatch;
 use inshore_store::{DatasetBuilder, Job, Store};
 
 use crate::{
-    Approximate, ApproximateSearched, Error, LshIndex, LshSearched, RecallTable, Result, Search, Source,
-    VectorFile, VectorIndex, Vectors, VectorsInfo, check_index_search,
+    Approximate, ApproximateSearched, Error, LshIndex, LshSearched, Metric, RecallTable, Result, Search,
+    Searcher, Source, VectorFile, VectorIndex, Vectors, VectorsInfo, check_index_search,
     index::{check_measurement, commit_table, extend_index, index_name, rewrite_index},
-    lsh::{LSH_KIND, check_lsh_search, measure_lsh, rewrite_lsh, search_lsh},
-    measure_recall, search_index,
+    lsh::{LSH_KIND, check_lsh_search, measure_lsh, rewrite_lsh},
+    measure_recall,
 };
 
 /// An index whose files stay open: later changes of the store do not touch it.
@@ -70,6 +70,37 @@ impl SearchIndex {
         }
     }
 
+    /// Returns the metric for which the index was built.
+    pub fn metric(&self) -> Metric {
+        match self {
+            SearchIndex::Lists(index) => index.info().metric,
+            SearchIndex::Tables(index) => index.info().metric,
+        }
+    }
+
+    /// Returns true if `other` is the same index, which no job has changed.
+    pub(crate) fn is_same(&self, other: &SearchIndex) -> bool {
+        let layers = |index: &VectorIndex| index.layers.iter().map(|layer| layer.id).collect::<Vec<_>>();
+        match (self, other) {
+            (SearchIndex::Lists(one), SearchIndex::Lists(other)) => {
+                (one.id(), one.info(), layers(one)) == (other.id(), other.info(), layers(other))
+            }
+            (SearchIndex::Tables(one), SearchIndex::Tables(other)) => {
+                (one.id(), one.info()) == (other.id(), other.info())
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns the memory, in bytes, that the directory of the index takes if a searcher keeps it.
+    pub(crate) fn directory_bytes(&self) -> u64 {
+        match self {
+            SearchIndex::Lists(index) => index.directory_bytes(),
+            // Each search in hash tables decides how much of the directory it keeps.
+            SearchIndex::Tables(_) => 0,
+        }
+    }
+
     /// Returns the number of the first row that neither lists nor tables have.
     pub(crate) fn end(&self) -> u64 {
         match self {
@@ -119,15 +150,8 @@ impl SearchIndex {
         (search, approximate): (&Search, &Approximate),
         each: &mut dyn FnMut(RecordBatch) -> Result<()>,
     ) -> Result<FoundInIndex> {
-        match self {
-            SearchIndex::Lists(index) => {
-                search_index(job, vectors, index, queries, search, approximate, each).map(FoundInIndex::Lists)
-            }
-            SearchIndex::Tables(index) => {
-                search_lsh(job, vectors, index, queries.into(), (search, approximate), each)
-                    .map(FoundInIndex::Tables)
-            }
-        }
+        let searcher = Searcher::for_one_call(job, vectors, Some(self));
+        searcher.begin(job.cancel())?.search_index(queries, search, approximate, each)
     }
 
     /// Measures the recall of the index on a sample of the user's queries. The new table replaces the former one.

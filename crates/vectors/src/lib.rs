@@ -88,6 +88,7 @@ mod ids;
 mod import;
 mod index;
 mod index_kinds;
+mod kept;
 mod live;
 mod lsh;
 mod metric;
@@ -97,6 +98,7 @@ mod random;
 mod read;
 mod row_set;
 mod search;
+mod searcher;
 mod subblock;
 mod tiles;
 mod topk;
@@ -117,7 +119,7 @@ pub use import::{Imported, import};
 pub use index::{
     Approximate, ApproximateSearched, BuildPlan, Built, COPIES_MAX, CopiedLists, Index, IndexInfo,
     MeasuredOn, RecallPoint, RecallTable, Strategy, StrategyPlan, VectorIndex, build_index,
-    check_index_search, index_name, measure_recall, plan_index, search_index,
+    check_index_search, index_name, measure_recall, plan_index, resume_index,
 };
 pub use index_kinds::{FoundInIndex, SearchIndex};
 pub use lsh::{
@@ -126,5 +128,6 @@ pub use lsh::{
 };
 pub use metric::Metric;
 pub use row_set::{RowSet, is_sparse};
-pub use search::{Estimates, Kernel, Plan, Search, Searched, Source, plan, schema, search};
+pub use search::{Estimates, Kernel, Plan, Search, Searched, Source, plan, schema};
+pub use searcher::{Call, Searcher, SearcherOptions, search, search_index};
 pub use tiles::Instructions;

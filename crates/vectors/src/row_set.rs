@@ -139,7 +139,17 @@ impl RowSet {
         Some(first..(number + 1) * WORD_BITS - u64::from(word.leading_zeros()))
     }
 
-    /// Removes all vectors that are not in `other`. Both sets must belong to the same dataset.
+    /// Returns a copy of the set, whose memory is reserved in `budget`.
+    ///
+    /// # Errors
+    /// As [`RowSet::empty`].
+    pub fn copied(&self, budget: &Budget) -> Result<RowSet> {
+        let mut copy = RowSet::empty(budget, self.len)?;
+        copy.words.copy_from_slice(&self.words);
+        Ok(copy)
+    }
+
+    /// Removes all vectors that are not in `other`, a set of the same dataset.
     pub fn intersect(&mut self, other: &RowSet) {
         assert_eq!(self.len, other.len, "sets of one dataset");
         self.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word &= other);

@@ -9,7 +9,10 @@ from inshore import _native
 from inshore.errors import InputError
 from inshore.results import Result, StrPath
 from inshore.sources import ArrowStream
+from inshore.verbs.searcher import VectorSearcher
 from inshore.verbs.target import Target
+
+_CALLS_MAX = 64
 
 Metric = Literal["l2", "ip", "cosine", "hamming", "jaccard"]
 """The metric of a search: how the distance between two vectors is computed."""
@@ -450,6 +453,7 @@ class StoredVectors(Target):
         bits: int | None = None,
         buckets: int | None = None,
         width: float | None = None,
+        resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> dict[str, Any]:
@@ -485,6 +489,9 @@ class StoredVectors(Target):
         width : float, optional
             The width of the cells of projections, for hash tables with ``"l2"``. By default it is twice the
             standard deviation of the projections.
+        resume : bool, default False
+            Keep the centroids and finished runs if the build of lists is interrupted, and resume from those
+            of an earlier interrupted build of the same vectors with the same options.
         memory, threads
             The budget; see `Graph`. The index does not depend on the budget.
 
@@ -493,7 +500,9 @@ class StoredVectors(Target):
         dict
             ``lists``, ``groups`` and ``bytes`` describe the index. The ``points`` of ``recall`` have the
             recall for several numbers of probed lists, measured on vectors of the dataset. With copies,
-            ``copies`` has a ``recall`` of its own. Hash tables have ``tables``, ``bits``, ``buckets`` and
+            ``copies`` has a ``recall`` of its own. If the build resumed, ``resumed`` is the number of vectors
+            that the interrupted build had sorted. ``unused`` is the reason why kept work was not used, if
+            the options or the vectors are others. Hash tables have ``tables``, ``bits``, ``buckets`` and
             ``family``, and the recall for several numbers of probed buckets.
 
         Raises
@@ -525,7 +534,7 @@ class StoredVectors(Target):
         >>> store.remove("points.index")
         >>> store.remove("points")
         """
-        fields: dict[str, Any] = {"dataset": name, "metric": metric, "seed": seed}
+        fields: dict[str, Any] = {"dataset": name, "metric": metric, "seed": seed, "resume": resume}
         fields |= {"lists": lists, "copies": copies}
         hashed = {"tables": tables, "bits": bits, "buckets": buckets, "width": width}
         if lsh:
@@ -695,6 +704,64 @@ class StoredVectors(Target):
 
         title = f"nearest query of {name!r} in {self!r}"
         return Result(title, lambda: self._store().job(memory, threads), start, counted="rows", gives="file")
+
+    def vectors(
+        self,
+        name: str,
+        *,
+        in_memory: bool = False,
+        calls: int | None = None,
+        memory: str | int | None = None,
+        threads: int | None = None,
+    ) -> VectorSearcher:
+        """Open vectors for many searches, which then cost much less than as many calls of `nearest`.
+
+        Parameters
+        ----------
+        name : str
+            The vectors; see `import_vectors`.
+        in_memory : bool, default False
+            Read all vectors into the memory of the budget, so that an exact search runs at the speed of the
+            memory. The lists of the index are read too if half of the memory that is left has room for them.
+        calls : int, optional
+            The number of calls that run at once, each with an equal share of the memory; others wait. By
+            default the number of threads, but each share is at least 16 MiB. With 1, a batch of many queries
+            has all memory, and needs fewer passes.
+        memory, threads
+            The budget; see `Graph`. It is in use until the searcher is closed.
+
+        Returns
+        -------
+        VectorSearcher
+            The open vectors, also a context manager.
+
+        Raises
+        ------
+        NotFoundError
+            If there are no vectors of that name.
+        BudgetError
+            If the memory is too small, also for ``in_memory``: the message names the memory that is enough.
+        DamagedError, FileError
+            See `inshore.errors`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> points = np.array([[0, 0], [3, 4], [1, 0]], np.float32)
+        >>> _ = store.import_vectors(points, name="points", memory="16MiB")
+        >>> with store.vectors("points", in_memory=True, memory="32MiB") as searcher:
+        ...     searcher
+        ...     [int(searcher.search(point, k=1).ids[0, 0]) for point in points]
+        <inshore.VectorSearcher 'points': 3 vectors of 2 f32>
+        [0, 1, 2]
+        >>> store.remove_vectors("points")
+        """
+        if calls is not None and not 1 <= calls <= _CALLS_MAX:
+            raise InputError(f"calls is {calls}: expected 1 to {_CALLS_MAX}")
+        native = _native.Searcher(
+            self._store(), name, in_memory=in_memory, calls=calls, memory=memory, threads=threads
+        )
+        return VectorSearcher(native)
 
     def join_vectors(
         self,

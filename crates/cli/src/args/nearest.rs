@@ -233,6 +233,7 @@ fn ids(text: &str) -> Result<Ids, String> {
 #[command(after_help = "\
 Examples:
   inshore nearest index sift --memory 512MiB
+  inshore nearest index sift --memory 512MiB --resume
   inshore nearest index texts --metric cosine --lists 20000
   inshore nearest index sift --copies 4
   inshore nearest index pages --lsh --metric hamming --tables 12 --bits 16")]
@@ -258,6 +259,10 @@ pub struct NearestIndex {
         conflicts_with = "lsh"
     )]
     pub copies: Option<u64>,
+    /// Keep the centroids and finished runs if the build is interrupted, and resume from those of an earlier interrupted
+    /// build of the same vectors with the same options (store jobs lists them)
+    #[arg(long, conflicts_with = "lsh")]
+    pub resume: bool,
     /// Build hash tables in the place of inverted lists: locality-sensitive hashing, for l2, cosine and hamming
     #[arg(long)]
     pub lsh: bool,

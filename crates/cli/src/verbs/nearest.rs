@@ -245,7 +245,7 @@ fn changes(changed: &Changed) -> String {
 }
 
 fn index(options: GlobalOptions, arguments: &NearestIndex) -> Result<()> {
-    let NearestIndex { dataset, metric, lists, seed, copies, lsh, tables } = arguments;
+    let NearestIndex { dataset, metric, lists, seed, copies, resume, lsh, tables } = arguments;
     let HashTableOptions { tables, bits, buckets, width } = *tables;
     let operation = IndexVectors {
         dataset: dataset.clone(),
@@ -253,6 +253,7 @@ fn index(options: GlobalOptions, arguments: &NearestIndex) -> Result<()> {
         lists: *lists,
         seed: *seed,
         copies: *copies,
+        resume: *resume,
         lsh: lsh.then_some(HashTables { tables, bits, buckets, width }),
     };
     let request = Request { operation, inputs: Vec::new(), output: None };
@@ -274,6 +275,13 @@ fn index(options: GlobalOptions, arguments: &NearestIndex) -> Result<()> {
 /// Describes inverted lists that were built: a sentence, and facts for `--explain`.
 fn lists_of(built: &Built) -> (String, Vec<(&'static str, String)>) {
     let mut sentence = format!("{}; {}", built.info, recall_of(&built.info.recall, "list"));
+    if let Some(vectors) = built.resumed {
+        let sorted = counted(vectors, "vector");
+        sentence += &format!("; resumed with the centroids and {sorted} of an interrupted build");
+    }
+    if let Some(why) = &built.unused {
+        sentence += &format!("; {why}");
+    }
     let mut how = vec![("plan", built.plan.to_string()), ("recall", points(&built.info.recall))];
     if let Some(copies) = &built.info.copies {
         sentence += &format!("; with copies {}", reached_of(&copies.recall, "list"));

@@ -45,7 +45,8 @@ pub use self::kernel::{
 pub use self::nearest::{
     AddVectors, CompactVectors, ContentKind, DedupVectors, DescribeVectors, Found, HashTables, ImportFiles,
     ImportVectors, IndexVectors, Indexed, JoinVectors, ListVectors, MeasureRecall, NeighbourGraph,
-    RemoveFromVectors, RemoveVectors, SearchVectors, UpsertVectors, VectorsAnswer,
+    Neighbours, OpenInfo, OpenOptions, OpenVectors, RemoveFromVectors, RemoveVectors, SearchVectors,
+    UpsertVectors, VectorsAnswer,
 };
 #[cfg(feature = "sql")]
 pub use self::sql::{NamedTable, Sql};

@@ -9,6 +9,7 @@ mod documents;
 mod import;
 mod index;
 mod join;
+mod open_vectors;
 #[cfg(feature = "sql")]
 mod predicate;
 mod queries;
@@ -26,6 +27,7 @@ pub use self::{
     import::ImportVectors,
     index::{HashTables, IndexVectors, Indexed, MeasureRecall},
     join::{JoinVectors, NeighbourGraph},
+    open_vectors::{Neighbours, OpenInfo, OpenOptions, OpenVectors},
     query::{Found, SearchVectors},
 };
 use crate::{

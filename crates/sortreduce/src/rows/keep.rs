@@ -44,13 +44,15 @@ fn parse(state: &[u8]) -> Option<(RunFacts, Span, u64)> {
     is_sound.then_some((RunFacts { rows, row_bytes_max, common, first_key, level }, start..end, rows_in))
 }
 
-/// Opens the runs whose spans are contiguous from the start of the input, and discards all other runs.
+/// Opens the runs whose spans are contiguous from the start of the input, and discards all other runs. Pieces without a
+/// file `rows` are left as they are.
 pub(crate) fn find(keep: &Keep, plan: &RowPlan) -> Result<ResumedRowRuns> {
     let mut by_start: BTreeMap<u64, (ResumablePiece, RowRun, Span, u64)> = BTreeMap::new();
     let mut useless = Vec::new();
     for piece in keep.pieces()? {
+        // Pieces of another kind belong to the caller of the sort.
+        let Some(file) = piece.dataset.file("rows") else { continue };
         let fits = |(facts, span, rows_in): (RunFacts, Span, u64)| {
-            let file = piece.dataset.file("rows")?;
             let fits = plan.can_read(file.block_bytes()) && facts.row_bytes_max <= plan.row_bytes_max;
             (fits && !by_start.contains_key(&span.start)).then_some((RowRun { file, facts }, span, rows_in))
         };

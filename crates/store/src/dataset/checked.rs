@@ -142,6 +142,8 @@ impl CheckedFile {
     /// Returns the memory that [`Self::remember_headers`] takes if it caches all headers.
     pub fn headers_bytes(&self) -> u64 {
         match self.0.layout.extents() as usize {
+            // Reads of a file in memory need no headers.
+            _ if self.1.is_some() => 0,
             ..=CACHED_HEADERS => 0,
             extents => (extents * self.header_bytes()) as u64,
         }
@@ -167,7 +169,7 @@ impl CheckedFile {
     /// - Returns [`Error::Io`] if a read fails.
     /// - Returns [`Error::Damaged`] if a checksum does not match.
     pub fn remember_headers(&self, job: &Job) -> Result<()> {
-        let Map::Dataset(map) = &self.0.map else { return Ok(()) };
+        let (Map::Dataset(map), None) = (&self.0.map, &self.1) else { return Ok(()) };
         let each = self.header_bytes();
         let budget = job.budget();
         let free = budget.memory_bytes().saturating_sub(budget.reserved_bytes()) as usize;

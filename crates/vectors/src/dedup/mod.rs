@@ -28,10 +28,9 @@ use self::components::{components, components_bytes};
 use crate::{
     Approximate, Element, Metric, Plan, Result, Search, StrategyPlan, VectorIndex, Vectors,
     index::{check_index_search, pairs_of_index},
-    live::live_bytes,
+    kept::Kept,
     pairs::{Form, Pairs, ROWS_BYTES, Sorted, each_row},
-    search::among_live,
-    search::{BATCH_ROWS, Beside, Source, pairs_of_all, plan_beside},
+    search::{BATCH_ROWS, Beside, DatasetFacts, Means, Source, pairs_of_all, plan_beside},
 };
 
 /// The options of a search for near-duplicates.
@@ -164,9 +163,10 @@ fn plan_with(job: &Job, vectors: &Vectors, options: &Dedup, sort_bytes: u64) -> 
     let what = || format!("a search for near-duplicates in {}", vectors.info().name);
     // After the search for pairs, the search for components holds two sorts in memory at a time.
     job.budget().need(2 * sort_bytes + components_bytes() + answer_bytes(), what)?;
-    let bytes = beside_bytes(sort_bytes) + live_bytes(vectors.info());
+    let bytes = beside_bytes(sort_bytes) + DatasetFacts::bytes(vectors.info());
     let beside = Beside { entries: 0, bytes, what: &what, candidates: None };
-    let plan = plan_beside(job, vectors.info(), Source::Stored(vectors), &options.search(), &beside)?;
+    let means = Means { job, threads: job.budget().threads(), kept: &mut Kept::Nothing };
+    let plan = plan_beside(&means, vectors.info(), Source::Stored(vectors), &options.search(), &beside)?;
     Ok((plan, sort_bytes))
 }
 
@@ -239,8 +239,9 @@ fn near_in_all(job: &Job, vectors: &Vectors, options: &Dedup) -> Result<(Sorted,
     let (plan, sort_bytes) = large.or_else(|_| plan_with(job, vectors, options, sort_bytes_min()))?;
     let pairs = Pairs::new(job, options.form(), (options.metric, options.radius), sort_bytes)?;
     let search = options.search();
-    let search = &*among_live(job, vectors, &search)?;
-    let measured = pairs_of_all(job, vectors, search, &plan, &pairs)?;
+    let facts = DatasetFacts::read(job, vectors)?;
+    let search = &*facts.among_live(job, vectors, &search)?;
+    let measured = pairs_of_all(job, (vectors, &facts), search, &plan, &pairs)?;
     Ok((pairs.finish()?, sort_bytes, found_of(vectors, measured, DedupPlan::Exact(plan))))
 }
 

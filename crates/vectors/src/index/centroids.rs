@@ -59,10 +59,25 @@ pub(crate) struct Finder<T: Clustered> {
     buffers: Vec<Buffer>,
 }
 
+impl<T: Clustered> Finder<T> {
+    /// Returns the bytes that the finder has reserved.
+    pub fn bytes(&self) -> u64 {
+        match self.buffers.iter().map(|buffer| buffer.len()).sum() {
+            0 => 0,
+            bytes => inshore_store::taken_bytes(bytes) as u64,
+        }
+    }
+}
+
 impl<T: Clustered> Centroids<T> {
     /// Returns the number of lists.
     pub fn lists(&self) -> u64 {
         u64::from(*self.firsts.last().expect("at least one"))
+    }
+
+    /// Tells whether the lower centroids are in memory.
+    pub fn are_in_memory(&self) -> bool {
+        matches!(self.lower, Lower::Memory(..))
     }
 
     /// Returns the number of groups.

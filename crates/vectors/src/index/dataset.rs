@@ -149,7 +149,15 @@ impl VectorIndex {
         }
     }
 
-    /// Returns the memory, in bytes, of the directories and the upper centroids. They stay in memory during a search.
+    /// Returns the file of the lists that the single strategy reads.
+    pub(crate) fn single_file(&mut self) -> &mut CheckedFile {
+        match &mut self.files.copies {
+            Some(copies) => &mut copies.lists,
+            None => &mut self.files.lists,
+        }
+    }
+
+    /// Returns the memory of the directories and the upper centroids, which stay in memory during a search.
     pub(crate) fn directory_bytes(&self) -> u64 {
         let directories = self.layers.len() as u64 + if self.info.copies.is_some() { 2 } else { 1 };
         directories * (self.info.lists + 1) * 8 + self.upper_bytes() + READ_ELEMENTS_BYTES

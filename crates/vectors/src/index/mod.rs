@@ -37,6 +37,7 @@ mod directory;
 mod info;
 mod kmeans;
 mod layers;
+mod loaded;
 mod parts;
 mod plan;
 mod query;
@@ -52,7 +53,8 @@ pub(crate) use self::{
     build::{RECALL_K, extend_index, remove_unused_layers, rewrite_index},
     info::{KIND as INDEX_KIND, id_bytes, points_of, points_to_bytes},
     layers::layer_names,
-    query::pairs_of_index,
+    loaded::LoadedLists,
+    query::{load_lists, pairs_of_index, search_lists},
     ranges::Ranges,
     recall::{
         ENOUGH as RECALL_ENOUGH, check_measurement, commit_table, for_rows, grid as recall_grid, pass_bytes,
@@ -62,11 +64,11 @@ pub(crate) use self::{
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 pub use self::{
-    build::{BuildPlan, Built, COPIES_MAX, Index, build_index, plan_index},
+    build::{BuildPlan, Built, COPIES_MAX, Index, build_index, plan_index, resume_index},
     dataset::VectorIndex,
     info::{CopiedLists, IndexInfo, index_name},
     plan::{Strategy, StrategyPlan},
-    query::{Approximate, ApproximateSearched, check_index_search, search_index},
+    query::{Approximate, ApproximateSearched, check_index_search},
     recall::measure_recall,
     table::{MeasuredOn, RecallPoint, RecallTable},
 };

@@ -5,7 +5,7 @@
 //! list but the last are full. A list of the first part is one chunk. A *piece* is the unit of one read. It consists of
 //! some adjacent lists, or of some chunks of one list that is larger than a read.
 
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 use inshore_store::{CheckedFile, Job};
 
@@ -16,15 +16,15 @@ use super::{
 };
 use crate::Result;
 
-/// One part of an index. A part is a file of lists with its directory.
+/// One part.
+#[derive(Clone)]
 pub(super) struct Part {
     name: String,
     pub file: CheckedFile,
-    pub directory: Directory,
-    /// The directory of the lists without copies, if the lists have copies. In a list with copies, the list's own
-    /// vectors come before the copies.
-    own: Option<Directory>,
-    /// The largest number of vectors in a chunk. A list with copies is one chunk.
+    pub directory: Arc<Directory>,
+    /// The directory of the lists without copies, if the lists have copies. The own vectors of a list come first.
+    own: Option<Arc<Directory>>,
+    /// The most vectors of a chunk. A list with copies is one chunk.
     chunk: u64,
     row_bytes: usize,
     /// One more than the largest row number that may occur in the part.
@@ -45,33 +45,44 @@ impl Part {
     /// The layers follow.
     ///
     /// # Errors
-    /// - Returns [`crate::Error::BadDataset`] if a directory does not describe the lists of its file.
-    /// - Returns [`crate::Error::Store`] if a read fails, stored bytes are damaged, or the budget has too little free
-    ///   memory.
-    pub fn all(job: &Job, index: &VectorIndex, directory: Directory, with_copies: bool) -> Result<Vec<Part>> {
-        let info = index.info();
-        let row_bytes = info.element.row_bytes(info.dimensions);
-        let copies = if with_copies { index.load_copies(job, &directory)? } else { None };
-        let file = index.read_file(copies.is_some());
-        let (directory, own) = match copies {
-            Some(copies) => (copies, Some(directory)),
-            None => (directory, None),
-        };
-        let mut parts = vec![Part {
+    /// Damage; I/O; too little memory.
+    pub fn all(job: &Job, index: &VectorIndex, directory: Directory) -> Result<Vec<Part>> {
+        let mut parts = vec![Part::of_lists(index, Arc::new(directory), None)];
+        for layer in &index.layers {
+            let (directory, file) = layer.load(job, index.info())?;
+            let (name, rows) = (layer.name.clone(), layer.rows.end);
+            let (directory, row_bytes) = (Arc::new(directory), parts[0].row_bytes);
+            parts.push(Part { name, file, directory, own: None, chunk: layer.chunk, row_bytes, rows });
+        }
+        Ok(parts)
+    }
+
+    /// Returns the parts `own` with the lists with copies in the place of the first part, if the index has these.
+    ///
+    /// # Errors
+    /// As [`Part::all`].
+    pub fn with_copies(job: &Job, index: &VectorIndex, own: &[Part]) -> Result<Vec<Part>> {
+        let mut parts = own.to_vec();
+        if let Some(copies) = index.load_copies(job, &own[0].directory)? {
+            parts[0] = Part::of_lists(index, Arc::new(copies), Some(own[0].directory.clone()));
+        }
+        Ok(parts)
+    }
+
+    /// Returns the part of the lists that the build wrote: those with copies, if the directory `own` of the lists without
+    /// is given.
+    fn of_lists(index: &VectorIndex, directory: Arc<Directory>, own: Option<Arc<Directory>>) -> Part {
+        let (info, with_copies) = (index.info(), own.is_some());
+        let file = index.read_file(with_copies);
+        Part {
             name: file.name().to_string(),
             file: file.clone(),
             directory,
             own,
             chunk: Part::list_vectors_max(index, with_copies),
-            row_bytes,
+            row_bytes: info.element.row_bytes(info.dimensions),
             rows: info.vectors,
-        }];
-        for layer in &index.layers {
-            let (directory, file) = layer.load(job, info)?;
-            let (name, rows) = (layer.name.clone(), layer.rows.end);
-            parts.push(Part { name, file, directory, own: None, chunk: layer.chunk, row_bytes, rows });
         }
-        Ok(parts)
     }
 
     /// Returns how many vectors the largest list of the first part has. If `with_copies` is true, copies are counted.
@@ -169,22 +180,22 @@ impl Part {
     }
 }
 
-/// A file whose block checksums stay in memory while this value lives.
-pub(super) struct Remembered<'a>(&'a CheckedFile);
+/// A file whose checksums are in memory while this value lives.
+pub(super) struct Remembered(CheckedFile);
 
-impl<'a> Remembered<'a> {
+impl Remembered {
     /// Reads the checksums of all blocks of a file.
     ///
     /// # Errors
-    /// Returns [`crate::Error::Store`] if an I/O operation fails or stored bytes are damaged.
-    pub fn new(job: &Job, file: &'a CheckedFile) -> Result<Remembered<'a>> {
-        let remembered = Remembered(file);
+    /// I/O and damage.
+    pub fn new(job: &Job, file: &CheckedFile) -> Result<Remembered> {
+        let remembered = Remembered(file.clone());
         file.remember_headers(job)?;
         Ok(remembered)
     }
 }
 
-impl Drop for Remembered<'_> {
+impl Drop for Remembered {
     fn drop(&mut self) {
         self.0.forget_headers();
     }

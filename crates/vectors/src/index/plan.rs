@@ -68,8 +68,9 @@ pub(crate) struct Estimates {
     pub lower_bytes: u64,
     /// The memory of the block checksums of the file that the single strategy reads.
     pub checks_bytes: u64,
-    /// The memory, in bytes, of one thread in the single strategy. The next field is the memory of one thread in the
-    /// batch strategy.
+    /// Whether the lower centroids, and the checksums, are in memory, if an earlier search has loaded the lists.
+    pub held: Option<(bool, bool)>,
+    /// The memory of a thread with each strategy.
     pub single_thread_bytes: u64,
     pub batch_thread_bytes: u64,
     /// The memory of one query, in bytes. The next field is the additional memory of one query in the batch strategy.
@@ -140,9 +141,12 @@ impl StrategyPlan {
             threads -= 1;
         }
         let free = memory.saturating_sub(fixed(threads));
-        let holds_centroids = estimates.lower_bytes <= free / 2;
+        let fits_half = |bytes: u64, free: u64| bytes <= free / 2;
+        let holds_centroids =
+            estimates.held.map_or_else(|| fits_half(estimates.lower_bytes, free), |held| held.0);
         let free = if holds_centroids { free - estimates.lower_bytes } else { free };
-        let holds_checks = strategy == Strategy::Single && estimates.checks_bytes <= free / 2;
+        let fits_checks = || strategy == Strategy::Single && fits_half(estimates.checks_bytes, free);
+        let holds_checks = estimates.held.map_or_else(fits_checks, |held| held.1);
         let free = if holds_checks { free - estimates.checks_bytes } else { free };
         let queries_at_once = (free / query_bytes).clamp(1, estimates.queries.max(1));
         StrategyPlan {
@@ -241,6 +245,7 @@ mod tests {
             fixed_bytes: 1 << 20,
             lower_bytes: 5 << 20,
             checks_bytes: 1 << 20,
+            held: None,
             single_thread_bytes: 2 << 20,
             batch_thread_bytes: 4 << 20,
             query_bytes: 1000,

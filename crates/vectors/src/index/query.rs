@@ -21,25 +21,26 @@ use serde::Serialize;
 
 use super::{
     Clustered,
-    centroids::{Centroids, Finder},
+    centroids::Finder,
     compare::{Comparer, Members, Packed, Space},
     dataset::VectorIndex,
-    parts::{Part, Piece, Remembered},
+    loaded::{Lists, LoadedLists},
+    parts::{Part, Piece},
     plan::{Copied, DEPTH, Estimates, FOUND_AT_ONCE, Strategy, StrategyPlan, joined_bytes, span_bytes},
     ranges::BUFFERS,
     recall::pack_next,
     round::{Round, Selected},
     selected::probes_among,
+    single::Worker,
     table::RecallTable,
     tail::compare_tail,
 };
 use crate::{
     Element, Error, Result, Search, Vectors, VectorsInfo,
     heaps::Tops,
-    ids::Ids,
+    kept::Kept,
     pairs::{Pairs, PairsOfQueries},
-    search::among_live,
-    search::{AnswerRows, BATCH_ROWS, QueryRows, Source, center_of_vectors, check_dimensions, new_tops},
+    search::{AnswerRows, BATCH_ROWS, DatasetFacts, Means, QueryRows, Source, check_dimensions, new_tops},
     tiles::Instructions,
     topk::TopK,
 };
@@ -123,26 +124,20 @@ pub struct ApproximateSearched {
 /// and rank. Distances are exact.
 ///
 /// # Errors
-/// - Returns [`crate::Error::BadOption`] if an option is out of range.
-/// - Returns [`crate::Error::BadOption`] if the index was built for another metric.
-/// - Returns [`crate::Error::BadFile`] if a value of a query is not finite, or if the element type of the vectors
-///   cannot hold the value.
-/// - Returns the errors of `each`.
-/// - Returns [`Error::Store`] if the budget has too little free memory, a read or write fails, stored bytes are
-///   damaged, or the job was cancelled.
-pub fn search_index<'a>(
-    job: &Job,
-    vectors: &Vectors,
-    index: &VectorIndex,
-    queries: impl Into<Source<'a>>,
-    search: &Search,
-    approximate: &Approximate,
+/// The errors of [`crate::search_index`].
+pub(crate) fn search_lists(
+    means: &mut Means<'_>,
+    (vectors, facts): (&Vectors, &DatasetFacts),
+    (index, loaded): (&VectorIndex, &LoadedLists),
+    source: Source<'_>,
+    (search, approximate): (&Search, &Approximate),
     each: &mut dyn FnMut(RecordBatch) -> Result<()>,
 ) -> Result<ApproximateSearched> {
-    let source = queries.into();
     check_index_search(index, vectors.info(), source, search, approximate)?;
-    let search = &*among_live(job, vectors, search)?;
-    Probed { job, vectors, index, source, search, approximate, pairs: None }.run_elements(each)
+    let search = &*facts.among_live(means.job, vectors, search)?;
+    let job = means.job;
+    Probed { job, vectors, facts, index, loaded, source, search, approximate, pairs: None }
+        .run_elements(means, each)
 }
 
 /// Finds pairs of vectors within the radius of `search`. A pair is found if one of its vectors lies in a list that the
@@ -160,9 +155,35 @@ pub(crate) fn pairs_of_index(
 ) -> Result<ApproximateSearched> {
     let source = Source::Stored(vectors);
     check_index_search(index, vectors.info(), source, search, approximate)?;
-    let search = &*among_live(job, vectors, search)?;
-    Probed { job, vectors, index, source, search, approximate, pairs: Some(pairs) }
-        .run_elements(&mut |_| unreachable!("pairs are no rows"))
+    let facts = &DatasetFacts::read(job, vectors)?;
+    let (search, loaded) = (&*facts.among_live(job, vectors, search)?, &LoadedLists::default());
+    let mut means = Means { job, threads: job.budget().threads(), kept: &mut Kept::Nothing };
+    Probed { job, vectors, facts, index, loaded, source, search, approximate, pairs: Some(pairs) }
+        .run_elements(&mut means, &mut |_| unreachable!("pairs are no rows"))
+}
+
+/// Loads what searches in an index need in memory: the directory, the centroids of groups, and those of lists and the
+/// checksums of lists if they take less than half of the free memory each.
+///
+/// # Errors
+/// I/O and damage; too little memory.
+pub(crate) fn load_lists(
+    means: &Means<'_>,
+    (vectors, facts): (&Vectors, &DatasetFacts),
+    (index, loaded): (&VectorIndex, &LoadedLists),
+    query: Source<'_>,
+) -> Result<()> {
+    let search = &Search { metric: index.info().metric, ..Search::default() };
+    let approximate = &Approximate { strategy: Some(Strategy::Single), ..Approximate::default() };
+    let job = means.job;
+    let probed =
+        Probed { job, vectors, facts, index, loaded, source: query, search, approximate, pairs: None };
+    match vectors.info().element {
+        Element::F32 => probed.preload::<f32>(means),
+        Element::U8 => probed.preload::<u8>(means),
+        Element::I8 => probed.preload::<i8>(means),
+        Element::F16 | Element::Bf16 | Element::Bits => Err(super::no_index_of(vectors.info())),
+    }
 }
 
 /// Checks the options of an approximate search, without I/O.
@@ -200,7 +221,9 @@ pub fn check_index_search<'a>(
 struct Probed<'a> {
     job: &'a Job,
     vectors: &'a Vectors,
+    facts: &'a DatasetFacts,
     index: &'a VectorIndex,
+    loaded: &'a LoadedLists,
     source: Source<'a>,
     search: &'a Search,
     approximate: &'a Approximate,
@@ -209,13 +232,9 @@ struct Probed<'a> {
     pairs: Option<&'a Pairs>,
 }
 
-/// The data of an index that stays in memory during a search, and the two spaces in which queries are compared. A space
-/// is a metric together with facts about the data.
-struct Loaded<T: Clustered> {
-    parts: Vec<Part>,
-    centroids: Centroids<T>,
-    ids: Ids,
-    /// The space in which queries are compared with centroids.
+/// The spaces in which vectors are compared.
+struct Spaces<T: Clustered> {
+    /// Where queries are compared with centroids.
     coarse: Space<T>,
     /// The space in which queries are compared with vectors. Only vectors within the radius of the search are near.
     space: Space<T>,
@@ -281,9 +300,10 @@ impl Probed<'_> {
         wanted.unwrap_or_else(|| self.table(strategy).probes_for(self.approximate.recall, lists)).min(lists)
     }
 
-    fn estimates<T: Clustered>(&self) -> Estimates {
+    fn estimates<T: Clustered>(&self, means: &Means<'_>) -> Estimates {
         let (info, index) = (self.index.info(), self.index);
-        let budget = self.job.budget();
+        let (budget, loaded) = (self.job.budget(), self.loaded.get::<T>());
+        let unless_loaded = |bytes: u64| if loaded.is_some() { 0 } else { bytes };
         let probes = self.probes(Strategy::Batch);
         let single_probes = self.probes(Strategy::Single);
         let k = self.search.neighbours(self.vectors.info().live());
@@ -311,17 +331,18 @@ impl Probed<'_> {
             list_vectors: info.vectors as f64 / info.lists as f64,
             copies,
             dimensions: info.dimensions,
-            memory_bytes: budget.free_bytes(),
-            threads: budget.threads(),
-            fixed_bytes: index.directory_bytes()
-                + Ids::bytes(self.vectors.info())
+            memory_bytes: budget.free_bytes() + means.kept.bytes(),
+            threads: means.threads,
+            fixed_bytes: unless_loaded(index.directory_bytes())
+                + self.facts.unread_bytes(self.vectors)
                 + self.source.rows_bytes()
                 + 2 * BATCH_ROWS as u64 * 24
                 + row_bytes * 4
                 + self.search.selection.as_ref().map_or(0, |selection| Selected::bytes(selection, row_bytes))
                 + (64 << 10),
-            lower_bytes: index.lower_bytes(),
-            checks_bytes: index.read_file(self.reads_copies(Strategy::Single)).headers_bytes(),
+            lower_bytes: unless_loaded(index.lower_bytes()),
+            checks_bytes: unless_loaded(index.read_file(self.reads_copies(Strategy::Single)).headers_bytes()),
+            held: loaded.map(|lists| (lists.centroids.are_in_memory(), lists.checks.is_some())),
             single_thread_bytes: finder
                 + inshore_store::taken_bytes(DEPTH * joined_bytes(read_bytes_max)) as u64
                 + pending(self.layer_probes(Strategy::Single))
@@ -331,19 +352,25 @@ impl Probed<'_> {
                 + 64 * (probes + 16),
             query_bytes: Packed::<T>::bytes_each(info.dimensions) + heap_bytes + 24 + Selected::QUERY_BYTES,
             batch_query_bytes: probes * 8 + 8,
-            batch_bytes: FOUND_AT_ONCE.min(self.source.count()) * pending(probes) * budget.threads() as u64,
+            batch_bytes: FOUND_AT_ONCE.min(self.source.count()) * pending(probes) * means.threads as u64,
             forced: self.approximate.strategy,
         }
     }
 
     fn run<T: Clustered>(
         &self,
+        means: &mut Means<'_>,
         each: &mut dyn FnMut(RecordBatch) -> Result<()>,
     ) -> Result<ApproximateSearched> {
         let (job, info) = (self.job, self.index.info());
-        let estimates = self.estimates::<T>();
-        let plan = self.plan(&estimates)?;
-        let loaded = self.load::<T>(&plan)?;
+        let estimates = self.estimates::<T>(means);
+        let plan = self.plan::<T>(&estimates, means.kept.bytes())?;
+        let mut workers = means.kept.take_workers::<Worker<T>>();
+        match plan.strategy {
+            Strategy::Single => workers.truncate(plan.threads),
+            Strategy::Batch => workers.clear(),
+        }
+        let (lists, spaces) = (self.lists::<T>(&plan)?, self.spaces::<T>()?);
         let query_bytes = match plan.strategy {
             Strategy::Single => estimates.query_bytes,
             Strategy::Batch => estimates.query_bytes + estimates.batch_query_bytes,
@@ -353,18 +380,19 @@ impl Probed<'_> {
         let mut answer = AnswerRows::new(self.search.metric, each);
         let mut counts = Counts::default();
         let mut first = 0;
-        let file = self.index.read_file(self.reads_copies(plan.strategy));
-        let _checks = if plan.holds_checks { Some(Remembered::new(job, file)?) } else { None };
         job.start_phase("searching", "queries", self.source.count());
         while first < self.source.count() {
             let end = self.source.count().min(first + plan.queries_at_once);
             let _memory =
                 job.budget().reserve((end - first) * query_bytes, "queries and their neighbours")?;
-            let (ids, tops) = self.round(&loaded, &plan, first..end, &mut rows, &mut counts)?;
+            let round = (lists, &spaces, &plan);
+            let (ids, tops) = self.round(round, first..end, &mut rows, &mut workers, &mut counts)?;
             answer.add_all(&ids, tops)?;
             first = end;
         }
         answer.flush()?;
+        let kept_bytes = workers.iter().map(Worker::bytes).sum();
+        *means.kept = Kept::Workers(Box::new(workers), kept_bytes);
         let probes = self.probes(plan.strategy);
         Ok(ApproximateSearched {
             queries: self.source.count(),
@@ -390,20 +418,27 @@ impl Probed<'_> {
         })
     }
 
-    fn run_elements(&self, each: &mut dyn FnMut(RecordBatch) -> Result<()>) -> Result<ApproximateSearched> {
+    fn run_elements(
+        &self,
+        means: &mut Means<'_>,
+        each: &mut dyn FnMut(RecordBatch) -> Result<()>,
+    ) -> Result<ApproximateSearched> {
         match self.vectors.info().element {
-            Element::F32 => self.run::<f32>(each),
-            Element::U8 => self.run::<u8>(each),
-            Element::I8 => self.run::<i8>(each),
+            Element::F32 => self.run::<f32>(means, each),
+            Element::U8 => self.run::<u8>(means, each),
+            Element::I8 => self.run::<i8>(means, each),
             Element::F16 | Element::Bf16 | Element::Bits => Err(super::no_index_of(self.vectors.info())),
         }
     }
 
-    /// Chooses the strategy by the memory that is free in the budget of the job.
-    fn plan(&self, estimates: &Estimates) -> Result<StrategyPlan> {
+    /// Chooses the strategy with the memory that is free in the budget of the job, or kept.
+    fn plan<T: Clustered>(&self, estimates: &Estimates, kept_bytes: u64) -> Result<StrategyPlan> {
         let (job, info) = (self.job, self.index.info());
-        let plan = StrategyPlan::new(estimates, job.store().drive_profile().as_ref());
-        job.budget().need(plan.smallest_bytes, || {
+        let plan = match self.loaded.get::<T>() {
+            Some(lists) => StrategyPlan::new(estimates, lists.drive.as_ref()),
+            None => StrategyPlan::new(estimates, job.store().drive_profile().as_ref()),
+        };
+        job.budget().need(plan.smallest_bytes.saturating_sub(kept_bytes), || {
             let k = self.search.neighbours(self.vectors.info().live());
             format!("a search of {k} neighbours in the index of {}", info.name)
         })?;
@@ -411,40 +446,51 @@ impl Probed<'_> {
         Ok(plan)
     }
 
-    /// Reads the data of the index that all queries need.
-    fn load<T: Clustered>(&self, plan: &StrategyPlan) -> Result<Loaded<T>> {
+    /// Loads the lists for later searches.
+    fn preload<T: Clustered>(&self, means: &Means<'_>) -> Result<()> {
+        let plan = self.plan::<T>(&self.estimates::<T>(means), means.kept.bytes())?;
+        let with_copies = self.reads_copies(plan.strategy);
+        self.lists::<T>(&plan)?.parts(self.job, self.index, with_copies)?;
+        self.facts.center(self.job, self.vectors, self.search.metric).map(drop)
+    }
+
+    /// Returns what all queries need of the index, which is read unless it is loaded.
+    fn lists<T: Clustered>(&self, plan: &StrategyPlan) -> Result<&Lists<T>> {
+        let held = (plan.holds_centroids, plan.holds_checks);
+        self.loaded.get_or_load(|| Lists::read(self.job, self.index, held))
+    }
+
+    /// Returns the spaces in which vectors are compared.
+    fn spaces<T: Clustered>(&self) -> Result<Spaces<T>> {
         let (metric, dimensions) = (self.search.metric, self.index.info().dimensions);
-        let (directory, centroids) = self.index.load::<T>(self.job, plan.holds_centroids)?;
-        let center = center_of_vectors(self.job, self.vectors, metric)?;
+        let center = self.facts.center(self.job, self.vectors, metric)?;
         let instructions = self.search.instructions.unwrap_or_else(Instructions::best);
         let coarse = Space::<T>::new(metric, dimensions, &center, instructions);
         let space = coarse.within(self.search.radius);
-        let ids = Ids::read(self.job, self.vectors)?;
-        let parts = Part::all(self.job, self.index, directory, self.reads_copies(plan.strategy))?;
-        Ok(Loaded { parts, centroids, ids, coarse, space })
+        Ok(Spaces { coarse, space })
     }
 
     /// Reads the queries with these numbers and answers them. Returns the ids of the queries and the nearest vectors of
     /// each. If pairs are collected, the nearest vectors are empty.
     fn round<T: Clustered>(
         &self,
-        loaded: &Loaded<T>,
-        plan: &StrategyPlan,
+        (lists, spaces, plan): (&Lists<T>, &Spaces<T>, &StrategyPlan),
         numbers: Range<u64>,
         rows: &mut QueryRows,
+        workers: &mut Vec<Worker<T>>,
         counts: &mut Counts,
     ) -> Result<(Vec<u64>, Vec<TopK>)> {
         let info = self.index.info();
+        let parts = lists.parts(self.job, self.index, self.reads_copies(plan.strategy))?;
         let k = self.search.needed(self.vectors.info().vectors);
         let count = (numbers.end - numbers.start) as usize;
         let mut packed = Packed::<T>::with_capacity(info.dimensions, count);
         let mut ids = Vec::with_capacity(count);
         for number in numbers {
-            pack_next(rows, (self.source, number), self.vectors, &loaded.space, &mut packed, &mut ids)?;
+            pack_next(rows, (self.source, number), self.vectors, &spaces.space, &mut packed, &mut ids)?;
         }
-        // If a list has copies, a query meets a vector once for each probed list that holds it, so the heaps drop
-        // repeated ids. The sort of pairs drops repeated pairs itself.
-        let has_copies = loaded.parts.iter().any(Part::has_copies);
+        // A vector comes once with each list that holds it. A sort of pairs keeps each pair once.
+        let has_copies = parts.iter().any(Part::has_copies);
         let new_top = if has_copies { TopK::distinct } else { TopK::new };
         let tops = match self.pairs {
             Some(_) => Vec::new(),
@@ -457,12 +503,12 @@ impl Probed<'_> {
             job: self.job,
             vectors: self.vectors,
             selected: selection.map(|selection| Selected::new(selection, count)),
-            ids: &loaded.ids,
+            ids: &self.facts.ids,
             index: self.index,
-            parts: &loaded.parts,
-            centroids: &loaded.centroids,
-            space: &loaded.space,
-            coarse: &loaded.coarse,
+            parts,
+            centroids: &lists.centroids,
+            space: &spaces.space,
+            coarse: &spaces.coarse,
             plan,
             probes: self.probes(plan.strategy),
             layer_probes: self.layer_probes(plan.strategy),
@@ -474,7 +520,7 @@ impl Probed<'_> {
             measured: AtomicU64::new(0),
         };
         match plan.strategy {
-            Strategy::Single => counts.times_us.extend(round.single()?),
+            Strategy::Single => counts.times_us.extend(round.single(workers)?),
             Strategy::Batch => round.batch()?,
         }
         let tail = self.index.end()..self.vectors.info().vectors;

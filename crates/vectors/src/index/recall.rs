@@ -286,11 +286,21 @@ pub(crate) fn for_vectors<T: Clustered, S: Send>(
     make: impl Fn() -> S + Sync,
     work: impl Fn(&mut S, u64, &[T]) -> Result<()> + Sync,
 ) -> Result<Vec<S>> {
-    for_rows(job, file, (0..vectors, dimensions), make, work)
+    for_rows(job, file, Blocks { rows: 0..vectors, dimensions, rows_max: u64::MAX }, make, work)
 }
 
-/// Calls `work` with blocks of the rows `all` of a file. The arguments are the state of the thread, the number of the
-/// first row of the block, and the elements of the block.
+/// The rows of a pass.
+pub(crate) struct Blocks {
+    /// The numbers of the rows in the file.
+    pub rows: Range<u64>,
+    /// The number of dimensions of a row.
+    pub dimensions: usize,
+    /// The largest number of rows of a block, at least 1.
+    pub rows_max: u64,
+}
+
+/// Calls `work` with blocks of some rows of a file. The arguments are the number of the first row of the block, and the
+/// elements.
 ///
 /// # Errors
 /// - Returns the errors of `work`.
@@ -299,13 +309,13 @@ pub(crate) fn for_vectors<T: Clustered, S: Send>(
 pub(crate) fn for_rows<T: Clustered, S: Send>(
     job: &Job,
     file: &CheckedFile,
-    (all, dimensions): (Range<u64>, usize),
+    Blocks { rows: all, dimensions, rows_max }: Blocks,
     make: impl Fn() -> S + Sync,
     work: impl Fn(&mut S, u64, &[T]) -> Result<()> + Sync,
 ) -> Result<Vec<S>> {
     let row_bytes = dimensions * size_of::<T>();
     let buffer_bytes = block_bytes(row_bytes);
-    let rows = (((buffer_bytes - 2 * CHECK_BYTES) / row_bytes).max(1)) as u64;
+    let rows = (((buffer_bytes - 2 * CHECK_BYTES) / row_bytes).max(1) as u64).min(rows_max);
     let range = |number: u64| {
         let first = all.start + number * rows;
         (first < all.end).then(|| first * row_bytes as u64..all.end.min(first + rows) * row_bytes as u64)

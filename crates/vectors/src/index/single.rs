@@ -17,35 +17,75 @@ use super::{
 };
 use crate::Result;
 
+/// The memory of a thread that answers one query after the other.
+pub(super) struct Worker<T: Clustered> {
+    finder: Finder<T>,
+    comparer: Comparer<T>,
+    spare: Vec<Buffer>,
+}
+
+impl<T: Clustered> Worker<T> {
+    /// Returns the bytes that the worker has reserved.
+    pub fn bytes(&self) -> u64 {
+        let buffers = self.spare.iter().map(|buffer| buffer.len()).sum();
+        inshore_store::taken_bytes(buffers) as u64 + self.finder.bytes()
+    }
+}
+
 impl<T: Clustered> Round<'_, T> {
-    /// Answers one query after the other on each thread. Returns the time of each query, in microseconds.
-    pub(super) fn single(&self) -> Result<Vec<u64>> {
+    /// Answers one query after the other on each thread. Returns the microseconds that each took. `workers` are those of
+    /// earlier rounds, to which missing ones are added.
+    pub(super) fn single(&self, workers: &mut Vec<Worker<T>>) -> Result<Vec<u64>> {
+        let threads = self.plan.threads.min(self.packed.len()).max(1);
+        while workers.len() < threads {
+            workers.push(self.worker()?);
+        }
         let next = AtomicU64::new(0);
-        let work = || -> Result<Vec<u64>> {
-            let mut finder = self.centroids.finder(self.job)?;
-            let mut comparer = Comparer::<T>::new(self.centroids.dimensions);
-            let bytes = joined_bytes(self.chunk_bytes_max());
-            let buffers = Buffer::zeroed(self.job.budget(), DEPTH * bytes, "lists")?;
-            let mut spare = buffers.split(bytes);
-            let mut times = Vec::new();
-            loop {
-                let query = next.fetch_add(1, Ordering::Relaxed);
-                if query >= self.packed.len() as u64 {
-                    self.measured.fetch_add(comparer.measured, Ordering::Relaxed);
-                    return Ok(times);
-                }
-                self.job.check_cancelled()?;
-                let started = Instant::now();
-                self.answer(query as u32, &mut finder, &mut comparer, &mut spare)?;
-                times.push(started.elapsed().as_micros() as u64);
-                self.job.progress().add(1);
-            }
+        let times = match &mut workers[..threads] {
+            [worker] => self.work(worker, &next),
+            workers => std::thread::scope(|scope| {
+                let threads: Vec<_> = workers
+                    .iter_mut()
+                    .map(|worker| {
+                        let next = &next;
+                        scope.spawn(move || self.work(worker, next))
+                    })
+                    .collect();
+                let times: Vec<_> =
+                    threads.into_iter().map(|thread| thread.join().expect("no panic")).collect();
+                times.into_iter().collect::<Result<Vec<_>>>().map(|times| times.concat())
+            }),
         };
-        let times = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..self.plan.threads).map(|_| scope.spawn(work)).collect();
-            threads.into_iter().map(|thread| thread.join().expect("no panic")).collect::<Result<Vec<_>>>()
-        })?;
-        Ok(times.into_iter().flatten().collect())
+        if times.is_err() {
+            // Workers that failed have lost buffers.
+            workers.clear();
+        }
+        times
+    }
+
+    fn worker(&self) -> Result<Worker<T>> {
+        let bytes = joined_bytes(self.chunk_bytes_max());
+        let buffers = Buffer::zeroed(self.job.budget(), DEPTH * bytes, "lists")?;
+        let comparer = Comparer::<T>::new(self.centroids.dimensions);
+        Ok(Worker { finder: self.centroids.finder(self.job)?, comparer, spare: buffers.split(bytes) })
+    }
+
+    /// Answers queries until none is left, from the number `next` on.
+    fn work(&self, worker: &mut Worker<T>, next: &AtomicU64) -> Result<Vec<u64>> {
+        let mut times = Vec::new();
+        loop {
+            let query = next.fetch_add(1, Ordering::Relaxed);
+            if query >= self.packed.len() as u64 {
+                self.measured.fetch_add(std::mem::take(&mut worker.comparer.measured), Ordering::Relaxed);
+                return Ok(times);
+            }
+            self.job.check_cancelled()?;
+            let started = Instant::now();
+            let Worker { finder, comparer, spare } = &mut *worker;
+            self.answer(query as u32, finder, comparer, spare)?;
+            times.push(started.elapsed().as_micros() as u64);
+            self.job.progress().add(1);
+        }
     }
 
     fn answer(

@@ -22,7 +22,7 @@ use super::{
 use crate::{
     Approximate, Element, Error, Plan, Result, RowSet, Search, Source, Vectors, VectorsInfo,
     index::probes_among,
-    search::{Candidates, among_live, check_dimensions, search_among},
+    search::{Candidates, DatasetFacts, Means, check_dimensions, search_among},
 };
 
 /// A query that probes more buckets than these is compared with all vectors.
@@ -100,15 +100,16 @@ pub(crate) fn check_lsh_search(
 /// The errors of [`check_lsh_search`]; a query with a value that is not finite, or that the elements of the vectors
 /// cannot hold; too little memory; I/O and damage; cancellation; the errors of `each`.
 pub(crate) fn search_lsh(
-    job: &Job,
-    vectors: &Vectors,
+    means: &mut Means<'_>,
+    (vectors, facts): (&Vectors, &DatasetFacts),
     index: &LshIndex,
     source: Source<'_>,
     (search, approximate): (&Search, &Approximate),
     each: &mut dyn FnMut(RecordBatch) -> Result<()>,
 ) -> Result<LshSearched> {
+    let job = means.job;
     check_lsh_search(index, vectors.info(), source, search, approximate)?;
-    let search = &*among_live(job, vectors, search)?;
+    let search = &*facts.among_live(job, vectors, search)?;
     let (info, all) = (index.info(), index.info().shape().all_buckets());
     let among_all =
         approximate.probes.unwrap_or_else(|| info.recall.probes_for(approximate.recall, all)).min(all);
@@ -121,7 +122,7 @@ pub(crate) fn search_lsh(
     let mut tables = Tables::open(job, vectors, index, search, (probes, is_all))?;
     job.progress()
         .tell(|| format!("search: {probes} of {all} buckets, about {expected} candidates for each query"));
-    let found = search_among(job, vectors, source, search, (&mut tables, expected), each)?;
+    let found = search_among(means, (vectors, facts), source, search, (&mut tables, expected), each)?;
     Ok(LshSearched {
         queries: source.count(),
         vectors: vectors.info().live(),

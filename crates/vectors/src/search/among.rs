@@ -8,9 +8,10 @@
 //! once, whatever proposed it, by the code of the exact search, for all elements and metrics.
 
 use arrow_array::RecordBatch;
-use inshore_store::Job;
 
-use super::{AnswerRows, Beside, Passes, Plan, Receiver, Search, Source, plan_beside};
+use super::{
+    AnswerRows, Beside, DatasetFacts, Means, Passes, Plan, Receiver, Search, Source, plan_beside,
+};
 use crate::{Result, RowSet, Vectors};
 
 /// Proposes candidates for queries.
@@ -37,27 +38,23 @@ pub(crate) struct AmongCandidates {
 /// # Errors
 /// The errors of [`super::search()`]; the errors of `candidates`.
 pub(crate) fn search_among(
-    job: &Job,
-    vectors: &Vectors,
+    means: &mut Means<'_>,
+    (vectors, facts): (&Vectors, &DatasetFacts),
     source: Source<'_>,
     search: &Search,
     (candidates, expected): (&mut dyn Candidates, u64),
     each: &mut dyn FnMut(RecordBatch) -> Result<()>,
 ) -> Result<AmongCandidates> {
-    let info = vectors.info();
+    let (job, info) = (means.job, vectors.info());
     let entries = search.neighbours(info.live());
     let what = || format!("a search of {entries} neighbours in the index of {}", info.name);
     let expected = Some(expected.max(entries));
-    let plan = plan_beside(
-        job,
-        info,
-        source,
-        search,
-        &Beside { entries, bytes: 0, what: &what, candidates: expected },
-    )?;
+    let bytes = facts.unread_bytes(vectors);
+    let beside = Beside { entries, bytes, what: &what, candidates: expected };
+    let plan = plan_beside(means, info, source, search, &beside)?;
     let mut answer = AnswerRows::new(search.metric, each);
-    let passes = Passes { job, vectors, source, search, plan: &plan };
-    let measured = passes.run(&mut Receiver::Among(&mut answer, candidates))?;
+    let passes = Passes { job, vectors, facts, source, search, plan: &plan };
+    let measured = passes.run(means.kept, &mut Receiver::Among(&mut answer, candidates))?;
     answer.flush()?;
     Ok(AmongCandidates { rows: answer.rows, measured, plan })
 }

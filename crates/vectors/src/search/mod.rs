@@ -5,7 +5,7 @@
 //! the block stay in memory, packed for the kernels ([`queries`]), while [`scan`] reads the vectors.
 
 mod among;
-mod live;
+mod dataset_facts;
 mod plan;
 mod queries;
 mod scan;
@@ -17,14 +17,14 @@ use arrow_array::{
     ArrayRef, Float32Array, RecordBatch, UInt32Array, UInt64Array, cast::AsArray, types::UInt64Type,
 };
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use inshore_store::{Buffer, FileReader, Job};
+use inshore_store::{Buffer, Job};
 use serde::Serialize;
 
 pub use self::plan::{Estimates, Kernel, Plan};
 pub use self::source::Source;
 pub(crate) use self::{
     among::{Candidates, search_among},
-    live::among_live,
+    dataset_facts::{DatasetFacts, center_of_vectors},
     queries::compared_value,
     source::{HeldRows, QueryRows},
 };
@@ -34,12 +34,10 @@ use self::{
 };
 use crate::{
     Error, Metric, Result, RowSet, Vectors, VectorsInfo,
-    dataset::CHECK_BYTES,
-    element::{Element, floats},
+    element::Element,
     filter::Filter,
     heaps::Tops,
-    ids::Ids,
-    live::live_bytes,
+    kept::Kept,
     metric::Measured,
     pairs::Pairs,
     tiles::{Instructions, Tiled},
@@ -207,21 +205,31 @@ pub fn plan<'a>(
     queries: impl Into<Source<'a>>,
     search: &Search,
 ) -> Result<Plan> {
-    plan_answer(job, vectors, queries.into(), search, live_bytes(vectors))
+    let means = Means { job, threads: job.budget().threads(), kept: &mut Kept::Nothing };
+    plan_answer(&means, vectors, queries.into(), search, DatasetFacts::bytes(vectors))
 }
 
-/// Plans a search for which the set of live rows will take `live_bytes` bytes of memory.
-fn plan_answer(
-    job: &Job,
+/// The memory and threads of a search.
+pub(crate) struct Means<'a> {
+    pub job: &'a Job,
+    /// The largest number of worker threads.
+    pub threads: usize,
+    /// The memory that an earlier search has left.
+    pub kept: &'a mut Kept,
+}
+
+/// Plans a search beside others, which will take so many bytes.
+pub(crate) fn plan_answer(
+    means: &Means<'_>,
     vectors: &VectorsInfo,
     source: Source<'_>,
     search: &Search,
-    live_bytes: u64,
+    bytes: u64,
 ) -> Result<Plan> {
     let k = search.neighbours(vectors.live());
     let what = || format!("a search of {k} neighbours among {}", vectors.name);
-    let beside = Beside { entries: k, bytes: live_bytes, what: &what, candidates: None };
-    plan_beside(job, vectors, source, search, &beside)
+    let beside = Beside { entries: k, bytes, what: &what, candidates: None };
+    plan_beside(means, vectors, source, search, &beside)
 }
 
 /// Memory that is in use during a search in addition to the blocks of vectors and the queries.
@@ -243,7 +251,7 @@ pub(crate) struct Beside<'a> {
 /// - Returns [`crate::Error::BadFile`] if the queries have another number of dimensions than the vectors.
 /// - Returns [`crate::Error::Store`] if the budget has too little free memory for one query.
 pub(crate) fn plan_beside(
-    job: &Job,
+    means: &Means<'_>,
     vectors: &VectorsInfo,
     source: Source<'_>,
     search: &Search,
@@ -253,9 +261,8 @@ pub(crate) fn plan_beside(
     search.check_selection(vectors)?;
     search.metric.check(vectors.element)?;
     check_dimensions(source, vectors)?;
-    let budget = job.budget();
+    let (budget, kept_bytes) = (means.job.budget(), means.kept.bytes());
     let live = (vectors.removed > 0).then_some(vectors.live());
-    let others_bytes = beside.bytes + Ids::bytes(vectors);
     let mut plan = Plan::new(&Estimates {
         vectors: vectors.vectors,
         dimensions: vectors.dimensions,
@@ -264,11 +271,11 @@ pub(crate) fn plan_beside(
         selected: beside.candidates.or(search.selection.as_ref().map(|selection| selection.count())).or(live),
         queries: if beside.candidates.is_some() { 1 } else { source.count() },
         k: beside.entries,
-        memory_bytes: budget.free_bytes().saturating_sub(others_bytes),
-        threads: budget.threads(),
+        memory_bytes: (budget.free_bytes() + kept_bytes).saturating_sub(beside.bytes),
+        threads: means.threads,
         reader_bytes: source.rows_bytes(),
     });
-    budget.need(plan.smallest_bytes() + others_bytes, beside.what)?;
+    budget.need((plan.smallest_bytes() + beside.bytes).saturating_sub(kept_bytes), beside.what)?;
     if beside.candidates.is_some() {
         plan.passes = source.count();
     }
@@ -312,25 +319,20 @@ pub(crate) fn check_dimensions(source: Source<'_>, vectors: &VectorsInfo) -> Res
 /// [`Plan`] describes the memory.
 ///
 /// # Errors
-/// - Returns the errors of [`plan()`].
-/// - Returns [`crate::Error::BadFile`] if a value of a query is not finite, or if the element type of the vectors
-///   cannot hold the value.
-/// - Returns the errors of `each`.
-/// - Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, or the job was cancelled.
-pub fn search<'a>(
-    job: &Job,
-    vectors: &Vectors,
-    queries: impl Into<Source<'a>>,
+/// The errors of [`crate::search()`].
+pub(crate) fn search_with(
+    means: &mut Means<'_>,
+    (vectors, facts): (&Vectors, &DatasetFacts),
+    source: Source<'_>,
     search: &Search,
     each: &mut dyn FnMut(RecordBatch) -> Result<()>,
 ) -> Result<Searched> {
-    let (info, source) = (vectors.info(), queries.into());
-    plan(job, info, source, search)?;
-    let search = &*among_live(job, vectors, search)?;
-    let plan = plan_answer(job, info, source, search, 0)?;
+    let (job, info) = (means.job, vectors.info());
+    let search = &*facts.among_live(job, vectors, search)?;
+    let plan = plan_answer(means, info, source, search, facts.unread_bytes(vectors))?;
     let mut answer = AnswerRows::new(search.metric, each);
-    let passes = Passes { job, vectors, source, search, plan: &plan };
-    let measured = passes.run(&mut Receiver::Answer(&mut answer))?;
+    let passes = Passes { job, vectors, facts, source, search, plan: &plan };
+    let measured = passes.run(means.kept, &mut Receiver::Answer(&mut answer))?;
     answer.flush()?;
     Ok(Searched {
         queries: source.count(),
@@ -352,13 +354,14 @@ pub fn search<'a>(
 /// Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, or the job was cancelled.
 pub(crate) fn pairs_of_all(
     job: &Job,
-    vectors: &Vectors,
+    (vectors, facts): (&Vectors, &DatasetFacts),
     search: &Search,
     plan: &Plan,
     pairs: &Pairs,
 ) -> Result<u64> {
     let source = Source::Stored(vectors);
-    Passes { job, vectors, source, search, plan }.run(&mut Receiver::Pairs(pairs))
+    let passes = Passes { job, vectors, facts, source, search, plan };
+    passes.run(&mut Kept::Nothing, &mut Receiver::Pairs(pairs))
 }
 
 /// The receiver of the near vectors that passes find.
@@ -375,35 +378,38 @@ enum Receiver<'a, 'b> {
 struct Passes<'a> {
     job: &'a Job,
     vectors: &'a Vectors,
+    facts: &'a DatasetFacts,
     source: Source<'a>,
     search: &'a Search,
     plan: &'a Plan,
 }
 
 impl Passes<'_> {
-    /// Runs all passes. Returns for how many pairs the exact distance was computed.
-    fn run(&self, receiver: &mut Receiver<'_, '_>) -> Result<u64> {
+    /// Runs all passes, and returns the number of pairs whose exact distances were computed.
+    fn run(&self, kept: &mut Kept, receiver: &mut Receiver<'_, '_>) -> Result<u64> {
         match self.vectors.info().element {
-            Element::F32 | Element::F16 | Element::Bf16 => self.run_elements::<f32>(receiver),
-            Element::U8 | Element::Bits => self.run_elements::<u8>(receiver),
-            Element::I8 => self.run_elements::<i8>(receiver),
+            Element::F32 | Element::F16 | Element::Bf16 => self.run_elements::<f32>(kept, receiver),
+            Element::U8 | Element::Bits => self.run_elements::<u8>(kept, receiver),
+            Element::I8 => self.run_elements::<i8>(kept, receiver),
         }
     }
 
-    fn run_elements<T: Tiled>(&self, receiver: &mut Receiver<'_, '_>) -> Result<u64> {
-        let Passes { job, vectors, source, search, plan } = *self;
+    fn run_elements<T: Tiled>(&self, kept: &mut Kept, receiver: &mut Receiver<'_, '_>) -> Result<u64> {
+        let Passes { job, vectors, facts, source, search, plan } = *self;
         let info = vectors.info();
-        let ids = Ids::read(job, vectors)?;
         let row_elements = info.element.queried().row_bytes(info.dimensions) / size_of::<T>();
-        let buffer_bytes = plan.threads * plan.buffers * plan.block_bytes;
-        let buffers = Buffer::zeroed(job.budget(), buffer_bytes, "blocks of vectors")?;
-        let mut buffers = buffers.split(plan.block_bytes);
+        let count = plan.threads * plan.buffers;
+        let buffer_bytes = count * plan.block_bytes;
+        let mut buffers = match kept.take_blocks(count, plan.block_bytes) {
+            Some(buffers) => buffers,
+            None => Buffer::zeroed(job.budget(), buffer_bytes, "blocks of vectors")?.split(plan.block_bytes),
+        };
         let elsewhere = inshore_store::taken_bytes(buffer_bytes) as u64 + source.rows_bytes();
         let others = plan.fixed_bytes.saturating_sub(elsewhere);
         let _others = job.budget().reserve(others, "a search")?;
         // Sums over rows use the elements themselves, without a center, so `Kernel::Rows` has a center of zeros.
         let center = match plan.kernel {
-            Kernel::Tiles => center_of(job, vectors, search.metric, &mut buffers)?,
+            Kernel::Tiles => facts.center(job, vectors, search.metric)?,
             Kernel::Rows => vec![0.0; row_elements],
             Kernel::Counts => Vec::new(),
         };
@@ -425,7 +431,7 @@ impl Passes<'_> {
                     file: &vectors.file,
                     vectors: info.vectors,
                     selection,
-                    ids: &ids,
+                    ids: &facts.ids,
                     dimensions: row_elements,
                     element: info.element,
                     row_bytes: info.row_bytes(),
@@ -457,13 +463,14 @@ impl Passes<'_> {
                 Receiver::Pairs(pairs) => {
                     // If ids are row numbers, a later row has a larger id. If vectors were replaced, a later row may
                     // have a smaller id.
-                    let near = pairs.of_queries(&queries.ids, ids.are_rows());
+                    let near = pairs.of_queries(&queries.ids, facts.ids.are_rows());
                     run(&near, search.selection.as_deref(), Some(first))?;
                     near.finish()?;
                 }
             }
             first = end;
         }
+        *kept = Kept::Blocks(buffers);
         Ok(measured)
     }
 
@@ -477,28 +484,6 @@ impl Passes<'_> {
         let read = (0..plan.passes).map(|pass| vectors - first_row(pass)).sum();
         self.job.start_phase("searching", "vectors", read);
     }
-}
-
-/// Returns the center of the data if the metric uses a center, and otherwise zeros. The center is read through
-/// `buffers`.
-fn center_of(job: &Job, vectors: &Vectors, metric: Metric, buffers: &mut Vec<Buffer>) -> Result<Vec<f32>> {
-    let mut center = Vec::with_capacity(vectors.info().dimensions);
-    if let (Some(file), Metric::L2) = (&vectors.center, metric) {
-        let spare = std::mem::take(buffers);
-        let mut reader = FileReader::with_buffers(job, file, 0..file.len(), spare)?;
-        while let Some(piece) = reader.next_piece()? {
-            center.extend_from_slice(floats(piece));
-        }
-        *buffers = reader.into_buffers()?;
-    }
-    center.resize(vectors.info().dimensions, 0.0);
-    Ok(center)
-}
-
-/// Returns the center of the data if the metric uses a center, and otherwise zeros. The call allocates its own buffers.
-pub(crate) fn center_of_vectors(job: &Job, vectors: &Vectors, metric: Metric) -> Result<Vec<f32>> {
-    let buffers = Buffer::zeroed(job.budget(), 2 * CHECK_BYTES, "the center of the vectors")?;
-    center_of(job, vectors, metric, &mut buffers.split(CHECK_BYTES))
 }
 
 struct Row {

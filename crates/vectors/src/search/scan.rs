@@ -126,19 +126,23 @@ impl<T: Tiled> Pass<'_, T> {
         let shared = Shared { next_block: AtomicU64::new(first_block), ..Shared::default() };
         let (failure, returned) = (Mutex::new(None), Mutex::new(Vec::new()));
         let mut buffers = buffers.into_iter();
-        std::thread::scope(|scope| {
-            for _ in 0..self.plan.threads {
-                let spare: Vec<Buffer> = buffers.by_ref().take(self.plan.buffers).collect();
-                let (shared, failure, returned) = (&shared, &failure, &returned);
-                scope.spawn(move || match self.work(shared, spare) {
-                    Ok(spare) => returned.lock().expect("no panic under this lock").extend(spare),
-                    Err(error) => {
-                        shared.is_stopped.store(true, Ordering::Relaxed);
-                        failure.lock().expect("no panic under this lock").get_or_insert(error);
-                    }
-                });
+        let search = |spare: Vec<Buffer>| match self.work(&shared, spare) {
+            Ok(spare) => returned.lock().expect("no panic under this lock").extend(spare),
+            Err(error) => {
+                shared.is_stopped.store(true, Ordering::Relaxed);
+                failure.lock().expect("no panic under this lock").get_or_insert(error);
             }
-        });
+        };
+        let mut spare = || buffers.by_ref().take(self.plan.buffers).collect();
+        match self.plan.threads {
+            1 => search(spare()),
+            threads => std::thread::scope(|scope| {
+                for _ in 0..threads {
+                    let (search, spare) = (&search, spare());
+                    scope.spawn(move || search(spare));
+                }
+            }),
+        }
         if let Some(error) = failure.into_inner().expect("no panic under this lock") {
             return Err(error);
         }

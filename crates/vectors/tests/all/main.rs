@@ -12,6 +12,8 @@ mod join;
 mod layers;
 mod lsh;
 mod real;
+mod resume;
+mod searcher;
 mod selected;
 mod support;
 mod tables;

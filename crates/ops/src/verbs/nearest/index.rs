@@ -33,6 +33,10 @@ pub struct IndexVectors {
     /// second file of lists with copies, which the single strategy reads.
     #[serde(default)]
     pub copies: Option<u64>,
+    /// Keeps finished work if the build is interrupted. A build of the same vectors with the same options resumes from
+    /// there.
+    #[serde(default)]
+    pub resume: bool,
     /// Hash tables in the place of inverted lists, if given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lsh: Option<HashTables>,
@@ -65,6 +69,10 @@ pub enum Indexed {
 impl IndexVectors {
     /// Refuses options of inverted lists beside those of hash tables.
     fn check_kind(&self) -> Result<()> {
+        if self.resume && self.lsh.is_some() {
+            let what = "resume: found true beside lsh, expected false: hash tables are built anew".to_string();
+            return Err(Error::Request { operation: Self::NAME, what });
+        }
         let given = [("lists", self.lists), ("copies", self.copies)];
         match given.into_iter().find_map(|(option, found)| Some((option, found?))) {
             Some((option, found)) if self.lsh.is_some() => {
@@ -122,11 +130,12 @@ impl Operation for IndexVectors {
         let job = context.stored(job)?;
         let store = job.store();
         let vectors = Vectors::open(&store, &self.dataset)?;
-        let IndexVectors { metric, lists, seed, copies, .. } = *self;
+        let IndexVectors { metric, lists, seed, copies, resume, .. } = *self;
         let indexed = match &self.lsh {
             None => {
                 let index = Index { metric, lists, seed, copies };
-                Indexed::Lists(vectors::build_index(&store, job, &vectors, &index)?)
+                let build = if resume { vectors::resume_index } else { vectors::build_index };
+                Indexed::Lists(build(&store, job, &vectors, &index)?)
             }
             Some(hashed) => {
                 let HashTables { tables, bits, buckets, width } = *hashed;

@@ -5,11 +5,13 @@ use std::{
     sync::Arc,
 };
 
+use arrow_array::RecordBatch;
 use inshore_store::{Execution, Job};
 use inshore_tables::TableWriter;
 use inshore_vectors::{
-    self as vectors, AnswerColumns, Approximate, ApproximateSearched, Element, FoundInIndex, LshSearched,
-    Metric, RowSet, Search, SearchIndex, Searched, Source, Strategy, Vectors, is_sparse,
+    self as vectors, AnswerColumns, Approximate, ApproximateSearched, Call, Element, FoundInIndex,
+    LshSearched, Metric, RowSet, Search, SearchIndex, Searched, Searcher, Source, Strategy, VectorFile,
+    Vectors, is_sparse,
 };
 use serde::{Deserialize, Serialize};
 
@@ -97,13 +99,12 @@ impl SearchVectors {
 
     /// Returns the vectors that satisfy the predicate, or `None` if the request has no predicate.
     #[cfg(feature = "sql")]
-    fn selection(&self, job: &Job, vectors: &Vectors) -> Result<Option<Arc<RowSet>>> {
-        let select = |predicate: &String| super::predicate::select(job, vectors, predicate).map(Arc::new);
-        self.predicate.as_ref().map(select).transpose()
+    pub(super) fn selection(&self, job: &Job, vectors: &Vectors) -> Result<Option<RowSet>> {
+        self.predicate.as_ref().map(|predicate| super::predicate::select(job, vectors, predicate)).transpose()
     }
 
     #[cfg(not(feature = "sql"))]
-    fn selection(&self, _job: &Job, _vectors: &Vectors) -> Result<Option<Arc<RowSet>>> {
+    pub(super) fn selection(&self, _job: &Job, _vectors: &Vectors) -> Result<Option<RowSet>> {
         match self.predicate {
             None => Ok(None),
             Some(_) => {
@@ -113,15 +114,14 @@ impl SearchVectors {
         }
     }
 
-    /// Returns the index for an approximate search, with the options of the search. Returns `None` for an exact search.
-    fn index(
+    /// Returns the options of a search in the index that `open` returns; `None` for an exact search.
+    pub(super) fn approximate_in<I>(
         &self,
-        job: &Job,
-        vectors: &Vectors,
+        open: impl FnOnce() -> Result<Option<I>>,
         selection: Option<&RowSet>,
-    ) -> Result<Option<(SearchIndex, Approximate)>> {
+    ) -> Result<Option<(I, Approximate)>> {
         let Some(approximate) = self.approximate() else { return Ok(None) };
-        let index = SearchIndex::open(&job.store(), vectors)?;
+        let index = open()?;
         if index.is_none() && approximate.probes.is_some() {
             return Err(vectors::Error::NoIndex { name: self.dataset.clone() }.into());
         }
@@ -130,8 +130,8 @@ impl SearchVectors {
         Ok(index.filter(|_| !is_exact).map(|index| (index, approximate)))
     }
 
-    /// Returns the options of an approximate search, or `None` if the request asks for an exact search.
-    fn approximate(&self) -> Option<Approximate> {
+    /// Returns the options of an approximate search, if one is asked for.
+    pub(super) fn approximate(&self) -> Option<Approximate> {
         let SearchVectors { recall, probes, strategy, .. } = *self;
         let is_asked = recall.is_some() || probes.is_some();
         let recall = recall.unwrap_or(Approximate::default().recall);
@@ -164,8 +164,9 @@ impl SearchVectors {
         mut attachments: Attachments<'_>,
     ) -> Result<Response<Found>> {
         let job = context.stored(execution)?;
-        let index = self.index(job, vectors, options.selection.as_deref())?;
-        // A search that cannot run is refused before the output file is created.
+        let open = || Ok(SearchIndex::open(&job.store(), vectors)?);
+        let index = self.approximate_in(open, options.selection.as_deref())?;
+        // A search that cannot work is refused before a file is begun.
         match &index {
             Some((index, approximate)) => {
                 index.check(vectors.info(), queries, options, approximate)?;
@@ -178,25 +179,51 @@ impl SearchVectors {
         let receiver = attachments.rows.take().filter(|_| context.output.is_none());
         let schema = columns.as_ref().map_or_else(vectors::schema, |columns| columns.schema().clone());
         let mut rows = RowOutput::begin(context.output, receiver, &schema, execution)?;
+        let searcher = Searcher::for_one_call(job, vectors, index.as_ref().map(|index| &index.0));
+        let approximate = index.as_ref().map(|index| &index.1);
         let mut give = |batch| rows.batch(batch).map_err(|error| vectors::Error::Rows(error.into()));
-        let mut each = |batch| match &mut columns {
-            Some(columns) => columns.add(batch, &mut give),
-            None => give(batch),
-        };
-        let found = match &index {
-            Some((index, approximate)) => {
-                index.search(job, vectors, queries, (options, approximate), &mut each).map(Found::from)
-            }
-            None => vectors::search(job, vectors, queries, options, &mut each).map(Found::Exact),
-        };
-        let found = found.and_then(|found| {
-            columns.iter_mut().try_for_each(|columns| columns.finish(&mut give))?;
-            Ok(found)
-        });
-        let answer = found.map_err(error_of)?;
+        let mut call = searcher.begin(job.cancel())?;
+        let answer = answer(&mut call, queries, (options, approximate), &mut columns, &mut give)?;
         rows.finish()?;
         Ok(Response::local(answer))
     }
+}
+
+/// Returns queries for vectors: among bits, bytes are eight bits each, since nothing else could be meant.
+pub(super) fn as_elements_of(queries: VectorFile, vectors: &Vectors) -> Result<VectorFile> {
+    match (vectors.info().element, queries.element()) {
+        (Element::Bits, Element::U8) => Ok(queries.as_bits()?),
+        _ => Ok(queries),
+    }
+}
+
+/// Receives batches of rows.
+pub(super) type Give<'a> = &'a mut dyn FnMut(RecordBatch) -> vectors::Result<()>;
+
+/// Finds the neighbours of queries: in the index of the searcher if there are options for an approximate search, and
+/// otherwise exactly. `columns` change the columns of the answer.
+pub(super) fn answer(
+    call: &mut Call<'_>,
+    queries: Source<'_>,
+    (options, approximate): (&Search, Option<&Approximate>),
+    columns: &mut Option<AnswerColumns>,
+    give: Give<'_>,
+) -> Result<Found> {
+    let mut each = |batch| match columns {
+        Some(columns) => columns.add(batch, give),
+        None => give(batch),
+    };
+    let found = match approximate {
+        Some(approximate) => {
+            call.search_index(queries, options, approximate, &mut each).map(Found::from)
+        }
+        None => call.search(queries, options, &mut each).map(Found::Exact),
+    };
+    let found = found.and_then(|found| {
+        columns.iter_mut().try_for_each(|columns| columns.finish(give))?;
+        Ok(found)
+    });
+    found.map_err(error_of)
 }
 
 impl Operation for SearchVectors {
@@ -224,13 +251,9 @@ impl Operation for SearchVectors {
     ) -> Result<Response<Found>> {
         let job = context.stored(execution)?;
         let vectors = Vectors::open(&job.store(), &self.dataset)?;
-        let mut queries = queries.open(Self::NAME, job, &vectors, self.lines)?;
-        // For a dataset of bits, a file of bytes can only mean eight bits in each byte.
-        if (vectors.info().element, queries.element()) == (Element::Bits, Element::U8) {
-            queries = queries.as_bits()?;
-        }
+        let queries = as_elements_of(queries.open(Self::NAME, job, &vectors, self.lines)?, &vectors)?;
         let columns = AnswerColumns::open(job, &vectors, &self.select)?;
-        let options = Search { selection: self.selection(job, &vectors)?, ..self.options() };
+        let options = Search { selection: self.selection(job, &vectors)?.map(Arc::new), ..self.options() };
         let searched = (&vectors, Source::File(&queries));
         self.find(searched, (&options, columns), context, execution, attachments)
     }

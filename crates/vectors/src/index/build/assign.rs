@@ -7,7 +7,8 @@ use super::{
     closure::{CANDIDATES, Closure},
     plan::{GROUPS_ASSIGNED, Memory, batch_rows, flash_bytes},
     sample::HeldOut,
-    sort::{Sorted, push_row},
+    sort::{KEY_BYTES, Sorted, push_row},
+    turns::{Turns, Writer},
 };
 use crate::{
     Result, RowSet,
@@ -16,13 +17,13 @@ use crate::{
         Clustered,
         centroids::{Centroids, Finder, Lower},
         compare::{Comparer, Members, Packed},
-        recall::{for_rows, pass_bytes},
+        recall::{Blocks, for_rows, pass_bytes},
     },
     topk::{Entry, TopK},
 };
 
 /// The memory in which a thread finds the lists of a batch of vectors.
-struct Scratch<T: Clustered> {
+struct Scratch<'a, T: Clustered> {
     packed: Packed<T>,
     finder: Finder<T>,
     /// Compares the vectors with the held-out vectors, on which recall is measured.
@@ -35,6 +36,7 @@ struct Scratch<T: Clustered> {
     chosen: Vec<(u32, f64)>,
     /// Rows that are ready for the sort.
     out: Vec<u8>,
+    _writer: Option<Writer<'a>>,
 }
 
 /// A block of rows. The lists of all rows in a block are found together.
@@ -69,10 +71,13 @@ impl<T: Clustered> Build<'_, T> {
         held_out: &HeldOut<T>,
         rows: Range<u64>,
         live: Option<&RowSet>,
-    ) -> Result<Sorted> {
+    ) -> Result<(Sorted, u64)> {
         let (job, info, plan) = (self.job, self.info(), &self.plan);
         let dimensions = info.dimensions;
-        let mut sorter = self.sorter("lists")?;
+        let mut sorter = self.sorter("lists", self.keep.as_ref())?;
+        let kept = sorter.bytes_kept() / (KEY_BYTES + self.row_bytes()) as u64;
+        // The number of lists of a vector is not known before these are found.
+        let passed_over = if self.options.copies.is_some() { 0 } else { kept };
         let sink = Mutex::new(sorter.sink());
         let batch = batch_rows::<T>(dimensions) as usize;
         let members: Vec<u32> = (0..batch.max(held_out.ids.len()) as u32).collect();
@@ -84,6 +89,8 @@ impl<T: Clustered> Build<'_, T> {
         let finders = Mutex::new(finders);
         let closure = self.closure(centroids);
         job.start_phase("assigning", "vectors", rows.end - rows.start);
+        // Finished runs have the vectors from the first one on, so these come to the sort in their order.
+        let turns = self.keep.is_some().then(|| Turns::new(rows.start));
         let make = || {
             let finder =
                 finders.lock().expect("no panic under this lock").pop().expect("one for each thread");
@@ -97,30 +104,42 @@ impl<T: Clustered> Build<'_, T> {
                 entries: Vec::with_capacity(CANDIDATES),
                 chosen: Vec::with_capacity(CANDIDATES),
                 out: Vec::new(),
+                _writer: turns.as_ref().map(Writer),
             }
         };
-        for_rows::<T, _>(job, &self.vectors.file, (rows, dimensions), make, |scratch, first, rows| {
+        let blocks = Blocks { rows, dimensions, rows_max: batch as u64 };
+        for_rows::<T, _>(job, &self.vectors.file, blocks, make, |scratch, first, rows| {
             let heaps = Tops { first: 0, tops: &held_out.tops };
             let held = &members[..held_out.ids.len()];
             let queries = Members { packed: &held_out.packed, members: held, heaps: &heaps };
             scratch.comparer.compare(&self.exact, rows, |row| first + row as u64, &queries);
-            for (number, rows) in rows.chunks(batch * dimensions).enumerate() {
+            let end = first + (rows.len() / dimensions) as u64;
+            scratch.out.clear();
+            if end > passed_over {
                 scratch.packed.clear();
                 scratch.packed.extend(rows, &self.space);
-                scratch.out.clear();
-                let members = &members[..scratch.packed.len()];
-                let block = Block { members, first: first + (number * batch) as u64, rows, live };
+                let block = Block { members: &members[..scratch.packed.len()], first, rows, live };
                 match &closure {
                     None => self.assign_each(centroids, &block, scratch)?,
                     Some(closure) => self.copy_each(centroids, closure, &block, scratch)?,
                 }
-                sink.lock().expect("no panic under this lock").write(&scratch.out)?;
             }
-            Ok(())
+            let write = || {
+                let mut sink = sink.lock().expect("no panic under this lock");
+                match end > passed_over {
+                    true => sink.write(&scratch.out)?,
+                    false => sink.pass_over((end - first) * (KEY_BYTES + self.row_bytes()) as u64),
+                }
+                Ok(())
+            };
+            match &turns {
+                Some(turns) => turns.write(job, first..end, write),
+                None => write(),
+            }
         })?;
         let cut = sink.into_inner().expect("no panic under this lock").finish()?;
         debug_assert!(cut.is_empty());
-        Ok(sorter.finish()?)
+        Ok((sorter.finish()?, kept))
     }
 
     /// Returns the rule that decides which lists hold copies of a vector. Returns `None` if the index has no copies.
@@ -140,7 +159,7 @@ impl<T: Clustered> Build<'_, T> {
         &self,
         centroids: &Centroids<T>,
         block: &Block<'_, T>,
-        scratch: &mut Scratch<T>,
+        scratch: &mut Scratch<'_, T>,
     ) -> Result<()> {
         let Scratch { packed, finder, nearest, out, .. } = scratch;
         nearest.reset(packed.len());
@@ -160,7 +179,7 @@ impl<T: Clustered> Build<'_, T> {
         centroids: &Centroids<T>,
         closure: &Closure<'_, T>,
         block: &Block<'_, T>,
-        scratch: &mut Scratch<T>,
+        scratch: &mut Scratch<'_, T>,
     ) -> Result<()> {
         let Scratch { packed, finder, tops, entries, chosen, out, .. } = scratch;
         tops.iter().for_each(|top| top.reset(f64::INFINITY));

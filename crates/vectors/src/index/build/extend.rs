@@ -107,8 +107,8 @@ fn write_layer<T: Clustered>(
     let metric = if info.metric == Metric::Cosine { Metric::Cosine } else { Metric::L2 };
     let space = Space::<T>::new(metric, info.dimensions, &center, Instructions::best());
     let exact = space.clone();
-    let build: Build<'_, T> = Build { job, vectors, options: &options, plan, space, exact };
-    let sorted = build.assign(&centroids, &HeldOut::none(job)?, rows.clone(), live.as_ref())?;
+    let build: Build<'_, T> = Build { job, vectors, options: &options, plan, space, exact, keep: None };
+    let (sorted, _) = build.assign(&centroids, &HeldOut::none(job)?, rows.clone(), live.as_ref())?;
     drop((centroids, live));
     let mut builder = store.create_dataset(job, &layer_name(&info.name, rows.end), LAYER_KIND)?;
     job.start_phase("writing a layer", "vectors", rows.end - rows.start);

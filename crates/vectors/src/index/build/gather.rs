@@ -27,7 +27,7 @@ impl<T: Clustered> Build<'_, T> {
         let (job, info, plan) = (self.job, self.info(), &self.plan);
         let dimensions = info.dimensions;
         let groups = upper.len() / dimensions;
-        let mut sorter = self.sorter("sample")?;
+        let mut sorter = self.sorter("sample", None)?;
         let sink = Mutex::new(sorter.sink());
         let counts: Vec<AtomicU64> = (0..groups).map(|_| AtomicU64::new(0)).collect();
         let sample = self.sample_draws(plan.list_sample);

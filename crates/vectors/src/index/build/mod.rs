@@ -33,23 +33,26 @@ mod assign;
 mod closure;
 mod extend;
 mod gather;
+mod kept;
 mod plan;
 mod rewrite;
 mod sample;
 mod sort;
 mod train;
+mod turns;
 mod write;
 
-use inshore_store::{Job, Store};
+use inshore_store::{Job, Keep, Store};
 use serde::Serialize;
 
 pub(crate) use self::plan::RECALL_K;
 pub use self::plan::{BuildPlan, plan_index};
+use self::sample::HeldOut;
 pub(crate) use self::{
     extend::{extend_index, remove_unused_layers},
     rewrite::rewrite_index,
 };
-use super::{Clustered, compare::Space, info::IndexInfo, no_index_of};
+use super::{Clustered, centroids::Centroids, compare::Space, info::IndexInfo, no_index_of};
 use crate::{Element, Metric, Result, Vectors, VectorsInfo, search::center_of_vectors, tiles::Instructions};
 
 /// The options of the build of an index.
@@ -87,6 +90,13 @@ pub struct Built {
     pub info: IndexInfo,
     /// The plan.
     pub plan: BuildPlan,
+    /// The number of vectors, with their copies, in the finished runs of an interrupted build from which this build
+    /// resumed; with 0, only the centroids were there. `None` if the build began with nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resumed: Option<u64>,
+    /// The reason why kept work of an interrupted build was not used, if there is some.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unused: Option<String>,
 }
 
 /// Builds the index of `vectors`, or builds it again. The new index replaces an old one at the commit. A job that ends
@@ -96,10 +106,25 @@ pub struct Built {
 /// - Returns the errors of [`plan_index`].
 /// - Returns [`crate::Error::Store`] if an I/O operation fails, stored bytes are damaged, or the job was cancelled.
 pub fn build_index(store: &Store, job: &Job, vectors: &Vectors, options: &Index) -> Result<Built> {
+    build(store, job, vectors, options, false)
+}
+
+/// Builds the index as [`build_index`] does, and keeps finished work if the build is interrupted: its trained centroids,
+/// and the vectors that were sorted by list. A build with the same options of the same vectors resumes from there, with
+/// any memory and threads, and makes the same index. The work stays in the store until such a build is complete, or
+/// [`Store::remove_kept`] removes it.
+///
+/// # Errors
+/// [`inshore_store::Error::InUse`] if such a build is running; the errors of [`build_index`].
+pub fn resume_index(store: &Store, job: &Job, vectors: &Vectors, options: &Index) -> Result<Built> {
+    build(store, job, vectors, options, true)
+}
+
+fn build(store: &Store, job: &Job, vectors: &Vectors, options: &Index, resumes: bool) -> Result<Built> {
     let built = match vectors.info().element {
-        Element::F32 => Build::<f32>::run(store, job, vectors, options),
-        Element::U8 => Build::<u8>::run(store, job, vectors, options),
-        Element::I8 => Build::<i8>::run(store, job, vectors, options),
+        Element::F32 => Build::<f32>::run(store, job, vectors, options, resumes),
+        Element::U8 => Build::<u8>::run(store, job, vectors, options, resumes),
+        Element::I8 => Build::<i8>::run(store, job, vectors, options, resumes),
         Element::F16 | Element::Bf16 | Element::Bits => Err(no_index_of(vectors.info())),
     }?;
     remove_unused_layers(store, &vectors.info().name)?;
@@ -116,10 +141,12 @@ struct Build<'a, T: Clustered> {
     space: Space<T>,
     /// The space in which vectors are compared with held-out vectors, by the metric of the index.
     exact: Space<T>,
+    /// The place of finished work, if it is kept.
+    keep: Option<Keep>,
 }
 
 impl<T: Clustered> Build<'_, T> {
-    fn run(store: &Store, job: &Job, vectors: &Vectors, options: &Index) -> Result<Built> {
+    fn run(store: &Store, job: &Job, vectors: &Vectors, options: &Index, resumes: bool) -> Result<Built> {
         let plan = plan_index(job, vectors.info(), options)?;
         job.progress().tell(|| format!("index: {plan}"));
         let dimensions = vectors.info().dimensions;
@@ -128,18 +155,39 @@ impl<T: Clustered> Build<'_, T> {
         let center = center_of_vectors(job, vectors, Metric::L2)?;
         let space = Space::<T>::new(metric, dimensions, &center, instructions);
         let exact = Space::<T>::new(options.metric, dimensions, &center, instructions);
-        let build: Build<'_, T> = Build { job, vectors, options, plan, space, exact };
-        let (held_out, upper) = build.sample()?;
-        let upper_memory = job.budget().reserve(
-            build.plan.groups * 32 + upper.len() as u64 * size_of::<T>() as u64,
-            "centroids of groups",
-        )?;
-        let (sorted, counts) = build.gather(&upper)?;
-        let centroids = build.train(upper, sorted, &counts, upper_memory)?;
-        let sorted = build.assign(&centroids, &held_out, 0..vectors.info().vectors, None)?;
+        let mut build: Build<'_, T> = Build { job, vectors, options, plan, space, exact, keep: None };
+        build.keep = resumes.then(|| build.keep(store)).transpose()?;
+        let kept = build.keep.as_ref().map(|keep| build.trained(keep)).transpose()?.flatten();
+        let (is_resumed, mut unused) = (kept.is_some(), None);
+        let (held_out, centroids) = match kept {
+            Some(trained) => trained,
+            None => {
+                if let Some(keep) = &build.keep {
+                    unused = build.unused_work(store, keep)?;
+                }
+                build.train_all()?
+            }
+        };
+        let (sorted, rows) = build.assign(&centroids, &held_out, 0..vectors.info().vectors, None)?;
         let (builder, info) = build.write(store, sorted, centroids, held_out)?;
         builder.commit(&info.to_attributes())?;
-        Ok(Built { info, plan: build.plan })
+        build.keep.as_ref().map_or(Ok(()), Keep::finish)?;
+        Ok(Built { info, plan: build.plan, resumed: is_resumed.then_some(rows), unused })
+    }
+
+    /// Trains the centroids, and keeps them.
+    fn train_all(&self) -> Result<(HeldOut<T>, Centroids<T>)> {
+        let (held_out, upper) = self.sample()?;
+        let upper_memory = self.job.budget().reserve(
+            self.plan.groups * 32 + upper.len() as u64 * size_of::<T>() as u64,
+            "centroids of groups",
+        )?;
+        let (sorted, counts) = self.gather(&upper)?;
+        let centroids = self.train(upper, sorted, &counts, upper_memory)?;
+        if let Some(keep) = &self.keep {
+            self.keep_trained(keep, &centroids, &held_out)?;
+        }
+        Ok((held_out, centroids))
     }
 
     fn info(&self) -> &VectorsInfo {

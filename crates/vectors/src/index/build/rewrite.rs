@@ -52,8 +52,8 @@ fn rewrite<T: Clustered>(
     let metric = if info.metric == Metric::Cosine { Metric::Cosine } else { Metric::L2 };
     let space = Space::<T>::new(metric, info.dimensions, &center, Instructions::best());
     let exact = space.clone();
-    let build: Build<'_, T> = Build { job, vectors, options: &options, plan, space, exact };
-    let sorted = build.assign(&centroids, &HeldOut::none(job)?, 0..rows, None)?;
+    let build: Build<'_, T> = Build { job, vectors, options: &options, plan, space, exact, keep: None };
+    let (sorted, _) = build.assign(&centroids, &HeldOut::none(job)?, 0..rows, None)?;
     let (builder, mut made) = build.write(store, sorted, centroids, HeldOut::none(job)?)?;
     made.recall = kept(&info.recall, made.lists);
     if let (Some(copies), Some(old)) = (&mut made.copies, &info.copies) {

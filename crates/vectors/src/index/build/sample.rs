@@ -71,17 +71,40 @@ impl<T: Clustered> Build<'_, T> {
         Draws { start, end: start.saturating_add(below(count, self.info().vectors)) }
     }
 
-    /// Does step 1 of a build: reads the held-out vectors and the first sample, and trains the upper centroids.
+    /// Returns the ids whose draws are among `draws`.
+    fn drawn(&self, draws: Draws) -> impl Iterator<Item = u64> + '_ {
+        (0..self.info().vectors).filter(move |id| draws.contain(self.draw(*id)))
+    }
+
+    /// Returns the ids of the vectors that are held out.
+    pub(super) fn held_out_ids(&self) -> Vec<u64> {
+        // Twice as many as expected never come; a bound all the same keeps the memory that was reserved.
+        self.drawn(self.held_out_draws()).take(2 * HELD_OUT as usize).collect()
+    }
+
+    /// Reserves the memory of the held-out vectors and their neighbours.
+    pub(super) fn reserve_held_out(&self) -> Result<Reservation> {
+        let bytes = Memory::of::<T>(self.job, self.info(), &self.plan).held_out;
+        Ok(self.job.budget().reserve(bytes, "held-out vectors")?)
+    }
+
+    /// Returns the held-out vectors with the ids `ids`, whose elements are `rows`.
+    pub(super) fn held_out(&self, ids: Vec<u64>, rows: &[T], reservation: Reservation) -> HeldOut<T> {
+        let info = self.info();
+        let mut packed = Packed::with_capacity(info.dimensions, ids.len());
+        packed.extend(rows, &self.exact);
+        let k = (RECALL_K + 1).min(info.vectors) as usize;
+        let tops = ids.iter().map(|_| TopK::new(k, f64::INFINITY)).collect();
+        HeldOut { ids, packed, tops, _reservation: reservation }
+    }
+
+    /// Step 1: reads the held-out vectors and the first sample, and trains the upper centroids.
     pub(super) fn sample(&self) -> Result<(HeldOut<T>, Vec<T>)> {
         let (job, info, plan) = (self.job, self.info(), &self.plan);
-        let memory = Memory::of::<T>(job, info, plan);
-        let held_out_memory = job.budget().reserve(memory.held_out, "held-out vectors")?;
-        let drawn = |draws: Draws| (0..info.vectors).filter(move |id| draws.contain(self.draw(*id)));
-        // The expected number of held-out vectors is at most `HELD_OUT`. A random draw practically never gives twice
-        // this number, and the bound guarantees that the vectors fit into the reserved memory.
-        let ids: Vec<u64> = drawn(self.held_out_draws()).take(2 * HELD_OUT as usize).collect();
+        let held_out_memory = self.reserve_held_out()?;
+        let ids = self.held_out_ids();
         let sample: Vec<u64> =
-            drawn(self.sample_draws(plan.group_sample)).take(plan.group_sample as usize).collect();
+            self.drawn(self.sample_draws(plan.group_sample)).take(plan.group_sample as usize).collect();
         let bytes = plan.group_sample * (self.row_bytes() as u64 + 8);
         let _sample_memory = job.budget().reserve(bytes, "the sample of vectors")?;
         let dimensions = info.dimensions;
@@ -109,10 +132,7 @@ impl<T: Clustered> Build<'_, T> {
             },
         )?;
         let (held_rows, sampled) = taken.into_inner().expect("no panic under this lock");
-        let mut packed = Packed::with_capacity(dimensions, ids.len());
-        packed.extend(&held_rows, &self.exact);
-        let k = (RECALL_K + 1).min(info.vectors) as usize;
-        let tops = ids.iter().map(|_| TopK::new(k, f64::INFINITY)).collect();
+        let held_out = self.held_out(ids, &held_rows, held_out_memory);
         job.start_phase("training groups", "vectors", 0);
         let bytes = kmeans::sums_bytes::<T>(dimensions, sample.len() as u64, plan.groups)
             + plan.threads as u64 * kmeans::thread_bytes::<T>(dimensions);
@@ -121,7 +141,7 @@ impl<T: Clustered> Build<'_, T> {
         let upper =
             kmeans::train(&self.space, &sampled, plan.groups as usize, ITERATIONS, plan.threads, &stop);
         job.check_cancelled()?;
-        Ok((HeldOut { ids, packed, tops, _reservation: held_out_memory }, upper))
+        Ok((held_out, upper))
     }
 }
 

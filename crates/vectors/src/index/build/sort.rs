@@ -2,6 +2,7 @@
 //! or a group, a number that orders the vectors within it, and a third number that distinguishes rows.
 
 use inshore_sortreduce::rows::{FixedRows, KeepAll, RowConfig, RowSort, SortedRows};
+use inshore_store::Keep;
 use zerocopy::IntoBytes;
 
 use super::Build;
@@ -16,13 +17,14 @@ pub(super) type Sorter = RowSort<FixedRows, KeepAll>;
 pub(super) type Sorted = SortedRows<FixedRows, KeepAll>;
 
 impl<T: Clustered> Build<'_, T> {
-    /// Creates a sort with the memory that the plan provides for a sort.
-    pub(super) fn sorter(&self, name: &'static str) -> Result<Sorter> {
+    /// Starts a sort with the memory that the plan has for it. Its runs go to `keep`, and begin with those that are there.
+    pub(super) fn sorter(&self, name: &'static str, keep: Option<&Keep>) -> Result<Sorter> {
         let shape = FixedRows::new(KEY_BYTES + self.row_bytes(), 0..KEY_BYTES);
         let config = RowConfig {
             memory_bytes: self.plan.sort_bytes,
             threads: self.plan.threads,
             name,
+            keep: keep.cloned(),
             ..RowConfig::default()
         };
         Ok(RowSort::new(self.job, shape, KeepAll, &config)?)

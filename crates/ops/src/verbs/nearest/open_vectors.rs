@@ -1,0 +1,377 @@
+//! Vectors that stay open for many searches, each of which is a request of `nearest query`.
+
+use std::{
+    sync::{Arc, Condvar, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
+use inshore_store::{Budget, Cancel, Job, Store};
+use inshore_vectors::{
+    self as vectors, AnswerColumns, Element, Metric, RowSet, Search, SearchIndex, Searcher, SearcherOptions, Source,
+    VectorFile, Vectors,
+};
+use serde::Serialize;
+
+use super::query::{Found, SearchVectors, answer, as_elements_of};
+use crate::{
+    error::{Error, Result},
+    operation::Operation,
+};
+
+/// A call that waits for the end of a refresh checks its stop flag so often.
+const TICK: Duration = Duration::from_millis(5);
+/// The share of the memory that sets of selected vectors may take, and the largest number of sets.
+const SELECTIONS_SHARE: u64 = 16;
+const SELECTIONS_MAX: usize = 16;
+
+/// Vectors of a store that stay open for searches from any number of threads.
+///
+/// Searches see the vectors and their index as they were when they were opened, until [`OpenVectors::refresh`]. See
+/// [`Searcher`] for the memory and the threads of calls. The sets of vectors that satisfy predicates are kept, up to a
+/// sixteenth of the memory.
+pub struct OpenVectors {
+    store: Store,
+    name: String,
+    options: OpenOptions,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// The options of [`OpenVectors::open`].
+#[derive(Clone, Copy, Debug)]
+pub struct OpenOptions {
+    /// The memory in bytes.
+    pub memory_bytes: u64,
+    /// The number of worker threads.
+    pub threads: usize,
+    /// What stays in memory, and how many calls run at once.
+    pub searcher: SearcherOptions,
+}
+
+enum State {
+    Open(Arc<Opened>),
+    /// A refresh is at work.
+    Changing,
+    Closed,
+}
+
+/// A snapshot of vectors with what searches keep.
+struct Opened {
+    searcher: Searcher,
+    /// The error of an index that cannot be opened.
+    index_error: Option<vectors::Error>,
+    selections: Selections,
+}
+
+/// The neighbours that a search found.
+#[derive(Debug)]
+pub struct Neighbours {
+    /// The facts.
+    pub found: Found,
+    /// The columns.
+    pub schema: SchemaRef,
+    /// The rows, in the order of the queries and ranks.
+    pub rows: Vec<RecordBatch>,
+}
+
+/// Lists the properties of open vectors.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct OpenInfo {
+    /// The name of the vectors.
+    pub name: String,
+    /// The number of vectors that were not removed.
+    pub vectors: u64,
+    /// The number of dimensions.
+    pub dimensions: usize,
+    /// The type of the elements.
+    pub element: Element,
+    /// The metric of the index, if there is one that can be used.
+    pub index: Option<Metric>,
+    /// True if all vectors are in memory.
+    pub in_memory: bool,
+    /// The number of calls that run at once.
+    pub calls: usize,
+}
+
+impl OpenVectors {
+    /// Opens the vectors `name` of a store.
+    ///
+    /// # Errors
+    /// The errors of [`Vectors::open`], and of [`Searcher::open`]. An index that is damaged, or was built of other vectors,
+    /// is an error of the searches in it.
+    pub fn open(store: &Store, name: &str, options: OpenOptions, cancel: &Cancel) -> Result<OpenVectors> {
+        let (store, name) = (store.clone(), name.to_string());
+        let opened = Opened::of(&store, find(&store, &name)?, &options, cancel)?;
+        let state = Mutex::new(State::Open(Arc::new(opened)));
+        Ok(OpenVectors { store, name, options, state, changed: Condvar::new() })
+    }
+
+    /// Finds the nearest vectors of each query, as the operation `nearest query` does. Several threads may search at once;
+    /// a search that finds all slots in use waits. `cancel` ends the search, or the wait.
+    ///
+    /// # Errors
+    /// The errors of [`SearchVectors`]; a request for other vectors; closed vectors.
+    pub fn search(
+        &self,
+        request: &SearchVectors,
+        queries: VectorFile,
+        cancel: &Cancel,
+    ) -> Result<Neighbours> {
+        request.check_options(SearchVectors::NAME, None)?;
+        let refused = match request.lines {
+            true => Some("lines: found true, expected queries that are vectors".to_string()),
+            false if request.dataset != self.name => {
+                Some(format!("dataset: found {:?}, expected {:?}, which is open", request.dataset, self.name))
+            }
+            false => None,
+        };
+        match refused {
+            None => self.opened(cancel)?.search(request, queries, cancel),
+            Some(what) => Err(Error::Request { operation: SearchVectors::NAME, what }),
+        }
+    }
+
+    /// Returns the properties of the vectors, as searches see them.
+    ///
+    /// # Errors
+    /// Closed vectors; cancellation.
+    pub fn info(&self, cancel: &Cancel) -> Result<OpenInfo> {
+        let opened = self.opened(cancel)?;
+        let (searcher, info) = (&opened.searcher, opened.searcher.vectors().info());
+        Ok(OpenInfo {
+            name: self.name.clone(),
+            vectors: info.live(),
+            dimensions: info.dimensions,
+            element: info.element,
+            index: searcher.index().map(SearchIndex::metric),
+            in_memory: searcher.is_in_memory(),
+            calls: searcher.calls(),
+        })
+    }
+
+    /// Opens the vectors again if they or their index have changed, and returns whether they have. The call waits for
+    /// running searches, and later ones wait for the call.
+    ///
+    /// # Errors
+    /// The errors of [`Vectors::open`], for vectors that were removed: searches go on as before. The errors of
+    /// [`Searcher::open`]: the vectors are closed then. Closed vectors; cancellation.
+    pub fn refresh(&self, cancel: &Cancel) -> Result<bool> {
+        let found = find(&self.store, &self.name)?;
+        if self.opened(cancel)?.searcher.is_of(&found.vectors, found.index.as_ref()) {
+            return Ok(false);
+        }
+        let opened = self.take_alone(cancel)?;
+        // The memory of the old snapshot is free for the new one.
+        drop(opened);
+        match Opened::of(&self.store, found, &self.options, cancel) {
+            Ok(opened) => {
+                self.set(State::Open(Arc::new(opened)));
+                Ok(true)
+            }
+            Err(error) => {
+                self.set(State::Closed);
+                Err(error)
+            }
+        }
+    }
+
+    /// Closes the vectors. Searches that are running end as if the vectors were open; their memory is free then.
+    pub fn close(&self) {
+        let mut state = self.lock();
+        while let State::Changing = *state {
+            state = self.changed.wait(state).expect("no panic under this lock");
+        }
+        let old = std::mem::replace(&mut *state, State::Closed);
+        drop(state);
+        // The release of much memory takes a while.
+        drop(old);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic under this lock")
+    }
+
+    fn set(&self, new: State) {
+        *self.lock() = new;
+        self.changed.notify_all();
+    }
+
+    /// Waits for the end of a refresh.
+    fn settled(&self, cancel: &Cancel) -> Result<MutexGuard<'_, State>> {
+        let mut state = self.lock();
+        while let State::Changing = *state {
+            check(cancel)?;
+            state = self.changed.wait_timeout(state, TICK).expect("no panic under this lock").0;
+        }
+        Ok(state)
+    }
+
+    fn opened(&self, cancel: &Cancel) -> Result<Arc<Opened>> {
+        match &*self.settled(cancel)? {
+            State::Open(opened) => Ok(opened.clone()),
+            _ => Err(self.closed()),
+        }
+    }
+
+    /// Takes the snapshot once no search uses it. Other calls wait from then on.
+    fn take_alone(&self, cancel: &Cancel) -> Result<Opened> {
+        let mut state = self.settled(cancel)?;
+        let mut opened = match std::mem::replace(&mut *state, State::Changing) {
+            State::Open(opened) => opened,
+            other => {
+                *state = other;
+                return Err(self.closed());
+            }
+        };
+        drop(state);
+        loop {
+            opened = match Arc::try_unwrap(opened) {
+                Ok(opened) => return Ok(opened),
+                Err(opened) => opened,
+            };
+            if let Err(error) = check(cancel) {
+                self.set(State::Open(opened));
+                return Err(error);
+            }
+            std::thread::sleep(TICK);
+        }
+    }
+
+    fn closed(&self) -> Error {
+        vectors::Error::BadOption {
+            option: "the searcher",
+            found: "closed".to_string(),
+            expected: format!("an open one: open the vectors {} again", self.name),
+        }
+        .into()
+    }
+}
+
+/// Vectors and their index, which were found in the store.
+struct FoundVectors {
+    vectors: Vectors,
+    index: Option<SearchIndex>,
+    index_error: Option<vectors::Error>,
+}
+
+fn find(store: &Store, name: &str) -> Result<FoundVectors> {
+    let vectors = Vectors::open(store, name)?;
+    let (index, index_error) = match SearchIndex::open(store, &vectors) {
+        Ok(index) => (index, None),
+        Err(error @ vectors::Error::BadDataset { .. }) => (None, Some(error)),
+        Err(error) => return Err(error.into()),
+    };
+    Ok(FoundVectors { vectors, index, index_error })
+}
+
+fn check(cancel: &Cancel) -> Result<()> {
+    if cancel.is_cancelled() { Err(inshore_store::Error::Cancelled.into()) } else { Ok(()) }
+}
+
+impl Opened {
+    fn of(store: &Store, found: FoundVectors, options: &OpenOptions, cancel: &Cancel) -> Result<Opened> {
+        let FoundVectors { vectors, index, index_error } = found;
+        let job = store.job(Budget::new(options.memory_bytes, options.threads), cancel.clone())?;
+        let selections = Selections::new(&job, &vectors)?;
+        let searcher = Searcher::open(&job, vectors, index, &options.searcher)?;
+        Ok(Opened { searcher, index_error, selections })
+    }
+
+    fn search(&self, request: &SearchVectors, queries: VectorFile, cancel: &Cancel) -> Result<Neighbours> {
+        let vectors = self.searcher.vectors();
+        let queries = as_elements_of(queries, vectors)?;
+        let mut call = self.searcher.begin(cancel)?;
+        let job = call.job().clone();
+        let selection = match &request.predicate {
+            None => None,
+            Some(predicate) => match self.selections.get(predicate) {
+                Some(kept) => Some(kept),
+                None => {
+                    call.free_kept();
+                    let made = request.selection(&job, vectors)?.map(Arc::new);
+                    made.map(|made| self.selections.keep(predicate, made)).transpose()?
+                }
+            },
+        };
+        let open = || match &self.index_error {
+            Some(error) => Err(again(error).into()),
+            None => Ok(self.searcher.index()),
+        };
+        let approximate = request.approximate_in(open, selection.as_deref())?.map(|index| index.1);
+        let mut columns = AnswerColumns::open(&job, vectors, &request.select)?;
+        let schema = columns.as_ref().map_or_else(vectors::schema, |columns| columns.schema().clone());
+        let (mut rows, options) = (Vec::new(), Search { selection, ..request.options() });
+        let mut give = |batch| {
+            rows.push(batch);
+            Ok(())
+        };
+        let options = (&options, approximate.as_ref());
+        let found = answer(&mut call, Source::File(&queries), options, &mut columns, &mut give)?;
+        Ok(Neighbours { found, schema, rows })
+    }
+}
+
+/// Returns the same error once more.
+fn again(error: &vectors::Error) -> vectors::Error {
+    match error {
+        vectors::Error::BadDataset { name, what, found, expected } => {
+            let (name, found, expected) = (name.clone(), found.clone(), expected.clone());
+            vectors::Error::BadDataset { name, what, found, expected }
+        }
+        other => vectors::Error::Rows(other.to_string().into()),
+    }
+}
+
+/// The sets of vectors that satisfy predicates, the last one used at the end.
+struct Selections {
+    /// A part of the memory.
+    budget: Budget,
+    kept: Mutex<Vec<(String, Arc<RowSet>)>>,
+}
+
+impl Selections {
+    /// Returns no sets, for which memory is reserved if the vectors have columns and the memory has room for a set.
+    fn new(job: &Job, vectors: &Vectors) -> Result<Selections> {
+        let each = RowSet::bytes(vectors.info().vectors);
+        let most = job.budget().memory_bytes() / SELECTIONS_SHARE;
+        let bytes = match vectors::columns_input(job, vectors) {
+            Ok(_) if each <= most => most.min(each * SELECTIONS_MAX as u64),
+            _ => 0,
+        };
+        let budget = job.budget().part(bytes, 1, "sets of vectors")?;
+        Ok(Selections { budget, kept: Mutex::default() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<(String, Arc<RowSet>)>> {
+        self.kept.lock().expect("no panic under this lock")
+    }
+
+    fn get(&self, predicate: &str) -> Option<Arc<RowSet>> {
+        let mut kept = self.lock();
+        let place = kept.iter().position(|(text, _)| text == predicate)?;
+        let found = kept.remove(place);
+        let set = found.1.clone();
+        kept.push(found);
+        Some(set)
+    }
+
+    /// Keeps a copy of a set if there is room, in the place of those that were not used for longest. Returns the copy, or
+    /// else the set.
+    fn keep(&self, predicate: &str, set: Arc<RowSet>) -> Result<Arc<RowSet>> {
+        let bytes = RowSet::bytes(set.len());
+        if bytes > self.budget.memory_bytes() {
+            return Ok(set);
+        }
+        let mut kept = self.lock();
+        while !kept.is_empty() && (self.budget.free_bytes() < bytes || kept.len() >= SELECTIONS_MAX) {
+            kept.remove(0);
+        }
+        // Another search may still use a set that was removed here.
+        let Ok(copy) = set.copied(&self.budget) else { return Ok(set) };
+        let copy = Arc::new(copy);
+        kept.push((predicate.to_string(), copy.clone()));
+        Ok(copy)
+    }
+}
