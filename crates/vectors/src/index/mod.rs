@@ -57,7 +57,8 @@ pub(crate) use self::{
     query::{load_lists, pairs_of_index, search_lists},
     ranges::Ranges,
     recall::{
-        ENOUGH as RECALL_ENOUGH, check_measurement, commit_table, for_rows, grid as recall_grid, pass_bytes,
+        ENOUGH as RECALL_ENOUGH, check_measurement, commit_table, for_vectors, grid as recall_grid,
+        pass_bytes,
     },
     selected::probes_among,
 };

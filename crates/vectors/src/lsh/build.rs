@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     MeasuredOn, RecallPoint, RecallTable, Result, Vectors, VectorsInfo,
-    index::{RECALL_K, for_rows, id_bytes, index_name, remove_unused_layers},
+    index::{RECALL_K, for_vectors, id_bytes, index_name, remove_unused_layers},
 };
 
 /// The result of a build of hash tables.
@@ -198,10 +198,10 @@ impl Build<'_> {
         let row_bytes = info.row_bytes();
         let make =
             || (Values::default(), Vec::with_capacity(BATCH_BYTES + shape.tables as usize * ENTRY_BYTES));
-        for_rows::<u8, _>(
+        for_vectors::<u8, _>(
             job,
             &self.vectors.file,
-            (0..info.vectors, row_bytes),
+            (info.vectors, row_bytes),
             make,
             |scratch, first, rows| {
                 let (values, out) = scratch;

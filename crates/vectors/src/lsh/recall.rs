@@ -19,7 +19,8 @@ use crate::{
     ids::Ids,
     index::{RECALL_ENOUGH, RECALL_K, recall_grid},
     live::live_rows,
-    search::{HeldRows, check_dimensions, search},
+    search,
+    search::{HeldRows, check_dimensions},
 };
 
 /// The largest number of probes that is measured.

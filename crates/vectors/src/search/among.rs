@@ -9,9 +9,7 @@
 
 use arrow_array::RecordBatch;
 
-use super::{
-    AnswerRows, Beside, DatasetFacts, Means, Passes, Plan, Receiver, Search, Source, plan_beside,
-};
+use super::{AnswerRows, Beside, DatasetFacts, Means, Passes, Plan, Receiver, Search, Source, plan_beside};
 use crate::{Result, RowSet, Vectors};
 
 /// Proposes candidates for queries.

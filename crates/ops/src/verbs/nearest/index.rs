@@ -70,7 +70,8 @@ impl IndexVectors {
     /// Refuses options of inverted lists beside those of hash tables.
     fn check_kind(&self) -> Result<()> {
         if self.resume && self.lsh.is_some() {
-            let what = "resume: found true beside lsh, expected false: hash tables are built anew".to_string();
+            let what =
+                "resume: found true beside lsh, expected false: hash tables are built anew".to_string();
             return Err(Error::Request { operation: Self::NAME, what });
         }
         let given = [("lists", self.lists), ("copies", self.copies)];

@@ -9,8 +9,8 @@ use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use inshore_store::{Budget, Cancel, Job, Store};
 use inshore_vectors::{
-    self as vectors, AnswerColumns, Element, Metric, RowSet, Search, SearchIndex, Searcher, SearcherOptions, Source,
-    VectorFile, Vectors,
+    self as vectors, AnswerColumns, Element, Metric, RowSet, Search, SearchIndex, Searcher, SearcherOptions,
+    Source, VectorFile, Vectors,
 };
 use serde::Serialize;
 

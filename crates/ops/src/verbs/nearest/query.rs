@@ -214,9 +214,7 @@ pub(super) fn answer(
         None => give(batch),
     };
     let found = match approximate {
-        Some(approximate) => {
-            call.search_index(queries, options, approximate, &mut each).map(Found::from)
-        }
+        Some(approximate) => call.search_index(queries, options, approximate, &mut each).map(Found::from),
         None => call.search(queries, options, &mut each).map(Found::Exact),
     };
     let found = found.and_then(|found| {
