@@ -36,7 +36,8 @@
 //! # Cost
 //!
 //! A build multiplies each vector with all functions, sorts 16 bytes for each vector and table, and writes 4 or 8. A
-//! query reads one bucket for each probe, and a block of 4 KiB or more for each candidate.
+//! query reads one bucket for each probe, and a check block of 16 KiB or more for each
+//! candidate that lies alone.
 
 mod buckets;
 mod build;
