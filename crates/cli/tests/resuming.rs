@@ -149,7 +149,7 @@ fn an_index_build_that_is_killed_goes_on_with_the_centroids_and_runs_that_it_kep
     let folder = folder_with_store();
     folder.write("v.u8bin", vectors(200_000, 64));
     folder.run("nearest import v.u8bin --name v").ok();
-    let words = "nearest index v --memory 16MiB";
+    let words = "nearest index v --memory 20MiB";
     folder.run(words).ok();
     let query = "nearest query v v.u8bin --probes 3 -k 3 -o";
     folder.run(&format!("{query} expected.csv")).ok();

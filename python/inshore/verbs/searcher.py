@@ -37,6 +37,15 @@ class Neighbours:
     facts : dict
         What the search did; ``plan``, ``measured``, and for an approximate answer ``probes`` and
         ``recall_estimate``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> _ = store.import_vectors(np.eye(3, dtype=np.float32), name="points", memory="16MiB")
+    >>> with store.vectors("points", memory="24MiB") as searcher:
+    ...     searcher.search([0, 0, 1], k=1).table.to_pydict()
+    {'query': [0], 'rank': [1], 'id': [2], 'distance': [0.0]}
+    >>> store.remove_vectors("points")
     """
 
     def __init__(self, table: pa.Table, shape: tuple[int, int], facts: dict[str, Any]) -> None:
@@ -53,6 +62,15 @@ class Neighbours:
         """The ids: int64 of shape (queries, k), with -1 where a query has fewer than k neighbours.
 
         For vectors with a column of texts as ids, an array of objects with None there.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> _ = store.import_vectors(np.eye(3, dtype=np.float32), name="points", memory="16MiB")
+        >>> with store.vectors("points", memory="24MiB") as searcher:
+        ...     searcher.search([0, 0, 1], k=2, radius=1.0).ids
+        array([[ 2, -1]])
+        >>> store.remove_vectors("points")
         """
         column = self.table["id"]
         if pa.types.is_integer(column.type):
@@ -61,7 +79,18 @@ class Neighbours:
 
     @cached_property
     def distances(self) -> npt.NDArray[np.float32]:
-        """The distances: float32 of shape (queries, k), with NaN where a query has fewer neighbours."""
+        """The distances: float32 of shape (queries, k), with NaN where a query has fewer neighbours.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> _ = store.import_vectors(np.eye(3, dtype=np.float32), name="points", memory="16MiB")
+        >>> with store.vectors("points", memory="24MiB") as searcher:
+        ...     searcher.search([[0, 0, 1], [0, 1, 0]], k=1).distances
+        array([[0.],
+               [0.]], dtype=float32)
+        >>> store.remove_vectors("points")
+        """
         return self._grid(self.table["distance"].to_numpy(), float("nan"))
 
     def _grid(self, values: npt.NDArray[Any], missing: Any) -> npt.NDArray[Any]:
@@ -128,31 +157,81 @@ class VectorSearcher:
 
     @property
     def dimensions(self) -> int:
-        """The number of dimensions of a vector."""
+        """The number of dimensions of a vector.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> _ = store.import_vectors(np.eye(3, dtype=np.float32), name="points", memory="16MiB")
+        >>> with store.vectors("points", memory="24MiB") as searcher:
+        ...     searcher.dimensions
+        3
+        >>> store.remove_vectors("points")
+        """
         dimensions: int = self._info["dimensions"]
         return dimensions
 
     @property
     def element(self) -> str:
-        """The type of the elements: ``"f32"``, ``"f16"``, ``"bf16"``, ``"u8"``, ``"i8"`` or ``"bits"``."""
+        """The type of the elements: ``"f32"``, ``"f16"``, ``"bf16"``, ``"u8"``, ``"i8"`` or ``"bits"``.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> _ = store.import_vectors(np.eye(3, dtype=np.float32), name="points", memory="16MiB")
+        >>> with store.vectors("points", memory="24MiB") as searcher:
+        ...     searcher.element
+        'f32'
+        >>> store.remove_vectors("points")
+        """
         element: str = self._info["element"]
         return element
 
     @property
     def metric(self) -> Metric:
-        """The metric of a search that names none: that of the index, or ``"l2"`` without an index."""
+        """The metric of a search that names none: that of the index, or ``"l2"`` without an index.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> _ = store.import_vectors(np.eye(3, dtype=np.float32), name="points", memory="16MiB")
+        >>> with store.vectors("points", memory="24MiB") as searcher:
+        ...     searcher.metric
+        'l2'
+        >>> store.remove_vectors("points")
+        """
         metric: Metric = self._info["index"] or "l2"
         return metric
 
     @property
     def in_memory(self) -> bool:
-        """True if all vectors are in memory."""
+        """True if all vectors are in memory.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> _ = store.import_vectors(np.eye(3, dtype=np.float32), name="points", memory="16MiB")
+        >>> with store.vectors("points", memory="24MiB") as searcher:
+        ...     searcher.in_memory
+        False
+        >>> store.remove_vectors("points")
+        """
         in_memory: bool = self._info["in_memory"]
         return in_memory
 
     @property
     def calls(self) -> int:
-        """The number of calls that run at once."""
+        """The number of calls that run at once.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> _ = store.import_vectors(np.eye(3, dtype=np.float32), name="points", memory="16MiB")
+        >>> with store.vectors("points", memory="24MiB") as searcher:
+        ...     searcher.calls
+        1
+        >>> store.remove_vectors("points")
+        """
         calls: int = self._info["calls"]
         return calls
 
@@ -279,7 +358,19 @@ class VectorSearcher:
         return has_changed
 
     def close(self) -> None:
-        """Give back the memory. Searches that are running end first; later ones raise `InputError`."""
+        """Give back the memory. Searches that are running end first; later ones raise `InputError`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> _ = store.import_vectors(np.eye(3, dtype=np.float32), name="points", memory="16MiB")
+        >>> with store.vectors("points", memory="24MiB") as searcher:
+        ...     searcher.close()
+        ...     searcher.search([0, 0, 1])
+        Traceback (most recent call last):
+        inshore.errors.InputError: the searcher is closed: expected an open one: open the vectors points again
+        >>> store.remove_vectors("points")
+        """
         self._native.close()
 
 
