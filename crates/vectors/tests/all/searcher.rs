@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use arrow_array::RecordBatch;
 use inshore_store::{Budget, Cancel, Error as StoreError, Job};
 use inshore_vectors::{
-    Approximate, Element, Error, Index, Metric, Result, RowSet, Search, Searcher, SearcherOptions, Source,
-    Strategy, VectorFile, VectorIndex, Vectors, add_vectors, remove, remove_vectors,
+    Approximate, Element, Error, Index, Lsh, Metric, Result, RowSet, Search, SearchIndex, Searcher,
+    SearcherOptions, Source, Strategy, VectorFile, Vectors, add_vectors, build_lsh, remove, remove_vectors,
 };
 
 use crate::{
@@ -18,7 +18,7 @@ const IN_MEMORY: SearcherOptions = SearcherOptions { in_memory: true, calls: Non
 
 fn open(setup: &Setup, job: &Job, options: &SearcherOptions) -> Result<Searcher> {
     let vectors = Vectors::open(&setup.store, "v")?;
-    let index = VectorIndex::open(&setup.store, &vectors)?;
+    let index = SearchIndex::open(&setup.store, &vectors)?;
     Searcher::open(job, vectors, index, options)
 }
 
@@ -166,6 +166,39 @@ fn calls_of_many_threads_answer_the_same_within_the_budget() {
 }
 
 #[test]
+fn a_searcher_with_hash_tables_answers_as_their_search() {
+    let setup = Setup::new();
+    setup.import("v", &clustered(Element::F32, 16, 3000, 1001));
+    let vectors = setup.open("v");
+    build_lsh(&setup.store, &setup.job(64 << 20, 2), &vectors, &Lsh::default()).unwrap();
+    let added = setup.file("added", &clustered(Element::F32, 16, 50, 1003));
+    add_vectors(&setup.store, &setup.job(40 << 20, 2), "v", &added).unwrap();
+    remove_vectors(&setup.store, &setup.job(40 << 20, 2), "v", &[3, 77, 3001]).unwrap();
+    let (vectors, queries) = (setup.open("v"), setup.file("q", &clustered(Element::F32, 16, 9, 1002)));
+    let index = SearchIndex::open(&setup.store, &vectors).unwrap().unwrap();
+    let (search, approximate) = (Search::default(), Approximate::default());
+    let mut expected = Vec::new();
+    let mut each = |batch: RecordBatch| {
+        expected.extend(rows_of(&batch));
+        Ok(())
+    };
+    let job = setup.job(48 << 20, 2);
+    index.search(&job, &vectors, &queries, (&search, &approximate), &mut each).unwrap();
+    assert_eq!(expected.len(), 90);
+    for options in [SearcherOptions::default(), IN_MEMORY] {
+        let searcher = open(&setup, &job, &options).unwrap();
+        for _ in 0..3 {
+            assert_eq!(find(&searcher, &queries, &search, Some(&approximate)).unwrap(), expected);
+        }
+        let index = SearchIndex::open(&setup.store, &vectors).unwrap();
+        assert!(searcher.is_of(&vectors, index.as_ref()));
+        build_lsh(&setup.store, &setup.job(64 << 20, 2), &setup.open("v"), &Lsh::default()).unwrap();
+        assert!(!searcher.is_of(&vectors, SearchIndex::open(&setup.store, &vectors).unwrap().as_ref()));
+    }
+    assert_eq!(job.budget().reserved_bytes(), 0);
+}
+
+#[test]
 fn a_searcher_sees_the_dataset_as_it_was_opened() {
     let setup = Setup::new();
     setup.import("v", &clustered(Element::U8, 16, 4000, 1001));
@@ -176,7 +209,7 @@ fn a_searcher_sees_the_dataset_as_it_was_opened() {
     let searcher = open(&setup, &job, &SearcherOptions::default()).unwrap();
     let is_current = || {
         let vectors = setup.open("v");
-        searcher.is_of(&vectors, VectorIndex::open(&setup.store, &vectors).unwrap().as_ref())
+        searcher.is_of(&vectors, SearchIndex::open(&setup.store, &vectors).unwrap().as_ref())
     };
     let exact = find(&searcher, &queries, &search, None).unwrap();
     let near = find(&searcher, &queries, &search, Some(&approximate)).unwrap();
