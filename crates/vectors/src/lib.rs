@@ -14,6 +14,8 @@
 //!   [`search_index`] reads a few of these lists. [`RecallTable`] shows the fraction of the exact neighbours that the
 //!   lists hold.
 //! - [`Source`]: the queries of a search, a file or a dataset. With a dataset the search is a join.
+//! - [`VectorLayout`]: the vectors of a spread file, of which each node has shards. [`ShardSearch`] finds the nearest vectors
+//!   in the shards of one node, and [`MergedAnswer`] makes an answer of those of all nodes.
 //! - [`dedup()`]: all pairs of vectors within a distance, or the groups that such pairs connect.
 //! - [`Metric`]: Euclidean distance, inner product, cosine, Hamming or Jaccard distance.
 //!
@@ -84,6 +86,7 @@ mod id_run;
 mod ids;
 mod import;
 mod index;
+mod layout;
 mod live;
 mod metric;
 mod npy;
@@ -91,6 +94,7 @@ mod pairs;
 mod read;
 mod row_set;
 mod search;
+mod shards;
 mod subblock;
 mod tiles;
 mod topk;
@@ -110,10 +114,17 @@ pub use file::VectorFile;
 pub use import::{Imported, import};
 pub use index::{
     Approximate, ApproximateSearched, BuildPlan, Built, COPIES_MAX, CopiedLists, Index, IndexInfo,
-    MeasuredOn, RecallPoint, RecallTable, Strategy, StrategyPlan, VectorIndex, build_index,
-    check_index_search, index_name, measure_recall, plan_index, search_index,
+    ListRequest, MeasuredOn, Prober, RecallPoint, RecallTable, SamplePlan, SpreadIndex, SpreadIndexInfo,
+    SpreadIndexKind, Strategy, StrategyPlan, VectorIndex, build_index, check_index_search, index_name,
+    measure_recall, plan_index, plan_sample, sample_of_shard, search_index, search_lists, shard_lists_bytes,
+    train_lists, write_shard_lists,
 };
+pub use layout::{LayoutKind, VectorLayout};
 pub use metric::Metric;
 pub use row_set::{RowSet, is_sparse};
-pub use search::{Estimates, Kernel, Plan, Search, Searched, Source, plan, schema, search};
+pub use search::{
+    Estimates, Kernel, Plan, Search, Searched, ShardSearch, Source, check_search, plan, schema, search,
+    shard_schema,
+};
+pub use shards::{MergedAnswer, QueryReader, RowReader};
 pub use tiles::Instructions;

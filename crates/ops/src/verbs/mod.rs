@@ -43,7 +43,7 @@ pub use self::kernel::{
 };
 #[cfg(feature = "vectors")]
 pub use self::nearest::{
-    AddVectors, CompactVectors, ContentKind, DedupVectors, DescribeVectors, Found, ImportFiles,
+    AddVectors, BuiltIndex, CompactVectors, ContentKind, DedupVectors, DescribeVectors, Found, ImportFiles,
     ImportVectors, IndexVectors, JoinVectors, ListVectors, MeasureRecall, NeighbourGraph, RemoveFromVectors,
     RemoveVectors, SearchVectors, UpsertVectors, VectorsAnswer,
 };

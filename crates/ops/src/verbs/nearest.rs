@@ -24,7 +24,7 @@ pub use self::{
     datasets::{DescribeVectors, ListVectors, RemoveVectors, VectorsAnswer},
     dedup::DedupVectors,
     import::ImportVectors,
-    index::{IndexVectors, MeasureRecall},
+    index::{BuiltIndex, IndexVectors, MeasureRecall},
     join::{JoinVectors, NeighbourGraph},
     query::{Found, SearchVectors},
 };
@@ -62,17 +62,6 @@ fn no_inputs(operation: &'static str, inputs: &[PathBuf]) -> Result<()> {
         _ => {
             Err(Error::Request { operation, what: format!("inputs: found {}, expected none", inputs.len()) })
         }
-    }
-}
-
-/// Returns the error of a search. An error of the receiver of rows is one of this crate.
-fn error_of(error: inshore_vectors::Error) -> Error {
-    match error {
-        inshore_vectors::Error::Rows(inner) => match inner.downcast::<Error>() {
-            Ok(error) => *error,
-            Err(inner) => Error::Rows(inner),
-        },
-        error => error.into(),
     }
 }
 

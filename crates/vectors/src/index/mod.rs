@@ -41,6 +41,7 @@ mod recall;
 mod round;
 mod selected;
 mod single;
+mod spread;
 mod table;
 mod tail;
 
@@ -53,12 +54,18 @@ pub(crate) use self::{
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 pub use self::{
-    build::{BuildPlan, Built, COPIES_MAX, Index, build_index, plan_index},
+    build::{
+        BuildPlan, Built, COPIES_MAX, Index, build_index, plan_index, shard_lists_bytes, write_shard_lists,
+    },
     dataset::VectorIndex,
     info::{CopiedLists, IndexInfo, index_name},
     plan::{Strategy, StrategyPlan},
     query::{Approximate, ApproximateSearched, check_index_search, search_index},
     recall::measure_recall,
+    spread::{
+        ListRequest, Prober, SamplePlan, SpreadIndex, SpreadIndexInfo, SpreadIndexKind, plan_sample,
+        sample_of_shard, search_lists, train_lists,
+    },
     table::{MeasuredOn, RecallPoint, RecallTable},
 };
 use crate::{Error, VectorsInfo, tiles::Tiled};

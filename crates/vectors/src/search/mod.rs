@@ -8,6 +8,7 @@ mod live;
 mod plan;
 mod queries;
 mod scan;
+mod shard;
 mod source;
 
 use std::sync::Arc;
@@ -18,8 +19,14 @@ use inshore_store::{Buffer, FileReader, Job};
 use serde::Serialize;
 
 pub use self::plan::{Estimates, Kernel, Plan};
+pub use self::shard::{ShardSearch, shard_schema};
 pub use self::source::Source;
-pub(crate) use self::{live::among_live, queries::compared_value, source::QueryRows};
+pub(crate) use self::{
+    live::among_live,
+    queries::compared_value,
+    shard::{send_tops, shard_tops},
+    source::QueryRows,
+};
 use self::{
     queries::{Batch, Queries},
     scan::Pass,
@@ -222,10 +229,8 @@ pub(crate) fn plan_beside(
     search: &Search,
     beside: &Beside<'_>,
 ) -> Result<Plan> {
-    search.check()?;
     search.check_selection(vectors)?;
-    search.metric.check(vectors.element)?;
-    check_dimensions(source, vectors)?;
+    check_search(vectors, source, search)?;
     let budget = job.budget();
     let live = (vectors.removed > 0).then_some(vectors.live());
     let others_bytes = beside.bytes + Ids::bytes(vectors);
@@ -274,6 +279,20 @@ pub(crate) fn check_dimensions(source: Source<'_>, vectors: &VectorsInfo) -> Res
         found: format!("{} dimensions", source.dimensions()),
         expected: format!("{}, as the vectors of {}", vectors.dimensions, vectors.name),
     })
+}
+
+/// Checks the options of an exact search, and the dimensions of the queries, without I/O.
+///
+/// # Errors
+/// A bad option; queries of other dimensions.
+pub fn check_search<'a>(
+    vectors: &VectorsInfo,
+    queries: impl Into<Source<'a>>,
+    search: &Search,
+) -> Result<()> {
+    search.check()?;
+    search.metric.check(vectors.element)?;
+    check_dimensions(queries.into(), vectors)
 }
 
 /// Finds the nearest vectors of each query, and passes rows to `each`, in the order of the queries and ranks.
@@ -333,6 +352,8 @@ enum Receiver<'a, 'b> {
     Answer(&'a mut AnswerRows<'b>),
     /// Keeps all pairs of a query, which is a vector of the dataset, and a later vector.
     Pairs(&'a Pairs),
+    /// Keeps the nearest vectors of each query in heaps of the caller, one for each query of the source.
+    Tops(&'a [TopK]),
 }
 
 /// All passes of a search.
@@ -412,6 +433,9 @@ impl Passes<'_> {
                     run(&Tops { first: 0, tops: &tops }, None)?;
                     answer.add_all(&queries.ids, tops)?;
                 }
+                Receiver::Tops(tops) => {
+                    run(&Tops { first: 0, tops: &tops[first as usize..end as usize] }, None)?;
+                }
                 Receiver::Pairs(pairs) => {
                     // Later rows have larger ids, unless vectors were replaced.
                     let near = pairs.of_queries(&queries.ids, ids.are_rows());
@@ -428,7 +452,7 @@ impl Passes<'_> {
     fn start_phase(&self, receiver: &Receiver<'_, '_>) {
         let (plan, vectors) = (self.plan, self.vectors.info().vectors);
         let first_row = |pass: u64| match receiver {
-            Receiver::Answer(_) => 0,
+            Receiver::Answer(_) | Receiver::Tops(_) => 0,
             Receiver::Pairs(_) => scan::first_row(plan, pass * plan.queries_per_pass),
         };
         let read = (0..plan.passes).map(|pass| vectors - first_row(pass)).sum();
@@ -457,10 +481,10 @@ pub(crate) fn center_of_vectors(job: &Job, vectors: &Vectors, metric: Metric) ->
     center_of(job, vectors, metric, &mut buffers.split(CHECK_BYTES))
 }
 
-struct Row {
-    query: u64,
-    rank: u32,
-    entry: Entry,
+pub(crate) struct Row {
+    pub query: u64,
+    pub rank: u32,
+    pub entry: Entry,
 }
 
 /// `AnswerRows` collects rows into batches.
@@ -477,7 +501,7 @@ impl<'a> AnswerRows<'a> {
         AnswerRows { each, metric, schema: schema(), pending: Vec::new(), rows: 0 }
     }
 
-    fn add(&mut self, row: Row) -> Result<()> {
+    pub fn add(&mut self, row: Row) -> Result<()> {
         self.pending.push(row);
         if self.pending.len() == BATCH_ROWS { self.flush() } else { Ok(()) }
     }

@@ -7,7 +7,7 @@ use inshore_tables::TableWriter;
 use inshore_vectors::{self as vectors, Approximate, Dedup, Deduplicated, Metric, VectorIndex, Vectors};
 use serde::{Deserialize, Serialize};
 
-use super::{error_of, no_inputs};
+use super::no_inputs;
 use crate::{
     error::{Error, Result},
     operation::{Attachments, NormalForm, Operation, RequestContext, RowOutput, StoreUse},
@@ -123,7 +123,7 @@ impl Operation for DedupVectors {
         let found = vectors::dedup(job, &vectors, index, &options, &mut |batch| {
             rows.batch(batch).map_err(|error| vectors::Error::Rows(error.into()))
         });
-        let found = found.map_err(error_of)?;
+        let found = found.map_err(Error::of_search)?;
         rows.finish()?;
         Ok(Response::local(found))
     }

@@ -1,12 +1,14 @@
 //! The operations `nearest index` and `nearest recall`.
 
+use std::path::{Path, PathBuf};
+
 use inshore_store::Execution;
 use inshore_vectors::{self as vectors, Built, Index, Metric, RecallTable, VectorIndex, Vectors};
 use serde::{Deserialize, Serialize};
 
 use super::{default_k, no_inputs, queries::Queries};
 use crate::{
-    error::Result,
+    error::{Error, Result},
     operation::{Attachments, NormalForm, Operation, RequestContext, StoreUse},
     target::Response,
     target_kind::TargetKind,
@@ -54,13 +56,39 @@ fn default_sample() -> u64 {
     200
 }
 
+/// The properties of a new index.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum BuiltIndex {
+    /// An index in the store.
+    Local(Built),
+    /// An index on nodes.
+    #[cfg(feature = "nodes")]
+    OnNodes {
+        /// The properties.
+        index: vectors::SpreadIndexInfo,
+    },
+}
+
 impl Operation for IndexVectors {
     const NAME: &'static str = "nearest index";
-    const PLACES: &'static [TargetKind] = &[TargetKind::Local];
+    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
     const STORE: StoreUse = StoreUse::Here;
-    const FORM: NormalForm = NormalForm::Answer;
+    const FORM: NormalForm = NormalForm::Common;
     type Plan = ();
-    type Answer = Built;
+    type Answer = BuiltIndex;
+
+    fn check(&self, _inputs: &[PathBuf], _output: Option<&Path>, place: TargetKind) -> Result<()> {
+        match place {
+            TargetKind::Nodes if self.copies.is_some() => Err(Error::UnsupportedOption {
+                operation: Self::NAME,
+                option: "copies",
+                place,
+                why: "lists of vectors on nodes have no copies of vectors of other lists",
+            }),
+            _ => Ok(()),
+        }
+    }
 
     fn plan(&self, context: &RequestContext<'_>) -> Result<()> {
         no_inputs(Self::NAME, context.inputs)
@@ -72,13 +100,20 @@ impl Operation for IndexVectors {
         context: &RequestContext<'_>,
         job: &Execution,
         _attachments: Attachments<'_>,
-    ) -> Result<Response<Built>> {
+    ) -> Result<Response<BuiltIndex>> {
+        #[cfg(feature = "nodes")]
+        if let crate::Target::Nodes(on) = context.target {
+            let IndexVectors { metric, lists, seed, .. } = *self;
+            let options = Index { metric, lists, seed, copies: None };
+            let index = crate::nearest::index_on_nodes(on, job, &self.dataset, &options)?;
+            return Ok(Response::local(BuiltIndex::OnNodes { index }));
+        }
         let job = context.stored(job)?;
         let store = job.store();
         let vectors = Vectors::open(&store, &self.dataset)?;
         let IndexVectors { metric, lists, seed, copies, .. } = *self;
         let index = Index { metric, lists, seed, copies };
-        Ok(Response::local(vectors::build_index(&store, job, &vectors, &index)?))
+        Ok(Response::local(BuiltIndex::Local(vectors::build_index(&store, job, &vectors, &index)?)))
     }
 }
 

@@ -32,6 +32,7 @@ mod gather;
 mod plan;
 mod rewrite;
 mod sample;
+mod shard;
 mod sort;
 mod train;
 mod write;
@@ -39,10 +40,16 @@ mod write;
 use inshore_store::{Job, Store};
 use serde::Serialize;
 
-pub use self::plan::{BuildPlan, plan_index};
 pub(crate) use self::{
     extend::{extend_index, remove_unused_layers},
     rewrite::rewrite_index,
+    sample::draw,
+    shard::{LIST_ID_BYTES, shard_directory_bytes},
+    sort::add_elements,
+};
+pub use self::{
+    plan::{BuildPlan, plan_index},
+    shard::{shard_lists_bytes, write_shard_lists},
 };
 use super::{Clustered, compare::Space, info::IndexInfo, no_index_of};
 use crate::{Element, Metric, Result, Vectors, VectorsInfo, search::center_of_vectors, tiles::Instructions};

@@ -51,7 +51,7 @@ impl<T: Clustered> HeldOut<T> {
 impl<T: Clustered> Build<'_, T> {
     /// Returns the draw of a vector.
     pub(super) fn draw(&self, id: u64) -> u64 {
-        mixed(id ^ mixed(self.options.seed))
+        draw(id, self.options.seed)
     }
 
     /// Returns the draws of vectors that are held out.
@@ -118,6 +118,11 @@ impl<T: Clustered> Build<'_, T> {
         job.check_cancelled()?;
         Ok((HeldOut { ids, packed, tops, _reservation: held_out_memory }, upper))
     }
+}
+
+/// Returns the draw of a vector.
+pub(crate) fn draw(id: u64, seed: u64) -> u64 {
+    mixed(id ^ mixed(seed))
 }
 
 /// Returns the end of the draws of which `count` of `all` are expected.
