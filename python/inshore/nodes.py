@@ -15,6 +15,7 @@ from inshore.results import StrPath, drained
 from inshore.store import Store
 from inshore.verbs import Verbs
 from inshore.verbs.target import whole
+from inshore.verbs.vectors import SpreadVectors
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -82,7 +83,7 @@ def connect(
     )
 
 
-class Nodes(Verbs):
+class Nodes(SpreadVectors, Verbs):
     r"""A client of several machines that run ``inshore node serve``, with all verbs; see `connect`.
 
     Files are datasets, named with or without ``store:``. Each call takes the budget of its local part,

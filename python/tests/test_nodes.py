@@ -180,6 +180,37 @@ def test_every_verb_gives_on_nodes_what_it_gives_here(
         assert learnt == store.language_train({"w": files["text"]}, name="here", memory=BUDGET)
 
 
+def test_vectors_on_nodes_have_the_neighbours_of_a_store(tmp_path: Path, nodes: inshore.Nodes) -> None:
+    random = np.random.default_rng(3)
+    points = random.integers(0, 4, (20_000, 16)).astype(np.float32)
+    path = tmp_path / "points.npy"
+    np.save(path, points)
+    mine = inshore.Store(tmp_path / "mine")
+    mine.import_vectors(path, name="points", memory=BUDGET)
+    loaded = nodes.import_vectors(path, name="points", copies=2, piece="64KiB", memory=BUDGET)
+    assert (loaded["vectors"], loaded["element"]) == (20_000, "f32")
+    there = inshore.connect(nodes.addresses, store=mine)
+    for options in ({"k": 7}, {"k": 30, "metric": "cosine"}, {"k": 500, "radius": 3.0}):
+        here = mine.nearest("points", points[:40], memory=BUDGET, **options).table()
+        assert there.nearest("points", points[:40], memory=BUDGET, **options).table().equals(here)
+    found = there.nearest("points", points[:3], memory=BUDGET)
+    assert found.summary["rows"] == 30
+    assert sum(node["vectors"] for node in found.summary["by_node"]) == 20_000
+    index = nodes.index_vectors("points", lists=50, memory=BUDGET)["index"]
+    assert (index["vectors"], index["recall"]["points"][-1]["recall"] >= 0.95) == (20_000, True)
+    here = mine.nearest("points", points[:40], memory=BUDGET).table()
+    whole = there.nearest("points", points[:40], probes=index["lists"], memory=BUDGET)
+    assert whole.table().equals(here)
+    some = there.nearest("points", points[:40], recall=0.8, memory=BUDGET)
+    assert some.summary["probes"] <= index["lists"]
+    assert len(some.table()) == 400
+    with pytest.raises(inshore.InputError, match="expected 16"):
+        there.nearest("points", points[:3, :5], memory=BUDGET).table()
+    with pytest.raises(inshore.NotFoundError):
+        there.nearest("unknown", points[:3], memory=BUDGET).table()
+    assert nodes.rm("points") == 3
+
+
 def test_what_does_not_go_with_nodes_is_refused_by_name(nodes: inshore.Nodes) -> None:
     table = pa.table({"x": [1]})
     refused: dict[str, Callable[[], object]] = {

@@ -5,7 +5,7 @@ use std::{fs::File, io::Write, sync::Arc};
 use arrow_array::{ArrayRef, Int64Array, ListArray, RecordBatch, StringArray, types::Float32Type};
 use parquet::arrow::ArrowWriter;
 
-use crate::util::Folder;
+use crate::{nodes::cluster, util::Folder};
 
 /// Returns the bytes of an .fbin file: the number of vectors, the number of dimensions, and the elements.
 fn floats(rows: &[[f32; 2]]) -> Vec<u8> {
@@ -517,4 +517,63 @@ fn hash_tables_are_built_asked_and_described() {
     folder.run("nearest index grid --tables 4").exits(2);
     let said = folder.run("nearest index grid --lists 4 --memory 32MiB").ok();
     assert!(said.stdout.starts_with("index of grid for l2: 600 vectors in "), "{said:?}");
+}
+
+#[test]
+fn vectors_on_nodes_are_searched_as_here_and_each_node_tells_its_work() {
+    let folder = Folder::new();
+    let (_nodes, named) = cluster(&folder, 3);
+    let row = |row: u32| [(row * 7919 % 1000) as f32 / 8.0, (row % 37) as f32];
+    folder.write("points.fbin", floats(&(0..50_000).map(row).collect::<Vec<_>>()));
+    folder.write("queries.fbin", floats(&(0..60).map(row).collect::<Vec<_>>()));
+    folder.run("nearest import points.fbin --name points").ok();
+    let said =
+        folder.run(&format!("nearest import points.fbin --name points --node {named} --piece 64KiB")).ok();
+    assert!(said.stdout.starts_with("points: 50000 vectors of 2 f32, 390.6 KiB"), "{said:?}");
+    let here = folder.run("nearest query points queries.fbin -k 20").ok().stdout;
+    let query =
+        format!("nearest query points queries.fbin -k 20 --node {named} --memory 24MiB --node-memory 24MiB");
+    let said = folder.run(&format!("{query} --explain")).ok();
+    assert!(said.stdout == here && here.lines().count() == 1201);
+    let expected = "1200 neighbours of 60 queries among 50000 vectors of 2 f32 on 3 nodes\n";
+    assert!(said.stderr.contains(expected), "{}", said.stderr);
+    for facts in ["store:points: 390.6 KiB, pieces 7, copies 1, nodes 3", " vectors read, ", " sent here"] {
+        assert!(said.stderr.contains(facts), "{facts}: {}", said.stderr);
+    }
+    folder.run(&format!("{query} -o there.csv")).ok();
+    assert!(folder.read("there.csv") == here);
+
+    let said = folder.run(&format!("{query} --recall 0.9")).ok();
+    let notice =
+        "points has no index, so the answer is exact: `inshore nearest index points --node ...` builds one";
+    assert!(said.stdout == here && said.stderr.contains(notice), "{}", said.stderr);
+    let said = folder.run(&format!("{query} --probes 3")).exits(2);
+    assert!(said.stderr.contains("points has no index"), "{}", said.stderr);
+    let index = format!("nearest index points --lists 40 --node {named} --memory 32MiB --node-memory 24MiB");
+    let said = folder.run(&index).ok();
+    assert!(said.stdout.starts_with("points: an index of 50000 vectors by l2, "), "{said:?}");
+    let said = folder.run(&format!("{query} --recall 0.9 --explain")).ok();
+    assert!(
+        said.stderr.contains(" lists each)") && said.stderr.contains(" parts of lists read, "),
+        "{}",
+        said.stderr
+    );
+    assert_eq!(said.stdout.lines().count(), 1201);
+    let said = folder.run(&format!("{query} --probes 100")).ok();
+    assert!(said.stdout == here, "{}", said.stderr);
+
+    for (command, why) in [
+        (
+            "nearest query points queries.fbin --where a=1",
+            "--where does not work with --node: vectors on nodes have no columns",
+        ),
+        ("nearest index points --copies 2", "--copies does not work with --node: lists of vectors on nodes"),
+        ("nearest recall points queries.fbin", "operation `nearest recall` does not run on nodes"),
+        ("nearest add points queries.fbin", "operation `nearest add` does not run on nodes"),
+    ] {
+        let said = folder.run(&format!("{command} --node {named}")).exits(2);
+        assert!(said.stderr.contains(why), "{}", said.stderr);
+    }
+    let said = folder.run("nearest import points.fbin --name more --copies 2").exits(2);
+    assert!(said.stderr.contains("--copies needs --node: a local store has vectors once"), "{}", said.stderr);
 }

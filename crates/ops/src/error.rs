@@ -214,6 +214,20 @@ pub enum Error {
     Rows(Box<dyn std::error::Error + Send + Sync>),
 }
 
+#[cfg(feature = "vectors")]
+impl Error {
+    /// Converts the error of a search of vectors. An error of the receiver of rows is one of this crate.
+    pub(crate) fn of_search(error: inshore_vectors::Error) -> Error {
+        match error {
+            inshore_vectors::Error::Rows(inner) => match inner.downcast::<Error>() {
+                Ok(error) => *error,
+                Err(inner) => Error::Rows(inner),
+            },
+            error => error.into(),
+        }
+    }
+}
+
 impl From<inshore_store::RuntimeError> for Error {
     fn from(error: inshore_store::RuntimeError) -> Error {
         Error::Store(error.into())

@@ -35,8 +35,8 @@
 //!
 //! The crate also has the building blocks of operations on nodes:
 //!
-//! - [`works`] returns the task handlers of a node. The modules [`queries`], [`sorting`], [`kmers`], [`commands`]
-//!   and [`wasm`] define such handlers. [`child_process`] runs a task in a child process. [`query_process`] sets
+//! - [`works`] returns the task handlers of a node. The modules [`queries`], [`sorting`], [`kmers`], [`nearest`],
+//!   [`commands`] and [`wasm`] define such handlers. [`child_process`] runs a task in a child process. [`query_process`] sets
 //!   the memory limit of a process that runs a query.
 //! - [`split_points`] finds the offsets at which a file can be divided into shards. A shard is a part of a file on
 //!   nodes; the code calls a shard a piece.
@@ -53,6 +53,8 @@ mod files;
 pub mod kmers;
 #[cfg(feature = "text")]
 mod matches;
+#[cfg(all(feature = "nodes", feature = "vectors"))]
+pub mod nearest;
 #[cfg(feature = "nodes")]
 mod on_nodes;
 mod operation;
@@ -111,7 +113,7 @@ pub fn works_with_helper(helper: inshore_sandbox::Helper) -> inshore_kernel::Tas
 /// Returns the task handlers that need no child process.
 #[cfg(feature = "nodes")]
 pub fn works_here() -> inshore_kernel::TaskHandlers {
-    inshore_kernel::TaskHandlers::default()
+    let works = inshore_kernel::TaskHandlers::default()
         .with(inshore_kernel::Parts::<inshore_kernel::Contents>::default())
         .with(inshore_kernel::Parts::<inshore_kernels::Search>::default())
         .with(inshore_kernels::CountsWords)
@@ -119,7 +121,14 @@ pub fn works_here() -> inshore_kernel::TaskHandlers {
         .with(inshore_kernels::CountsGrams)
         .with(inshore_kernels::Packs)
         .with(kmers::CountsKmers)
-        .with(sorting::Sorts)
+        .with(sorting::Sorts);
+    #[cfg(feature = "vectors")]
+    let works = works
+        .with(nearest::SearchesVectors)
+        .with(nearest::SamplesVectors)
+        .with(nearest::WritesLists)
+        .with(nearest::SearchesLists);
+    works
 }
 
 /// Runs the child's task and never returns, if this process was started as a child process. Otherwise the function

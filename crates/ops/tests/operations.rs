@@ -37,10 +37,16 @@ use tempfile::TempDir;
 struct Row {
     request: Value,
     output: Option<&'static str>,
+    /// True if nodes refuse an option of the request, though they support the operation.
+    is_refused_on_nodes: bool,
 }
 
 fn row(request: Value, output: impl Into<Option<&'static str>>) -> Row {
-    Row { request, output: output.into() }
+    Row { request, output: output.into(), is_refused_on_nodes: false }
+}
+
+fn row_of_a_store(request: Value, output: impl Into<Option<&'static str>>) -> Row {
+    Row { is_refused_on_nodes: true, ..row(request, output) }
 }
 
 /// Returns at least one test case for each operation, and one for each variant of an operation.
@@ -233,20 +239,29 @@ fn all_rows() -> Vec<Row> {
                     "dataset": "points", "k": 3, "metric": "cosine" }),
             "csv",
         ),
-        row(
+        row_of_a_store(
             json!({ "operation": "nearest import", "version": 1, "inputs": ["@documents.parquet"],
                     "name": "imported", "column": "embedding", "id": "document" }),
             None,
         ),
-        row(
+        row_of_a_store(
             json!({ "operation": "nearest query", "version": 1, "inputs": ["@points.u8bin"],
                     "dataset": "documents", "k": 3, "where": "year > 2010 AND document <> 'document 3'",
                     "select": ["year", "_row"] }),
             "csv",
         ),
-        row(
+        row_of_a_store(
             json!({ "operation": "nearest index", "version": 1, "dataset": "points", "lists": 8, "seed": 3,
                     "copies": 3 }),
+            None,
+        ),
+        row_of_a_store(
+            json!({ "operation": "nearest query", "version": 1, "inputs": ["@points.u8bin"],
+                    "dataset": "points", "k": 3, "recall": 0.9, "strategy": "single" }),
+            "csv",
+        ),
+        row(
+            json!({ "operation": "nearest index", "version": 1, "dataset": "points", "lists": 6, "seed": 3 }),
             None,
         ),
         row(
@@ -256,7 +271,7 @@ fn all_rows() -> Vec<Row> {
         ),
         row(
             json!({ "operation": "nearest query", "version": 1, "inputs": ["@points.u8bin"],
-                    "dataset": "points", "k": 3, "recall": 0.9, "strategy": "batch" }),
+                    "dataset": "points", "k": 4, "probes": 200, "strategy": "batch" }),
             "csv",
         ),
         row(
@@ -463,6 +478,7 @@ impl Setup {
         let profiles = Profiles::train(&job, vec![german, english], 500).unwrap();
         profiles.save(&self.store, &job, "europe").unwrap();
         self.import_points("points");
+        self.load_points("points");
         self.import_documents();
         let lines = fs::read(self.path("lines.txt")).unwrap();
         let packed = fs::File::create(self.path("lines.txt.gz")).unwrap();
@@ -480,6 +496,13 @@ impl Setup {
         let points = self.path("points.u8bin");
         let request = json!({ "operation": "nearest import", "inputs": [points], "name": name });
         self.run_one(TargetKind::Local, request, None);
+    }
+
+    /// Divides the vectors into shards on the nodes.
+    fn load_points(&self, name: &str) {
+        let request = json!({ "operation": "nearest import", "inputs": [self.path("points.u8bin")],
+                              "name": name, "piece_bytes": 200 });
+        self.run_one(TargetKind::Nodes, request, None);
     }
 
     /// Writes a table of 200 documents with vectors of 8 bytes, which are also a dataset of the local store.
@@ -533,8 +556,8 @@ impl Setup {
         let by_name = has_graph || is_info || by_name.contains(&operation);
         let prefix = match place {
             TargetKind::Local if !by_name => format!("{}/", self.folder.path().display()),
-            // The input of `store put` is a local file, even if the target is nodes.
-            TargetKind::Nodes if operation == "store put" => {
+            // The input of these operations is a local file, even if the target is nodes.
+            TargetKind::Nodes if ["store put", "nearest import", "nearest query"].contains(&operation) => {
                 format!("{}/", self.folder.path().display())
             }
             _ => "store:".to_string(),
@@ -615,6 +638,10 @@ impl Setup {
                 "what was put on {place} is not what is there"
             );
             self.run_one(place, json!({ "operation": "store rm", "inputs": ["copied"] }), None);
+        }
+        if entry.name == "nearest import" {
+            let removed = json!({ "operation": "store rm", "inputs": [request["name"]] });
+            self.run_one(place, removed, None);
         }
         if entry.form == NormalForm::Dataset {
             return (self.take_dataset(request["name"].as_str().unwrap()), answer);
@@ -748,6 +775,14 @@ fn every_operation_gives_the_same_answer_at_every_target_or_is_refused() {
         });
         for place in TargetKind::ALL {
             let title = format!("{} on {place}", row.request);
+            if row.is_refused_on_nodes && place == TargetKind::Nodes {
+                let request = setup.request(&row, place, &setup.path("none.csv"));
+                let job = Execution::Plain(context());
+                let error =
+                    entry.run(&request, &setup.target(place), &job, Attachments::default()).unwrap_err();
+                assert!(matches!(error, Error::UnsupportedOption { .. }), "{title}: {error}");
+                continue;
+            }
             if entry.places.contains(&place) {
                 let Some(expected) = &expected else { continue };
                 let (written, answer) = setup.run(entry, &row, place);
@@ -772,7 +807,9 @@ fn every_operation_gives_the_same_answer_at_every_target_or_is_refused() {
     let all: BTreeSet<&str> = OPERATIONS.iter().map(|entry| entry.name).collect();
     assert_eq!(seen, all, "every operation has a row");
     let on_nodes = ["node run", "node traverse"].map(|name| (name, TargetKind::Local.to_string()));
-    let here_only = |name: &&&str| name.starts_with("graph ") || name.starts_with("nearest ");
+    let on_both = ["nearest import", "nearest index", "nearest query"];
+    let here_only =
+        |name: &&&str| name.starts_with("graph ") || name.starts_with("nearest ") && !on_both.contains(*name);
     let here_only = all.iter().filter(here_only).map(|name| (*name, TargetKind::Nodes.to_string()));
     assert_eq!(refused, here_only.chain(on_nodes).collect());
 }
@@ -994,6 +1031,16 @@ fn options_that_a_target_does_not_have_are_refused_by_name() {
         (with("search", json!({ "patterns": ["Ulm"], "unpack": true })), "unpack"),
         (with("search", json!({ "patterns": ["Ulm"], "walk": { "globs": ["*.csv"] } })), "walk"),
         (with("search", json!({ "patterns": ["a\nb"], "multiline": true })), "multiline"),
+        (with("nearest query", json!({ "dataset": "points", "where": "year > 1" })), "where"),
+        (with("nearest query", json!({ "dataset": "points", "select": ["year"] })), "select"),
+        (
+            with("nearest query", json!({ "dataset": "points", "probes": 2, "strategy": "single" })),
+            "strategy",
+        ),
+        (json!({ "operation": "nearest index", "version": 1, "dataset": "points", "copies": 2 }), "copies"),
+        (with("nearest query", json!({ "dataset": "points", "lines": true })), "lines"),
+        (with("nearest import", json!({ "name": "more", "id": "item" })), "id"),
+        (with("nearest import", json!({ "name": "more", "column": "item" })), "column"),
     ] {
         let entry = named(&request).unwrap();
         let job = Execution::Stored(setup.job());

@@ -221,6 +221,8 @@ impl std::fmt::Display for VectorsInfo {
 pub struct Vectors {
     info: VectorsInfo,
     id: u64,
+    /// The id of the first row: of a shard, the number of rows of the shards before it; otherwise 0.
+    pub(crate) first_id: u64,
     pub(crate) file: CheckedFile,
     pub(crate) center: Option<CheckedFile>,
     pub(crate) removed: Option<CheckedFile>,
@@ -266,7 +268,19 @@ impl Vectors {
         let id_runs = optional(ID_RUNS, IdRun::BYTES * info.id_runs)?;
         let (columns, id_column) = (dataset.file(COLUMNS), dataset.file(ID_COLUMN));
         let content = dataset.file(CONTENT);
-        Ok(Vectors { info, id: dataset.id(), file, center, removed, id_runs, columns, id_column, content })
+        let first_id = 0;
+        Ok(Vectors {
+            info,
+            id: dataset.id(),
+            first_id,
+            file,
+            center,
+            removed,
+            id_runs,
+            columns,
+            id_column,
+            content,
+        })
     }
 
     /// Creates the description of vectors whose files are written but not yet published.
@@ -280,6 +294,7 @@ impl Vectors {
         Vectors {
             info,
             id,
+            first_id: 0,
             file,
             center,
             removed: None,
@@ -290,8 +305,24 @@ impl Vectors {
         }
     }
 
-    /// Returns the random id of the dataset. A later dataset with the same name has another id. The id stays the same
-    /// when vectors are added, replaced or removed.
+    /// Describes a shard of vectors, whose rows have the ids from `first_id` on.
+    ///
+    /// # Errors
+    /// [`Error::BadDataset`] for larger check blocks than those of a dataset of vectors: reads have buffers for these.
+    pub(crate) fn shard(info: VectorsInfo, first_id: u64, file: &CheckedFile) -> Result<Vectors> {
+        if file.block_bytes() > CHECK_BYTES {
+            return Err(Error::BadDataset {
+                name: file.name().to_string(),
+                what: "check blocks",
+                found: format_bytes(file.block_bytes() as u64),
+                expected: format!("at most {}", format_bytes(CHECK_BYTES as u64)),
+            });
+        }
+        Ok(Vectors { first_id, ..Vectors::unpublished(info, 0, file.clone(), None, None) })
+    }
+
+    /// Returns the random id of the dataset. A later dataset of the same name has another id; vectors that are added,
+    /// replaced or removed do not change it.
     pub fn id(&self) -> u64 {
         self.id
     }

@@ -40,7 +40,7 @@ impl Ids {
     /// - Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, or the budget has too little
     ///   free memory.
     pub fn read(job: &Job, vectors: &Vectors) -> Result<Ids> {
-        let Some(file) = &vectors.id_runs else { return Ok(Ids::default()) };
+        let Some(file) = &vectors.id_runs else { return Ok(Ids::from(vectors.first_id)) };
         let info = vectors.info();
         let reservation = job.budget().reserve(info.id_runs * IdRun::BYTES, "the ids of vectors")?;
         let mut runs: Vec<IdRun> = Vec::with_capacity(info.id_runs as usize);
@@ -59,7 +59,13 @@ impl Ids {
         Ok(Ids { runs, _reservation: Some(reservation) })
     }
 
-    /// Returns true if the id of each row is its number.
+    /// Returns ids that follow each other, from `first` on.
+    fn from(first: u64) -> Ids {
+        let runs = if first == 0 { Vec::new() } else { vec![IdRun::new(0, first)] };
+        Ids { runs, _reservation: None }
+    }
+
+    /// Tells whether the id of each row is its number.
     pub fn are_rows(&self) -> bool {
         self.runs.is_empty()
     }
@@ -127,6 +133,7 @@ mod tests {
         let all: Vec<u64> = (0..9).map(|row| some.id(row)).collect();
         assert_eq!(all, [0, 1, 2, 5, 6, 7, 4, 8, 9]);
         assert_eq!(Ids::default().id(17), 17);
+        assert_eq!((Ids::from(0).id(3), Ids::from(1000).id(3)), (3, 1003));
     }
 
     #[test]

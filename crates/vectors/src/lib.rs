@@ -89,6 +89,7 @@ mod import;
 mod index;
 mod index_kinds;
 mod kept;
+mod layout;
 mod live;
 mod lsh;
 mod metric;
@@ -99,6 +100,7 @@ mod read;
 mod row_set;
 mod search;
 mod searcher;
+mod shards;
 mod subblock;
 mod tiles;
 mod topk;
@@ -118,16 +120,22 @@ pub use file::VectorFile;
 pub use import::{Imported, import};
 pub use index::{
     Approximate, ApproximateSearched, BuildPlan, Built, COPIES_MAX, CopiedLists, Index, IndexInfo,
-    MeasuredOn, RecallPoint, RecallTable, Strategy, StrategyPlan, VectorIndex, build_index,
-    check_index_search, index_name, measure_recall, plan_index, resume_index,
+    ListRequest, MeasuredOn, Prober, RecallPoint, RecallTable, SamplePlan, SpreadIndex, SpreadIndexInfo,
+    SpreadIndexKind, Strategy, StrategyPlan, VectorIndex, build_index, check_index_search, index_name,
+    measure_recall, plan_index, plan_sample, resume_index, sample_of_shard, search_lists, shard_lists_bytes,
+    train_lists, write_shard_lists,
 };
 pub use index_kinds::{FoundInIndex, SearchIndex};
 pub use lsh::{
     BITS_OF_CODE_MAX, BUCKETS_MAX, Family, Lsh, LshBuilt, LshIndex, LshInfo, LshPlan, LshSearched,
     PROBES_MAX, TABLES_MAX, build_lsh, plan_lsh,
 };
+pub use layout::{LayoutKind, VectorLayout};
 pub use metric::Metric;
 pub use row_set::{RowSet, is_sparse};
-pub use search::{Estimates, Kernel, Plan, Search, Searched, Source, plan, schema};
+pub use search::{
+    Estimates, Kernel, Plan, Search, Searched, ShardSearch, Source, check_search, plan, schema, shard_schema,
+};
 pub use searcher::{Call, Searcher, SearcherOptions, search, search_index};
+pub use shards::{MergedAnswer, QueryReader, RowReader};
 pub use tiles::Instructions;

@@ -21,7 +21,7 @@ use inshore_store::{Cancel, CheckedFile, Job};
 use crate::{
     Approximate, ApproximateSearched, Error, FoundInIndex, Result, Search, SearchIndex, Searched, Source,
     VectorFile, VectorIndex, Vectors,
-    index::{LoadedLists, load_lists, search_lists},
+    index::{LoadedLists, load_lists, search_in_lists},
     kept::Kept,
     lsh::search_lsh,
     search::{DatasetFacts, Means, plan_answer, search_with},
@@ -329,7 +329,7 @@ impl Call<'_> {
             match index {
                 SearchIndex::Lists(index) => {
                     let lists = (index, &searcher.lists);
-                    search_lists(means, vectors, lists, source, options, each).map(FoundInIndex::Lists)
+                    search_in_lists(means, vectors, lists, source, options, each).map(FoundInIndex::Lists)
                 }
                 SearchIndex::Tables(index) => {
                     search_lsh(means, vectors, index, source, options, each).map(FoundInIndex::Tables)

@@ -10,7 +10,7 @@ from inshore.errors import InputError
 from inshore.results import Result, StrPath
 from inshore.sources import ArrowStream
 from inshore.verbs.searcher import VectorSearcher
-from inshore.verbs.target import Target
+from inshore.verbs.target import Target, whole
 
 _CALLS_MAX = 64
 
@@ -26,6 +26,208 @@ if TYPE_CHECKING:
     Vectors = StrPath | npt.NDArray[np.generic]
     Files = StrPath | Sequence[StrPath]
     Ids = StrPath | Iterable[int] | npt.NDArray[np.integer[Any]]
+
+
+class SpreadVectors(Target):
+    """Verbs on vectors that are spread over nodes."""
+
+    def import_vectors(
+        self,
+        source: Vectors,
+        *,
+        name: str,
+        bits: bool = False,
+        copies: int = 1,
+        piece: str | int | None = None,
+        memory: str | int | None = None,
+        threads: int | None = None,
+    ) -> dict[str, Any]:
+        """Divide vectors of a file or an array into shards on the nodes, completely or not at all.
+
+        The id of a vector is its number in the file, from 0, on any number of nodes.
+
+        Parameters
+        ----------
+        source : path or numpy.ndarray
+            Vectors in any form that `Store.import_vectors` takes, except tables.
+        name : str
+            The name of the new dataset.
+        bits : bool, default False
+            Each byte is eight dimensions of one bit (``numpy.packbits``).
+        copies : int, default 1
+            The number of nodes that hold each shard.
+        piece : str or int, optional
+            The approximate size of a shard; the default depends on the size of the vectors.
+        memory, threads
+            The budget; see `Graph`. The call uses 4 MiB for each node and 9 MiB more.
+
+        Returns
+        -------
+        dict
+            ``vectors``, ``dimensions``, ``element``, ``bytes`` and ``rounded``, as `Store.import_vectors`.
+
+        Raises
+        ------
+        ExistsError
+            If a node has a dataset of that name already.
+        InputError
+            For NaN, infinities and malformed files; the message names the vector and the dimension.
+        FileError, NodeError, BudgetError
+            See `inshore.errors`. No partial dataset is left.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> points = np.array([[0, 0], [3, 4], [1, 0]], np.float32)
+        >>> with inshore.serve(store) as agent:
+        ...     nodes = inshore.connect(agent.address, store=store)
+        ...     _ = nodes.import_vectors(points, name="spread", memory="32MiB")
+        ...     found = nodes.nearest("spread", points[:1], k=2, memory="32MiB").table()
+        ...     _ = nodes.rm("spread")
+        >>> found["id"].to_pylist(), found["distance"].to_pylist()
+        ([0, 2], [0.0, 1.0])
+        """
+        fields = {
+            "name": name,
+            "bits": bits,
+            "copies": whole("copies", copies, 255),
+            "piece_bytes": None if piece is None else _native.size(piece),
+        }
+        is_path = not hasattr(source, "__array_interface__")
+        with _native.Job.plain(memory, threads) if is_path else self._store().job(memory, threads) as job:
+            title = f"import of vectors {name!r}"
+            return self._run(job, "nearest import", fields, [_file(source, job)], title=title)
+
+    def index_vectors(
+        self,
+        name: str,
+        *,
+        metric: Literal["l2", "ip", "cosine"] = "l2",
+        lists: int | None = None,
+        seed: int = 0,
+        memory: str | int | None = None,
+        threads: int | None = None,
+    ) -> dict[str, Any]:
+        """Build one index of vectors on all nodes for approximate answers, or build it again.
+
+        The centroids are trained here on a sample, and copied to each node, which writes its own vectors'
+        part of each list. The lists do not depend on the number of nodes.
+
+        Parameters
+        ----------
+        name : str
+            The vectors; see `import_vectors`.
+        metric : str, default "l2"
+            The metric of all searches with the index.
+        lists : int, optional
+            The number of lists; by default as many as have 16 KiB, or 32 vectors, and as the sample trains.
+        seed : int, default 0
+            The number from which the sample follows.
+        memory, threads
+            The budget; see `Graph`. The lists do not depend on it.
+
+        Returns
+        -------
+        dict
+            ``index``: its ``lists``, ``groups``, ``sample`` and ``recall``, as of `Store.index_vectors`.
+
+        Raises
+        ------
+        NotFoundError
+            If no node has vectors of that name.
+        FileError, NodeError, BudgetError
+            See `inshore.errors`. There is no index then.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> points = np.random.default_rng(1).normal(size=(2000, 8)).astype(np.float32)
+        >>> with inshore.serve(store) as agent:
+        ...     nodes = inshore.connect(agent.address, store=store)
+        ...     _ = nodes.import_vectors(points, name="spread", memory="32MiB")
+        ...     index = nodes.index_vectors("spread", lists=20, memory="32MiB")["index"]
+        ...     found = nodes.nearest("spread", points[:1], k=3, recall=0.95, memory="32MiB").table()
+        ...     for part in ("spread", "spread.index", "spread.index.lists"):
+        ...         _ = nodes.rm(part)
+        >>> index["vectors"], found["id"].to_pylist()[0]
+        (2000, 0)
+        """
+        fields = {"dataset": name, "metric": metric, "lists": lists, "seed": seed}
+        with _native.Job.plain(memory, threads) as job:
+            return self._run(job, "nearest index", fields, [], title=f"index of {name!r}")
+
+    def nearest(
+        self,
+        name: str,
+        queries: Vectors,
+        *,
+        k: int = 10,
+        metric: Metric = "l2",
+        radius: float | None = None,
+        recall: float | None = None,
+        probes: int | None = None,
+        memory: str | int | None = None,
+        threads: int | None = None,
+    ) -> Result:
+        """Find the nearest vectors of each query on the nodes: exactly, or with ``recall`` from an index.
+
+        Each node answers with the nearest vectors of its shards. The exact answer equals that of
+        `Store.nearest` for the same vectors bit for bit, on any number of nodes.
+
+        Parameters
+        ----------
+        name : str
+            The vectors; see `import_vectors`.
+        queries : path or numpy.ndarray
+            The queries, in any form that `import_vectors` takes.
+        k : int, default 10
+            The largest number of neighbours of each query.
+        metric : str, default "l2"
+            As of `Store.nearest`.
+        radius : float, optional
+            Only neighbours up to this distance; for ``"ip"`` from this inner product on.
+        recall : float, optional
+            Answer from the index (`index_vectors`) with this recall or more, by its table. Without an index,
+            the answer is exact.
+        probes : int, optional
+            Answer from the index, and probe so many lists for each query.
+        memory, threads
+            The budget; see `Graph`.
+
+        Returns
+        -------
+        Result
+            The columns ``query``, ``rank`` (from 1), ``id`` and ``distance``.
+
+        Raises
+        ------
+        NotFoundError
+            If no node has vectors of that name.
+        InputError
+            For queries of other dimensions, and for values that the elements of the vectors cannot hold.
+        FileError, NodeError, BudgetError
+            See `inshore.errors`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> points = np.array([[0, 1], [1, 0], [1, 1]], np.float32)
+        >>> with inshore.serve(store) as agent:
+        ...     nodes = inshore.connect(agent.address, store=store)
+        ...     _ = nodes.import_vectors(points, name="spread", memory="32MiB")
+        ...     found = nodes.nearest("spread", points[:1], k=1, metric="ip", memory="32MiB").table()
+        ...     _ = nodes.rm("spread")
+        >>> found["id"].to_pylist()
+        [0]
+        """
+        fields: dict[str, Any] = {"dataset": name, "k": k, "metric": metric, "radius": radius}
+        fields |= {"recall": recall, "probes": probes}
+
+        def start(job: _native.Job, output: StrPath | None) -> _native.Run:
+            return self._start(job, "nearest query", fields, [_file(queries, job)], output)
+
+        title = f"nearest query of {name!r} in {self!r}"
+        return Result(title, lambda: self._store().job(memory, threads), start, counted="rows", gives="file")
 
 
 class StoredVectors(Target):

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use inshore::vectors;
 
+use super::store::parse_piece;
+
 #[derive(Subcommand)]
 pub enum NearestCommand {
     Import(NearestImport),
@@ -89,13 +91,17 @@ Examples:
 /// the image scaled to 128 x 128. With --documents, each file (or with --lines, each line) becomes the counts of the words of a
 /// vocabulary: 8,000 u8, which stay at 255; the vocabulary is the most frequent words of all documents. Files below folders come in
 /// the order of paths. `nearest query` computes queries in the same way.
+///
+/// With --node, a file of vectors is divided into shards, which the nodes hold. `nearest query --node` then finds
+/// neighbours on the nodes: each node answers with its nearest vectors. Nodes have neither columns, images nor
+/// documents.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   inshore nearest import sift.fvecs --name sift
   inshore nearest import docs.parquet --name docs --column embedding --id doc_id
   inshore nearest import photos/ --images --skip-errors --name photos
-  inshore nearest import books/ --documents --name books")]
+  inshore nearest import sift.fvecs --name sift --node a.lan,b.lan,c.lan")]
 pub struct NearestImport {
     /// The file of vectors; with --images or --documents, files and folders
     #[arg(value_name = "FILE", required = true)]
@@ -112,6 +118,13 @@ pub struct NearestImport {
     /// Column of a table whose values, integers or texts that occur once, are the ids of the vectors
     #[arg(long, value_name = "COLUMN")]
     pub id: Option<String>,
+    /// With --node: number of nodes that hold each shard [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
+    #[arg(conflicts_with_all = ["images", "documents"])]
+    pub copies: Option<u8>,
+    /// With --node: approximate size of a shard, at least 64KiB [default: by the size of the vectors]
+    #[arg(long, value_name = "SIZE", value_parser = parse_piece, conflicts_with_all = ["images", "documents"])]
+    pub piece: Option<u64>,
     /// Compute a histogram of each PNG or JPEG file
     #[arg(long, conflicts_with_all = ["bits", "documents"])]
     pub images: bool,
@@ -220,6 +233,10 @@ fn ids(text: &str) -> Result<Ids, String> {
 /// the seed. The build also measures the recall for several numbers of probed lists, on vectors of the dataset, and
 /// stores this table. `nearest recall` measures recall on your queries.
 ///
+/// With --node, nodes write lists of the vectors that they hold (`nearest import --node`): the centroids are trained
+/// here on a sample of at most 8 MiB, and copied to each node. The lists that a query probes do not depend on the
+/// number of nodes.
+///
 /// With --copies the index has a second file of larger lists, which also hold copies of vectors near their borders. Single
 /// queries read this file, and need about a quarter of the lists for the same recall. The cost is flash, and a longer
 /// build.
@@ -232,11 +249,10 @@ fn ids(text: &str) -> Result<Ids, String> {
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  inshore nearest index sift --memory 512MiB
   inshore nearest index sift --memory 512MiB --resume
-  inshore nearest index texts --metric cosine --lists 20000
   inshore nearest index sift --copies 4
-  inshore nearest index pages --lsh --metric hamming --tables 12 --bits 16")]
+  inshore nearest index pages --lsh --metric hamming --tables 12 --bits 16
+  inshore nearest index sift --node a.lan,b.lan,c.lan")]
 pub struct NearestIndex {
     /// Name of the vectors
     #[arg(value_name = "NAME")]
@@ -349,13 +365,16 @@ pub struct NearestRecall {
 /// If the vectors were imported from a table, --where selects the vectors that may be answers, and --select adds columns
 /// to the answer. A query has k neighbours if k vectors are selected. If fewer than 1 % of the vectors are selected, the
 /// answer is exact.
+///
+/// With --node, nodes search their shards of vectors (`nearest import --node`), and the exact answer equals that of a
+/// local search bit for bit. --explain shows the reads, distances and bytes of each node.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   inshore nearest query sift queries.fvecs -k 100 -o hits.parquet --memory 256MiB
   inshore nearest query sift queries.fvecs -k 10 --recall 0.95
   inshore nearest query docs queries.npy -k 10 --where \"year > 2020 AND lang = 'en'\" --select title,url
-  inshore nearest query photos beach.jpg -k 20 --select path")]
+  inshore nearest query sift queries.fvecs -k 10 --node a.lan,b.lan,c.lan --explain")]
 pub struct NearestQuery {
     /// Name of the vectors
     #[arg(value_name = "NAME")]

@@ -426,7 +426,7 @@ fn parse_block(text: &str) -> Result<usize, String> {
 
 /// Parses the size of a shard. The size must be at least 64 KiB, since a search reads this number of bytes to tell
 /// whether a text is binary.
-fn parse_piece(text: &str) -> Result<u64, String> {
+pub fn parse_piece(text: &str) -> Result<u64, String> {
     let bytes = parse_bytes(text).map_err(|error| error.to_string())?;
     if bytes < 64 << 10 { Err("pieces have 64KiB at least".to_string()) } else { Ok(bytes) }
 }

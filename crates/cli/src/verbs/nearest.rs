@@ -5,8 +5,8 @@ use inshore::{
     ops::{
         Attachments, Operation, Request,
         verbs::{
-            AddVectors, CompactVectors, ContentKind, DedupVectors, DescribeVectors, Found, HashTables,
-            ImportFiles, ImportVectors, IndexVectors, Indexed, JoinVectors, ListVectors, MeasureRecall,
+            AddVectors, BuiltIndex, CompactVectors, ContentKind, DedupVectors, DescribeVectors, Found,
+            HashTables, ImportFiles, ImportVectors, IndexVectors, JoinVectors, ListVectors, MeasureRecall,
             NeighbourGraph, RemoveFromVectors, RemoveVectors, SearchVectors, UpsertVectors,
         },
     },
@@ -17,6 +17,11 @@ use inshore::{
     },
 };
 
+#[cfg(feature = "nodes")]
+use inshore::{
+    ops::nearest::{NodeSearched, ProbedLists, SearchedOnNodes},
+    vectors::SpreadIndexInfo,
+};
 use serde_json::json;
 
 use crate::{
@@ -118,6 +123,8 @@ fn import(options: GlobalOptions, arguments: &NearestImport) -> Result<()> {
             bits: arguments.bits,
             column: arguments.column.clone(),
             id: arguments.id.clone(),
+            copies: arguments.copies,
+            piece_bytes: arguments.piece,
         },
         &arguments.inputs,
     );
@@ -260,12 +267,14 @@ fn index(options: GlobalOptions, arguments: &NearestIndex) -> Result<()> {
     operations::run_on(options, StoreAccess::Existing, &request, Attachments::default())?.tell(
         |report, done| {
             let (sentence, how) = match &done.answer {
-                Indexed::Lists(built) => lists_of(built),
-                Indexed::Tables(built) => {
+                BuiltIndex::Lists(built) => lists_of(built),
+                BuiltIndex::Tables(built) => {
                     let recall = &built.info.recall;
                     let how = vec![("plan", built.plan.to_string()), ("recall", points(recall))];
                     (format!("{}; {}", built.info, recall_of(recall, "bucket")), how)
                 }
+                #[cfg(feature = "nodes")]
+                BuiltIndex::OnNodes { index } => index_on_nodes(dataset, index),
             };
             Outcome { how, ..Outcome::new("nearest index", report, done, sentence) }
         },
@@ -288,6 +297,18 @@ fn lists_of(built: &Built) -> (String, Vec<(&'static str, String)>) {
         how.push(("with copies", points(&copies.recall)));
     }
     (sentence, how)
+}
+
+/// Describes an index on nodes: a sentence, and facts for `--explain`.
+#[cfg(feature = "nodes")]
+fn index_on_nodes(name: &str, index: &SpreadIndexInfo) -> (String, Vec<(&'static str, String)>) {
+    let SpreadIndexInfo { lists, groups, vectors, sample, metric, recall, .. } = index;
+    let sentence = format!(
+        "{name}: an index of {vectors} vectors by {}, {lists} lists in {groups} groups, trained on {sample} vectors; {}",
+        metric.name(),
+        recall_of(recall, "list")
+    );
+    (sentence, vec![("recall", points(recall))])
 }
 
 fn recall(options: GlobalOptions, arguments: &NearestRecall) -> Result<()> {
@@ -396,10 +417,16 @@ fn find<O: Operation<Answer = Found>>(
             Found::Exact(found) => exact(found, has_predicate),
             Found::Approximate(found) => approximate(found, has_predicate),
             Found::Hashed(found) => hashed(found, has_predicate),
+            #[cfg(feature = "nodes")]
+            Found::OnNodes(found) => on_nodes(found),
         };
         let notice = match &done.answer {
             Found::Exact(found) => indexed.map(|name| why_exact(name, found)),
             Found::Approximate(_) | Found::Hashed(_) => None,
+            #[cfg(feature = "nodes")]
+            Found::OnNodes(found) => {
+                indexed.filter(|_| found.approximate.is_none()).map(without_index_on_nodes)
+            }
         };
         let sentence = sentence + &place;
         Outcome { sentence_aside: true, how, notice, ..Outcome::new(O::NAME, report, done, sentence) }
@@ -470,6 +497,14 @@ fn without_index(name: &str) -> String {
     format!("{name} has no index, so the answer is exact: `inshore nearest index {name}` builds one")
 }
 
+/// Tells that vectors on nodes have no index, and how to make one.
+#[cfg(feature = "nodes")]
+fn without_index_on_nodes(name: &str) -> String {
+    format!(
+        "{name} has no index, so the answer is exact: `inshore nearest index {name} --node ...` builds one"
+    )
+}
+
 /// Describes an exact search: a sentence, and facts for `--explain`.
 fn exact(found: &Searched, has_predicate: bool) -> (String, Vec<(&'static str, String)>) {
     let passes = match found.plan.passes {
@@ -487,6 +522,36 @@ fn exact(found: &Searched, has_predicate: bool) -> (String, Vec<(&'static str, S
     let share = 100.0 * found.measured as f64 / pairs;
     let how = vec![("measured", format!("{} of {pairs:.0} pairs ({share:.3} %)", found.measured))];
     (sentence, how)
+}
+
+/// Describes a search on nodes: a sentence, and the distances of each node for `--explain`.
+#[cfg(feature = "nodes")]
+fn on_nodes(found: &SearchedOnNodes) -> (String, Vec<(&'static str, String)>) {
+    let SearchedOnNodes { rows, vectors, dimensions, element, by_node, approximate, .. } = found;
+    let lists = approximate.map_or(String::new(), |ProbedLists { probes, lists, recall_estimate }| {
+        let recall = recall_estimate
+            .map_or("recall not measured".to_string(), |recall| format!("recall about {recall:.3}"));
+        format!(", {recall} ({probes} of {lists} lists each)")
+    });
+    let passes = match found.passes {
+        1 => String::new(),
+        passes => format!(", in {passes} passes"),
+    };
+    let sentence = format!(
+        "{} of {} among {vectors} vectors of {dimensions} {element} on {}{lists}{passes}",
+        counted(*rows, "neighbour"),
+        queries(found.queries),
+        counted(by_node.len() as u64, "node")
+    );
+    let how = by_node.iter().map(|node| {
+        let NodeSearched { node, vectors, lists, compared, measured } = node;
+        let read = match lists {
+            0 => format!("{vectors} vectors"),
+            lists => format!("{lists} parts of lists"),
+        };
+        ("distances", format!("{node}: {read} read, {compared} pairs, {measured} measured exactly"))
+    });
+    (sentence, how.collect())
 }
 
 /// Describes an approximate search: a sentence, and facts for `--explain`.

@@ -97,6 +97,8 @@ pub enum RequiredRight {
     Data,
     /// The right to run built-in kinds of tasks.
     BuiltIn,
+    /// The right to put datasets: the task writes one.
+    Store,
     /// The right to run WebAssembly code that the client sends.
     WebAssembly,
     /// The right to run commands that the operator allows.

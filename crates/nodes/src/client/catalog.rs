@@ -16,7 +16,8 @@ use super::{
 use crate::{
     Error, Nodes, Result,
     protocol::{
-        DatasetKey, DatasetReplica, FileMap, MAP_VERSION, MAPS_MAX, MapAnswer, SPREAD, piece_name, wire::json,
+        DatasetKey, DatasetReplica, FileMap, MAP_VERSION, MAPS_MAX, MapAnswer, SPREAD, SpreadId, piece_name,
+        wire::json,
     },
 };
 
@@ -48,6 +49,10 @@ pub struct DistributedFile {
     pub record_lines: Option<u64>,
     /// True if each piece ends at the end of a row group of Parquet.
     pub is_grouped: bool,
+    /// The description of the bytes by the operation that loaded the file; `None` for a file without one.
+    pub description: Option<serde_json::Value>,
+    /// The id of a spread file: a later file of the same name has a different id. `None` for a dataset of one node.
+    pub id: Option<SpreadId>,
     /// The reason why the file cannot be used, if any.
     pub fault: Option<String>,
 }
@@ -89,6 +94,8 @@ impl DistributedFile {
             record_bytes: None,
             record_lines: None,
             is_grouped: false,
+            description: None,
+            id: None,
             fault: None,
         }
     }
@@ -220,6 +227,8 @@ impl Nodes {
                 record_bytes: map.record_bytes,
                 record_lines: map.record_lines,
                 is_grouped: map.is_grouped,
+                description: map.description.clone(),
+                id: Some(known.generation.id),
                 fault: generations::fault(name, &by_name[name], address).or(unread),
                 ..DistributedFile::spread(title, name.to_string())
             };
@@ -261,6 +270,8 @@ impl Nodes {
                 record_bytes: None,
                 record_lines: None,
                 is_grouped: false,
+                description: None,
+                id: None,
                 fault: None,
             }
         };

@@ -62,6 +62,10 @@ pub struct LoadOptions {
     pub separator: Option<u8>,
     /// The number of bytes that each checksum on the nodes covers.
     pub block_bytes: u64,
+    /// A description of the bytes, which the map of the file keeps: see [`DistributedFile::description`].
+    ///
+    /// [`DistributedFile::description`]: crate::DistributedFile::description
+    pub description: Option<serde_json::Value>,
 }
 
 impl Default for LoadOptions {
@@ -75,6 +79,7 @@ impl Default for LoadOptions {
             ends: None,
             separator: None,
             block_bytes: 64 << 10,
+            description: None,
         }
     }
 }
@@ -200,6 +205,7 @@ impl Nodes {
             record_bytes,
             record_lines,
             is_grouped,
+            description: options.description.clone(),
             nodes: map_nodes,
             pieces,
         };

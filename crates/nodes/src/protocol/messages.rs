@@ -337,6 +337,10 @@ pub struct FileMap {
     /// True if each piece ends at the end of a row group of Parquet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_grouped: bool,
+    /// A description of the bytes by the operation that loaded the file, such as the dimensions of vectors. Nodes do not
+    /// interpret the description.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<Value>,
     /// The nodes that hold pieces of the file.
     pub nodes: Vec<MapNode>,
     /// The pieces, in order.

@@ -43,8 +43,8 @@ pub use self::kernel::{
 };
 #[cfg(feature = "vectors")]
 pub use self::nearest::{
-    AddVectors, CompactVectors, ContentKind, DedupVectors, DescribeVectors, Found, HashTables, ImportFiles,
-    ImportVectors, IndexVectors, Indexed, JoinVectors, ListVectors, MeasureRecall, NeighbourGraph,
+    AddVectors, BuiltIndex, CompactVectors, ContentKind, DedupVectors, DescribeVectors, Found, HashTables,
+    ImportFiles, ImportVectors, IndexVectors, JoinVectors, ListVectors, MeasureRecall, NeighbourGraph,
     Neighbours, OpenInfo, OpenOptions, OpenVectors, RemoveFromVectors, RemoveVectors, SearchVectors,
     UpsertVectors, VectorsAnswer,
 };

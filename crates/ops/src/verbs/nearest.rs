@@ -25,7 +25,7 @@ pub use self::{
     datasets::{DescribeVectors, ListVectors, RemoveVectors, VectorsAnswer},
     dedup::DedupVectors,
     import::ImportVectors,
-    index::{HashTables, IndexVectors, Indexed, MeasureRecall},
+    index::{BuiltIndex, HashTables, IndexVectors, MeasureRecall},
     join::{JoinVectors, NeighbourGraph},
     open_vectors::{Neighbours, OpenInfo, OpenOptions, OpenVectors},
     query::{Found, SearchVectors},
@@ -67,16 +67,5 @@ fn no_inputs(operation: &'static str, inputs: &[PathBuf]) -> Result<()> {
     }
 }
 
-/// Converts the error of a search. An error of the receiver of rows is converted back to an error of this crate.
-fn error_of(error: inshore_vectors::Error) -> Error {
-    match error {
-        inshore_vectors::Error::Rows(inner) => match inner.downcast::<Error>() {
-            Ok(error) => *error,
-            Err(inner) => Error::Rows(inner),
-        },
-        error => error.into(),
-    }
-}
-
-/// A file of queries or vectors is a plan by itself, because the search is planned when the job has its memory.
+/// The queries or vectors of a file; the search itself is planned with the memory of the job.
 impl Plan for VectorFile {}

@@ -46,6 +46,7 @@ mod recall;
 mod round;
 mod selected;
 mod single;
+mod spread;
 mod table;
 mod tail;
 
@@ -54,7 +55,7 @@ pub(crate) use self::{
     info::{KIND as INDEX_KIND, id_bytes, points_of, points_to_bytes},
     layers::layer_names,
     loaded::LoadedLists,
-    query::{load_lists, pairs_of_index, search_lists},
+    query::{load_lists, pairs_of_index, search_in_lists},
     ranges::Ranges,
     recall::{
         ENOUGH as RECALL_ENOUGH, check_measurement, commit_table, for_vectors, grid as recall_grid,
@@ -65,12 +66,19 @@ pub(crate) use self::{
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 pub use self::{
-    build::{BuildPlan, Built, COPIES_MAX, Index, build_index, plan_index, resume_index},
+    build::{
+        BuildPlan, Built, COPIES_MAX, Index, build_index, plan_index, resume_index, shard_lists_bytes,
+        write_shard_lists,
+    },
     dataset::VectorIndex,
     info::{CopiedLists, IndexInfo, index_name},
     plan::{Strategy, StrategyPlan},
     query::{Approximate, ApproximateSearched, check_index_search},
     recall::measure_recall,
+    spread::{
+        ListRequest, Prober, SamplePlan, SpreadIndex, SpreadIndexInfo, SpreadIndexKind, plan_sample,
+        sample_of_shard, search_lists, train_lists,
+    },
     table::{MeasuredOn, RecallPoint, RecallTable},
 };
 use crate::{Error, VectorsInfo, tiles::Tiled};

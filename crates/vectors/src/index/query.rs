@@ -125,7 +125,7 @@ pub struct ApproximateSearched {
 ///
 /// # Errors
 /// The errors of [`crate::search_index`].
-pub(crate) fn search_lists(
+pub(crate) fn search_in_lists(
     means: &mut Means<'_>,
     (vectors, facts): (&Vectors, &DatasetFacts),
     (index, loaded): (&VectorIndex, &LoadedLists),

@@ -2,10 +2,10 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The queries on which recall was measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MeasuredOn {
     /// Vectors of the dataset that were held out of the samples. A held-out vector is not counted as its own neighbour.
@@ -28,7 +28,7 @@ impl MeasuredOn {
 }
 
 /// A point of a table of recall.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RecallPoint {
     /// The number of lists or buckets that a query probes.
     pub probes: u64,
@@ -37,7 +37,7 @@ pub struct RecallPoint {
 }
 
 /// The measured recall for several numbers of probes.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RecallTable {
     /// The number of neighbours of each query.
     pub k: u32,
@@ -76,12 +76,8 @@ impl RecallTable {
         self.points.iter().rfind(|point| point.probes <= probes).map(|point| point.recall)
     }
 
-    pub(crate) fn new(
-        k: u64,
-        queries: usize,
-        measured_on: MeasuredOn,
-        points: Vec<RecallPoint>,
-    ) -> RecallTable {
+    /// Makes a table that is measured now.
+    pub fn new(k: u64, queries: usize, measured_on: MeasuredOn, points: Vec<RecallPoint>) -> RecallTable {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let measured_seconds = now.map_or(0, |since| since.as_secs());
         RecallTable { k: k as u32, queries: queries as u32, measured_seconds, measured_on, points }

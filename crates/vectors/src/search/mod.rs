@@ -9,6 +9,7 @@ mod dataset_facts;
 mod plan;
 mod queries;
 mod scan;
+mod shard;
 mod source;
 
 use std::sync::Arc;
@@ -21,11 +22,13 @@ use inshore_store::{Buffer, Job};
 use serde::Serialize;
 
 pub use self::plan::{Estimates, Kernel, Plan};
+pub use self::shard::{ShardSearch, shard_schema};
 pub use self::source::Source;
 pub(crate) use self::{
     among::{Candidates, search_among},
     dataset_facts::{DatasetFacts, center_of_vectors},
     queries::compared_value,
+    shard::{send_tops, shard_tops},
     source::{HeldRows, QueryRows},
 };
 use self::{
@@ -257,10 +260,8 @@ pub(crate) fn plan_beside(
     search: &Search,
     beside: &Beside<'_>,
 ) -> Result<Plan> {
-    search.check()?;
     search.check_selection(vectors)?;
-    search.metric.check(vectors.element)?;
-    check_dimensions(source, vectors)?;
+    check_search(vectors, source, search)?;
     let (budget, kept_bytes) = (means.job.budget(), means.kept.bytes());
     let live = (vectors.removed > 0).then_some(vectors.live());
     let mut plan = Plan::new(&Estimates {
@@ -313,7 +314,21 @@ pub(crate) fn check_dimensions(source: Source<'_>, vectors: &VectorsInfo) -> Res
     })
 }
 
-/// Finds the nearest vectors of each query. `each` receives the rows of the answer, sorted by query and rank.
+/// Checks the options of an exact search, and the dimensions of the queries, without I/O.
+///
+/// # Errors
+/// A bad option; queries of other dimensions.
+pub fn check_search<'a>(
+    vectors: &VectorsInfo,
+    queries: impl Into<Source<'a>>,
+    search: &Search,
+) -> Result<()> {
+    search.check()?;
+    search.metric.check(vectors.element)?;
+    check_dimensions(queries.into(), vectors)
+}
+
+/// Finds the nearest vectors of each query, and passes rows to `each`, in the order of the queries and ranks.
 ///
 /// Each pass reads all vectors once. The search computes one multiplication for each query, vector and dimension.
 /// [`Plan`] describes the memory.
@@ -372,6 +387,8 @@ enum Receiver<'a, 'b> {
     Among(&'a mut AnswerRows<'b>, &'a mut dyn Candidates),
     /// Keeps all pairs of a query, which is a vector of the dataset, and a later vector.
     Pairs(&'a Pairs),
+    /// Keeps the nearest vectors of each query in heaps of the caller, one for each query of the source.
+    Tops(&'a [TopK]),
 }
 
 /// All passes of a search.
@@ -460,6 +477,9 @@ impl Passes<'_> {
                     run(&Tops { first: 0, tops: &tops }, Some(among), None)?;
                     answer.add_all(&queries.ids, tops)?;
                 }
+                Receiver::Tops(tops) => {
+                    run(&Tops { first: 0, tops: &tops[first as usize..end as usize] }, search.selection.as_deref(), None)?;
+                }
                 Receiver::Pairs(pairs) => {
                     // If ids are row numbers, a later row has a larger id. If vectors were replaced, a later row may
                     // have a smaller id.
@@ -478,7 +498,7 @@ impl Passes<'_> {
     fn start_phase(&self, receiver: &Receiver<'_, '_>) {
         let (plan, vectors) = (self.plan, self.vectors.info().vectors);
         let first_row = |pass: u64| match receiver {
-            Receiver::Answer(_) | Receiver::Among(..) => 0,
+            Receiver::Answer(_) | Receiver::Among(..) | Receiver::Tops(_) => 0,
             Receiver::Pairs(_) => scan::first_row(plan, pass * plan.queries_per_pass),
         };
         let read = (0..plan.passes).map(|pass| vectors - first_row(pass)).sum();
@@ -486,10 +506,10 @@ impl Passes<'_> {
     }
 }
 
-struct Row {
-    query: u64,
-    rank: u32,
-    entry: Entry,
+pub(crate) struct Row {
+    pub query: u64,
+    pub rank: u32,
+    pub entry: Entry,
 }
 
 /// Collects rows of the answer into batches.
@@ -506,7 +526,7 @@ impl<'a> AnswerRows<'a> {
         AnswerRows { each, metric, schema: schema(), pending: Vec::new(), rows: 0 }
     }
 
-    fn add(&mut self, row: Row) -> Result<()> {
+    pub fn add(&mut self, row: Row) -> Result<()> {
         self.pending.push(row);
         if self.pending.len() == BATCH_ROWS { self.flush() } else { Ok(()) }
     }

@@ -373,6 +373,12 @@ impl<R: OrderedRow> Merged<R> {
         (0..self.heads.len()).filter_map(|stream| self.streams.summary(stream))
     }
 
+    /// Returns the summary of each stream that ended, with the address of its node.
+    pub fn summaries_by_node(&self) -> impl Iterator<Item = (&str, &serde_json::Value)> {
+        let summary = |stream| Some((self.streams.node(stream), self.streams.summary(stream)?));
+        (0..self.heads.len()).filter_map(summary)
+    }
+
     /// Returns the sum of the field `name` over all summaries. Values that are not numbers count as 0.
     pub fn told(&self, name: &str) -> u64 {
         self.summaries().filter_map(|told| told[name].as_u64()).fold(0, u64::saturating_add)

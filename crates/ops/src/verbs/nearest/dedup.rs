@@ -9,7 +9,7 @@ use inshore_vectors::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{error_of, no_inputs};
+use super::no_inputs;
 use crate::{
     error::{Error, Result},
     operation::{Attachments, NormalForm, Operation, RequestContext, RowOutput, StoreUse},
@@ -127,7 +127,7 @@ impl Operation for DedupVectors {
         let found = vectors::dedup(job, &vectors, index, &options, &mut |batch| {
             rows.batch(batch).map_err(|error| vectors::Error::Rows(error.into()))
         });
-        let found = found.map_err(error_of)?;
+        let found = found.map_err(Error::of_search)?;
         rows.finish()?;
         Ok(Response::local(found))
     }

@@ -8,6 +8,8 @@ use inshore_vectors::{self as vectors, Imported, TableColumns, VectorFile};
 use serde::{Deserialize, Serialize};
 
 use super::only_file;
+#[cfg(feature = "nodes")]
+use crate::nearest::import_on_nodes;
 use crate::{
     error::{Error, Result},
     operation::{Attachments, NormalForm, Operation, Plan, RequestContext, StoreUse},
@@ -32,6 +34,12 @@ pub struct ImportVectors {
     /// The column of the table whose values are the ids of the vectors.
     #[serde(default)]
     pub id: Option<String>,
+    /// The number of nodes that hold each vector.
+    #[serde(default)]
+    pub copies: Option<u8>,
+    /// The approximate size of a shard on nodes, in bytes.
+    #[serde(default)]
+    pub piece_bytes: Option<u64>,
 }
 
 /// The kind and the path of the file to import.
@@ -63,18 +71,52 @@ impl ImportVectors {
     }
 }
 
-/// Returns true if the file is a table with a column of vectors.
+impl ImportVectors {
+    /// Refuses options that a target does not support.
+    fn check_target(&self, place: TargetKind) -> Result<()> {
+        let columns = "nodes have vectors of files, and no columns of tables";
+        let options = match place {
+            TargetKind::Local => [
+                ("copies", self.copies.is_some(), "a local store has vectors once"),
+                ("piece_bytes", self.piece_bytes.is_some(), "vectors of a local store have no shards"),
+            ],
+            TargetKind::Nodes => {
+                [("column", self.column.is_some(), columns), ("id", self.id.is_some(), columns)]
+            }
+        };
+        match options.into_iter().find(|(_, is_given, _)| *is_given) {
+            None => Ok(()),
+            Some((option, _, why)) => {
+                Err(Error::UnsupportedOption { operation: Self::NAME, option, place, why })
+            }
+        }
+    }
+}
+
+/// Returns whether a file is a table with a column of vectors.
 fn is_table(path: &Path) -> bool {
     matches!(&*Input::new(path).extension(), "parquet" | "arrow")
 }
 
 impl Operation for ImportVectors {
     const NAME: &'static str = "nearest import";
-    const PLACES: &'static [TargetKind] = &[TargetKind::Local];
+    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
     const STORE: StoreUse = StoreUse::Here;
-    const FORM: NormalForm = NormalForm::Dataset;
+    const FORM: NormalForm = NormalForm::Common;
     type Plan = ImportPlan;
     type Answer = Imported;
+
+    fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, place: TargetKind) -> Result<()> {
+        self.check_target(place)?;
+        match inputs {
+            [input] if place == TargetKind::Nodes && is_table(input) => {
+                let what =
+                    "inputs: found a table, expected a file of vectors: nodes keep no columns".to_string();
+                Err(Error::Request { operation: Self::NAME, what })
+            }
+            _ => Ok(()),
+        }
+    }
 
     fn plan(&self, context: &RequestContext<'_>) -> Result<ImportPlan> {
         if let [input] = context.inputs
@@ -95,6 +137,11 @@ impl Operation for ImportVectors {
         job: &Execution,
         _attachments: Attachments<'_>,
     ) -> Result<Response<Imported>> {
+        #[cfg(feature = "nodes")]
+        if let (crate::Target::Nodes(on), ImportPlan::Vectors(file)) = (context.target, &plan) {
+            let placed = (self.copies.unwrap_or(1), self.piece_bytes);
+            return Ok(Response::local(import_on_nodes(on, job, &self.name, file, placed)?));
+        }
         let job = context.stored(job)?;
         Ok(Response::local(match plan {
             ImportPlan::Vectors(file) => vectors::import(&job.store(), job, &self.name, &file)?,

@@ -1,5 +1,7 @@
 //! The operations `nearest index` and `nearest recall`.
 
+use std::path::{Path, PathBuf};
+
 use inshore_store::Execution;
 use inshore_vectors::{
     self as vectors, Built, Index, Lsh, LshBuilt, Metric, RecallTable, SearchIndex, Vectors,
@@ -56,16 +58,6 @@ pub struct HashTables {
     pub width: Option<f64>,
 }
 
-/// The result of the build of an index.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(untagged)]
-pub enum Indexed {
-    /// Inverted lists.
-    Lists(Built),
-    /// Hash tables.
-    Tables(LshBuilt),
-}
-
 impl IndexVectors {
     /// Refuses options of inverted lists beside those of hash tables.
     fn check_kind(&self) -> Result<()> {
@@ -108,13 +100,43 @@ fn default_sample() -> u64 {
     200
 }
 
+/// The properties of a new index.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum BuiltIndex {
+    /// Inverted lists in the store.
+    Lists(Built),
+    /// Hash tables in the store.
+    Tables(LshBuilt),
+    /// Inverted lists on nodes.
+    #[cfg(feature = "nodes")]
+    OnNodes {
+        /// The properties.
+        index: vectors::SpreadIndexInfo,
+    },
+}
+
 impl Operation for IndexVectors {
     const NAME: &'static str = "nearest index";
-    const PLACES: &'static [TargetKind] = &[TargetKind::Local];
+    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
     const STORE: StoreUse = StoreUse::Here;
-    const FORM: NormalForm = NormalForm::Answer;
+    const FORM: NormalForm = NormalForm::Common;
     type Plan = ();
-    type Answer = Indexed;
+    type Answer = BuiltIndex;
+
+    fn check(&self, _inputs: &[PathBuf], _output: Option<&Path>, place: TargetKind) -> Result<()> {
+        let options = [
+            ("copies", self.copies.is_some(), "lists of vectors on nodes have no copies of vectors of other lists"),
+            ("lsh", self.lsh.is_some(), "an index of vectors on nodes has inverted lists"),
+            ("resume", self.resume, "a build on nodes keeps no work of an interrupted build"),
+        ];
+        match options.into_iter().find(|(_, is_given, _)| *is_given) {
+            Some((option, _, why)) if place == TargetKind::Nodes => {
+                Err(Error::UnsupportedOption { operation: Self::NAME, option, place, why })
+            }
+            _ => Ok(()),
+        }
+    }
 
     fn plan(&self, context: &RequestContext<'_>) -> Result<()> {
         self.check_kind()?;
@@ -127,24 +149,31 @@ impl Operation for IndexVectors {
         context: &RequestContext<'_>,
         job: &Execution,
         _attachments: Attachments<'_>,
-    ) -> Result<Response<Indexed>> {
+    ) -> Result<Response<BuiltIndex>> {
+        #[cfg(feature = "nodes")]
+        if let crate::Target::Nodes(on) = context.target {
+            let IndexVectors { metric, lists, seed, .. } = *self;
+            let options = Index { metric, lists, seed, copies: None };
+            let index = crate::nearest::index_on_nodes(on, job, &self.dataset, &options)?;
+            return Ok(Response::local(BuiltIndex::OnNodes { index }));
+        }
         let job = context.stored(job)?;
         let store = job.store();
         let vectors = Vectors::open(&store, &self.dataset)?;
         let IndexVectors { metric, lists, seed, copies, resume, .. } = *self;
-        let indexed = match &self.lsh {
+        let built = match &self.lsh {
             None => {
                 let index = Index { metric, lists, seed, copies };
                 let build = if resume { vectors::resume_index } else { vectors::build_index };
-                Indexed::Lists(build(&store, job, &vectors, &index)?)
+                BuiltIndex::Lists(build(&store, job, &vectors, &index)?)
             }
             Some(hashed) => {
                 let HashTables { tables, bits, buckets, width } = *hashed;
                 let lsh = Lsh { metric, tables, bits, buckets, width, seed };
-                Indexed::Tables(vectors::build_lsh(&store, job, &vectors, &lsh)?)
+                BuiltIndex::Tables(vectors::build_lsh(&store, job, &vectors, &lsh)?)
             }
         };
-        Ok(Response::local(indexed))
+        Ok(Response::local(built))
     }
 }
 

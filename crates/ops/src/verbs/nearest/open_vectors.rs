@@ -14,7 +14,10 @@ use inshore_vectors::{
 };
 use serde::Serialize;
 
-use super::query::{Found, SearchVectors, answer, as_elements_of};
+use super::{
+    queries::for_elements,
+    query::{Found, SearchVectors, answer},
+};
 use crate::{
     error::{Error, Result},
     operation::Operation,
@@ -281,7 +284,7 @@ impl Opened {
 
     fn search(&self, request: &SearchVectors, queries: VectorFile, cancel: &Cancel) -> Result<Neighbours> {
         let vectors = self.searcher.vectors();
-        let queries = as_elements_of(queries, vectors)?;
+        let queries = for_elements(queries, vectors.info().element)?;
         let mut call = self.searcher.begin(cancel)?;
         let job = call.job().clone();
         let selection = match &request.predicate {

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use inshore_store::Job;
-use inshore_vectors::{self as vectors, Content, Images, VectorFile, Vectors, content_queries};
+use inshore_vectors::{self as vectors, Content, Element, Images, VectorFile, Vectors, content_queries};
 
 #[cfg(feature = "text")]
 use super::documents::{Documents, document_files};
@@ -36,8 +36,17 @@ impl Queries {
         }
     }
 
-    /// Returns a file of vectors: either the input itself, or a file of vectors that are computed from the inputs. If
-    /// `are_lines` is true, each line of a file is a document.
+    /// Returns the one input, a file of vectors, as queries for vectors with these elements.
+    #[cfg(feature = "nodes")]
+    pub(super) fn into_file(self, operation: &'static str, element: Element) -> Result<VectorFile> {
+        match self {
+            Queries::Vectors(file) => for_elements(file, element),
+            Queries::Content(inputs) => for_elements(only_file(operation, &inputs)?, element),
+        }
+    }
+
+    /// Returns a file of vectors: that of the inputs, or vectors that are computed of them. If `are_lines`, each line of
+    /// a file is a document.
     pub(super) fn open(
         self,
         operation: &'static str,
@@ -61,6 +70,14 @@ impl Queries {
             Some(Content::Images) => Ok(content_queries(job, &mut Images::list(job, &inputs, false)?)?),
             Some(Content::Documents(vocabulary)) => documents(job, &inputs, are_lines, vocabulary),
         }
+    }
+}
+
+/// Returns queries for vectors with these elements. Among bits, bytes are eight bits each: nothing else could be meant.
+pub(super) fn for_elements(queries: VectorFile, element: Element) -> Result<VectorFile> {
+    match (element, queries.element()) {
+        (Element::Bits, Element::U8) => Ok(queries.as_bits()?),
+        _ => Ok(queries),
     }
 }
 

@@ -9,16 +9,20 @@ use arrow_array::RecordBatch;
 use inshore_store::{Execution, Job};
 use inshore_tables::TableWriter;
 use inshore_vectors::{
-    self as vectors, AnswerColumns, Approximate, ApproximateSearched, Call, Element, FoundInIndex,
-    LshSearched, Metric, RowSet, Search, SearchIndex, Searched, Searcher, Source, Strategy, VectorFile,
-    Vectors, is_sparse,
+    self as vectors, AnswerColumns, Approximate, ApproximateSearched, Call, FoundInIndex, LshSearched, Metric,
+    RowSet, Search, SearchIndex, Searched, Searcher, Source, Strategy, Vectors, is_sparse,
 };
 use serde::{Deserialize, Serialize};
 
-use super::{default_k, error_of, queries::Queries};
+use super::{
+    default_k,
+    queries::{Queries, for_elements},
+};
+#[cfg(feature = "nodes")]
+use crate::nearest::{IndexOnNodes, SearchedOnNodes, VectorsOnNodes, search_lists_on_nodes, search_on_nodes};
 use crate::{
     error::{Error, Result},
-    operation::{Attachments, NormalForm, Operation, RequestContext, RowOutput, StoreUse},
+    operation::{Attachments, NormalForm, Operation, Plan, RequestContext, RowOutput, StoreUse},
     target::Response,
     target_kind::TargetKind,
 };
@@ -69,6 +73,9 @@ pub enum Found {
     Approximate(ApproximateSearched),
     /// Buckets of hash tables were probed.
     Hashed(LshSearched),
+    /// All vectors were compared with all queries, or lists of an index were probed, on nodes.
+    #[cfg(feature = "nodes")]
+    OnNodes(SearchedOnNodes),
 }
 
 impl From<FoundInIndex> for Found {
@@ -87,6 +94,8 @@ impl Found {
             Found::Exact(searched) => searched.rows,
             Found::Approximate(searched) => searched.rows,
             Found::Hashed(searched) => searched.rows,
+            #[cfg(feature = "nodes")]
+            Found::OnNodes(searched) => searched.rows,
         }
     }
 }
@@ -189,14 +198,6 @@ impl SearchVectors {
     }
 }
 
-/// Returns queries for vectors: among bits, bytes are eight bits each, since nothing else could be meant.
-pub(super) fn as_elements_of(queries: VectorFile, vectors: &Vectors) -> Result<VectorFile> {
-    match (vectors.info().element, queries.element()) {
-        (Element::Bits, Element::U8) => Ok(queries.as_bits()?),
-        _ => Ok(queries),
-    }
-}
-
 /// Receives batches of rows.
 pub(super) type Give<'a> = &'a mut dyn FnMut(RecordBatch) -> vectors::Result<()>;
 
@@ -221,35 +222,139 @@ pub(super) fn answer(
         columns.iter_mut().try_for_each(|columns| columns.finish(give))?;
         Ok(found)
     });
-    found.map_err(error_of)
+    found.map_err(Error::of_search)
+}
+
+/// The queries of a search, and the vectors if they are on nodes.
+#[derive(Debug)]
+pub struct QueryPlan {
+    queries: Queries,
+    #[cfg(feature = "nodes")]
+    on_nodes: Option<VectorsOnNodes>,
+}
+
+impl Plan for QueryPlan {
+    fn explain(&self) -> Option<String> {
+        #[cfg(feature = "nodes")]
+        if let Some(VectorsOnNodes { on, file, .. }) = &self.on_nodes {
+            return crate::operation::explain_files(on, std::slice::from_ref(file));
+        }
+        None
+    }
+}
+
+impl SearchVectors {
+    /// Refuses options that nodes do not support.
+    fn check_on_nodes(&self) -> Result<()> {
+        let columns = "vectors on nodes have no columns";
+        let single = "nodes read each list once for all queries that probe it, the strategy `batch`";
+        let lines = "the queries of vectors on nodes are a file of vectors";
+        let options = [
+            ("where", self.predicate.is_some(), columns),
+            ("select", !self.select.is_empty(), columns),
+            ("strategy", self.strategy == Some(Strategy::Single), single),
+            ("lines", self.lines, lines),
+        ];
+        match options.into_iter().find(|(_, is_given, _)| *is_given) {
+            None => Ok(()),
+            Some((option, _, why)) => {
+                let (operation, place) = (Self::NAME, TargetKind::Nodes);
+                Err(Error::UnsupportedOption { operation, option, place, why })
+            }
+        }
+    }
+
+    /// Returns the index in which an approximate search looks, with its options; `None` for an exact search.
+    #[cfg(feature = "nodes")]
+    fn index_on_nodes(
+        &self,
+        vectors: &VectorsOnNodes,
+        execution: &Execution,
+    ) -> Result<Option<(IndexOnNodes, Approximate)>> {
+        let Some(approximate) = self.approximate() else { return Ok(None) };
+        match IndexOnNodes::find(vectors, execution)? {
+            None if approximate.probes.is_some() => {
+                Err(vectors::Error::NoIndex { name: self.dataset.clone() }.into())
+            }
+            index => Ok(index.map(|index| (index, approximate))),
+        }
+    }
+
+    /// Finds the neighbours of the queries among vectors on nodes.
+    #[cfg(feature = "nodes")]
+    fn find_on_nodes(
+        &self,
+        vectors: &VectorsOnNodes,
+        queries: Queries,
+        context: &RequestContext<'_>,
+        execution: &Execution,
+        mut attachments: Attachments<'_>,
+    ) -> Result<Response<Found>> {
+        let queries = queries.into_file(Self::NAME, vectors.layout.element)?;
+        let options = self.options();
+        // A search that cannot work is refused before a file is begun.
+        vectors::check_search(&vectors.info, &queries, &options)?;
+        let index = self.index_on_nodes(vectors, execution)?;
+        let receiver = attachments.rows.take().filter(|_| context.output.is_none());
+        let mut rows = RowOutput::begin(context.output, receiver, &vectors::schema(), execution)?;
+        let mut each = |batch| rows.batch(batch).map_err(|error| vectors::Error::Rows(error.into()));
+        let (found, gathered) = match &index {
+            Some((index, approximate)) => {
+                let options = (&options, approximate);
+                search_lists_on_nodes(vectors, index, execution, &queries, options, &mut each)?
+            }
+            None => search_on_nodes(vectors, execution, &queries, &options, &mut each)?,
+        };
+        rows.finish()?;
+        Ok(Response::on_nodes(Found::OnNodes(found), &vectors.on, gathered))
+    }
 }
 
 impl Operation for SearchVectors {
     const NAME: &'static str = "nearest query";
-    const PLACES: &'static [TargetKind] = &[TargetKind::Local];
+    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
     const STORE: StoreUse = StoreUse::Here;
     const FORM: NormalForm = NormalForm::Bytes;
-    type Plan = Queries;
+    type Plan = QueryPlan;
     type Answer = Found;
 
-    fn check(&self, _inputs: &[PathBuf], output: Option<&Path>, _place: TargetKind) -> Result<()> {
+    fn check(&self, _inputs: &[PathBuf], output: Option<&Path>, place: TargetKind) -> Result<()> {
+        if place == TargetKind::Nodes {
+            self.check_on_nodes()?;
+        }
         self.check_options(Self::NAME, output)
     }
 
-    fn plan(&self, context: &RequestContext<'_>) -> Result<Queries> {
-        Queries::plan(Self::NAME, context.inputs)
+    fn plan(&self, context: &RequestContext<'_>) -> Result<QueryPlan> {
+        let queries = Queries::plan(Self::NAME, context.inputs)?;
+        #[cfg(feature = "nodes")]
+        let on_nodes = match context.target {
+            crate::Target::Nodes(on) => Some(VectorsOnNodes::find(on, &self.dataset)?),
+            crate::Target::Local => None,
+        };
+        Ok(QueryPlan {
+            queries,
+            #[cfg(feature = "nodes")]
+            on_nodes,
+        })
     }
 
     fn run(
         &self,
-        queries: Queries,
+        plan: QueryPlan,
         context: &RequestContext<'_>,
         execution: &Execution,
         attachments: Attachments<'_>,
     ) -> Result<Response<Found>> {
+        #[cfg(feature = "nodes")]
+        if let Some(vectors) = &plan.on_nodes {
+            return self.find_on_nodes(vectors, plan.queries, context, execution, attachments);
+        }
+        let queries = plan.queries;
         let job = context.stored(execution)?;
         let vectors = Vectors::open(&job.store(), &self.dataset)?;
-        let queries = as_elements_of(queries.open(Self::NAME, job, &vectors, self.lines)?, &vectors)?;
+        let queries = queries.open(Self::NAME, job, &vectors, self.lines)?;
+        let queries = for_elements(queries, vectors.info().element)?;
         let columns = AnswerColumns::open(job, &vectors, &self.select)?;
         let options = Search { selection: self.selection(job, &vectors)?.map(Arc::new), ..self.options() };
         let searched = (&vectors, Source::File(&queries));

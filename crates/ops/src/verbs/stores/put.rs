@@ -250,6 +250,7 @@ impl PutDataset {
             record_lines: record_lines(&[&called, name]),
             separator: separator(&[name, &called]),
             block_bytes: self.block_bytes.map_or(habits.block_bytes, u64::from),
+            description: None,
         };
         job.start_phase("loading", "bytes", len.unwrap_or(0));
         let loaded = on.nodes.put(job, name, (&called, len), input, &load)?;

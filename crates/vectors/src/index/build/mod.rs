@@ -37,6 +37,7 @@ mod kept;
 mod plan;
 mod rewrite;
 mod sample;
+mod shard;
 mod sort;
 mod train;
 mod turns;
@@ -45,12 +46,18 @@ mod write;
 use inshore_store::{Job, Keep, Store};
 use serde::Serialize;
 
-pub(crate) use self::plan::RECALL_K;
-pub use self::plan::{BuildPlan, plan_index};
 use self::sample::HeldOut;
 pub(crate) use self::{
     extend::{extend_index, remove_unused_layers},
+    plan::RECALL_K,
     rewrite::rewrite_index,
+    sample::draw,
+    shard::{LIST_ID_BYTES, shard_directory_bytes},
+    sort::add_elements,
+};
+pub use self::{
+    plan::{BuildPlan, plan_index},
+    shard::{shard_lists_bytes, write_shard_lists},
 };
 use super::{Clustered, centroids::Centroids, compare::Space, info::IndexInfo, no_index_of};
 use crate::{Element, Metric, Result, Vectors, VectorsInfo, search::center_of_vectors, tiles::Instructions};

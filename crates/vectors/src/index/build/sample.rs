@@ -54,7 +54,7 @@ impl<T: Clustered> HeldOut<T> {
 impl<T: Clustered> Build<'_, T> {
     /// Returns the draw of a vector.
     pub(super) fn draw(&self, id: u64) -> u64 {
-        mixed(id ^ mixed(self.options.seed))
+        draw(id, self.options.seed)
     }
 
     /// Returns the range of the draws of held-out vectors.
@@ -145,7 +145,12 @@ impl<T: Clustered> Build<'_, T> {
     }
 }
 
-/// Returns the end of a range of draws that starts at 0. The range is expected to select `count` of `all` vectors.
+/// Returns the draw of a vector.
+pub(crate) fn draw(id: u64, seed: u64) -> u64 {
+    mixed(id ^ mixed(seed))
+}
+
+/// Returns the end of the draws of which `count` of `all` are expected.
 fn below(count: u64, all: u64) -> u64 {
     if count >= all { u64::MAX } else { (count as f64 / all as f64 * 2f64.powi(64)) as u64 }
 }

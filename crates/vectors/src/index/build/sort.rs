@@ -31,8 +31,8 @@ impl<T: Clustered> Build<'_, T> {
     }
 }
 
-/// Appends the elements in `bytes`, which may be unaligned.
-pub(super) fn add_elements<T: Clustered>(out: &mut Vec<T>, bytes: &[u8]) {
+/// Appends elements whose bytes may lie at any address.
+pub(crate) fn add_elements<T: Clustered>(out: &mut Vec<T>, bytes: &[u8]) {
     let elements = bytes.chunks_exact(size_of::<T>());
     out.extend(elements.map(|bytes| T::read_from_bytes(bytes).expect("the bytes of one")));
 }

@@ -83,6 +83,7 @@ fn right(required: RequiredRight) -> Right {
     match required {
         RequiredRight::Data => Right::Read,
         RequiredRight::BuiltIn => Right::Run,
+        RequiredRight::Store => Right::Write,
         RequiredRight::WebAssembly => Right::RunWasm,
         RequiredRight::Commands => Right::RunCommands,
     }

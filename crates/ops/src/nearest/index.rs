@@ -1,0 +1,408 @@
+//! This module builds an index of vectors on nodes.
+//!
+//! ```text
+//!   shards ─► sample ─► client: k-means ─► NAME.index.centroids, a copy on each node
+//!   each node: its shards of NAME ─► nearest list of each vector ─► its shards of NAME.index.lists
+//!   client: numbers of vectors, recall ─► NAME.index, a copy on each node
+//! ```
+//!
+//! `NAME.index` is written last: without it there is no index. A build that is interrupted leaves no index, and the next
+//! build removes what it left.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use arrow_array::{Array, FixedSizeBinaryArray, RecordBatch, UInt64Array, cast::AsArray, types::UInt64Type};
+use inshore_nodes::{
+    Error as NodesError, LoadOptions, Merged, OrderedRow, RunOptions, SpreadId, Streams,
+    protocol::Generation, stream_from_each, stream_from_nodes,
+};
+use inshore_store::Execution;
+use inshore_vectors::{
+    Element, Index, MeasuredOn, Prober, RecallPoint, RecallTable, SamplePlan, Search, SpreadIndex,
+    SpreadIndexInfo, VectorLayout, plan_sample, train_lists,
+};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    VectorsOnNodes,
+    lists::{IndexOnNodes, dataset_on_nodes, index_names, lists_request},
+    query::{exact_request, request_bytes},
+};
+use crate::{
+    error::{Error, Result},
+    target::OnNodes,
+};
+
+pub(super) const SAMPLE_KIND: &str = "nearest sample";
+pub(super) const WRITE_KIND: &str = "nearest index";
+/// The neighbours of the queries on which recall is measured.
+const RECALL_K: u64 = 10;
+/// Once this recall is reached, larger numbers of probes are not measured.
+const ENOUGH: f32 = 0.9995;
+/// Larger numbers of probes are not measured, so that requests stay small.
+const PROBES_MAX: u64 = 512;
+/// The time for which the client waits for one node before it looks at the next.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// The arguments of a request for a sample.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SampleArguments {
+    pub layout: VectorLayout,
+    pub plan: SamplePlan,
+}
+
+/// The arguments of a request to write lists.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WriteArguments {
+    /// The vectors, and their id.
+    pub vectors: (String, SpreadId),
+    /// The centroids, and their id.
+    pub centroids: (String, SpreadId),
+    /// The name of the lists, and their new generation.
+    pub lists: (String, Generation),
+    /// The description of the centroids.
+    pub info: SpreadIndexInfo,
+}
+
+/// Builds the index of vectors on nodes, or builds it again, and returns its properties.
+///
+/// Memory of the client: a sample of at most 8 MiB three times, and the sums of k-means.
+///
+/// # Errors
+/// Bad options; the errors of nodes; too little memory. Without an error in the last step there is no index.
+pub(crate) fn index_on_nodes(
+    on: &OnNodes,
+    job: &Execution,
+    name: &str,
+    options: &Index,
+) -> Result<SpreadIndexInfo> {
+    let options_of_runs = RunOptions { partial: false, ..on.options.clone() };
+    let on = &OnNodes { nodes: on.nodes.clone(), options: options_of_runs };
+    let vectors = VectorsOnNodes::find(on, name)?;
+    let plan = plan_sample(&vectors.info, options)?;
+    let row_bytes = vectors.layout.row_bytes() as u64;
+    let bytes = plan.rows_max * (row_bytes + 16);
+    job.budget().need(bytes, || format!("the sample for the index of {name}"))?;
+    let mut memory = job.budget().reserve(bytes, "the sample of vectors")?;
+    let mut sample = Sample::gather(&vectors, job, plan)?;
+    job.start_phase("training lists", "vectors", 0);
+    let index = train_lists(job, &vectors.info, options, &plan, &sample.rows)?;
+    sample.rows = Vec::new();
+    memory.resize(sample.held_ids.len() as u64 * (row_bytes + 8))?;
+    // The former index stays if a node does not answer.
+    on.nodes.status().into_iter().try_for_each(|node| node.status.map(drop))?;
+    remove_index(on, &vectors.info.name)?;
+    let built = Build { on, job, vectors: &vectors }.run(index, &sample);
+    if built.is_err() {
+        // The error of the build explains more than one of the removal.
+        let _ = remove_index(on, &vectors.info.name);
+    }
+    built
+}
+
+/// Removes the datasets of an index, the description first.
+pub(super) fn remove_index(on: &OnNodes, vectors: &str) -> Result<()> {
+    for name in index_names(vectors) {
+        match on.nodes.remove(&name) {
+            Ok(_) | Err(NodesError::NotFound { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// The vectors of a sample.
+struct Sample {
+    /// The ids and elements of the vectors that were held out.
+    held_ids: Vec<u64>,
+    held_rows: Vec<u8>,
+    /// The elements of the other vectors.
+    rows: Vec<u8>,
+}
+
+impl Sample {
+    /// Gathers the vectors of a sample from the nodes, by rising ids.
+    fn gather(vectors: &VectorsOnNodes, job: &Execution, plan: SamplePlan) -> Result<Sample> {
+        let VectorsOnNodes { on, file, layout, info } = vectors;
+        let arguments = serde_json::to_value(SampleArguments { layout: *layout, plan }).expect("plain data");
+        job.start_phase("sampling", "vectors", info.vectors);
+        let files = std::slice::from_ref(file);
+        let streams = stream_from_nodes(&on.nodes, job, (SAMPLE_KIND, false), arguments, files, &on.options)?;
+        let expected = ExpectedRows {
+            row_bytes: layout.row_bytes(),
+            vectors: info.vectors,
+            are_floats: info.element == Element::F32,
+        };
+        let mut merged = Merged::<SampledRows>::new(streams, expected)?;
+        let mut sample = Sample { held_ids: Vec::new(), held_rows: Vec::new(), rows: Vec::new() };
+        let mut count = 0;
+        while let Some((found, rows)) = merged.next()? {
+            count += rows.len() as u64;
+            if count > plan.rows_max {
+                let what = format!("a sample of more than {} vectors", plan.rows_max);
+                return Err(NodesError::Incomplete { name: file.title.clone(), what }.into());
+            }
+            for row in rows {
+                let (id, elements) = (found.ids.value(row), found.rows.value(row));
+                match plan.holds_out(id) {
+                    true => {
+                        sample.held_ids.push(id);
+                        sample.held_rows.extend_from_slice(elements);
+                    }
+                    false => sample.rows.extend_from_slice(elements),
+                }
+            }
+        }
+        merged.finish();
+        if sample.rows.is_empty() {
+            let what = "the sample has no vectors".to_string();
+            return Err(NodesError::Incomplete { name: file.title.clone(), what }.into());
+        }
+        Ok(sample)
+    }
+}
+
+/// The limits of the rows of a sample.
+#[derive(Clone, Copy, Debug)]
+struct ExpectedRows {
+    row_bytes: usize,
+    vectors: u64,
+    are_floats: bool,
+}
+
+/// A batch of sampled vectors, by rising ids.
+struct SampledRows {
+    ids: UInt64Array,
+    rows: FixedSizeBinaryArray,
+}
+
+impl OrderedRow for SampledRows {
+    const ADDS_UP: bool = false;
+    type How = ExpectedRows;
+
+    fn of_batch(batch: &RecordBatch, expected: &ExpectedRows) -> Option<SampledRows> {
+        let [ids, rows] = batch.columns() else { return None };
+        let found = SampledRows {
+            ids: ids.as_primitive_opt::<UInt64Type>()?.clone(),
+            rows: rows.as_fixed_size_binary_opt()?.clone(),
+        };
+        let SampledRows { ids, rows } = &found;
+        let is_finite = |bytes: &[u8; 4]| f32::from_le_bytes(*bytes).is_finite();
+        let is_row =
+            |row: usize| !expected.are_floats || rows.value(row).as_chunks::<4>().0.iter().all(is_finite);
+        let is_sound = rows.value_length() as usize == expected.row_bytes
+            && ids.null_count() == 0
+            && rows.null_count() == 0
+            && ids.values().iter().all(|&id| id < expected.vectors)
+            && ids.values().windows(2).all(|pair| pair[0] < pair[1])
+            && (0..rows.len()).all(is_row);
+        is_sound.then_some(found)
+    }
+
+    fn rows(&self) -> usize {
+        self.ids.len()
+    }
+
+    fn compare(&self, row: usize, other: &SampledRows, other_row: usize) -> std::cmp::Ordering {
+        self.ids.value(row).cmp(&other.ids.value(other_row))
+    }
+
+    fn alone(&self, row: usize) -> SampledRows {
+        SampledRows { ids: vec![self.ids.value(row)].into(), rows: self.rows.slice(row, 1) }
+    }
+}
+
+/// The build of an index whose centroids were trained.
+struct Build<'a> {
+    on: &'a OnNodes,
+    job: &'a Execution,
+    vectors: &'a VectorsOnNodes,
+}
+
+impl Build<'_> {
+    fn run(&self, mut index: SpreadIndex, sample: &Sample) -> Result<SpreadIndexInfo> {
+        let [name, lists_name, centroids_name] = index_names(&self.vectors.info.name);
+        let vectors_id = self.vectors.file.id.ok_or_else(|| self.missing(&self.vectors.info.name))?;
+        let centroids_id = self.put(&centroids_name, &index)?;
+        let generation = Generation::new();
+        index.info.vectors_id = vectors_id.to_string();
+        index.info.lists_id = generation.id.to_string();
+        let arguments = WriteArguments {
+            vectors: (self.vectors.info.name.clone(), vectors_id),
+            centroids: (centroids_name.clone(), centroids_id),
+            lists: (lists_name.clone(), generation),
+            info: index.info.clone(),
+        };
+        index.counts = self.write_lists(&arguments)?;
+        let lists = dataset_on_nodes(self.on, &lists_name)?.ok_or_else(|| self.missing(&lists_name))?;
+        let memory = self.job.budget().reserve(index.to_bytes().len() as u64, "the centroids of an index")?;
+        let mut found = IndexOnNodes { index, lists, _memory: memory };
+        found.index.info.recall = self.measure(&found, sample)?;
+        self.put(&name, &found.index)?;
+        self.on.nodes.remove(&centroids_name)?;
+        Ok(found.index.info)
+    }
+
+    fn missing(&self, name: &str) -> Error {
+        let what = "the dataset has no id, or is not there".to_string();
+        NodesError::Incomplete { name: format!("store:{name}"), what }.into()
+    }
+
+    /// Writes centroids and counts to each node, and returns the id of the dataset.
+    fn put(&self, name: &str, index: &SpreadIndex) -> Result<SpreadId> {
+        let bytes = index.to_bytes();
+        let options = LoadOptions {
+            copies: self.on.nodes.addresses().count(),
+            // One piece.
+            piece_bytes: Some(u64::MAX),
+            record_bytes: Some(1),
+            description: Some(serde_json::to_value(&index.info).expect("plain data")),
+            ..LoadOptions::default()
+        };
+        self.on.nodes.put(self.job, name, (name, Some(bytes.len() as u64)), &bytes[..], &options)?;
+        let file = dataset_on_nodes(self.on, name)?;
+        file.and_then(|file| file.id).ok_or_else(|| self.missing(name))
+    }
+
+    /// Lets each node write the lists of its shards, and returns the number of vectors of each list.
+    fn write_lists(&self, arguments: &WriteArguments) -> Result<Vec<u64>> {
+        let told = serde_json::to_value(arguments).expect("plain data");
+        let nodes = &self.on.nodes;
+        self.job.start_phase("writing lists", "vectors", self.vectors.info.vectors);
+        let mut streams = stream_from_each(nodes, self.job, WRITE_KIND, told, &self.on.options)?;
+        let mut counts = Counts { lists: vec![0; arguments.info.lists as usize], owners: BTreeMap::new() };
+        let mut open: Vec<usize> = (0..streams.len()).collect();
+        while !open.is_empty() {
+            let mut left = Vec::new();
+            for stream in open {
+                self.job.check_cancelled()?;
+                match streams.next_within(stream, LOOK)? {
+                    Some(None) => {}
+                    Some(Some(batch)) => {
+                        counts.add(stream, &batch, self.vectors.file.pieces.len(), &streams)?;
+                        left.push(stream);
+                    }
+                    None => left.push(stream),
+                }
+            }
+            open = left;
+        }
+        streams.finish();
+        let all: u64 = counts.lists.iter().sum();
+        if all != self.vectors.info.vectors {
+            let what = format!("its lists have {all} vectors, expected {}", self.vectors.info.vectors);
+            return Err(NodesError::Incomplete { name: self.vectors.file.title.clone(), what }.into());
+        }
+        Ok(counts.lists)
+    }
+
+    /// Measures recall on the vectors that were held out.
+    fn measure(&self, found: &IndexOnNodes, sample: &Sample) -> Result<RecallTable> {
+        let (index, count) = (&found.index, sample.held_ids.len());
+        let all = RecallPoint { probes: index.info.lists, recall: 1.0 };
+        let table = |points| RecallTable::new(RECALL_K, count, MeasuredOn::HeldOutVectors, points);
+        if count == 0 {
+            return Ok(table(vec![all]));
+        }
+        self.job.start_phase("measuring recall", "queries", 0);
+        let (k, metric) = (RECALL_K + 1, index.info.metric);
+        let search = Search { k, metric, ..Search::default() };
+        let holders = self.on.nodes.addresses().count() as u64;
+        let lists_max = index.info.lists.min(PROBES_MAX + k);
+        let bytes = sample.held_rows.len() as u64 + count as u64 * (4 * lists_max + 16 * k);
+        let _memory = self.job.budget().reserve(request_bytes(bytes, holders), "held-out vectors")?;
+        let mut exact = Neighbours::new(&sample.held_ids);
+        let request = exact_request(self.vectors, self.job, &search, &sample.held_rows);
+        request.run(&mut Vec::new(), |query, _, id| exact.add(query, id))?;
+        let mut points = Vec::new();
+        let mut probes = 1;
+        loop {
+            let lists = Prober::new(index, probes, k).lists(self.job, &sample.held_rows)?;
+            let request = lists_request(self.vectors, found, self.job, &search, (&sample.held_rows, &lists));
+            let mut near = Neighbours::new(&sample.held_ids);
+            request.run(&mut Vec::new(), |query, _, id| near.add(query, id))?;
+            let recall = near.share_of(&exact);
+            points.push(RecallPoint { probes, recall });
+            if recall >= ENOUGH || probes >= index.info.lists {
+                return Ok(table(points));
+            }
+            if probes >= PROBES_MAX {
+                points.push(all);
+                return Ok(table(points));
+            }
+            // 1, 2, 3, 4, 6, 8, 12, 16, ...
+            let next = if probes < 4 {
+                probes + 1
+            } else if probes.is_power_of_two() {
+                probes / 2 * 3
+            } else {
+                probes / 3 * 4
+            };
+            probes = next.min(index.info.lists);
+        }
+    }
+}
+
+/// The numbers of vectors of lists, and for each shard the stream whose numbers count: nodes with copies send them too.
+struct Counts {
+    lists: Vec<u64>,
+    owners: BTreeMap<u64, usize>,
+}
+
+impl Counts {
+    fn add(&mut self, stream: usize, batch: &RecordBatch, pieces: usize, streams: &Streams) -> Result<()> {
+        let bad = || {
+            let what = "invalid numbers of vectors in lists".to_string();
+            NodesError::BadAnswer { node: streams.node(stream).to_string(), what }
+        };
+        let columns: Option<Vec<UInt64Array>> = batch
+            .columns()
+            .iter()
+            .map(|column| Some(column.as_primitive_opt::<UInt64Type>()?.clone()))
+            .collect();
+        let Some([shards, lists, counts]) = columns.as_deref() else { return Err(bad().into()) };
+        for row in 0..batch.num_rows() {
+            let (shard, list, count) = (shards.value(row), lists.value(row), counts.value(row));
+            if batch.columns().iter().any(|column| column.is_null(row)) || shard >= pieces as u64 {
+                return Err(bad().into());
+            }
+            if *self.owners.entry(shard).or_insert(stream) != stream {
+                continue;
+            }
+            let sum = usize::try_from(list).ok().and_then(|list| self.lists.get_mut(list)).ok_or_else(bad)?;
+            *sum = sum.checked_add(count).ok_or_else(bad)?;
+        }
+        Ok(())
+    }
+}
+
+/// The neighbours of held-out vectors, without the vectors themselves.
+struct Neighbours<'a> {
+    own: &'a [u64],
+    ids: Vec<Vec<u64>>,
+}
+
+impl<'a> Neighbours<'a> {
+    fn new(own: &'a [u64]) -> Neighbours<'a> {
+        Neighbours { own, ids: vec![Vec::new(); own.len()] }
+    }
+
+    fn add(&mut self, query: u64, id: u64) -> Result<()> {
+        let query = query as usize;
+        if id != self.own[query] && self.ids[query].len() < RECALL_K as usize {
+            self.ids[query].push(id);
+        }
+        Ok(())
+    }
+
+    /// Returns the share of the neighbours `exact` that are among these.
+    fn share_of(&self, exact: &Neighbours<'_>) -> f32 {
+        let pairs = || self.ids.iter().zip(&exact.ids);
+        let found: usize =
+            pairs().map(|(ids, exact)| exact.iter().filter(|id| ids.contains(id)).count()).sum();
+        let all: usize = exact.ids.iter().map(Vec::len).sum();
+        if all == 0 { 1.0 } else { found as f32 / all as f32 }
+    }
+}

@@ -1,0 +1,215 @@
+//! This module is the client's side of an approximate search: it chooses the lists of each query, and nodes search
+//! their parts of these lists.
+
+use arrow_array::RecordBatch;
+use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
+use inshore_nodes::{DistributedFile, Error as NodesError, GatherReport, read_from_nodes};
+use inshore_store::{Execution, Reservation};
+use inshore_vectors::{
+    Approximate, Error as VectorError, MergedAnswer, Prober, QueryReader, Search, SpreadIndex,
+    SpreadIndexInfo, VectorFile, VectorLayout, check_search, shard_lists_bytes,
+};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    VectorsOnNodes,
+    merge::{Expected, Request},
+    query::{ProbedLists, SearchedOnNodes, queries_at_once, request_bytes},
+};
+use crate::{
+    error::{Error, Result},
+    target::{OnNodes, wholes},
+};
+
+pub(super) const KIND: &str = "nearest lists";
+/// The maximum memory of the client for the centroids and counts of an index: twice the largest sample.
+const INDEX_BYTES_MAX: u64 = 64 << 20;
+
+/// The arguments of a request to find neighbours in lists.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Arguments {
+    pub layout: VectorLayout,
+    /// The elements of the queries in base 64.
+    pub queries: String,
+    /// The lists of all queries, u32 each, in base 64.
+    pub lists: String,
+    /// The number of lists of each query, u32 each, in base 64.
+    pub counts: String,
+    /// The number of lists of the index.
+    pub lists_count: u64,
+    /// The id of the first vector of each shard.
+    pub first_ids: Vec<u64>,
+    pub k: u64,
+    pub metric: inshore_vectors::Metric,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub radius_bits: Option<u64>,
+}
+
+/// An index of vectors on nodes.
+#[derive(Debug)]
+pub(crate) struct IndexOnNodes {
+    pub index: SpreadIndex,
+    /// The lists, whose pieces belong to the pieces of the vectors.
+    pub lists: DistributedFile,
+    pub _memory: Reservation,
+}
+
+/// Returns the names of the datasets of the index of vectors: the centroids, the lists, and the centroids that nodes
+/// read while the lists are written.
+pub(super) fn index_names(vectors: &str) -> [String; 3] {
+    ["index", "index.lists", "index.centroids"].map(|end| format!("{vectors}.{end}"))
+}
+
+/// Returns a dataset on nodes; `None` if there is none of this name.
+pub(super) fn dataset_on_nodes(on: &OnNodes, name: &str) -> Result<Option<DistributedFile>> {
+    match wholes(&on.nodes, &[name.into()]) {
+        Ok(found) => Ok(found.into_iter().next()),
+        // A dataset of a node that did not answer may exist.
+        Err(Error::Nodes(NodesError::NotFound { name: shown })) if shown == format!("store:{name}") => {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns the text of the id of a dataset.
+pub(super) fn id_of(file: &DistributedFile) -> String {
+    file.id.map_or(String::new(), |id| id.to_string())
+}
+
+impl IndexOnNodes {
+    /// Reads the index of vectors from nodes; `None` if the vectors have none.
+    ///
+    /// # Errors
+    /// An index of other vectors, or one that is not sound; the errors of nodes; too little memory.
+    pub fn find(vectors: &VectorsOnNodes, job: &Execution) -> Result<Option<IndexOnNodes>> {
+        let on = &vectors.on;
+        let [name, lists_name, _] = index_names(&vectors.info.name);
+        let Some(file) = dataset_on_nodes(on, &name)? else { return Ok(None) };
+        let unfit = |what: String| NodesError::Unfit { name: file.title.clone(), what };
+        let info: SpreadIndexInfo = serde_json::from_value(file.description.clone().unwrap_or_default())
+            .map_err(|error| unfit(format!("its description is not one of an index: {error}")))?;
+        info.check(&name, file.bytes())?;
+        let rebuild = format!("`inshore nearest index {} --node` builds it again", vectors.info.name);
+        if info.vectors_id != id_of(&vectors.file) || info.vectors != vectors.info.vectors {
+            return Err(unfit(format!("this is an index of other vectors: {rebuild}")).into());
+        }
+        let Some(lists) = dataset_on_nodes(on, &lists_name)? else {
+            return Err(unfit(format!("its lists, store:{lists_name}, are not there: {rebuild}")).into());
+        };
+        if info.lists_id != id_of(&lists) || !are_lists_of(vectors, &lists, info.lists) {
+            return Err(unfit(format!("store:{lists_name} has the lists of another index: {rebuild}")).into());
+        }
+        if file.bytes() > INDEX_BYTES_MAX {
+            return Err(
+                unfit(format!("its centroids have {} bytes, more than the limit", file.bytes())).into()
+            );
+        }
+        // The bytes that arrive, and the index.
+        job.budget().need(2 * file.bytes(), || format!("reading the index of {}", vectors.info.name))?;
+        let mut memory = job.budget().reserve(2 * file.bytes(), "the centroids of an index")?;
+        let run = inshore_nodes::RunOptions { partial: false, ..on.options.clone() };
+        let bytes = read_from_nodes(&on.nodes, job, &file, 0..file.bytes(), &run)?;
+        let index = SpreadIndex::of_bytes(&name, info, &bytes)?;
+        memory.resize(file.bytes())?;
+        Ok(Some(IndexOnNodes { index, lists, _memory: memory }))
+    }
+}
+
+/// Returns whether each piece of lists has the size of the lists of a piece of the vectors.
+fn are_lists_of(vectors: &VectorsOnNodes, lists: &DistributedFile, count: u64) -> bool {
+    let row_bytes = vectors.layout.row_bytes() as u64;
+    let mut pieces = vectors.file.pieces.iter().zip(&lists.pieces);
+    let is_part = |(of_vectors, of_lists): (&inshore_nodes::Piece, &inshore_nodes::Piece)| {
+        of_lists.bytes == shard_lists_bytes(vectors.layout, of_vectors.bytes / row_bytes, count)
+    };
+    vectors.file.pieces.len() == lists.pieces.len() && pieces.all(is_part)
+}
+
+/// Finds near vectors of each query in the lists of an index on nodes, and passes rows to `each`.
+///
+/// # Errors
+/// The errors of [`super::search_on_nodes`]; an index for another metric.
+pub(crate) fn search_lists_on_nodes(
+    vectors: &VectorsOnNodes,
+    found: &IndexOnNodes,
+    job: &Execution,
+    queries: &VectorFile,
+    (search, approximate): (&Search, &Approximate),
+    each: &mut dyn FnMut(RecordBatch) -> inshore_vectors::Result<()>,
+) -> Result<(SearchedOnNodes, GatherReport)> {
+    let (info, index) = (&vectors.info, &found.index);
+    check_search(info, queries, search)?;
+    approximate.check()?;
+    if search.metric != index.info.metric {
+        let expected =
+            format!("{}, for which the index of {} was built", index.info.metric.name(), info.name);
+        let found = search.metric.name().to_string();
+        return Err(VectorError::BadOption { option: "metric", found, expected }.into());
+    }
+    let search = &Search { k: search.k.min(info.vectors), ..search.clone() };
+    let lists = index.info.lists;
+    let by_recall = || index.info.recall.probes_for(approximate.recall, lists);
+    let probes = approximate.probes.unwrap_or_else(by_recall).min(lists);
+    let prober = Prober::new(index, probes, search.k);
+    let mut reader = QueryReader::new(job, queries, info)?;
+    let holders = found.lists.nodes(&vectors.on.nodes).len().max(1) as u64;
+    // A query may need more lists than it probes, until they have k vectors.
+    let query_bytes = reader.query_bytes() as u64 + 4 * (probes + search.k.min(lists) + 1);
+    let at_once = queries_at_once(job.budget().free_bytes(), query_bytes, search.k, holders);
+    let mut searched = SearchedOnNodes::new(info, queries.count(), queries.count().div_ceil(at_once));
+    searched.approximate = Some(ProbedLists {
+        probes,
+        lists,
+        recall_estimate: if probes == lists { Some(1.0) } else { index.info.recall.recall_of(probes) },
+    });
+    job.start_phase("searching", "queries", queries.count());
+    let mut answer = MergedAnswer::new(search.metric, search.k, each);
+    let mut gathered = GatherReport::default();
+    let mut first = 0;
+    while first < queries.count() {
+        let count = at_once.min(queries.count() - first);
+        let _memory =
+            job.budget().reserve(request_bytes(count * query_bytes, holders), "requests with queries")?;
+        let some = reader.next(count)?;
+        let lists = prober.lists(job, &some)?;
+        let request = lists_request(vectors, found, job, search, (&some, &lists));
+        gathered.add(request.run(&mut searched.by_node, |query, key, id| {
+            answer.add(first + query, key, id).map_err(Error::of_search)
+        })?);
+        first += count;
+        job.progress().add(count);
+    }
+    searched.finish(answer)?;
+    Ok((searched, gathered))
+}
+
+/// Returns the request for the nearest vectors of `queries` in their lists.
+pub(super) fn lists_request<'a>(
+    vectors: &'a VectorsOnNodes,
+    found: &'a IndexOnNodes,
+    job: &'a Execution,
+    search: &Search,
+    (queries, lists): (&[u8], &[Vec<u32>]),
+) -> Request<'a> {
+    let VectorsOnNodes { on, file, layout, info } = vectors;
+    let row_bytes = layout.row_bytes() as u64;
+    let text = |numbers: &mut dyn Iterator<Item = u32>| {
+        BASE64.encode(numbers.flat_map(u32::to_le_bytes).collect::<Vec<u8>>())
+    };
+    let arguments = Arguments {
+        layout: *layout,
+        queries: BASE64.encode(queries),
+        lists: text(&mut lists.iter().flatten().copied()),
+        counts: text(&mut lists.iter().map(|lists| lists.len() as u32)),
+        lists_count: found.index.info.lists,
+        first_ids: file.pieces.iter().map(|piece| piece.offset / row_bytes).collect(),
+        k: search.k,
+        metric: search.metric,
+        radius_bits: search.radius.map(f64::to_bits),
+    };
+    let arguments = serde_json::to_value(arguments).expect("plain data");
+    let expected = Expected { queries: lists.len() as u64, vectors: info.vectors };
+    Request { on, job, file: &found.lists, kind: KIND, arguments, expected }
+}

@@ -1,0 +1,159 @@
+//! This module is the client's side of an exact search for neighbours.
+
+use arrow_array::RecordBatch;
+use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
+use inshore_nodes::GatherReport;
+use inshore_store::Execution;
+use inshore_vectors::{Element, MergedAnswer, QueryReader, Search, VectorFile, VectorsInfo, check_search};
+use serde::Serialize;
+
+use super::{
+    Arguments, KIND, VectorsOnNodes,
+    merge::{Expected, NodeSearched, Request},
+};
+use crate::error::{Error, Result};
+
+/// The maximum size of the queries of a request, in bytes. In base 64 it is well below the largest request of 16 MiB.
+const QUERIES_BYTES_MAX: u64 = 2 << 20;
+/// The maximum memory of a node for the neighbours of the queries of a request, unless one query needs more.
+const NEIGHBOURS_BYTES_MAX: u64 = 16 << 20;
+/// The memory of a node for a neighbour, and for a query in addition to its elements.
+const NEIGHBOUR_BYTES: u64 = 16;
+const QUERY_BYTES: u64 = 200;
+
+/// The statistics of a search on nodes.
+#[derive(Clone, Debug, Serialize)]
+pub struct SearchedOnNodes {
+    /// The number of queries.
+    pub queries: u64,
+    /// The number of vectors with which each query was compared.
+    pub vectors: u64,
+    /// The number of dimensions of a vector.
+    pub dimensions: usize,
+    /// The element type of the vectors.
+    pub element: Element,
+    /// The number of rows of the answer.
+    pub rows: u64,
+    /// The number of requests to each node. Each request is one pass over the vectors.
+    pub passes: u64,
+    /// The number of pairs whose exact distances were computed, on all nodes.
+    pub measured: u64,
+    /// The lists that were probed; `None` for an exact search.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub approximate: Option<ProbedLists>,
+    /// The work of each node.
+    pub by_node: Vec<NodeSearched>,
+}
+
+/// The lists of an index that a search probed.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct ProbedLists {
+    /// The number of lists that each query probes; more where these have fewer than k vectors.
+    pub probes: u64,
+    /// The number of lists of the index.
+    pub lists: u64,
+    /// The recall by the table of the index; `None` if fewer lists are probed than the table has.
+    pub recall_estimate: Option<f32>,
+}
+
+impl SearchedOnNodes {
+    /// Begins the statistics of a search.
+    pub(super) fn new(vectors: &VectorsInfo, queries: u64, passes: u64) -> SearchedOnNodes {
+        SearchedOnNodes {
+            queries,
+            vectors: vectors.vectors,
+            dimensions: vectors.dimensions,
+            element: vectors.element,
+            rows: 0,
+            passes,
+            measured: 0,
+            approximate: None,
+            by_node: Vec::new(),
+        }
+    }
+
+    /// Ends an answer, and adds its counts.
+    pub(super) fn finish(&mut self, answer: MergedAnswer<'_>) -> Result<()> {
+        self.rows = answer.finish().map_err(Error::of_search)?;
+        self.measured = self.by_node.iter().map(|node| node.measured).fold(0, u64::saturating_add);
+        Ok(())
+    }
+}
+
+/// Finds the nearest vectors of each query on nodes, and passes rows to `each`, as [`inshore_vectors::search()`] does.
+///
+/// Memory of the client: the queries of a request for each node, and a batch of each node's answer.
+///
+/// # Errors
+/// The errors of [`inshore_vectors::search()`] and [`inshore_nodes::run_on_nodes`]. If a node is lost in the middle of
+/// its answer and no other node has its shards, the result is an error even if partial answers are allowed.
+pub(crate) fn search_on_nodes(
+    vectors: &VectorsOnNodes,
+    job: &Execution,
+    queries: &VectorFile,
+    search: &Search,
+    each: &mut dyn FnMut(RecordBatch) -> inshore_vectors::Result<()>,
+) -> Result<(SearchedOnNodes, GatherReport)> {
+    let VectorsOnNodes { info, file, .. } = vectors;
+    check_search(info, queries, search)?;
+    let k = search.k.min(info.vectors);
+    let mut reader = QueryReader::new(job, queries, info)?;
+    let holders = file.nodes(&vectors.on.nodes).len().max(1) as u64;
+    let at_once = queries_at_once(job.budget().free_bytes(), reader.query_bytes() as u64, k, holders);
+    let mut searched = SearchedOnNodes::new(info, queries.count(), queries.count().div_ceil(at_once));
+    let passes = searched.passes;
+    job.progress().tell(|| format!("{passes} requests to each node, of {at_once} queries at most"));
+    job.start_phase("searching", "queries", queries.count());
+    let mut answer = MergedAnswer::new(search.metric, k, each);
+    let mut gathered = GatherReport::default();
+    let mut first = 0;
+    while first < queries.count() {
+        let count = at_once.min(queries.count() - first);
+        let memory = request_bytes(count * reader.query_bytes() as u64, holders);
+        let _memory = job.budget().reserve(memory, "requests with queries")?;
+        let some = reader.next(count)?;
+        let request = exact_request(vectors, job, &Search { k, ..search.clone() }, &some);
+        gathered.add(request.run(&mut searched.by_node, |query, key, id| {
+            answer.add(first + query, key, id).map_err(Error::of_search)
+        })?);
+        first += count;
+        job.progress().add(count);
+    }
+    searched.finish(answer)?;
+    Ok((searched, gathered))
+}
+
+/// Returns the request for the exact neighbours of `queries`.
+pub(super) fn exact_request<'a>(
+    vectors: &'a VectorsOnNodes,
+    job: &'a Execution,
+    search: &Search,
+    queries: &[u8],
+) -> Request<'a> {
+    let VectorsOnNodes { on, file, layout, info } = vectors;
+    let arguments = Arguments {
+        layout: *layout,
+        queries: BASE64.encode(queries),
+        k: search.k,
+        metric: search.metric,
+        radius_bits: search.radius.map(f64::to_bits),
+    };
+    let arguments = serde_json::to_value(arguments).expect("plain data");
+    let queries = (queries.len() / layout.query_bytes()) as u64;
+    let expected = Expected { queries, vectors: info.vectors };
+    Request { on, job, file, kind: KIND, arguments, expected }
+}
+
+/// Returns the memory of a request of `bytes` bytes of queries: these bytes, their text, and for each node a copy of
+/// the text and the message.
+pub(super) fn request_bytes(bytes: u64, nodes: u64) -> u64 {
+    bytes + bytes.div_ceil(3) * 4 * (2 + 2 * nodes)
+}
+
+/// Returns the number of queries of a request, at least 1. The answer does not depend on the number.
+pub(super) fn queries_at_once(free_bytes: u64, query_bytes: u64, k: u64, nodes: u64) -> u64 {
+    let of_client = free_bytes / 4 / request_bytes(query_bytes, nodes);
+    let of_request = QUERIES_BYTES_MAX / query_bytes;
+    let of_node = NEIGHBOURS_BYTES_MAX / (k.saturating_mul(NEIGHBOUR_BYTES).saturating_add(QUERY_BYTES));
+    of_client.min(of_request).min(of_node).max(1)
+}
