@@ -18,8 +18,6 @@ pub struct Context {
     inner: Arc<Inner>,
     /// The budget of the run, or a part of it if this context was made by [`Context::within`].
     budget: Budget,
-    /// The stop flag of the run, or that of a call if this context was made by [`Context::with_cancel`].
-    cancel: Cancel,
 }
 
 impl AsRef<Context> for Context {
@@ -30,6 +28,13 @@ impl AsRef<Context> for Context {
 
 #[derive(Debug)]
 struct Inner {
+    run: Arc<Run>,
+    /// The stop flag of the run, or that of a call if the context was made by [`Context::with_cancel`].
+    cancel: Cancel,
+}
+
+#[derive(Debug)]
+struct Run {
     io: Io,
     budget: Budget,
     counters: Counters,
@@ -40,14 +45,14 @@ struct Inner {
 impl Context {
     /// Starts a run.
     pub fn new(budget: Budget, cancel: Cancel) -> Context {
-        let inner = Inner {
+        let run = Run {
             io: Io::new(),
             budget: budget.clone(),
             counters: Counters::default(),
             progress: Progress::default(),
             started: Instant::now(),
         };
-        Context { inner: Arc::new(inner), budget, cancel }
+        Context { inner: Arc::new(Inner { run: Arc::new(run), cancel }), budget }
     }
 
     /// Returns a context of the same run that may use only `budget`, a [`Budget::part`] of the run's budget.
@@ -58,7 +63,8 @@ impl Context {
     /// Returns a context of the same run that stops at the flag `cancel` alone: the context of one of several calls
     /// that share the run.
     pub fn with_cancel(&self, cancel: Cancel) -> Context {
-        Context { cancel, ..self.clone() }
+        let inner = Inner { run: self.inner.run.clone(), cancel };
+        Context { inner: Arc::new(inner), ..self.clone() }
     }
 
     /// Returns the memory and threads of this run.
@@ -68,7 +74,7 @@ impl Context {
 
     /// Returns the counters of the job so far.
     pub fn counters(&self) -> &Counters {
-        &self.inner.counters
+        &self.inner.run.counters
     }
 
     /// Returns the counts of this process so far, for a parent process that [adds](Counters::add_of_process) them to
@@ -85,17 +91,17 @@ impl Context {
 
     /// Returns the progress of the run.
     pub fn progress(&self) -> &Progress {
-        &self.inner.progress
+        &self.inner.run.progress
     }
 
     /// Returns the name of the I/O mechanism, as in [`Report::io`].
     pub fn io_name(&self) -> &'static str {
-        self.inner.io.name()
+        self.inner.run.io.name()
     }
 
     /// Returns the stop flag.
     pub fn cancel(&self) -> &Cancel {
-        &self.cancel
+        &self.inner.cancel
     }
 
     /// Checks the stop flag. Long loops call this function every few milliseconds.
@@ -103,7 +109,7 @@ impl Context {
     /// # Errors
     /// Returns [`Error::Cancelled`] if the flag is set or the deadline has passed.
     pub fn check_cancelled(&self) -> Result<()> {
-        if self.cancel.is_cancelled() { Err(Error::Cancelled) } else { Ok(()) }
+        if self.inner.cancel.is_cancelled() { Err(Error::Cancelled) } else { Ok(()) }
     }
 
     /// Ends the current phase and starts one of `total` units (0 if the total is unknown).
@@ -121,17 +127,17 @@ impl Context {
         }
         let counters = self.counters();
         Report {
-            seconds: self.inner.started.elapsed().as_secs_f64(),
+            seconds: self.inner.run.started.elapsed().as_secs_f64(),
             cpu_seconds: cpu_seconds() + counters.other_cpu_seconds(),
-            memory_budget_bytes: self.inner.budget.memory_bytes(),
-            memory_reserved_bytes_max: self.inner.budget.reserved_bytes_max(),
+            memory_budget_bytes: self.inner.run.budget.memory_bytes(),
+            memory_reserved_bytes_max: self.inner.run.budget.reserved_bytes_max(),
             memory_resident_bytes_max: resident_bytes_max(),
-            threads: self.inner.budget.threads(),
+            threads: self.inner.run.budget.threads(),
             bytes_read: counters.bytes_read(),
             bytes_written: counters.bytes_written(),
             repairs: counters.repairs(),
             direct_io: false,
-            io: self.inner.io.name(),
+            io: self.inner.run.io.name(),
             drive_floor: None,
             phases: counters.phases(),
             levels: counters.levels(),
@@ -151,12 +157,12 @@ impl Context {
             Direction::Read => self.counters().add_read(bytes),
             Direction::Write => self.counters().add_written(bytes),
         }
-        self.inner.io.submit(direction, parts, buffer, guard)
+        self.inner.run.io.submit(direction, parts, buffer, guard)
     }
 
     /// Starts to transfer bytes of a plain file. The counters do not include these bytes.
     pub(crate) fn submit_uncounted(&self, direction: Direction, part: Part, buffer: Buffer) -> Pending {
-        self.inner.io.submit(direction, vec![part], buffer, None)
+        self.inner.run.io.submit(direction, vec![part], buffer, None)
     }
 }
 

@@ -126,11 +126,11 @@ pub use index::{
     train_lists, write_shard_lists,
 };
 pub use index_kinds::{FoundInIndex, SearchIndex};
+pub use layout::{LayoutKind, VectorLayout};
 pub use lsh::{
     BITS_OF_CODE_MAX, BUCKETS_MAX, Family, Lsh, LshBuilt, LshIndex, LshInfo, LshPlan, LshSearched,
     PROBES_MAX, TABLES_MAX, build_lsh, plan_lsh,
 };
-pub use layout::{LayoutKind, VectorLayout};
 pub use metric::Metric;
 pub use row_set::{RowSet, is_sparse};
 pub use search::{

@@ -34,8 +34,7 @@ use crate::{
 impl Generation {
     /// Describes a dataset that a task writes now. The number follows from the time, so that it exceeds the numbers of
     /// generations of its name that tasks wrote before.
-    #[expect(clippy::new_without_default, reason = "each generation is another one")]
-    pub fn new() -> Generation {
+    pub fn now() -> Generation {
         Generation { id: SpreadId::random(), number: now_ms(), put_ms: now_ms() }
     }
 }

@@ -226,7 +226,7 @@ impl Build<'_> {
         let [name, lists_name, centroids_name] = index_names(&self.vectors.info.name);
         let vectors_id = self.vectors.file.id.ok_or_else(|| self.missing(&self.vectors.info.name))?;
         let centroids_id = self.put(&centroids_name, &index)?;
-        let generation = Generation::new();
+        let generation = Generation::now();
         index.info.vectors_id = vectors_id.to_string();
         index.info.lists_id = generation.id.to_string();
         let arguments = WriteArguments {

@@ -478,7 +478,11 @@ impl Passes<'_> {
                     answer.add_all(&queries.ids, tops)?;
                 }
                 Receiver::Tops(tops) => {
-                    run(&Tops { first: 0, tops: &tops[first as usize..end as usize] }, search.selection.as_deref(), None)?;
+                    run(
+                        &Tops { first: 0, tops: &tops[first as usize..end as usize] },
+                        search.selection.as_deref(),
+                        None,
+                    )?;
                 }
                 Receiver::Pairs(pairs) => {
                     // If ids are row numbers, a later row has a larger id. If vectors were replaced, a later row may

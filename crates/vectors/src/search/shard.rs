@@ -19,7 +19,8 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use inshore_store::{CheckedFile, Job, Reservation};
 
 use super::{
-    BATCH_ROWS, Beside, DatasetFacts, Means, Passes, Receiver, Search, Source, check_search, new_tops, plan_beside,
+    BATCH_ROWS, Beside, DatasetFacts, Means, Passes, Receiver, Search, Source, check_search, new_tops,
+    plan_beside,
 };
 use crate::{
     Element, Error, Result, VectorFile, VectorLayout, Vectors,

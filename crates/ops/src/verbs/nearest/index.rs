@@ -126,7 +126,11 @@ impl Operation for IndexVectors {
 
     fn check(&self, _inputs: &[PathBuf], _output: Option<&Path>, place: TargetKind) -> Result<()> {
         let options = [
-            ("copies", self.copies.is_some(), "lists of vectors on nodes have no copies of vectors of other lists"),
+            (
+                "copies",
+                self.copies.is_some(),
+                "lists of vectors on nodes have no copies of vectors of other lists",
+            ),
             ("lsh", self.lsh.is_some(), "an index of vectors on nodes has inverted lists"),
             ("resume", self.resume, "a build on nodes keeps no work of an interrupted build"),
         ];

@@ -9,8 +9,8 @@ use arrow_array::RecordBatch;
 use inshore_store::{Execution, Job};
 use inshore_tables::TableWriter;
 use inshore_vectors::{
-    self as vectors, AnswerColumns, Approximate, ApproximateSearched, Call, FoundInIndex, LshSearched, Metric,
-    RowSet, Search, SearchIndex, Searched, Searcher, Source, Strategy, Vectors, is_sparse,
+    self as vectors, AnswerColumns, Approximate, ApproximateSearched, Call, FoundInIndex, LshSearched,
+    Metric, RowSet, Search, SearchIndex, Searched, Searcher, Source, Strategy, Vectors, is_sparse,
 };
 use serde::{Deserialize, Serialize};
 

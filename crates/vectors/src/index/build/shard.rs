@@ -79,9 +79,9 @@ fn write<T: Clustered>(
     let space = Space::<T>::new(coarse, info.dimensions, &[], Instructions::best());
     let vectors = Vectors::shard(info, 0, file)?;
     let build: Build<'_, T> =
-        Build { job, vectors: &vectors, options: &options, plan, exact: space.clone(), space };
+        Build { job, vectors: &vectors, options: &options, plan, exact: space.clone(), space, keep: None };
     let rows = 0..vectors.info().vectors;
-    let mut sorted = build.assign(&centroids, &HeldOut::none(job)?, rows, None)?;
+    let (mut sorted, _) = build.assign(&centroids, &HeldOut::none(job)?, rows, None)?;
     drop(centroids);
     let entry = KEY_BYTES + row_bytes;
     let mut piece = vec![0; ((1 << 20) / entry).max(1) * entry];

@@ -8,7 +8,7 @@ use zerocopy::IntoBytes;
 
 use crate::{
     Element, Error, Index, Result, VectorLayout, Vectors, VectorsInfo,
-    index::{Clustered, build::draw, info::METRICS, no_index_of, recall::for_rows},
+    index::{Clustered, build::draw, info::METRICS, no_index_of, recall::for_vectors},
 };
 
 /// The most bytes of a sample. It is in the memory of the client.
@@ -127,8 +127,8 @@ fn sample<T: Clustered>(
     // The elements, and the pairs that are sorted.
     let _memory = job.budget().reserve(2 * count * (row_bytes + 32), "the sample of vectors")?;
     let found = Mutex::new(Vec::<(u64, Vec<T>)>::with_capacity(count as usize));
-    let shape = (0..info.vectors, info.dimensions);
-    for_rows::<T, _>(
+    let shape = (info.vectors, info.dimensions);
+    for_vectors::<T, _>(
         job,
         file,
         shape,
