@@ -10,29 +10,34 @@ use crate::Deadline;
 /// `Cancel` is a flag that makes a job stop; clones share the flag. A job that finds the flag set ends with
 /// [`Error::Cancelled`](crate::Error::Cancelled).
 #[derive(Clone, Debug, Default)]
-pub struct Cancel {
-    asked: Arc<AtomicBool>,
+pub struct Cancel(Arc<Flag>);
+
+/// The flag that clones share. Every handle of a job has a pointer to it.
+#[derive(Debug, Default)]
+struct Flag {
+    asked: AtomicBool,
     deadline: Option<Deadline>,
 }
 
 impl Cancel {
     /// Creates a flag that also counts as set from the deadline on.
     pub fn at(deadline: Option<Deadline>) -> Cancel {
-        Cancel { deadline, ..Cancel::default() }
+        Cancel(Arc::new(Flag { deadline, ..Flag::default() }))
     }
 
     /// Sets the flag.
     pub fn cancel(&self) {
-        self.asked.store(true, Ordering::Relaxed);
+        self.0.asked.store(true, Ordering::Relaxed);
     }
 
     /// Returns true if the flag was set or the deadline is over.
     pub fn is_cancelled(&self) -> bool {
-        self.asked.load(Ordering::Relaxed) || self.deadline.is_some_and(|deadline| deadline.is_over())
+        let Flag { asked, deadline } = &*self.0;
+        asked.load(Ordering::Relaxed) || deadline.is_some_and(|deadline| deadline.is_over())
     }
 
     /// Returns the deadline, if there is one.
     pub fn deadline(&self) -> Option<Deadline> {
-        self.deadline
+        self.0.deadline
     }
 }
