@@ -568,8 +568,8 @@ fn vectors_on_nodes_are_searched_as_here_and_each_node_tells_its_work() {
             "--where does not work with --node: vectors on nodes have no columns",
         ),
         ("nearest index points --copies 2", "--copies does not work with --node: lists of vectors on nodes"),
-        ("nearest recall points queries.fbin", "operation `nearest recall` does not run on nodes"),
-        ("nearest add points queries.fbin", "operation `nearest add` does not run on nodes"),
+        ("nearest recall points queries.fbin", "this command does not run on nodes: "),
+        ("nearest add points queries.fbin", "nearest import, index and query"),
     ] {
         let said = folder.run(&format!("{command} --node {named}")).exits(2);
         assert!(said.stderr.contains(why), "{}", said.stderr);

@@ -347,6 +347,11 @@ impl Command {
             Command::Kernel { command } => {
                 !matches!(command, KernelCommand::New(_) | KernelCommand::Build(_))
             }
+            #[cfg(feature = "vectors")]
+            Command::Nearest { command } => {
+                use NearestCommand::{Import, Index, Query};
+                matches!(command, Import(_) | Index(_) | Query(_))
+            }
             _ => false,
         }
     }
