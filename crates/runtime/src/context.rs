@@ -18,6 +18,8 @@ pub struct Context {
     inner: Arc<Inner>,
     /// The budget of the run, or a part of it if this context was made by [`Context::within`].
     budget: Budget,
+    /// The stop flag of the run, or that of a call if this context was made by [`Context::with_cancel`].
+    cancel: Cancel,
 }
 
 impl AsRef<Context> for Context {
@@ -28,13 +30,6 @@ impl AsRef<Context> for Context {
 
 #[derive(Debug)]
 struct Inner {
-    run: Arc<Run>,
-    /// The stop flag of the run, or that of a call if the context was made by [`Context::with_cancel`].
-    cancel: Cancel,
-}
-
-#[derive(Debug)]
-struct Run {
     io: Io,
     budget: Budget,
     counters: Counters,
@@ -45,14 +40,14 @@ struct Run {
 impl Context {
     /// Starts a run.
     pub fn new(budget: Budget, cancel: Cancel) -> Context {
-        let run = Run {
+        let inner = Inner {
             io: Io::new(),
             budget: budget.clone(),
             counters: Counters::default(),
             progress: Progress::default(),
             started: Instant::now(),
         };
-        Context { inner: Arc::new(Inner { run: Arc::new(run), cancel }), budget }
+        Context { inner: Arc::new(inner), budget, cancel }
     }
 
     /// Returns a context of the same run that may use only `budget`, a [`Budget::part`] of the run's budget.
@@ -63,8 +58,7 @@ impl Context {
     /// Returns a context of the same run that stops at the flag `cancel` alone: the context of one of several calls
     /// that share the run.
     pub fn with_cancel(&self, cancel: Cancel) -> Context {
-        let inner = Inner { run: self.inner.run.clone(), cancel };
-        Context { inner: Arc::new(inner), ..self.clone() }
+        Context { cancel, ..self.clone() }
     }
 
     /// Returns the memory and threads of this run.
@@ -74,7 +68,7 @@ impl Context {
 
     /// Returns the counters of the job so far.
     pub fn counters(&self) -> &Counters {
-        &self.inner.run.counters
+        &self.inner.counters
     }
 
     /// Returns the counts of this process so far, for a parent process that [adds](Counters::add_of_process) them to
@@ -91,17 +85,17 @@ impl Context {
 
     /// Returns the progress of the run.
     pub fn progress(&self) -> &Progress {
-        &self.inner.run.progress
+        &self.inner.progress
     }
 
     /// Returns the name of the I/O mechanism, as in [`Report::io`].
     pub fn io_name(&self) -> &'static str {
-        self.inner.run.io.name()
+        self.inner.io.name()
     }
 
     /// Returns the stop flag.
     pub fn cancel(&self) -> &Cancel {
-        &self.inner.cancel
+        &self.cancel
     }
 
     /// Checks the stop flag. Long loops call this function every few milliseconds.
@@ -109,7 +103,7 @@ impl Context {
     /// # Errors
     /// Returns [`Error::Cancelled`] if the flag is set or the deadline has passed.
     pub fn check_cancelled(&self) -> Result<()> {
-        if self.inner.cancel.is_cancelled() { Err(Error::Cancelled) } else { Ok(()) }
+        if self.cancel.is_cancelled() { Err(Error::Cancelled) } else { Ok(()) }
     }
 
     /// Ends the current phase and starts one of `total` units (0 if the total is unknown).
@@ -127,17 +121,17 @@ impl Context {
         }
         let counters = self.counters();
         Report {
-            seconds: self.inner.run.started.elapsed().as_secs_f64(),
+            seconds: self.inner.started.elapsed().as_secs_f64(),
             cpu_seconds: cpu_seconds() + counters.other_cpu_seconds(),
-            memory_budget_bytes: self.inner.run.budget.memory_bytes(),
-            memory_reserved_bytes_max: self.inner.run.budget.reserved_bytes_max(),
+            memory_budget_bytes: self.inner.budget.memory_bytes(),
+            memory_reserved_bytes_max: self.inner.budget.reserved_bytes_max(),
             memory_resident_bytes_max: resident_bytes_max(),
-            threads: self.inner.run.budget.threads(),
+            threads: self.inner.budget.threads(),
             bytes_read: counters.bytes_read(),
             bytes_written: counters.bytes_written(),
             repairs: counters.repairs(),
             direct_io: false,
-            io: self.inner.run.io.name(),
+            io: self.inner.io.name(),
             drive_floor: None,
             phases: counters.phases(),
             levels: counters.levels(),
@@ -157,12 +151,12 @@ impl Context {
             Direction::Read => self.counters().add_read(bytes),
             Direction::Write => self.counters().add_written(bytes),
         }
-        self.inner.run.io.submit(direction, parts, buffer, guard)
+        self.inner.io.submit(direction, parts, buffer, guard)
     }
 
     /// Starts to transfer bytes of a plain file. The counters do not include these bytes.
     pub(crate) fn submit_uncounted(&self, direction: Direction, part: Part, buffer: Buffer) -> Pending {
-        self.inner.run.io.submit(direction, vec![part], buffer, None)
+        self.inner.io.submit(direction, vec![part], buffer, None)
     }
 }
 
