@@ -3,12 +3,11 @@
 //! Vectors have one index, the dataset `NAME.index`, whose kind decides how the index is searched, measured and written
 //! again. This module makes that decision for all operations.
 
-use arrow_array::RecordBatch;
 use inshore_store::{DatasetBuilder, Job, Store};
 
 use crate::{
     Approximate, ApproximateSearched, Error, LshIndex, LshSearched, Metric, RecallTable, Result, Search,
-    Searcher, Source, VectorFile, VectorIndex, Vectors, VectorsInfo, check_index_search,
+    Source, VectorFile, VectorIndex, Vectors, VectorsInfo, check_index_search,
     index::{check_measurement, commit_table, extend_index, index_name, rewrite_index},
     lsh::{LSH_KIND, check_lsh_search, measure_lsh, rewrite_lsh},
     measure_recall,
@@ -134,24 +133,6 @@ impl SearchIndex {
                 check_lsh_search(index, vectors, queries.into(), search, approximate)
             }
         }
-    }
-
-    /// Finds near vectors of each query, and passes rows to `each`, in the order of the queries and ranks. Distances
-    /// are exact.
-    ///
-    /// # Errors
-    /// The errors of [`SearchIndex::check`]; a query with a value that is not finite, or that the elements of the
-    /// vectors cannot hold; too little memory; I/O and damage; cancellation; the errors of `each`.
-    pub fn search<'a>(
-        &self,
-        job: &Job,
-        vectors: &Vectors,
-        queries: impl Into<Source<'a>>,
-        (search, approximate): (&Search, &Approximate),
-        each: &mut dyn FnMut(RecordBatch) -> Result<()>,
-    ) -> Result<FoundInIndex> {
-        let searcher = Searcher::for_one_call(job, vectors, Some(self));
-        searcher.begin(job.cancel())?.search_index(queries, search, approximate, each)
     }
 
     /// Measures the recall of the index on a sample of the user's queries. The new table replaces the former one.

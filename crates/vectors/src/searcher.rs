@@ -361,6 +361,26 @@ fn zero_query(dimensions: usize) -> Result<VectorFile> {
     VectorFile::in_memory("a query of zeros", [header, vec![0; dimensions]].concat())
 }
 
+impl SearchIndex {
+    /// Finds near vectors of each query, and passes rows to `each`, in the order of the queries and ranks. Distances
+    /// are exact.
+    ///
+    /// # Errors
+    /// The errors of [`SearchIndex::check`]; a query with a value that is not finite, or that the elements of the
+    /// vectors cannot hold; too little memory; I/O and damage; cancellation; the errors of `each`.
+    pub fn search<'a>(
+        &self,
+        job: &Job,
+        vectors: &Vectors,
+        queries: impl Into<Source<'a>>,
+        (search, approximate): (&Search, &Approximate),
+        each: &mut dyn FnMut(RecordBatch) -> Result<()>,
+    ) -> Result<FoundInIndex> {
+        let searcher = Searcher::for_one_call(job, vectors, Some(self));
+        searcher.begin(job.cancel())?.search_index(queries, search, approximate, each)
+    }
+}
+
 /// Finds the nearest vectors of each query, and passes rows to `each`, in the order of the queries and ranks.
 ///
 /// The cost is one read of all vectors for each pass, and one multiplication for each query, vector and dimension.

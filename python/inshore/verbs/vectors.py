@@ -1190,10 +1190,10 @@ class StoredVectors(Target):
         Returns
         -------
         dict
-            ``name``, ``vectors``, ``removed``, ``dimensions``, ``element``, ``bytes`` and ``index``. ``vectors``
-            does not count removed vectors, and ``removed`` counts those whose space was not freed. ``index`` is
-            None, or a dict with the result of `index_vectors` without the plan. If an index cannot be used,
-            ``index_error`` has the reason.
+            ``name``, ``vectors``, ``removed``, ``dimensions``, ``element``, ``bytes`` and ``index``.
+            ``vectors`` does not count removed vectors, and ``removed`` counts those whose space was not
+            freed. ``index`` is None, or a dict with the result of `index_vectors` without the plan. If an
+            index cannot be used, ``index_error`` has the reason.
 
         Raises
         ------
