@@ -190,11 +190,13 @@ fn a_searcher_with_hash_tables_answers_as_their_search() {
         for _ in 0..3 {
             assert_eq!(find(&searcher, &queries, &search, Some(&approximate)).unwrap(), expected);
         }
-        let index = SearchIndex::open(&setup.store, &vectors).unwrap();
-        assert!(searcher.is_of(&vectors, index.as_ref()));
-        build_lsh(&setup.store, &setup.job(64 << 20, 2), &setup.open("v"), &Lsh::default()).unwrap();
-        assert!(!searcher.is_of(&vectors, SearchIndex::open(&setup.store, &vectors).unwrap().as_ref()));
+        assert!(searcher.is_of(&vectors, Some(&index)));
     }
+    let searcher = open(&setup, &job, &SearcherOptions::default()).unwrap();
+    build_lsh(&setup.store, &setup.job(64 << 20, 2), &vectors, &Lsh::default()).unwrap();
+    assert!(!searcher.is_of(&vectors, SearchIndex::open(&setup.store, &vectors).unwrap().as_ref()));
+    assert_eq!(find(&searcher, &queries, &search, Some(&approximate)).unwrap(), expected);
+    drop(searcher);
     assert_eq!(job.budget().reserved_bytes(), 0);
 }
 
