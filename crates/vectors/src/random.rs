@@ -14,9 +14,9 @@ pub(crate) fn below(random: u64, end: u64) -> u64 {
     ((u128::from(random) * u128::from(end)) >> 64) as u64
 }
 
-/// Returns the element `number` of a sequence of nearly normally distributed numbers. Their mean is 0, and their standard
-/// deviation is 1. Each element is a sum of twelve uniform numbers. The Box-Muller transform would need logarithms and
-/// cosines, which round differently on different systems.
+/// Returns the element `number` of a sequence of nearly normally distributed numbers. Their mean is 0, and their
+/// standard deviation is 1. Each element is a sum of twelve uniform numbers. The Box-Muller transform would need
+/// logarithms and cosines, which round differently on different systems.
 pub(crate) fn normal(seed: u64, number: u64) -> f32 {
     let words = (0..3).map(|part| mixed(seed ^ mixed(3 * number + part)));
     let sum: u64 = words.flat_map(|word| (0..4).map(move |place| word >> (16 * place) & 0xffff)).sum();

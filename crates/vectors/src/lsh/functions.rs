@@ -1,10 +1,10 @@
 //! Computes the hash functions of all tables. The values of these functions for a vector give the code of the vector.
 //!
 //! ```text
-//!   family        value of a function              digit of the code   cost of another digit
-//!   bit sampling  1 if a bit is set, otherwise -1  value >= 0          1
-//!   hyperplanes   a · (x / |x| - m)                value >= 0          the square of the value
-//!   p-stable      a · (x - m) / w + b              floor(value)        the squared distance from the border of the cell
+//!   family        value of a function              digit of the code  cost of another digit
+//!   bit sampling  1 if a bit is set, otherwise -1  value >= 0         1
+//!   hyperplanes   a · (x / |x| - m)                value >= 0         the square of the value
+//!   p-stable      a · (x - m) / w + b              floor(value)       the squared distance from the border of the cell
 //! ```
 //!
 //! - The numbers `a` are normally distributed, and `b` is uniformly distributed from 0 to 1. Both follow from the seed.
