@@ -144,7 +144,7 @@ pub(crate) fn search_in_lists(
 /// other vector probes as a query.
 ///
 /// # Errors
-/// Returns the errors of [`search_index`].
+/// Returns the errors of [`crate::search_index`].
 pub(crate) fn pairs_of_index(
     job: &Job,
     vectors: &Vectors,
