@@ -1,4 +1,4 @@
-//! Vectors that stay open for many searches.
+//! Exposes open vectors to Python. The Python class `VectorSearcher` uses them for many searches.
 
 use std::{
     sync::{Arc, mpsc::sync_channel},
@@ -20,16 +20,17 @@ use crate::{
     store::Store,
 };
 
-/// The name of queries in messages.
+/// The name of the queries in error messages.
 const QUERIES: &str = "queries";
 
-/// Open vectors. Each call works on a thread of its own, with the GIL released, and stops at Ctrl-C.
+/// Vectors that stay open for many searches. Each call runs on its own thread. The GIL is released meanwhile, and
+/// Ctrl-C cancels the call.
 #[pyclass(frozen, module = "inshore._native")]
 pub(crate) struct Searcher(Arc<OpenVectors>);
 
 #[pymethods]
 impl Searcher {
-    /// Opens vectors.
+    /// Opens the vectors `name` of a store.
     #[new]
     #[pyo3(signature = (store, name, *, in_memory, calls, memory=None, threads=None))]
     fn new(
@@ -52,8 +53,8 @@ impl Searcher {
         Ok(Searcher(Arc::new(opened)))
     }
 
-    /// Searches for the neighbours of queries, the bytes of a `.npy` file. Returns the columns, the rows, and the facts as
-    /// JSON.
+    /// Finds the neighbours of queries. `queries` contains the bytes of a `.npy` file. Returns the columns, the rows,
+    /// and the statistics as JSON.
     fn search(
         &self,
         py: Python<'_>,
@@ -69,13 +70,13 @@ impl Searcher {
         Ok((Columns::of(schema), rows.into_iter().map(Batch::of).collect(), to_json(&found)?))
     }
 
-    /// Returns the properties as JSON.
+    /// Returns the properties of the vectors as JSON.
     fn info(&self, py: Python<'_>) -> PyResult<String> {
         let open = self.0.clone();
         to_json(&on_thread(py, move |cancel| open.info(cancel))?)
     }
 
-    /// Opens the vectors again if they have changed, and returns whether they have.
+    /// Opens the vectors again if the vectors or their index have changed. Returns true if they have changed.
     fn refresh(&self, py: Python<'_>) -> PyResult<bool> {
         let open = self.0.clone();
         on_thread(py, move |cancel| open.refresh(cancel))
@@ -87,7 +88,7 @@ impl Searcher {
     }
 }
 
-/// Runs a call on a thread, while this thread waits for signals with the GIL released.
+/// Runs `work` on a new thread. Meanwhile this thread waits for the result and for signals, with the GIL released.
 fn on_thread<R: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce(&Cancel) -> inshore_ops::Result<R> + Send + 'static,
@@ -96,7 +97,7 @@ fn on_thread<R: Send + 'static>(
     let cancel = Cancel::default();
     let own = cancel.clone();
     let spawned = thread::Builder::new().name("inshore-search".into()).spawn(move || {
-        // The receiver waits until the end.
+        // The send cannot fail, since the receiver waits for the message.
         let _ = sender.send(work(&own).map_err(|error| PendingException::of(&error)));
     });
     let worker = spawned.map_err(|error| to_python(store::Error::io("start a thread", "search", error)))?;
@@ -106,7 +107,7 @@ fn on_thread<R: Send + 'static>(
         (_, Some(raised)) => Err(raised),
         (ThreadMessage::Message(done), None) => done.map_err(PendingException::raise),
         (ThreadMessage::Ended | ThreadMessage::GivenUp, None) => {
-            // A thread that panics ends without a message: joining the thread resumes the panic.
+            // A thread that panics ends without a message. The panic is resumed here.
             py.detach(|| worker.join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             unreachable!("a thread that ends has sent")
         }

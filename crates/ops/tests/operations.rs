@@ -679,6 +679,15 @@ fn common(mut answer: Value) -> Value {
     answer
 }
 
+/// Removes the time at which recall was measured, since it differs.
+fn remove_time(answer: &mut Value) {
+    let Some(fields) = answer.as_object_mut() else { return };
+    fields.remove("measured_seconds");
+    if let Some(recall) = fields.get_mut("recall").and_then(Value::as_object_mut) {
+        recall.remove("measured_seconds");
+    }
+}
+
 /// Returns true if two answers are equal in all fields that both have.
 fn is_common(one: &Value, other: &Value) -> bool {
     match (one, other) {
@@ -721,12 +730,14 @@ fn normal(form: NormalForm, written: Vec<u8>, answer: Value) -> Normal {
             let fields = answer.as_object_mut().unwrap();
             let attachments = ["nodes", "missing", "here", "bytes_moved", "seconds"];
             attachments.iter().for_each(|field| _ = fields.remove(*field));
-            // The time at which recall was measured is removed, since it differs.
-            fields.remove("measured_seconds");
-            fields.get_mut("recall").map(|recall| recall.as_object_mut().unwrap().remove("measured_seconds"));
+            remove_time(&mut answer);
             Normal::Answer(answer)
         }
-        NormalForm::Common => Normal::Common(common(answer)),
+        NormalForm::Common => {
+            let mut answer = common(answer);
+            remove_time(&mut answer);
+            Normal::Common(answer)
+        }
     }
 }
 

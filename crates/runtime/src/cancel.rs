@@ -12,7 +12,7 @@ use crate::Deadline;
 #[derive(Clone, Debug, Default)]
 pub struct Cancel(Arc<Flag>);
 
-/// The flag that clones share. Every handle of a job has a pointer to it.
+/// The flag that all clones share. Each handle of a job contains a pointer to the flag.
 #[derive(Debug, Default)]
 struct Flag {
     asked: AtomicBool,

@@ -19,7 +19,7 @@ pub struct Description {
     pub vectors: VectorsInfo,
     /// The properties of the index. The value is `None` if the vectors have no index, or if the index cannot be used.
     pub index: Option<IndexInfo>,
-    /// The hash tables, if the vectors have an index of these that can be used.
+    /// The properties of the hash tables. `None` if the vectors have no hash tables that can be opened.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lsh: Option<LshInfo>,
     /// The number of layers of the index: vectors that were added since its lists were written, by the same lists.
@@ -84,7 +84,7 @@ pub fn list(store: &Store) -> Result<Vec<Description>> {
 /// - Returns [`Error::Store`] if an I/O operation fails.
 pub fn remove(store: &Store, name: &str) -> Result<()> {
     check_kind(store, name, &[KIND])?;
-    // The index is removed first: vectors without an index are complete, but an index without vectors is of no use.
+    // The index is removed first, since vectors can be used without an index but not the reverse.
     match remove_index(store, name) {
         Ok(()) | Err(Error::NoIndex { .. } | Error::BadDataset { .. }) => {}
         Err(error) => return Err(error),
@@ -208,7 +208,7 @@ fn write_tables(tables: &LshInfo, out: &mut std::fmt::Formatter<'_>) -> std::fmt
     write_points("buckets probed", recall, out)
 }
 
-/// Writes when and on what recall was measured.
+/// Writes the time of the measurement of recall, and the queries on which recall was measured.
 fn write_measured(recall: &RecallTable, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
     let date = timestamp_s_to_datetime(recall.measured_seconds as i64)
         .map_or("unknown".to_string(), |time| time.date().to_string());

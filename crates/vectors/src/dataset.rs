@@ -221,7 +221,7 @@ impl std::fmt::Display for VectorsInfo {
 pub struct Vectors {
     info: VectorsInfo,
     id: u64,
-    /// The id of the first row: of a shard, the number of rows of the shards before it; otherwise 0.
+    /// The id of the first row. For a shard, this id is the number of rows in all earlier shards. Otherwise it is 0.
     pub(crate) first_id: u64,
     pub(crate) file: CheckedFile,
     pub(crate) center: Option<CheckedFile>,
@@ -305,10 +305,11 @@ impl Vectors {
         }
     }
 
-    /// Describes a shard of vectors, whose rows have the ids from `first_id` on.
+    /// Returns the vectors of a shard. The ids of its rows are consecutive and begin with `first_id`.
     ///
     /// # Errors
-    /// [`Error::BadDataset`] for larger check blocks than those of a dataset of vectors: reads have buffers for these.
+    /// Returns [`Error::BadDataset`] if the check blocks of the file are larger than those of a dataset of vectors. The
+    /// read buffers have room only for the latter.
     pub(crate) fn shard(info: VectorsInfo, first_id: u64, file: &CheckedFile) -> Result<Vectors> {
         if file.block_bytes() > CHECK_BYTES {
             return Err(Error::BadDataset {

@@ -97,11 +97,11 @@ impl VectorFile {
         VectorFile::of(path, &mut file, metadata.len(), known)
     }
 
-    /// Returns the vectors of a `.npy` file that is in memory. Errors call the file `name`. The bytes are those of the
-    /// caller, and count in no budget.
+    /// Returns the vectors of a `.npy` file that is in memory. Error messages call the file `name`. No budget counts
+    /// the memory of `bytes`.
     ///
     /// # Errors
-    /// [`Error::BadFile`], which names the place.
+    /// Returns [`Error::BadFile`] if the file is malformed. The message states the position of the fault.
     pub fn in_memory(name: &str, data: Vec<u8>) -> Result<VectorFile> {
         let file = VectorFile::of(Path::new(name), &mut &data[..], data.len() as u64, None)?;
         Ok(VectorFile { data: Some(data.into()), ..file })
@@ -324,7 +324,7 @@ impl Bytes {
                 Ok(read.map_err(|error| inshore_store::Error::io("read", path, error))?)
             }
             Bytes::InMemory { data, at } => {
-                // The length was checked.
+                // The check of the header guarantees that the file has this length.
                 out.copy_from_slice(&data[*at..][..out.len()]);
                 *at += out.len();
                 Ok(())

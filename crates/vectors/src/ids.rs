@@ -59,13 +59,13 @@ impl Ids {
         Ok(Ids { runs, _reservation: Some(reservation) })
     }
 
-    /// Returns ids that follow each other, from `first` on.
+    /// Returns consecutive ids that begin with `first`.
     fn from(first: u64) -> Ids {
         let runs = if first == 0 { Vec::new() } else { vec![IdRun::new(0, first)] };
         Ids { runs, _reservation: None }
     }
 
-    /// Tells whether the id of each row is its number.
+    /// Returns true if the id of each row is its row number.
     pub fn are_rows(&self) -> bool {
         self.runs.is_empty()
     }

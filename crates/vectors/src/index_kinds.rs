@@ -1,7 +1,8 @@
-//! The index of vectors, of either kind: inverted lists, or hash tables.
+//! Dispatches operations on an index of vectors by the kind of the index. An index consists of inverted lists or of
+//! hash tables.
 //!
-//! Vectors have one index, the dataset `NAME.index`, whose kind decides how the index is searched, measured and written
-//! again. This module makes that decision for all operations.
+//! The vectors NAME have at most one index, the dataset `NAME.index`. The kind of this dataset determines how the index
+//! is searched, measured and rewritten.
 
 use inshore_store::{DatasetBuilder, Job, Store};
 
@@ -13,30 +14,31 @@ use crate::{
     measure_recall,
 };
 
-/// An index whose files stay open: later changes of the store do not touch it.
+/// An open index of vectors. Its files stay open, so later changes of the store do not affect it.
 #[derive(Clone, Debug)]
 pub enum SearchIndex {
-    /// Inverted lists.
+    /// The index consists of inverted lists.
     Lists(VectorIndex),
-    /// Hash tables.
+    /// The index consists of hash tables.
     Tables(LshIndex),
 }
 
 /// Facts about a search in an index.
 #[derive(Clone, Debug)]
 pub enum FoundInIndex {
-    /// Inverted lists were probed.
+    /// The search probed inverted lists.
     Lists(ApproximateSearched),
-    /// Buckets of hash tables were probed.
+    /// The search probed buckets of hash tables.
     Tables(LshSearched),
 }
 
 impl SearchIndex {
-    /// Opens the index of `vectors`; `None` if there is none.
+    /// Opens the index of `vectors`. Returns `None` if the vectors have no index.
     ///
     /// # Errors
-    /// [`Error::BadDataset`] if the index is damaged, of another version, or was built of other vectors of that name;
-    /// I/O.
+    /// - Returns [`Error::BadDataset`] if the index is damaged, has another version, or was built from other vectors of
+    ///   the same name.
+    /// - Returns [`Error::Store`] if an I/O operation fails.
     pub fn open(store: &Store, vectors: &Vectors) -> Result<Option<SearchIndex>> {
         match store.dataset(&index_name(&vectors.info().name)) {
             Err(inshore_store::Error::NotFound { .. }) => Ok(None),
@@ -48,10 +50,10 @@ impl SearchIndex {
         }
     }
 
-    /// Returns the inverted lists.
+    /// Returns the inverted lists. `what` names the operation that needs them, for the error message.
     ///
     /// # Errors
-    /// [`Error::BadDataset`] for hash tables, which `what` does not use.
+    /// Returns [`Error::BadDataset`] if the index consists of hash tables.
     pub fn into_lists(self, what: &str) -> Result<VectorIndex> {
         match self {
             SearchIndex::Lists(index) => Ok(index),
@@ -77,7 +79,7 @@ impl SearchIndex {
         }
     }
 
-    /// Returns true if `other` is the same index, which no job has changed.
+    /// Returns true if `other` is the same index and no job has changed the index between both openings.
     pub(crate) fn is_same(&self, other: &SearchIndex) -> bool {
         let layers = |index: &VectorIndex| index.layers.iter().map(|layer| layer.id).collect::<Vec<_>>();
         match (self, other) {
@@ -95,12 +97,12 @@ impl SearchIndex {
     pub(crate) fn directory_bytes(&self) -> u64 {
         match self {
             SearchIndex::Lists(index) => index.directory_bytes(),
-            // Each search in hash tables decides how much of the directory it keeps.
+            // A searcher keeps no directory of hash tables. Each search decides if it holds the directory in memory.
             SearchIndex::Tables(_) => 0,
         }
     }
 
-    /// Returns the number of the first row that neither lists nor tables have.
+    /// Returns the number of the first row that the index does not contain.
     pub(crate) fn end(&self) -> u64 {
         match self {
             SearchIndex::Lists(index) => index.end(),
@@ -108,7 +110,7 @@ impl SearchIndex {
         }
     }
 
-    /// Returns the number of rows when the index was built.
+    /// Returns the number of rows that the vectors had when the index was built.
     pub(crate) fn rows_built(&self) -> u64 {
         match self {
             SearchIndex::Lists(index) => index.info().vectors,
@@ -116,10 +118,13 @@ impl SearchIndex {
         }
     }
 
-    /// Checks the options of a search, without I/O.
+    /// Checks the options of a search. The check does no I/O.
     ///
     /// # Errors
-    /// Bad options; an index for another metric; queries of other dimensions.
+    /// - Returns [`Error::BadOption`] if an option is out of range, if the kind of index does not support an option, if
+    ///   the selection belongs to other vectors, or if the index was built for another metric.
+    /// - Returns [`Error::BadFile`] if the queries do not have the dimensions and the element type that the vectors
+    ///   need.
     pub fn check<'a>(
         &self,
         vectors: &VectorsInfo,
@@ -138,7 +143,12 @@ impl SearchIndex {
     /// Measures the recall of the index on a sample of the user's queries. The new table replaces the former one.
     ///
     /// # Errors
-    /// Queries of other dimensions; I/O and damage; too little memory; cancellation; an index that another job changed.
+    /// - Returns [`Error::BadOption`] if `sample` or `k` is out of range.
+    /// - Returns [`Error::BadFile`] if the queries have another number of dimensions than the vectors.
+    /// - Returns [`inshore_store::Error::Changed`] if another job changed the index.
+    /// - Returns [`Error::BadDataset`] if the index is damaged.
+    /// - Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, the budget has too little free
+    ///   memory, or the job was cancelled.
     pub fn measure_recall(
         &mut self,
         store: &Store,
@@ -159,11 +169,14 @@ impl SearchIndex {
         }
     }
 
-    /// Writes the index again, for all rows of `vectors`, which may be vectors that are not published yet. The result
-    /// is the dataset with the attributes with which it is to be committed, and the number of inverted lists.
+    /// Rewrites the index for all rows of `vectors`, which may be a dataset that is not published yet. Returns the
+    /// builder of the new dataset, the attributes with which the caller must commit the builder, and the number of
+    /// inverted lists. The number of lists is `None` for hash tables.
     ///
     /// # Errors
-    /// I/O and damage; too little memory; cancellation.
+    /// - Returns [`Error::Sort`] if a sort fails.
+    /// - Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, the budget has too little free
+    ///   memory, or the job was cancelled.
     pub(crate) fn rewrite(
         &self,
         store: &Store,
@@ -183,11 +196,13 @@ impl SearchIndex {
     }
 }
 
-/// Puts rows that were added to the vectors `name` into their index, if its kind allows that: lists grow by layers, and
-/// hash tables do not grow. Returns the number of rows that the index does not have afterwards.
+/// Adds new rows of the vectors `name` to their index, if the index consists of inverted lists. The new rows form a new
+/// layer of the lists. Hash tables do not grow. Returns the number of rows that the index does not contain afterwards.
 ///
 /// # Errors
-/// I/O; too little memory; cancellation. The vectors and the index stay as they were.
+/// - Returns [`Error::BadDataset`] if the vectors or the index are damaged.
+/// - Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, the budget has too little free
+///   memory, or the job was cancelled. After an error, the vectors and the index are unchanged.
 pub(crate) fn extend(store: &Store, job: &Job, name: &str) -> Result<u64> {
     let vectors = Vectors::open(store, name)?;
     match SearchIndex::open(store, &vectors)? {

@@ -1,4 +1,5 @@
-//! Describes the vectors of a spread file, of which each node has shards (`crate::shards`).
+//! Describes the vectors of a spread file. A spread file consists of shards, which are distributed over nodes
+//! (`crate::shards`).
 
 use serde::{Deserialize, Serialize};
 
@@ -7,10 +8,11 @@ use crate::{
     dataset::{CHECK_BYTES, VectorsInfo},
 };
 
-/// The version of the layout.
+/// The current version of the layout.
 pub(crate) const LAYOUT_VERSION: u32 = 1;
 
-/// Describes the vectors of a spread file. The map of the file has the description in JSON.
+/// The description of the vectors of a spread file. The map of the file, which the nodes store, contains the
+/// description as JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VectorLayout {
@@ -18,7 +20,7 @@ pub struct VectorLayout {
     pub kind: LayoutKind,
     /// The version of the layout: 1.
     pub version: u32,
-    /// The type of the elements.
+    /// The element type of the vectors.
     pub element: Element,
     /// The number of dimensions of a vector.
     pub dimensions: usize,
@@ -28,7 +30,7 @@ pub struct VectorLayout {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LayoutKind {
-    /// Rows of vectors.
+    /// The bytes are vectors, one row after the other.
     Vectors,
 }
 
@@ -36,7 +38,7 @@ impl VectorLayout {
     /// The size of the check blocks of shards, in bytes.
     pub const BLOCK_BYTES: u64 = CHECK_BYTES as u64;
 
-    /// Describes vectors of this element type.
+    /// Returns the layout of vectors with this element type and this number of dimensions.
     pub fn new(element: Element, dimensions: usize) -> VectorLayout {
         VectorLayout { kind: LayoutKind::Vectors, version: LAYOUT_VERSION, element, dimensions }
     }
@@ -54,7 +56,7 @@ impl VectorLayout {
     /// Checks the version and the number of dimensions.
     ///
     /// # Errors
-    /// [`Error::BadOption`].
+    /// Returns [`Error::BadOption`] if the version is unknown or the number of dimensions is out of range.
     pub fn check(self) -> Result<()> {
         let bad = |option, found: String, expected: String| Err(Error::BadOption { option, found, expected });
         let most = self.element.dimensions_max();
@@ -72,11 +74,11 @@ impl VectorLayout {
         }
     }
 
-    /// Returns the properties of vectors with `bytes` bytes; errors call them `name`.
+    /// Returns the properties of vectors that take `bytes` bytes. Error messages call these vectors `name`.
     ///
     /// # Errors
-    /// The errors of [`VectorLayout::check`]; [`Error::BadDataset`] if the bytes are no whole number of vectors, or
-    /// none.
+    /// - Returns the errors of [`VectorLayout::check`].
+    /// - Returns [`Error::BadDataset`] if `bytes` is 0 or not a multiple of the size of a vector.
     pub fn info(self, name: &str, bytes: u64) -> Result<VectorsInfo> {
         self.check()?;
         let row_bytes = self.row_bytes() as u64;
@@ -96,7 +98,7 @@ impl VectorLayout {
 mod tests {
     use super::*;
 
-    /// The description is stored on nodes: a description of today must be readable for ever.
+    /// Nodes store the description, so later versions must read the descriptions that this version writes.
     #[test]
     fn the_layout_is_checked_before_it_is_used() {
         let layout = VectorLayout::new(Element::Bf16, 100);

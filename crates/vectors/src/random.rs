@@ -1,6 +1,6 @@
-//! Pseudo-random numbers that follow from a seed and a number, the same on every processor.
+//! Computes pseudo-random numbers from a seed and a counter. The numbers are the same on every processor.
 
-/// Returns a number that looks random (splitmix64).
+/// Returns a pseudo-random number. The function is one step of SplitMix64, with `number` as the state.
 pub(crate) fn mixed(number: u64) -> u64 {
     let mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -8,13 +8,15 @@ pub(crate) fn mixed(number: u64) -> u64 {
     mixed ^ mixed >> 31
 }
 
-/// Maps a number that looks random to one below `end`.
+/// Maps a uniform 64-bit random number to a number below `end`. The result is the high half of the product of `random`
+/// and `end`.
 pub(crate) fn below(random: u64, end: u64) -> u64 {
     ((u128::from(random) * u128::from(end)) >> 64) as u64
 }
 
-/// Returns the number `number` of a sequence of nearly normal numbers, with mean 0 and deviation 1: the sum of twelve
-/// uniform numbers. Logarithms and cosines, of which others make normal numbers, round differently on other systems.
+/// Returns the element `number` of a sequence of nearly normally distributed numbers. Their mean is 0, and their
+/// standard deviation is 1. Each element is a sum of twelve uniform numbers. The Box-Muller transform would need
+/// logarithms and cosines, which round differently on different systems.
 pub(crate) fn normal(seed: u64, number: u64) -> f32 {
     let words = (0..3).map(|part| mixed(seed ^ mixed(3 * number + part)));
     let sum: u64 = words.flat_map(|word| (0..4).map(move |place| word >> (16 * place) & 0xffff)).sum();

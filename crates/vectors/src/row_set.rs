@@ -109,7 +109,7 @@ impl RowSet {
         Some(number * WORD_BITS + u64::from(word.trailing_zeros()))
     }
 
-    /// Tells whether a vector is in the set. A number that no vector has is not in the set.
+    /// Returns true if the set contains the vector with the number `row`. The set contains no number beyond its length.
     pub fn contains(&self, row: u64) -> bool {
         row < self.len && self.words[(row / WORD_BITS) as usize] >> (row % WORD_BITS) & 1 == 1
     }
@@ -142,14 +142,14 @@ impl RowSet {
     /// Returns a copy of the set, whose memory is reserved in `budget`.
     ///
     /// # Errors
-    /// As [`RowSet::empty`].
+    /// Returns the errors of [`RowSet::empty`].
     pub fn copied(&self, budget: &Budget) -> Result<RowSet> {
         let mut copy = RowSet::empty(budget, self.len)?;
         copy.words.copy_from_slice(&self.words);
         Ok(copy)
     }
 
-    /// Removes all vectors that are not in `other`, a set of the same dataset.
+    /// Removes all vectors that `other` does not contain. `other` must be a set of the same dataset.
     pub fn intersect(&mut self, other: &RowSet) {
         assert_eq!(self.len, other.len, "sets of one dataset");
         self.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word &= other);

@@ -1,14 +1,18 @@
-//! A searcher keeps a dataset open, and in memory what all its searches need.
+//! Defines the searcher, which keeps a dataset open between searches. A searcher also keeps in memory the data that all
+//! searches of the dataset need.
 //!
 //! ```text
-//!   Searcher ─┬─ vectors and index, as they were when it was opened (a snapshot)
-//!             ├─ the live rows, ids, center; directory and centroids of the index; all vectors, if that is wanted
-//!             └─ slots ── begin ──► Call ── search, search_index ──► rows          a call that finds no slot waits
+//!   Searcher ─┬─ vectors and index: a snapshot from when the searcher was opened
+//!             ├─ live rows, ids, center; directory and centroids of the index; all vectors if `in_memory` is set
+//!             └─ slots ── begin ──► Call ── search, search_index ──► rows          a call waits until a slot is free
 //! ```
 //!
-//! A *slot* is a share of the memory, so a call never fails because of another one. It keeps buffers from call to call.
-//! A call gets all threads if no other call is running, and otherwise its share. [`search()`] and [`search_index`] are
-//! the one call of a searcher that loads what this call needs.
+//! - A *call* is a use of the searcher by one thread of the caller. A call may run several searches in sequence.
+//! - A *slot* is an equal share of the free memory. Each call holds one slot, so a call never fails because of the
+//!   memory of another call. A slot keeps its buffers from call to call.
+//!
+//! A call uses all worker threads if no other call is running. Otherwise the call uses an equal share of the threads.
+//! [`search()`] and [`search_index`] create a searcher for one call, which loads only the data that this call needs.
 
 use std::{
     sync::{Condvar, Mutex, MutexGuard, OnceLock},
@@ -27,30 +31,34 @@ use crate::{
     search::{DatasetFacts, Means, plan_answer, search_with},
 };
 
-/// A call that waits for a slot checks its stop flag so often.
+/// The interval at which a call that waits for a slot checks for cancellation.
 const TICK: Duration = Duration::from_millis(20);
-/// A slot has at least so much memory if there are several: a pass with full blocks on each of two threads.
+/// The smallest memory of a slot in bytes, if the default number of slots is greater than one. A pass with full blocks
+/// on two threads fits into this memory.
 const SLOT_BYTES: u64 = 16 << 20;
 /// The largest number of slots.
 const SLOTS_MAX: usize = 64;
-/// The memory that calls need beside vectors in memory.
+/// The number of bytes that must stay free for calls if all vectors are in memory.
 const CALL_BYTES_MIN: u64 = 6 << 20;
 
 /// The options of a [`Searcher`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SearcherOptions {
-    /// Holds all vectors in memory: an exact search then runs at the speed of the memory. The lists of an index are held
-    /// too if they take at most half of the memory that is left.
+    /// Holds all vectors in memory. The memory bandwidth then limits an exact search, and flash does not. The inverted
+    /// lists of an index are also held in memory if they take at most half of the memory that is left. The default is
+    /// false.
     pub in_memory: bool,
-    /// The number of calls that run at once, each with an equal share of the memory; others wait. By default the number
-    /// of threads, but each share is at least 16 MiB. With 1, a large batch of queries has all memory.
+    /// The largest number of concurrent calls. Each call has an equal share of the memory, and further calls wait. The
+    /// default is the number of threads, or fewer if a share would be smaller than 16 MiB. If the number is 1, a large
+    /// batch of queries can use all memory.
     pub calls: Option<usize>,
 }
 
-/// Answers searches of one dataset call after call, from any number of threads, without opening it again.
+/// A searcher answers searches of one dataset without opening the dataset for each search. Any number of threads may
+/// use a searcher concurrently.
 ///
-/// Calls see the dataset as it was when the searcher was opened, whatever other jobs change or remove meanwhile. The space
-/// of what they remove is free for other data once the searcher is dropped.
+/// Calls see a snapshot of the dataset from the time when the searcher was opened. Other jobs may change or remove the
+/// dataset meanwhile. The flash space of removed data becomes free after the searcher is dropped.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -78,7 +86,7 @@ pub struct SearcherOptions {
 /// # }
 /// ```
 pub struct Searcher {
-    /// The job with the whole budget.
+    /// The job whose budget contains the memory of all slots.
     job: Job,
     vectors: Vectors,
     index: Option<SearchIndex>,
@@ -90,21 +98,24 @@ pub struct Searcher {
     is_in_memory: bool,
 }
 
-/// The memory of a call.
+/// A slot: the share of the memory that one call uses.
 struct Slot {
     job: Job,
     kept: Kept,
 }
 
 impl Searcher {
-    /// Opens a searcher within the budget of `job`, and loads what calls share.
+    /// Opens a searcher within the budget of `job`, and loads the data that all calls share.
     ///
-    /// The cost is one read of ids, directory and centroids; with [`SearcherOptions::in_memory`] also of all vectors.
-    /// The centroids of lists and the checksums of lists stay in memory if each of them takes less than half of what is
-    /// free then.
+    /// The cost is one read of the ids, the directory and the centroids. If [`SearcherOptions::in_memory`] is set, all
+    /// vectors are read too. The centroids of lists stay in memory if they take less than half of the free memory. The
+    /// same rule applies to the checksums of lists.
     ///
     /// # Errors
-    /// Too little memory: for vectors in memory, the error names the size that is enough; I/O and damage; cancellation.
+    /// - Returns [`Error::BadDataset`] if the dataset or the index is damaged.
+    /// - Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, the budget has too little free
+    ///   memory, or the job was cancelled. If the memory is too small for vectors in memory, the message states a size
+    ///   that is enough.
     pub fn open(
         job: &Job,
         vectors: Vectors,
@@ -125,7 +136,7 @@ impl Searcher {
         Ok(searcher)
     }
 
-    /// Returns a searcher for one call with the budget of `job`, which loads what the call needs.
+    /// Returns a searcher for one call. The call has the whole budget of `job`, and loads the data that it needs.
     pub fn for_one_call(job: &Job, vectors: &Vectors, index: Option<&SearchIndex>) -> Searcher {
         Searcher::new(job, vectors.clone(), index.cloned())
     }
@@ -145,7 +156,8 @@ impl Searcher {
         }
     }
 
-    /// Reads all vectors into memory, and the lists of the index if half of the memory that is left has room for them.
+    /// Reads all vectors into memory. Also reads the lists of the index if they take at most half of the memory that is
+    /// left.
     fn hold(&mut self) -> Result<()> {
         let (job, budget) = (&self.job, self.job.budget());
         let name = &self.vectors.info().name;
@@ -167,7 +179,7 @@ impl Searcher {
         Ok(())
     }
 
-    /// Divides the memory that is left among slots.
+    /// Divides the free memory into slots. `calls` is the number of slots, or `None` for the default number.
     fn make_slots(&mut self, calls: Option<usize>) -> Result<()> {
         let budget = self.job.budget();
         let wanted =
@@ -192,17 +204,18 @@ impl Searcher {
         self.index.as_ref()
     }
 
-    /// Returns the number of calls that can run at once.
+    /// Returns the largest number of concurrent calls.
     pub fn calls(&self) -> usize {
         self.slot_count
     }
 
-    /// Tells whether all vectors are in memory.
+    /// Returns true if all vectors are in memory.
     pub fn is_in_memory(&self) -> bool {
         self.is_in_memory
     }
 
-    /// Tells whether vectors and index are those of the searcher: no job has changed them since.
+    /// Returns true if `vectors` and `index` are those of the searcher and no job has changed them since the searcher
+    /// was opened.
     pub fn is_of(&self, vectors: &Vectors, index: Option<&SearchIndex>) -> bool {
         let is_same_index = match (self.index(), index) {
             (None, None) => true,
@@ -214,7 +227,7 @@ impl Searcher {
 
     fn facts(&self, job: &Job) -> Result<&DatasetFacts> {
         if self.facts.get().is_none() {
-            // Another thread may have read them meanwhile.
+            // Another thread may have set the facts meanwhile. Both threads have read the same facts.
             let _ = self.facts.set(DatasetFacts::read(job, &self.vectors)?);
         }
         Ok(self.facts.get().expect("just set"))
@@ -224,10 +237,10 @@ impl Searcher {
         self.slots.lock().expect("no panic under this lock")
     }
 
-    /// Begins a call, which waits until one of the slots is free.
+    /// Begins a call. Waits until a slot is free. `cancel` also cancels the searches of the call.
     ///
     /// # Errors
-    /// Cancellation by `cancel`, which also ends the searches of the call.
+    /// Returns [`Error::Store`] if `cancel` was cancelled during the wait.
     pub fn begin(&self, cancel: &Cancel) -> Result<Call<'_>> {
         let mut slots = self.lock();
         loop {
@@ -245,7 +258,8 @@ impl Searcher {
         }
     }
 
-    /// Returns the error of a call that has too little memory with sizes of the whole budget.
+    /// Converts an error of a call. If a slot has too little memory, the converted error states the sizes of the whole
+    /// budget, since users set this budget and not the size of a slot.
     fn error_of(&self, error: Error) -> Error {
         match error {
             Error::Store(inshore_store::Error::BudgetTooSmall { what, given, smallest })
@@ -261,8 +275,8 @@ impl Searcher {
     }
 }
 
-/// One call of a [`Searcher`], with a share of its memory until it is dropped. A call may search several times, one search
-/// after the other.
+/// A call of a [`Searcher`]. The call holds a share of the searcher's memory until the call is dropped. A call may run
+/// several searches in sequence.
 pub struct Call<'a> {
     searcher: &'a Searcher,
     job: Job,
@@ -271,7 +285,8 @@ pub struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Returns the job of the call, for what belongs to it beside the search: its budget is that of the call.
+    /// Returns the job of the call. Its budget is the share of the call. Callers use this job for work other than the
+    /// search, such as reading the queries.
     pub fn job(&self) -> &Job {
         &self.job
     }
@@ -281,15 +296,16 @@ impl Call<'_> {
         self.searcher
     }
 
-    /// Gives back the memory that was kept from earlier calls, for work beside the search that needs much.
+    /// Frees the buffers that the slot kept from earlier calls. Callers use this method before other work that needs
+    /// much memory.
     pub fn free_kept(&mut self) {
         self.kept = Kept::Nothing;
     }
 
-    /// Finds the nearest vectors of each query: the answer is that of [`search()`].
+    /// Finds the nearest vectors of each query. The answer is the same as that of [`search()`].
     ///
     /// # Errors
-    /// The errors of [`search()`].
+    /// Returns the errors of [`search()`].
     pub fn search<'s>(
         &mut self,
         queries: impl Into<Source<'s>>,
@@ -300,7 +316,7 @@ impl Call<'_> {
         self.find(&mut |means| {
             let vectors = &searcher.vectors;
             if searcher.facts.get().is_none() {
-                // A search that cannot work is refused before anything is read.
+                // A search that needs more memory than the budget has is refused before the facts are read.
                 plan_answer(means, vectors.info(), source, search, DatasetFacts::bytes(vectors.info()))?;
             }
             let facts = searcher.facts(means.job)?;
@@ -308,7 +324,7 @@ impl Call<'_> {
         })
     }
 
-    /// Finds near vectors of each query in the index. The answer is that of [`SearchIndex::search`].
+    /// Finds near vectors of each query in the index. The answer is the same as that of [`SearchIndex::search`].
     ///
     /// # Errors
     /// - Returns [`Error::NoIndex`] if the searcher has no index.
@@ -345,16 +361,16 @@ impl Call<'_> {
 }
 
 impl Drop for Call<'_> {
-    /// Frees the slot.
+    /// Returns the slot to the searcher.
     fn drop(&mut self) {
-        // The stop flag of the call ends with it.
+        // The next call of the slot has its own stop flag, so the slot must not keep the flag of this call.
         let job = self.job.with_cancel(self.searcher.job.cancel().clone());
         self.searcher.lock().push(Slot { job, kept: std::mem::take(&mut self.kept) });
         self.searcher.freed.notify_one();
     }
 }
 
-/// Returns a file of one query of zeros.
+/// Returns a file in memory that contains one query of zeros.
 fn zero_query(dimensions: usize) -> Result<VectorFile> {
     let text = format!("{{'descr': '|u1', 'fortran_order': False, 'shape': (1, {dimensions}), }}\n");
     let header = [b"\x93NUMPY\x01\x00", &(text.len() as u16).to_le_bytes()[..], text.as_bytes()].concat();
@@ -384,11 +400,15 @@ impl SearchIndex {
 /// Finds the nearest vectors of each query, and passes rows to `each`, in the order of the queries and ranks.
 ///
 /// The cost is one read of all vectors for each pass, and one multiplication for each query, vector and dimension.
-/// Memory: see [`crate::Plan`].
+/// [`crate::Plan`] states the memory.
 ///
 /// # Errors
-/// The errors of [`crate::plan()`]; a query with a value that is not finite, or that the elements of the vectors cannot
-/// hold; I/O and damage; cancellation; the errors of `each`.
+/// - Returns the errors of [`crate::plan()`] and of `each`.
+/// - Returns [`Error::BadFile`] if a query has a value that is not finite, or that the element type of the vectors
+///   cannot represent.
+/// - Returns [`Error::BadDataset`] if the dataset is damaged.
+/// - Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, the budget has too little free
+///   memory, or the job was cancelled.
 pub fn search<'a>(
     job: &Job,
     vectors: &Vectors,
@@ -399,12 +419,16 @@ pub fn search<'a>(
     Searcher::for_one_call(job, vectors, None).begin(job.cancel())?.search(queries, search, each)
 }
 
-/// Finds near vectors of each query in the lists of an index, and passes rows to `each`, in the order of the queries and
-/// ranks. Distances are exact.
+/// Finds near vectors of each query in the inverted lists of an index. Passes the rows of the answer to `each`, in the
+/// order of the queries and then of the ranks. Distances are exact.
 ///
 /// # Errors
-/// Bad options; an index for another metric; a query with a value that is not finite, or that the elements of the vectors
-/// cannot hold; too little memory; I/O and damage; cancellation; the errors of `each`.
+/// - Returns the errors of [`crate::check_index_search`] and of `each`.
+/// - Returns [`Error::BadFile`] if a query has a value that is not finite, or that the element type of the vectors
+///   cannot represent.
+/// - Returns [`Error::BadDataset`] if the dataset or the index is damaged.
+/// - Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, the budget has too little free
+///   memory, or the job was cancelled.
 pub fn search_index<'a>(
     job: &Job,
     vectors: &Vectors,

@@ -1,4 +1,4 @@
-"""Vectors that stay open for many searches."""
+"""Keeps vectors open for many searches."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ class Neighbours:
     Attributes
     ----------
     table : pyarrow.Table
-        A row for each neighbour: ``query`` (its number, from 0), ``rank`` (from 1), ``id`` and ``distance``,
-        then the columns of ``select``. Only neighbours that exist have rows.
+        The table has one row for each neighbour. Its columns are ``query`` (the number of the query, from
+        0), ``rank`` (from 1), ``id`` and ``distance``, then the columns of ``select``. A query with fewer
+        than k neighbours has fewer than k rows.
     facts : dict
-        What the search did; ``plan``, ``measured``, and for an approximate answer ``probes`` and
-        ``recall_estimate``.
+        The statistics of the search. They contain ``plan`` and ``measured``, and for an approximate answer
+        also ``probes`` and ``recall_estimate``.
 
     Examples
     --------
@@ -54,14 +55,15 @@ class Neighbours:
         self._shape = shape
 
     def __repr__(self) -> str:
-        """Show the numbers of queries and neighbours."""
+        """Show the number of queries and the number of neighbours."""
         return f"<inshore.Neighbours: {self.table.num_rows} neighbours of {self._shape[0]} queries>"
 
     @cached_property
     def ids(self) -> npt.NDArray[Any]:
-        """The ids: int64 of shape (queries, k), with -1 where a query has fewer than k neighbours.
+        """The ids as an array of int64 of shape (queries, k).
 
-        For vectors with a column of texts as ids, an array of objects with None there.
+        If a query has fewer than k neighbours, the missing ids are -1. If the ids of the vectors are a
+        column of texts, the result is an array of objects, and the missing ids are None.
 
         Examples
         --------
@@ -79,7 +81,9 @@ class Neighbours:
 
     @cached_property
     def distances(self) -> npt.NDArray[np.float32]:
-        """The distances: float32 of shape (queries, k), with NaN where a query has fewer neighbours.
+        """The distances as an array of float32 of shape (queries, k).
+
+        If a query has fewer than k neighbours, the missing distances are NaN.
 
         Examples
         --------
@@ -94,7 +98,7 @@ class Neighbours:
         return self._grid(self.table["distance"].to_numpy(), float("nan"))
 
     def _grid(self, values: npt.NDArray[Any], missing: Any) -> npt.NDArray[Any]:
-        """Arrange a value of each row by query and rank."""
+        """Arrange the values of all rows by query and rank, and fill missing places with `missing`."""
         import numpy as np  # noqa: PLC0415
 
         rows, columns = self._shape
@@ -108,16 +112,17 @@ class Neighbours:
 class VectorSearcher:
     """Vectors that stay open for many searches from any number of threads.
 
-    `Store.vectors` makes it. What all searches need stays in memory. A search costs its reads and
-    comparisons, without the opening of the store and the index that each `Store.nearest` pays.
+    `Store.vectors` creates a searcher. The data that all searches need stay in memory. So a search costs only
+    its reads and comparisons. In contrast, each call of `Store.nearest` also opens the store and the index.
 
-    Searches see the vectors as they were when they were opened, until `refresh`; the space of what was
-    removed since is free for other data after `refresh` or `close`. Ctrl-C ends a search, and leaves the
-    searcher open.
+    Searches see a snapshot of the vectors, from the time of the opening or of the last `refresh`. If other
+    jobs remove data of the snapshot, the flash space of these data becomes free after `refresh` or `close`.
+    Ctrl-C cancels a search, and the searcher stays open.
 
-    The budget is in use until `close`, the end of a ``with`` block, or the deletion of the object. Directory
-    and centroids of the index stay in memory, and the rest is divided among the calls that run at once
-    (`calls`); a further call waits. A call that is alone has all threads.
+    The budget is in use until `close`, the end of a ``with`` block, or the deletion of the object. The
+    directory and the centroids of the index stay in memory. The rest of the memory is divided into equal
+    shares for `calls` concurrent calls, and further calls wait. A call uses all threads if no other call is
+    running.
 
     Examples
     --------
@@ -136,7 +141,7 @@ class VectorSearcher:
         self._info: dict[str, Any] = json.loads(native.info())
 
     def __repr__(self) -> str:
-        """Show the name and the numbers of vectors and dimensions."""
+        """Show the name, the number of vectors, the number of dimensions and the element type."""
         name, vectors, dimensions = (self._info[key] for key in ("name", "vectors", "dimensions"))
         return f"<inshore.VectorSearcher {name!r}: {vectors} vectors of {dimensions} {self.element}>"
 
@@ -173,7 +178,7 @@ class VectorSearcher:
 
     @property
     def element(self) -> str:
-        """The type of the elements: ``"f32"``, ``"f16"``, ``"bf16"``, ``"u8"``, ``"i8"`` or ``"bits"``.
+        """The element type: ``"f32"``, ``"f16"``, ``"bf16"``, ``"u8"``, ``"i8"`` or ``"bits"``.
 
         Examples
         --------
@@ -189,7 +194,7 @@ class VectorSearcher:
 
     @property
     def metric(self) -> Metric:
-        """The metric of a search that names none: that of the index, or ``"l2"`` without an index.
+        """The default metric of a search, which is the metric of the index, or ``"l2"`` without an index.
 
         Examples
         --------
@@ -221,7 +226,7 @@ class VectorSearcher:
 
     @property
     def calls(self) -> int:
-        """The number of calls that run at once.
+        """The largest number of concurrent calls.
 
         Examples
         --------
@@ -253,51 +258,60 @@ class VectorSearcher:
         Parameters
         ----------
         queries : numpy.ndarray, pyarrow.Array or sequence
-            An array of queries and dimensions, or of the dimensions of one query, of the types that
-            `Store.import_vectors` takes; an Arrow array of lists; or a sequence of numbers, or of such
-            sequences. For vectors of bits, uint8 of eight bits each.
+            The queries are one of the following:
+
+            - a NumPy array of shape (queries, dimensions), or of shape (dimensions,) for one query, of an
+              element type that `Store.import_vectors` takes
+            - an Arrow array of lists
+            - a sequence of numbers for one query, or a sequence of such sequences
+
+            If the vectors consist of bits, each uint8 contains eight bits.
         k : int, default 10
             The number of neighbours of each query.
         metric : str, optional
-            As of `Store.nearest`; by default `metric`.
+            The metric, as in `Store.nearest`. The default is the property `metric`.
         radius : float, optional
-            The largest distance of a neighbour, or its smallest inner product.
+            The largest distance of a neighbour. For inner products, the smallest inner product.
         recall : float, default 0.95
-            The recall that an answer from the index is expected to reach, by its table. Without an index,
-            and if `where` selects less than one of a hundred vectors, the answer is exact.
+            The recall that an answer from the index is expected to reach, according to the index's table of
+            recall. The answer is exact if the vectors have no index. The answer is also exact if `where`
+            selects less than one of a hundred vectors.
         exact : bool, default False
-            Compare all vectors.
+            If true, the search compares all vectors with each query.
         probes : int, optional
-            Probe so many lists of the index for each query, in the place of ``recall``.
+            The number of lists or buckets of the index that each query probes. If the number is given,
+            ``recall`` is ignored.
         where : str, optional
             An SQL expression over the columns of vectors that were imported from a table. Only vectors for
-            which it is true are answers. The set of these vectors is kept for later searches with the same
-            text, in up to a sixteenth of the memory.
+            which the expression is true are answers. The set of these vectors is kept for later searches
+            with the same text. All kept sets take at most a sixteenth of the memory.
         select : iterable of str, optional
-            Columns of the vectors that the table has besides its own.
+            The columns of the vectors that are added to the table of the answer.
 
         Returns
         -------
         Neighbours
-            ``ids`` and ``distances`` of shape (queries, k), where k is at most the number of vectors; and
-            ``table``.
+            The neighbours as the arrays ``ids`` and ``distances`` of shape (queries, k), and as ``table``. In
+            the shape, k is at most the number of vectors.
 
         Raises
         ------
         InputError
-            For queries of other dimensions, and for values that the elements of the vectors cannot hold; for
-            another metric than that of the index, unless ``exact``; for a closed searcher.
+            If the queries have another number of dimensions than the vectors, if the element type of the
+            vectors cannot represent a value of a query, if the metric is not that of the index and ``exact``
+            is false, or if the searcher is closed.
         BudgetError
-            If a call's share of the memory is too small for one query and its neighbours; the message names
-            the memory that is enough.
+            If a call's share of the memory is too small for one query and its neighbours. The message
+            states the memory that is enough.
         DamagedError, FileError
-            See `inshore.errors`.
+            If stored bytes are damaged, or if a file cannot be read (see `inshore.errors`).
 
         Notes
         -----
-        An exact search reads all vectors once for each batch of queries that fits the memory of a call; from
-        an index a query reads a few lists. Many queries in one call share reads and comparisons: a call with
-        1000 queries costs much less than 1000 calls.
+        An exact search reads all vectors once for each batch of queries. A batch contains as many queries as
+        fit into the memory of a call. A search in an index reads only a few lists or buckets for each query.
+        The queries of one call share reads and comparisons, so a call with 1000 queries costs much less than
+        1000 calls.
 
         Examples
         --------
@@ -326,20 +340,20 @@ class VectorSearcher:
     def refresh(self) -> bool:
         """Open the vectors and their index again if they have changed.
 
-        Vectors that were added, replaced or removed, and an index that was built, are seen by searches from
-        then on. The call waits for running searches, and searches that begin meanwhile wait for the call.
+        Later searches see vectors that were added, replaced or removed, and an index that was built. The
+        refresh waits for running searches, and searches that begin meanwhile wait for the refresh.
 
         Returns
         -------
         bool
-            Whether they have changed.
+            True if the vectors or their index have changed.
 
         Raises
         ------
         NotFoundError
-            If the vectors were removed; searches go on as before.
+            If the vectors were removed. Later searches then continue to use the old snapshot.
         BudgetError, DamagedError, FileError, InputError
-            If they cannot be opened again; the searcher is closed then.
+            If the vectors cannot be opened again. The searcher is closed after such an error.
 
         Examples
         --------
@@ -358,7 +372,10 @@ class VectorSearcher:
         return has_changed
 
     def close(self) -> None:
-        """Give back the memory. Searches that are running end first; later ones raise `InputError`.
+        """Close the searcher.
+
+        Running searches continue to their end, and the memory becomes free after them. Later searches raise
+        `InputError`.
 
         Examples
         --------
@@ -375,7 +392,7 @@ class VectorSearcher:
 
 
 def _npy(queries: Queries) -> tuple[bytes, int]:
-    """Return queries as the bytes of a ``.npy`` file, and their number."""
+    """Return queries as the bytes of a ``.npy`` file, and the number of the queries."""
     import numpy as np  # noqa: PLC0415
 
     if hasattr(queries, "__array_interface__"):
@@ -390,7 +407,7 @@ def _npy(queries: Queries) -> tuple[bytes, int]:
 
 
 def _of_lists(queries: pa.Array[Any] | pa.ChunkedArray[Any]) -> npt.NDArray[Any]:
-    """Return an Arrow array of lists as an array of queries and dimensions."""
+    """Return an Arrow array of lists as a NumPy array of shape (queries, dimensions)."""
     array: Any = queries.combine_chunks() if isinstance(queries, pa.ChunkedArray) else queries
     is_lists = pa.types.is_list(array.type) or pa.types.is_large_list(array.type)
     if not is_lists and not pa.types.is_fixed_size_list(array.type):

@@ -397,8 +397,8 @@ fn graph(options: GlobalOptions, arguments: &NearestGraph) -> Result<()> {
     find(options, &request, (neighbours.index.recall.map(|_| &**dataset), false))
 }
 
-/// Runs an operation that finds neighbours, and prints or writes them. `indexed` is the dataset whose index is asked for;
-/// a predicate may select some vectors.
+/// Runs an operation that finds neighbours, and prints or writes them. `indexed` is the dataset whose index is asked
+/// for; a predicate may select some vectors.
 fn find<O: Operation<Answer = Found>>(
     options: GlobalOptions,
     request: &Request<O>,
@@ -497,7 +497,7 @@ fn without_index(name: &str) -> String {
     format!("{name} has no index, so the answer is exact: `inshore nearest index {name}` builds one")
 }
 
-/// Tells that vectors on nodes have no index, and how to make one.
+/// Returns the message that vectors on nodes have no index. The message also states the command that builds an index.
 #[cfg(feature = "nodes")]
 fn without_index_on_nodes(name: &str) -> String {
     format!(

@@ -1,4 +1,4 @@
-//! Spreads the vectors of a file over nodes.
+//! Imports a file of vectors into nodes. The vectors are stored as shards, which are distributed over the nodes.
 
 use std::path::Path;
 
@@ -8,13 +8,15 @@ use inshore_vectors::{Imported, RowReader, VectorFile, VectorLayout};
 
 use crate::{error::Result, target::OnNodes};
 
-/// Spreads the vectors of a file over nodes as the dataset `name`, in shards that end with vectors.
+/// Imports the vectors of a file as the spread dataset `name`. No vector is split between two shards.
 ///
-/// Memory: that of [`RowReader`] and [`inshore_nodes::Nodes::put`].
+/// The import takes the memory of [`RowReader`] and of [`inshore_nodes::Nodes::put`].
 ///
 /// # Errors
-/// The errors of an import and of [`inshore_nodes::Nodes::put`]. After an error, no data remains on the nodes, unless
-/// the error says so.
+/// - Returns the errors of [`RowReader`], for example if a vector is malformed.
+/// - Returns the errors of [`inshore_nodes::Nodes::put`].
+///
+/// After an error, no data remains on the nodes, unless the message states that data remains.
 pub(crate) fn import_on_nodes(
     on: &OnNodes,
     job: &Execution,
@@ -40,7 +42,7 @@ pub(crate) fn import_on_nodes(
     let rounded = rows.rounded();
     match (loaded, rows.error()) {
         (Ok(_), _) => Ok(Imported { info, rounded, columns: Vec::new(), left_out: Vec::new() }),
-        // The error of a vector names its place in the file.
+        // The error of the reader is preferred, since it states the position of the vector in the file.
         (Err(_), Some(error)) => Err(error.into()),
         (Err(error), None) => Err(error.into()),
     }

@@ -1,4 +1,4 @@
-//! This module builds an index of vectors on nodes.
+//! Builds an index of vectors on nodes. `NAME` is the name of the vectors.
 //!
 //! ```text
 //!   shards ─► sample ─► client: k-means ─► NAME.index.centroids, a copy on each node
@@ -6,8 +6,8 @@
 //!   client: numbers of vectors, recall ─► NAME.index, a copy on each node
 //! ```
 //!
-//! `NAME.index` is written last: without it there is no index. A build that is interrupted leaves no index, and the next
-//! build removes what it left.
+//! A build writes the dataset `NAME.index` last, and searches find an index only through this dataset. So an
+//! interrupted build leaves no index. The next build removes the other datasets of the interrupted build.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -35,13 +35,13 @@ use crate::{
 
 pub(super) const SAMPLE_KIND: &str = "nearest sample";
 pub(super) const WRITE_KIND: &str = "nearest index";
-/// The neighbours of the queries on which recall is measured.
+/// The number of neighbours of each query on which recall is measured.
 const RECALL_K: u64 = 10;
-/// Once this recall is reached, larger numbers of probes are not measured.
+/// The recall at which the measurement ends. Larger numbers of probes are not measured.
 const ENOUGH: f32 = 0.9995;
-/// Larger numbers of probes are not measured, so that requests stay small.
+/// The largest number of probes for which recall is measured. The limit keeps requests small.
 const PROBES_MAX: u64 = 512;
-/// The time for which the client waits for one node before it looks at the next.
+/// The time for which the client waits for a message of one node before it checks the next node.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// The arguments of a request for a sample.
@@ -56,22 +56,26 @@ pub(super) struct SampleArguments {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WriteArguments {
-    /// The vectors, and their id.
+    /// The name and the id of the dataset of vectors.
     pub vectors: (String, SpreadId),
-    /// The centroids, and their id.
+    /// The name and the id of the dataset of centroids.
     pub centroids: (String, SpreadId),
-    /// The name of the lists, and their new generation.
+    /// The name and the new generation of the dataset of lists.
     pub lists: (String, Generation),
     /// The description of the centroids.
     pub info: SpreadIndexInfo,
 }
 
-/// Builds the index of vectors on nodes, or builds it again, and returns its properties.
+/// Builds the index of the vectors `name` on nodes, or builds it again. Returns the properties of the index.
 ///
-/// Memory of the client: a sample of at most 8 MiB three times, and the sums of k-means.
+/// The client needs memory for three copies of the sample, which has at most 8 MiB, and for the sums of k-means.
 ///
 /// # Errors
-/// Bad options; the errors of nodes; too little memory. Without an error in the last step there is no index.
+/// - Returns the errors of [`plan_sample`], for example if an option is out of range.
+/// - Returns the errors of [`train_lists`], for example if the budget has too little free memory.
+/// - Returns an error of a node if a node does not answer or a task of a node fails.
+///
+/// If an error occurs before the first write, the old index remains. After a later error the vectors have no index.
 pub(crate) fn index_on_nodes(
     on: &OnNodes,
     job: &Execution,
@@ -91,18 +95,18 @@ pub(crate) fn index_on_nodes(
     let index = train_lists(job, &vectors.info, options, &plan, &sample.rows)?;
     sample.rows = Vec::new();
     memory.resize(sample.held_ids.len() as u64 * (row_bytes + 8))?;
-    // The former index stays if a node does not answer.
+    // All nodes must answer before the old index is removed.
     on.nodes.status().into_iter().try_for_each(|node| node.status.map(drop))?;
     remove_index(on, &vectors.info.name)?;
     let built = Build { on, job, vectors: &vectors }.run(index, &sample);
     if built.is_err() {
-        // The error of the build explains more than one of the removal.
+        // An error of the removal is ignored, since the error of the build is more useful to the user.
         let _ = remove_index(on, &vectors.info.name);
     }
     built
 }
 
-/// Removes the datasets of an index, the description first.
+/// Removes the datasets of an index. The dataset with the description of the index is removed first.
 pub(super) fn remove_index(on: &OnNodes, vectors: &str) -> Result<()> {
     for name in index_names(vectors) {
         match on.nodes.remove(&name) {
@@ -113,17 +117,18 @@ pub(super) fn remove_index(on: &OnNodes, vectors: &str) -> Result<()> {
     Ok(())
 }
 
-/// The vectors of a sample.
+/// The vectors of a sample. Held-out vectors are those on which recall is measured.
 struct Sample {
-    /// The ids and elements of the vectors that were held out.
+    /// The ids of the held-out vectors.
     held_ids: Vec<u64>,
+    /// The elements of the held-out vectors.
     held_rows: Vec<u8>,
     /// The elements of the other vectors.
     rows: Vec<u8>,
 }
 
 impl Sample {
-    /// Gathers the vectors of a sample from the nodes, by rising ids.
+    /// Gathers the vectors of a sample from the nodes, by ascending ids.
     fn gather(vectors: &VectorsOnNodes, job: &Execution, plan: SamplePlan) -> Result<Sample> {
         let VectorsOnNodes { on, file, layout, info } = vectors;
         let arguments = serde_json::to_value(SampleArguments { layout: *layout, plan }).expect("plain data");
@@ -164,7 +169,7 @@ impl Sample {
     }
 }
 
-/// The limits of the rows of a sample.
+/// The limits for valid rows of a sample.
 #[derive(Clone, Copy, Debug)]
 struct ExpectedRows {
     row_bytes: usize,
@@ -172,7 +177,7 @@ struct ExpectedRows {
     are_floats: bool,
 }
 
-/// A batch of sampled vectors, by rising ids.
+/// A batch of sampled vectors, by ascending ids.
 struct SampledRows {
     ids: UInt64Array,
     rows: FixedSizeBinaryArray,
@@ -214,7 +219,7 @@ impl OrderedRow for SampledRows {
     }
 }
 
-/// The build of an index whose centroids were trained.
+/// The part of a build that follows the training of the centroids.
 struct Build<'a> {
     on: &'a OnNodes,
     job: &'a Execution,
@@ -250,12 +255,12 @@ impl Build<'_> {
         NodesError::Incomplete { name: format!("store:{name}"), what }.into()
     }
 
-    /// Writes centroids and counts to each node, and returns the id of the dataset.
+    /// Writes the centroids and counts to each node as a dataset. Returns the id of the dataset.
     fn put(&self, name: &str, index: &SpreadIndex) -> Result<SpreadId> {
         let bytes = index.to_bytes();
         let options = LoadOptions {
             copies: self.on.nodes.addresses().count(),
-            // One piece.
+            // The dataset has one piece, so each node stores all of it.
             piece_bytes: Some(u64::MAX),
             record_bytes: Some(1),
             description: Some(serde_json::to_value(&index.info).expect("plain data")),
@@ -266,7 +271,7 @@ impl Build<'_> {
         file.and_then(|file| file.id).ok_or_else(|| self.missing(name))
     }
 
-    /// Lets each node write the lists of its shards, and returns the number of vectors of each list.
+    /// Makes each node write the lists of its shards. Returns the number of vectors of each list.
     fn write_lists(&self, arguments: &WriteArguments) -> Result<Vec<u64>> {
         let told = serde_json::to_value(arguments).expect("plain data");
         let nodes = &self.on.nodes;
@@ -298,7 +303,7 @@ impl Build<'_> {
         Ok(counts.lists)
     }
 
-    /// Measures recall on the vectors that were held out.
+    /// Measures recall on the held-out vectors.
     fn measure(&self, found: &IndexOnNodes, sample: &Sample) -> Result<RecallTable> {
         let (index, count) = (&found.index, sample.held_ids.len());
         let all = RecallPoint { probes: index.info.lists, recall: 1.0 };
@@ -332,7 +337,7 @@ impl Build<'_> {
                 points.push(all);
                 return Ok(table(points));
             }
-            // 1, 2, 3, 4, 6, 8, 12, 16, ...
+            // The sequence of the numbers of probes is 1, 2, 3, 4, 6, 8, 12, 16, ...
             let next = if probes < 4 {
                 probes + 1
             } else if probes.is_power_of_two() {
@@ -345,7 +350,8 @@ impl Build<'_> {
     }
 }
 
-/// The numbers of vectors of lists, and for each shard the stream whose numbers count: nodes with copies send them too.
+/// The number of vectors of each list. All nodes that store a copy of a shard send the numbers of this shard. `owners`
+/// states for each shard the stream whose numbers are added; the numbers of other streams are ignored.
 struct Counts {
     lists: Vec<u64>,
     owners: BTreeMap<u64, usize>,
@@ -378,7 +384,7 @@ impl Counts {
     }
 }
 
-/// The neighbours of held-out vectors, without the vectors themselves.
+/// The neighbours of held-out vectors. A held-out vector is not its own neighbour.
 struct Neighbours<'a> {
     own: &'a [u64],
     ids: Vec<Vec<u64>>,
@@ -397,7 +403,7 @@ impl<'a> Neighbours<'a> {
         Ok(())
     }
 
-    /// Returns the share of the neighbours `exact` that are among these.
+    /// Returns the fraction of the neighbours `exact` that `self` also contains.
     fn share_of(&self, exact: &Neighbours<'_>) -> f32 {
         let pairs = || self.ids.iter().zip(&exact.ids);
         let found: usize =

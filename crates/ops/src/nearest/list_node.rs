@@ -1,4 +1,4 @@
-//! This module is the node's side of an index: samples of shards, the lists of shards, and searches in lists.
+//! Implements the tasks of nodes for an index: the sample of shards, the lists of shards, and the search in lists.
 
 use std::sync::Arc;
 
@@ -27,11 +27,12 @@ use super::{
 const BATCH_BYTES: usize = 256 << 10;
 /// The number of lists in a batch of counts.
 const BATCH_LISTS: usize = 8 << 10;
-/// The size of a checked block of lists: a list is a small read.
+/// The size of a check block of lists, in bytes. The blocks are small because a read of a list is small.
 const BLOCK_BYTES: usize = 4 << 10;
+/// The size of a write buffer, in bytes.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// Returns the file of a shard that is read as a whole.
+/// Returns the file of a source. Returns an error if the source is only a part of a file.
 fn whole_file(source: &TaskSource) -> Result<&CheckedFile, Failure> {
     let (file, range) = source.source.part().ok_or("a source is not a file of a dataset")?;
     match *range == (0..file.len()) {
@@ -40,7 +41,7 @@ fn whole_file(source: &TaskSource) -> Result<&CheckedFile, Failure> {
     }
 }
 
-/// The task handler that returns the vectors of shards that are in a sample.
+/// The task handler that returns the sampled vectors of the shards of a node.
 #[derive(Debug)]
 pub struct SamplesVectors;
 
@@ -55,7 +56,7 @@ impl TaskHandler for SamplesVectors {
         layout.check()?;
         let row_bytes = layout.row_bytes();
         let mut memory = job.budget().reserve(0, "the sample of vectors")?;
-        // Shards may arrive in any order.
+        // Shards may arrive in any order, so the rows are sorted before they are sent.
         let mut rows: Vec<(u64, Vec<u8>)> = Vec::new();
         for source in sources {
             let source = source?;
@@ -112,7 +113,7 @@ impl TaskHandler for WritesLists {
             .and_then(|dataset| dataset.file(&piece_name(0)))
             .ok_or("this node has no copy of the centroids")?;
         info.check(file.name(), file.len())?;
-        // The bytes, and the index.
+        // The memory is that of the bytes of the file and of the index.
         let _memory = job.budget().reserve(3 * file.len(), "the centroids of lists")?;
         let index = SpreadIndex::of_bytes(file.name(), info, &read(&job, &file)?)?;
         let map = vectors.file(MAP).ok_or("the vectors have no map")?;
@@ -142,7 +143,8 @@ impl TaskHandler for WritesLists {
     }
 }
 
-/// Opens a dataset that is spread over nodes; `None` if this node does not have it.
+/// Opens this node's part of a spread dataset. Returns `None` if this node stores no part of the dataset. Returns an
+/// error if the dataset has another id.
 fn open_spread(job: &Job, name: &str, id: SpreadId) -> Result<Option<Dataset>, Failure> {
     match job.store().dataset(name) {
         Ok(dataset) => {
@@ -160,7 +162,7 @@ fn open_spread(job: &Job, name: &str, id: SpreadId) -> Result<Option<Dataset>, F
     }
 }
 
-/// Reads a file of a dataset.
+/// Reads all bytes of a file.
 fn read(job: &Job, file: &CheckedFile) -> Result<Vec<u8>, Failure> {
     let mut reader = FileReader::new(job, file, 0..file.len(), 64 << 10)?;
     let mut bytes = Vec::with_capacity(file.len() as usize);
@@ -170,7 +172,8 @@ fn read(job: &Job, file: &CheckedFile) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-/// Returns the map of lists: each piece has the lists of a piece of the vectors, on the same nodes.
+/// Returns the map of the lists. `map` is the map of the vectors. Each piece of the lists contains the lists of one
+/// piece of the vectors, and both pieces are on the same nodes.
 fn map_of_lists(mut map: FileMap, index: &SpreadIndex, generation: Generation) -> Result<FileMap, Failure> {
     let layout: VectorLayout = index.info.layout();
     let row_bytes = layout.row_bytes() as u64;
@@ -185,7 +188,7 @@ fn map_of_lists(mut map: FileMap, index: &SpreadIndex, generation: Generation) -
     Ok(FileMap { generation, record_bytes: None, description, ..map })
 }
 
-/// Returns the number of vectors of each list of a shard, as batches; empty lists are left out.
+/// Returns the number of vectors of each list of a shard, as batches. Empty lists are omitted.
 fn counted(shard: u64, counts: &[u64]) -> impl Iterator<Item = Result<RecordBatch, Failure>> {
     let field = |name| Field::new(name, DataType::UInt64, false);
     let schema = Arc::new(Schema::new(vec![field("shard"), field("list"), field("vectors")]));
@@ -204,7 +207,7 @@ fn counted(shard: u64, counts: &[u64]) -> impl Iterator<Item = Result<RecordBatc
     batches.into_iter()
 }
 
-/// The task handler that finds nearest neighbours in lists of the shards of a node.
+/// The task handler that finds nearest neighbours in the lists of the shards of a node.
 #[derive(Debug)]
 pub struct SearchesLists;
 
@@ -241,7 +244,7 @@ impl TaskHandler for SearchesLists {
     }
 }
 
-/// Reads numbers of 32 bits in base 64.
+/// Decodes 32-bit little-endian numbers from base64.
 fn numbers(text: &str) -> Result<Vec<u32>, Failure> {
     let bytes = BASE64.decode(text)?;
     match bytes.as_chunks::<4>() {
@@ -250,7 +253,7 @@ fn numbers(text: &str) -> Result<Vec<u32>, Failure> {
     }
 }
 
-/// Cuts the lists of all queries into those of each query.
+/// Splits the lists of all queries into the lists of each query. `counts` contains the number of lists of each query.
 fn lists_of(lists: &[u32], counts: &[u32]) -> Result<Vec<Vec<u32>>, Failure> {
     let (mut rest, mut found) = (lists, Vec::with_capacity(counts.len()));
     for &count in counts {

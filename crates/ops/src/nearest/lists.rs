@@ -1,5 +1,5 @@
-//! This module is the client's side of an approximate search: it chooses the lists of each query, and nodes search
-//! their parts of these lists.
+//! Implements the client's side of an approximate search on nodes. The client chooses the lists of each query, and the
+//! nodes search their parts of these lists.
 
 use arrow_array::RecordBatch;
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
@@ -22,7 +22,7 @@ use crate::{
 };
 
 pub(super) const KIND: &str = "nearest lists";
-/// The maximum memory of the client for the centroids and counts of an index: twice the largest sample.
+/// The largest size of the centroids and counts of an index, in bytes. The client refuses a larger index.
 const INDEX_BYTES_MAX: u64 = 64 << 20;
 
 /// The arguments of a request to find neighbours in lists.
@@ -30,11 +30,11 @@ const INDEX_BYTES_MAX: u64 = 64 << 20;
 #[serde(deny_unknown_fields)]
 pub(super) struct Arguments {
     pub layout: VectorLayout,
-    /// The elements of the queries in base 64.
+    /// The elements of the queries in base64.
     pub queries: String,
-    /// The lists of all queries, u32 each, in base 64.
+    /// The lists of all queries, as `u32` numbers in base64.
     pub lists: String,
-    /// The number of lists of each query, u32 each, in base 64.
+    /// The number of lists of each query, as `u32` numbers in base64.
     pub counts: String,
     /// The number of lists of the index.
     pub lists_count: u64,
@@ -50,22 +50,23 @@ pub(super) struct Arguments {
 #[derive(Debug)]
 pub(crate) struct IndexOnNodes {
     pub index: SpreadIndex,
-    /// The lists, whose pieces belong to the pieces of the vectors.
+    /// The dataset of lists. Each of its pieces belongs to one piece of the vectors.
     pub lists: DistributedFile,
     pub _memory: Reservation,
 }
 
-/// Returns the names of the datasets of the index of vectors: the centroids, the lists, and the centroids that nodes
-/// read while the lists are written.
+/// Returns the names of the three datasets of the index of the vectors `vectors`. The first dataset contains the
+/// centroids, and the second contains the lists. The third contains the centroids that nodes read while they write the
+/// lists.
 pub(super) fn index_names(vectors: &str) -> [String; 3] {
     ["index", "index.lists", "index.centroids"].map(|end| format!("{vectors}.{end}"))
 }
 
-/// Returns a dataset on nodes; `None` if there is none of this name.
+/// Returns the spread dataset `name`. Returns `None` if no node stores a dataset of this name.
 pub(super) fn dataset_on_nodes(on: &OnNodes, name: &str) -> Result<Option<DistributedFile>> {
     match wholes(&on.nodes, &[name.into()]) {
         Ok(found) => Ok(found.into_iter().next()),
-        // A dataset of a node that did not answer may exist.
+        // Other errors are returned, since a node that did not answer may store the dataset.
         Err(Error::Nodes(NodesError::NotFound { name: shown })) if shown == format!("store:{name}") => {
             Ok(None)
         }
@@ -73,16 +74,20 @@ pub(super) fn dataset_on_nodes(on: &OnNodes, name: &str) -> Result<Option<Distri
     }
 }
 
-/// Returns the text of the id of a dataset.
+/// Returns the id of a dataset as text.
 pub(super) fn id_of(file: &DistributedFile) -> String {
     file.id.map_or(String::new(), |id| id.to_string())
 }
 
 impl IndexOnNodes {
-    /// Reads the index of vectors from nodes; `None` if the vectors have none.
+    /// Reads the index of vectors from nodes. Returns `None` if the vectors have no index.
     ///
     /// # Errors
-    /// An index of other vectors, or one that is not sound; the errors of nodes; too little memory.
+    /// - Returns [`NodesError::Unfit`] if the index was built from other vectors, if its lists are missing, if its
+    ///   description is invalid, or if its centroids are larger than the limit.
+    /// - Returns [`VectorError::BadDataset`] if the centroids or counts are invalid.
+    /// - Returns [`inshore_store::Error`] if the budget has too little free memory.
+    /// - Returns [`NodesError`] if a node does not answer.
     pub fn find(vectors: &VectorsOnNodes, job: &Execution) -> Result<Option<IndexOnNodes>> {
         let on = &vectors.on;
         let [name, lists_name, _] = index_names(&vectors.info.name);
@@ -106,7 +111,7 @@ impl IndexOnNodes {
                 unfit(format!("its centroids have {} bytes, more than the limit", file.bytes())).into()
             );
         }
-        // The bytes that arrive, and the index.
+        // The memory is that of the received bytes and of the index.
         job.budget().need(2 * file.bytes(), || format!("reading the index of {}", vectors.info.name))?;
         let mut memory = job.budget().reserve(2 * file.bytes(), "the centroids of an index")?;
         let run = inshore_nodes::RunOptions { partial: false, ..on.options.clone() };
@@ -117,7 +122,7 @@ impl IndexOnNodes {
     }
 }
 
-/// Returns whether each piece of lists has the size of the lists of a piece of the vectors.
+/// Returns true if each piece of the lists has the size that the lists of the same piece of the vectors must have.
 fn are_lists_of(vectors: &VectorsOnNodes, lists: &DistributedFile, count: u64) -> bool {
     let row_bytes = vectors.layout.row_bytes() as u64;
     let mut pieces = vectors.file.pieces.iter().zip(&lists.pieces);
@@ -127,10 +132,11 @@ fn are_lists_of(vectors: &VectorsOnNodes, lists: &DistributedFile, count: u64) -
     vectors.file.pieces.len() == lists.pieces.len() && pieces.all(is_part)
 }
 
-/// Finds near vectors of each query in the lists of an index on nodes, and passes rows to `each`.
+/// Finds near vectors of each query in the lists of an index on nodes. Passes the rows of the answer to `each`.
 ///
 /// # Errors
-/// The errors of [`super::search_on_nodes`]; an index for another metric.
+/// - Returns the errors of [`super::search_on_nodes`].
+/// - Returns [`VectorError::BadOption`] if the index was built for another metric.
 pub(crate) fn search_lists_on_nodes(
     vectors: &VectorsOnNodes,
     found: &IndexOnNodes,
@@ -155,7 +161,8 @@ pub(crate) fn search_lists_on_nodes(
     let prober = Prober::new(index, probes, search.k);
     let mut reader = QueryReader::new(job, queries, info)?;
     let holders = found.lists.nodes(&vectors.on.nodes).len().max(1) as u64;
-    // A query may need more lists than it probes, until they have k vectors.
+    // If the probed lists contain fewer than k vectors, a query needs further lists. Each non-empty list contains at
+    // least one vector.
     let query_bytes = reader.query_bytes() as u64 + 4 * (probes + search.k.min(lists) + 1);
     let at_once = queries_at_once(job.budget().free_bytes(), query_bytes, search.k, holders);
     let mut searched = SearchedOnNodes::new(info, queries.count(), queries.count().div_ceil(at_once));
@@ -185,7 +192,7 @@ pub(crate) fn search_lists_on_nodes(
     Ok((searched, gathered))
 }
 
-/// Returns the request for the nearest vectors of `queries` in their lists.
+/// Returns the request for the nearest vectors of `queries` in `lists`, the lists of each query.
 pub(super) fn lists_request<'a>(
     vectors: &'a VectorsOnNodes,
     found: &'a IndexOnNodes,

@@ -1,4 +1,4 @@
-//! Merges the neighbours that nodes found.
+//! Merges the neighbours that several nodes found.
 
 use std::cmp::Ordering;
 
@@ -14,10 +14,10 @@ use serde_json::Value;
 
 use crate::{error::Result, target::OnNodes};
 
-/// The summary of a task.
+/// The statistics that a node returns at the end of a task.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Summary {
-    /// The number of vectors with which each query was compared; 0 for a search in lists.
+    /// The number of vectors with which each query was compared. The number is 0 for a search in lists.
     pub vectors: u64,
     /// The number of parts of lists that were read.
     pub lists: u64,
@@ -32,9 +32,9 @@ pub(super) struct Summary {
 pub struct NodeSearched {
     /// The address of the node.
     pub node: String,
-    /// The number of vectors that were read in all passes together; 0 for a search in lists.
+    /// The number of vectors that were read, summed over all passes. The number is 0 for a search in lists.
     pub vectors: u64,
-    /// The number of parts of lists that were read, in all requests together.
+    /// The number of parts of lists that were read, summed over all requests.
     pub lists: u64,
     /// The number of pairs of a query and a vector.
     pub compared: u64,
@@ -53,8 +53,9 @@ pub(super) struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// Sends the request, and passes query, key and id of neighbours to `each`, in this order. A query may have more
-    /// than k neighbours. Adds the work of nodes to `nodes`.
+    /// Sends the request to the nodes. Passes the query, the key and the id of each neighbour to `each`, sorted by
+    /// these three values. A query may have more than k neighbours, since each node returns k. Adds the work of the
+    /// nodes to `nodes`.
     pub fn run(
         self,
         nodes: &mut Vec<NodeSearched>,
@@ -85,14 +86,14 @@ fn add(nodes: &mut Vec<NodeSearched>, node: &str, summary: &Summary) {
         nodes.len() - 1
     });
     let known = &mut nodes[place];
-    // The numbers are those of a node, which may be wrong.
+    // A faulty node may return wrong numbers, so the sums saturate and do not overflow.
     known.vectors = known.vectors.saturating_add(summary.vectors);
     known.lists = known.lists.saturating_add(summary.lists);
     known.compared = known.compared.saturating_add(summary.compared);
     known.measured = known.measured.saturating_add(summary.measured);
 }
 
-/// The limits of the numbers in an answer of a node.
+/// The limits for valid numbers in an answer of a node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Expected {
     pub queries: u64,
@@ -147,7 +148,7 @@ impl OrderedRow for Neighbours {
     }
 }
 
-/// Returns whether the client accepts rows of an answer about a number of queries and vectors.
+/// Returns true if the client accepts `rows` as an answer for the given numbers of queries and vectors.
 #[cfg(test)]
 pub(super) fn rows_are_accepted(rows: &[(u64, f64, u64)], queries: u64, vectors: u64) -> bool {
     use std::sync::Arc;

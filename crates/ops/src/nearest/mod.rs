@@ -1,4 +1,4 @@
-//! This module finds nearest neighbours on the nodes that store the vectors.
+//! Finds nearest neighbours on the nodes that store the vectors.
 //!
 //! ```text
 //!   node A:  shards 0, 3 ─► k nearest of each query ─┐
@@ -6,17 +6,19 @@
 //!   node C:  shards 2, 5 ─► k nearest of each query ─┘
 //! ```
 //!
-//! The vectors are a spread file whose shards end with vectors. The map of the file describes the vectors
-//! ([`VectorLayout`]), and the id of a vector is the number of its row in the whole file. A request has the elements
-//! of some queries. Each node compares its shards with them, and returns its k nearest vectors with exact keys. The
-//! client merges the answers by query, key and id. The result therefore equals that of one dataset bit for bit, for
-//! any number of nodes and shards.
+//! The vectors are a *spread file*: the file consists of *shards*, which are distributed over the nodes. No vector is
+//! split between two shards. The map of the file describes the vectors ([`VectorLayout`]). The id of a vector is its
+//! row number in the whole file. A request contains the elements of some queries. Each node compares its shards with
+//! these queries, and returns its k nearest vectors with exact keys. A *key* is the number by which a search orders
+//! neighbours. The client merges the answers by query, key and id. So the result is bit-identical to that of a search
+//! in one dataset, for any number of nodes and shards.
 //!
-//! If a node is lost in the middle of its answer, other nodes search its shards again, and the merge skips the rows
-//! up to the last row that it has taken. The new answers may have additional rows among these, which are farther
-//! than the k nearest vectors of the lost answer: they are no neighbours.
+//! If the connection to a node is lost during its answer, other nodes search the shards of this node again. The merge
+//! skips the rows up to the last row that it has already taken from the lost node. The new answers may contain
+//! additional rows in the skipped range. These rows are farther than the k nearest vectors of the lost answer, so they
+//! are not neighbours.
 //!
-//! Cost: each node reads its shards once for each request. Queries that do not fit in one request need several.
+//! Each node reads its shards once for each request. Queries that do not fit into one request need several requests.
 //! Only queries and neighbours are sent over the network.
 
 mod import;
@@ -57,17 +59,18 @@ const KIND: &str = "nearest";
 #[serde(deny_unknown_fields)]
 struct Arguments {
     layout: VectorLayout,
-    /// The elements of the queries in base 64: f32 for vectors of floating-point numbers, otherwise those of the
-    /// vectors.
+    /// The elements of the queries in base64. Their type is `f32` if the vectors have a floating-point type. Otherwise
+    /// it is the element type of the vectors.
     queries: String,
     k: u64,
     metric: Metric,
-    /// The bits of the radius, an f64. A number in JSON might lose its last bit.
+    /// The bits of the radius, which is an `f64`. The radius is not a JSON number, since this could change its last
+    /// bit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     radius_bits: Option<u64>,
 }
 
-/// Vectors on nodes.
+/// A spread file of vectors on nodes.
 #[derive(Debug)]
 pub(crate) struct VectorsOnNodes {
     pub on: OnNodes,
@@ -80,7 +83,8 @@ impl VectorsOnNodes {
     /// Finds the vectors `name` on nodes.
     ///
     /// # Errors
-    /// The errors of [`wholes`]; [`NodesError::Unfit`] for a dataset that has no vectors, or an invalid map.
+    /// - Returns the errors of [`wholes`].
+    /// - Returns [`NodesError::Unfit`] if the dataset does not contain vectors or its map is invalid.
     pub fn find(on: &OnNodes, name: &str) -> Result<VectorsOnNodes> {
         let found = wholes(&on.nodes, &[name.into()])?;
         let file = found.into_iter().next().expect("the catalog finds a file, or returns an error");

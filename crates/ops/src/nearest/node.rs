@@ -1,4 +1,4 @@
-//! This module is the node's side of a search for neighbours.
+//! Implements the node's side of an exact search for neighbours.
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use inshore_kernel::{Failure, Reply, Task, TaskHandler, TaskSource};
@@ -22,7 +22,7 @@ impl TaskHandler for SearchesVectors {
         layout.check()?;
         let (row_bytes, query_bytes) = (layout.row_bytes() as u64, layout.query_bytes());
         let (mut search, queries) = {
-            // The text, the elements, and their copy in a file.
+            // The memory is that of the text, the elements, and a copy of the elements in a file.
             let _memory = job.budget().reserve(3 * queries.len() as u64, "queries")?;
             let elements = BASE64.decode(queries)?;
             let radius = radius_bits.map(f64::from_bits);

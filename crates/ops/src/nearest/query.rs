@@ -1,4 +1,4 @@
-//! This module is the client's side of an exact search for neighbours.
+//! Implements the client's side of an exact search for neighbours.
 
 use arrow_array::RecordBatch;
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
@@ -13,12 +13,15 @@ use super::{
 };
 use crate::error::{Error, Result};
 
-/// The maximum size of the queries of a request, in bytes. In base 64 it is well below the largest request of 16 MiB.
+/// The largest size of the queries of a request, in bytes. The size of these queries in base64 is well below the
+/// largest request of 16 MiB.
 const QUERIES_BYTES_MAX: u64 = 2 << 20;
-/// The maximum memory of a node for the neighbours of the queries of a request, unless one query needs more.
+/// The largest memory of a node for the neighbours of the queries of a request, in bytes. A request with one query may
+/// need more.
 const NEIGHBOURS_BYTES_MAX: u64 = 16 << 20;
-/// The memory of a node for a neighbour, and for a query in addition to its elements.
+/// The memory of a node for one neighbour, in bytes.
 const NEIGHBOUR_BYTES: u64 = 16;
+/// The memory of a node for one query without its elements, in bytes.
 const QUERY_BYTES: u64 = 200;
 
 /// The statistics of a search on nodes.
@@ -38,7 +41,7 @@ pub struct SearchedOnNodes {
     pub passes: u64,
     /// The number of pairs whose exact distances were computed, on all nodes.
     pub measured: u64,
-    /// The lists that were probed; `None` for an exact search.
+    /// The statistics of the probed lists. `None` for an exact search.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub approximate: Option<ProbedLists>,
     /// The work of each node.
@@ -48,11 +51,12 @@ pub struct SearchedOnNodes {
 /// The lists of an index that a search probed.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ProbedLists {
-    /// The number of lists that each query probes; more where these have fewer than k vectors.
+    /// The number of lists that each query probes. A query probes more lists if these contain fewer than k vectors.
     pub probes: u64,
     /// The number of lists of the index.
     pub lists: u64,
-    /// The recall by the table of the index; `None` if fewer lists are probed than the table has.
+    /// The recall that the table of recall of the index states for the number of probes. `None` if the table has no
+    /// entry for so few probes.
     pub recall_estimate: Option<f32>,
 }
 
@@ -72,7 +76,7 @@ impl SearchedOnNodes {
         }
     }
 
-    /// Ends an answer, and adds its counts.
+    /// Passes the last rows of an answer to the receiver, and adds the counts of the answer to the statistics.
     pub(super) fn finish(&mut self, answer: MergedAnswer<'_>) -> Result<()> {
         self.rows = answer.finish().map_err(Error::of_search)?;
         self.measured = self.by_node.iter().map(|node| node.measured).fold(0, u64::saturating_add);
@@ -80,13 +84,16 @@ impl SearchedOnNodes {
     }
 }
 
-/// Finds the nearest vectors of each query on nodes, and passes rows to `each`, as [`inshore_vectors::search()`] does.
+/// Finds the nearest vectors of each query on nodes. Passes the rows of the answer to `each`, as
+/// [`inshore_vectors::search()`] does.
 ///
-/// Memory of the client: the queries of a request for each node, and a batch of each node's answer.
+/// The memory of the client consists of a copy of the queries of a request for each node, and of a batch of each node's
+/// answer.
 ///
 /// # Errors
-/// The errors of [`inshore_vectors::search()`] and [`inshore_nodes::run_on_nodes`]. If a node is lost in the middle of
-/// its answer and no other node has its shards, the result is an error even if partial answers are allowed.
+/// - Returns the errors of [`inshore_vectors::search()`].
+/// - Returns the errors of [`inshore_nodes::run_on_nodes`]. If the connection to a node is lost during its answer and
+///   no other node stores its shards, the search fails even if partial answers are allowed.
 pub(crate) fn search_on_nodes(
     vectors: &VectorsOnNodes,
     job: &Execution,
@@ -144,13 +151,14 @@ pub(super) fn exact_request<'a>(
     Request { on, job, file, kind: KIND, arguments, expected }
 }
 
-/// Returns the memory of a request of `bytes` bytes of queries: these bytes, their text, and for each node a copy of
-/// the text and the message.
+/// Returns the memory, in bytes, of a request with `bytes` bytes of queries. The memory consists of these bytes, of
+/// their text in base64, and for each node of a copy of the text and of the message.
 pub(super) fn request_bytes(bytes: u64, nodes: u64) -> u64 {
     bytes + bytes.div_ceil(3) * 4 * (2 + 2 * nodes)
 }
 
-/// Returns the number of queries of a request, at least 1. The answer does not depend on the number.
+/// Returns the number of queries of a request, which is at least 1. The answer of a search does not depend on this
+/// number.
 pub(super) fn queries_at_once(free_bytes: u64, query_bytes: u64, k: u64, nodes: u64) -> u64 {
     let of_client = free_bytes / 4 / request_bytes(query_bytes, nodes);
     let of_request = QUERIES_BYTES_MAX / query_bytes;

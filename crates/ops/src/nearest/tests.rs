@@ -1,4 +1,4 @@
-//! These tests compare the neighbours that nodes find with those of a search in one store.
+//! Tests that compare the neighbours found on nodes with those of a search in one store.
 
 use std::{fs, path::PathBuf, thread, time::Duration};
 
@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{error::Result, target::OnNodes, works_here};
 
-/// A row of an answer: query, rank, id, and the bits of the distance.
+/// A row of an answer. The fields are the query, the rank, the id, and the bits of the distance.
 type Row = (u64, u32, u64, u32);
 
 struct Cluster {
@@ -60,7 +60,7 @@ impl Cluster {
         self.folder.path().join(name)
     }
 
-    /// Writes a file in one of the formats that begin with the numbers of vectors and dimensions.
+    /// Writes a file in a format that begins with the number of vectors and the number of dimensions.
     fn write(&self, name: &str, dimensions: usize, rows: &[u8], row_bytes: usize) -> VectorFile {
         let count = (rows.len() / row_bytes) as u32;
         let head = [count.to_le_bytes(), (dimensions as u32).to_le_bytes()].concat();
@@ -68,7 +68,7 @@ impl Cluster {
         VectorFile::open(self.path(name)).unwrap()
     }
 
-    /// Writes 3,000 vectors of f32 with many equal ones.
+    /// Writes 3,000 vectors of `f32`, many of which are equal.
     fn points(&self) -> VectorFile {
         self.write("points.fbin", 6, &floats(3000 * 6), 24)
     }
@@ -176,7 +176,7 @@ fn answers_on_any_number_of_nodes_equal_those_of_one_store_bit_for_bit() {
             let job = store.job(Budget::new(64 << 20, 2), Cancel::default()).unwrap();
             import(&store, &job, name, file).unwrap();
             let vectors = Vectors::open(&store, name).unwrap();
-            // About 40 shards.
+            // The size gives about 40 shards.
             cluster.load(file, 1, vectors.info().bytes / 40).unwrap();
             let spread = cluster.find();
             assert_eq!(spread.info.vectors, file.count());
@@ -191,7 +191,7 @@ fn answers_on_any_number_of_nodes_equal_those_of_one_store_bit_for_bit() {
                     let read: u64 = searched.by_node.iter().map(|node| node.vectors).sum();
                     assert_eq!((searched.by_node.len(), read), (count, file.count()));
                 }
-                // A radius that is the distance of a neighbour.
+                // The radius equals the distance of a neighbour.
                 let rows = local(&job, &vectors, queries, &options_of(metric, 9));
                 let radius = Some(f64::from(f32::from_bits(rows[8].3)).abs());
                 let near = Search { radius, ..options_of(metric, 50) };
@@ -228,7 +228,7 @@ fn a_lost_node_is_replaced_by_copies_or_named_with_what_was_not_read() {
     let (expected, _) = on_nodes(&cluster.find(), 64 << 20, &queries, &near).unwrap();
     let looked_up = cluster.find();
     cluster.stop(1);
-    // The node is lost after its shards were looked up, and before.
+    // The node is lost after the shards were looked up in the first search, and before that in the second search.
     assert!(on_nodes(&looked_up, 64 << 20, &queries, &near).unwrap().0 == expected);
     assert!(on_nodes(&cluster.find(), 64 << 20, &queries, &near).unwrap().0 == expected);
     let lost: Vec<String> = cluster.on.nodes.addresses().map(str::to_string).collect();
@@ -236,7 +236,7 @@ fn a_lost_node_is_replaced_by_copies_or_named_with_what_was_not_read() {
     let error = on_nodes(&cluster.find(), 64 << 20, &queries, &near).unwrap_err().to_string();
     assert!(error.contains("store:points: bytes ") && error.contains("were not read"), "{error}");
     assert!(error.contains(&lost[1]) && error.contains(&lost[2]), "{error}");
-    // Only by choice is the answer partial.
+    // The answer may be partial only if the options allow a partial answer.
     let mut partial = cluster.find();
     partial.on.options.partial = true;
     let (job, mut rows) = (plain(64 << 20), 0);
@@ -316,7 +316,7 @@ fn a_hostile_request_is_refused_and_the_node_goes_on() {
 fn an_answer_that_cannot_be_right_is_not_accepted() {
     let good = [(0, -0.5, 7), (0, -0.5, 9), (0, 2.0, 1), (1, 0.0, 0)];
     assert!(rows_are_accepted(&good, 2, 10));
-    // Rows out of order, the same row twice, a query and a vector that are not there, and no number.
+    // The invalid rows are out of order, are repeated, or contain an unknown query, an unknown vector or NaN.
     for bad in [
         [good[1], good[0]],
         [good[0], good[0]],
@@ -339,7 +339,7 @@ fn a_malformed_vector_is_named_and_leaves_nothing_on_the_nodes() {
     assert!(error.contains("bad.fbin: vector 40000, dimension 2: found NaN"), "{error}");
     let error = VectorsOnNodes::find(&cluster.on, "points").unwrap_err().to_string();
     assert!(error.contains("store:points: not found"), "{error}");
-    // The name is free.
+    // The name must be free after the error.
     cluster.load(&cluster.points(), 2, 100_000).unwrap();
     let error = cluster.load(&cluster.points(), 1, 100_000).unwrap_err().to_string();
     assert!(error.contains("points"), "{error}");
@@ -363,7 +363,7 @@ fn a_dataset_without_vectors_is_named() {
     assert!(error.contains("cut: length: found 8 bytes, expected a multiple of 12 bytes"), "{error}");
 }
 
-/// Returns the answer from an index, and its statistics.
+/// Returns the answer of a search in an index, and the statistics of the search.
 fn approximate(
     vectors: &VectorsOnNodes,
     queries: &VectorFile,
@@ -389,7 +389,7 @@ fn build(cluster: &Cluster, options: &Index) -> Result<SpreadIndexInfo> {
     built
 }
 
-/// Writes 6,000 vectors of 8 dimensions near 40 points, and some of them as queries.
+/// Writes 6,000 vectors of 8 dimensions near 40 points. Also writes some of these vectors as queries.
 fn clustered(cluster: &Cluster, element: Element) -> (VectorFile, VectorFile) {
     let (far, near): (Vec<u64>, Vec<u64>) =
         (numbers(200, 11).take(40 * 8).collect(), numbers(12, 12).take(6000 * 8).collect());
@@ -430,7 +430,7 @@ fn an_index_has_the_same_lists_and_answers_on_any_number_of_nodes() {
                 expected.iter().filter(|row| rows.iter().any(|other| (other.0, other.2) == (row.0, row.2)));
             let recall = found.count() as f64 / expected.len() as f64;
             assert!(metric != Metric::L2 || recall > 0.6, "{recall}");
-            // All lists have all vectors.
+            // All lists together contain all vectors, so the answer must be exact.
             let (all, _) = approximate(&vectors, &queries, &near, Some(built.lists)).unwrap();
             assert!(all == expected, "{element} on {nodes} nodes");
             let radius = Search { radius: Some(f64::from(f32::from_bits(expected[5].3))), ..near.clone() };
@@ -483,22 +483,22 @@ fn an_index_that_is_not_one_of_the_vectors_is_refused_and_built_again() {
     let names: Vec<String> =
         cluster.on.nodes.catalog().unwrap().wholes().unwrap().into_iter().map(|file| file.dataset).collect();
     assert_eq!(names, ["points", "points.index", "points.index.lists"]);
-    // Again, with other lists.
+    // A second build has another number of lists.
     let sample = build(&cluster, &Index { lists: Some(20), ..Index::default() }).unwrap().sample;
     assert!((540..740).contains(&sample), "{sample}");
     let near = options_of(Metric::L2, 7);
     let (expected, _) = approximate(&cluster.find(), &queries, &near, Some(3)).unwrap();
-    // Other vectors of the same name.
+    // The index must be refused for other vectors of the same name.
     cluster.on.nodes.remove("points").unwrap();
     cluster.load(&file, 2, 5_000).unwrap();
     let error = approximate(&cluster.find(), &queries, &near, Some(3)).unwrap_err().to_string();
     assert!(error.contains("store:points.index: this is an index of other vectors"), "{error}");
     build(&cluster, &Index { lists: Some(20), ..Index::default() }).unwrap();
     assert!(approximate(&cluster.find(), &queries, &near, Some(3)).unwrap().0 == expected);
-    // Lists are lost: copies have them, or the error names them.
+    // If a node is lost, the search uses copies of its lists. If there are no copies, the error must name the lists.
     cluster.stop(0);
     assert!(approximate(&cluster.find(), &queries, &near, Some(3)).unwrap().0 == expected);
-    // A build needs all nodes, and leaves no index.
+    // A build without one of the nodes must fail.
     let error = build(&cluster, &options).unwrap_err().to_string();
     assert!(error.contains(cluster.on.nodes.addresses().next().unwrap()), "{error}");
     cluster.stop(1);
@@ -541,7 +541,7 @@ fn a_hostile_request_for_lists_is_refused() {
     check(&|to| to["first_ids"] = json!([u64::MAX]), "no first vector of shard 0");
     check(&|to| to["layout"]["dimensions"] = json!(9), "queries is 8 bytes: expected 9 bytes");
     check(&|to| to["metric"] = json!("jaccard"), "metric is jaccard");
-    // Requests to write lists, and for a sample.
+    // Invalid requests for a sample and invalid requests to write lists must be refused too.
     let plan = json!({ "seed": 0, "held_out": 0, "end": u64::MAX, "lists": 1, "rows_max": 1 });
     let of_bits = VectorLayout::new(Element::Bits, 64);
     let error = ask(super::index::SAMPLE_KIND, json!({ "layout": of_bits, "plan": plan }));

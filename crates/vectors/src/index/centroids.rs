@@ -60,7 +60,7 @@ pub(crate) struct Finder<T: Clustered> {
 }
 
 impl<T: Clustered> Finder<T> {
-    /// Returns the bytes that the finder has reserved.
+    /// Returns the number of bytes that the finder has reserved.
     pub fn bytes(&self) -> u64 {
         match self.buffers.iter().map(|buffer| buffer.len()).sum() {
             0 => 0,
@@ -75,7 +75,7 @@ impl<T: Clustered> Centroids<T> {
         u64::from(*self.firsts.last().expect("at least one"))
     }
 
-    /// Tells whether the lower centroids are in memory.
+    /// Returns true if the lower centroids are in memory.
     pub fn are_in_memory(&self) -> bool {
         matches!(self.lower, Lower::Memory(..))
     }

@@ -287,7 +287,7 @@ pub(crate) fn points_to_bytes(points: &[RecallPoint], bytes: &mut Vec<u8>) {
     }
 }
 
-/// Reads the points of a table of recall, of an index with `lists` lists or buckets.
+/// Reads the points of the table of recall of an index with `lists` lists or buckets.
 pub(crate) fn points_of(name: &str, lists: u64, count: u32, bytes: &[u8]) -> Result<Vec<RecallPoint>> {
     let points = <[Point]>::ref_from_bytes(bytes).ok().filter(|points| {
         count <= POINTS_MAX

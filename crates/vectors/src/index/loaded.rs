@@ -1,4 +1,4 @@
-//! The parts of an index that stay in memory from the first search in it on.
+//! Holds the parts of an index that stay in memory after the first search in the index.
 
 use std::{any::Any, sync::OnceLock};
 
@@ -12,23 +12,27 @@ use super::{
 };
 use crate::Result;
 
-/// What all queries need of an index.
+/// The parts of an index that all queries need.
 pub(super) struct Lists<T: Clustered> {
+    /// The parts whose lists have no copies of vectors of other lists.
     own: Vec<Part>,
-    /// The same with lists that have copies, once a search has read these.
+    /// The parts whose lists also contain copies. The first search that uses copies sets this field.
     copied: OnceLock<Vec<Part>>,
     pub centroids: Centroids<T>,
-    /// The checksums of the lists that the single strategy reads.
+    /// The checksums of the lists that the single strategy reads. `None` if the checksums do not stay in memory.
     pub checks: Option<Remembered>,
     /// The measured rates of the drive, for plans.
     pub drive: Option<DriveProfile>,
 }
 
 impl<T: Clustered> Lists<T> {
-    /// Reads the directories and the centroids, and the checksums if these shall stay in memory.
+    /// Reads the directories and the centroids of groups. Also reads the centroids of lists and the checksums if the
+    /// arguments state that these stay in memory.
     ///
     /// # Errors
-    /// Damage; I/O; too little memory.
+    /// - Returns [`crate::Error::BadDataset`] if the index is damaged.
+    /// - Returns [`crate::Error::Store`] if an I/O operation fails, stored bytes are damaged, or the budget has too
+    ///   little free memory.
     pub fn read(
         job: &Job,
         index: &VectorIndex,
@@ -40,10 +44,11 @@ impl<T: Clustered> Lists<T> {
         Ok(Lists { own, copied, centroids, checks, drive: job.store().drive_profile() })
     }
 
-    /// Returns the parts, with copies or without.
+    /// Returns the parts. `with_copies` states if their lists contain copies. The first call with copies reads these
+    /// parts.
     ///
     /// # Errors
-    /// As [`Lists::read`].
+    /// Returns the errors of [`Lists::read`].
     pub fn parts(&self, job: &Job, index: &VectorIndex, with_copies: bool) -> Result<&[Part]> {
         match (with_copies, self.copied.get()) {
             (false, _) => Ok(&self.own),
@@ -56,26 +61,26 @@ impl<T: Clustered> Lists<T> {
     }
 }
 
-/// The lists of an index in memory, once a search has loaded them: [`Lists`] of the element type of the vectors.
+/// The [`Lists`] of an index, for any element type. The first search that needs the lists sets this value.
 #[derive(Default)]
 pub(crate) struct LoadedLists(OnceLock<Box<dyn Any + Send + Sync>>);
 
 impl LoadedLists {
-    /// Returns the lists, if they are loaded.
+    /// Returns the lists, or `None` if they are not loaded.
     pub(super) fn get<T: Clustered>(&self) -> Option<&Lists<T>> {
         self.0.get().map(|lists| lists.downcast_ref().expect("lists of one element type"))
     }
 
-    /// Returns the lists, which `load` returns if they are not loaded yet.
+    /// Returns the lists. If the lists are not loaded yet, `load` loads them.
     ///
     /// # Errors
-    /// Those of `load`.
+    /// Returns the errors of `load`.
     pub(super) fn get_or_load<T: Clustered>(
         &self,
         load: impl FnOnce() -> Result<Lists<T>>,
     ) -> Result<&Lists<T>> {
         if self.0.get().is_none() {
-            // Another thread may have loaded them meanwhile.
+            // Another thread may have loaded the lists meanwhile. Both threads have loaded the same lists.
             let _ = self.0.set(Box::new(load()?));
         }
         Ok(self.get().expect("just set"))

@@ -40,12 +40,13 @@ pub(super) struct Piece {
 }
 
 impl Part {
-    /// Returns all parts of an index. `directory` is the directory of the lists without copies. The first part has the
-    /// lists with copies if `with_copies` is true and the index has copies. Otherwise it has the lists without copies.
-    /// The layers follow.
+    /// Returns all parts of an index, with lists without copies. `directory` is the directory of these lists in the
+    /// first part. The layers follow.
     ///
     /// # Errors
-    /// Damage; I/O; too little memory.
+    /// - Returns [`crate::Error::BadDataset`] if a directory is damaged.
+    /// - Returns [`crate::Error::Store`] if an I/O operation fails, stored bytes are damaged, or the budget has too
+    ///   little free memory.
     pub fn all(job: &Job, index: &VectorIndex, directory: Directory) -> Result<Vec<Part>> {
         let mut parts = vec![Part::of_lists(index, Arc::new(directory), None)];
         for layer in &index.layers {
@@ -57,10 +58,11 @@ impl Part {
         Ok(parts)
     }
 
-    /// Returns the parts `own` with the lists with copies in the place of the first part, if the index has these.
+    /// Returns the parts of an index whose lists have copies. `own` are the parts without copies. If the index has
+    /// lists with copies, these lists replace the first part.
     ///
     /// # Errors
-    /// As [`Part::all`].
+    /// Returns the errors of [`Part::all`].
     pub fn with_copies(job: &Job, index: &VectorIndex, own: &[Part]) -> Result<Vec<Part>> {
         let mut parts = own.to_vec();
         if let Some(copies) = index.load_copies(job, &own[0].directory)? {
@@ -69,8 +71,8 @@ impl Part {
         Ok(parts)
     }
 
-    /// Returns the part of the lists that the build wrote: those with copies, if the directory `own` of the lists without
-    /// is given.
+    /// Returns the part that contains the lists of the build. `own` is the directory of the lists without copies. If
+    /// `own` is given, the part contains the lists with copies.
     fn of_lists(index: &VectorIndex, directory: Arc<Directory>, own: Option<Arc<Directory>>) -> Part {
         let (info, with_copies) = (index.info(), own.is_some());
         let file = index.read_file(with_copies);
@@ -180,14 +182,14 @@ impl Part {
     }
 }
 
-/// A file whose checksums are in memory while this value lives.
+/// A file whose block checksums stay in memory while this value lives.
 pub(super) struct Remembered(CheckedFile);
 
 impl Remembered {
     /// Reads the checksums of all blocks of a file.
     ///
     /// # Errors
-    /// I/O and damage.
+    /// Returns [`crate::Error::Store`] if an I/O operation fails or stored bytes are damaged.
     pub fn new(job: &Job, file: &CheckedFile) -> Result<Remembered> {
         let remembered = Remembered(file.clone());
         file.remember_headers(job)?;

@@ -68,7 +68,8 @@ pub(crate) struct Estimates {
     pub lower_bytes: u64,
     /// The memory of the block checksums of the file that the single strategy reads.
     pub checks_bytes: u64,
-    /// Whether the lower centroids, and the checksums, are in memory, if an earlier search has loaded the lists.
+    /// If an earlier search has loaded the lists, the first value is true if the lower centroids are in memory. The
+    /// second value is true if the checksums are in memory.
     pub held: Option<(bool, bool)>,
     /// The memory of a thread with each strategy.
     pub single_thread_bytes: u64,

@@ -124,7 +124,7 @@ pub struct ApproximateSearched {
 /// and rank. Distances are exact.
 ///
 /// # Errors
-/// The errors of [`crate::search_index`].
+/// Returns the errors of [`crate::search_index`].
 pub(crate) fn search_in_lists(
     means: &mut Means<'_>,
     (vectors, facts): (&Vectors, &DatasetFacts),
@@ -144,7 +144,7 @@ pub(crate) fn search_in_lists(
 /// other vector probes as a query.
 ///
 /// # Errors
-/// Returns the errors of [`search_index`].
+/// Returns the errors of [`crate::search_index`].
 pub(crate) fn pairs_of_index(
     job: &Job,
     vectors: &Vectors,
@@ -162,11 +162,13 @@ pub(crate) fn pairs_of_index(
         .run_elements(&mut means, &mut |_| unreachable!("pairs are no rows"))
 }
 
-/// Loads what searches in an index need in memory: the directory, the centroids of groups, and those of lists and the
-/// checksums of lists if they take less than half of the free memory each.
+/// Loads the parts of an index that searches need in memory. These are the directory and the centroids of groups. The
+/// centroids of lists and the checksums of lists are loaded too, each if they take less than half of the free memory.
 ///
 /// # Errors
-/// I/O and damage; too little memory.
+/// - Returns [`Error::BadDataset`] if the index is damaged.
+/// - Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, the budget has too little free
+///   memory, or the job was cancelled.
 pub(crate) fn load_lists(
     means: &Means<'_>,
     (vectors, facts): (&Vectors, &DatasetFacts),
@@ -186,7 +188,7 @@ pub(crate) fn load_lists(
     }
 }
 
-/// Checks the options of an approximate search, without I/O.
+/// Checks the options of an approximate search. The check does no I/O.
 ///
 /// # Errors
 /// - Returns [`crate::Error::BadOption`] if an option is out of range.
@@ -217,7 +219,7 @@ pub fn check_index_search<'a>(
     Ok(())
 }
 
-/// A search with its options.
+/// A search in an index, with its options.
 struct Probed<'a> {
     job: &'a Job,
     vectors: &'a Vectors,
@@ -232,9 +234,9 @@ struct Probed<'a> {
     pairs: Option<&'a Pairs>,
 }
 
-/// The spaces in which vectors are compared.
+/// The spaces in which vectors are compared. A space is a metric together with facts about the data.
 struct Spaces<T: Clustered> {
-    /// Where queries are compared with centroids.
+    /// The space in which queries are compared with centroids.
     coarse: Space<T>,
     /// The space in which queries are compared with vectors. Only vectors within the radius of the search are near.
     space: Space<T>,
@@ -431,7 +433,8 @@ impl Probed<'_> {
         }
     }
 
-    /// Chooses the strategy with the memory that is free in the budget of the job, or kept.
+    /// Chooses the strategy. The memory is that which is free in the budget of the job, and the `kept_bytes` of memory
+    /// that an earlier call has kept.
     fn plan<T: Clustered>(&self, estimates: &Estimates, kept_bytes: u64) -> Result<StrategyPlan> {
         let (job, info) = (self.job, self.index.info());
         let plan = match self.loaded.get::<T>() {
@@ -446,7 +449,7 @@ impl Probed<'_> {
         Ok(plan)
     }
 
-    /// Loads the lists for later searches.
+    /// Loads the parts of the index and the center of the vectors for later searches.
     fn preload<T: Clustered>(&self, means: &Means<'_>) -> Result<()> {
         let plan = self.plan::<T>(&self.estimates::<T>(means), means.kept.bytes())?;
         let with_copies = self.reads_copies(plan.strategy);
@@ -454,7 +457,7 @@ impl Probed<'_> {
         self.facts.center(self.job, self.vectors, self.search.metric).map(drop)
     }
 
-    /// Returns what all queries need of the index, which is read unless it is loaded.
+    /// Returns the parts of the index that all queries need. Reads these parts if they are not loaded.
     fn lists<T: Clustered>(&self, plan: &StrategyPlan) -> Result<&Lists<T>> {
         let held = (plan.holds_centroids, plan.holds_checks);
         self.loaded.get_or_load(|| Lists::read(self.job, self.index, held))

@@ -158,10 +158,11 @@ pub fn measure_recall(
     Ok(table)
 }
 
-/// Publishes the attributes of the index with the id `id` of some vectors, which have a new table of recall.
+/// Publishes new attributes of the index with the id `id`. The attributes contain a new table of recall.
 ///
 /// # Errors
-/// [`inshore_store::Error::Changed`] if another job replaced the index; I/O.
+/// - Returns [`inshore_store::Error::Changed`] if another job replaced the index.
+/// - Returns [`Error::Store`] if an I/O operation fails.
 pub(crate) fn commit_table(
     store: &Store,
     job: &Job,
@@ -180,7 +181,7 @@ pub(crate) fn commit_table(
 /// Checks the number of queries and of neighbours of a measurement.
 ///
 /// # Errors
-/// [`Error::BadOption`].
+/// Returns [`Error::BadOption`] if one of the numbers is out of range.
 pub(crate) fn check_measurement(sample: u64, k: u64) -> Result<()> {
     for (option, found) in [("sample", sample), ("k", k)] {
         if found == 0 || found > 1 << 20 {

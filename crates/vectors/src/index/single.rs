@@ -1,4 +1,4 @@
-//! The single strategy. Each thread answers one query after the other, with many reads in flight.
+//! Implements the single strategy. Each thread answers one query after the other, with many reads in flight.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::Result;
 
-/// The memory of a thread that answers one query after the other.
+/// The buffers and scratch memory of a thread that answers one query after the other.
 pub(super) struct Worker<T: Clustered> {
     finder: Finder<T>,
     comparer: Comparer<T>,
@@ -25,7 +25,7 @@ pub(super) struct Worker<T: Clustered> {
 }
 
 impl<T: Clustered> Worker<T> {
-    /// Returns the bytes that the worker has reserved.
+    /// Returns the number of bytes that the worker has reserved.
     pub fn bytes(&self) -> u64 {
         let buffers = self.spare.iter().map(|buffer| buffer.len()).sum();
         inshore_store::taken_bytes(buffers) as u64 + self.finder.bytes()
@@ -33,8 +33,9 @@ impl<T: Clustered> Worker<T> {
 }
 
 impl<T: Clustered> Round<'_, T> {
-    /// Answers one query after the other on each thread. Returns the microseconds that each took. `workers` are those of
-    /// earlier rounds, to which missing ones are added.
+    /// Answers all queries of the round, one query after the other on each thread. Returns the time of each query in
+    /// microseconds. `workers` contains the workers of earlier rounds, and this function adds missing workers. After an
+    /// error, `workers` is empty.
     pub(super) fn single(&self, workers: &mut Vec<Worker<T>>) -> Result<Vec<u64>> {
         let threads = self.plan.threads.min(self.packed.len()).max(1);
         while workers.len() < threads {
@@ -57,7 +58,7 @@ impl<T: Clustered> Round<'_, T> {
             }),
         };
         if times.is_err() {
-            // Workers that failed have lost buffers.
+            // A worker that failed has lost the buffers of its reads in flight.
             workers.clear();
         }
         times
@@ -70,7 +71,8 @@ impl<T: Clustered> Round<'_, T> {
         Ok(Worker { finder: self.centroids.finder(self.job)?, comparer, spare: buffers.split(bytes) })
     }
 
-    /// Answers queries until none is left, from the number `next` on.
+    /// Answers queries until no query is left. `next` is the number of the next query, which all threads share. Returns
+    /// the time of each answered query in microseconds.
     fn work(&self, worker: &mut Worker<T>, next: &AtomicU64) -> Result<Vec<u64>> {
         let mut times = Vec::new();
         loop {

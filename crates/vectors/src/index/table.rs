@@ -76,7 +76,7 @@ impl RecallTable {
         self.points.iter().rfind(|point| point.probes <= probes).map(|point| point.recall)
     }
 
-    /// Makes a table that is measured now.
+    /// Creates a table of recall whose time of measurement is the current time.
     pub fn new(k: u64, queries: usize, measured_on: MeasuredOn, points: Vec<RecallPoint>) -> RecallTable {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let measured_seconds = now.map_or(0, |since| since.as_secs());

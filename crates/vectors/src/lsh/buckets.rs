@@ -1,4 +1,4 @@
-//! Reads buckets, and the directory that knows where they lie.
+//! Reads the buckets of hash tables. The directory, a prefix sum, states where the rows of each bucket lie.
 
 use std::{collections::VecDeque, ops::Range};
 
@@ -11,50 +11,54 @@ use crate::{
     read::{READ_ELEMENTS_BYTES, read_elements},
 };
 
-/// The size of a read, and the number of reads in flight.
+/// The length of a read buffer in bytes. A reader has `DEPTH` buffers, so at most `DEPTH` reads are in flight.
 const BUFFER_BYTES: usize = 16 << 10;
 const DEPTH: usize = 16;
-/// The rows of a read: an unaligned range moves up to two check blocks in addition.
+/// The largest number of bytes that one read asks for. A buffer is longer, since a read of an unaligned range transfers
+/// up to two check blocks more.
 const CHUNK_BYTES: u64 = 8 << 10;
 
-/// The files of buckets.
+/// The files that contain the buckets of an index.
 #[derive(Clone, Debug)]
 pub(crate) struct BucketFiles {
-    /// The rows of each bucket.
+    /// The row numbers of each bucket, one bucket after the other.
     pub lists: CheckedFile,
-    /// The number of rows before each bucket, and that of all.
+    /// The directory: for each bucket the number of rows in the buckets before it, then the number of all rows.
     pub firsts: CheckedFile,
 }
 
-/// The directory: in memory, or on flash.
+/// The directory of the buckets, which is in memory or on flash.
 enum Directory {
     Memory(Vec<u64>, #[allow(dead_code)] Reservation),
     Flash(CheckedFile),
 }
 
-/// `Buckets` reads the rows of buckets.
+/// `Buckets` is a reader of the row numbers in buckets.
 pub(crate) struct Buckets {
     name: String,
     lists: CheckedFile,
     directory: Directory,
-    /// The number of vectors in each table, and of the rows in all buckets.
+    /// The number of vectors in each table.
     vectors: u64,
+    /// The number of row numbers in the buckets of all tables.
     rows: u64,
     id_bytes: usize,
     buffers: Vec<Buffer>,
 }
 
 impl Buckets {
-    /// Returns the memory for buckets whose directory is in memory, or not.
+    /// Returns the memory, in bytes, that a reader takes. `holds_directory` is true if the directory is in memory.
     pub fn bytes(files: &BucketFiles, holds_directory: bool) -> u64 {
         let directory = if holds_directory { files.firsts.len() + READ_ELEMENTS_BYTES } else { 0 };
         directory + taken_bytes(DEPTH * BUFFER_BYTES) as u64
     }
 
-    /// Opens the buckets of an index.
+    /// Opens the buckets of an index. If `holds_directory` is true, the directory is read into memory.
     ///
     /// # Errors
-    /// [`Error::BadDataset`] for a directory that does not describe the buckets; I/O and damage; too little memory.
+    /// - Returns [`Error::BadDataset`] if the directory is read into memory and does not describe the buckets.
+    /// - Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, the budget has too little free
+    ///   memory, or the job was cancelled.
     pub fn open(job: &Job, files: &BucketFiles, info: &LshInfo, holds_directory: bool) -> Result<Buckets> {
         let rows = info.vectors * info.tables;
         let directory = match holds_directory {
@@ -83,10 +87,13 @@ impl Buckets {
         })
     }
 
-    /// Calls `each` with the rows of all `buckets`, in this order, and with the place of the bucket in `buckets`.
+    /// Reads all `buckets` in the given order, and calls `each` once for each row number in a bucket. The arguments of
+    /// `each` are the position of the bucket in `buckets` and the row number.
     ///
     /// # Errors
-    /// [`Error::BadDataset`] for a row that is not there; I/O and damage; cancellation.
+    /// - Returns [`Error::BadDataset`] if a bucket contains the number of a row that does not exist, or if the
+    ///   directory does not describe the buckets.
+    /// - Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, or the job was cancelled.
     pub fn each(&mut self, job: &Job, buckets: &[u64], each: &mut dyn FnMut(usize, u64)) -> Result<()> {
         job.check_cancelled()?;
         let places = self.places(job, buckets)?;
@@ -121,7 +128,7 @@ impl Buckets {
         }
     }
 
-    /// Returns the places of the rows of each bucket among those of all buckets.
+    /// Returns the range of each bucket in the sequence of the rows of all buckets.
     fn places(&mut self, job: &Job, buckets: &[u64]) -> Result<Vec<Range<u64>>> {
         let file = match &self.directory {
             Directory::Memory(firsts, _) => {
@@ -148,7 +155,8 @@ fn bad_directory(name: &str, found: String, rows: u64) -> Error {
     Error::BadDataset { name: name.to_string(), what: "directory", found, expected }
 }
 
-/// Calls `each` with the bytes of all ranges, in order, with many reads in flight. A range has at most [`CHUNK_BYTES`].
+/// Reads ranges of a file with many reads in flight. Calls `each` with the number and the bytes of each range, in the
+/// order of the ranges. Empty ranges are skipped. No range may be longer than [`CHUNK_BYTES`].
 fn read_ranges(
     job: &Job,
     file: &CheckedFile,

@@ -1,14 +1,14 @@
-//! Builds hash tables: a sample, one pass that hashes, and a sort by bucket.
+//! Builds hash tables. A build reads a sample, hashes all vectors in one pass, and sorts the rows by bucket.
 //!
 //! ```text
-//!   1 sample   vectors ─► some ─► means, or balanced bits ─► functions               random reads
+//!   1 sample   vectors ─► sample ─► mean, or balanced bits ─► functions              random reads
 //!   2 hash     vectors ─► a bucket of each table ─► sort by (bucket, row)            one pass
 //!   3 write    bucket by bucket: rows
 //!   4 measure  vectors held out ─► exact neighbours ─► the probe that finds each     one pass, random reads
 //! ```
 //!
-//! The sample has a fixed size, and rows of a bucket are sorted, so that the tables do not depend on budget and
-//! threads.
+//! The size of the sample does not depend on the budget, and the rows of a bucket are sorted. So the tables are the
+//! same for each budget and each number of threads.
 
 use std::sync::Mutex;
 
@@ -34,21 +34,24 @@ use crate::{
     index::{RECALL_K, for_vectors, id_bytes, index_name, remove_unused_layers},
 };
 
-/// The result of a build of hash tables.
+/// The result of [`build_lsh`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LshBuilt {
-    /// The new tables.
+    /// The properties of the new tables.
     #[serde(flatten)]
     pub info: LshInfo,
-    /// The plan.
+    /// The plan that the build followed.
     pub plan: LshPlan,
 }
 
-/// Builds hash tables of `vectors`, or builds them again. They replace the index of the vectors, of whatever kind. A
-/// job that ends before the commit changes nothing.
+/// Builds hash tables of `vectors`, or builds them again. The new tables replace the index of the vectors, which may be
+/// of another kind. A job that ends before the commit changes nothing.
 ///
 /// # Errors
-/// The errors of [`super::plan_lsh`]; I/O and damage; cancellation.
+/// - Returns the errors of [`super::plan_lsh`].
+/// - Returns [`crate::Error::Sort`] if the sort fails.
+/// - Returns [`crate::Error::Store`] if an I/O operation fails, stored bytes are damaged, the budget has too little
+///   free memory, or the job was cancelled.
 pub fn build_lsh(store: &Store, job: &Job, vectors: &Vectors, options: &Lsh) -> Result<LshBuilt> {
     let (plan, shape) = plan_shape(job, vectors.info(), options)?;
     job.progress().tell(|| format!("index: {plan}"));
@@ -63,11 +66,12 @@ pub fn build_lsh(store: &Store, job: &Job, vectors: &Vectors, options: &Lsh) -> 
     Ok(LshBuilt { info, plan })
 }
 
-/// Builds hash tables again, with the options of `index`, for all rows of `vectors`, which may be vectors that are not
-/// published yet. The result is to be committed with the attributes of its properties. The table of recall stays.
+/// Builds hash tables again, for all rows of `vectors` and with the options of `index`. `vectors` may be a dataset that
+/// is not published yet. The caller must commit the returned builder with the attributes of the returned properties.
+/// The new tables take over the table of recall of `index`.
 ///
 /// # Errors
-/// The errors of [`build_lsh`].
+/// Returns the errors of [`build_lsh`].
 pub(crate) fn rewrite_lsh(
     store: &Store,
     job: &Job,
@@ -94,7 +98,7 @@ struct Build<'a> {
 type Sorted = SortedRows<FixedRows, KeepAll>;
 
 impl Build<'_> {
-    /// Runs steps 1 to 3. The tables have no measured recall.
+    /// Runs steps 1 to 3. The returned tables have no measured recall.
     fn run(&self, store: &Store, mut shape: Shape, options: &Lsh) -> Result<(DatasetBuilder, LshIndex)> {
         let (job, info) = (self.job, self.info());
         let (parameters, width) = self.sample(&shape)?;
@@ -142,7 +146,8 @@ impl Build<'_> {
         self.vectors.info()
     }
 
-    /// Step 1: reads a sample. Returns the parameters that follow from it, and the width of cells.
+    /// Runs step 1, which reads a sample. Returns the parameters that follow from the sample, and the default width of
+    /// cells.
     fn sample(&self, shape: &Shape) -> Result<(Parameters, f64)> {
         let (job, info) = (self.job, self.info());
         let _memory = job.budget().reserve(sample_bytes(shape, self.plan.sample), "a sample of vectors")?;
@@ -172,7 +177,8 @@ impl Build<'_> {
         }
         let count = numbers.len() as f64;
         let mean = sums.iter().map(|(sum, _)| (sum / count) as f32).collect();
-        // The projections of vectors have the variances of all dimensions together.
+        // The numbers of a projection have variance 1. So the variance of a projection is the sum of the variances of
+        // all dimensions.
         let variance = |(sum, square): &(f64, f64)| (square / count - (sum / count) * (sum / count)).max(0.0);
         let width = 2.0 * sums.iter().map(variance).sum::<f64>().sqrt();
         let width =
@@ -180,7 +186,7 @@ impl Build<'_> {
         Ok((Parameters::Mean(mean), width))
     }
 
-    /// Step 2: sorts the rows of all tables by bucket.
+    /// Runs step 2, which hashes all vectors and sorts the rows of all tables by bucket.
     fn hash(&self, functions: &Functions) -> Result<Sorted> {
         let (job, info, shape) = (self.job, self.info(), &functions.shape);
         let config = RowConfig {
@@ -228,8 +234,8 @@ impl Build<'_> {
         Ok(sorter.finish()?)
     }
 
-    /// Step 3: writes the rows of each bucket, and the directory. Returns the files, and the rows of the largest
-    /// bucket.
+    /// Runs step 3, which writes the rows of each bucket, and the directory. Returns the files, and the number of rows
+    /// in the largest bucket.
     fn write(
         &self,
         builder: &mut DatasetBuilder,
@@ -242,7 +248,8 @@ impl Build<'_> {
         let mut lists = builder.file(LISTS, CHECK_BYTES, LIST_BUFFER_BYTES)?;
         let mut firsts = builder.file(FIRSTS, CHECK_BYTES, SMALL_BUFFER_BYTES)?;
         let mut piece = vec![0; (1 << 20) / ENTRY_BYTES * ENTRY_BYTES];
-        // The number of buckets whose first row is known, of the rows so far, and of those in the last bucket.
+        // `begun` counts the buckets whose directory entries are written, `count` the rows that are written, `last` the
+        // rows of the last bucket, and `most` the rows of the largest bucket.
         let (mut begun, mut count, mut last, mut most) = (0u64, 0u64, 0u64, 0u64);
         loop {
             let filled = sorted.fill(&mut piece)?;

@@ -1,13 +1,13 @@
-//! The dataset of hash tables. Layout: `docs/format.md`, "Hash tables of vectors".
+//! Opens the dataset of hash tables. The section "Hash tables of vectors" of `docs/format.md` describes the layout.
 //!
 //! ```text
 //!   lists      the rows of each bucket, ascending: those of the buckets of table 0, then those of table 1, and so on
 //!   firsts     u64 for each bucket: the number of rows in the buckets before it; and one more for all
-//!   functions  what a sample gave: the position of each sampled bit, or the mean of the vectors or of their directions
+//!   functions  the parameters from the sample: the positions of sampled bits, or the mean of vectors or directions
 //! ```
 //!
-//! As inverted lists do, the tables of the vectors NAME are the dataset `NAME.index`, which holds the id of the dataset
-//! from which they were built.
+//! The hash tables of the vectors NAME are the dataset `NAME.index`, as inverted lists are. The attributes of this
+//! dataset contain the id of the dataset of vectors from which the tables were built.
 
 use inshore_store::{CheckedFile, Dataset, Job};
 use zerocopy::little_endian::{F32, U32};
@@ -25,7 +25,7 @@ pub(crate) const LISTS: &str = "lists";
 pub(crate) const FIRSTS: &str = "firsts";
 pub(crate) const FUNCTIONS: &str = "functions";
 
-/// `LshIndex` is hash tables whose files stay open: later changes of the store do not touch them.
+/// `LshIndex` is an open set of hash tables. Its files stay open, so later changes of the store do not affect it.
 #[derive(Clone, Debug)]
 pub struct LshIndex {
     info: LshInfo,
@@ -39,8 +39,9 @@ impl LshIndex {
     /// Opens a dataset of hash tables of `vectors`.
     ///
     /// # Errors
-    /// [`Error::BadDataset`] if the dataset is damaged, of another version, or was built of other vectors of that name;
-    /// I/O.
+    /// - Returns [`crate::Error::BadDataset`] if the dataset is damaged, has another version, or was built from other
+    ///   vectors of the same name.
+    /// - Returns [`crate::Error::Store`] if an I/O operation fails.
     pub(crate) fn of(dataset: &Dataset, vectors: &Vectors) -> Result<LshIndex> {
         let name = &vectors.info().name;
         let info = LshInfo::from_attributes(name, dataset.bytes(), dataset.attributes())?;
@@ -51,7 +52,7 @@ impl LshIndex {
         }
         let facts = (info.vectors, info.dimensions, info.element);
         let expected = (vectors.info().vectors, vectors.info().dimensions, vectors.info().element);
-        // Vectors that were added since are candidates of each query.
+        // Vectors that were added after the build are in no bucket. They are candidates of each query.
         if (facts.1, facts.2) != (expected.1, expected.2) || facts.0 > expected.0 {
             return Err(bad(name, "vectors", format!("{facts:?}"), format!("{expected:?}")));
         }
@@ -63,7 +64,7 @@ impl LshIndex {
         Ok(LshIndex { info, id: dataset.id(), buckets: BucketFiles { lists, firsts }, functions })
     }
 
-    /// Returns tables that were written, and are not published yet.
+    /// Returns hash tables that are written but not published yet. Their dataset id is 0.
     pub(crate) fn made(info: LshInfo, buckets: BucketFiles, functions: CheckedFile) -> LshIndex {
         LshIndex { info, id: 0, buckets, functions }
     }
@@ -82,10 +83,12 @@ impl LshIndex {
         self.info.recall = recall;
     }
 
-    /// Reads the functions.
+    /// Reads the parameters of the functions, and returns the functions.
     ///
     /// # Errors
-    /// [`Error::BadDataset`] for the position of a bit that no vector has; I/O and damage; too little memory.
+    /// - Returns [`crate::Error::BadDataset`] if a bit position is not below the number of bits of a vector.
+    /// - Returns [`crate::Error::Store`] if an I/O operation fails, stored bytes are damaged, the budget has too little
+    ///   free memory, or the job was cancelled.
     pub(crate) fn functions(&self, job: &Job) -> Result<Functions> {
         let shape = self.info.shape();
         let parameters = match shape.family {

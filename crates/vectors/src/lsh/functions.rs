@@ -1,19 +1,22 @@
-//! The functions of all tables, and the codes of vectors.
+//! Computes the hash functions of all tables. The values of these functions for a vector give the code of the vector.
 //!
 //! ```text
-//!   bit sampling    value = +1 if a bit is set, otherwise -1        code: value >= 0    cost of another code: 1 for each bit
-//!   hyperplanes     value = a · (x / |x| - m)                       code: value >= 0    cost: the square of the value
-//!   p-stable        value = a · (x - m) / w + b                     code: floor(value)  cost: the squared distance from
-//!                                                                                             the border of the cell
+//!   family        value of a function              digit of the code  cost of another digit
+//!   bit sampling  1 if a bit is set, otherwise -1  value >= 0         1
+//!   hyperplanes   a · (x / |x| - m)                value >= 0         the square of the value
+//!   p-stable      a · (x - m) / w + b              floor(value)       the squared distance from the border of the cell
 //! ```
 //!
-//! The numbers `a` are normal, and `b` is uniform from 0 to 1; both follow from the seed. The mean `m` comes from a
-//! sample. Charikar's hyperplanes pass through the origin. Vectors of counts lie in one orthant, on the same side of
-//! most of these, so a hyperplane passes through the mean of the sampled directions here. For the same reason a sampled
-//! bit is the most balanced of some that were drawn. The width `w` is twice the deviation of the sampled projections:
-//! the value of a function of any family holds about one bit.
+//! - The numbers `a` are normally distributed, and `b` is uniformly distributed from 0 to 1. Both follow from the seed.
+//! - The mean `m` comes from a sample. The hyperplanes of Charikar (STOC 2002) pass through the origin. But vectors of
+//!   counts lie in one orthant, which is on one side of most hyperplanes through the origin. So each hyperplane of this
+//!   module passes through the mean of the sampled directions.
+//! - A sampled bit is the most balanced one of several random bits: the one that is set in nearest to half of the
+//!   sampled vectors. The reason is the same: the value of a function must divide the vectors.
+//! - The width `w` of a cell is twice the standard deviation of the sampled projections, unless the options state a
+//!   width. So the value of a function has an entropy of about one bit, as in the other families.
 //!
-//! All sums are of f32, in the order of the dimensions, so that the codes are the same on every processor.
+//! The projections are sums of `f32`, in the order of the dimensions. So the codes are the same on every processor.
 
 use inshore_store::{Budget, Reservation};
 use serde::Serialize;
@@ -27,26 +30,28 @@ use crate::{
 pub const TABLES_MAX: u64 = 64;
 /// The largest number of hash functions of a table.
 pub const BITS_OF_CODE_MAX: u64 = 30;
-/// The largest number of buckets of a table. The number of the buckets of all tables fits 32 bits.
+/// The largest number of buckets of a table. The number of buckets of all tables fits into 32 bits.
 pub const BUCKETS_MAX: u64 = 1 << 24;
 
 /// The metrics for which hash tables can be built.
 pub(super) const METRICS: [Metric; 3] = [Metric::L2, Metric::Cosine, Metric::Hamming];
 
-/// The kind of the functions.
+/// The family of the hash functions. The functions of a family give near vectors equal values more often than far ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Family {
-    /// Bits of the vectors, for Hamming distances.
+    /// The value of a function is one bit of the vector. The metric is the Hamming distance.
     BitSampling,
-    /// Sides of random hyperplanes, for cosines.
+    /// The value of a function is the side of a random hyperplane on which the vector lies. The metric is the cosine.
     Hyperplanes,
-    /// Cells of normal, which is 2-stable, projections, for Euclidean distances.
+    /// The value of a function is the cell that contains the projection of the vector on a random line. The direction
+    /// of the line is normally distributed, and the normal distribution is 2-stable. The metric is the Euclidean
+    /// distance.
     PStable,
 }
 
 impl Family {
-    /// Returns the family for a metric, if there is one.
+    /// Returns the family for a metric, or `None` if no family exists for the metric.
     pub fn of(metric: Metric) -> Option<Family> {
         match metric {
             Metric::Hamming => Some(Family::BitSampling),
@@ -56,7 +61,7 @@ impl Family {
         }
     }
 
-    /// Returns the name for people.
+    /// Returns the name of the family for messages.
     pub fn name(self) -> &'static str {
         match self {
             Family::BitSampling => "bit sampling",
@@ -66,19 +71,20 @@ impl Family {
     }
 }
 
-/// The number and the shape of the functions.
+/// The properties of the hash functions without the parameters that the sample determines.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Shape {
     pub family: Family,
-    /// The elements and dimensions of the vectors.
+    /// The element type of the vectors.
     pub element: Element,
+    /// The number of dimensions of a vector.
     pub dimensions: usize,
     pub tables: u64,
     /// The number of functions of a table.
     pub bits: u64,
     /// The number of buckets of a table.
     pub buckets: u64,
-    /// The width of a cell of p-stable projections.
+    /// The width of a cell of p-stable projections, in the unit of the vectors.
     pub width: f64,
     pub seed: u64,
 }
@@ -94,7 +100,7 @@ impl Shape {
         self.tables * self.buckets
     }
 
-    /// Returns the length of the parameters in bytes: u32 positions of bits, or the f32 of a mean.
+    /// Returns the length of the parameters in bytes. The parameters are bit positions as `u32`, or a mean as `f32`.
     pub fn parameters_bytes(&self) -> u64 {
         4 * match self.family {
             Family::BitSampling => self.functions() as u64,
@@ -102,7 +108,7 @@ impl Shape {
         }
     }
 
-    /// Returns the memory of the functions.
+    /// Returns the memory, in bytes, that the functions take.
     pub fn memory_bytes(&self) -> u64 {
         let projections = match self.family {
             Family::BitSampling => 0,
@@ -111,13 +117,14 @@ impl Shape {
         projections + self.parameters_bytes() + 4 * self.functions() as u64
     }
 
-    /// Returns the bits of a row that can be sampled: for elements of bytes, each byte has eight.
+    /// Returns the number of bits of a row. Each of these bits can be sampled.
     pub fn row_bits(&self) -> u64 {
         8 * self.element.row_bytes(self.dimensions) as u64
     }
 
-    /// Returns the positions of the sampled bits. A position is the most balanced of some that are drawn, by the number
-    /// of times that each bit is set among `sampled` vectors.
+    /// Returns one bit position for each function. A position is the most balanced one of eight random positions.
+    /// `sampled` is the number of sampled vectors, and `ones` states for each bit in how many of these vectors the bit
+    /// is set.
     pub fn positions(&self, ones: &[u32], sampled: u32) -> Vec<u32> {
         const DRAWS: u64 = 8;
         let seed = mixed(self.seed ^ 3);
@@ -129,37 +136,39 @@ impl Shape {
     }
 }
 
-/// The parameters of the functions that a sample determines.
+/// The parameters of the functions that depend on the sample.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Parameters {
-    /// The position of the bit of each function.
+    /// The position of the sampled bit of each function.
     Positions(Vec<u32>),
-    /// The mean of the vectors, or of their directions.
+    /// The mean of the sampled vectors, or of their directions for hyperplanes.
     Mean(Vec<f32>),
 }
 
-/// The functions of all tables.
+/// The hash functions of all tables.
 #[derive(Debug)]
 pub(crate) struct Functions {
     pub shape: Shape,
     parameters: Parameters,
-    /// The numbers `a` of all functions for dimension 0, then for dimension 1, and so on.
+    /// The numbers `a` of all functions for dimension 0, then for dimension 1, and so on. Empty for bit sampling.
     projections: Vec<f32>,
-    /// The numbers `b`.
+    /// The number `b` of each function. Empty if the family is not p-stable projections.
     offsets: Vec<f32>,
     _reservation: Reservation,
 }
 
-/// A change of one digit of a code.
+/// A change of one digit of a code. A digit is the value of one function in the code.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Change {
+    /// The squared distance of the vector from the border that the change crosses, in the unit of the values.
     pub cost: f32,
     /// The number of the function in its table.
     pub function: u32,
+    /// The number that is added to the digit.
     pub by: i32,
 }
 
-/// The memory in which a thread computes values.
+/// The buffers in which a thread computes the values of the functions.
 #[derive(Debug, Default)]
 pub(crate) struct Values {
     /// The elements of a vector as f32.
@@ -169,17 +178,17 @@ pub(crate) struct Values {
 }
 
 impl Values {
-    /// Returns the memory for vectors of a shape.
+    /// Returns the memory, in bytes, that the buffers take.
     pub fn bytes(shape: &Shape) -> u64 {
         4 * (2 * shape.dimensions + shape.functions()) as u64
     }
 }
 
 impl Functions {
-    /// Makes the functions.
+    /// Creates the functions from their shape and parameters.
     ///
     /// # Errors
-    /// Too little memory.
+    /// Returns [`crate::Error::Store`] if `budget` has too little free memory.
     pub fn new(budget: &Budget, shape: Shape, parameters: Parameters) -> Result<Functions> {
         let _reservation = budget.reserve(shape.memory_bytes(), "hash functions")?;
         let count = shape.functions();
@@ -194,7 +203,7 @@ impl Functions {
         Ok(Functions { shape, parameters, projections, offsets, _reservation })
     }
 
-    /// Computes the values of all functions for a vector of elements `element`.
+    /// Computes the values of all functions for the vector `row`, whose elements have the type `element`.
     pub fn evaluate(&self, element: Element, row: &[u8], values: &mut Values) {
         let Values { elements, values } = values;
         values.clear();
@@ -224,24 +233,24 @@ impl Functions {
         values.iter_mut().zip(&self.offsets).for_each(|(value, offset)| *value += offset);
     }
 
-    /// Adds the products of a vector with the numbers of each function. The sums of several functions are independent,
-    /// and share registers.
+    /// Adds the inner product of a vector with the numbers `a` of each function to `sums`. The sums of different
+    /// functions are independent, so the compiler can vectorize the inner loop.
     fn project(&self, elements: &[f32], sums: &mut [f32]) {
         for (&x, numbers) in elements.iter().zip(self.projections.chunks_exact(sums.len())) {
-            // Vectors of counts are mostly zeros, unless a mean was subtracted.
+            // Elements are often zero in vectors of counts, if the mean in that dimension is zero too.
             if x != 0.0 {
                 sums.iter_mut().zip(numbers).for_each(|(sum, a)| *sum += a * x);
             }
         }
     }
 
-    /// Returns the values of the functions of a table.
+    /// Returns the values of the functions of one table.
     fn of_table<'v>(&self, table: u64, values: &'v Values) -> &'v [f32] {
         let bits = self.shape.bits as usize;
         &values.values[table as usize * bits..][..bits]
     }
 
-    /// Returns the value of a function in a code.
+    /// Returns the digit of a code that the value of a function gives.
     fn digit(&self, value: f32) -> i32 {
         match self.shape.family {
             Family::PStable => value.floor() as i32,
@@ -249,15 +258,15 @@ impl Functions {
         }
     }
 
-    /// Returns the number of the bucket of a vector in a table, among the buckets of all tables. `changes` are added to
-    /// the code of the vector.
+    /// Returns the number of the bucket of a vector in a table. Buckets are numbered over all tables. `changes` are
+    /// applied to the code of the vector before.
     pub fn bucket(&self, table: u64, values: &Values, changes: &[Change]) -> u64 {
         let Shape { family, bits, buckets, .. } = self.shape;
         let change = |function: u32| -> i32 {
             changes.iter().filter(|change| change.function == function).map(|change| change.by).sum()
         };
         let digits = self.of_table(table, values).iter().zip(0..).map(|(&value, function)| {
-            // A table of few functions is looked up for each of its vectors, mostly without changes.
+            // A build looks up the bucket of each vector without changes, so this case must be fast.
             let by = if changes.is_empty() { 0 } else { change(function) };
             self.digit(value).wrapping_add(by)
         });
@@ -270,7 +279,7 @@ impl Functions {
         table * buckets + bucket
     }
 
-    /// Replaces `changes` by the changes of one digit of the code of a vector in a table, each with its cost.
+    /// Replaces the content of `changes` by all changes of one digit of the code of a vector in a table.
     pub fn changes(&self, table: u64, values: &Values, changes: &mut Vec<Change>) {
         changes.clear();
         for (&value, function) in self.of_table(table, values).iter().zip(0..) {
@@ -289,7 +298,7 @@ impl Functions {
     }
 }
 
-/// Replaces `out` by the elements of a row as f32.
+/// Replaces the content of `out` by the elements of a row as `f32`.
 pub(crate) fn elements_of(element: Element, row: &[u8], out: &mut Vec<f32>) {
     out.clear();
     match element {
@@ -301,7 +310,7 @@ pub(crate) fn elements_of(element: Element, row: &[u8], out: &mut Vec<f32>) {
     }
 }
 
-/// Divides a vector by its length. A vector of zeros stays.
+/// Divides a vector by its Euclidean norm. A vector of zeros does not change.
 pub(crate) fn make_direction(elements: &mut [f32]) {
     let square: f64 = elements.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
     let scale = if square > 0.0 { square.sqrt().recip() } else { 0.0 };
@@ -388,7 +397,7 @@ mod tests {
                 let others: Vec<u64> = others.collect();
                 assert!(others.iter().all(|other| (table * buckets..(table + 1) * buckets).contains(other)));
                 if buckets == 32 {
-                    // Each change of one digit leads to another bucket.
+                    // A change of one digit changes one bit of the bucket number.
                     assert!(others.iter().all(|&other| (other ^ own).count_ones() == 1 || table > 0));
                 }
             }

@@ -1,4 +1,4 @@
-//! The properties of hash tables: the attributes of their dataset.
+//! The properties of hash tables. The attributes of their dataset store these properties.
 
 use inshore_store::format_bytes;
 use serde::Serialize;
@@ -16,7 +16,7 @@ use crate::{
 const MAGIC: [u8; 8] = *b"INSHVLSH";
 const VERSION: u32 = 1;
 
-/// The attributes of hash tables, before the points of their table of recall.
+/// The first part of the attributes of hash tables. The points of the table of recall follow.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Header {
@@ -44,7 +44,7 @@ struct Header {
 
 const _: () = assert!(size_of::<Header>() == 112);
 
-/// Lists the properties of hash tables.
+/// The properties of hash tables.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LshInfo {
     /// The name of the vectors.
@@ -58,37 +58,37 @@ pub struct LshInfo {
     pub dimensions: usize,
     /// The element type of the vectors.
     pub element: Element,
-    /// The metric for which the tables were made.
+    /// The metric for which the tables were built.
     pub metric: Metric,
-    /// The kind of the hash functions.
+    /// The family of the hash functions.
     pub family: Family,
     /// The number of tables.
     pub tables: u64,
     /// The number of hash functions of a table.
     pub bits: u64,
-    /// The number of buckets of a table; some may be empty.
+    /// The number of buckets of a table, including empty buckets.
     pub buckets: u64,
-    /// The width of the cells of p-stable projections; 1 for other families.
+    /// The width of a cell of p-stable projections, in the unit of the vectors. The width is 1 for other families.
     pub width: f64,
     /// The number of vectors in the largest bucket.
     pub bucket_vectors_max: u64,
-    /// The number of vectors of the sample that adapted the functions.
+    /// The number of sampled vectors that the build drew to adapt the functions to the data.
     pub sample: u64,
     /// The seed that determines the functions and the sample.
     pub seed: u64,
-    /// Bytes on flash.
+    /// The size of the tables on flash, in bytes.
     pub bytes: u64,
-    /// The measured recall by the number of buckets probed.
+    /// The measured recall for different numbers of probed buckets.
     pub recall: RecallTable,
 }
 
 impl LshInfo {
-    /// Returns the number of bytes of a row in a bucket.
+    /// Returns the number of bytes that a row number takes in a bucket.
     pub(crate) fn id_bytes(&self) -> usize {
         id_bytes(self.vectors)
     }
 
-    /// Returns the number and the shape of the functions.
+    /// Returns the shape of the hash functions.
     pub(crate) fn shape(&self) -> Shape {
         let LshInfo { family, element, dimensions, tables, bits, buckets, width, seed, .. } = *self;
         Shape { family, element, dimensions, tables, bits, buckets, width, seed }
@@ -196,7 +196,7 @@ impl LshInfo {
 }
 
 impl std::fmt::Display for LshInfo {
-    /// Writes one line for people.
+    /// Writes the properties as one line of a message.
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let LshInfo { name, vectors, tables, bits, buckets, metric, family, bytes, .. } = self;
         write!(
@@ -210,7 +210,8 @@ impl std::fmt::Display for LshInfo {
     }
 }
 
-/// Returns the code of the metric of a family: those of inverted lists, and 4 for Hamming distances.
+/// Returns the stored code of the metric of a family. Codes 1 and 3 are those of inverted lists, and 4 is the Hamming
+/// distance.
 fn metric_code(family: Family) -> u32 {
     match family {
         Family::PStable => 1,
@@ -227,7 +228,7 @@ pub(super) fn bad(name: &str, what: &'static str, found: String, expected: Strin
 mod tests {
     use super::*;
 
-    /// The format is frozen: tables of today must be readable for ever.
+    /// The format is frozen, since later versions must read the tables that this version writes.
     #[test]
     fn the_attributes_have_these_bytes() {
         let recall = RecallTable {

@@ -1,11 +1,15 @@
-//! Locality-sensitive hashing (LSH): hash tables on flash whose buckets hold the numbers of vectors that are likely
-//! near each other (2018 thesis, chapter 6; 2016 article, section 7.1; Gionis, Indyk and Motwani, VLDB 1999).
+//! Locality-sensitive hashing (LSH) puts vectors that are probably near each other into the same bucket of a hash
+//! table. The hash tables are on flash, and a bucket contains row numbers of vectors. Gionis, Indyk and Motwani (VLDB
+//! 1999) describe the method. Chapter 6 of the 2018 thesis and section 7.1 of the 2016 article describe LSH on flash.
 //!
-//! The terms of this module:
+//! This module uses four terms:
 //!
-//! - a *family*: functions that give near vectors equal values more often than far ones ([`functions`]).
-//! - a *code*: the values of the functions of one table for a vector. The code chooses the *bucket* of the table.
-//! - to *probe* a bucket: to read it, and to take its vectors as *candidates* ([`probes`]).
+//! - A *family* is a set of hash functions that give near vectors equal values more often than far ones
+//!   ([`functions`]).
+//! - A *code* is the sequence of the values that the functions of one table have for a vector. The code determines the
+//!   *bucket* of the table that contains the vector.
+//! - A query *probes* a bucket if the query reads the bucket and takes its vectors as *candidates* ([`probes`]).
+//! - A *candidate* is a vector whose exact distance from the query is computed.
 //!
 //! | metric  | family | value of a function |
 //! |---------|--------|---------------------|
@@ -13,7 +17,7 @@
 //! | cosine  | random hyperplanes (Charikar, STOC 2002) | the side of a hyperplane |
 //! | l2      | p-stable projections (Datar et al., SoCG 2004) | the cell of a projection on a line |
 //!
-//! There is no family for inner products and for the similarity of sets here, and the papers use none.
+//! This module has no family for inner products and for the Jaccard similarity. The papers use no such family either.
 //!
 //! ```text
 //!   vectors ─► functions of all tables ─► (table, bucket), row ─► sort ─► buckets               one pass, and a sort
@@ -21,23 +25,24 @@
 //!   query ─► codes ─► its buckets, and those of near codes ─► rows, each once ─► the exact search among these rows
 //! ```
 //!
-//! A bucket is a list of an index, of row numbers without their vectors: eight tables of a billion vectors would be
-//! eight copies. So the vectors are read where they lie, scattered over the dataset (figure 6-1 of the thesis), many
-//! reads in flight, and a vector in buckets of several tables is read and measured once. That suits vectors of some
-//! KiB, as in the papers; inverted lists ([`crate::VectorIndex`]) hold small vectors together, and need fewer reads.
+//! A bucket contains row numbers and not the vectors themselves, since eight tables with vectors would be eight copies
+//! of the dataset. So a search reads the vectors of its candidates from the dataset, where they are scattered (figure
+//! 6-1 of the thesis), with many reads in flight. A vector that is in buckets of several tables is read and compared
+//! once. This layout suits vectors of some KiB, as in the papers. Inverted lists ([`crate::VectorIndex`]) store small
+//! vectors together, and need fewer reads.
 //!
-//! The papers hash a query with the same functions as the vectors, and read the buckets with that code. With
-//! multi-probe (Lv et al., VLDB 2007) a query also reads the buckets of the codes that a small change of the query
-//! would have, in the order of the size of that change, so that few tables are enough.
+//! The papers hash a query with the same functions as the vectors, and read the buckets of the resulting codes. This
+//! module also uses multi-probe LSH (Lv et al., VLDB 2007): a query also reads the buckets of the codes that a small
+//! change of the query would have. Codes of smaller changes come first. So few tables are enough.
 //!
-//! The buckets depend only on the vectors, the options and the seed; the answer also on the query, k and the number of
-//! probes. Neither depends on the budget and the threads.
+//! The buckets depend only on the vectors, the options and the seed. The answer also depends on the query, k and the
+//! number of probes. Buckets and answers do not depend on the budget and the number of threads.
 //!
 //! # Cost
 //!
-//! A build multiplies each vector with all functions, sorts 16 bytes for each vector and table, and writes 4 or 8. A
-//! query reads one bucket for each probe, and a check block of 16 KiB or more for each
-//! candidate that lies alone.
+//! A build projects each vector on the lines of all functions. For each vector and table, the build sorts 16 bytes, and
+//! writes 4 or 8 bytes. A query reads one bucket for each probe. A query also reads a check block of 16 KiB or more for
+//! each candidate that shares no check block with another candidate.
 
 mod buckets;
 mod build;

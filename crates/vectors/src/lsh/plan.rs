@@ -1,4 +1,4 @@
-//! Plans a build of hash tables: their number and size, and the memory of each step.
+//! Plans a build of hash tables. The plan states the number and size of the tables, and the memory of each step.
 
 use inshore_sortreduce::rows::smallest_row_memory_bytes_for;
 use inshore_store::{Job, format_bytes};
@@ -7,50 +7,56 @@ use serde::Serialize;
 use super::functions::{BITS_OF_CODE_MAX, BUCKETS_MAX, Family, METRICS, Shape, TABLES_MAX, Values};
 use crate::{Error, Metric, Result, VectorsInfo, index::pass_bytes};
 
-/// The default number of tables. With multi-probe 2 to 20 tables are enough (Lv et al. 2007).
+/// The default number of tables. Lv et al. (VLDB 2007) report that 2 to 20 tables are enough with multi-probe LSH.
 const TABLES: u64 = 8;
-/// Vectors of an average bucket, by default.
+/// The default number of vectors in an average bucket.
 const BUCKET_VECTORS: u64 = 32;
 /// The largest default number of functions of a table.
 const BITS_MAX: u32 = 24;
-/// Bytes of a row of the sort: the numbers of a bucket and of a row.
+/// The size of a sorted record in bytes. A record consists of a bucket number and a row number, 8 bytes each.
 pub(super) const ENTRY_BYTES: usize = 16;
-/// Vectors of the sample, and vectors on which recall is measured, and the bytes of each at most.
+/// The largest number of sampled vectors.
 const SAMPLE: u64 = 1024;
+/// The largest number of vectors on which recall is measured.
 const HELD_OUT: u64 = 256;
+/// The largest size of a sample in bytes, unless the sample has only [`SAMPLE_MIN`] vectors. The vectors on which
+/// recall is measured have the same limit.
 const SAMPLE_BYTES: u64 = 2 << 20;
-/// The fewest vectors of both.
+/// The smallest number of sampled vectors, if the dataset has as many.
 const SAMPLE_MIN: u64 = 16;
-/// Fewer vectors than these are all looked at: recall is not measured.
+/// The number of vectors below which recall is not measured.
 pub(super) const FEW: u64 = 64;
-/// Rows for the sort that a thread collects.
+/// The number of bytes of records after which a thread passes its records to the sort.
 pub(super) const BATCH_BYTES: usize = 256 << 10;
-/// Checks and buffers of the files.
+/// The size of a check block of the files, in bytes.
 pub(super) const CHECK_BYTES: usize = 4 << 10;
+/// The sizes of the write buffers of the files, in bytes.
 pub(super) const LIST_BUFFER_BYTES: usize = 1 << 20;
 pub(super) const SMALL_BUFFER_BYTES: usize = 64 << 10;
 
-/// The options of hash tables.
+/// The options of [`crate::build_lsh`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lsh {
-    /// The metric of the searches: l2, cosine or hamming.
+    /// The metric of the searches: L2, cosine or Hamming.
     pub metric: Metric,
-    /// The number of tables, from 1 to [`TABLES_MAX`]; 8 by default.
+    /// The number of tables, from 1 to [`TABLES_MAX`]. The default is 8. More tables raise the recall and take more
+    /// flash.
     pub tables: Option<u64>,
-    /// The number of hash functions of a table, from 1 to [`BITS_OF_CODE_MAX`]. By default a bucket has about 32
-    /// vectors on average.
+    /// The number of hash functions of a table, from 1 to [`BITS_OF_CODE_MAX`]. The default gives an average bucket
+    /// between 32 and 64 vectors, if the number of buckets is not set either.
     pub bits: Option<u64>,
-    /// The number of buckets of a table, from 1 to [`BUCKETS_MAX`]: codes are distributed over these. By default a
-    /// table of n functions has 2^n, but at most [`BUCKETS_MAX`].
+    /// The number of buckets of a table, from 1 to [`BUCKETS_MAX`]. The codes are distributed over the buckets. By
+    /// default a table of n functions has 2^n buckets, but at most [`BUCKETS_MAX`].
     pub buckets: Option<u64>,
-    /// The width of the cells of p-stable projections. By default it is twice the deviation of the projections.
+    /// The width of a cell of p-stable projections, in the unit of the vectors. The default is twice the standard
+    /// deviation of the projections. Other families have no width.
     pub width: Option<f64>,
-    /// The number from which the functions and the sample follow.
+    /// The seed that determines the functions and the sample.
     pub seed: u64,
 }
 
 impl Default for Lsh {
-    /// Returns eight tables for Euclidean distances.
+    /// Returns options for the Euclidean distance, with the default of each other option.
     fn default() -> Lsh {
         Lsh { metric: Metric::L2, tables: None, bits: None, buckets: None, width: None, seed: 0 }
     }
@@ -59,7 +65,7 @@ impl Default for Lsh {
 /// The plan of a build of hash tables.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LshPlan {
-    /// The kind of the hash functions.
+    /// The family of the hash functions.
     pub family: Family,
     /// The number of tables.
     pub tables: u64,
@@ -67,19 +73,19 @@ pub struct LshPlan {
     pub bits: u64,
     /// The number of buckets of a table.
     pub buckets: u64,
-    /// The number of vectors of the sample.
+    /// The number of sampled vectors that adapt the functions to the data.
     pub sample: u64,
     /// The number of vectors on which recall is measured.
     pub held_out: u64,
-    /// Worker threads.
+    /// The number of worker threads.
     pub threads: usize,
-    /// Memory of the sort.
+    /// The memory of the sort, in bytes.
     pub sort_bytes: u64,
-    /// The smallest memory that works.
+    /// The smallest memory with which the build succeeds, in bytes.
     pub smallest_bytes: u64,
-    /// Bytes that are read.
+    /// The number of bytes that the build reads from flash, without the sample and the measurement of recall.
     pub read_bytes: u64,
-    /// Bytes that are written.
+    /// The number of bytes that the build writes to flash.
     pub written_bytes: u64,
 }
 
@@ -138,7 +144,8 @@ impl Lsh {
         }
     }
 
-    /// Returns the number and the shape of the functions. The width is known after the sample.
+    /// Returns the shape of the hash functions. If the options state no width, the width is 1 until the build has read
+    /// the sample.
     fn shape(&self, vectors: &VectorsInfo, family: Family) -> Shape {
         let by_vectors = (vectors.vectors / BUCKET_VECTORS).max(2).ilog2().clamp(1, BITS_MAX);
         let by_buckets = self.buckets.map(|buckets| u64::from(buckets.next_power_of_two().ilog2().max(1)));
@@ -156,15 +163,19 @@ impl Lsh {
     }
 }
 
-/// Plans a build with the memory that is free in the budget of `job`.
+/// Plans a build. The plan uses the memory that is free in the budget of `job`.
 ///
 /// # Errors
-/// A bad option; too little memory.
+/// - Returns [`Error::BadOption`] if an option is out of range, or if the metric has no hash functions.
+/// - Returns [`Error::Store`] if the budget has too little free memory.
 pub fn plan_lsh(job: &Job, vectors: &VectorsInfo, options: &Lsh) -> Result<LshPlan> {
     Ok(plan_shape(job, vectors, options)?.0)
 }
 
-/// Plans a build, and returns the shape of its functions.
+/// Plans a build, and returns the plan with the shape of the hash functions.
+///
+/// # Errors
+/// Returns the errors of [`plan_lsh`].
 pub(super) fn plan_shape(job: &Job, vectors: &VectorsInfo, options: &Lsh) -> Result<(LshPlan, Shape)> {
     let family = options.check(vectors)?;
     let shape = options.shape(vectors, family);
@@ -174,7 +185,7 @@ pub(super) fn plan_shape(job: &Job, vectors: &VectorsInfo, options: &Lsh) -> Res
     let threads = job.budget().threads();
     let entries = count * shape.tables;
     let sorted = entries * ENTRY_BYTES as u64;
-    // The sort is alive while vectors are hashed, and while buckets are written.
+    // The sort holds its memory while vectors are hashed, and while buckets are written.
     let hashing = pass_bytes::<u8>(job, vectors.row_bytes())
         + threads as u64 * (Values::bytes(&shape) + BATCH_BYTES as u64 + shape.tables * ENTRY_BYTES as u64);
     let writing = 2 * (LIST_BUFFER_BYTES + 2 * SMALL_BUFFER_BYTES) as u64 + (2 << 20);
@@ -201,7 +212,7 @@ pub(super) fn plan_shape(job: &Job, vectors: &VectorsInfo, options: &Lsh) -> Res
     Ok((plan, shape))
 }
 
-/// Returns the memory of vectors of a sample, and of the sums over them.
+/// Returns the memory, in bytes, that `count` sampled vectors and the sums over these vectors take.
 pub(super) fn sample_bytes(shape: &Shape, count: u64) -> u64 {
     let row_bytes = shape.element.row_bytes(shape.dimensions) as u64;
     let sums = match shape.family {

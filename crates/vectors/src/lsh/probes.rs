@@ -1,34 +1,39 @@
-//! The buckets that a query probes: those of its own codes first, then those of changed codes, by rising cost
-//! (query-directed probing of Lv et al., "Multi-probe LSH", VLDB 2007, section 4.5, for all tables together).
+//! Computes the sequence of the buckets that a query probes. The buckets of the query's own codes come first. The
+//! buckets of changed codes follow, by rising cost. The method is the query-directed probing of Lv et al. ("Multi-probe
+//! LSH", VLDB 2007, section 4.5). This module applies the method to all tables together.
 //!
-//! A *change* adds -1 or 1 to one digit of a code, and its cost is the squared distance of the query from the border
-//! that the change crosses. The cost of a set of changes is the sum of theirs. The sets of a table come out of a heap
-//! by rising cost: with the changes numbered by rising cost, the set whose last change is j has two successors,
+//! A *change* adds -1 or 1 to one digit of a code. The cost of a change is the squared distance of the query from the
+//! border that the change crosses. The cost of a set of changes is the sum of the costs of its changes. A heap yields
+//! the sets of all tables by rising cost. The changes of a table are numbered by rising cost. A set whose last change
+//! has the number j has two successors:
 //!
 //! ```text
-//!   shift:   the same set with j + 1 in the place of j
-//!   expand:  the same set and j + 1
+//!   shift:   the same set with the change j + 1 in the place of the change j
+//!   expand:  the same set and the change j + 1
 //! ```
 //!
-//! neither of which costs less, and each set has one predecessor. A set that changes one digit twice is left out.
+//! No successor costs less than the set. Each set with a change has exactly one predecessor, so the heap yields each
+//! set once. The sequence omits sets that change one digit twice.
 
 use std::{cmp::Ordering, collections::BinaryHeap};
 
 use super::functions::{Change, Functions, Values};
 
-/// A set of changes of the code of a table.
+/// A set of changes of the code that a query has in one table.
 #[derive(Debug, PartialEq)]
 struct Changes {
+    /// The sum of the costs of the changes.
     cost: f64,
     table: u64,
-    /// The numbers of the changes, ascending.
+    /// The numbers of the changes in [`Probes::changes`], ascending.
     members: Vec<u16>,
 }
 
 impl Eq for Changes {}
 
 impl Ord for Changes {
-    /// Orders the sets so that the cheapest one comes first out of a heap; among equal ones that of the first table.
+    /// Orders the sets so that a heap yields the cheapest set first. If two sets have the same cost, the set of the
+    /// first table comes first, then the set with fewer changes.
     fn cmp(&self, other: &Changes) -> Ordering {
         let key = |changes: &Changes| (changes.table, changes.members.len());
         let order = other.cost.total_cmp(&self.cost);
@@ -42,7 +47,8 @@ impl PartialOrd for Changes {
     }
 }
 
-/// The buckets that a query probes, the most promising first. A bucket may come more than once if codes share buckets.
+/// An iterator over the numbers of the buckets that a query probes, by rising cost. A bucket occurs more than once if
+/// several codes share the bucket.
 pub(crate) struct Probes<'a> {
     functions: &'a Functions,
     values: &'a Values,
@@ -53,7 +59,7 @@ pub(crate) struct Probes<'a> {
 }
 
 impl<'a> Probes<'a> {
-    /// Creates the sequence of a query whose values were computed.
+    /// Creates the sequence of a query. `values` are the values of the hash functions for the query.
     pub fn new(functions: &'a Functions, values: &'a Values) -> Probes<'a> {
         let tables = functions.shape.tables;
         let of_table = |table: u64| {
@@ -71,7 +77,7 @@ impl<'a> Probes<'a> {
         Probes { functions, values, changes: (0..tables).map(of_table).collect(), heap, chosen: Vec::new() }
     }
 
-    /// Returns the memory of a sequence of which `probes` buckets are taken.
+    /// Returns the memory, in bytes, that a sequence takes after `probes` buckets.
     pub fn bytes(functions: &Functions, probes: u64) -> u64 {
         let shape = &functions.shape;
         let sets = 2 * (probes + shape.tables);
@@ -149,7 +155,7 @@ mod tests {
         let mut sorted = all.clone();
         sorted.sort_unstable();
         assert_eq!(sorted, (0..128).collect::<Vec<_>>());
-        // The naive way: all codes of all tables, sorted by the cost of the bits that differ.
+        // The reference sorts all codes of all tables by the cost of the bits that differ.
         let mut changes = Vec::new();
         let mut naive: Vec<(f64, u64)> = Vec::new();
         for table in 0..2 {
@@ -170,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_digit_of_cells_is_changed_once_in_a_set() {
-        // Each of 3 digits stays, rises or falls: 27 codes.
+        // Each of 3 digits stays, rises or falls, so there are 27 codes.
         let functions = functions(Family::PStable, 3, 1);
         let values = values(&functions);
         assert_eq!(Probes::new(&functions, &values).count(), 27);

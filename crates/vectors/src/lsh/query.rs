@@ -4,8 +4,10 @@
 //!   query ─► values ─► probes ─► buckets, 16 reads in flight ─► rows, each once ─► exact search among these rows
 //! ```
 //!
-//! Rows that were added after the build are candidates of each query. If a query has fewer than k candidates, it probes
-//! twice as many buckets, and if the largest number of probes is not enough, all vectors are its candidates.
+//! A *probe* is the read of one bucket, and a *candidate* is a row whose exact distance from the query is computed.
+//! Rows that were added after the build are candidates of each query. If a query has fewer than k candidates, the query
+//! probes twice as many buckets, up to [`PROBES_MAX`]. If these buckets are not enough either, all vectors are
+//! candidates of the query.
 
 use std::{cell::Cell, ops::Range};
 
@@ -25,48 +27,52 @@ use crate::{
     search::{Candidates, DatasetFacts, Means, check_dimensions, search_among},
 };
 
-/// A query that probes more buckets than these is compared with all vectors.
+/// The largest number of buckets that a query probes. If a search asks for more probes, each query is compared with all
+/// vectors.
 pub const PROBES_MAX: u64 = 4096;
-/// Buckets that are read together.
+/// The largest number of buckets that one call of [`Buckets::each`] reads.
 pub(super) const AT_ONCE: usize = 64;
 
 /// Facts about a search in hash tables.
 #[derive(Clone, Debug, Serialize)]
 pub struct LshSearched {
-    /// Queries.
+    /// The number of queries.
     pub queries: u64,
-    /// Vectors of the dataset.
+    /// The number of vectors of the dataset, without removed vectors.
     pub vectors: u64,
-    /// Dimensions of a vector.
+    /// The number of dimensions of a vector.
     pub dimensions: usize,
-    /// Elements of the vectors.
+    /// The element type of the vectors.
     pub element: Element,
-    /// Rows of the answer.
+    /// The number of rows of the answer.
     pub rows: u64,
-    /// Buckets that each query probes; more where these have fewer than k vectors.
+    /// The number of buckets that each query probes. A query probes more buckets if these contain fewer than k vectors.
     pub probes: u64,
-    /// Buckets of all tables.
+    /// The number of buckets of all tables.
     pub buckets: u64,
-    /// The recall by the table of the index; `None` if fewer buckets are probed than the table has.
+    /// The recall that the table of recall of the index states for the number of probes. `None` if the table has no
+    /// entry for so few probes.
     pub recall_estimate: Option<f32>,
-    /// The time when the table was measured, in seconds since 1970.
+    /// The time when the table of recall was measured, in seconds since 1970.
     pub recall_measured_seconds: u64,
-    /// Pairs of a query and a candidate.
+    /// The number of pairs of a query and a candidate.
     pub compared: u64,
-    /// Pairs that were measured exactly.
+    /// The number of pairs whose exact distance was computed.
     pub measured: u64,
-    /// Vectors that may be answers, if not all.
+    /// The number of vectors that may be answers. `None` if all vectors may be answers.
     pub selected: Option<u64>,
-    /// Queries that were compared with all vectors, since their buckets have fewer than k.
+    /// The number of queries that were compared with all vectors because their buckets contained fewer than k vectors.
     pub exhaustive: u64,
     /// The plan of the search among candidates.
     pub plan: Plan,
 }
 
-/// Checks the options of a search in hash tables, without I/O.
+/// Checks the options of a search in hash tables. The check does no I/O.
 ///
 /// # Errors
-/// Bad options; tables for another metric; queries of other dimensions.
+/// - Returns [`Error::BadOption`] if an option is out of range, if a strategy is set, if the selection belongs to other
+///   vectors, or if the tables were built for another metric.
+/// - Returns [`Error::BadFile`] if the queries do not have the dimensions and the element type that the vectors need.
 pub(crate) fn check_lsh_search(
     index: &LshIndex,
     vectors: &VectorsInfo,
@@ -93,12 +99,16 @@ pub(crate) fn check_lsh_search(
     }
 }
 
-/// Finds near vectors of each query among the vectors of its buckets, and passes rows to `each`, in the order of the
-/// queries and ranks. Distances are exact.
+/// Finds near vectors of each query among the vectors in the buckets that the query probes. Passes the rows of the
+/// answer to `each`, in the order of the queries and then of the ranks. Distances are exact.
 ///
 /// # Errors
-/// The errors of [`check_lsh_search`]; a query with a value that is not finite, or that the elements of the vectors
-/// cannot hold; too little memory; I/O and damage; cancellation; the errors of `each`.
+/// - Returns the errors of [`check_lsh_search`] and of `each`.
+/// - Returns [`Error::BadFile`] if a query has a value that is not finite, or that the element type of the vectors
+///   cannot represent.
+/// - Returns [`Error::BadDataset`] if the tables are damaged.
+/// - Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, the budget has too little free
+///   memory, or the job was cancelled.
 pub(crate) fn search_lsh(
     means: &mut Means<'_>,
     (vectors, facts): (&Vectors, &DatasetFacts),
@@ -131,7 +141,8 @@ pub(crate) fn search_lsh(
         rows: found.rows,
         probes,
         buckets: all,
-        // The buckets for a selection were chosen for the same recall.
+        // If there is a selection, more buckets are probed so that the recall is that of `among_all` probes without
+        // one.
         recall_estimate: if is_all { Some(1.0) } else { info.recall.recall_of(among_all) },
         recall_measured_seconds: info.recall.measured_seconds,
         compared: tables.compared,
@@ -142,29 +153,31 @@ pub(crate) fn search_lsh(
     })
 }
 
-/// Returns the number of candidates that a query is expected to have.
+/// Returns the expected number of candidates of a query.
 fn expected_candidates(index: &LshIndex, vectors: &Vectors, probes: u64, is_all: bool) -> u64 {
     let (info, rows) = (index.info(), vectors.info().vectors);
     let of_buckets = (probes.min(PROBES_MAX) * info.vectors).div_ceil(info.buckets);
     if is_all { rows } else { (of_buckets + (rows - info.vectors)).min(rows) }
 }
 
-/// Tells whether the directory of an index stays in memory: if it takes at most a quarter of what is free.
+/// Returns true if a search holds the directory of an index in memory. The condition is that the directory takes at
+/// most a quarter of the free memory.
 pub(super) fn holds_directory(job: &Job, index: &LshIndex) -> bool {
     Buckets::bytes(&index.buckets, true) <= job.budget().free_bytes() / 4
 }
 
-/// The tables in a search: candidates of one query after the other.
+/// The tables during a search. They compute the candidates of one query after the other.
 struct Tables<'a> {
     job: &'a Job,
     functions: Functions,
     buckets: Buckets,
-    /// The elements of queries.
+    /// The element type of queries.
     element: Element,
-    /// The vectors that may be answers, if not all.
+    /// The vectors that may be answers. `None` if all vectors may be answers.
     selection: Option<&'a RowSet>,
-    /// Rows in no bucket.
+    /// The rows that were added after the build. No bucket contains them.
     later: Range<u64>,
+    /// The number of buckets that a query probes first.
     probes: u64,
     /// True if all vectors are candidates.
     is_all: bool,
@@ -172,7 +185,9 @@ struct Tables<'a> {
     needed: u64,
     candidates: RowSet,
     values: Values,
+    /// The number of candidates of all queries so far.
     compared: u64,
+    /// The number of queries so far whose buckets contained too few candidates.
     exhaustive: u64,
     _reservation: inshore_store::Reservation,
 }
@@ -211,7 +226,7 @@ impl<'a> Tables<'a> {
         })
     }
 
-    /// Makes all vectors that may be answers candidates.
+    /// Makes all vectors that may be answers candidates. Returns their number.
     fn take_all(&mut self) -> u64 {
         self.candidates.insert_all();
         if let Some(selection) = self.selection {
@@ -220,7 +235,8 @@ impl<'a> Tables<'a> {
         self.candidates.count()
     }
 
-    /// Takes the candidates from as many buckets as are needed, and returns their number; `None` if they are too few.
+    /// Takes the candidates from as many buckets as are needed, up to [`PROBES_MAX`]. Returns the number of candidates,
+    /// or `None` if there are too few.
     fn take_from_buckets(&mut self) -> Result<Option<u64>> {
         let Tables {
             job,

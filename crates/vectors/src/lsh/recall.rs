@@ -1,8 +1,10 @@
-//! Recall by the number of probed buckets. The build measures it on vectors that it holds out as queries, each without
-//! itself as its neighbour; it can also be measured on the user's queries.
+//! Measures the recall of hash tables for different numbers of probed buckets. A build measures recall on vectors of
+//! the dataset that serve as queries. Such a query is not a neighbour of itself. Recall can also be measured on queries
+//! of the user.
 //!
-//! An answer contains an exact neighbour if and only if one of the probed buckets has it. So the exact neighbours of
-//! the queries are found once, and each query then probes its buckets until the last of its neighbours has come.
+//! An answer contains an exact neighbour if and only if one of the probed buckets contains the neighbour. So a
+//! measurement computes the exact neighbours of all queries once. Each query then probes its buckets until all of its
+//! neighbours are found.
 
 use inshore_store::Job;
 
@@ -23,13 +25,15 @@ use crate::{
     search::{HeldRows, check_dimensions},
 };
 
-/// The largest number of probes that is measured.
+/// The largest number of probes for which recall is measured.
 const PROBES_MEASURED: u64 = 512;
 
-/// Measures recall on at most `count` vectors of the dataset.
+/// Measures recall on at most `count` vectors of the dataset. The result replaces the table of recall of `index`.
 ///
 /// # Errors
-/// I/O and damage; too little memory; cancellation.
+/// - Returns [`crate::Error::BadDataset`] if the dataset or the index is damaged.
+/// - Returns [`crate::Error::Store`] if an I/O operation fails, stored bytes are damaged, the budget has too little
+///   free memory, or the job was cancelled.
 pub(super) fn measure_held_out(job: &Job, vectors: &Vectors, index: &mut LshIndex, count: u64) -> Result<()> {
     let info = vectors.info();
     let mut numbers = drawn(index.info().seed, Drawn::HeldOut, count, index.info().vectors);
@@ -51,13 +55,17 @@ pub(super) fn measure_held_out(job: &Job, vectors: &Vectors, index: &mut LshInde
     Ok(())
 }
 
-/// Measures recall on a sample of the user's queries. The result replaces the table of `index`, which is not committed
-/// here.
+/// Measures recall on a sample of the user's queries. The result replaces the table of recall of `index`. The caller
+/// must commit the changed attributes.
 ///
 /// The cost is one pass over the vectors, and up to 512 random reads for each query.
 ///
 /// # Errors
-/// Queries of other dimensions; I/O and damage; too little memory; cancellation.
+/// - Returns [`crate::Error::BadFile`] if the queries have another number of dimensions than the vectors, or if the
+///   element type of the vectors cannot represent a value of a query.
+/// - Returns [`crate::Error::BadDataset`] if the dataset or the index is damaged.
+/// - Returns [`crate::Error::Store`] if an I/O operation fails, stored bytes are damaged, the budget has too little
+///   free memory, or the job was cancelled.
 pub(crate) fn measure_lsh(
     job: &Job,
     vectors: &Vectors,
@@ -80,7 +88,7 @@ pub(crate) fn measure_lsh(
     Ok(table)
 }
 
-/// Reads every n-th query of a file, so that there are `sample`.
+/// Reads `sample` queries at equal distances in a file, and adds them to `held`.
 fn read_sample(job: &Job, queries: &VectorFile, sample: u64, held: &mut HeldRows) -> Result<()> {
     let source = Source::from(queries);
     let (mut rows, mut ids) = (source.rows(job)?, Vec::new());
@@ -98,7 +106,7 @@ fn read_sample(job: &Job, queries: &VectorFile, sample: u64, held: &mut HeldRows
     Ok(())
 }
 
-/// Returns the points of a table of recall. If `are_vectors` is true, the queries are vectors of the dataset.
+/// Measures the points of a table of recall. `are_vectors` is true if the queries are vectors of the dataset.
 fn measure(
     job: &Job,
     vectors: &Vectors,
@@ -129,7 +137,7 @@ fn measure(
     Ok(points)
 }
 
-/// Finds the exact neighbours of queries: for each query their ids, ascending.
+/// Finds the exact neighbours of queries. Returns the ids of the neighbours of each query, ascending.
 fn neighbours(
     job: &Job,
     vectors: &Vectors,
@@ -143,7 +151,7 @@ fn neighbours(
     let mut place = 0;
     search(job, vectors, Source::Held(held), &options, &mut |batch| {
         for (query, id) in crate::search::pairs_of_answer(&batch) {
-            // Rows come in the order of the queries, whose ids are different.
+            // The rows of the answer come in the order of the queries, and each query has a different id.
             while held.ids[place] != query {
                 place += 1;
             }
@@ -155,7 +163,7 @@ fn neighbours(
     Ok(neighbours)
 }
 
-/// Counts the neighbours of all queries that each probe is the first to find.
+/// Counts for each probe the neighbours that this probe finds first, summed over all queries.
 fn found_by_probe(
     job: &Job,
     vectors: &Vectors,
@@ -176,8 +184,8 @@ fn found_by_probe(
         functions.evaluate(held.element, held.row(query), &mut values);
         let mut is_found = vec![false; wanted.len()];
         let mut left = wanted.len();
-        // Finds a neighbour with the probe `probe`, unless a probe before found it. The rows of removed vectors may
-        // have ids that others have now.
+        // Counts the vector `row` for the probe `probe` if the vector is a neighbour that no earlier probe has found. A
+        // removed row does not count, since a live vector may have the same id.
         let mut take = |probe: usize, row: u64, left: &mut usize| {
             if let Ok(place) = wanted.binary_search(&ids.id(row))
                 && live.as_ref().is_none_or(|live| live.contains(row))
@@ -187,7 +195,7 @@ fn found_by_probe(
                 found[probe] += 1;
             }
         };
-        // Later rows are candidates of each query.
+        // Rows that were added after the build are candidates of each query.
         (index.info().vectors..vectors.info().vectors).for_each(|row| take(0, row, &mut left));
         let mut probes = Probes::new(&functions, &values).take(PROBES_MEASURED as usize);
         let mut probed = 0;

@@ -1,4 +1,4 @@
-//! Vectors that are drawn at random, and read where they lie.
+//! Draws vectors at random, and reads them from the dataset with random reads.
 
 use std::sync::Mutex;
 
@@ -10,16 +10,17 @@ use crate::{
     random::{below, mixed},
 };
 
-/// The purposes for which vectors are drawn. The draws are independent.
+/// The purpose of a sample. Samples for different purposes are independent.
 #[derive(Clone, Copy)]
 pub(super) enum Drawn {
-    /// To adapt the functions.
+    /// The sample adapts the hash functions to the data.
     Sample = 11,
-    /// To measure recall.
+    /// The sample consists of the queries on which recall is measured.
     HeldOut = 12,
 }
 
-/// Draws at most `count` different rows of `rows`, ascending.
+/// Draws at most `count` different row numbers below `rows`. The result is ascending. A number that is drawn twice
+/// occurs once, so the result may be shorter than `count`.
 pub(super) fn drawn(seed: u64, drawn: Drawn, count: u64, rows: u64) -> Vec<u64> {
     let seed = mixed(seed ^ mixed(drawn as u64));
     let mut numbers: Vec<u64> = (0..count).map(|number| below(mixed(seed ^ mixed(number)), rows)).collect();
@@ -28,10 +29,11 @@ pub(super) fn drawn(seed: u64, drawn: Drawn, count: u64, rows: u64) -> Vec<u64> 
     numbers
 }
 
-/// Reads the rows with the numbers `numbers`.
+/// Reads the rows with the numbers `numbers`. Returns their bytes in the order of `numbers`.
 ///
 /// # Errors
-/// I/O and damage; too little memory; cancellation.
+/// Returns [`crate::Error::Store`] if an I/O operation fails, stored bytes are damaged, the budget has too little free
+/// memory, or the job was cancelled.
 pub(super) fn read_rows(job: &Job, vectors: &Vectors, numbers: &[u64]) -> Result<Vec<u8>> {
     let row_bytes = vectors.info().row_bytes();
     let file = &vectors.file;

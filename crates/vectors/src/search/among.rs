@@ -1,23 +1,26 @@
-//! Searches in which each query has candidates of its own: the vectors that an index proposes.
+//! Runs searches in which each query has its own candidates. A candidate is a vector that an index proposes for the
+//! query.
 //!
 //! ```text
-//!   query ─► candidates ─► the blocks in which they lie, many reads in flight ─► exact distances ─► k nearest
+//!   query ─► candidates ─► the blocks of the candidates, many reads in flight ─► exact distances ─► k nearest
 //! ```
 //!
-//! The candidates of a query are a set of rows, as the selection of an exact search is. So each candidate is measured
-//! once, whatever proposed it, by the code of the exact search, for all elements and metrics.
+//! The candidates of a query are a set of rows, as the selection of an exact search is. So the code of the exact search
+//! compares the candidates, for all element types and metrics. The distance of a candidate is computed once, even if
+//! several parts of an index propose the candidate.
 
 use arrow_array::RecordBatch;
 
 use super::{AnswerRows, Beside, DatasetFacts, Means, Passes, Plan, Receiver, Search, Source, plan_beside};
 use crate::{Result, RowSet, Vectors};
 
-/// Proposes candidates for queries.
+/// A source of candidates for queries.
 pub(crate) trait Candidates {
-    /// Returns the candidates of the next query, whose elements are those of queries ([`crate::Element::queried`]).
+    /// Returns the candidates of the next query. [`crate::Element::queried`] gives the element type of `query`.
     ///
     /// # Errors
-    /// I/O and damage; cancellation.
+    /// - Returns [`crate::Error::BadDataset`] if the index is damaged.
+    /// - Returns [`crate::Error::Store`] if an I/O operation fails, stored bytes are damaged, or the job was cancelled.
     fn of_query(&mut self, query: &[u8]) -> Result<&RowSet>;
 }
 
@@ -30,11 +33,12 @@ pub(crate) struct AmongCandidates {
     pub plan: Plan,
 }
 
-/// Finds the nearest of its candidates for each query, and passes rows to `each`, in the order of the queries and
-/// ranks. `expected` is the expected number of candidates. Removed vectors are no candidates.
+/// Finds for each query the nearest vectors among its candidates. Passes the rows of the answer to `each`, in the order
+/// of the queries and then of the ranks. `expected` is the expected number of candidates of a query. `candidates` must
+/// not propose removed vectors.
 ///
 /// # Errors
-/// The errors of [`super::search()`]; the errors of `candidates`.
+/// Returns the errors of [`super::search()`] and of `candidates`.
 pub(crate) fn search_among(
     means: &mut Means<'_>,
     (vectors, facts): (&Vectors, &DatasetFacts),

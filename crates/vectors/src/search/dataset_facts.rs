@@ -1,4 +1,5 @@
-//! What every search of a dataset needs in memory, whatever its queries: the live rows, the ids of rows, and the center.
+//! Reads the data of a dataset that every search needs in memory. The data do not depend on the queries. They consist
+//! of the live rows, the ids of the rows, and the center of the vectors.
 
 use std::{
     borrow::Cow,
@@ -19,38 +20,39 @@ use crate::{
 /// The facts about a dataset that searches share.
 #[derive(Debug)]
 pub(crate) struct DatasetFacts {
-    /// The rows whose vectors were not removed; `None` if it is all.
+    /// The rows whose vectors were not removed. `None` if no vector was removed.
     live: Option<Arc<RowSet>>,
     pub ids: Ids,
-    /// The center of the data, once a search has asked for it.
+    /// The center of the data. The first search that needs the center sets this field.
     center: OnceLock<(Vec<f32>, Reservation)>,
 }
 
 impl DatasetFacts {
-    /// Returns the memory of the facts.
+    /// Returns the memory, in bytes, that the facts take with the center.
     pub fn bytes(info: &VectorsInfo) -> u64 {
         live_bytes(info) + Ids::bytes(info) + center_bytes(info)
     }
 
-    /// Returns the memory that [`Self::center`] will take.
+    /// Returns the memory, in bytes, that [`Self::center`] will take. The memory is 0 if the center was already read.
     pub fn unread_bytes(&self, vectors: &Vectors) -> u64 {
         if self.center.get().is_some() { 0 } else { center_bytes(vectors.info()) }
     }
 
-    /// Reads the facts.
+    /// Reads the live rows and the ids. The center is read later.
     ///
     /// # Errors
-    /// The errors of [`live_rows`] and [`Ids::read`].
+    /// Returns the errors of [`live_rows`] and [`Ids::read`].
     pub fn read(job: &Job, vectors: &Vectors) -> Result<DatasetFacts> {
         let live = live_rows(job, vectors)?.map(Arc::new);
         Ok(DatasetFacts { live, ids: Ids::read(job, vectors)?, center: OnceLock::new() })
     }
 
-    /// Returns the options of a search in which removed vectors are no answers.
+    /// Returns the options of a search with a selection that contains no removed vectors.
     ///
     /// # Errors
-    /// A selection of other vectors; too little memory for a set of rows, if some vectors were removed and some are
-    /// selected.
+    /// - Returns [`crate::Error::BadOption`] if the selection belongs to other vectors.
+    /// - Returns [`crate::Error::Store`] if the budget has too little free memory for a set of rows. The set is needed
+    ///   only if some vectors were removed and the search has a selection.
     pub fn among_live<'a>(
         &self,
         job: &Job,
@@ -70,10 +72,12 @@ impl DatasetFacts {
         Ok(Cow::Owned(Search { selection: Some(selection), ..search.clone() }))
     }
 
-    /// Returns the center of the data for a metric that uses it, and otherwise zeros. The first call reads it.
+    /// Returns the center of the data if the metric uses the center, and otherwise zeros. The first call reads the
+    /// center.
     ///
     /// # Errors
-    /// I/O and damage; too little memory.
+    /// Returns [`crate::Error::Store`] if an I/O operation fails, stored bytes are damaged, or the budget has too
+    /// little free memory.
     pub fn center(&self, job: &Job, vectors: &Vectors, metric: Metric) -> Result<Vec<f32>> {
         if vectors.center.is_none() || metric != Metric::L2 {
             return Ok(vec![0.0; vectors.info().dimensions]);
@@ -84,13 +88,13 @@ impl DatasetFacts {
         let reservation =
             job.budget().reserve(vectors.info().dimensions as u64 * 4, "the center of the vectors")?;
         let center = center_of_vectors(job, vectors, metric)?;
-        // Another thread may have read it meanwhile.
+        // Another thread may have set the center meanwhile. Both threads have read the same center.
         let _ = self.center.set((center.clone(), reservation));
         Ok(center)
     }
 }
 
-/// Returns the memory of the center of the data, and of its read.
+/// Returns the memory, in bytes, of the center of the data and of the buffers that read the center.
 fn center_bytes(info: &VectorsInfo) -> u64 {
     match info.element {
         Element::F32 | Element::F16 | Element::Bf16 => (info.dimensions * 4 + 2 * CHECK_BYTES) as u64,
@@ -98,10 +102,11 @@ fn center_bytes(info: &VectorsInfo) -> u64 {
     }
 }
 
-/// Returns the center of the data for a metric that uses it, and otherwise zeros.
+/// Reads the center of the data if the metric uses the center, and otherwise returns zeros.
 ///
 /// # Errors
-/// I/O and damage; too little memory for two small buffers.
+/// Returns [`crate::Error::Store`] if an I/O operation fails, stored bytes are damaged, or the budget has too little
+/// free memory for two small buffers.
 pub(crate) fn center_of_vectors(job: &Job, vectors: &Vectors, metric: Metric) -> Result<Vec<f32>> {
     let mut center = Vec::with_capacity(vectors.info().dimensions);
     if let (Some(file), Metric::L2) = (&vectors.center, metric) {

@@ -196,7 +196,7 @@ pub(crate) fn pairs_of_answer(batch: &RecordBatch) -> impl Iterator<Item = (u64,
     column(0).zip(column(2))
 }
 
-/// Plans a search with the memory that is free in the budget of `job`.
+/// Plans a search. The plan uses the memory that is free in the budget of `job`.
 ///
 /// # Errors
 /// - Returns [`crate::Error::BadOption`] if an option is out of range.
@@ -217,7 +217,7 @@ pub(crate) struct Means<'a> {
     pub job: &'a Job,
     /// The largest number of worker threads.
     pub threads: usize,
-    /// The memory that an earlier search has left.
+    /// The memory that an earlier search has kept.
     pub kept: &'a mut Kept,
 }
 
@@ -314,10 +314,11 @@ pub(crate) fn check_dimensions(source: Source<'_>, vectors: &VectorsInfo) -> Res
     })
 }
 
-/// Checks the options of an exact search, and the dimensions of the queries, without I/O.
+/// Checks the options of an exact search and the dimensions of the queries. The check does no I/O.
 ///
 /// # Errors
-/// A bad option; queries of other dimensions.
+/// - Returns [`Error::BadOption`] if an option is out of range.
+/// - Returns [`Error::BadFile`] if the queries do not have the dimensions and the element type that the vectors need.
 pub fn check_search<'a>(
     vectors: &VectorsInfo,
     queries: impl Into<Source<'a>>,
@@ -328,13 +329,14 @@ pub fn check_search<'a>(
     check_dimensions(queries.into(), vectors)
 }
 
-/// Finds the nearest vectors of each query, and passes rows to `each`, in the order of the queries and ranks.
+/// Finds the nearest vectors of each query. Passes the rows of the answer to `each`, in the order of the queries and
+/// then of the ranks.
 ///
 /// Each pass reads all vectors once. The search computes one multiplication for each query, vector and dimension.
 /// [`Plan`] describes the memory.
 ///
 /// # Errors
-/// The errors of [`crate::search()`].
+/// Returns the errors of [`crate::search()`].
 pub(crate) fn search_with(
     means: &mut Means<'_>,
     (vectors, facts): (&Vectors, &DatasetFacts),
@@ -385,9 +387,9 @@ enum Receiver<'a, 'b> {
     Answer(&'a mut AnswerRows<'b>),
     /// Keeps the nearest candidates of each query. A pass answers one query.
     Among(&'a mut AnswerRows<'b>, &'a mut dyn Candidates),
-    /// Keeps all pairs of a query, which is a vector of the dataset, and a later vector.
+    /// Keeps all pairs of a query and a vector with a larger number. The queries are vectors of the dataset.
     Pairs(&'a Pairs),
-    /// Keeps the nearest vectors of each query in heaps of the caller, one for each query of the source.
+    /// Keeps the nearest vectors of each query in heaps of the caller. There is one heap for each query of the source.
     Tops(&'a [TopK]),
 }
 
@@ -402,7 +404,7 @@ struct Passes<'a> {
 }
 
 impl Passes<'_> {
-    /// Runs all passes, and returns the number of pairs whose exact distances were computed.
+    /// Runs all passes. Returns the number of pairs whose exact distances were computed.
     fn run(&self, kept: &mut Kept, receiver: &mut Receiver<'_, '_>) -> Result<u64> {
         match self.vectors.info().element {
             Element::F32 | Element::F16 | Element::Bf16 => self.run_elements::<f32>(kept, receiver),

@@ -217,7 +217,7 @@ impl<T: Tiled> Pass<'_, T> {
         }
     }
 
-    /// Passes over the blocks without selected rows that follow row `row`.
+    /// Skips the blocks without selected rows that follow row `row`.
     fn pass_over(&self, shared: &Shared, selection: &RowSet, row: u64) {
         let block_rows = self.plan.block_rows as u64;
         let end = self.vectors.div_ceil(block_rows);

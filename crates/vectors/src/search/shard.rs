@@ -1,4 +1,5 @@
-//! The search in the shards of a spread file that one node has.
+//! Searches the shards of a spread file that one node stores. A *spread file* is a file whose parts, the *shards*, are
+//! distributed over several nodes.
 //!
 //! ```text
 //!   queries ─► packed ─┐
@@ -7,10 +8,11 @@
 //!   shard 6 ─► scan ───┘
 //! ```
 //!
-//! Shards arrive one after the other. The heaps stay from shard to shard, so that each shard begins with the bounds
-//! of the shards before it. A key is sent in the place of a distance: a key is exact, so the merge of several nodes
-//! breaks ties as a search in one dataset does. The k smallest entries of a union are among the k smallest entries of
-//! its parts.
+//! The caller passes one shard after the other. The heaps stay from shard to shard, so the search in a shard begins
+//! with the bounds of the earlier shards. The rows contain keys in the place of distances. A key is a number by which
+//! the exact search orders neighbours, and it is not rounded. So the merge of the rows of several nodes breaks ties as
+//! a search in one dataset does. The merge is correct because the k smallest entries of a union are among the k
+//! smallest entries of its parts.
 
 use std::{fs, sync::Arc};
 
@@ -28,7 +30,7 @@ use crate::{
     topk::{Entry, TopK},
 };
 
-/// Finds the nearest vectors of some queries in shards, one shard after the other.
+/// A search for the nearest vectors of some queries in several shards, one shard after the other.
 #[derive(Debug)]
 pub struct ShardSearch {
     job: Job,
@@ -41,7 +43,8 @@ pub struct ShardSearch {
     _memory: Reservation,
 }
 
-/// Returns the columns of the rows that [`ShardSearch::finish`] returns: `query` (from 0), `key` and `id`.
+/// Returns the schema of the rows that [`ShardSearch::finish`] passes on. The columns are `query`, `key` and `id`.
+/// Queries are numbered from 0.
 pub fn shard_schema() -> SchemaRef {
     Arc::new(Schema::new(vec![
         Field::new("query", DataType::UInt64, false),
@@ -51,12 +54,15 @@ pub fn shard_schema() -> SchemaRef {
 }
 
 impl ShardSearch {
-    /// Begins a search. `queries` has the elements of the queries, as [`crate::QueryReader`] returns them.
+    /// Begins a search. `queries` contains the elements of the queries, as [`crate::QueryReader`] returns them.
     ///
-    /// Memory: the heaps, of 16 bytes for each query and neighbour. Each shard is searched in the memory that is left.
+    /// The heaps take 16 bytes of memory for each query and neighbour. The search in a shard uses the memory that is
+    /// left.
     ///
     /// # Errors
-    /// Bad options; no queries, queries of other dimensions, or values that are not finite; I/O; too little memory.
+    /// - Returns [`Error::BadOption`] if an option is out of range, or if there are 2^32 queries or more.
+    /// - Returns [`Error::BadFile`] if there is no query.
+    /// - Returns [`Error::Store`] if an I/O operation fails or the budget has too little free memory.
     pub fn new(job: &Job, layout: VectorLayout, queries: &[u8], search: Search) -> Result<ShardSearch> {
         layout.check()?;
         let queries = write_queries(job, layout, queries)?;
@@ -67,16 +73,20 @@ impl ShardSearch {
         Ok(ShardSearch { job, layout, queries, search, tops, vectors: 0, measured: 0, _memory: memory })
     }
 
-    /// Compares the vectors of a shard with all queries. The ids of the vectors follow each other, from `first_id` on.
+    /// Compares the vectors of a shard with all queries. The ids of the vectors are consecutive and begin with
+    /// `first_id`.
     ///
     /// # Errors
-    /// A file that has no whole number of vectors; too little memory for one query; I/O and damage; cancellation.
+    /// - Returns [`Error::BadDataset`] if the length of the file is not a multiple of the size of a vector.
+    /// - Returns [`Error::BadFile`] if a query has a value that is not finite.
+    /// - Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, the budget has too little free
+    ///   memory for one query, or the job was cancelled.
     pub fn add(&mut self, file: &CheckedFile, first_id: u64) -> Result<()> {
         let info = self.layout.info(file.name(), file.len())?;
         let vectors = Vectors::shard(info, first_id, file)?;
         self.vectors += vectors.info().vectors;
         let (job, search, source) = (&self.job, &self.search, Source::File(&self.queries));
-        // The heaps have their memory.
+        // The memory of the heaps is already reserved.
         let what = || format!("a search in {}", file.name());
         let beside = Beside { entries: 0, bytes: 0, what: &what, candidates: None };
         let mut kept = Kept::Nothing;
@@ -94,11 +104,11 @@ impl ShardSearch {
         (self.vectors, self.measured)
     }
 
-    /// Passes the nearest vectors of each query to `each`, in the order of queries, keys and ids, with the columns of
-    /// [`shard_schema`].
+    /// Passes the nearest vectors of each query to `each`, in the order of queries, keys and ids. The rows have the
+    /// columns of [`shard_schema`].
     ///
     /// # Errors
-    /// The errors of `each`.
+    /// Returns the errors of `each`.
     pub fn finish<E>(
         self,
         each: impl FnMut(RecordBatch) -> std::result::Result<(), E>,
@@ -107,9 +117,9 @@ impl ShardSearch {
     }
 }
 
-/// Returns an empty heap for each query, with their memory.
+/// Returns an empty heap for each query, and the reservation of the memory of all heaps.
 pub(crate) fn shard_tops(job: &Job, search: &Search, queries: u64) -> Result<(Vec<TopK>, Reservation)> {
-    // No budget has memory for more neighbours.
+    // No budget has memory for more neighbours than `u32::MAX`.
     let k = search.k.min(u64::from(u32::MAX));
     let bytes = queries.saturating_mul(TopK::bytes(k) + size_of::<u64>() as u64);
     job.budget().need(bytes, || format!("{k} neighbours of each of {queries} queries"))?;
@@ -145,7 +155,8 @@ fn batch_of(rows: &[(u64, Entry)]) -> RecordBatch {
     RecordBatch::try_new(shard_schema(), columns).expect("columns of the schema's types")
 }
 
-/// Writes queries to the job's scratch folder, as a file that is checked as any file of vectors is.
+/// Writes queries to a file in the job's scratch folder, and opens the file as a file of vectors. So the checks of such
+/// files also apply to these queries.
 fn write_queries(job: &Job, layout: VectorLayout, queries: &[u8]) -> Result<VectorFile> {
     let element = layout.element.queried();
     let ending = match element {

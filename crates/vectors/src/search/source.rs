@@ -31,7 +31,7 @@ pub enum Source<'a> {
     File(&'a VectorFile),
     /// The live vectors of a dataset, in a join.
     Stored(&'a Vectors),
-    /// Vectors in memory, on which an index measures its recall.
+    /// The queries are vectors in memory. The measurement of an index's recall uses this source.
     #[doc(hidden)]
     Held(&'a HeldRows),
 }
@@ -184,7 +184,7 @@ enum Reading {
     /// The reader of a file, and the number of the next row.
     File(Rows, u64),
     Stored(StoredRows),
-    /// A copy of rows in memory, and the number of the next one.
+    /// A copy of rows in memory, and the number of the next row.
     Held {
         ids: Vec<u64>,
         bytes: Vec<u8>,

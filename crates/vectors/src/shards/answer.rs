@@ -1,4 +1,4 @@
-//! The answer of a search, from the neighbours that nodes found.
+//! Merges the neighbours that nodes found into the answer of a search.
 
 use arrow_array::RecordBatch;
 
@@ -8,8 +8,8 @@ use crate::{
     topk::Entry,
 };
 
-/// Collects neighbours, which arrive in the order of queries, keys and ids, into the rows of an answer: the first k
-/// of each query.
+/// Collects neighbours into the rows of an answer. The caller adds the neighbours of all nodes in the order of queries,
+/// keys and ids. The answer contains the first k neighbours of each query.
 pub struct MergedAnswer<'a> {
     rows: AnswerRows<'a>,
     k: u64,
@@ -18,7 +18,7 @@ pub struct MergedAnswer<'a> {
 }
 
 impl<'a> MergedAnswer<'a> {
-    /// Begins an answer, whose rows go to `each`.
+    /// Begins an answer. `each` receives its rows.
     pub fn new(
         metric: Metric,
         k: u64,
@@ -30,7 +30,7 @@ impl<'a> MergedAnswer<'a> {
     /// Adds the next neighbour.
     ///
     /// # Errors
-    /// The errors of the receiver of rows.
+    /// Returns the errors of the receiver of rows.
     pub fn add(&mut self, query: u64, key: f64, id: u64) -> Result<()> {
         if self.query != Some(query) {
             (self.query, self.rank) = (Some(query), 0);
@@ -42,10 +42,10 @@ impl<'a> MergedAnswer<'a> {
         self.rows.add(Row { query, rank: self.rank as u32, entry: Entry { key, id } })
     }
 
-    /// Passes on the last rows, and returns the number of all rows.
+    /// Passes the last rows to the receiver. Returns the number of rows of the whole answer.
     ///
     /// # Errors
-    /// The errors of the receiver of rows.
+    /// Returns the errors of the receiver of rows.
     pub fn finish(mut self) -> Result<u64> {
         self.rows.flush()?;
         Ok(self.rows.rows)

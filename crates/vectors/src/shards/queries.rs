@@ -1,4 +1,4 @@
-//! The queries of a file, as elements that nodes compare.
+//! Reads the queries of a file, and converts their elements to the type that nodes compare.
 
 use inshore_store::{Context, Reservation};
 
@@ -8,8 +8,8 @@ use crate::{
     search::{Source, check_dimensions},
 };
 
-/// Reads the queries of a file in order, as elements of queries for vectors of this type: f32 for all floating-point
-/// types.
+/// A reader of the queries of a file, in order. The reader converts the elements of the queries to the element type of
+/// queries for the vectors. This type is `f32` for vectors of any floating-point type.
 pub struct QueryReader<'a> {
     file: &'a VectorFile,
     vectors: &'a VectorsInfo,
@@ -22,7 +22,9 @@ impl<'a> QueryReader<'a> {
     /// Begins to read queries for the vectors `vectors`.
     ///
     /// # Errors
-    /// Queries of other dimensions; I/O; too little memory.
+    /// - Returns [`crate::Error::BadFile`] if the queries do not have the dimensions and the element type that the
+    ///   vectors need.
+    /// - Returns [`crate::Error::Store`] if an I/O operation fails or the budget has too little free memory.
     pub fn new(context: &Context, file: &'a VectorFile, vectors: &'a VectorsInfo) -> Result<QueryReader<'a>> {
         check_dimensions(Source::File(file), vectors)?;
         let memory = context.budget().reserve(file.rows_bytes(false), "queries")?;
@@ -34,10 +36,11 @@ impl<'a> QueryReader<'a> {
         self.vectors.element.queried().row_bytes(self.vectors.dimensions)
     }
 
-    /// Returns the bytes of the next queries, at most `most` queries. The result is empty after the last query.
+    /// Returns the bytes of the next queries, but of at most `most` queries. The result is empty after the last query.
     ///
     /// # Errors
-    /// [`crate::Error::BadFile`] for a value that elements of the vectors cannot hold; I/O.
+    /// - Returns [`crate::Error::BadFile`] if the element type of the vectors cannot represent a value of a query.
+    /// - Returns [`crate::Error::Store`] if an I/O operation fails.
     pub fn next(&mut self, most: u64) -> Result<Vec<u8>> {
         let (element, to) = (self.file.element(), self.vectors.element.queried());
         let end = self.file.count().min(self.next.saturating_add(most));

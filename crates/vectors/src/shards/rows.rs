@@ -1,4 +1,4 @@
-//! The bytes of the rows of a file of vectors, as a stream.
+//! Reads the rows of a file of vectors as a stream of bytes.
 
 use std::io::{self, Read};
 
@@ -6,13 +6,15 @@ use inshore_store::{Context, FILE_SOURCE_BYTES, Reservation};
 
 use crate::{Error, Result, VectorFile, file::Rows};
 
-/// Reads the vectors of a file as stored elements without gaps, in order and checked as an import does.
+/// A reader of the vectors of a file. The stream contains the stored elements of all vectors, in order and without
+/// gaps. The reader checks the vectors as an import does.
 ///
-/// Memory: that of the import of a file.
+/// The reader takes as much memory as the import of a file.
 pub struct RowReader {
     rows: Rows,
-    /// Bytes of some rows, and the number of those that were read.
+    /// The bytes of some rows.
     pending: Vec<u8>,
+    /// The number of bytes of `pending` that the stream has already returned.
     at: usize,
     error: Option<Error>,
     _memory: Reservation,
@@ -22,16 +24,17 @@ impl RowReader {
     /// Begins to read a file.
     ///
     /// # Errors
-    /// I/O; too little memory.
+    /// Returns [`Error::Store`] if an I/O operation fails or the budget has too little free memory.
     pub fn new(context: &Context, file: &VectorFile) -> Result<RowReader> {
-        // The source reserves its own memory. The rows are in memory as they are in the file, as elements, and pending.
+        // The source of the rows reserves its own memory. This reservation covers the rows as the file contains them,
+        // the rows as elements, and `pending`.
         let rows_bytes = file.rows_bytes(true) - FILE_SOURCE_BYTES;
         let memory = context.budget().reserve(2 * rows_bytes, "vectors that are imported")?;
         let rows = file.rows(context, 0, true)?;
         Ok(RowReader { rows, pending: Vec::new(), at: 0, error: None, _memory: memory })
     }
 
-    /// Returns the error that ended the stream, if it was one of a vector.
+    /// Returns the error that ended the stream. Returns `None` if the file was read without an error.
     pub fn error(self) -> Option<Error> {
         self.error
     }

@@ -1,4 +1,4 @@
-//! These tests cover hash tables: builds, searches with multi-probe, recall, changes and damage.
+//! Tests hash tables. The tests cover builds, searches with multi-probe LSH, recall, changes and damage.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -59,7 +59,7 @@ fn probing(probes: u64) -> Approximate {
     Approximate { probes: Some(probes), ..Approximate::default() }
 }
 
-/// Returns vectors of bytes or bits around some prototypes, of which a few elements were replaced.
+/// Returns vectors of bytes or bits. Each vector is a copy of one of 50 prototypes, with some elements replaced.
 fn mutated(element: Element, dimensions: usize, count: usize, seed: u64) -> Made {
     let mut values = Random(seed / 1000);
     let mut any = |_| if element == Element::Bits { values.below(2) } else { values.below(256) };
@@ -122,7 +122,7 @@ fn each_family_finds_nine_of_ten_neighbours_among_a_part_of_the_vectors() {
         assert!(recall >= 0.88, "{element} {metric:?}: recall {recall}, {found:?}");
         assert!(share < 0.5, "{element} {metric:?}: {share} compared, {found:?}");
         assert!(found.recall_estimate.is_some_and(|recall| recall >= 0.9), "{found:?}");
-        // More probes find more; the recall of few is lower.
+        // A search with fewer probes finds fewer neighbours.
         let (few, _) = ask(&setup, "v", &queries, (&search, &probing(2)), (24 << 20, 2));
         assert!(pairs(&few).intersection(&pairs(&exact)).count() < common, "{element} {metric:?}");
     }
@@ -163,7 +163,7 @@ fn tables_and_answers_do_not_depend_on_memory_and_threads() {
         let small = build(&setup, "v", &options, (12 << 20, 1));
         let first = bytes_of(&setup.store, &job, "v");
         let large = build(&setup, "v", &options, (256 << 20, 3));
-        // The first sort was too small for all rows, and spilled.
+        // The sort of the first build spilled, since its memory was too small for all rows.
         assert!(small.plan.sort_bytes < 20_000 * 64 * 16 && 20_000 * 64 * 16 < large.plan.sort_bytes);
         assert_eq!(bytes_of(&setup.store, &job, "v"), first);
         assert_eq!(small.info.recall.points, large.info.recall.points);
@@ -190,7 +190,7 @@ fn recall_is_measured_on_the_queries_of_the_user_and_replaces_the_table() {
     assert_eq!((table.queries, table.k, job.budget().reserved_bytes()), (40, 5, 0));
     assert_eq!(open(&setup.store, "v").1.info().recall, table);
     assert_ne!(table, before);
-    // The table must be right: these queries reach its recall with its number of probes.
+    // The measured queries must reach the recall that the table states for a number of probes.
     let search = Search { k: 5, ..Search::default() };
     let sampled: Vec<u64> = (0..40).map(|number| number * 100 / 40).collect();
     let keep = |rows: Vec<Row>| -> HashSet<_> {
@@ -200,7 +200,7 @@ fn recall_is_measured_on_the_queries_of_the_user_and_replaces_the_table() {
     for point in table.points.iter().filter(|point| [1, 8, 16, 32].contains(&point.probes)) {
         let (rows, found) = ask(&setup, "v", &queries, (&search, &probing(point.probes)), (32 << 20, 2));
         let recall = keep(rows).intersection(&exact).count() as f32 / exact.len() as f32;
-        // Queries with fewer than k candidates probed more.
+        // The recall may be higher, since queries with fewer than k candidates probed more buckets.
         assert!(recall >= point.recall - 1e-6 && recall < point.recall + 0.1, "{recall}: {point:?}");
         assert_eq!(found.recall_estimate, Some(point.recall));
     }
@@ -232,13 +232,14 @@ fn vectors_that_are_few_or_equal_or_of_one_dimension_have_tables() {
         };
         for metric in metrics {
             for bits in [None, Some(12)] {
-                // With twelve functions most of 4,096 buckets are empty.
+                // Twelve functions give 4,096 buckets, most of which are empty.
                 let built = build(&setup, name, &Lsh { metric, bits, ..Lsh::default() }, (64 << 20, 2));
                 assert!(built.info.bucket_vectors_max <= built.info.vectors);
                 for k in [1, 3000] {
                     let search = Search { k, metric, ..Search::default() };
                     let (exact, _) = setup.search(name, &queries, &search, (32 << 20, 2));
-                    // One bucket is not enough for many neighbours, so more are probed, or all vectors are compared.
+                    // One bucket has too few vectors for 3,000 neighbours. So a query probes more buckets, or is
+                    // compared with all vectors.
                     let (rows, found) = ask(&setup, name, &queries, (&search, &probing(1)), (32 << 20, 2));
                     assert_eq!(rows.len(), exact.len(), "{name} {metric:?} {bits:?} {k} {found:?}");
                     assert!(k > 1 || rows[0].3 == exact[0].3, "{name} {metric:?}: the vector finds itself");
@@ -248,7 +249,7 @@ fn vectors_that_are_few_or_equal_or_of_one_dimension_have_tables() {
     }
 }
 
-/// A number of buckets that is no power of two: codes are spread over the buckets.
+/// The number of buckets is not a power of two here, so the codes are distributed over the buckets by a hash.
 #[test]
 fn thirty_buckets_and_one_table_are_enough_for_small_data() {
     for (element, metric) in [(Element::Bits, Metric::Hamming), (Element::U8, Metric::Cosine)] {
@@ -306,7 +307,7 @@ fn changed_vectors_are_found_and_a_compaction_hashes_all() {
     let queries = setup.file("q", &asked);
     let search = Search::default();
     for round in 0..2u64 {
-        // 1.2 MB: lists would grow by a layer.
+        // The added vectors take 1.2 MB. Inverted lists would get a new layer for so many vectors.
         let added = clustered(Element::U8, 64, 20_000, 7003 + round);
         let changed = add(&setup, &added).unwrap();
         model.add(&added);
@@ -371,7 +372,7 @@ fn an_index_of_one_kind_replaces_that_of_the_other() {
     build(&setup, "v", &Lsh::default(), (64 << 20, 2));
     remove_index(&setup.store, "v").unwrap();
     assert!(SearchIndex::open(&setup.store, &vectors).unwrap().is_none());
-    // Other vectors under the name do not have the tables of the former ones.
+    // The tables of removed vectors must not be used for other vectors of the same name.
     build(&setup, "v", &Lsh::default(), (64 << 20, 2));
     setup.store.remove("v").unwrap();
     setup.import("v", &clustered(Element::U8, 256, 1500, 8003));
@@ -487,7 +488,7 @@ fn a_flipped_bit_is_an_error_that_names_the_file() {
     }
 }
 
-/// Checksums hold here: another program wrote these files.
+/// The files of this test have valid checksums, as if another program had written wrong contents.
 #[test]
 fn tables_that_do_not_describe_their_buckets_are_refused_by_name() {
     let setup = Setup::new();
@@ -573,7 +574,7 @@ fn a_build_that_is_stopped_or_fails_leaves_the_former_index_or_none() {
         assert!(built.map_or_else(|error| error.is_cancelled(), |_| true));
         is_built
     };
-    // The last phases are short, and may end before the build is stopped.
+    // The last phases are short, so the build may be complete before it is stopped.
     for phase in ["", "sampling", "hashing", "writing buckets", "searching", "measuring recall"] {
         let is_built = stopped(phase);
         assert_eq!(SearchIndex::open(&setup.store, &vectors).unwrap().is_some(), is_built, "{phase}");
@@ -581,15 +582,15 @@ fn a_build_that_is_stopped_or_fails_leaves_the_former_index_or_none() {
             setup.store.remove("v.index").unwrap();
         }
     }
-    // Lists stay when the tables that should replace them are not finished.
+    // An interrupted build of hash tables must leave the old inverted lists.
     build_lists(&setup, "v", &Index { lists: Some(50), ..Index::default() }, (64 << 20, 2));
     let id = setup.store.dataset("v.index").unwrap().id();
     assert!(!stopped(""));
     assert_eq!(setup.store.dataset("v.index").unwrap().id(), id);
 }
 
-/// Compares both kinds of an index on the same vectors: `cargo test -p inshore-vectors -- --ignored --nocapture
-/// lists_and`.
+/// Compares both kinds of an index on the same vectors. The command is
+/// `cargo test -p inshore-vectors -- --ignored --nocapture lists_and`.
 #[test]
 #[ignore = "a measurement"]
 fn lists_and_tables_at_the_same_recall() {

@@ -1,4 +1,5 @@
-//! These tests interrupt builds of an index, and resume them: the index is that of a build that was not interrupted.
+//! Tests that interrupt builds of an index and resume them. A resumed build must create the same index as a build that
+//! was not interrupted.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -18,13 +19,14 @@ fn setup() -> Setup {
     setup
 }
 
-/// Returns the bytes with which a build spills runs.
+/// Returns a memory size, in bytes, with which a build spills runs.
 fn small_memory(setup: &Setup, options: &Index) -> u64 {
     let job = setup.job(64 << 20, 2);
     plan_index(&job, setup.open("v").info(), options).unwrap().smallest_bytes
 }
 
-/// Starts a build, and stops it once `done` units of a phase are done. Returns false if the build was complete before.
+/// Starts a build, and stops the build after `done` units of the phase `phase`. Returns false if the build was complete
+/// before.
 fn interrupted(setup: &Setup, options: &Index, (phase, done): (&str, u64)) -> bool {
     let cancel = Cancel::default();
     let job = setup.store.job(Budget::new(small_memory(setup, options), 2), cancel.clone()).unwrap();
@@ -85,7 +87,7 @@ fn a_build_that_was_interrupted_anywhere_resumes_to_the_same_index() {
         for (point, is_trained) in points.into_iter().take(count) {
             surely_interrupted(&setup, &options, point);
             assert_eq!(setup.store.kept().unwrap().len(), usize::from(is_trained), "{point:?}");
-            // A build without the option leaves the work alone.
+            // A build without the option must not use or remove the kept work.
             assert_eq!(build(&setup, "v", &options, (small, 1)).resumed, None);
             let built = resume(&setup, &options, (40 << 20, 1));
             assert_eq!((built.resumed.is_some(), &built.unused), (is_trained, &None), "{point:?}");
@@ -100,7 +102,7 @@ fn a_build_that_was_interrupted_anywhere_resumes_to_the_same_index() {
             assert!(bytes_of(&setup.store, &job, "v") == bytes, "{copies:?} {point:?}");
             assert!(setup.store.kept().unwrap().is_empty());
         }
-        // Interrupted again and again, with the runs of all attempts.
+        // If a build is interrupted several times, the last build must use the runs of all attempts.
         for point in [("assigning", 30_000), ("assigning", 90_000), ("writing lists", 1)] {
             surely_interrupted(&setup, &options, point);
         }
@@ -124,7 +126,7 @@ fn kept_work_of_other_options_or_vectors_is_not_used_and_the_reason_is_told() {
     let bytes = bytes_of(&setup.store, &job, "v");
     build(&setup, "v", &other, (40 << 20, 1));
     assert!(bytes_of(&setup.store, &job, "v") == bytes);
-    // The work is still there for the same options, but not for changed vectors.
+    // The kept work remains for the same options. But a build of changed vectors must not use the work.
     let added = setup.file("added", &clustered(Element::U8, 16, 10, 1002));
     add_vectors(&setup.store, &setup.job(40 << 20, 2), "v", &added).unwrap();
     let built = resume(&setup, &options, (40 << 20, 2));

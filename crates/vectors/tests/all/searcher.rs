@@ -1,4 +1,5 @@
-//! These tests cover searchers: each call answers as a search of its own, from any thread, within the budget.
+//! Tests searchers. Each call of a searcher must give the same answer as a separate search, from any thread and within
+//! the budget.
 
 use std::{sync::Arc, time::Duration};
 
@@ -59,7 +60,7 @@ fn every_call_answers_as_a_search_of_its_own() {
         let setup = Setup::new();
         setup.import("v", &clustered(element, 17, 6000, 1001));
         build(&setup, "v", &Index { metric, lists: Some(80), seed: 1, copies }, (64 << 20, 2));
-        // Rows that no list has, and removed vectors.
+        // The dataset also has rows that no list contains, and removed vectors.
         let added = setup.file("added", &clustered(element, 17, 50, 1003));
         add_vectors(&setup.store, &setup.job(40 << 20, 2), "v", &added).unwrap();
         remove_vectors(&setup.store, &setup.job(40 << 20, 2), "v", &[3, 77, 5999, 6001]).unwrap();
@@ -221,7 +222,7 @@ fn a_searcher_sees_the_dataset_as_it_was_opened() {
     assert_eq!(find(&searcher, &queries, &search, None).unwrap(), exact);
     assert_ne!(setup.search("v", &queries, &search, (16 << 20, 2)).0, exact);
     remove(&setup.store, "v").unwrap();
-    // Another dataset takes the space that is free.
+    // Another dataset of the same name takes the free space. It must not overwrite the data of the snapshot.
     setup.import("v", &clustered(Element::U8, 16, 4000, 9001));
     assert!(!is_current());
     for _ in 0..2 {
@@ -248,7 +249,7 @@ fn vectors_that_do_not_fit_the_memory_are_refused_with_the_size_that_is_enough()
     let search = Search::default();
     let (exact, _) = setup.search("v", &queries, &search, (16 << 20, 2));
     assert_eq!(find(&searcher, &queries, &search, None).unwrap(), exact);
-    // A call whose share is too small names the size of the whole budget.
+    // If the share of a call is too small, the error must state the size of the whole budget.
     let job = setup.job(20 << 20, 2);
     let searcher = open(&setup, &job, &SearcherOptions { in_memory: false, calls: Some(16) }).unwrap();
     let search = Search { k: 60_000, ..Search::default() };

@@ -34,7 +34,7 @@ pub struct ImportVectors {
     /// The column of the table whose values are the ids of the vectors.
     #[serde(default)]
     pub id: Option<String>,
-    /// The number of nodes that hold each vector.
+    /// The number of nodes that store each vector.
     #[serde(default)]
     pub copies: Option<u8>,
     /// The approximate size of a shard on nodes, in bytes.
@@ -93,7 +93,7 @@ impl ImportVectors {
     }
 }
 
-/// Returns whether a file is a table with a column of vectors.
+/// Returns true if a file is a table with a column of vectors.
 fn is_table(path: &Path) -> bool {
     matches!(&*Input::new(path).extension(), "parquet" | "arrow")
 }

@@ -16,7 +16,7 @@ use crate::{
     target_kind::TargetKind,
 };
 
-/// Builds the index of a dataset of vectors, or replaces it. See [`vectors::build_index`].
+/// Builds or replaces the index of a dataset of vectors, as [`vectors::build_index`] or [`vectors::build_lsh`] does.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IndexVectors {
@@ -35,16 +35,16 @@ pub struct IndexVectors {
     /// second file of lists with copies, which the single strategy reads.
     #[serde(default)]
     pub copies: Option<u64>,
-    /// Keeps finished work if the build is interrupted. A build of the same vectors with the same options resumes from
-    /// there.
+    /// Keeps the finished work of the build if the build is interrupted. A later build of the same vectors with the
+    /// same options resumes from the kept work.
     #[serde(default)]
     pub resume: bool,
-    /// Hash tables in the place of inverted lists, if given.
+    /// The options of hash tables. If they are given, the build creates hash tables and no inverted lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lsh: Option<HashTables>,
 }
 
-/// The options of hash tables; see [`vectors::Lsh`].
+/// The options of hash tables. The documentation of [`vectors::Lsh`] states their ranges and defaults.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct HashTables {
@@ -54,12 +54,13 @@ pub struct HashTables {
     pub bits: Option<u64>,
     /// The number of buckets of a table.
     pub buckets: Option<u64>,
-    /// The width of the cells of projections, for Euclidean distances.
+    /// The width of a cell of a projection, in the unit of the vectors. Only hash tables for Euclidean distances use
+    /// it.
     pub width: Option<f64>,
 }
 
 impl IndexVectors {
-    /// Refuses options of inverted lists beside those of hash tables.
+    /// Refuses options of inverted lists if the request asks for hash tables.
     fn check_kind(&self) -> Result<()> {
         if self.resume && self.lsh.is_some() {
             let what =
@@ -104,14 +105,14 @@ fn default_sample() -> u64 {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum BuiltIndex {
-    /// Inverted lists in the store.
+    /// The index consists of inverted lists in the store.
     Lists(Built),
-    /// Hash tables in the store.
+    /// The index consists of hash tables in the store.
     Tables(LshBuilt),
-    /// Inverted lists on nodes.
+    /// The index consists of inverted lists on nodes.
     #[cfg(feature = "nodes")]
     OnNodes {
-        /// The properties.
+        /// The properties of the index.
         index: vectors::SpreadIndexInfo,
     },
 }

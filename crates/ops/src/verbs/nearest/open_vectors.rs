@@ -1,4 +1,4 @@
-//! Vectors that stay open for many searches, each of which is a request of `nearest query`.
+//! Keeps vectors open for many searches. Each search is a request of the operation `nearest query`.
 
 use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard},
@@ -23,17 +23,19 @@ use crate::{
     operation::Operation,
 };
 
-/// A call that waits for the end of a refresh checks its stop flag so often.
+/// The interval at which a call that waits for a refresh checks for cancellation. A refresh also checks at this
+/// interval if searches are still running.
 const TICK: Duration = Duration::from_millis(5);
-/// The share of the memory that sets of selected vectors may take, and the largest number of sets.
+/// The sets of selected vectors may take this fraction of the memory: one part of `SELECTIONS_SHARE` parts.
 const SELECTIONS_SHARE: u64 = 16;
+/// The largest number of sets of selected vectors that are kept.
 const SELECTIONS_MAX: usize = 16;
 
 /// Vectors of a store that stay open for searches from any number of threads.
 ///
-/// Searches see the vectors and their index as they were when they were opened, until [`OpenVectors::refresh`]. See
-/// [`Searcher`] for the memory and the threads of calls. The sets of vectors that satisfy predicates are kept, up to a
-/// sixteenth of the memory.
+/// Searches see a snapshot of the vectors and their index, from the time of [`OpenVectors::open`] or of the last
+/// [`OpenVectors::refresh`]. The documentation of [`Searcher`] describes the memory and the threads of calls. The sets
+/// of vectors that satisfy predicates are kept for later searches. These sets take at most a sixteenth of the memory.
 pub struct OpenVectors {
     store: Store,
     name: String,
@@ -49,18 +51,18 @@ pub struct OpenOptions {
     pub memory_bytes: u64,
     /// The number of worker threads.
     pub threads: usize,
-    /// What stays in memory, and how many calls run at once.
+    /// The options of the searcher, which state the data in memory and the number of concurrent calls.
     pub searcher: SearcherOptions,
 }
 
 enum State {
     Open(Arc<Opened>),
-    /// A refresh is at work.
+    /// A refresh is replacing the snapshot.
     Changing,
     Closed,
 }
 
-/// A snapshot of vectors with what searches keep.
+/// A snapshot of the vectors, with the data that searches keep in memory.
 struct Opened {
     searcher: Searcher,
     /// The error of an index that cannot be opened.
@@ -71,30 +73,30 @@ struct Opened {
 /// The neighbours that a search found.
 #[derive(Debug)]
 pub struct Neighbours {
-    /// The facts.
+    /// The statistics of the search.
     pub found: Found,
-    /// The columns.
+    /// The columns of the rows.
     pub schema: SchemaRef,
-    /// The rows, in the order of the queries and ranks.
+    /// The rows, in the order of the queries and then of the ranks.
     pub rows: Vec<RecordBatch>,
 }
 
-/// Lists the properties of open vectors.
+/// The properties of open vectors.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OpenInfo {
     /// The name of the vectors.
     pub name: String,
     /// The number of vectors that were not removed.
     pub vectors: u64,
-    /// The number of dimensions.
+    /// The number of dimensions of a vector.
     pub dimensions: usize,
-    /// The type of the elements.
+    /// The element type of the vectors.
     pub element: Element,
-    /// The metric of the index, if there is one that can be used.
+    /// The metric of the index. `None` if the vectors have no index that can be opened.
     pub index: Option<Metric>,
     /// True if all vectors are in memory.
     pub in_memory: bool,
-    /// The number of calls that run at once.
+    /// The largest number of concurrent calls.
     pub calls: usize,
 }
 
@@ -102,8 +104,8 @@ impl OpenVectors {
     /// Opens the vectors `name` of a store.
     ///
     /// # Errors
-    /// The errors of [`Vectors::open`], and of [`Searcher::open`]. An index that is damaged, or was built of other vectors,
-    /// is an error of the searches in it.
+    /// Returns the errors of [`Vectors::open`] and of [`Searcher::open`]. An index that is damaged, or was built from
+    /// other vectors, causes no error here. The error is returned by each search in the index.
     pub fn open(store: &Store, name: &str, options: OpenOptions, cancel: &Cancel) -> Result<OpenVectors> {
         let (store, name) = (store.clone(), name.to_string());
         let opened = Opened::of(&store, find(&store, &name)?, &options, cancel)?;
@@ -111,11 +113,14 @@ impl OpenVectors {
         Ok(OpenVectors { store, name, options, state, changed: Condvar::new() })
     }
 
-    /// Finds the nearest vectors of each query, as the operation `nearest query` does. Several threads may search at once;
-    /// a search that finds all slots in use waits. `cancel` ends the search, or the wait.
+    /// Finds the nearest vectors of each query, as the operation `nearest query` does. Several threads may search
+    /// concurrently. A search waits if the largest number of concurrent calls is running. `cancel` cancels the search
+    /// or the wait.
     ///
     /// # Errors
-    /// The errors of [`SearchVectors`]; a request for other vectors; closed vectors.
+    /// - Returns the errors of the operation [`SearchVectors`].
+    /// - Returns [`Error::Request`] if the request names other vectors or asks for queries that are lines.
+    /// - Returns [`vectors::Error::BadOption`] if the vectors are closed.
     pub fn search(
         &self,
         request: &SearchVectors,
@@ -136,10 +141,11 @@ impl OpenVectors {
         }
     }
 
-    /// Returns the properties of the vectors, as searches see them.
+    /// Returns the properties of the snapshot that searches see.
     ///
     /// # Errors
-    /// Closed vectors; cancellation.
+    /// - Returns [`vectors::Error::BadOption`] if the vectors are closed.
+    /// - Returns [`inshore_store::Error::Cancelled`] if `cancel` was cancelled.
     pub fn info(&self, cancel: &Cancel) -> Result<OpenInfo> {
         let opened = self.opened(cancel)?;
         let (searcher, info) = (&opened.searcher, opened.searcher.vectors().info());
@@ -154,19 +160,22 @@ impl OpenVectors {
         })
     }
 
-    /// Opens the vectors again if they or their index have changed, and returns whether they have. The call waits for
-    /// running searches, and later ones wait for the call.
+    /// Opens the vectors again if the vectors or their index have changed. Returns true if they have changed. The
+    /// refresh waits for running searches, and later searches wait for the refresh.
     ///
     /// # Errors
-    /// The errors of [`Vectors::open`], for vectors that were removed: searches go on as before. The errors of
-    /// [`Searcher::open`]: the vectors are closed then. Closed vectors; cancellation.
+    /// - Returns the errors of [`Vectors::open`], for example if the vectors were removed. Searches then continue to
+    ///   use the old snapshot.
+    /// - Returns the errors of [`Searcher::open`]. The vectors are closed after such an error.
+    /// - Returns [`vectors::Error::BadOption`] if the vectors are closed.
+    /// - Returns [`inshore_store::Error::Cancelled`] if `cancel` was cancelled.
     pub fn refresh(&self, cancel: &Cancel) -> Result<bool> {
         let found = find(&self.store, &self.name)?;
         if self.opened(cancel)?.searcher.is_of(&found.vectors, found.index.as_ref()) {
             return Ok(false);
         }
         let opened = self.take_alone(cancel)?;
-        // The memory of the old snapshot is free for the new one.
+        // The new snapshot needs the memory of the old snapshot.
         drop(opened);
         match Opened::of(&self.store, found, &self.options, cancel) {
             Ok(opened) => {
@@ -180,7 +189,8 @@ impl OpenVectors {
         }
     }
 
-    /// Closes the vectors. Searches that are running end as if the vectors were open; their memory is free then.
+    /// Closes the vectors. Running searches continue to their end. The memory becomes free when the last of these
+    /// searches has ended.
     pub fn close(&self) {
         let mut state = self.lock();
         while let State::Changing = *state {
@@ -188,7 +198,7 @@ impl OpenVectors {
         }
         let old = std::mem::replace(&mut *state, State::Closed);
         drop(state);
-        // The release of much memory takes a while.
+        // The snapshot is dropped without the lock, since the release of much memory takes time.
         drop(old);
     }
 
@@ -201,7 +211,7 @@ impl OpenVectors {
         self.changed.notify_all();
     }
 
-    /// Waits for the end of a refresh.
+    /// Waits until no refresh is running. Returns the locked state.
     fn settled(&self, cancel: &Cancel) -> Result<MutexGuard<'_, State>> {
         let mut state = self.lock();
         while let State::Changing = *state {
@@ -218,7 +228,8 @@ impl OpenVectors {
         }
     }
 
-    /// Takes the snapshot once no search uses it. Other calls wait from then on.
+    /// Waits until no search uses the snapshot, and then returns the snapshot. Other calls wait from the beginning of
+    /// this wait.
     fn take_alone(&self, cancel: &Cancel) -> Result<Opened> {
         let mut state = self.settled(cancel)?;
         let mut opened = match std::mem::replace(&mut *state, State::Changing) {
@@ -252,7 +263,7 @@ impl OpenVectors {
     }
 }
 
-/// Vectors and their index, which were found in the store.
+/// Vectors and their index in the store.
 struct FoundVectors {
     vectors: Vectors,
     index: Option<SearchIndex>,
@@ -316,7 +327,7 @@ impl Opened {
     }
 }
 
-/// Returns the same error once more.
+/// Returns a copy of an error, which each search in the index returns.
 fn again(error: &vectors::Error) -> vectors::Error {
     match error {
         vectors::Error::BadDataset { name, what, found, expected } => {
@@ -327,15 +338,17 @@ fn again(error: &vectors::Error) -> vectors::Error {
     }
 }
 
-/// The sets of vectors that satisfy predicates, the last one used at the end.
+/// A cache of the sets of vectors that satisfy predicates. The cache evicts the least recently used set first.
 struct Selections {
-    /// A part of the memory.
+    /// The part of the memory that the cache may use.
     budget: Budget,
+    /// The text of each predicate and its set. The most recently used set is the last one.
     kept: Mutex<Vec<(String, Arc<RowSet>)>>,
 }
 
 impl Selections {
-    /// Returns no sets, for which memory is reserved if the vectors have columns and the memory has room for a set.
+    /// Creates an empty cache. The cache reserves memory only if the vectors have columns and a set fits into the
+    /// cache.
     fn new(job: &Job, vectors: &Vectors) -> Result<Selections> {
         let each = RowSet::bytes(vectors.info().vectors);
         let most = job.budget().memory_bytes() / SELECTIONS_SHARE;
@@ -360,8 +373,8 @@ impl Selections {
         Some(set)
     }
 
-    /// Keeps a copy of a set if there is room, in the place of those that were not used for longest. Returns the copy, or
-    /// else the set.
+    /// Adds a copy of a set to the cache, and evicts other sets if necessary. Returns the copy, or `set` if the copy
+    /// does not fit into the cache.
     fn keep(&self, predicate: &str, set: Arc<RowSet>) -> Result<Arc<RowSet>> {
         let bytes = RowSet::bytes(set.len());
         if bytes > self.budget.memory_bytes() {
@@ -371,7 +384,7 @@ impl Selections {
         while !kept.is_empty() && (self.budget.free_bytes() < bytes || kept.len() >= SELECTIONS_MAX) {
             kept.remove(0);
         }
-        // Another search may still use a set that was removed here.
+        // The copy may still fail, since another search may use an evicted set and thus its memory.
         let Ok(copy) = set.copied(&self.budget) else { return Ok(set) };
         let copy = Arc::new(copy);
         kept.push((predicate.to_string(), copy.clone()));

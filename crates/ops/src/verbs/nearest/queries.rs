@@ -36,7 +36,8 @@ impl Queries {
         }
     }
 
-    /// Returns the one input, a file of vectors, as queries for vectors with these elements.
+    /// Opens the only input, which must be a file of vectors. Returns queries for vectors with the element type
+    /// `element`.
     #[cfg(feature = "nodes")]
     pub(super) fn into_file(self, operation: &'static str, element: Element) -> Result<VectorFile> {
         match self {
@@ -45,8 +46,8 @@ impl Queries {
         }
     }
 
-    /// Returns a file of vectors: that of the inputs, or vectors that are computed of them. If `are_lines`, each line of
-    /// a file is a document.
+    /// Returns a file of vectors. If the input is not a file of vectors, the vectors are computed from the inputs. If
+    /// `are_lines` is true, each line of the input is a document.
     pub(super) fn open(
         self,
         operation: &'static str,
@@ -73,7 +74,8 @@ impl Queries {
     }
 }
 
-/// Returns queries for vectors with these elements. Among bits, bytes are eight bits each: nothing else could be meant.
+/// Returns queries for vectors with the element type `element`. If the vectors consist of bits, each byte of a query is
+/// interpreted as eight bits, since bytes and bits cannot be compared.
 pub(super) fn for_elements(queries: VectorFile, element: Element) -> Result<VectorFile> {
     match (element, queries.element()) {
         (Element::Bits, Element::U8) => Ok(queries.as_bits()?),

@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// Finds the nearest vectors of a dataset for each query. The search is exact ([`vectors::search()`]), unless `recall`
-/// or `probes` is given; it then uses the lists of the dataset's index ([`vectors::search_index`]).
+/// or `probes` is given. The search then uses the dataset's index, which consists of inverted lists or of hash tables.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SearchVectors {
@@ -46,10 +46,10 @@ pub struct SearchVectors {
     /// The recall that an approximate answer is expected to reach. If the dataset has no index, the answer is exact.
     #[serde(default)]
     pub recall: Option<f64>,
-    /// The number of lists of the index that each query probes. It replaces `recall`.
+    /// The number of lists or buckets of the index that each query probes. If the number is given, `recall` is ignored.
     #[serde(default)]
     pub probes: Option<u64>,
-    /// The strategy by which lists are read. The default is the cheaper one.
+    /// The strategy by which lists are read. The default is the strategy with the smaller estimated time.
     #[serde(default)]
     pub strategy: Option<Strategy>,
     /// An SQL expression over the columns of the dataset. Only vectors for which the expression is true are answers.
@@ -71,9 +71,9 @@ pub enum Found {
     Exact(Searched),
     /// The statistics of a search that probed lists of an index.
     Approximate(ApproximateSearched),
-    /// Buckets of hash tables were probed.
+    /// The statistics of a search that probed buckets of hash tables.
     Hashed(LshSearched),
-    /// All vectors were compared with all queries, or lists of an index were probed, on nodes.
+    /// The statistics of a search on nodes, which is exact or probed lists of an index.
     #[cfg(feature = "nodes")]
     OnNodes(SearchedOnNodes),
 }
@@ -123,7 +123,8 @@ impl SearchVectors {
         }
     }
 
-    /// Returns the options of a search in the index that `open` returns; `None` for an exact search.
+    /// Returns the index that `open` returns, and the options of the search in the index. Returns `None` for an exact
+    /// search.
     pub(super) fn approximate_in<I>(
         &self,
         open: impl FnOnce() -> Result<Option<I>>,
@@ -139,7 +140,7 @@ impl SearchVectors {
         Ok(index.filter(|_| !is_exact).map(|index| (index, approximate)))
     }
 
-    /// Returns the options of an approximate search, if one is asked for.
+    /// Returns the options of an approximate search. Returns `None` if the request asks for an exact search.
     pub(super) fn approximate(&self) -> Option<Approximate> {
         let SearchVectors { recall, probes, strategy, .. } = *self;
         let is_asked = recall.is_some() || probes.is_some();
@@ -175,7 +176,7 @@ impl SearchVectors {
         let job = context.stored(execution)?;
         let open = || Ok(SearchIndex::open(&job.store(), vectors)?);
         let index = self.approximate_in(open, options.selection.as_deref())?;
-        // A search that cannot work is refused before a file is begun.
+        // The options are checked before the output file is created.
         match &index {
             Some((index, approximate)) => {
                 index.check(vectors.info(), queries, options, approximate)?;
@@ -198,11 +199,11 @@ impl SearchVectors {
     }
 }
 
-/// Receives batches of rows.
+/// A function that receives the batches of rows of an answer.
 pub(super) type Give<'a> = &'a mut dyn FnMut(RecordBatch) -> vectors::Result<()>;
 
-/// Finds the neighbours of queries: in the index of the searcher if there are options for an approximate search, and
-/// otherwise exactly. `columns` change the columns of the answer.
+/// Finds the neighbours of queries. If `approximate` is given, the search uses the index of the searcher. Otherwise the
+/// search is exact. If `columns` is given, it adds columns of the dataset to the answer.
 pub(super) fn answer(
     call: &mut Call<'_>,
     queries: Source<'_>,
@@ -225,7 +226,7 @@ pub(super) fn answer(
     found.map_err(Error::of_search)
 }
 
-/// The queries of a search, and the vectors if they are on nodes.
+/// The plan of a search. It contains the queries, and the vectors if these are on nodes.
 #[derive(Debug)]
 pub struct QueryPlan {
     queries: Queries,
@@ -264,7 +265,8 @@ impl SearchVectors {
         }
     }
 
-    /// Returns the index in which an approximate search looks, with its options; `None` for an exact search.
+    /// Returns the index on nodes, and the options of the approximate search in the index. Returns `None` for an exact
+    /// search.
     #[cfg(feature = "nodes")]
     fn index_on_nodes(
         &self,
@@ -292,7 +294,7 @@ impl SearchVectors {
     ) -> Result<Response<Found>> {
         let queries = queries.into_file(Self::NAME, vectors.layout.element)?;
         let options = self.options();
-        // A search that cannot work is refused before a file is begun.
+        // The options are checked before the output file is created.
         vectors::check_search(&vectors.info, &queries, &options)?;
         let index = self.index_on_nodes(vectors, execution)?;
         let receiver = attachments.rows.take().filter(|_| context.output.is_none());

@@ -76,7 +76,8 @@ impl<T: Clustered> Build<'_, T> {
         let dimensions = info.dimensions;
         let mut sorter = self.sorter("lists", self.keep.as_ref())?;
         let kept = sorter.bytes_kept() / (KEY_BYTES + self.row_bytes()) as u64;
-        // The number of lists of a vector is not known before these are found.
+        // With copies, the number of lists of a vector is not known before its lists are found. So no vector can be
+        // skipped.
         let passed_over = if self.options.copies.is_some() { 0 } else { kept };
         let sink = Mutex::new(sorter.sink());
         let batch = batch_rows::<T>(dimensions) as usize;
@@ -89,7 +90,7 @@ impl<T: Clustered> Build<'_, T> {
         let finders = Mutex::new(finders);
         let closure = self.closure(centroids);
         job.start_phase("assigning", "vectors", rows.end - rows.start);
-        // Finished runs have the vectors from the first one on, so these come to the sort in their order.
+        // Finished runs must contain a prefix of the vectors. So the threads pass vectors to the sort in row order.
         let turns = self.keep.is_some().then(|| Turns::new(rows.start));
         let make = || {
             let finder =

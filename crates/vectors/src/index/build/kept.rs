@@ -1,4 +1,6 @@
-//! What an interrupted build leaves for the same build: its trained centroids, and the finished runs of its sort by list.
+//! Keeps the finished work of an interrupted build, and loads the work in a later build with the same options. The kept
+//! work consists of the trained centroids and of the finished runs of the sort by list. It is stored in *pieces*, which
+//! are datasets of [`Keep`].
 //!
 //! ```text
 //!   trained   upper      the centroid of each group          the runs are pieces of the sort, in the order of the rows
@@ -7,10 +9,11 @@
 //!             held-out   the vectors on which recall is measured
 //! ```
 //!
-//! The centroids follow from vectors, options and seed, so a build with other memory or threads resumes too. A resumed
-//! build compares the held-out vectors with all vectors again, which is a pass over them, and finds the lists only of
-//! those vectors that are in no finished run. If the index has copies, it finds all lists again, but sorts only the rest:
-//! the number of copies of a vector is not known before.
+//! The centroids depend only on the vectors, the options and the seed. So a build with another budget or another number
+//! of threads can resume too. A resumed build compares the held-out vectors with all vectors again, which takes one
+//! pass over the vectors. The build finds lists only for the vectors that are in no finished run. If the index has
+//! copies, the build finds lists for all vectors, since the number of copies of a vector is not known before. It then
+//! sorts only the vectors that are in no finished run.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -37,15 +40,17 @@ const LOWER: &str = "lower";
 const HELD_OUT: &str = "held-out";
 
 impl<T: Clustered> Build<'_, T> {
-    /// Returns the description of the work that builds of these vectors keep.
+    /// Returns the description under which builds of these vectors keep their work.
     fn kept_what(&self) -> String {
         format!("nearest index {}", self.info().name)
     }
 
-    /// Begins to keep finished work, which a build of the same vectors with the same options finds.
+    /// Opens the place for the finished work of this build. A later build of the same vectors with the same options
+    /// finds the work there.
     ///
     /// # Errors
-    /// [`inshore_store::Error::InUse`] if such a build is running; I/O.
+    /// - Returns [`inshore_store::Error::InUse`] if another build of the same vectors with the same options is running.
+    /// - Returns [`crate::Error::Store`] if an I/O operation fails.
     pub(super) fn keep(&self, store: &Store) -> Result<Keep> {
         let mut hash = DefaultHasher::new();
         // The formats of the work may differ between versions.
@@ -54,10 +59,11 @@ impl<T: Clustered> Build<'_, T> {
         Ok(store.keep(self.job, hash.finish(), &self.kept_what())?)
     }
 
-    /// Tells why the work that an interrupted build of these vectors has kept is of no use, if there is such work.
+    /// Returns a message that explains why this build cannot use the kept work of an interrupted build of these
+    /// vectors. Returns `None` if there is no such work.
     ///
     /// # Errors
-    /// I/O.
+    /// Returns [`crate::Error::Store`] if an I/O operation fails.
     pub(super) fn unused_work(&self, store: &Store, keep: &Keep) -> Result<Option<String>> {
         let what = self.kept_what();
         let mut others = store
@@ -73,10 +79,11 @@ impl<T: Clustered> Build<'_, T> {
         }))
     }
 
-    /// Keeps the trained centroids and the held-out vectors.
+    /// Writes the trained centroids and the held-out vectors as a piece of kept work.
     ///
     /// # Errors
-    /// I/O; cancellation.
+    /// Returns [`crate::Error::Store`] if an I/O operation fails, the budget has too little free memory, or the job was
+    /// cancelled.
     pub(super) fn keep_trained(
         &self,
         keep: &Keep,
@@ -103,23 +110,25 @@ impl<T: Clustered> Build<'_, T> {
         Ok(keep.commit(piece, &[])?)
     }
 
-    /// Returns the held-out vectors and the centroids that an interrupted build has kept. Work that cannot be used is
-    /// removed.
+    /// Returns the held-out vectors and the centroids that an interrupted build has kept. If the kept work cannot be
+    /// used, this function removes the work and returns `None`.
     ///
     /// # Errors
-    /// I/O and damage; too little memory.
+    /// Returns [`crate::Error::Store`] if an I/O operation fails, stored bytes are damaged, or the budget has too
+    /// little free memory.
     pub(super) fn trained(&self, keep: &Keep) -> Result<Option<(HeldOut<T>, Centroids<T>)>> {
         let pieces = keep.pieces()?;
         let trained = pieces.iter().find(|piece| piece.dataset.file(UPPER).is_some());
         let found = trained.map(|piece| self.read_trained(&piece.dataset)).transpose()?.flatten();
         if found.is_none() {
-            // Runs without their centroids are of no use.
+            // Runs of a sort by list cannot be used without the centroids of the lists.
             keep.give_up(&pieces)?;
         }
         Ok(found)
     }
 
-    /// Reads a piece; `None` if its files do not fit each other.
+    /// Reads the trained centroids and the held-out vectors of a piece. Returns `None` if a file is missing, or if the
+    /// lengths of the files contradict each other or the options of the build.
     fn read_trained(&self, piece: &Dataset) -> Result<Option<(HeldOut<T>, Centroids<T>)>> {
         let (job, row_bytes) = (self.job, self.row_bytes() as u64);
         let file = |name| piece.file(name);
@@ -165,7 +174,7 @@ impl<T: Clustered> Build<'_, T> {
     }
 }
 
-/// Writes a file of a piece. `fill` passes its bytes to the function that it gets.
+/// Writes a file of a piece. The argument of `fill` is a function, to which `fill` passes the bytes of the file.
 fn write(
     piece: &mut DatasetBuilder,
     name: &str,

@@ -97,11 +97,12 @@ pub struct Built {
     pub info: IndexInfo,
     /// The plan.
     pub plan: BuildPlan,
-    /// The number of vectors, with their copies, in the finished runs of an interrupted build from which this build
-    /// resumed; with 0, only the centroids were there. `None` if the build began with nothing.
+    /// The number of vectors, including copies, in the finished runs of the interrupted build from which this build
+    /// resumed. The number is 0 if the interrupted build kept only the centroids. `None` if the build used no kept
+    /// work.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resumed: Option<u64>,
-    /// The reason why kept work of an interrupted build was not used, if there is some.
+    /// The reason why the build did not use the kept work of an interrupted build. `None` if there was no unused work.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unused: Option<String>,
 }
@@ -116,13 +117,15 @@ pub fn build_index(store: &Store, job: &Job, vectors: &Vectors, options: &Index)
     build(store, job, vectors, options, false)
 }
 
-/// Builds the index as [`build_index`] does, and keeps finished work if the build is interrupted: its trained centroids,
-/// and the vectors that were sorted by list. A build with the same options of the same vectors resumes from there, with
-/// any memory and threads, and makes the same index. The work stays in the store until such a build is complete, or
-/// [`Store::remove_kept`] removes it.
+/// Builds the index as [`build_index`] does, and keeps the finished work of the build. The work consists of the trained
+/// centroids and of the vectors that are already sorted by list. If the build is interrupted, a later build of the same
+/// vectors with the same options resumes from the kept work, with any budget and any number of threads. The resumed
+/// build creates the same index. The work stays in the store until such a build is complete or [`Store::remove_kept`]
+/// removes the work.
 ///
 /// # Errors
-/// [`inshore_store::Error::InUse`] if such a build is running; the errors of [`build_index`].
+/// - Returns [`inshore_store::Error::InUse`] if another build of the same vectors with the same options is running.
+/// - Returns the errors of [`build_index`].
 pub fn resume_index(store: &Store, job: &Job, vectors: &Vectors, options: &Index) -> Result<Built> {
     build(store, job, vectors, options, true)
 }
@@ -148,7 +151,7 @@ struct Build<'a, T: Clustered> {
     space: Space<T>,
     /// The space in which vectors are compared with held-out vectors, by the metric of the index.
     exact: Space<T>,
-    /// The place of finished work, if it is kept.
+    /// The place where the build keeps its finished work. `None` if the build keeps no work.
     keep: Option<Keep>,
 }
 
@@ -182,7 +185,7 @@ impl<T: Clustered> Build<'_, T> {
         Ok(Built { info, plan: build.plan, resumed: is_resumed.then_some(rows), unused })
     }
 
-    /// Trains the centroids, and keeps them.
+    /// Trains the centroids. Also keeps the centroids if the build keeps its work.
     fn train_all(&self) -> Result<(HeldOut<T>, Centroids<T>)> {
         let (held_out, upper) = self.sample()?;
         let upper_memory = self.job.budget().reserve(

@@ -1,5 +1,5 @@
-//! Does step 1 of a build: reads the held-out vectors and a first sample, and trains the centroids of groups on the
-//! sample. Recall is later measured on the held-out vectors.
+//! Implements step 1 of a build. This step reads the held-out vectors and a first sample, and trains the centroids of
+//! groups on the sample. A later step measures recall on the held-out vectors.
 //!
 //! A *draw* is a pseudo-random number that depends only on the id of a vector and the seed. A vector is in a sample if
 //! its draw lies in the range of the sample.
@@ -78,7 +78,8 @@ impl<T: Clustered> Build<'_, T> {
 
     /// Returns the ids of the vectors that are held out.
     pub(super) fn held_out_ids(&self) -> Vec<u64> {
-        // Twice as many as expected never come; a bound all the same keeps the memory that was reserved.
+        // The bound guarantees that the ids fit into the reserved memory. More than twice the expected number is
+        // practically impossible.
         self.drawn(self.held_out_draws()).take(2 * HELD_OUT as usize).collect()
     }
 
@@ -98,7 +99,7 @@ impl<T: Clustered> Build<'_, T> {
         HeldOut { ids, packed, tops, _reservation: reservation }
     }
 
-    /// Step 1: reads the held-out vectors and the first sample, and trains the upper centroids.
+    /// Runs step 1: reads the held-out vectors and the first sample, and trains the centroids of groups.
     pub(super) fn sample(&self) -> Result<(HeldOut<T>, Vec<T>)> {
         let (job, info, plan) = (self.job, self.info(), &self.plan);
         let held_out_memory = self.reserve_held_out()?;
@@ -145,12 +146,13 @@ impl<T: Clustered> Build<'_, T> {
     }
 }
 
-/// Returns the draw of a vector.
+/// Returns the draw of the vector with the id `id`.
 pub(crate) fn draw(id: u64, seed: u64) -> u64 {
     mixed(id ^ mixed(seed))
 }
 
-/// Returns the end of the draws of which `count` of `all` are expected.
+/// Returns the end of a range of draws that starts at 0. The range is expected to contain the draws of `count` among
+/// `all` vectors.
 fn below(count: u64, all: u64) -> u64 {
     if count >= all { u64::MAX } else { (count as f64 / all as f64 * 2f64.powi(64)) as u64 }
 }

@@ -1,11 +1,13 @@
-//! The lists of a shard of vectors that are spread over nodes, by centroids that were trained before.
+//! Writes the inverted lists of one shard of a spread file. A *shard* is a part of the vectors that are spread over
+//! nodes. The centroids of the lists are given.
 //!
 //! ```text
-//!   list 0: elements, rows (u32) │ list 1 │ ... │ directory: u64 for each list, the vectors before it, and the number of all
+//!   list 0: elements, rows (u32) │ list 1 │ ... │ directory: u64 for each list, the number of vectors before the list;
+//!                                                 then u64, the number of all vectors
 //! ```
 //!
-//! Each shard has a part of every list, which may be empty. The rows are those of the shard, from 0 on, and ascend in
-//! a list.
+//! Each shard contains a part of every list, which may be empty. Row numbers count the rows of the shard from 0. The
+//! row numbers of a list are ascending.
 
 use inshore_store::{CheckedFile, FileWriter, Job};
 
@@ -21,26 +23,30 @@ use crate::{
     tiles::Instructions,
 };
 
-/// The bytes of the row of a vector in a list.
+/// The size of a row number in a list, in bytes.
 pub(crate) const LIST_ID_BYTES: usize = 4;
 
-/// Returns the bytes of the directory of a shard's lists.
+/// Returns the size, in bytes, of the directory of a shard's lists.
 pub(crate) fn shard_directory_bytes(lists: u64) -> u64 {
     8 * (lists + 1)
 }
 
-/// Returns the bytes of the lists of a shard with `rows` vectors.
+/// Returns the size, in bytes, of the lists and the directory of a shard with `rows` vectors.
 pub fn shard_lists_bytes(layout: VectorLayout, rows: u64, lists: u64) -> u64 {
     rows.saturating_mul((layout.row_bytes() + LIST_ID_BYTES) as u64)
         .saturating_add(shard_directory_bytes(lists))
 }
 
-/// Writes the lists of the shard `file` to `writer`, and returns the number of vectors of each list.
+/// Writes the lists of the shard `file` to `writer`. Returns the number of vectors of each list.
 ///
 /// The cost is one read of the shard, a sort by list, and one write.
 ///
 /// # Errors
-/// A file that has no whole number of vectors, or more than 2^32; too little memory; I/O and damage; cancellation.
+/// - Returns [`Error::BadDataset`] if the length of the file is not a multiple of the size of a vector, or if the file
+///   contains more than 2^32 vectors.
+/// - Returns [`Error::Sort`] if the sort fails.
+/// - Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, the budget has too little free
+///   memory, or the job was cancelled.
 pub fn write_shard_lists(
     job: &Job,
     index: &SpreadIndex,

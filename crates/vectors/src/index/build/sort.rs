@@ -17,7 +17,8 @@ pub(super) type Sorter = RowSort<FixedRows, KeepAll>;
 pub(super) type Sorted = SortedRows<FixedRows, KeepAll>;
 
 impl<T: Clustered> Build<'_, T> {
-    /// Starts a sort with the memory that the plan has for it. Its runs go to `keep`, and begin with those that are there.
+    /// Starts a sort with the memory that the plan has for it. Its runs go to `keep`, and begin with those that are
+    /// there.
     pub(super) fn sorter(&self, name: &'static str, keep: Option<&Keep>) -> Result<Sorter> {
         let shape = FixedRows::new(KEY_BYTES + self.row_bytes(), 0..KEY_BYTES);
         let config = RowConfig {

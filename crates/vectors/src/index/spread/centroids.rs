@@ -1,8 +1,11 @@
-//! The centroids of a spread index, and the numbers of vectors of its lists.
+//! Defines the stored form of a spread index: the centroids of its lists, and the number of vectors of each list.
 //!
 //! ```text
-//!   upper centroids │ lower centroids │ firsts: u32, the first list of each group, and the number of lists │ counts: u64
+//!   upper centroids │ lower centroids │ firsts: u32 │ counts: u64
 //! ```
+//!
+//! `firsts` contains the number of the first list of each group, then the number of all lists. `counts` contains the
+//! number of vectors of each list.
 
 use inshore_store::Context;
 use serde::{Deserialize, Serialize};
@@ -21,7 +24,8 @@ use crate::{
     tiles::Instructions,
 };
 
-/// Describes an index of vectors that are spread over nodes. The map of the index has the description in JSON.
+/// The description of an index of vectors that are spread over nodes. The map of the index, which the nodes store,
+/// contains the description as JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SpreadIndexInfo {
@@ -41,15 +45,15 @@ pub struct SpreadIndexInfo {
     pub lists: u64,
     /// The number of groups of lists.
     pub groups: u64,
-    /// The number from which the sample followed.
+    /// The seed that determined the sample.
     pub seed: u64,
     /// The number of vectors on which the centroids were trained.
     pub sample: u64,
-    /// The id of the vectors, as text; an index of other vectors is refused.
+    /// The id of the vectors, as text. A search refuses the index if the vectors have another id.
     pub vectors_id: String,
     /// The id of the lists, as text.
     pub lists_id: String,
-    /// The recall by the number of probed lists.
+    /// The recall for different numbers of probed lists.
     pub recall: RecallTable,
 }
 
@@ -57,7 +61,7 @@ pub struct SpreadIndexInfo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SpreadIndexKind {
-    /// Centroids of lists.
+    /// The bytes are the centroids and the numbers of vectors of lists.
     VectorIndex,
 }
 
@@ -67,7 +71,7 @@ impl SpreadIndexInfo {
         VectorLayout::new(self.element, self.dimensions)
     }
 
-    /// Returns the number of bytes of the centroids and counts, if they are in the range of numbers.
+    /// Returns the number of bytes of the centroids and counts. Returns `None` if the number does not fit into a `u64`.
     fn bytes(&self) -> Option<u64> {
         let row_bytes = self.layout().row_bytes() as u64;
         let centroids = self.groups.checked_add(self.lists)?.checked_mul(row_bytes)?;
@@ -75,10 +79,12 @@ impl SpreadIndexInfo {
         centroids.checked_add(firsts)?.checked_add(self.lists.checked_mul(8)?)
     }
 
-    /// Checks the description, and that centroids and counts have `len` bytes. Errors call the index `name`.
+    /// Checks the description, and checks that the centroids and counts have `len` bytes. Error messages call the index
+    /// `name`.
     ///
     /// # Errors
-    /// [`Error::BadDataset`]; [`Error::BadOption`].
+    /// - Returns [`Error::BadOption`] if the number of dimensions is out of range.
+    /// - Returns [`Error::BadDataset`] if another value of the description is out of range, or if `len` is wrong.
     pub fn check(&self, name: &str, len: u64) -> Result<()> {
         self.layout().check()?;
         let bad = |what, found: String, expected: String| {
@@ -103,7 +109,8 @@ impl SpreadIndexInfo {
     }
 }
 
-/// The centroids of a spread index, and the numbers of vectors of its lists.
+/// An index of vectors that are spread over nodes. It consists of the centroids of its lists and the number of vectors
+/// of each list.
 #[derive(Clone, Debug)]
 pub struct SpreadIndex {
     /// The description.
@@ -111,12 +118,12 @@ pub struct SpreadIndex {
     pub(super) upper: Vec<u8>,
     pub(super) lower: Vec<u8>,
     pub(super) firsts: Vec<u32>,
-    /// The number of vectors of each list; zeros until the lists are written.
+    /// The number of vectors of each list. All numbers are 0 until the lists are written.
     pub counts: Vec<u64>,
 }
 
 impl SpreadIndex {
-    /// Returns the bytes of the centroids and counts.
+    /// Returns the stored bytes of the centroids and counts.
     pub fn to_bytes(&self) -> Vec<u8> {
         let counts = self.counts.iter().flat_map(|count| count.to_le_bytes());
         let firsts = self.firsts.iter().flat_map(|first| first.to_le_bytes());
@@ -126,10 +133,11 @@ impl SpreadIndex {
         bytes
     }
 
-    /// Reads the bytes of the centroids and counts. Errors call the index `name`.
+    /// Reads the stored bytes of the centroids and counts. Error messages call the index `name`.
     ///
     /// # Errors
-    /// [`Error::BadDataset`] for another length, groups that are not in order, and values that are not finite.
+    /// - Returns the errors of [`SpreadIndexInfo::check`].
+    /// - Returns [`Error::BadDataset`] if the groups are not in order, or if a centroid has a value that is not finite.
     pub fn of_bytes(name: &str, info: SpreadIndexInfo, bytes: &[u8]) -> Result<SpreadIndex> {
         info.check(name, bytes.len() as u64)?;
         let row_bytes = info.layout().row_bytes();
@@ -165,7 +173,7 @@ impl SpreadIndex {
         Ok(SpreadIndex { info, upper, lower, firsts, counts })
     }
 
-    /// Returns both levels of centroids.
+    /// Returns the centroids of groups and of lists.
     pub(crate) fn centroids<T: Clustered>(&self, context: &Context) -> Result<Centroids<T>> {
         let elements = |bytes: &[u8]| {
             let mut elements = Vec::with_capacity(bytes.len() / size_of::<T>());
@@ -182,7 +190,7 @@ impl SpreadIndex {
         })
     }
 
-    /// Makes an index of trained centroids.
+    /// Creates an index from trained centroids.
     pub(super) fn of_centroids<T: Clustered>(
         info: SpreadIndexInfo,
         upper: &[T],
@@ -195,7 +203,7 @@ impl SpreadIndex {
     }
 }
 
-/// Returns the space in which centroids are compared.
+/// Returns the space in which vectors are compared with centroids.
 pub(super) fn coarse<T: Clustered>(metric: Metric, dimensions: usize) -> Space<T> {
     let metric = if metric == Metric::Cosine { Metric::Cosine } else { Metric::L2 };
     Space::new(metric, dimensions, &[], Instructions::best())

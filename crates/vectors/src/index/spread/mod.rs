@@ -1,4 +1,5 @@
-//! An index of vectors that are spread over nodes.
+//! Implements an index of inverted lists for vectors that are spread over nodes. A *shard* is a part of the vectors,
+//! and each shard is stored on one node.
 //!
 //! ```text
 //!   shards ─► sample ─► one k-means ─► centroids ─┬─► a copy on each node
@@ -7,16 +8,17 @@
 //!   query ─► nearest lists, by all centroids ─► each node: its parts of these lists ─► merged
 //! ```
 //!
-//! There is one set of centroids, and each shard has a part of every list. The client chooses the lists of a query by
-//! the centroids and by the numbers of vectors of whole lists. The choice therefore depends on the index, the query,
-//! k and the number of probes, and not on nodes and shards. Neither do the centroids: a vector is in the sample if a
-//! number that follows from its id and the seed is small enough.
+//! All shards use the same centroids, and each shard contains a part of every list. The client chooses the lists of a
+//! query by the centroids and by the numbers of vectors of whole lists. So the choice depends on the index, the query,
+//! k and the number of probes, and not on the nodes and shards. The centroids do not depend on the nodes and shards
+//! either. A vector is in the sample if a pseudo-random number, which depends only on its id and the seed, is below a
+//! bound.
 //!
-//! - `centroids`: the centroids and the numbers of vectors, as bytes that are stored on nodes.
-//! - `sample`: the vectors of a shard that are in the sample.
-//! - `train`: the centroids of a sample.
-//! - `probe`: the lists of queries.
-//! - `search`: the nearest vectors in the lists of shards.
+//! - `centroids` defines the stored form of the centroids and of the numbers of vectors.
+//! - `sample` chooses the sampled vectors of a shard.
+//! - `train` trains the centroids on a sample.
+//! - `probe` chooses the lists that queries probe.
+//! - `search` finds the nearest vectors in the lists of shards.
 
 mod centroids;
 mod probe;

@@ -1,4 +1,4 @@
-//! The lists that queries probe, by the centroids of all lists.
+//! Chooses the lists that queries probe. The choice compares each query with the centroids of all lists.
 
 use inshore_store::Context;
 
@@ -15,36 +15,38 @@ use crate::{
     topk::TopK,
 };
 
-/// Queries whose lists are found together.
+/// The number of queries whose lists are found together.
 const BATCH: usize = 256;
 
-/// Finds the lists that queries probe.
+/// A `Prober` finds the lists that queries probe.
 #[derive(Debug)]
 pub struct Prober<'a> {
     index: &'a SpreadIndex,
-    /// The number of lists that a query probes, if they have enough vectors.
+    /// The number of lists that a query probes. A query probes more lists if these contain fewer than `needed` vectors.
     pub probes: u64,
-    /// The number of vectors that the lists of a query have together, unless these are all lists.
+    /// The smallest number of vectors that the probed lists of a query contain together, unless a query probes all
+    /// lists.
     pub needed: u64,
 }
 
 impl<'a> Prober<'a> {
-    /// Probes `probes` lists for each query; more lists where these have fewer than `needed` vectors.
+    /// Creates a prober that chooses `probes` lists for each query. If these contain fewer than `needed` vectors, the
+    /// prober chooses more lists.
     pub fn new(index: &'a SpreadIndex, probes: u64, needed: u64) -> Prober<'a> {
         Prober { index, probes: probes.min(index.info.lists), needed: needed.min(index.info.vectors) }
     }
 
-    /// Returns the lists of each query, the nearest first. `queries` has elements of the type of the vectors.
+    /// Returns the lists of each query, the nearest list first. `queries` contains elements of the type of the vectors.
     ///
-    /// Memory: the centroids, the queries twice, and 16 bytes for each query and list.
+    /// The memory consists of the centroids, two copies of the queries, and the numbers of the lists of each query.
     ///
     /// # Errors
-    /// Too little memory.
+    /// Returns [`crate::Error::Store`] if the budget has too little free memory or the job was cancelled.
     pub fn lists(&self, context: &Context, queries: &[u8]) -> Result<Vec<Vec<u32>>> {
         match self.index.info.element {
             Element::F32 => self.find::<f32>(context, queries),
             Element::I8 => self.find::<i8>(context, queries),
-            // The description was checked.
+            // The check of the description refuses the last three types.
             Element::U8 | Element::F16 | Element::Bf16 | Element::Bits => self.find::<u8>(context, queries),
         }
     }
@@ -85,7 +87,7 @@ impl<'a> Prober<'a> {
         Ok(found)
     }
 
-    /// Passes the nearest lists of each member to `each`.
+    /// Passes the `count` nearest lists of each of the queries `members` to `each`. `members` is ascending.
     fn nearest<T: Clustered>(
         &self,
         space: &Space<T>,
@@ -106,7 +108,8 @@ impl<'a> Prober<'a> {
         }
     }
 
-    /// Cuts the nearest lists of a query to those that it probes; `None` if more lists are needed.
+    /// Truncates the nearest lists of a query to the lists that the query probes. Returns `None` if the query needs
+    /// more lists than the `nearest` lists.
     fn enough_of(&self, mut lists: Vec<u32>, nearest: u64) -> Option<Vec<u32>> {
         let (mut vectors, mut taken) = (0u64, 0);
         for &list in &lists {

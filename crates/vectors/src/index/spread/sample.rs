@@ -1,4 +1,6 @@
-//! The sample of all vectors on which centroids are trained, and the vectors that are held out of it.
+//! Chooses the sample of all vectors on which centroids are trained, and the vectors that are held out of the sample to
+//! measure recall. A *draw* is a pseudo-random number that depends only on the id of a vector and the seed. The draw
+//! decides if a vector is sampled or held out.
 
 use std::{ops::Range, sync::Mutex};
 
@@ -11,39 +13,41 @@ use crate::{
     index::{Clustered, build::draw, info::METRICS, no_index_of, recall::for_vectors},
 };
 
-/// The most bytes of a sample. It is in the memory of the client.
+/// The largest size of a sample in bytes. The client holds the sample in memory.
 const SAMPLE_BYTES_MAX: u64 = 8 << 20;
-/// The vectors of the sample for each list.
+/// The smallest number of sampled vectors for each list, if the number of lists is the default.
 const LIST_SAMPLE: u64 = 16;
-/// The bytes of an average list, and its fewest vectors.
+/// The default size of an average list in bytes.
 const LIST_BYTES: u64 = 16 << 10;
+/// The smallest default number of vectors of an average list.
 const LIST_VECTORS_MIN: u64 = 32;
-/// The vectors that are held out to measure recall, at most an eighth of all.
+/// The number of vectors that are held out to measure recall. At most an eighth of all vectors is held out.
 const HELD_OUT: u64 = 256;
 
-/// The vectors of a sample: those whose draws are in a range. The draw of a vector follows from its id and the seed.
+/// The plan of a sample. A vector is in the sample if its draw lies in a range. The draw of a vector depends only on
+/// its id and the seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SamplePlan {
     /// The seed.
     pub seed: u64,
-    /// The draws of vectors that are held out are below this number.
+    /// A vector is held out if its draw is below this number.
     pub held_out: u64,
-    /// The draws of the other vectors of the sample are below this number.
+    /// A vector is in the sample if its draw is below this number and the vector is not held out.
     pub end: u64,
-    /// The number of lists that are trained.
+    /// The number of lists to train.
     pub lists: u64,
-    /// The largest number of vectors of the sample, with those that are held out.
+    /// The largest number of vectors that are in the sample or held out.
     pub rows_max: u64,
 }
 
 impl SamplePlan {
-    /// Returns whether a vector is in the sample, or held out.
+    /// Returns true if the vector with the id `id` is in the sample or held out.
     pub fn contains(&self, id: u64) -> bool {
         draw(id, self.seed) < self.end
     }
 
-    /// Returns whether a vector is held out of the sample.
+    /// Returns true if the vector with the id `id` is held out of the sample.
     pub fn holds_out(&self, id: u64) -> bool {
         draw(id, self.seed) < self.held_out
     }
@@ -53,10 +57,12 @@ impl SamplePlan {
     }
 }
 
-/// Plans the sample and the number of lists. The plan does not depend on memory, nodes and shards.
+/// Plans the sample and the number of lists. The plan does not depend on the budget, the nodes and the shards.
 ///
 /// # Errors
-/// Bad options; vectors of other elements than f32, u8 and i8.
+/// - Returns [`Error::BadOption`] if the metric is not L2, inner product or cosine, or if the number of lists is out of
+///   range.
+/// - Returns [`Error::BadDataset`] if the element type of the vectors is not `f32`, `u8` or `i8`.
 pub fn plan_sample(vectors: &VectorsInfo, options: &Index) -> Result<SamplePlan> {
     let bad = |option, found: String, expected: String| Err(Error::BadOption { option, found, expected });
     if !matches!(vectors.element, Element::F32 | Element::U8 | Element::I8) {
@@ -77,23 +83,26 @@ pub fn plan_sample(vectors: &VectorsInfo, options: &Index) -> Result<SamplePlan>
     let sample = (2 * LIST_SAMPLE * lists).min(most);
     let held_out_end = below(held_out, count);
     let end = held_out_end.saturating_add(below(sample, count));
-    // So many more than expected never come; the bound keeps the memory that is reserved.
+    // The bound guarantees that the vectors fit into the reserved memory. A larger number is practically impossible.
     let rows_max = (sample + held_out + sample / 8 + 1024).min(count);
     Ok(SamplePlan { seed: options.seed, held_out: held_out_end, end, lists, rows_max })
 }
 
-/// Returns the number below which `count` of `all` draws are expected.
+/// Returns the number below which the draws of `count` among `all` vectors are expected.
 fn below(count: u64, all: u64) -> u64 {
     if count >= all { u64::MAX } else { (count as f64 / all as f64 * 2f64.powi(64)) as u64 }
 }
 
-/// Passes the vectors of a shard that are in the sample to `each`, by rising ids, with their elements. The ids of the
-/// shard's vectors follow each other, from `first_id` on.
+/// Calls `each` with the id and the elements of each vector of a shard that is in the sample or held out, by ascending
+/// ids. The ids of the shard's vectors are consecutive and begin with `first_id`.
 ///
-/// Memory: the vectors of the sample.
+/// The memory consists of two copies of the sampled vectors.
 ///
 /// # Errors
-/// A file that has no whole number of vectors; too little memory; I/O and damage; cancellation; the errors of `each`.
+/// - Returns the errors of `each`.
+/// - Returns [`Error::BadDataset`] if the length of the file is not a multiple of the size of a vector.
+/// - Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, the budget has too little free
+///   memory, or the job was cancelled.
 pub fn sample_of_shard(
     job: &Job,
     layout: VectorLayout,
@@ -124,7 +133,7 @@ fn sample<T: Clustered>(
     let info = vectors.info();
     let count = plan.ids(first_id..first_id + info.vectors).count() as u64;
     let row_bytes = info.row_bytes() as u64;
-    // The elements, and the pairs that are sorted.
+    // The memory is that of the elements and of the pairs of id and elements during the sort.
     let _memory = job.budget().reserve(2 * count * (row_bytes + 32), "the sample of vectors")?;
     let found = Mutex::new(Vec::<(u64, Vec<T>)>::with_capacity(count as usize));
     let shape = (info.vectors, info.dimensions);

@@ -1,7 +1,7 @@
-//! The nearest vectors of queries in the lists of shards.
+//! Finds the nearest vectors of queries in the lists of shards.
 //!
 //! ```text
-//!   (list, query), sorted ─► each shard: directory ─► its part of each wanted list, once ─► a heap for each query
+//!   (list, query), sorted ─► each shard: directory ─► its part of each probed list, once ─► a heap for each query
 //! ```
 
 use arrow_array::RecordBatch;
@@ -28,29 +28,33 @@ use crate::{
 pub struct ListRequest<'a> {
     /// The layout of the vectors.
     pub layout: VectorLayout,
-    /// The options.
+    /// The options of the search.
     pub search: &'a Search,
-    /// The elements of the queries, of the type of the vectors.
+    /// The elements of the queries. Their type is the element type of the vectors.
     pub queries: &'a [u8],
-    /// The lists of each query.
+    /// The lists that each query probes.
     pub lists: &'a [Vec<u32>],
     /// The number of lists of the index.
     pub lists_count: u64,
 }
 
-/// The counts of a search in lists: the lists that were read, the pairs that were compared, and those that were
-/// measured.
+/// The counts of a search in lists. The first count is the number of lists that were read. The second is the number of
+/// pairs of a query and a vector that were compared. The third is the number of pairs whose exact distance was
+/// computed.
 pub type ListCounts = [u64; 3];
 
 /// Passes the nearest vectors of each query to `each`, as [`crate::ShardSearch::finish`] does. `next` returns the
-/// lists of the next shard, with the id of its first vector.
+/// lists of the next shard and the id of the shard's first vector. `next` returns `None` after the last shard.
 ///
-/// Memory: the queries twice, 8 bytes for each query and list, the heaps, the directory of a shard, and three buffers
-/// of each thread, of the largest list.
+/// The memory consists of two copies of the queries, 16 bytes for each pair of a query and a list, the heaps, the
+/// directory of a shard, and three buffers for each thread. A buffer is as large as the largest probed list of a shard.
 ///
 /// # Errors
-/// Bad options; a request or a directory that is not sound; too little memory; I/O and damage; cancellation; the
-/// errors of `next`, and of `each` as [`Error::Rows`].
+/// - Returns the errors of `next` and of `each`.
+/// - Returns [`Error::BadOption`] if an option or a value of the request is out of range.
+/// - Returns [`Error::BadDataset`] if a directory or a list is damaged.
+/// - Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, the budget has too little free
+///   memory, or the job was cancelled.
 pub fn search_lists(
     job: &Job,
     request: &ListRequest<'_>,
@@ -101,7 +105,7 @@ fn search<T: Clustered>(
     Ok(counts)
 }
 
-/// Checks the numbers of a request that came from elsewhere.
+/// Checks the values of a request, which a client may have sent to this node.
 fn check_request(request: &ListRequest<'_>) -> Result<()> {
     let ListRequest { layout, search, queries, lists, lists_count } = *request;
     search.check()?;
@@ -125,11 +129,13 @@ fn check_request(request: &ListRequest<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The wanted lists, each with the queries that probe it.
+/// The lists that at least one query probes, and for each list the queries that probe the list.
 struct Wanted {
+    /// The numbers of the lists, ascending.
     lists: Vec<u32>,
-    /// The place of the first query of each list, and the number of all pairs.
+    /// For each list the position of its first query in `queries`, then the length of `queries`.
     firsts: Vec<usize>,
+    /// The queries of each list, one list after the other.
     queries: Vec<u32>,
 }
 
@@ -155,7 +161,7 @@ impl Wanted {
     }
 }
 
-/// What the searches of all shards share.
+/// The data that the searches of all shards share.
 struct Shared<'a, T: Clustered> {
     job: &'a Job,
     request: &'a ListRequest<'a>,
@@ -166,7 +172,7 @@ struct Shared<'a, T: Clustered> {
 }
 
 impl<T: Clustered> Shared<'_, T> {
-    /// Compares the parts of wanted lists that a shard has.
+    /// Compares a shard's parts of the probed lists with the queries that probe these lists.
     fn search_shard(&self, file: &CheckedFile, first_id: u64) -> Result<ListCounts> {
         let (job, layout) = (self.job, self.request.layout);
         let (row_bytes, entry_bytes) = (layout.row_bytes(), layout.row_bytes() + LIST_ID_BYTES);
@@ -203,7 +209,7 @@ impl<T: Clustered> Shared<'_, T> {
         Ok([present.len() as u64, present.iter().map(pairs).sum(), measured])
     }
 
-    /// Reads the directory of a shard's lists. Returns the number of its vectors, too.
+    /// Reads the directory of a shard's lists. Returns the directory and the number of the shard's vectors.
     fn directory(&self, file: &CheckedFile) -> Result<(Directory, u64)> {
         let (job, lists) = (self.job, self.request.lists_count);
         let entry_bytes = (self.request.layout.row_bytes() + LIST_ID_BYTES) as u64;

@@ -1,4 +1,5 @@
-//! Trains the centroids of a spread index on a sample in memory, on two levels.
+//! Trains the centroids of a spread index on a sample in memory. The training has two levels: it first trains the
+//! centroids of groups, and then the centroids of the lists of each group.
 
 use inshore_store::Context;
 use zerocopy::IntoBytes;
@@ -20,18 +21,20 @@ use crate::{
 };
 
 const ITERATIONS: usize = 8;
-/// Groups whose lists are compared with a vector that looks for its list; see the plan of a build in one store.
+/// The number of groups whose lists are compared with a vector to find the nearest list. The plan of a build in one
+/// store uses the same number.
 const GROUPS_ASSIGNED: u64 = 8;
-/// Rows that are packed at once.
+/// The number of vectors that are compared with centroids at once.
 const BATCH_ROWS: usize = 1024;
 
-/// Trains centroids on the vectors of a sample, whose elements follow each other in `sample` by rising ids. The
-/// result has no numbers of vectors, no ids of datasets, and no recall yet.
+/// Trains centroids on the vectors of a sample. `sample` contains the elements of these vectors by ascending ids. The
+/// caller must set the numbers of vectors of the lists, the ids of the datasets and the recall of the returned index.
 ///
-/// Memory: the sample twice, and the sums of k-means.
+/// The memory consists of two copies of the sample, the sums of k-means and the centroids.
 ///
 /// # Errors
-/// Vectors of other elements than f32, u8 and i8; no sample; too little memory; cancellation.
+/// - Returns [`crate::Error::BadDataset`] if the element type of the vectors is not `f32`, `u8` or `i8`.
+/// - Returns [`crate::Error::Store`] if the budget has too little free memory or the job was cancelled.
 pub fn train_lists(
     context: &Context,
     vectors: &VectorsInfo,
