@@ -395,7 +395,7 @@ fn refusals_name_the_file_and_the_place() {
         ("nearest query points queries.fbin -o out.txt", "out.txt"),
         ("nearest query points queries.fbin -k 0", "0 is not in 1.."),
         ("nearest query points queries.fbin --memory 100KiB", "budget"),
-        ("nearest query points queries.fbin --node a.lan", "--node"),
+        ("nearest graph points -k 2 --node a.lan", "this command does not run on nodes"),
     ] {
         folder.write("points.csv", "1,2\n");
         let said = folder.run(words).exits(2);

@@ -378,12 +378,16 @@ fn zero_query(dimensions: usize) -> Result<VectorFile> {
 }
 
 impl SearchIndex {
-    /// Finds near vectors of each query, and passes rows to `each`, in the order of the queries and ranks. Distances
-    /// are exact.
+    /// Finds near vectors of each query in the index. `each` receives the rows of the answer, sorted by query and rank.
+    /// Distances are exact.
     ///
     /// # Errors
-    /// The errors of [`SearchIndex::check`]; a query with a value that is not finite, or that the elements of the
-    /// vectors cannot hold; too little memory; I/O and damage; cancellation; the errors of `each`.
+    /// - Returns the errors of [`SearchIndex::check`].
+    /// - Returns [`Error::BadFile`] if a query has a value that is not finite, or that the elements of the vectors
+    ///   cannot hold.
+    /// - Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, the budget has too little free
+    ///   memory, or the job was cancelled.
+    /// - Returns the errors of `each`.
     pub fn search<'a>(
         &self,
         job: &Job,
