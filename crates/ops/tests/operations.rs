@@ -264,7 +264,7 @@ fn all_rows() -> Vec<Row> {
             json!({ "operation": "nearest index", "version": 1, "dataset": "points", "lists": 6, "seed": 3 }),
             None,
         ),
-        row(
+        row_of_a_store(
             json!({ "operation": "nearest index", "version": 1, "dataset": "documents", "seed": 3,
                     "lsh": { "tables": 2, "bits": null, "buckets": 30, "width": null } }),
             None,
@@ -1049,6 +1049,11 @@ fn options_that_a_target_does_not_have_are_refused_by_name() {
             "strategy",
         ),
         (json!({ "operation": "nearest index", "version": 1, "dataset": "points", "copies": 2 }), "copies"),
+        (json!({ "operation": "nearest index", "version": 1, "dataset": "points", "lsh": {} }), "lsh"),
+        (
+            json!({ "operation": "nearest index", "version": 1, "dataset": "points", "resume": true }),
+            "resume",
+        ),
         (with("nearest query", json!({ "dataset": "points", "lines": true })), "lines"),
         (with("nearest import", json!({ "name": "more", "id": "item" })), "id"),
         (with("nearest import", json!({ "name": "more", "column": "item" })), "column"),
