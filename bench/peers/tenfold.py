@@ -4,8 +4,8 @@
 
 The vectors of BASE come first. Each further copy of a vector is the centroid of its cluster and the residual (the vector
 without its centroid) of another vector, which is drawn at random, rounded and cut to 0 to 255. The 4,096 clusters are
-those of Faiss's k-means on 200,000 vectors. So the set has the density and the spread of the real one in each dimension, but the
-vectors near one another are less alike than real ones. Runs in an interpreter with numpy and faiss-cpu.
+those of Faiss's k-means on 200,000 vectors. The made vectors keep the
+density of the clusters and the spread of each dimension, but near vectors are less alike than in the real set. Runs in an interpreter with numpy and faiss-cpu.
 """
 
 from __future__ import annotations
