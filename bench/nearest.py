@@ -3,14 +3,15 @@
 
     INSHORE_STORE=DIR bench/nearest.py --inshore target/release/inshore --python PYTHON [--vectors 1000000]
 
-PYTHON is an interpreter with numpy and faiss-cpu. The data are made: clusters of normal f32 in DIR's
+PYTHON is an interpreter with numpy and faiss-cpu, and for `--in-memory` with the package inshore. The data are made: clusters of normal f32 in DIR's
 folder. For each batch each program answers in turn, `--repeat` times, with two threads. Inshore's time is
 that of its search phase, with all reads from the drive, and beside it that of the whole command. Faiss's
 time is that of `IndexFlatL2.search`, with the vectors in memory, once with its default
 `distance_compute_blas_threshold` and once with 0; variables of OpenBLAS in the environment are unset, and
 OMP_NUM_THREADS is 2. The limit of the machine is measured by numpy in the same process: the slower one of a
-matrix product of the same shape (sgemm) and of two threads that read all vectors from memory (sdot). A store in
-/dev/shm shows the search without the drive. All times are medians. Ids are compared with Inshore's, which equal
+matrix product of the same shape (sgemm) and of two threads that read all vectors from memory (sdot). With `--in-memory`
+the row `Inshore in memory` is a call of open vectors
+(`Store.vectors`) that keep all vectors in memory, as Faiss does. All times are medians. Ids are compared with Inshore's, which equal
 brute force in f64: the last column counts the others.
 """
 
@@ -54,9 +55,9 @@ index = faiss.IndexFlatL2(x.shape[1])
 index.add(x)
 if threshold != "default":
     faiss.cvar.distance_compute_blas_threshold = int(threshold)
-index.search(q, int(k))
-seconds, products, reads = [], [], []
-for _ in range(3):
+start = time.perf_counter(); _, ids = index.search(q, int(k)); first = time.perf_counter() - start
+seconds, products, reads = [first] if first > 1 else [], [], []
+for _ in range(0 if first > 1 else 3):
     start = time.perf_counter(); _, ids = index.search(q, int(k)); seconds.append(time.perf_counter() - start)
 for _ in range(3):
     start = time.perf_counter()
@@ -72,6 +73,19 @@ found = np.genfromtxt(hits, delimiter=",", skip_header=1, usecols=2, dtype=np.in
 others = sum(len(set(a) - set(b)) for a, b in zip(ids, found))
 limit = max(median(products), median(reads))
 print(json.dumps({"seconds": median(seconds), "limit": limit, "others": int(others)}))
+"""
+
+IN_MEMORY = """
+import json, sys, time, numpy as np, inshore
+from statistics import median
+store, queries, batches, k, memory = json.loads(sys.argv[1])
+q = np.fromfile(queries, "<f4", offset=8).reshape(-1, int(np.fromfile(queries, "<u4", 2)[1]))
+with inshore.Store(store).vectors("bench-nearest", in_memory=True, memory=memory, threads=2) as searcher:
+    for batch in batches:
+        seconds = []
+        for _ in range(6):
+            start = time.perf_counter(); searcher.search(q[:batch], k=k, exact=True); seconds.append(time.perf_counter() - start)
+        print(json.dumps([batch, median(seconds[1:])]))
 """
 
 
@@ -121,6 +135,17 @@ class Bench:
         searching = sum(phase["seconds"] for phase in told["phases"] if phase["phase"] == "searching")
         return searching, told["seconds"], hits
 
+    def in_memory(self, count: int) -> float | None:
+        """Return the seconds of a call of open vectors in memory; None without `--in-memory`."""
+        options = self.options
+        if not options.in_memory:
+            return None
+        memory = 10 * options.vectors * options.dimensions + (512 << 20)
+        told = [os.environ["INSHORE_STORE"], str(self.queries), [count], options.k, str(memory)]
+        command = [options.python, "-c", IN_MEMORY, json.dumps(told)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return float(json.loads(done.stdout)[1])
+
     def faiss(self, count: int, threshold: str, hits: Path) -> dict[str, float]:
         """Return the times of Faiss and of the limit."""
         words = [str(self.base), str(self.queries), str(count), str(self.options.k), threshold, str(hits)]
@@ -136,20 +161,24 @@ class Bench:
         peers = {"Faiss": report.package(self.options.python, "faiss-cpu")}
         table = report.Report(self.options, columns, peers)
         for count in self.options.batches:
-            ours, whole, faiss = [], [], {"default": [], "0": []}
+            ours, whole, memory, faiss = [], [], [], {"default": [], "0": []}
             limits, others = [], {"default": 0, "0": 0}
             for _ in range(self.options.repeat):
                 searching, command, hits = self.inshore(count)
                 ours.append(searching)
                 whole.append(command)
-                for threshold, seconds in faiss.items():
+                if (seconds := self.in_memory(count)) is not None:
+                    memory.append(seconds)
+                for threshold, taken in faiss.items():
                     found = self.faiss(count, threshold, hits)
-                    seconds.append(found["seconds"])
+                    taken.append(found["seconds"])
                     limits.append(found["limit"])
                     others[threshold] = int(found["others"])
             best = min(statistics.median(seconds) for seconds in faiss.values())
             limit = statistics.median(limits)
             shown = [("Inshore, from the drive", ours, ""), ("Inshore, whole command", whole, "")]
+            if memory:
+                shown.append(("Inshore in memory", memory, ""))
             for name, taken in faiss.items():
                 shown.append((f"Faiss in memory, threshold {name}", taken, str(others[name])))
             for who, seconds, other in shown:
@@ -175,6 +204,7 @@ def main() -> None:
     parser.add_argument("-k", type=int, default=10)
     parser.add_argument("--memory", default="64MiB")
     parser.add_argument("--batches", type=numbers, default=[1, 16, 100, 500, 2000])
+    parser.add_argument("--in-memory", action="store_true", help="also measure open vectors that stay in memory")
     report.add_option(parser)
     bench = Bench(parser.parse_args())
     bench.make()

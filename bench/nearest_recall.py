@@ -24,13 +24,13 @@ import report
 from nearest_index import Bench, searching
 
 PEERS = Path(__file__).parent / "peers" / "nearest.py"
-PROBES = "8,16,32,64,96,128,192,256"
-PROBES_COPIES = "2,4,8,16,24,32,48,64"
+PROBES = "8,32,64,96,128,256"
+PROBES_COPIES = "4,8,16,24,32,64"
 SETTINGS = {
-    "faiss": PROBES,
-    "usearch": "16,32,64,128,256",
-    "lancedb": "4,8,16,32,64,128",
-    "diskann": "10,16,24,32,48,64,100",
+    "faiss": "16,64,128,256",
+    "usearch": "16,64,256",
+    "lancedb": "8,32,128",
+    "diskann": "16,32,64,100",
 }
 NAMES = {
     "faiss": "Faiss IVF on disk",

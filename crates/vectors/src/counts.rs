@@ -62,16 +62,27 @@ fn keys_avx512(count: Count, query: &[u8], rows: &[u8], out: &mut Vec<f64>) {
     keys(count, query, rows, out);
 }
 
+/// The rows are visited by loops and not by iterators that `Vec::extend` and `Iterator::sum` consume. The compiler may
+/// make the latter functions of their own, which do not have the instructions of the caller.
 #[inline(always)]
 fn keys(count: Count, query: &[u8], rows: &[u8], out: &mut Vec<f64>) {
     let rows = rows.chunks_exact(query.len());
+    out.reserve(rows.len());
     match count {
-        Count::Bits => out.extend(rows.map(|row| bits(query, row, |q, x| q ^ x) as f64)),
-        Count::Bytes => out.extend(rows.map(|row| different_bytes(query, row) as f64)),
+        Count::Bits => {
+            for row in rows {
+                out.push(bits(query, row, |q, x| q ^ x) as f64);
+            }
+        }
+        Count::Bytes => {
+            for row in rows {
+                out.push(different_bytes(query, row) as f64);
+            }
+        }
         Count::Shared => {
-            out.extend(
-                rows.map(|row| jaccard_key(bits(query, row, |q, x| q & x), bits(query, row, |q, x| q | x))),
-            );
+            for row in rows {
+                out.push(jaccard_key(bits(query, row, |q, x| q & x), bits(query, row, |q, x| q | x)));
+            }
         }
     }
 }
@@ -89,9 +100,14 @@ fn bits(query: &[u8], row: &[u8], combine: impl Fn(u64, u64) -> u64) -> u64 {
     let (qs, q_rest) = query.as_chunks::<8>();
     let (xs, x_rest) = row.as_chunks::<8>();
     let word = |bytes: &[u8; 8]| u64::from_le_bytes(*bytes);
-    let whole: u64 = qs.iter().zip(xs).map(|(q, x)| u64::from(combine(word(q), word(x)).count_ones())).sum();
-    let rest = q_rest.iter().zip(x_rest).map(|(&q, &x)| u64::from(combine(q.into(), x.into()).count_ones()));
-    whole + rest.sum::<u64>()
+    let mut count = 0;
+    for (q, x) in qs.iter().zip(xs) {
+        count += u64::from(combine(word(q), word(x)).count_ones());
+    }
+    for (&q, &x) in q_rest.iter().zip(x_rest) {
+        count += u64::from(combine(q.into(), x.into()).count_ones());
+    }
+    count
 }
 
 /// Counts the bytes in which the query and a row differ.
@@ -109,8 +125,12 @@ fn different_bytes(query: &[u8], row: &[u8]) -> u64 {
                 counts[lane] += u8::from(q[lane] != x[lane]);
             }
         }
-        all += counts.iter().map(|&count| u64::from(count)).sum::<u64>();
-        all += q_rest.iter().zip(x_rest).map(|(q, x)| u64::from(q != x)).sum::<u64>();
+        for count in counts {
+            all += u64::from(count);
+        }
+        for (q, x) in q_rest.iter().zip(x_rest) {
+            all += u64::from(q != x);
+        }
     }
     all
 }

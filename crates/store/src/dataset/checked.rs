@@ -228,6 +228,11 @@ impl CheckedFile {
         Ok(CheckedFile(self.0.clone(), Some(Arc::new(FileInMemory(pieces)))))
     }
 
+    /// Returns true if the bytes of the file are in memory (see [`Self::hold`]).
+    pub fn is_held(&self) -> bool {
+        self.1.is_some()
+    }
+
     /// Returns the name of the file in error messages: the name of a scratch file, or `dataset/file`.
     pub fn name(&self) -> &str {
         &self.0.layout.name

@@ -346,7 +346,10 @@ pub(crate) fn search_with(
 ) -> Result<Searched> {
     let (job, info) = (means.job, vectors.info());
     let search = &*facts.among_live(job, vectors, search)?;
-    let plan = plan_answer(means, info, source, search, facts.unread_bytes(vectors))?;
+    let mut plan = plan_answer(means, info, source, search, facts.unread_bytes(vectors))?;
+    if vectors.file.is_held() {
+        plan = plan.in_memory(info.row_bytes());
+    }
     let mut answer = AnswerRows::new(search.metric, each);
     let passes = Passes { job, vectors, facts, source, search, plan: &plan };
     let measured = passes.run(means.kept, &mut Receiver::Answer(&mut answer))?;

@@ -175,6 +175,20 @@ impl Plan {
         }
     }
 
+    /// Returns the plan for vectors that are in memory. A read of such vectors copies them into a buffer. Each thread has
+    /// one buffer, of the size of a subblock, so the search finds the copy in the second-level cache, and each vector
+    /// comes from memory only once.
+    pub(crate) fn in_memory(self, row_bytes: usize) -> Plan {
+        let block_rows = self.block_rows.min(self.subblock_rows);
+        let block_bytes = self.block_bytes.min(buffer_bytes(
+            (block_rows * row_bytes + 2 * CHECK_BYTES).next_multiple_of(CHECK_BYTES),
+            row_bytes,
+        ));
+        let bytes_of = |buffers: usize| inshore_store::taken_bytes(self.threads * buffers) as u64;
+        let saved = bytes_of(self.buffers * self.block_bytes) - bytes_of(block_bytes);
+        Plan { block_rows, block_bytes, buffers: 1, fixed_bytes: self.fixed_bytes - saved, ..self }
+    }
+
     /// Returns the memory, in bytes, with which the search can answer one query at a time.
     pub fn smallest_bytes(&self) -> u64 {
         self.fixed_bytes + self.query_bytes

@@ -40,12 +40,24 @@ pub(super) fn float_sum(row: &[f32], other: &[f32], term: impl Fn(f32, f32) -> f
 }
 
 /// Appends the sum of each row and `other`. Each row has as many dimensions as `other`.
+///
+/// The rows are visited by a loop and not by an iterator that `Vec::extend` consumes. The compiler makes the latter a
+/// function of its own, which does not have the instructions of the caller.
 #[inline(always)]
 pub(super) fn float_sums(sum: RowSum, rows: &[f32], other: &[f32], out: &mut Vec<f32>) {
     let rows = rows.chunks_exact(other.len());
+    out.reserve(rows.len());
     match sum {
-        RowSum::Differences => out.extend(rows.map(|row| float_sum(row, other, |x, y| (x - y) * (x - y)))),
-        RowSum::Products => out.extend(rows.map(|row| float_sum(row, other, |x, y| x * y))),
+        RowSum::Differences => {
+            for row in rows {
+                out.push(float_sum(row, other, |x, y| (x - y) * (x - y)));
+            }
+        }
+        RowSum::Products => {
+            for row in rows {
+                out.push(float_sum(row, other, |x, y| x * y));
+            }
+        }
     }
 }
 
