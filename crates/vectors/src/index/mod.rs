@@ -31,6 +31,7 @@
 mod batch;
 mod build;
 mod centroids;
+mod codes;
 mod compare;
 mod dataset;
 mod directory;
@@ -70,8 +71,9 @@ pub use self::{
         BuildPlan, Built, COPIES_MAX, Index, build_index, plan_index, resume_index, shard_lists_bytes,
         write_shard_lists,
     },
+    codes::CODE_BITS,
     dataset::VectorIndex,
-    info::{CopiedLists, IndexInfo, index_name},
+    info::{CodedLists, CopiedLists, IndexInfo, index_name},
     plan::{Strategy, StrategyPlan},
     query::{Approximate, ApproximateSearched, check_index_search},
     recall::measure_recall,
