@@ -592,6 +592,11 @@ impl From<Metric> for vectors::Metric {
     }
 }
 
+fn parse_code_bits(text: &str) -> Result<u32, String> {
+    let bits = text.parse().ok().filter(|bits| vectors::CODE_BITS.contains(bits));
+    bits.ok_or_else(|| "expected 1, 2 or 4 bits for each dimension".into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -606,9 +611,4 @@ mod tests {
         assert_eq!(ids("3,"), Err("found \"\", expected the id of a vector".to_string()));
         assert!(ids("18446744073709551616").is_err());
     }
-}
-
-fn parse_code_bits(text: &str) -> Result<u32, String> {
-    let bits = text.parse().ok().filter(|bits| vectors::CODE_BITS.contains(bits));
-    bits.ok_or_else(|| "expected 1, 2 or 4 bits for each dimension".into())
 }

@@ -172,6 +172,12 @@ impl VectorIndex {
         }
     }
 
+    /// Returns the files from which the single strategy reads lists, codes and vectors.
+    pub(crate) fn single_files(&self) -> impl Iterator<Item = &CheckedFile> {
+        let codes = self.files.codes.as_ref().map(|files| &files.codes);
+        [self.read_file(true)].into_iter().chain(codes)
+    }
+
     /// Returns the file of the lists that the single strategy reads.
     pub(crate) fn single_file(&mut self) -> &mut CheckedFile {
         match &mut self.files.copies {

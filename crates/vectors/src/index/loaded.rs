@@ -23,7 +23,7 @@ pub(super) struct Lists<T: Clustered> {
     codes: OnceLock<Codes>,
     pub centroids: Centroids<T>,
     /// The checksums of the lists that the single strategy reads. `None` if the checksums do not stay in memory.
-    pub checks: Option<Remembered>,
+    pub checks: Option<Vec<Remembered>>,
     /// The measured rates of the drive, for plans.
     pub drive: Option<DriveProfile>,
 }
@@ -43,7 +43,8 @@ impl<T: Clustered> Lists<T> {
     ) -> Result<Lists<T>> {
         let (directory, centroids) = index.load::<T>(job, holds_centroids)?;
         let (own, copied, codes) = (Part::all(job, index, directory)?, OnceLock::new(), OnceLock::new());
-        let checks = holds_checks.then(|| Remembered::new(job, index.read_file(true))).transpose()?;
+        let remember = || index.single_files().map(|file| Remembered::new(job, file)).collect();
+        let checks = holds_checks.then(remember).transpose()?;
         Ok(Lists { own, copied, codes, centroids, checks, drive: job.store().drive_profile() })
     }
 

@@ -27,6 +27,10 @@
 //! same recall. The batch strategy reads the lists without copies. For many queries it reads most lists in any case,
 //! and copies would only add bytes. The answers of the two strategies therefore differ for an index with copies, and
 //! such an index has a table of recall for each strategy.
+//!
+//! An index may have codes of its vectors instead ([`Index::codes`], module `codes`). The single strategy estimates
+//! distances from codes, and measures only the vectors that may be among the k nearest. The bounds of the estimates
+//! hold with a high probability, so an answer may lack a neighbour whose list is probed.
 
 mod batch;
 mod build;

@@ -16,7 +16,7 @@ use std::{
 };
 
 use arrow_array::RecordBatch;
-use inshore_store::Job;
+use inshore_store::{CheckedFile, Job};
 use serde::Serialize;
 
 use super::{
@@ -388,7 +388,7 @@ impl Probed<'_> {
                 + self.search.selection.as_ref().map_or(0, |selection| Selected::bytes(selection, row_bytes))
                 + (64 << 10),
             lower_bytes: unless_loaded(index.lower_bytes()),
-            checks_bytes: unless_loaded(index.read_file(self.reads_copies(Strategy::Single)).headers_bytes()),
+            checks_bytes: unless_loaded(index.single_files().map(CheckedFile::headers_bytes).sum()),
             held: loaded.map(|lists| Held {
                 centroids: lists.centroids.are_in_memory(),
                 checks: lists.checks.is_some(),

@@ -41,6 +41,10 @@ impl<T: Clustered> Round<'_, T> {
     /// microseconds. `workers` contains the workers of earlier rounds, and this function adds missing workers. After an
     /// error, `workers` is empty.
     pub(super) fn single(&self, workers: &mut Vec<Worker<T>>) -> Result<Vec<u64>> {
+        if self.codes.is_none() {
+            // The plan of a search without codes has no memory for them.
+            workers.iter_mut().for_each(|worker| worker.coded = None);
+        }
         let threads = self.plan.threads.min(self.packed.len()).max(1);
         while workers.len() < threads {
             workers.push(self.worker()?);

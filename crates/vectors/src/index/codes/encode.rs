@@ -14,7 +14,7 @@
 //! of the estimate that do not depend on the query ([`Factors`]).
 
 use super::{
-    Shape,
+    Frame,
     kernel::pack,
     rotation::{MULTIPLE, Rotation},
 };
@@ -76,9 +76,7 @@ pub(super) fn rotate(rotation: &Rotation, vector: &[f64], out: &mut Vec<f32>) ->
 
 /// Encodes the vectors of lists, one list after the other.
 pub(super) struct Encoder<'a> {
-    pub shape: Shape,
-    pub metric: Metric,
-    rotation: &'a Rotation,
+    frame: &'a Frame,
     /// The elements of the centroid of the list, and its rotated difference from the center of all centroids.
     centroid: Vec<f64>,
     offset: Vec<f32>,
@@ -92,22 +90,16 @@ pub(super) struct Encoder<'a> {
 }
 
 impl<'a> Encoder<'a> {
-    /// Returns an encoder for the list with this centroid. `center` is the center of all centroids.
-    pub fn new<T: Clustered>(
-        (shape, metric): (Shape, Metric),
-        rotation: &'a Rotation,
-        center: &[f64],
-        centroid: &[T],
-    ) -> Encoder<'a> {
+    /// Returns an encoder for the list with this centroid.
+    pub fn new<T: Clustered>(frame: &'a Frame, centroid: &[T]) -> Encoder<'a> {
+        let Frame { shape, metric, rotation, center } = frame;
         let mut elements = Vec::with_capacity(shape.dimensions);
-        let centroid_square = point_of(metric, centroid, &mut elements);
+        let centroid_square = point_of(*metric, centroid, &mut elements);
         let difference: Vec<f64> = elements.iter().zip(center).map(|(c, g)| c - g).collect();
         let mut offset = Vec::with_capacity(shape.padded());
         let offset_norm = rotate(rotation, &difference, &mut offset);
         Encoder {
-            shape,
-            metric,
-            rotation,
+            frame,
             centroid: elements,
             offset,
             offset_norm,
@@ -121,26 +113,27 @@ impl<'a> Encoder<'a> {
 
     /// Appends the code of a vector, and returns its factors.
     pub fn encode<T: Clustered>(&mut self, row: &[T], codes: &mut Vec<u8>) -> Factors {
-        point_of(self.metric, row, &mut self.point);
+        let Frame { shape, metric, rotation, .. } = self.frame;
+        point_of(*metric, row, &mut self.point);
         self.point.iter_mut().zip(&self.centroid).for_each(|(o, c)| *o -= c);
         let along: f64 = self.point.iter().zip(&self.centroid).map(|(r, c)| r * c).sum();
-        let norm = rotate(self.rotation, &self.point, &mut self.rotated);
+        let norm = rotate(rotation, &self.point, &mut self.rotated);
         let (product, square) = self.quantize();
-        pack(self.shape.bits, &self.best, codes);
+        pack(shape.bits, &self.best, codes);
         let is_zero = norm == 0.0 || product <= 0.0;
         let scale = if is_zero { 0.0 } else { norm / product };
-        let half = self.shape.half();
+        let half = shape.half();
         let of_offset = sums(&self.best, &self.offset, |v, y| (f64::from(v) - half) * f64::from(y));
         let of_centroid = scale * of_offset * self.offset_norm;
         let cosine = (product / square.sqrt()).min(1.0);
         let deviation = match is_zero {
             true => 0.0,
             false => {
-                let spread = (1.0 - cosine * cosine) / (cosine * cosine * (self.shape.padded() - 1) as f64);
+                let spread = (1.0 - cosine * cosine) / (cosine * cosine * (shape.padded() - 1) as f64);
                 norm * spread.sqrt()
             }
         };
-        match self.metric {
+        match metric {
             Metric::L2 => Factors {
                 add: (norm * norm + 2.0 * of_centroid) as f32,
                 rescale: (-2.0 * scale) as f32,
@@ -157,15 +150,16 @@ impl<'a> Encoder<'a> {
     /// Finds the code for the rotated direction. Returns the product of its vector and the direction, and the square of
     /// its vector.
     fn quantize(&mut self) -> (f64, f64) {
-        let (half, most) = (self.shape.half(), (1u32 << self.shape.bits) as f32 - 1.0);
-        if self.shape.bits == 1 {
+        let shape = &self.frame.shape;
+        let (half, most) = (shape.half(), (1u32 << shape.bits) as f32 - 1.0);
+        if shape.bits == 1 {
             self.best.clear();
             self.best.extend(self.rotated.iter().map(|&u| u8::from(u >= 0.0)));
             return self.measure_best(half);
         }
         // The best step of a uniform quantizer for normally distributed elements is 0.996 with 2 bits, and 0.335 with 4
         // bits (Max 1960).
-        let usual = (self.shape.padded() as f64).sqrt() / if self.shape.bits == 2 { 0.996 } else { 0.335 };
+        let usual = (shape.padded() as f64).sqrt() / if shape.bits == 2 { 0.996 } else { 0.335 };
         let (mut best, mut found) = (f64::NEG_INFINITY, (0.0, 1.0));
         for times in SCALES {
             let scale = (usual * times) as f32;

@@ -95,16 +95,29 @@ impl Shape {
     }
 }
 
+/// The frame in which vectors and queries are encoded.
+#[derive(Debug)]
+struct Frame {
+    shape: Shape,
+    metric: Metric,
+    rotation: Rotation,
+    /// The center of all centroids.
+    center: Vec<f64>,
+}
+
+impl Frame {
+    fn new(shape: Shape, metric: Metric, seed: u64, center: Vec<f64>) -> Frame {
+        Frame { shape, metric, rotation: Rotation::new(seed, shape.dimensions), center }
+    }
+}
+
 /// The codes of an index, and what a query needs to use them.
 #[derive(Debug)]
 pub(crate) struct Codes {
     pub shape: Shape,
-    metric: Metric,
     /// The file of codes, which may be in memory.
-    pub file: CheckedFile,
-    rotation: Rotation,
-    /// The center of all centroids.
-    center: Vec<f64>,
+    file: CheckedFile,
+    frame: Frame,
     is_in_memory: bool,
     _reservation: Reservation,
 }
@@ -126,10 +139,8 @@ impl Codes {
         let file = if holds { files.codes.hold(job, |_| ())? } else { files.codes.clone() };
         Ok(Some(Codes {
             shape,
-            metric,
             file,
-            rotation: Rotation::new(seed, shape.dimensions),
-            center,
+            frame: Frame::new(shape, metric, seed, center),
             is_in_memory: holds,
             _reservation: reservation,
         }))

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{
-    Codes, FACTOR_BYTES, HEAD_BYTES, Shape,
+    FACTOR_BYTES, Frame, HEAD_BYTES, Shape,
     encode::{Factors, point_of, rotate},
     kernel::{planes, products},
 };
@@ -40,8 +40,9 @@ impl CodeQuery {
         (shape.padded() * (4 + 1 + 1 + 16) + 1024) as u64
     }
 
-    pub fn new<T: Clustered>(codes: &Codes, row: &[T]) -> CodeQuery {
-        let Codes { shape, metric, rotation, center, .. } = codes;
+    /// Rotates and quantizes a query.
+    pub fn new<T: Clustered>(frame: &Frame, row: &[T]) -> CodeQuery {
+        let Frame { shape, metric, rotation, center } = frame;
         let mut point = Vec::with_capacity(shape.dimensions);
         let square = point_of(*metric, row, &mut point);
         point.iter_mut().zip(center).for_each(|(q, g)| *q -= g);
@@ -134,5 +135,102 @@ impl<'a> CodeList<'a> {
 
     pub fn places(&self) -> Range<usize> {
         0..self.count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        index::codes::encode::{Encoder, center_of},
+        metric::{AT_ONCE, Measured},
+        random::normal,
+    };
+
+    const VECTORS: usize = 400;
+    const QUERIES: usize = 20;
+
+    /// The estimates of many pairs: the exact key, the estimate, and the largest error.
+    fn estimates(metric: Metric, bits: u32, dimensions: usize, mean: f32) -> Vec<(f64, f64, f64)> {
+        let row = |seed: u64| -> Vec<f32> {
+            (0..dimensions).map(|place| normal(seed, place as u64) + mean).collect()
+        };
+        let (centroid, other) = (vec![mean + 0.25; dimensions], vec![mean - 0.5; dimensions]);
+        let center = center_of(metric, dimensions, &[centroid.clone(), other].concat());
+        let shape = Shape { bits, dimensions, id_bytes: 4 };
+        let frame = Frame::new(shape, metric, 9, center);
+        let mut encoder = Encoder::new(&frame, &centroid);
+        let (mut codes, mut factors) = (Vec::new(), Vec::new());
+        let vectors: Vec<Vec<f32>> = (0..VECTORS as u64).map(|number| row(1000 + number)).collect();
+        for vector in &vectors {
+            let Factors { add, rescale, error } = encoder.encode(vector, &mut codes);
+            factors.extend([add, rescale, error].map(|x| x.to_le_bytes()).concat());
+        }
+        let head = encoder.centroid_square.to_le_bytes();
+        let ids: Vec<u8> = (0..VECTORS as u32).flat_map(|row| row.to_le_bytes()).collect();
+        let bytes = [&head[..], &codes, &factors, &ids].concat();
+        let list = CodeList::new(&shape, &bytes, VECTORS);
+        assert_eq!(list.row(VECTORS - 1), VECTORS as u64 - 1);
+        let mut all = Vec::new();
+        for number in 0..QUERIES as u64 {
+            let query = row(5000 + number);
+            let norm = <f32 as Measured>::norm(&query);
+            let key = |row: &[f32]| f32::keys(metric, [&*query; AT_ONCE], [row; AT_ONCE], [norm; AT_ONCE])[0];
+            let coded = CodeQuery::new(&frame, &query);
+            let mut of = |instructions| {
+                let mut found = Vec::new();
+                let each = |place: usize, estimate, error| found.push((key(&vectors[place]), estimate, error));
+                coded.estimate(instructions, &list, key(&centroid), &mut Vec::new(), each);
+                found
+            };
+            let found = of(Instructions::Portable);
+            assert_eq!(found, of(Instructions::best()), "the instruction set does not matter");
+            all.extend(found);
+        }
+        all
+    }
+
+    #[test]
+    fn estimates_have_no_bias_and_are_within_the_bounds() {
+        for metric in [Metric::L2, Metric::Ip, Metric::Cosine] {
+            for (dimensions, mean) in [(100, 0.0), (256, 1000.0)] {
+                let mut widths = Vec::new();
+                for bits in [1, 2, 4] {
+                    let all = estimates(metric, bits, dimensions, mean);
+                    let count = all.len() as f64;
+                    let bias = all.iter().map(|(key, estimate, _)| estimate - key).sum::<f64>() / count;
+                    let square = all.iter().map(|(key, estimate, _)| (estimate - key).powi(2)).sum::<f64>();
+                    let deviation = (square / count).sqrt();
+                    let width = all.iter().map(|(.., error)| error).sum::<f64>() / count;
+                    let is_within = |&&(key, estimate, error): &&(f64, f64, f64)| (estimate - key).abs() <= error;
+                    let share = all.iter().filter(is_within).count() as f64 / count;
+                    let what = format!("{metric:?}, {dimensions} dimensions, {bits} bits");
+                    assert!(bias.abs() < 0.2 * deviation, "{what}: bias {bias}, deviation {deviation}");
+                    assert!(share > 0.93, "{what}: {share} within");
+                    assert!(width < 4.0 * deviation, "{what}: {width} for {deviation}");
+                    widths.push(width);
+                }
+                assert!(widths[1] < 0.7 * widths[0] && widths[2] < 0.5 * widths[1], "{metric:?} {widths:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_vector_that_is_the_centroid_has_an_exact_estimate() {
+        for metric in [Metric::L2, Metric::Ip, Metric::Cosine] {
+            for centroid in [vec![3.0f32, -1.0, 0.5], vec![0.0; 3]] {
+                let shape = Shape { bits: 1, dimensions: 3, id_bytes: 8 };
+                let frame = Frame::new(shape, metric, 1, vec![0.25; 3]);
+                let mut codes = Vec::new();
+                let mut encoder = Encoder::new(&frame, &centroid);
+                let Factors { add, rescale, error } = encoder.encode(&centroid, &mut codes);
+                assert_eq!((rescale, error), (0.0, 0.0), "{metric:?}");
+                let along: f64 = match metric {
+                    Metric::Ip => 0.0,
+                    _ => add.into(),
+                };
+                assert!(along.abs() < 1e-6, "{metric:?}: {add}");
+            }
+        }
     }
 }

@@ -133,7 +133,7 @@ impl<T: Clustered, H: Heaps> CodeSearch<'_, T, H> {
         (scratch, comparer): (&mut CodeScratch, &mut Comparer<T>),
         spare: &mut Vec<Buffer>,
     ) -> Result<()> {
-        let coded = CodeQuery::new(self.codes, self.packed.row(query as usize));
+        let coded = CodeQuery::new(&self.codes.frame, self.packed.row(query as usize));
         scratch.candidates.clear();
         scratch.uppers.clear();
         let mut found = Found { search: self, query, coded: &coded, scratch };

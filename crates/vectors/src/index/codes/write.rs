@@ -3,9 +3,8 @@
 use inshore_store::{Budget, DatasetBuilder, FileWriter, Reservation};
 
 use super::{
-    Shape,
+    Frame, Shape,
     encode::{Encoder, Factors, center_of},
-    rotation::Rotation,
 };
 use crate::{
     Metric, Result,
@@ -24,10 +23,7 @@ const VECTORS_MIN: usize = 64;
 pub(in crate::index) struct CodeWriter {
     codes: FileWriter,
     center_file: FileWriter,
-    shape: Shape,
-    metric: Metric,
-    rotation: Rotation,
-    center: Vec<f64>,
+    frame: Frame,
     threads: usize,
     _reservation: Reservation,
 }
@@ -57,10 +53,7 @@ impl CodeWriter {
         Ok(CodeWriter {
             codes: builder.file(CODES, check_bytes, buffer_bytes)?,
             center_file: builder.file(CODE_CENTER, check_bytes, small_bytes)?,
-            shape,
-            metric,
-            rotation: Rotation::new(seed, shape.dimensions),
-            center: center_of(metric, shape.dimensions, groups),
+            frame: Frame::new(shape, metric, seed, center_of(metric, shape.dimensions, groups)),
             threads,
             _reservation: budget.reserve(bytes, "codes of a list")?,
         })
@@ -71,11 +64,12 @@ impl CodeWriter {
     /// # Errors
     /// Returns [`crate::Error::Store`] if an I/O operation fails.
     pub fn write<T: Clustered>(&mut self, centroid: &[u8], rows: &[u8], ids: &[u8]) -> Result<()> {
-        let row_bytes = self.shape.dimensions * size_of::<T>();
+        let dimensions = self.frame.shape.dimensions;
+        let row_bytes = dimensions * size_of::<T>();
         let count = rows.len() / row_bytes;
         let each = if count < VECTORS_MIN { count } else { count.div_ceil(self.threads) };
         let parts: Vec<&[u8]> = rows.chunks(each * row_bytes).collect();
-        let mut elements = Vec::with_capacity(self.shape.dimensions);
+        let mut elements = Vec::with_capacity(dimensions);
         add_elements::<T>(&mut elements, centroid);
         let this = &*self;
         let encode = |rows: &[u8]| this.encode::<T>(&elements, rows);
@@ -96,12 +90,13 @@ impl CodeWriter {
 
     /// Returns the codes and the factors of some vectors of a list, and the squared norm of its centroid.
     fn encode<T: Clustered>(&self, centroid: &[T], rows: &[u8]) -> (Vec<u8>, Vec<Factors>, f64) {
-        let mut encoder = Encoder::new((self.shape, self.metric), &self.rotation, &self.center, centroid);
-        let row_bytes = self.shape.dimensions * size_of::<T>();
+        let mut encoder = Encoder::new(&self.frame, centroid);
+        let shape = &self.frame.shape;
+        let row_bytes = shape.dimensions * size_of::<T>();
         let count = rows.len() / row_bytes;
         let (mut codes, mut factors) =
-            (Vec::with_capacity(count * self.shape.code_bytes()), Vec::with_capacity(count));
-        let mut row = Vec::with_capacity(self.shape.dimensions);
+            (Vec::with_capacity(count * shape.code_bytes()), Vec::with_capacity(count));
+        let mut row = Vec::with_capacity(shape.dimensions);
         for bytes in rows.chunks_exact(row_bytes) {
             row.clear();
             add_elements::<T>(&mut row, bytes);
@@ -115,7 +110,7 @@ impl CodeWriter {
     /// # Errors
     /// Returns [`crate::Error::Store`] if an I/O operation fails.
     pub fn open(mut self, builder: &mut DatasetBuilder) -> Result<CodeFiles> {
-        for x in &self.center {
+        for x in &self.frame.center {
             self.center_file.write(&x.to_le_bytes())?;
         }
         Ok(CodeFiles {
