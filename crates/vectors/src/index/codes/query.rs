@@ -15,8 +15,10 @@ use crate::{Metric, index::Clustered, tiles::Instructions};
 const DEVIATIONS: f64 = 1.9;
 /// The largest element of a quantized query.
 const LARGEST: f32 = 127.0;
-/// A bound on the relative rounding errors of the terms of an estimate.
-const ROUNDING: f64 = 1e-6;
+/// Bounds on the relative rounding errors of the terms of an estimate. The first is for the key of the centroid, which
+/// is computed in f64, and the second for the terms that follow from factors in f32.
+const KEY_ROUNDING: f64 = 1e-14;
+const ROUNDING: f64 = 2.5e-7;
 
 /// A query in the form that estimates need.
 #[derive(Debug)]
@@ -88,7 +90,7 @@ impl CodeQuery {
             let Factors { add, rescale, error } = list.factors(place);
             let (add, rescale) = (f64::from(add), f64::from(rescale));
             let turned = rescale * self.scale * (f64::from(product) - self.shift);
-            let rounding = ROUNDING * (key.abs() + add.abs() + turned.abs());
+            let rounding = KEY_ROUNDING * key.abs() + ROUNDING * (add.abs() + turned.abs());
             let deviation = f64::from(error) * distance + rescale.abs() * self.deviation;
             each(place, key + add + turned, DEVIATIONS * deviation + rounding);
         }
